@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Makes .venv from the lock: Python 3.12, the CPU stack and lorarl itself, editable. Nothing to do where it is up to date.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+cache="${LORARL_CACHE:-$HOME/.cache/lorarl}"
+
+find_python() {
+  local candidate
+  for candidate in "${PYTHON:-}" python3.12 "$HOME"/.pyenv/versions/3.12.*/bin/python /usr/local/bin/python3.12; do
+    [ -n "$candidate" ] && "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' 2>/dev/null && { command -v "$candidate"; return; }
+  done
+  # Elsewhere uv finds or downloads one.
+  "$cache/uv/bin/uv" python find 3.12 2>/dev/null || { "$cache/uv/bin/uv" python install 3.12 >&2 && "$cache/uv/bin/uv" python find 3.12; }
+}
+
+stamp=.venv/lorarl-setup.sha256
+want="$(cat requirements/cpu.lock pyproject.toml scripts/setup.sh | sha256sum)"
+[ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ] && exit 0
+
+if [ ! -x "$cache/uv/bin/uv" ]; then
+  echo "setup: installing uv into $cache/uv" >&2
+  mkdir -p "$cache" && python3 -m venv "$cache/uv" && "$cache/uv/bin/pip" install -q uv==0.13.9
+fi
+python="$(find_python)" || { echo "setup: no Python 3.12 was found; install one, or name it: PYTHON=/path/to/python3.12 make setup" >&2; exit 1; }
+echo "setup: $python, $(grep -c '==' requirements/cpu.lock) locked packages into .venv" >&2
+export UV_LINK_MODE="${UV_LINK_MODE:-hardlink}"
+"$cache/uv/bin/uv" venv -q --clear --python "$python" .venv
+"$cache/uv/bin/uv" pip install -q --python .venv/bin/python --no-deps --require-hashes -r requirements/cpu.lock
+"$cache/uv/bin/uv" pip install -q --python .venv/bin/python --no-deps -e .
+echo "$want" > "$stamp"
