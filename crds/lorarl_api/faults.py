@@ -1,0 +1,182 @@
+"""What is wrong with a manifest, in sentences: the field, what was got, what was expected, and the mend."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from lorarl_api.rules import Rule
+from lorarl_api.schema import Schema, in_words, schema_at
+
+Path = tuple[str | int, ...]
+"""Where in a document: keys of mappings and indices of lists."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing to mend. Its text is `path: got ..., expected ...; mend`.
+
+    Attributes:
+        path: The field (`spec.adapter.rank`), or the file where it cannot be read as YAML.
+        got: What was there. A secret is never shown.
+        expected: What should be there.
+        mend: What to do.
+    """
+
+    path: str
+    got: str
+    expected: str
+    mend: str
+
+    def __str__(self) -> str:
+        """The whole sentence."""
+        return f"{self.path}: got {self.got}, expected {self.expected}; {self.mend}"
+
+
+class ManifestError(ValueError):
+    """A manifest that cannot be used. Its text has one line a fault."""
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        """Keep the faults, at least one."""
+        self.faults = tuple(faults)
+        super().__init__("\n".join(str(fault) for fault in faults))
+
+
+def dotted(path: Sequence[str | int]) -> str:
+    """A path as people write it: `spec.adapter.targetModules[0]`."""
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return text.removeprefix(".") or "the manifest"
+
+
+def from_rule(document: Any, path: Path, rule: Rule) -> Fault:
+    """The fault of an object at `path` that breaks `rule`."""
+    field = (*path, *rule.field.split("."))
+    return Fault(dotted(field), shown(_value_at(document, field), field), rule.expected, rule.mend)
+
+
+def from_pydantic(error: ValidationError) -> list[Fault]:
+    """Each fault that Pydantic found, in the order of the fields."""
+    return [fault for details in error.errors(include_url=False) for fault in _sentences(details)]
+
+
+def _sentences(details: ErrorDetails) -> Iterator[Fault]:
+    path, got = details["loc"], details["input"]
+    kind, schema = details["type"], schema_at(details["loc"])
+    if kind == "extra_forbidden" or schema is None:
+        yield _unknown_key(path)
+    elif kind == "metadata_keys":
+        yield from (_unknown_key((*path, key)) for key in details["ctx"]["unknown"])
+    elif kind == "missing":
+        yield Fault(dotted(path), "nothing", in_words(schema), _add(path, schema))
+    elif kind == "pattern":
+        yield Fault(dotted(path), shown(got, path), details["msg"], "mend the pattern, and quote it in YAML with single quotes")
+    else:
+        yield Fault(dotted(path), shown(got, path), in_words(schema), _change(got, schema))
+
+
+def _unknown_key(path: Path) -> Fault:
+    *above, key = path
+    known = list((schema_at(above) or {}).get("properties", {}))
+    near = difflib.get_close_matches(_bare(str(key)), [_bare(name) for name in known], n=1, cutoff=0.6)
+    meant = next((name for name in known if near and _bare(name) == near[0]), None)
+    got = "an unknown key"
+    expected = f"one of {', '.join(known)}" if known else "no such key"
+    if meant:
+        return Fault(dotted(path), got, expected, f"did you mean {meant}?")
+    if not above and schema_at(("spec", key)):
+        return Fault(dotted(path), got, expected, f"write it below spec: spec.{key}")
+    return Fault(dotted(path), got, expected, "remove it")
+
+
+def _bare(name: str) -> str:
+    """A key without what spellings differ in: learning_rate, learning-rate, learningRate."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def example_of(schema: Schema) -> Any:
+    """A value that the field takes."""
+    if "properties" in schema:
+        return {name: example_of(schema["properties"][name]) for name in schema.get("required", [])}
+    if schema.get("default") not in (None, []):
+        return schema["default"]
+    if schema.get("examples"):
+        return schema["examples"][0]
+    if schema.get("enum"):
+        return schema["enum"][0]
+    return schema.get("minimum", schema.get("default"))
+
+
+def _add(path: Path, schema: Schema) -> str:
+    return f"add it, e.g. {path[-1] if path else 'spec'}: {_yaml(example_of(schema))}"
+
+
+def _change(got: Any, schema: Schema) -> str:
+    wanted = schema.get("type")
+    if wanted == "string" and isinstance(got, bool):
+        return "put it in quotes: YAML reads an unquoted y, n, yes, no, on, off, true or false as a truth value"
+    if wanted == "string" and isinstance(got, int | float):
+        return "put it in quotes, so that YAML reads a text"
+    if wanted in ("integer", "number", "boolean") and isinstance(got, str) and re.fullmatch(r"[-+.0-9eE]+|true|false", got):
+        return "remove the quotes"
+    if wanted == "array" and isinstance(got, str):
+        return "write a list, e.g. " + _yaml(example_of(schema) or ["NAME"])
+    if "enum" in schema and isinstance(got, str) and (near := difflib.get_close_matches(got.lower(), schema["enum"], n=1)):
+        return f"did you mean {near[0]}?"
+    example = example_of(schema)
+    return "mend it" if example is None else f"choose e.g. {_yaml(example)}"
+
+
+def _yaml(value: Any) -> str:
+    """A value in one line, as YAML's flow style has it."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_yaml(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_yaml(inner) for inner in value) + "]"
+    if isinstance(value, str):
+        return value if re.fullmatch(r"[A-Za-z0-9_./:-]*[A-Za-z_/][A-Za-z0-9_./:-]*", value) else json.dumps(value, ensure_ascii=False)
+    return json.dumps(value)
+
+
+def _value_at(document: Any, path: Path) -> Any:
+    for step in path:
+        try:
+            document = document[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return document
+
+
+_LONGEST_SHOWN = 80
+_USER_INFO = re.compile(r"(://)[^/\s]*@")
+_OPEN_QUERY = re.compile(r"([?&;][^=&;\s]*(?:key|token|secret|sig|signature|password|credential)[^=&;\s]*=)[^&;\s]*", re.IGNORECASE)
+_TOKENS = re.compile(
+    r"\b(?:hf_|sk-|ghp_|github_pat_|glpat-|xox[bp]-|AKIA|ASIA|eyJ)[A-Za-z0-9_\-/+.=]{8,}|-----BEGIN[^-]*PRIVATE KEY.*", re.DOTALL
+)
+
+
+def redacted(text: str) -> str:
+    """`text` with credentials in URIs, and what looks like a token, replaced by `***`."""
+    return _TOKENS.sub("***", _OPEN_QUERY.sub(r"\1***", _USER_INFO.sub(r"\1***@", text)))
+
+
+def shown(value: Any, path: Path = ()) -> str:
+    """A value of a manifest in a few words, never a secret."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict | list):
+        size = f"{len(value)} {'entry' if len(value) == 1 else 'entries'}" if value else "nothing in it"
+        return f"a {'mapping' if isinstance(value, dict) else 'list'} with {size}"
+    if any(str(step).lower().endswith(("secret", "token", "password", "key")) for step in path[-2:]):
+        return "a value that is not shown here"
+    if isinstance(value, bool | int | float):
+        text = json.dumps(value) if not isinstance(value, int) or abs(value) < 10**40 else "an enormous integer"
+        return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
+    text = json.dumps(redacted(str(value)), ensure_ascii=False)
+    return text if len(text) <= _LONGEST_SHOWN else f'{text[:_LONGEST_SHOWN]}..." ({len(str(value))} characters)'

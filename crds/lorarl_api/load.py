@@ -1,0 +1,100 @@
+"""From a file or text to a `LoRARLJob`, or to every fault in it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from lorarl_api.faults import Fault, ManifestError, from_pydantic, from_rule, shown
+from lorarl_api.rules import broken_rules
+from lorarl_api.v1alpha1 import API_VERSION, KIND, RULES_LATER, LoRARLJob
+from lorarl_api.yaml_reader import read_documents, read_value
+
+__all__ = ["Fault", "ManifestError", "documents", "faults", "load_job"]
+
+
+def load_job(source: str | Path, overrides: Sequence[str] = ()) -> LoRARLJob:
+    """The one job of a manifest.
+
+    Args:
+        source: A file (`Path`), or the YAML itself (`str`). Objects of other kinds beside the job are passed over.
+        overrides: Assignments `spec.trainer.steps=5`, applied before validation; the value is YAML.
+
+    Raises:
+        ManifestError: It cannot be read, has no job or several, or the job has faults. All of them are in it.
+    """
+    jobs = documents(source)
+    if len(jobs) > 1:
+        raise ManifestError([Fault("the manifest", f"{len(jobs)} {KIND} objects", "one", "put each job into a file of its own")])
+    document = jobs[0]
+    for assignment in overrides:
+        _assign(document, assignment)
+    if found := faults(document):
+        raise ManifestError(found)
+    return LoRARLJob.model_validate(document, by_alias=True, by_name=False)
+
+
+def documents(source: str | Path) -> list[Any]:
+    """The job documents of a manifest, unchecked; where there is none, whatever else there is, so that its faults can be told.
+
+    Raises:
+        ManifestError: The file cannot be read, is no YAML, or is empty.
+    """
+    everything = read_documents(source)
+    if not everything:
+        raise ManifestError([Fault("the manifest", "nothing", f"a {KIND}", "see examples/ for one to start from")])
+    jobs = [document for document in everything if isinstance(document, dict) and document.get("kind") == KIND]
+    return jobs or everything
+
+
+def faults(document: Any) -> list[Fault]:
+    """Everything that is wrong with a parsed manifest: first its fields; where they are good, the rules between them."""
+    if not isinstance(document, dict):
+        return [
+            Fault(
+                "the manifest", shown(document), "a mapping with apiVersion, kind, metadata and spec", "see examples/ for one to start from"
+            )
+        ]
+    if identity := _identity(document):
+        return identity
+    try:
+        job = LoRARLJob.model_validate(document, by_alias=True, by_name=False, context=RULES_LATER)
+    except ValidationError as error:
+        return from_pydantic(error)
+    return [from_rule(document, tuple(path.split(".")[1:]), rule) for path, rule in broken_rules(job)]
+
+
+def _identity(document: dict[Any, Any]) -> list[Fault]:
+    """What is wrong with apiVersion and kind. Nothing else of an object of another kind is worth a word."""
+    found = []
+    for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if key not in document:
+            near = difflib.get_close_matches(key.lower(), [str(other).lower() for other in document], n=1)
+            found.append(Fault(key, "nothing", wanted, f"add {key}: {wanted}" + (f", in place of {near[0]}" if near else "")))
+        elif document[key] != wanted:
+            found.append(Fault(key, shown(document[key]), wanted, f"write {key}: {wanted}, or validate another file"))
+    return found
+
+
+def _assign(document: Any, assignment: str) -> None:
+    path, equals, text = assignment.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        raise ManifestError([Fault("--set", shown(assignment), "PATH=VALUE", "write e.g. spec.trainer.steps=5")])
+    if not isinstance(document, dict):
+        return  # `faults` says so
+    inner = document
+    for depth, key in enumerate(keys[:-1], start=1):
+        if inner.get(key) is None:
+            inner[key] = {}
+        inner = inner[key]
+        if not isinstance(inner, dict):
+            where = ".".join(keys[:depth])
+            raise ManifestError(
+                [Fault(f"--set {path}", f"a path below {where}, which is no mapping", "a path of fields", f"set {where} itself")]
+            )
+    inner[keys[-1]] = read_value(text, f"--set {path}")

@@ -1,0 +1,108 @@
+"""The JSON schema of the contract with all references inlined, and what it says in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from lorarl_api.v1alpha1 import LoRARLJob
+
+Schema = dict[str, Any]
+
+
+@cache
+def job_schema() -> Schema:
+    """The schema of a whole manifest.
+
+    References are inlined, `null` is left out (absent and null are the same), and every field with a default says so. Beyond JSON schema
+    there are `expected` (what a pattern asks for, in words), `examples` and Kubernetes' own `x-kubernetes-*`.
+    """
+    schema = LoRARLJob.model_json_schema(by_alias=True)
+    return _inlined(schema, schema.pop("$defs"))
+
+
+def _inlined(node: Schema, definitions: dict[str, Schema]) -> Schema:
+    if alternatives := node.get("anyOf"):  # only ever an optional field: something or null
+        (something,) = (alternative for alternative in alternatives if alternative.get("type") != "null")
+        siblings = {key: value for key, value in node.items() if key not in ("anyOf", "default")}
+        return _inlined({**something, **siblings}, definitions)
+    if reference := node.get("$ref"):
+        siblings = {key: value for key, value in node.items() if key != "$ref"}
+        return _inlined({**definitions[reference.rpartition("/")[2]], **siblings}, definitions)
+    node = {key: value for key, value in node.items() if key != "title"}
+    if "const" in node:
+        node["enum"] = [node.pop("const")]
+    if "properties" in node:
+        required = node.get("required", [])
+        node["properties"] = {name: _property(inner, name in required, definitions) for name, inner in node["properties"].items()}
+    if "items" in node:
+        node["items"] = _inlined(node["items"], definitions)
+    return node
+
+
+def _property(node: Schema, required: bool, definitions: dict[str, Schema]) -> Schema:
+    inlined = _inlined(node, definitions)
+    if not required and "anyOf" not in node and "default" not in node:
+        # Pydantic does not show what a factory makes. Here it is an empty list, or an object whose fields all have defaults. The API server
+        # would fill an empty object in too, but it checks the rules on the default as it stands.
+        fields = inlined.get("properties", {}).items()
+        inlined["default"] = [] if inlined["type"] == "array" else {key: field["default"] for key, field in fields if "default" in field}
+    return inlined
+
+
+def schema_at(path: Sequence[str | int]) -> Schema | None:
+    """The schema of the field at `path` (keys, and indices of lists); None where the contract has no such field."""
+    schema: Schema | None = job_schema()
+    for step in path:
+        if schema is None:
+            return None
+        any_key = schema.get("additionalProperties")
+        schema = schema.get("items") if isinstance(step, int) else schema.get("properties", {}).get(step, any_key or None)
+    return schema
+
+
+def in_words(schema: Schema) -> str:
+    """What a field takes, as the end of "expected ...": `an integer from 1 to 512`."""
+    if "expected" in schema:
+        return str(schema["expected"])
+    if "enum" in schema:
+        *most, last = schema["enum"]
+        return f"{', '.join(most)} or {last}" if most else str(last)
+    if schema.get("format") == "date-time":
+        return "a time such as 2026-01-31T12:00:00Z"
+    match schema.get("type"):
+        case "integer":
+            return f"an integer{_number_range(schema)}"
+        case "number":
+            return f"a number{_number_range(schema)}"
+        case "string":
+            return f"a text{_length(schema, 'minLength', 'maxLength', 'character')}"
+        case "array":
+            return f"a list{_length(schema, 'minItems', 'maxItems', 'entry')}"
+        case "boolean":
+            return "true or false"
+        case _:
+            return f"a mapping with keys such as {', '.join(list(schema['properties'])[:3])}" if "properties" in schema else "a mapping"
+
+
+def _number_range(schema: Schema) -> str:
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if low is not None and high is not None:
+        return f" from {low:g} to {high:g}" if schema["type"] == "number" else f" from {low} to {high}"
+    words = [
+        f"above {schema['exclusiveMinimum']:g}" if "exclusiveMinimum" in schema else "",
+        f"of at least {low:g}" if low is not None else "",
+        f"below {schema['exclusiveMaximum']:g}" if "exclusiveMaximum" in schema else "",
+        f"at most {high:g}" if high is not None else "",
+    ]
+    text = " and ".join(word for word in words if word)
+    return f" {text}" if text else ""
+
+
+def _length(schema: Schema, lowest: str, highest: str, unit: str) -> str:
+    low, high = schema.get(lowest, 0), schema.get(highest)
+    plural = "entries" if unit == "entry" else f"{unit}s"
+    if high is None:
+        return f" of at least {low} {plural}" if low else ""
+    return f" of {low} to {high} {plural}" if low else f" of at most {high} {plural}"

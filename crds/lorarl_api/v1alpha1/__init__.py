@@ -1,0 +1,48 @@
+"""`LoRARLJob` v1alpha1: the contract between a user's manifest, the trainer and the operator.
+
+These models are the one source of truth. The CRD, docs/reference.md and `lorarl validate` are made from them.
+Every field says what it is, in which unit and range; an unknown key is refused; rules between fields stand beside them.
+"""
+
+from lorarl_api.v1alpha1.adapter import MAX_LORA_RANK, SERVED_RANKS, AdapterSpec, BaseModelSpec, served_rank
+from lorarl_api.v1alpha1.algorithm import AlgorithmSpec, RewardSpec
+from lorarl_api.v1alpha1.common import API_VERSION, GROUP, KIND, VERSION, Model
+from lorarl_api.v1alpha1.data import DataSource, DataSpec, EvalSource
+from lorarl_api.v1alpha1.job import MAX_NAME, RULES_LATER, LoRARLJob, LoRARLJobSpec, Metadata
+from lorarl_api.v1alpha1.runtime import CheckpointSpec, ClusterSpec, MlflowSpec, RolloutSpec, TrackingSpec, TrainerSpec, WandbSpec
+from lorarl_api.v1alpha1.status import AdapterStatus, Condition, FailureStatus, LoRARLJobStatus, MetricsStatus
+
+__all__ = [
+    "API_VERSION",
+    "GROUP",
+    "KIND",
+    "MAX_LORA_RANK",
+    "MAX_NAME",
+    "RULES_LATER",
+    "SERVED_RANKS",
+    "VERSION",
+    "AdapterSpec",
+    "AdapterStatus",
+    "AlgorithmSpec",
+    "BaseModelSpec",
+    "CheckpointSpec",
+    "ClusterSpec",
+    "Condition",
+    "DataSource",
+    "DataSpec",
+    "EvalSource",
+    "FailureStatus",
+    "LoRARLJob",
+    "LoRARLJobSpec",
+    "LoRARLJobStatus",
+    "Metadata",
+    "MetricsStatus",
+    "MlflowSpec",
+    "Model",
+    "RewardSpec",
+    "RolloutSpec",
+    "TrackingSpec",
+    "TrainerSpec",
+    "WandbSpec",
+    "served_rank",
+]

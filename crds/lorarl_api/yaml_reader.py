@@ -1,0 +1,180 @@
+"""YAML as Kubernetes reads it, with line and column where it is none."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lorarl_api.faults import Fault, ManifestError
+
+_TAG = "tag:yaml.org,2002:"
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader with the words and numbers that kubectl knows.
+
+    PyYAML alone reads 1e-5 as a text, 12:30 as the number 750, and 2026-01-31 as a date.
+    """
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own class attribute
+
+
+for _tag, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"y|Y|yes|Yes|YES|n|N|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF", list("yYnNtTfFoO")),
+    ("int", r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0o[0-7_]+|0[0-7_]*|[1-9][0-9_]*)", list("-+0123456789")),
+    (
+        "float",
+        r"[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        list("-+0123456789."),
+    ),
+    ("merge", r"<<", ["<"]),
+):
+    _Loader.add_implicit_resolver(f"{_TAG}{_tag}", re.compile(rf"^(?:{_pattern})$"), _first)
+
+
+def read_documents(source: str | Path) -> list[Any]:
+    """The documents of a file (`Path`) or text (`str`) that are not empty.
+
+    Raises:
+        ManifestError: The file cannot be read, or is no YAML.
+    """
+    name = str(source) if isinstance(source, Path) else "the manifest"
+    try:
+        text = source.read_text(encoding="utf-8") if isinstance(source, Path) else source
+    except OSError as error:
+        raise ManifestError([Fault(name, (error.strerror or str(error)).lower(), "a readable file", "check the path")]) from error
+    except UnicodeDecodeError as error:
+        raise ManifestError([Fault(name, f"bytes that are no UTF-8 at {error.start}", "a text in UTF-8", "save it as UTF-8")]) from error
+    return [document for document in _parsed(text, name) if document is not None]
+
+
+def read_value(text: str, name: str) -> Any:
+    """One YAML value.
+
+    Raises:
+        ManifestError: It is no YAML, or more than one document. `name` says where it came from.
+    """
+    values = _parsed(text, name)
+    if len(values) > 1:
+        raise ManifestError([Fault(name, f"{len(values)} YAML documents", "one value", "remove the ---")])
+    return values[0] if values else None
+
+
+def _parsed(text: str, name: str) -> list[Any]:
+    try:
+        loader = _Loader(text)
+        try:
+            values = []
+            while loader.check_node():
+                if (node := loader.get_node()) is not None:
+                    values.append(_Values(loader).of(node))
+            return values
+        finally:
+            loader.dispose()
+    except yaml.reader.ReaderError as error:
+        raise ManifestError([Fault(name, f"the character #x{error.character:04x}", "a text that YAML allows", "remove it")]) from error
+    except yaml.MarkedYAMLError as error:
+        raise ManifestError([_syntax_fault(error, name)]) from error
+    except RecursionError as error:
+        raise ManifestError([Fault(name, "lists or mappings nested too deeply", "a manifest", "see examples/ for one")]) from error
+
+
+def _syntax_fault(error: yaml.MarkedYAMLError, name: str) -> Fault:
+    mark = error.problem_mark or error.context_mark
+    where = f"{name}, line {mark.line + 1}, column {mark.column + 1}" if mark else name
+    problem = error.problem or error.context or "something that is no YAML"
+    if isinstance(error, _Refused):
+        return Fault(where, problem, error.expected, error.mend)
+    tab = "found character '\\t'" in problem
+    return Fault(where, f"no YAML ({problem})", "valid YAML", "indent with spaces, not tabs" if tab else "mend the syntax there")
+
+
+class _Refused(yaml.MarkedYAMLError):
+    """YAML that PyYAML takes and Kubernetes does not."""
+
+    def __init__(self, problem: str, mark: yaml.Mark, expected: str, mend: str) -> None:
+        super().__init__(problem=problem, problem_mark=mark)
+        self.expected, self.mend = expected, mend
+
+
+class _Values:
+    """The Python values of a document's nodes, built once for nodes that are used again through an alias."""
+
+    def __init__(self, loader: _Loader) -> None:
+        self._loader = loader
+        self._done: dict[yaml.Node, Any] = {}
+        self._open: set[yaml.Node] = set()
+
+    def of(self, node: yaml.Node) -> Any:
+        if node in self._done:
+            return self._done[node]
+        if node in self._open:
+            raise _Refused("an alias within what it stands for", node.start_mark, "a document that ends", "write the value out")
+        self._open.add(node)
+        value: Any
+        if isinstance(node, yaml.MappingNode):
+            value = self._mapping(node)
+        elif isinstance(node, yaml.SequenceNode):
+            value = [self.of(inner) for inner in node.value]
+        elif isinstance(node, yaml.ScalarNode):
+            value = self._scalar(node)
+        self._open.discard(node)
+        self._done[node] = value
+        return value
+
+    def _mapping(self, node: yaml.MappingNode) -> dict[Any, Any]:
+        keys: set[Any] = set()
+        for key_node, _ in node.value:
+            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            if key is None:
+                raise _Refused("a list or mapping as a key", key_node.start_mark, "a text as a key", "write KEY: VALUE")
+            if key in keys and key != "<<":
+                raise _Refused(f"the key {key} a second time", key_node.start_mark, "each key once", "remove one of the two")
+            keys.add(key)
+        self._loader.flatten_mapping(node)
+        # Keys are texts as they stand, as in JSON: `on:` is no truth value.
+        return {self._text(key_node): self.of(inner) for key_node, inner in node.value}
+
+    def _text(self, node: yaml.ScalarNode) -> str:
+        try:
+            node.value.encode()
+        except UnicodeEncodeError as error:
+            raise _Refused("half of a surrogate pair", node.start_mark, "whole characters", "write the character itself") from error
+        return str(node.value)
+
+    def _scalar(self, node: yaml.ScalarNode) -> Any:
+        text = self._text(node)
+        try:
+            match node.tag.removeprefix(_TAG):
+                case "bool":
+                    return text.lower() in ("y", "yes", "true", "on")
+                case "int":
+                    return _integer(text.replace("_", ""))
+                case "float":
+                    return _number(text)
+                case "merge":
+                    return text
+                case _:
+                    return self._loader.construct_object(node)
+        except ValueError as error:
+            raise _Refused(str(error), node.start_mark, f"a value of type {node.tag.removeprefix(_TAG)}", "mend it or quote it") from error
+
+
+def _integer(text: str) -> int:
+    """0b101, 0o17, 017 (octal too), 0x1F or 15, with or without a sign."""
+    digits = text.lstrip("+-").lower()
+    base = {"0b": 2, "0o": 8, "0x": 16}.get(digits[:2]) or (8 if digits.startswith("0") else 10)
+    return int(digits, base) * (-1 if text.startswith("-") else 1)
+
+
+def _number(text: str) -> int | float | str:
+    number = float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
+    if math.isinf(number) and "inf" not in text.lower():
+        return text  # 1e400: no number that a computer has
+    # JSON, which Kubernetes goes through, has no difference between 1 and 1.0.
+    return int(number) if number.is_integer() else number

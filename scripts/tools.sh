@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# Builds the programs that the tests run against (etcd, kube-apiserver, kubectl, an S3 server) from their Go modules, at pinned versions,
+# into $LORARL_CACHE/bin (default ~/.cache/lorarl/bin). A stamp beside each binary says what it was built from: nothing is done where it is
+# up to date, and a new version here builds anew. Cold about seven minutes on two cores, and 5 GB of Go's own caches.
+#   scripts/tools.sh              all of them
+#   scripts/tools.sh etcd kubectl some of them
+#   scripts/tools.sh --list       what there is, and whether it is up to date
+set -euo pipefail
+
+# name | how | module@version | package. A new tool is a line here.
+#   own:  in the module's own folder, with the dependencies that its authors tested
+#   wrap: in a module that requires it, for modules that cannot be built in their own folder (nested modules, replace directives)
+TOOLS='
+etcd            wrap  go.etcd.io/etcd/server/v3@v3.6.8     go.etcd.io/etcd/server/v3
+kube-apiserver  wrap  k8s.io/kubernetes@v1.34.4            k8s.io/kubernetes/cmd/kube-apiserver
+kubectl         wrap  k8s.io/kubernetes@v1.34.4            k8s.io/kubernetes/cmd/kubectl
+versitygw       own   github.com/versity/versitygw@v1.8.0  ./cmd/versitygw
+'
+RECIPE=1 # part of every stamp: raise it when the way of building changes
+
+bin="${LORARL_CACHE:-$HOME/.cache/lorarl}/bin"
+export CGO_ENABLED=0
+
+say() { echo "tools: $*" >&2; }
+
+tool() { awk -v name="$1" '$1 == name' <<<"$TOOLS"; }
+
+up_to_date() { [ -x "$bin/$1" ] && [ "$(cat "$bin/$1.stamp" 2>/dev/null)" = "$2" ]; }
+
+# k8s.io/kubernetes takes its staging modules (k8s.io/api, ...) from its own tree by replace directives, which do not reach a module that
+# requires it. They are published as v0.MINOR.PATCH; which there are is said in its go.mod.
+kubernetes_replacements() {
+  local version="$1" folder
+  folder="$(download "k8s.io/kubernetes@$version")" || return 1
+  awk -v version="v0.${version#v1.}" '$2 == "=>" && $3 ~ /^\.\/staging\// {print "replace " $1 " => " $1 " " version}
+    $1 == "replace" && $4 ~ /^\.\/staging\// {print "replace " $2 " => " $2 " " version}' "$folder/go.mod"
+}
+
+# The version that Kubernetes' programs report; without it they say v0.0.0.
+kubernetes_flags() {
+  local version="$1" minor="${1#v1.}"
+  echo "-X k8s.io/component-base/version.gitVersion=$version -X k8s.io/component-base/version.gitMajor=1" \
+    "-X k8s.io/component-base/version.gitMinor=${minor%%.*}"
+}
+
+# The folder of a module, fetched where it is not there yet.
+download() {
+  local answer
+  answer="$(go mod download -json "$1")" || { echo "$answer" >&2; return 1; }
+  awk -F '"' '$2 == "Dir" {print $4}' <<<"$answer"
+}
+
+# Each step says `|| return` itself: bash ignores -e in a function whose result is tested.
+build() { # name how module@version package
+  local name="$1" how="$2" module="${3%@*}" version="${3##*@}" package="$4" folder flags="-s -w"
+  if [ "$how" = own ]; then
+    folder="$(download "$module@$version")" || return 1
+  else
+    folder="$work/${module//\//_}@$version"
+    if [ ! -d "$folder" ]; then
+      mkdir -p "$folder"
+      printf 'module tools\n\ngo 1.24.0\n\nrequire %s %s\n' "$module" "$version" >"$folder/go.mod"
+      [ "$module" != k8s.io/kubernetes ] || kubernetes_replacements "$version" >>"$folder/go.mod" || return 1
+    fi
+    (cd "$folder" && go get -tool "$package@$version" && go mod tidy) >"$work/log" 2>&1 || { cat "$work/log" >&2; return 1; }
+    [ "$module" != k8s.io/kubernetes ] || flags="$flags $(kubernetes_flags "$version")"
+  fi
+  (cd "$folder" && go build -ldflags "$flags" -o "$bin/.$name.$$" "$package") || return 1
+  mv "$bin/.$name.$$" "$bin/$name" # in one step: a test that runs keeps the old one
+}
+
+main() {
+  local list=0 name how module package stamp started wanted=()
+  for name in "$@"; do
+    case "$name" in
+      --list) list=1 ;;
+      *) [ -n "$(tool "$name")" ] || { say "there is no tool $name; there are: $(awk 'NF {printf "%s ", $1}' <<<"$TOOLS")"; return 2; }
+         wanted+=("$name") ;;
+    esac
+  done
+  [ ${#wanted[@]} -gt 0 ] || mapfile -t wanted < <(awk 'NF {print $1}' <<<"$TOOLS")
+
+  local missing=()
+  for name in "${wanted[@]}"; do
+    read -r _ how module package <<<"$(tool "$name")"
+    stamp="recipe $RECIPE: $module $package"
+    if up_to_date "$name" "$stamp"; then
+      [ "$list" = 0 ] || echo "$name ${module##*@}: up to date"
+    else
+      [ "$list" = 0 ] || echo "$name ${module##*@}: to be built"
+      missing+=("$name")
+    fi
+  done
+  [ "$list" = 0 ] && [ ${#missing[@]} -gt 0 ] || return 0
+
+  if ! command -v go >/dev/null; then
+    say "Go is not installed (https://go.dev/doc/install), so these are not built: ${missing[*]}. The tests that need them say so and skip."
+    return 0
+  fi
+  mkdir -p "$bin"
+  work="$(mktemp -d)"
+  trap 'rm -rf "$work"' EXIT
+  for name in "${missing[@]}"; do
+    read -r _ how module package <<<"$(tool "$name")"
+    started=$SECONDS
+    say "building $name from $module"
+    build "$name" "$how" "$module" "$package" || { say "$name could not be built"; return 1; }
+    echo "recipe $RECIPE: $module $package" >"$bin/$name.stamp"
+    say "$name: $((SECONDS - started)) s"
+  done
+}
+
+main "$@"

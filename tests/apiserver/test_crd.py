@@ -1,0 +1,108 @@
+"""The generated CRD in a real API server: it takes and refuses what Python does, and says what to do."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from control_plane import Cluster
+
+from lorarl_api.load import ManifestError, load_job
+from lorarl_api.yaml_reader import read_documents
+from unit.contract.cases import CASES, SCALARS, TRAPS, Case, Trap, manifest
+
+
+def refused_by_python(text: str) -> bool:
+    try:
+        load_job(text)
+    except ManifestError:
+        return True
+    return False
+
+
+def apply(cluster: Cluster, text: str, *more: str) -> str | None:
+    """What the API server has against a manifest; None where it takes it."""
+    done = cluster.kubectl("apply", "--dry-run=server", *more, "-f", "-", stdin=text)
+    return done.stderr if done.returncode else None
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_broken_rule_is_refused_with_the_field_and_the_mend(cluster: Cluster, case: Case) -> None:
+    bad, good = json.dumps(manifest(case.bad)), json.dumps(manifest(case.good))
+    refusal = apply(cluster, bad)
+    assert refusal is not None
+    assert case.field in refusal
+    assert case.mend in refusal
+    assert refused_by_python(bad)
+    assert apply(cluster, good) is None
+    assert not refused_by_python(good)
+
+
+@pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.name)
+def test_python_and_the_api_server_read_yaml_alike(cluster: Cluster, trap: Trap) -> None:
+    refusal = apply(cluster, trap.yaml)
+    assert (refusal is None) == trap.good, refusal
+    assert refused_by_python(trap.yaml) == (not trap.good)
+
+
+def test_python_reads_every_word_of_yaml_as_kubectl_does(cluster: Cluster) -> None:
+    lines = [f"  word{number}: {word}" for number, word in enumerate(SCALARS)]
+    text = "\n".join(["apiVersion: lorarl.io/v1alpha1", "kind: LoRARLJob", "metadata: {name: words}", "spec:", *lines])
+    by_kubectl = json.loads(cluster.must("create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-", stdin=text))
+    (by_python,) = read_documents(text)
+    # As texts, because Python takes 1, 1.0 and True for equal.
+    assert {key: repr(value) for key, value in by_python["spec"].items()} == {key: repr(value) for key, value in by_kubectl["spec"].items()}
+
+
+def test_the_api_server_fills_in_the_same_defaults_as_python(cluster: Cluster) -> None:
+    text = json.dumps(manifest())
+    stored = json.loads(cluster.must("apply", "--dry-run=server", "-o", "json", "-f", "-", stdin=text))
+    job = load_job(text)
+    assert stored["spec"] == job.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    assert stored["spec"]["rollout"]["maxResponseTokens"] == 1024
+
+
+def test_an_object_read_back_from_the_cluster_is_a_good_manifest(cluster: Cluster) -> None:
+    cluster.must("apply", "-f", "-", stdin=json.dumps(manifest({"metadata.name": "back"})))
+    text = cluster.must("get", "lrj", "back", "-o", "yaml", "--show-managed-fields")
+    job = load_job(text)
+    assert job.name == "back"
+    assert job.spec == load_job(json.dumps(manifest())).spec
+
+
+def test_kubectl_get_shows_how_the_job_is_doing(cluster: Cluster) -> None:
+    cluster.must("apply", "-f", "-", stdin=json.dumps(manifest({"metadata.name": "columns"})))
+    status = {
+        "phase": "Running",
+        "step": 12,
+        "totalSteps": 200,
+        "metrics": {"reward": 0.75, "kl": 0.001, "tokensPerSecond": 1234.5},
+        "adapter": {"uri": "s3://team/adapters/columns/iter_0000010/lora_adapter", "step": 10, "version": 10},
+        "conditions": [
+            {"type": "Running", "status": "True", "lastTransitionTime": "2026-01-31T12:00:00Z", "reason": "StepDone", "message": ""},
+        ],
+    }
+    cluster.must("patch", "lrj", "columns", "--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
+    header, row = cluster.must("get", "lrj", "columns").splitlines()
+    assert header.split() == ["NAME", "PHASE", "STEP", "REWARD", "ADAPTER", "AGE"]
+    assert row.split()[:5] == ["columns", "Running", "12", "0.75", "10"]
+    wide = cluster.must("get", "lrj", "columns", "-o", "wide").splitlines()[0].split()
+    assert wide == ["NAME", "PHASE", "STEP", "REWARD", "ADAPTER", "KL", "TOK/S", "URI", "AGE"]
+    read = load_job(cluster.must("get", "lrj", "columns", "-o", "yaml"))
+    assert read.status is not None
+    assert read.status.model_dump(mode="json", by_alias=True, exclude_none=True) == status
+
+
+def test_users_cannot_write_the_status_with_the_spec(cluster: Cluster) -> None:
+    cluster.must("apply", "-f", "-", stdin=json.dumps(manifest({"metadata.name": "no-status", "status": {"step": 3}})))
+    assert "status" not in json.loads(cluster.must("get", "lrj", "no-status", "-o", "json"))
+
+
+def test_kubectl_explain_reads_like_the_reference(cluster: Cluster) -> None:
+    text = cluster.must("explain", "lorarljob.spec.rollout")
+    assert "How vLLM generates." in text
+    fields = re.findall(r"^  (\w+)\t<(\w+)>", text, re.MULTILINE)
+    assert ("maxResponseTokens", "integer") in fields
+    assert ("temperature", "number") in fields
+    assert "Most tokens a completion may have" in text

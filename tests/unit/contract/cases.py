@@ -1,0 +1,375 @@
+"""Manifests that keep and break each rule, and traps of YAML; the unit tests and the API server's tests both go through all of them."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+Changes = dict[str, Any]
+"""Dotted path -> value; None takes the field out."""
+
+SMALLEST: dict[str, Any] = {
+    "apiVersion": "lorarl.io/v1alpha1",
+    "kind": "LoRARLJob",
+    "metadata": {"name": "smallest"},
+    "spec": {
+        "model": {"uri": "file:out/base"},
+        "adapter": {"targetModules": ["all-linear"]},
+        "reward": {"type": "exact"},
+        "data": {"train": {"uri": "file:out/train.jsonl"}},
+        "checkpoint": {"uri": "file:out/checkpoints"},
+    },
+}
+
+
+def manifest(changes: Changes | None = None) -> dict[str, Any]:
+    """The smallest good manifest with `changes`."""
+    return changed(copy.deepcopy(SMALLEST), changes or {})
+
+
+def changed(document: dict[str, Any], changes: Changes) -> dict[str, Any]:
+    """`document` itself, with `changes`."""
+    for path, value in changes.items():
+        *above, last = path.split(".")
+        inner = document
+        for key in above:
+            inner = inner.setdefault(key, {})
+        if value is None:
+            inner.pop(last, None)
+        else:
+            inner[last] = copy.deepcopy(value)
+    return document
+
+
+@dataclass(frozen=True)
+class Case:
+    """One rule: what breaks it, what keeps it, which field a user is told to mend, and a part of how."""
+
+    name: str
+    bad: Changes
+    good: Changes
+    field: str
+    mend: str
+
+
+SFT = {"spec.algorithm": {"type": "sft"}, "spec.reward": None}
+HUB = {"spec.data.train": {"uri": "hf://openai/gsm8k"}}
+GPUS = {"spec.cluster": {"nodes": 2, "gpusPerNode": 4}}
+EVAL = {"spec.data.eval": {"uri": "file:out/held_out.jsonl"}}
+MLFLOW = {"spec.tracking.mlflow": {"trackingUri": "https://mlflow.example.com", "experiment": "x"}}
+
+
+def _only_grpo(name: str, value: Any) -> Case:
+    return Case(
+        f"{name} only with grpo",
+        bad=SFT | {f"spec.algorithm.{name}": value},
+        good={f"spec.algorithm.{name}": value},
+        field=f"spec.algorithm.{name}",
+        mend=f"remove {name}, or set algorithm.type to grpo",
+    )
+
+
+def _uri(path: str, suffix: str = "", around: Changes | None = None) -> list[Case]:
+    around = around or {}
+    return [
+        Case(
+            f"{path} is a URI", around | {path: f"out/base{suffix}"}, around | {path: f"file:/out/base{suffix}"}, path, "becomes file:PATH"
+        ),
+        Case(
+            f"{path} with a host in file://",
+            around | {path: f"file://out/x{suffix}"},
+            around | {path: f"file:out/x{suffix}"},
+            path,
+            "becomes",
+        ),
+        Case(
+            f"{path} without credentials",
+            around | {path: f"{'https' if 'tracking' in path else 's3'}://me:hunter2@store/x{suffix}"},
+            around | {path: f"file:///me@home/x{suffix}"},
+            path,
+            "take them out of the URI",
+        ),
+    ]
+
+
+CASES = [
+    *_uri("spec.model.uri"),
+    *_uri("spec.adapter.initFrom"),
+    *_uri("spec.data.train.uri", ".jsonl"),
+    *_uri("spec.data.eval.uri", ".csv", EVAL),
+    *_uri("spec.checkpoint.uri"),
+    *_uri("spec.tracking.mlflow.trackingUri", around=MLFLOW),
+    Case(
+        "no presigned URLs",
+        {"spec.data.train.uri": "s3://a/b.jsonl?X-Amz-Signature=0123456789&x=.jsonl"},
+        {"spec.data.train.uri": "s3://a/b?c=1.jsonl"},
+        "spec.data.train.uri",
+        "take them out",
+    ),
+    Case(
+        "the hub's URL is not hf://",
+        {"spec.model.uri": "https://huggingface.co/a/b"},
+        {"spec.model.uri": "hf://a/b"},
+        "spec.model.uri",
+        "file:PATH",
+    ),
+    Case(
+        "revision only with the hub",
+        {"spec.model.revision": "main"},
+        {"spec.model.uri": "hf://a/b", "spec.model.revision": "main"},
+        "spec.model.revision",
+        "remove revision",
+    ),
+    Case(
+        "all-linear alone",
+        {"spec.adapter.targetModules": ["all-linear", "q_proj"]},
+        {"spec.adapter.targetModules": ["q_proj", "k_proj"]},
+        "spec.adapter.targetModules",
+        "write [all-linear]",
+    ),
+    Case(
+        "all-linear is not excluded",
+        {"spec.adapter.targetModules": ["q_proj"], "spec.adapter.excludeModules": ["all-linear"]},
+        {"spec.adapter.excludeModules": ["*.layers.0.*"]},
+        "spec.adapter.excludeModules",
+        "name the modules",
+    ),
+    Case(
+        "no name in both lists",
+        {"spec.adapter.targetModules": ["q_proj", "o_proj"], "spec.adapter.excludeModules": ["o_proj"]},
+        {"spec.adapter.targetModules": ["q_proj"], "spec.adapter.excludeModules": ["o_proj"]},
+        "spec.adapter.excludeModules",
+        "take it out of one",
+    ),
+    _only_grpo("groupSize", 4),
+    _only_grpo("clipRange", 0.2),
+    _only_grpo("klCoefficient", 0.01),
+    _only_grpo("updatesPerStep", 2),
+    Case(
+        "one reward, not two",
+        {"spec.reward": {"type": "exact", "function": "m:f"}},
+        {"spec.reward": {"function": "m:f", "timeoutSeconds": 3}},
+        "spec.reward.type",
+        "keep type",
+    ),
+    Case(
+        "one reward, not none",
+        {"spec.reward": {}},
+        {"spec.reward": {"type": "math_verify", "timeoutSeconds": 3}},
+        "spec.reward.type",
+        "keep type",
+    ),
+    Case(
+        "pattern only with regex",
+        {"spec.reward": {"type": "exact", "pattern": "x"}},
+        {"spec.reward": {"type": "regex", "pattern": "x"}},
+        "spec.reward.pattern",
+        "remove pattern",
+    ),
+    Case(
+        "pattern not with a function",
+        {"spec.reward": {"function": "m:f", "pattern": "x"}},
+        {"spec.reward": {"function": "m:f"}},
+        "spec.reward.pattern",
+        "remove pattern",
+    ),
+    Case(
+        "regex needs a pattern", {"spec.reward": {"type": "regex"}}, {"spec.reward": {"type": "numeric"}}, "spec.reward.pattern", "add one"
+    ),
+    Case(
+        "tolerance only with numeric",
+        {"spec.reward": {"type": "exact", "tolerance": 0.1}},
+        {"spec.reward": {"type": "numeric", "tolerance": 0.1}},
+        "spec.reward.tolerance",
+        "remove tolerance",
+    ),
+    Case(
+        "data files have a known ending",
+        {"spec.data.train.uri": "s3://a/train.json"},
+        {"spec.data.train.uri": "s3://a/train.PARQUET"},
+        "spec.data.train.uri",
+        "convert the data",
+    ),
+    Case(
+        "held-out files have a known ending",
+        EVAL | {"spec.data.eval.uri": "s3://a/"},
+        EVAL | {"spec.data.eval.uri": "s3://a/b.csv"},
+        "spec.data.eval.uri",
+        "convert the data",
+    ),
+    Case(
+        "subset only with the hub",
+        {"spec.data.train.subset": "main"},
+        HUB | {"spec.data.train.subset": "main"},
+        "spec.data.train.subset",
+        "remove",
+    ),
+    Case(
+        "split only with the hub",
+        {"spec.data.train.split": "train"},
+        HUB | {"spec.data.train.split": "train"},
+        "spec.data.train.split",
+        "remove",
+    ),
+    Case(
+        "prompt and answer are two columns",
+        {"spec.data.train.answerField": "prompt"},
+        {"spec.data.train.answerField": "solution"},
+        "spec.data.train.answerField",
+        "name the column",
+    ),
+    Case(
+        "warm-up within the steps",
+        {"spec.trainer": {"steps": 10, "warmupSteps": 11}},
+        {"spec.trainer": {"steps": 10, "warmupSteps": 10}},
+        "spec.trainer.warmupSteps",
+        "lower warmupSteps",
+    ),
+    Case(
+        "warm-up within the default steps",
+        {"spec.trainer.warmupSteps": 201},
+        {"spec.trainer.warmupSteps": 200},
+        "spec.trainer.warmupSteps",
+        "lower",
+    ),
+    Case("grpo needs a reward", {"spec.reward": None}, SFT, "spec.reward", "add one"),
+    Case("sft takes no reward", {"spec.algorithm.type": "sft"}, {"spec.algorithm.type": "grpo"}, "spec.reward", "remove reward"),
+    Case(
+        "tolerance of log-probabilities only with grpo",
+        SFT | {"spec.rollout.logprobTolerance": 0.1},
+        {"spec.rollout.logprobTolerance": 0.1},
+        "spec.rollout.logprobTolerance",
+        "remove rollout.logprobTolerance",
+    ),
+    Case(
+        "updates share the prompts",
+        {"spec.algorithm.updatesPerStep": 3},
+        {"spec.algorithm.updatesPerStep": 3, "spec.rollout.promptsPerStep": 48},
+        "spec.algorithm.updatesPerStep",
+        "choose a divisor",
+    ),
+    Case(
+        "a sample fits a micro batch",
+        {"spec.rollout.maxResponseTokens": 16_000},
+        {"spec.rollout.maxResponseTokens": 15_872},
+        "spec.trainer.tokensPerMicroBatch",
+        "raise tokensPerMicroBatch",
+    ),
+    Case(
+        "the trainer splits all GPUs",
+        GPUS | {"spec.trainer.tensorParallelSize": 3},
+        GPUS | {"spec.trainer.tensorParallelSize": 4},
+        "spec.trainer.tensorParallelSize",
+        "lower trainer.tensorParallelSize",
+    ),
+    Case(
+        "vLLM splits all GPUs",
+        GPUS | {"spec.rollout.tensorParallelSize": 5},
+        GPUS | {"spec.rollout.tensorParallelSize": 2},
+        "spec.rollout.tensorParallelSize",
+        "lower rollout.tensorParallelSize",
+    ),
+    Case(
+        "vLLM is not split on CPU",
+        {"spec.rollout.tensorParallelSize": 2},
+        {"spec.trainer.tensorParallelSize": 2},
+        "spec.rollout.tensorParallelSize",
+        "remove rollout.tensorParallelSize",
+    ),
+    Case(
+        "no bf16 on CPU",
+        {"spec.trainer.precision": "bf16"},
+        GPUS | {"spec.trainer.precision": "bf16"},
+        "spec.trainer.precision",
+        "remove trainer.precision",
+    ),
+    Case("a name is not too long", {"metadata.name": "a" * 43}, {"metadata.name": "a" * 42}, "metadata.name", "shorten or rename"),
+    Case("a name has no dots", {"metadata.name": "a.b"}, {"metadata.name": "a-b"}, "metadata.name", "shorten or rename"),
+]
+
+
+@dataclass(frozen=True)
+class Trap:
+    """YAML, and whether it is a good manifest."""
+
+    name: str
+    yaml: str
+    good: bool
+
+
+def _with(spec_line: str, *, trainer: str = "", rank: str = "8") -> str:
+    return f"""\
+apiVersion: lorarl.io/v1alpha1
+kind: LoRARLJob
+metadata: {{name: trap}}
+spec:
+  model: {{uri: hf://a/b}}
+  adapter: {{targetModules: [all-linear], rank: {rank}}}
+  reward: {{type: exact}}
+  data: {{train: {{uri: "file:a.jsonl"}}}}
+  checkpoint: {{uri: s3://a/b}}
+  {spec_line}
+  trainer: {{{trainer}}}
+"""
+
+
+# Of these Python and the API server think the same.
+TRAPS = [
+    Trap("1e-5 without a point is a number", _with("", trainer="learningRate: 1e-5"), True),
+    Trap("1e2 is an integer", _with("", trainer="steps: 1e2"), True),
+    Trap("8.0 is an integer", _with("", rank="8.0"), True),
+    Trap("8.5 is none", _with("", rank="8.5"), False),
+    Trap("010 is eight", _with("", rank="010"), True),
+    Trap("an integer is a number", _with("", trainer="learningRate: 1"), True),
+    Trap("a quoted number is a text", _with("", rank='"8"'), False),
+    Trap("true is no number", _with("", rank="true"), False),
+    Trap("yes is a truth value", _with("suspend: yes"), True),
+    Trap("off is a truth value", _with("suspend: off"), True),
+    Trap("quoted true is none", _with('suspend: "true"'), False),
+    Trap("no is no text", _with("tracking: {wandb: {project: no}}"), False),
+    Trap("a date is a text", _with("tracking: {wandb: {project: 2026-01-31}}"), True),
+    Trap("12:30 is a text", _with("tracking: {wandb: {project: 12:30}}"), True),
+    Trap("a number is no text", _with("tracking: {wandb: {project: 7}}"), False),
+    Trap("null means the default", _with("suspend: null", rank="null"), True),
+    Trap("null in a group means the default", _with("cluster: ~"), True),
+    Trap("null is no value for a required field", _with("tracking: {wandb: {project: null}}"), False),
+    Trap("null is no module", _with("").replace("[all-linear]", "[q_proj, null]"), False),
+    Trap("an unknown key", _with("suspended: true"), False),
+    Trap("an unknown key deep inside", _with("", trainer="step: 3"), False),
+    Trap("Python's spelling of a key", _with("", trainer="learning_rate: 0.1"), False),
+    Trap("a mistyped key of the metadata", _with("").replace("name: trap", "name: trap, lables: {a: b}"), False),
+    Trap("labels and annotations", _with("").replace("name: trap", "name: trap, labels: {a: b}, annotations: {c: d}"), True),
+    Trap("a label that is no text", _with("").replace("name: trap", "name: trap, labels: {a: 1}"), False),
+    Trap("a list where a group is wanted", _with("cluster: []"), False),
+    Trap("a text where a list is wanted", _with("").replace("[all-linear]", "all-linear"), False),
+    Trap("an empty list of modules", _with("").replace("[all-linear]", "[]"), False),
+    Trap(
+        "a merge of an anchor",
+        _with("").replace('{train: {uri: "file:a.jsonl"}}', '{train: &t {uri: "file:a.jsonl"}, eval: {<<: *t, every: 5}}'),
+        True,
+    ),
+    Trap("infinity", _with("", trainer="learningRate: .inf"), False),
+    Trap("a rank above what vLLM serves", _with("", rank="513"), False),
+    Trap("dropout 1", _with("").replace("rank: 8", "dropout: 1"), False),
+    Trap("no learning rate at all", _with("", trainer="learningRate: 0"), False),
+    Trap("one completion a prompt", _with("algorithm: {groupSize: 1}"), False),
+    Trap("a secret's value in place of its name", _with("tracking: {wandb: {project: a, credentialsSecret: AKIA/1234}}"), False),
+    Trap("a function without a colon", _with("").replace("type: exact", "function: my.reward"), False),
+]
+
+# These kubectl drops before the API server sees them; Python refuses them.
+PYTHON_IS_STRICTER = [
+    Trap("an unknown key with null", _with("suspends: null"), False),
+    Trap("a key twice", _with("", trainer="steps: 3, steps: 4"), False),
+    Trap("a pattern that Python cannot compile", _with("").replace("type: exact", "type: regex, pattern: '('"), False),
+]
+
+# Plain words of YAML whose meaning parsers disagree about.
+_WORDS = """
+    y n Y N yes No ON off true False TRUE ~ null Null NULL nuLL ''
+    1 -1 +1 0 -0 007 010 -010 08 0_7 0o10 -0o7 0x1F -0x1F 0b101 1_000 1__0 _1 1,000 9223372036854775807
+    1. .5 -.5 .1e1 5.0 -0.0 0.10 1e3 1E3 1e-5 1.0e5 1.5e+3 1e400
+    12:30 1:2:3 2026-01-31 2026-01-31T12:00:00Z 1.2.3 0.0.0.0 . + = e5 0x 0b 1e <<
+"""
+SCALARS = _WORDS.split()

@@ -1,0 +1,304 @@
+"""A manifest that cannot be used is told in sentences: field, got, expected, mend; and never a secret."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lorarl_api.load import Fault, ManifestError, faults, load_job
+from lorarl_api.validate import validate_files
+from unit.contract.cases import CASES, PYTHON_IS_STRICTER, SMALLEST, TRAPS, Trap, changed, manifest
+
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
+GOOD = json.dumps(SMALLEST)
+
+
+def fault_of(changes: dict[str, Any]) -> str:
+    """The one fault of a manifest with `changes`."""
+    (fault,) = faults(manifest(changes))
+    return str(fault)
+
+
+def errors(source: str | Path, *overrides: str) -> str:
+    with pytest.raises(ManifestError) as caught:
+        load_job(source, overrides)
+    assert all(fault.got and fault.expected and fault.mend for fault in caught.value.faults)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_every_example_is_good(path: Path) -> None:
+    assert load_job(path).name
+    assert len(EXAMPLES) >= 3
+
+
+@pytest.mark.parametrize("trap", TRAPS + PYTHON_IS_STRICTER, ids=lambda trap: trap.name)
+def test_yaml_is_read_as_kubernetes_reads_it(trap: Trap) -> None:
+    if trap.good:
+        load_job(trap.yaml)
+    else:
+        errors(trap.yaml)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"spec.adapter.rank": 0}, "spec.adapter.rank: got 0, expected an integer from 1 to 512; choose e.g. 32"),
+        ({"spec.adapter.rank": 513}, "spec.adapter.rank: got 513, expected an integer from 1 to 512; choose e.g. 32"),
+        ({"spec.adapter.rank": "16"}, 'spec.adapter.rank: got "16", expected an integer from 1 to 512; remove the quotes'),
+        ({"spec.adapter.alpha": 0}, "spec.adapter.alpha: got 0, expected an integer from 1 to 8192; choose e.g. 64"),
+        ({"spec.adapter.dropout": 1.5}, "spec.adapter.dropout: got 1.5, expected a number of at least 0 and below 1; choose e.g. 0.0"),
+        (
+            {"spec.adapter.targetModules": None},
+            "spec.adapter.targetModules: got nothing, expected a list of 1 to 64 entries; add it, e.g. targetModules: [all-linear]",
+        ),
+        (
+            {"spec.adapter.targetModules": "q_proj"},
+            'spec.adapter.targetModules: got "q_proj", expected a list of 1 to 64 entries; write a list, e.g. [all-linear]',
+        ),
+        (
+            {"spec.adapter.targetModules": ["q proj"]},
+            'spec.adapter.targetModules[0]: got "q proj", expected a module\'s name or a wildcard: letters, digits, _ . - * ? [ ]; '
+            "choose e.g. q_proj",
+        ),
+        ({"spec.algorithm.groupSize": 1}, "spec.algorithm.groupSize: got 1, expected an integer from 2 to 1024; choose e.g. 8"),
+        ({"spec.algorithm.type": "GRPO"}, 'spec.algorithm.type: got "GRPO", expected grpo or sft; did you mean grpo?'),
+        ({"spec.suspend": "yes"}, 'spec.suspend: got "yes", expected true or false; choose e.g. false'),
+        ({"spec.cluster": 3}, "spec.cluster: got 3, expected a mapping with keys such as nodes, gpusPerNode; choose e.g. {}"),
+        (
+            {"spec.checkpoint": None},
+            "spec.checkpoint: got nothing, expected a mapping with keys such as uri, every, keep; "
+            "add it, e.g. checkpoint: {uri: s3://team/adapters}",
+        ),
+        (
+            {"spec.trainer.learning_rate": 1},
+            "spec.trainer.learning_rate: got an unknown key, expected one of steps, learningRate, warmupSteps, weightDecay, maxGradNorm, "
+            "tokensPerMicroBatch, tensorParallelSize, precision, seed; did you mean learningRate?",
+        ),
+        (
+            {"trainer": {}},
+            "trainer: got an unknown key, expected one of apiVersion, kind, metadata, spec, status; write it below spec: spec.trainer",
+        ),
+        (
+            {"metadata.lables": {}},
+            "metadata.lables: got an unknown key, expected one of name, namespace, labels, annotations; did you mean labels?",
+        ),
+        (
+            {"metadata.labels": {"a": 1}},
+            "metadata.labels.a: got 1, expected a text of at most 262144 characters; put it in quotes, so that YAML reads a text",
+        ),
+        ({"kind": "LoraRLJob"}, 'kind: got "LoraRLJob", expected LoRARLJob; write kind: LoRARLJob, or validate another file'),
+        ({"apiVersion": None}, "apiVersion: got nothing, expected lorarl.io/v1alpha1; add apiVersion: lorarl.io/v1alpha1"),
+        (
+            {"spec.tracking.wandb": {"project": False}},
+            "spec.tracking.wandb.project: got false, expected a text of 1 to 128 characters; "
+            "put it in quotes: YAML reads an unquoted y, n, yes, no, on, off, true or false as a truth value",
+        ),
+        (
+            {"spec.reward": {"type": "regex", "pattern": "("}},
+            'spec.reward.pattern: got "(", expected a Python regular expression (missing ), unterminated subpattern at position 0); '
+            "mend the pattern, and quote it in YAML with single quotes",
+        ),
+        (
+            {"spec.trainer.learningRate": float("nan")},
+            "spec.trainer.learningRate: got NaN, expected a number above 0 and at most 1; choose e.g. 1e-05",
+        ),
+        (
+            {"spec.trainer.warmupSteps": 300},
+            "spec.trainer.warmupSteps: got 300, expected warmupSteps of at most trainer.steps; lower warmupSteps, or train for more steps",
+        ),
+    ],
+)
+def test_a_fault_is_one_sentence(changes: dict[str, Any], sentence: str) -> None:
+    assert fault_of(changes) == sentence
+
+
+def test_every_fault_is_told_at_once() -> None:
+    document = manifest({"spec.adapter.rank": 0, "spec.trainer.steps": 0, "spec.reward.tipe": 1})
+    assert [fault.path for fault in faults(document)] == ["spec.adapter.rank", "spec.reward.tipe", "spec.trainer.steps"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a: [1", "the manifest, line 1, column 6: got no YAML (expected ',' or ']', but got '<stream end>'), expected valid YAML"),
+        ("a:\n\tb: 1", "indent with spaces, not tabs"),
+        ("a: 1\nb: 2\na: 3", "the manifest, line 3, column 1: got the key a a second time, expected each key once; remove one of the two"),
+        ("[a]: 1", "a list or mapping as a key"),
+        ("a: &a [*a]", "an alias within what it stands for"),
+        ("a: !!python/object:os.system x", "no YAML"),
+        ("a: \x00", "the character #x0000"),
+        ('a: "\\ud800"', "half of a surrogate pair"),
+        ("[" * 3000, "nested too deeply"),
+        ("", "the manifest: got nothing, expected a LoRARLJob; see examples/ for one to start from"),
+        ("---\n---\n", "got nothing"),
+        ("just words", 'the manifest: got "just words", expected a mapping with apiVersion, kind, metadata and spec'),
+        ("- 1\n- 2", "the manifest: got a list with 2 entries"),
+    ],
+)
+def test_what_is_no_manifest_is_told_with_its_place(text: str, sentence: str) -> None:
+    assert sentence in errors(text)
+
+
+def test_other_objects_may_stand_beside_the_job() -> None:
+    secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n"
+    assert load_job(f"{secret}---\n{GOOD}\n---\n").name == "smallest"
+
+
+def test_two_jobs_in_one_file_are_no_run() -> None:
+    assert "got 2 LoRARLJob objects, expected one" in errors(f"{GOOD}\n---\n{GOOD}")
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    latin = tmp_path / "latin.yaml"
+    latin.write_bytes("name: café".encode("latin-1"))
+    assert "no such file or directory" in errors(tmp_path / "none.yaml")
+    assert "is a directory" in errors(tmp_path)
+    assert "no UTF-8" in errors(latin)
+
+
+def test_overrides_change_one_field_each() -> None:
+    job = load_job(
+        GOOD, ["spec.trainer.steps=5", "spec.trainer.learningRate=1e-4", "spec.adapter.targetModules=[q_proj]", "metadata.name=other"]
+    )
+    assert (job.spec.trainer.steps, job.spec.trainer.learning_rate, job.spec.adapter.target_modules, job.name) == (
+        5,
+        1e-4,
+        ["q_proj"],
+        "other",
+    )
+
+
+def test_an_override_with_null_takes_a_field_out() -> None:
+    assert load_job(GOOD, ["spec.reward=null", "spec.algorithm.type=sft"]).spec.reward is None
+
+
+@pytest.mark.parametrize(
+    ("assignment", "sentence"),
+    [
+        ("spec.trainer.steps", '--set: got "spec.trainer.steps", expected PATH=VALUE'),
+        ("spec..steps=1", "expected PATH=VALUE"),
+        ("spec.trainer.stepz=5", "spec.trainer.stepz: got an unknown key"),
+        ("trainer.steps=5", "write it below spec: spec.trainer"),
+        ("spec.model.uri.x=5", "--set spec.model.uri.x: got a path below spec.model.uri, which is no mapping"),
+        ("spec.trainer.steps=many", 'spec.trainer.steps: got "many", expected an integer from 1 to 10000000'),
+        ("spec.trainer.steps=[", "--set spec.trainer.steps, line 1, column 2: got no YAML"),
+        ("spec.trainer.steps=1\n---\n2", "2 YAML documents"),
+    ],
+)
+def test_a_wrong_override_is_told(assignment: str, sentence: str) -> None:
+    assert sentence in errors(GOOD, assignment)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"spec.model.uri": "https://me:hunter2@host/x"},
+        {"spec.checkpoint.uri": "s3://b/p?AWSAccessKeyId=x&Signature=hunter2"},
+        {"spec.data.train.uri": "az://c/d.jsonl?sv=1&sig=hunter2"},
+        {"spec.model.credentialsSecret": "Hunter2/hunter2"},
+        {"spec.model.token": "hunter2"},
+        {"spec.model.revision": {"password": "hunter2"}},
+        {"spec.adapter.type": "hf_hunter2hunter2"},
+        {"spec.data.credentialsSecret": {"AWS_SECRET_ACCESS_KEY": "hunter2"}},
+        {"spec.tracking.mlflow": {"trackingUri": "https://me:hunter2@mlflow", "experiment": "x"}},
+    ],
+    ids=str,
+)
+def test_a_secret_is_never_shown(changes: dict[str, Any]) -> None:
+    found = faults(manifest(changes))
+    assert found
+    assert "hunter2" not in " ".join(str(fault).lower() for fault in found)
+
+
+def test_a_long_value_is_cut() -> None:
+    assert len(fault_of({"spec.model.uri": "x" * 5000})) < 300
+
+
+def test_validate_prints_one_line_a_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text(GOOD)
+    bad.write_text(json.dumps(manifest({"spec.adapter.rank": 0, "spec.trainer.steps": 0})))
+    assert validate_files([good]) == 0
+    assert validate_files([good, bad, tmp_path / "none.yaml"]) == 1
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        f"{good}: ok",
+        f"{bad}: spec.adapter.rank: got 0, expected an integer from 1 to 512; choose e.g. 32",
+        f"{bad}: spec.trainer.steps: got 0, expected an integer from 1 to 10000000; choose e.g. 200",
+        f"{tmp_path / 'none.yaml'}: got no such file or directory, expected a readable file; check the path",
+    ]
+
+
+# Anything that YAML can say, with the contract's own keys among the keys, so that it goes deep.
+_KEYS = st.sampled_from(
+    [
+        "apiVersion",
+        "kind",
+        "metadata",
+        "spec",
+        "name",
+        "model",
+        "adapter",
+        "uri",
+        "rank",
+        "targetModules",
+        "data",
+        "train",
+        "reward",
+        "type",
+        "x",
+    ]
+)
+_ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.sampled_from(["grpo", "hf://a/b", "LoRARLJob"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS | st.text(max_size=5), inner, max_size=6),
+    max_leaves=20,
+)
+
+
+@given(_ANYTHING)
+def test_no_document_is_a_crash(document: Any) -> None:
+    assert all(isinstance(fault, Fault) for fault in faults(document))
+
+
+@given(
+    st.sampled_from([case.good for case in CASES]),
+    _ANYTHING,
+    st.sampled_from(["spec", "spec.model", "spec.adapter.rank", "spec.data.train", "metadata"]),
+)
+def test_a_wrong_value_anywhere_is_a_fault_or_fine(changes: dict[str, Any], value: Any, where: str) -> None:
+    for fault in faults(changed(manifest(changes), {where: value})):
+        assert fault.path
+        assert fault.got
+        assert fault.expected
+        assert fault.mend
+
+
+@given(st.text())
+def test_no_text_is_a_crash(text: str) -> None:
+    try:
+        load_job(text)
+    except ManifestError as error:
+        str(error).encode()
+
+
+@given(st.sampled_from(CASES))
+def test_a_job_survives_being_written_and_read(case: Any) -> None:
+    job = load_job(json.dumps(manifest(case.good)))
+    assert load_job(job.model_dump_json(by_alias=True)) == job
+    assert load_job(job.model_dump_json(by_alias=True, exclude_none=True)) == job
+
+
+def test_validation_loads_none_of_the_heavy_packages() -> None:
+    program = "import sys; from lorarl_api.validate import validate_files; validate_files(sys.argv[1:]); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program, str(EXAMPLES[0])], capture_output=True, text=True, check=True)
+    loaded = {module.partition(".")[0] for module in done.stdout.split()}
+    assert "cel_expr_python" in loaded
+    assert loaded.isdisjoint({"torch", "ray", "vllm", "transformers", "numpy", "kubernetes", "kopf"})

@@ -1,0 +1,72 @@
+"""Every rule between fields is kept by a good manifest and broken by a bad one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from lorarl_api.load import faults, load_job
+from lorarl_api.rules import Rule, Ruled, broken_rules
+from lorarl_api.v1alpha1 import RULES_LATER, LoRARLJob, LoRARLJobSpec
+from unit.contract.cases import CASES, Case, manifest
+
+
+def rules_of(model: type[BaseModel]) -> Iterator[Rule]:
+    if issubclass(model, Ruled):
+        yield from model.rules
+    for field in model.model_fields.values():
+        for part in (field.annotation, *getattr(field.annotation, "__args__", ())):
+            if isinstance(part, type) and issubclass(part, BaseModel):
+                yield from rules_of(part)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_broken_rule_names_the_field_and_the_mend(case: Case) -> None:
+    found = faults(manifest(case.bad))
+    assert [fault.path for fault in found if case.mend in fault.mend] == [case.field], found
+    assert faults(manifest(case.good)) == []
+
+
+def test_each_rule_has_a_case() -> None:
+    jobs = [LoRARLJob.model_validate(manifest(case.bad), context=RULES_LATER) for case in CASES]
+    broken = {rule for job in jobs for _, rule in broken_rules(job)}
+    assert len(broken) > 30
+    assert set(rules_of(LoRARLJob)) == broken
+
+
+def test_a_job_that_breaks_a_rule_cannot_be_made_in_python_either() -> None:
+    with pytest.raises(ValidationError, match="lower warmupSteps"):
+        LoRARLJobSpec.model_validate(manifest({"spec.trainer.warmupSteps": 1000})["spec"])
+
+
+def test_all_broken_rules_are_told_at_once() -> None:
+    document = manifest({"spec.reward": None, "spec.trainer.warmupSteps": 1000, "spec.model.uri": "out", "metadata.name": "A"})
+    assert {fault.path for fault in faults(document)} == {"spec.reward", "spec.trainer.warmupSteps", "spec.model.uri", "metadata.name"}
+
+
+def test_a_rule_that_reads_an_absent_field_is_a_fault_of_the_rule() -> None:
+    rule = Rule("reward", "self.reward.type == 'exact'", "a reward", "add one")
+    with pytest.raises(RuntimeError, match="no verdict"):
+        rule.holds({})
+
+
+def test_what_absent_means_depends_on_the_rest_of_the_manifest() -> None:
+    job = load_job(json.dumps(manifest())).spec
+    assert (job.precision, job.logprob_tolerance, job.workers_per_node, job.world_size, job.on_gpu) == ("fp32", 1e-5, 1, 1, False)
+    assert (job.algorithm.effective_group_size, job.algorithm.effective_clip_range) == (8, 0.2)
+    assert (job.algorithm.effective_kl_coefficient, job.algorithm.effective_updates_per_step) == (0.0, 1)
+
+    gpus = load_job(json.dumps(manifest({"spec.cluster": {"gpusPerNode": 4, "nodes": 2}}))).spec
+    assert (gpus.precision, gpus.logprob_tolerance, gpus.workers_per_node, gpus.world_size, gpus.on_gpu) == ("bf16", 0.05, 4, 8, True)
+
+    split = load_job(json.dumps(manifest({"spec.trainer.tensorParallelSize": 2, "spec.rollout.logprobTolerance": 0.5}))).spec
+    assert (split.workers_per_node, split.logprob_tolerance) == (2, 0.5)
+
+    sft = load_job(json.dumps(manifest({"spec.algorithm": {"type": "sft"}, "spec.reward": None}))).spec
+    assert sft.algorithm.effective_group_size == 1
+
+    hub = load_job(json.dumps(manifest({"spec.data": {"train": {"uri": "hf://a/b"}, "eval": {"uri": "hf://a/b"}}}))).spec
+    assert (hub.data.train_split, hub.data.eval_split) == ("train", "test")
