@@ -1,0 +1,165 @@
+"""A folder on a disk that is full, read-only or not ours, and writers that are killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lorarl_trainer.checkpoint import Checkpoint
+from lorarl_trainer.errors import StorageError
+from lorarl_trainer.storage import LocalStore, open_store
+from support.checkpoints import JOB, checkpoint, checkpoints, require_whole
+
+TESTS = Path(__file__).parents[1]
+DISK_BYTES = 4 * 1024 * 1024
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MiB."""
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(tmp_path)], capture_output=True, text=True)
+    if mount.returncode != 0:
+        pytest.skip(f"a small disk cannot be mounted here: {mount.stderr.strip()}")
+    yield tmp_path
+    subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+
+
+def large(step: int, size: int) -> Checkpoint:
+    files = {**checkpoint(step).files, "trainer_state/state.safetensors": bytes([step]) * size}
+    return Checkpoint(step, step, files)
+
+
+def files_under(folder: Path) -> list[str]:
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+
+
+def test_a_full_disk_is_named_with_what_is_needed_and_free_and_nothing_is_lost(small_disk: Path) -> None:
+    store = open_store(f"file://{small_disk}/out")
+    run = checkpoints(store)
+    run.start("Auto")
+    run.publish(large(10, 2_000_000))
+    with pytest.raises(StorageError) as failed:
+        run.publish(large(20, 3_000_000))
+    message = str(failed.value)
+    assert message.startswith(f"file://{small_disk}/out/{JOB}/iter_0000020/trainer_state/state.safetensors: cannot write: the disk is full")
+    assert "3000000 bytes needed" in message
+    free = int(message.split(" bytes needed, ")[1].split(" free")[0])
+    assert 1_000_000 < free < 2_300_000, "measured after the half-written file was removed"
+    assert not [file for file in files_under(small_disk) if file.endswith((".partial", "20/trainer_state/state.safetensors"))]
+    assert require_whole(store) == 10
+    (small_disk / "out" / JOB / "iter_0000010/trainer_state/state.safetensors").stat()
+    run.publish(large(20, 1_000_000))
+    assert require_whole(store) == 20, "the same run goes on once there is room"
+
+
+def test_a_disk_that_is_full_from_the_start_is_named(small_disk: Path) -> None:
+    (small_disk / "filler").write_bytes(b"x" * (DISK_BYTES - 8192))
+    with pytest.raises(StorageError, match="the disk is full"):
+        open_store(f"file://{small_disk}/out").put("a", b"x" * 20_000)
+    assert files_under(small_disk) == ["filler", "out/.lorarl.lock"] or files_under(small_disk) == ["filler"]
+
+
+def test_a_read_only_disk_is_named(small_disk: Path) -> None:
+    store = open_store(f"file://{small_disk}/out")
+    store.put("a", b"x")
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(StorageError, match=r"/out/b: cannot write: the file system is read-only\. Mount it writable"):
+        store.put("b", b"x")
+    assert store.get("a") == b"x"
+
+
+def test_a_folder_of_another_user_is_named(tmp_path: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can become another user")
+    os.seteuid(65534)
+    try:
+        with pytest.raises(StorageError, match=r"/out/a: cannot write: permission denied for user 65534 at .* Give that user the right"):
+            open_store(f"file://{tmp_path}/out").put("a", b"x")
+    finally:
+        os.seteuid(0)
+
+
+def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(StorageError, match=rf"{tmp_path}/out is no folder"):
+        open_store(f"file://{tmp_path}/out").put("a", b"x")
+    assert open_store(f"file://{tmp_path}/out").get("a") is None
+
+
+def test_a_lock_that_somebody_holds_is_named(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path, lock_seconds=0.1)
+    with LocalStore(tmp_path)._locked(), pytest.raises(StorageError, match=r"held the lock .*\.lorarl\.lock for 0\.1 s"):
+        store.put("a", b"x")
+    store.put("a", b"x")
+
+
+def test_what_killed_writers_left_staged_is_swept_and_what_is_being_written_is_not(tmp_path: Path) -> None:
+    import fcntl
+
+    store = LocalStore(tmp_path)
+    (tmp_path / ".a.0123abcd.partial").write_bytes(b"of a killed writer")
+    alive = tmp_path / ".a.4567abcd.partial"
+    with alive.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        store.put("a", b"x")
+        assert files_under(tmp_path) == [".a.4567abcd.partial", ".lorarl.lock", "a"]
+        assert [entry.path for entry in store.entries()] == ["a"]
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+
+
+def _start_writer(folder: Path, word: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "support.checkpoint_writer", f"file://{folder}", word]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=_environment())
+
+
+def test_a_writer_killed_at_any_moment_leaves_a_whole_checkpoint_or_the_one_before(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    chance = random.Random(0)
+    reached = 0
+    for attempt in range(20):
+        with _start_writer(tmp_path, f"writer {attempt}") as writer:
+            assert writer.stdout is not None
+            told = int(writer.stdout.readline())
+            time.sleep(chance.uniform(0, 0.03))
+            writer.send_signal(signal.SIGKILL)
+            told = max([told, *map(int, writer.stdout.read().split())])
+        step = require_whole(store)
+        assert step is not None
+        assert step in (told, told + 10), "what was said to be published is, and at most one more"
+        assert step > reached, "each went on from the one before"
+        reached = step
+    started = checkpoints(store).start("Auto")
+    assert started.warnings == ()
+    assert started.found is not None
+    assert started.found.manifest.step == reached
+    assert started.epoch == 21
+
+
+def test_processes_that_fight_over_one_folder_never_show_a_broken_checkpoint(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    writers = [_start_writer(tmp_path, f"writer {number}") for number in range(3)]
+    try:
+        for writer in writers:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+        seen: set[int | None] = set()
+        deadline = time.monotonic() + 30
+        while len(seen) < 10 and time.monotonic() < deadline:
+            seen.add(require_whole(store))
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.communicate()
+    assert len(seen) == 10, "they went on while we looked"
+    assert require_whole(store) is not None

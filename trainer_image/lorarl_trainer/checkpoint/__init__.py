@@ -1,0 +1,23 @@
+"""Checkpoints in object storage: whole or absent, fenced between runs, resumable. docs/checkpoints.md is the reader's side of it."""
+
+from __future__ import annotations
+
+from lorarl_trainer.checkpoint.contents import Checkpoint, Manifest, build_checkpoint
+from lorarl_trainer.checkpoint.identity import Identity, differences
+from lorarl_trainer.checkpoint.latest import Latest
+from lorarl_trainer.checkpoint.store import CheckpointStore, Found, Published, Started
+from lorarl_trainer.checkpoint.uploader import BackgroundUploader
+
+__all__ = [
+    "BackgroundUploader",
+    "Checkpoint",
+    "CheckpointStore",
+    "Found",
+    "Identity",
+    "Latest",
+    "Manifest",
+    "Published",
+    "Started",
+    "build_checkpoint",
+    "differences",
+]

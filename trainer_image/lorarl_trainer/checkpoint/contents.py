@@ -1,0 +1,182 @@
+"""What a checkpoint consists of, and how its files are checked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lorarl_trainer.checkpoint.identity import Identity
+
+if TYPE_CHECKING:
+    import numpy as np
+
+ADAPTER = "lora_adapter"
+ADAPTER_CONFIG = f"{ADAPTER}/adapter_config.json"
+ADAPTER_MODEL = f"{ADAPTER}/adapter_model.safetensors"
+ADAPTER_METADATA = f"{ADAPTER}/lorarl_metadata.json"
+STATE = "trainer_state/state.json"
+STATE_TENSORS = "trainer_state/state.safetensors"
+MANIFEST = "checkpoint.json"
+FOLDER_PATTERN = re.compile(r"iter_(\d{7,})(?:-[0-9a-f]{8})?")
+
+Tensors = Mapping[str, "np.ndarray"] | bytes
+"""Tensors by name, or a ready safetensors file (for types that numpy lacks, as bfloat16)."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state after `step` steps. `files` are by path within the checkpoint's folder.
+
+    Two checkpoints of the same training at the same step should have the same bytes: keep times and host names out of the files.
+    """
+
+    step: int
+    adapter_version: int
+    files: Mapping[str, bytes] = field(repr=False)
+
+    @property
+    def adapter_config(self) -> dict[str, Any]:
+        """PEFT's adapter_config.json."""
+        return dict(json.loads(self.files[ADAPTER_CONFIG]))
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The training state that is no tensor: updates made, position in the data."""
+        return dict(json.loads(self.files[STATE]))
+
+    def tensors(self, path: str) -> dict[str, np.ndarray]:
+        """The tensors of one safetensors file, as ADAPTER_MODEL or STATE_TENSORS."""
+        from safetensors.numpy import load
+
+        return dict(load(self.files[path]))
+
+
+def build_checkpoint(
+    step: int,
+    adapter_version: int,
+    *,
+    adapter_config: Mapping[str, Any],
+    adapter_tensors: Tensors,
+    metadata: Mapping[str, Any],
+    state: Mapping[str, Any],
+    state_tensors: Tensors,
+) -> Checkpoint:
+    """Make the files of a checkpoint. The same arguments give the same bytes."""
+    files = {
+        ADAPTER_CONFIG: to_json(adapter_config),
+        ADAPTER_MODEL: _to_safetensors(adapter_tensors),
+        ADAPTER_METADATA: to_json(metadata),
+        STATE: to_json(state),
+        STATE_TENSORS: _to_safetensors(state_tensors),
+    }
+    return Checkpoint(step, adapter_version, files)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """checkpoint.json, the last file of a checkpoint's folder: what the others must be."""
+
+    job: str
+    step: int
+    epoch: int
+    adapter_version: int
+    created_at: str
+    identity: Identity
+    files: Mapping[str, Mapping[str, Any]]
+    """By path: `size` in bytes and `sha256` in hexadecimal."""
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, job: str, epoch: int, created_at: str, identity: Identity) -> Manifest:
+        """Sum up a checkpoint."""
+        files = {path: {"size": len(data), "sha256": sha256(data)} for path, data in sorted(checkpoint.files.items())}
+        return cls(job, checkpoint.step, epoch, checkpoint.adapter_version, created_at, identity, files)
+
+    @property
+    def adapter_sha256(self) -> str:
+        """Of adapter_model.safetensors."""
+        return str(self.files.get(ADAPTER_MODEL, {}).get("sha256", ""))
+
+    def same_contents(self, other: Manifest) -> bool:
+        """Whether both describe the same files of the same training, whoever wrote them and when."""
+        mine = (self.job, self.step, self.adapter_version, self.identity, self.files)
+        return mine == (other.job, other.step, other.adapter_version, other.identity, other.files)
+
+    def fault(self, path: str, data: bytes | None) -> str | None:
+        """What is wrong with one file, or None."""
+        expected = self.files[path]
+        if data is None:
+            return f"{path} is missing"
+        if len(data) != expected["size"]:
+            return f"{path} has {len(data)} bytes instead of {expected['size']}"
+        if sha256(data) != expected["sha256"]:
+            return f"{path} has another sha256 than checkpoint.json says"
+        return None
+
+    def to_bytes(self) -> bytes:
+        """As JSON."""
+        return to_json(
+            {
+                "job": self.job,
+                "step": self.step,
+                "epoch": self.epoch,
+                "adapterVersion": self.adapter_version,
+                "createdAt": self.created_at,
+                "identity": dict(self.identity),
+                "files": {path: dict(entry) for path, entry in self.files.items()},
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Manifest:
+        """Read it back.
+
+        Raises:
+            ValueError: It is no such file.
+        """
+        try:
+            raw = json.loads(data)
+            files = {str(path): {"size": int(entry["size"]), "sha256": str(entry["sha256"])} for path, entry in raw["files"].items()}
+            return cls(
+                str(raw["job"]),
+                int(raw["step"]),
+                int(raw["epoch"]),
+                int(raw["adapterVersion"]),
+                str(raw["createdAt"]),
+                dict(raw["identity"]),
+                files,
+            )
+        except (KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
+            raise ValueError(f"no checkpoint.json: {error!r}") from error
+
+
+def folder_name(step: int, suffix: str = "") -> str:
+    """As iter_0000100; a suffix of 8 hexadecimal digits where that name is taken."""
+    return f"iter_{step:07d}" + (f"-{suffix}" if suffix else "")
+
+
+def step_of(folder: str) -> int | None:
+    """The step of a checkpoint's folder, None for any other folder."""
+    match = FOLDER_PATTERN.fullmatch(folder)
+    return int(match.group(1)) if match else None
+
+
+def sha256(data: bytes) -> str:
+    """In hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def to_json(value: Mapping[str, Any]) -> bytes:
+    """Readable JSON, the same bytes for the same value."""
+    return (json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+def _to_safetensors(tensors: Tensors) -> bytes:
+    if isinstance(tensors, bytes):
+        return tensors
+    from safetensors.numpy import save
+
+    return bytes(save({name: tensors[name] for name in sorted(tensors)}))

@@ -1,0 +1,42 @@
+"""Whether a manifest still describes the training that a checkpoint belongs to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from lorarl_trainer.errors import InputError
+
+Identity = Mapping[str, Any]
+"""What makes a training what it is, flat: {"adapter.rank": 8, "model.uri": "hf://...", ...}. Values are JSON."""
+
+
+def differences(was: Identity, now: Identity) -> list[str]:
+    """Each difference as `adapter.rank was 8, is 16`. A key that one side lacks counts as null there."""
+    return [
+        f"{key} was {_show(was.get(key))}, is {_show(now.get(key))}"
+        for key in sorted({*was, *now})
+        if _show(was.get(key)) != _show(now.get(key))
+    ]
+
+
+def require_same_training(was: Identity, now: Identity, checkpoint_uri: str) -> None:
+    """Refuse to go on with another training's checkpoint.
+
+    Raises:
+        InputError: They differ; it names each difference and the mend.
+    """
+    found = differences(was, now)
+    if found:
+        raise InputError(
+            "spec.checkpoint.resume",
+            f"Auto, but the checkpoint {checkpoint_uri} is of another training ({'; '.join(found)})",
+            "the manifest of the training that the checkpoint belongs to",
+            "Undo the change, or train anew: spec.checkpoint.resume: Never (older checkpoints are deleted once the new run publishes its "
+            "first), or another spec.checkpoint.uri, or another metadata.name.",
+        )
+
+
+def _show(value: object) -> str:
+    return json.dumps(value, sort_keys=True)

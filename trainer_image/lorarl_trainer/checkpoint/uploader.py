@@ -1,0 +1,129 @@
+"""Publication off the critical path: training goes on while the checkpoint before is uploaded."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from lorarl_trainer.checkpoint.contents import Checkpoint, Manifest, folder_name
+from lorarl_trainer.checkpoint.store import CheckpointStore, Published, fill_folder
+from lorarl_trainer.errors import LorarlError, StorageError
+from lorarl_trainer.storage import LocalStore
+
+
+class BackgroundUploader:
+    """Publishes checkpoints in one thread: one is under way, one waits, and a newer one takes the place of the one that waits.
+
+    The first failure ends it: the newest checkpoint that is not published is written to `unpublished` (given to
+    `CheckpointStore.start` by a later run), and `raise_if_failed`, `submit` and `drain` raise. Call `drain` before the process ends.
+    """
+
+    def __init__(self, store: CheckpointStore, unpublished: Path, on_published: Callable[[Published], None] | None = None) -> None:
+        """`store` has been started, and is this thread's alone from now on; `on_published` is called in this thread."""
+        self._store, self._unpublished, self._on_published = store, unpublished, on_published
+        self._changed = threading.Condition()
+        self._waiting: Checkpoint | None = None
+        self._under_way: Checkpoint | None = None
+        self._failure: BaseException | None = None
+        self._last: Published | None = None
+        # A daemon: an upload that hangs must not keep the process from ending. `drain` is what waits.
+        threading.Thread(target=self._run, name="checkpoint-upload", daemon=True).start()
+
+    @property
+    def last_published(self) -> Published | None:
+        """The newest checkpoint that this run published."""
+        with self._changed:
+            return self._last
+
+    def submit(self, checkpoint: Checkpoint) -> None:
+        """Publish `checkpoint` soon. Returns at once.
+
+        Raises:
+            FencedError, StorageError: An earlier publication failed.
+        """
+        with self._changed:
+            self._raise_failure()
+            self._waiting = checkpoint
+            self._changed.notify_all()
+
+    def raise_if_failed(self) -> None:
+        """Raise what ended the uploads, if anything did. Cheap: call it every step."""
+        with self._changed:
+            self._raise_failure()
+
+    def drain(self, timeout: float) -> None:
+        """Wait until everything submitted is published.
+
+        Args:
+            timeout: In seconds; past it the newest checkpoint that is not published is written to the local folder.
+
+        Raises:
+            FencedError, StorageError: A publication failed, or did not end in time.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure is not None or (self._waiting is None and self._under_way is None), timeout)
+            if self._failure is None and (unsent := self._waiting or self._under_way) is not None:
+                self._waiting = None
+                self._failure = self._kept_locally(unsent, f"the upload did not end within {timeout:g} s.")
+            self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting is not None)
+                checkpoint, self._waiting = self._waiting, None
+                if checkpoint is None or self._failure is not None:
+                    return
+                self._under_way = checkpoint
+            failure = self._publish(checkpoint)
+            with self._changed:
+                if isinstance(failure, StorageError) and self._failure is None:
+                    failure = self._kept_locally(self._waiting or checkpoint, str(failure))
+                self._failure = self._failure or failure
+                self._under_way = None
+                self._changed.notify_all()
+                if self._failure is not None:
+                    return
+
+    def _publish(self, checkpoint: Checkpoint) -> BaseException | None:
+        try:
+            published = self._store.publish(checkpoint)
+            with self._changed:
+                self._last = published
+            if self._on_published is not None:
+                self._on_published(published)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the loop's thread must see it
+            return error
+        return None
+
+    def _kept_locally(self, checkpoint: Checkpoint, reason: str) -> LorarlError:
+        """Write the checkpoint to the local folder, and say in one error what happened and how to go on."""
+        try:
+            folder = save_unpublished(checkpoint, self._store, self._unpublished)
+        except StorageError as error:
+            return StorageError(f"The checkpoint of step {checkpoint.step} is lost: {reason} And it could not be kept here either: {error}")
+        return StorageError(
+            f"The checkpoint of step {checkpoint.step} could not be published: {reason} It is kept in {folder}, its adapter in "
+            f"{folder / 'lora_adapter'}. When the store works again, start the same job on this machine: it goes on from there."
+        )
+
+
+def save_unpublished(checkpoint: Checkpoint, store: CheckpointStore, unpublished: Path) -> Path:
+    """Write `checkpoint` as a folder under `unpublished`, in the layout of the store. Returns that folder.
+
+    Raises:
+        StorageError: It cannot be written there.
+    """
+    local = LocalStore(unpublished)
+    manifest = Manifest.of(checkpoint, store.job, store.epoch, store.time(), store.identity)
+    folder = folder_name(checkpoint.step)
+    if not fill_folder(local, folder, checkpoint, manifest):
+        folder = folder_name(checkpoint.step, secrets.token_hex(4))
+        fill_folder(local, folder, checkpoint, manifest)
+    return unpublished / folder

@@ -1,0 +1,106 @@
+"""From a Secret's keys, or the environment's, to an obstore client."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from obstore.exceptions import BaseError
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.storage.uri import StoreUri
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+
+S3_KEYS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_REGION",
+    "AWS_DEFAULT_REGION",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_VIRTUAL_HOSTED_STYLE_REQUEST",
+    "AWS_SKIP_SIGNATURE",
+)
+GCS_KEYS = (
+    "GOOGLE_SERVICE_ACCOUNT",
+    "GOOGLE_SERVICE_ACCOUNT_KEY",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GOOGLE_BASE_URL",
+    "GOOGLE_SKIP_SIGNATURE",
+)
+AZURE_KEYS = (
+    "AZURE_STORAGE_ACCOUNT_NAME",
+    "AZURE_STORAGE_ACCOUNT_KEY",
+    "AZURE_STORAGE_SAS_TOKEN",
+    "AZURE_STORAGE_TOKEN",
+    "AZURE_STORAGE_ENDPOINT",
+    "AZURE_CLIENT_ID",
+    "AZURE_CLIENT_SECRET",
+    "AZURE_TENANT_ID",
+    "AZURE_FEDERATED_TOKEN_FILE",
+)
+KEYS = {"s3": S3_KEYS, "gs": GCS_KEYS, "az": AZURE_KEYS}
+ENDPOINT_KEYS = {"s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), "gs": ("GOOGLE_BASE_URL",), "az": ("AZURE_STORAGE_ENDPOINT",)}
+CREDENTIAL_RETRIES: RetryConfig = {"max_retries": 2, "backoff": {"init_backoff": timedelta(milliseconds=100), "base": 2}}
+
+
+def endpoint_of(uri: StoreUri, secret: Mapping[str, str]) -> str | None:
+    """The server's address where it is not the cloud's own: the secret's, else the environment's."""
+    given = [secret.get(key) for key in ENDPOINT_KEYS[uri.scheme]] + [os.environ.get(key) for key in ENDPOINT_KEYS[uri.scheme]]
+    return next((endpoint for endpoint in given if endpoint), None)
+
+
+def client_config(uri: StoreUri, secret: Mapping[str, str]) -> dict[str, str]:
+    """The client's configuration from the secret. What is absent here obstore takes from the environment.
+
+    Other keys of the secret (HF_TOKEN, ...) are left out.
+    """
+    config = {key: secret[key] for key in KEYS[uri.scheme] if secret.get(key)}
+    if uri.scheme == "s3" and "AWS_ACCESS_KEY_ID" in config:
+        # Without this the environment's token, which belongs to another key, would be sent along.
+        config.setdefault("AWS_SESSION_TOKEN", "")
+    if uri.scheme == "gs":
+        # In a Secret these hold the JSON itself; in an environment, the path of a file with it.
+        for key in ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT"):
+            if config.get(key, "").lstrip().startswith("{"):
+                config["GOOGLE_SERVICE_ACCOUNT_KEY"] = config.pop(key)
+    endpoint = endpoint_of(uri, secret)
+    if endpoint and uri.scheme == "s3":
+        config.pop("AWS_ENDPOINT_URL_S3", None)
+        config["AWS_ENDPOINT_URL"] = endpoint
+    return config
+
+
+def client_for(uri: StoreUri, secret: Mapping[str, str], seconds: float, field: str, stall_seconds: float | None = None) -> ObjectStore:
+    """An obstore client for the folder `uri` whose requests take `seconds` at most.
+
+    `stall_seconds` bounds the wait for the next bytes of an answer. Not for writing: the clock would run while the request is sent.
+
+    Raises:
+        InputError: The keys cannot be used. Their values are not shown.
+    """
+    config: Any = client_config(uri, secret)  # obstore types it as a dict of lower-case names; it takes both
+    plain_http = (endpoint_of(uri, secret) or "").startswith("http://")
+    options: ClientConfig = {"timeout": timedelta(seconds=seconds), "allow_http": plain_http}
+    if stall_seconds is not None:
+        options["read_timeout"] = timedelta(seconds=stall_seconds)
+    prefix = uri.path or None
+    try:
+        if uri.scheme == "s3":
+            return S3Store(uri.bucket, prefix=prefix, config=config, client_options=options, retry_config=CREDENTIAL_RETRIES)
+        if uri.scheme == "gs":
+            return GCSStore(uri.bucket, prefix=prefix, config=config, client_options=options, retry_config=CREDENTIAL_RETRIES)
+        return AzureStore(uri.bucket, prefix=prefix, config=config, client_options=options, retry_config=CREDENTIAL_RETRIES)
+    except (BaseError, ValueError) as error:
+        names = ", ".join(sorted(config)) or "none"
+        reason = (
+            "no storage account" if "Account must be specified" in str(error) else f"keys that the store's client refuses (given: {names})"
+        )
+        mend = f"Check the Secret named by credentialsSecret; {uri.scheme}:// understands {', '.join(KEYS[uri.scheme])}."
+        raise InputError(field, f"{uri.text} with {reason}", "keys that fit the store", mend) from None

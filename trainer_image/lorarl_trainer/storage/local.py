@@ -1,0 +1,224 @@
+"""A plain folder as a store: atomic, durable, and exact between processes.
+
+An object is staged beside its place under a hidden name, flushed to the disk, and renamed. Conditional writes compare and rename under
+an flock of the store's lock file, so they are exact on local disks and on NFS.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from lorarl_trainer.errors import StorageError
+from lorarl_trainer.storage.base import Entry, Store, Tag
+
+LOCK_NAME = ".lorarl.lock"
+STAGED_SUFFIX = ".partial"
+LOCK_POLL_SECONDS = 0.005
+
+
+class LocalStore(Store):
+    """The folder `root`, made when the first object is written."""
+
+    def __init__(self, root: Path, uri: str | None = None, lock_seconds: float = 600.0) -> None:
+        """Name the folder; `uri` is how it is shown, `lock_seconds` how long to wait for another process that holds the lock."""
+        self.root = root
+        self.uri = uri or f"file://{root.absolute()}"
+        self.lock_seconds = lock_seconds
+
+    def get_tagged(self, path: str) -> tuple[bytes, Tag] | None:
+        """See `Store`."""
+        with self._explained("read", path):
+            try:
+                data = (self.root / path).read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        return data, _tag(data)
+
+    def put(self, path: str, data: bytes) -> None:
+        """See `Store`."""
+        self._write(path, data, lambda: True)
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """See `Store`."""
+        target = self.root / path
+        return self._write(path, data, lambda: not target.exists()) or self.get(path) == data
+
+    def replace_if(self, path: str, data: bytes, tag: Tag | None) -> Tag | None:
+        """See `Store`."""
+
+        def unchanged() -> bool:
+            found = self.get_tagged(path)
+            return (None if found is None else found[1]) == tag
+
+        return _tag(data) if self._write(path, data, unchanged) else None
+
+    def entries(self, prefix: str = "") -> list[Entry]:
+        """See `Store`."""
+        found = []
+        with self._explained("list", prefix):
+            for folder, _, names in os.walk(self.root / prefix, onerror=_raise_unless_gone):
+                for name in names:
+                    file = Path(folder, name)
+                    if not _is_internal(name):
+                        with contextlib.suppress(FileNotFoundError):
+                            found.append(self._entry(file))
+        return sorted(found, key=lambda entry: entry.path)
+
+    def folders(self, prefix: str = "") -> list[str]:
+        """See `Store`."""
+        with self._explained("list", prefix):
+            try:
+                return sorted(child.name for child in (self.root / prefix).iterdir() if child.is_dir())
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+
+    def delete_folder(self, prefix: str) -> None:
+        """See `Store`."""
+        with self._explained("delete", prefix):
+            shutil.rmtree(self.root / prefix, onexc=lambda _function, _path, error: _raise_unless_gone(error))
+
+    def find(self, path: str) -> Entry | None:
+        """See `Store`."""
+        with self._explained("read", path), contextlib.suppress(FileNotFoundError):
+            return self._entry(self.root / path)
+        return None
+
+    def download_file(self, path: str, target: Path) -> None:
+        """See `Store`."""
+        staged = target.with_name(f".{target.name}.{secrets.token_hex(4)}{STAGED_SUFFIX}")
+        with self._explained("copy", path, place=target.parent):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                shutil.copyfile(self.root / path, staged)
+                staged.replace(target)
+            finally:
+                staged.unlink(missing_ok=True)
+
+    def _entry(self, file: Path) -> Entry:
+        stat = file.stat()
+        return Entry(file.relative_to(self.root).as_posix(), stat.st_size, str(stat.st_mtime_ns))
+
+    def _write(self, path: str, data: bytes, wanted: Callable[[], bool]) -> bool:
+        """Put `data` at `path` if `wanted()` holds under the lock. Returns whether it was written."""
+        target = self.root / path
+        with self._explained("write", path, len(data)):
+            for last in (False, False, False, True):
+                try:
+                    with _staged(target, data) as staged:
+                        with self._locked():
+                            if not wanted():
+                                return False
+                            staged.replace(target)
+                        _flush_folders(target.parent, self.root)
+                        return True
+                except FileNotFoundError:
+                    # Another process deleted the folder, or swept the staged file, between two of our steps.
+                    if last:
+                        raise
+        return False
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        deadline = time.monotonic() + self.lock_seconds
+        lock = self.root / LOCK_NAME
+        with lock.open("a") as file:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        message = f"{self.uri}: another process has held the lock {lock} for {self.lock_seconds:g} s. Stop that process."
+                        raise StorageError(message) from None
+                    time.sleep(LOCK_POLL_SECONDS)
+            yield
+
+    @contextlib.contextmanager
+    def _explained(self, operation: str, path: str, size: int = 0, place: Path | None = None) -> Iterator[None]:
+        """Turn what the operating system says into a StorageError that names the mend."""
+        try:
+            yield
+        except OSError as error:
+            raise StorageError(f"{self.uri_of(path)}: cannot {operation}: {_explain(error, place or self.root, size)}") from error
+
+
+def _tag(data: bytes) -> Tag:
+    return Tag(hashlib.sha256(data).hexdigest())
+
+
+def _is_internal(name: str) -> bool:
+    return name == LOCK_NAME or (name.startswith(".") and name.endswith(STAGED_SUFFIX))
+
+
+@contextlib.contextmanager
+def _staged(target: Path, data: bytes) -> Iterator[Path]:
+    """A hidden file beside `target` with `data` on the disk; gone afterwards, whatever happens, unless it was renamed."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(target.parent)
+    staged = target.with_name(f".{target.name}.{secrets.token_hex(4)}{STAGED_SUFFIX}")
+    try:
+        with staged.open("xb") as file:
+            # Held while the writer lives, so that a later one can tell a killed writer's leftover from a file that is being written.
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            yield staged
+    finally:
+        staged.unlink(missing_ok=True)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what killed writers left staged in `folder`."""
+    for leftover in folder.glob(f".*{STAGED_SUFFIX}"):
+        with contextlib.suppress(FileNotFoundError, BlockingIOError), leftover.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            leftover.unlink()
+
+
+def _flush_folders(folder: Path, root: Path) -> None:
+    """Make a rename in `folder`, and the folders up to `root` that may be new, survive a power cut."""
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        if folder == root or folder == folder.parent:
+            return
+        folder = folder.parent
+
+
+def _raise_unless_gone(error: BaseException) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
+
+
+def _explain(error: OSError, place: Path, size: int) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            f"the disk is full: {size} bytes needed, {_free_bytes(place)} free. Make room, or name another place. Earlier files are whole."
+        )
+    if error.errno == errno.EROFS:
+        return "the file system is read-only. Mount it writable, or name another place."
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"permission denied for user {os.geteuid()} at {error.filename or place}. Give that user the right to read and write there."
+    if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.EEXIST):
+        return f"{error.filename or place} is {'a folder' if error.errno == errno.EISDIR else 'no folder'}. Name another place."
+    return f"{error.strerror or error} ({error.filename or place})."
+
+
+def _free_bytes(place: Path) -> int:
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free

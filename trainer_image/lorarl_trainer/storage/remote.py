@@ -1,0 +1,207 @@
+"""s3, gs and az through obstore.
+
+Retries are ours, in one layer: obstore's own do not repeat a conditional write that timed out, and report a conditional write as lost
+when it was the answer that was lost (tests/storage/test_remote_faults.py shows both). Two quick ones are left to obstore for its requests
+for credentials, which pass through no call of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+
+from lorarl_trainer.errors import StorageError
+from lorarl_trainer.storage.base import Entry, Store, Tag
+from lorarl_trainer.storage.credentials import client_for, endpoint_of
+from lorarl_trainer.storage.retries import RetryPolicy, read_answer
+from lorarl_trainer.storage.uri import StoreUri
+
+if TYPE_CHECKING:
+    from obstore import GetResult, ObjectMeta, PutMode, PutResult
+    from obstore.store import ObjectStore
+
+CHUNK_BYTES = 32 * 1024 * 1024
+MAX_OBJECT_BYTES = 5 * 1024**3
+"""What S3 takes in one request; conditional writes are one request."""
+DOWNLOAD_THREADS = 8
+
+
+class UnsettledError(Exception):
+    """A conditional write was refused though nobody had written: another write was under way, or the object was just deleted."""
+
+
+STORE_ERRORS = (BaseError, FileNotFoundError, UnsettledError)
+
+
+class RemoteStore(Store):
+    """A folder of a bucket. Safe to use from several threads."""
+
+    def __init__(self, uri: StoreUri, secret: Mapping[str, str], retries: RetryPolicy, field: str) -> None:
+        """Check the credentials' form; see `open_store`."""
+        self.uri = uri.text
+        self.retries = retries
+        self._bucket = uri.bucket
+        self._endpoint = endpoint_of(uri, secret)
+        seconds, rate = retries.request_seconds, retries.bytes_per_second
+        self._reader = client_for(uri, secret, seconds + CHUNK_BYTES / rate, field, stall_seconds=seconds)
+        self._writer_for = lru_cache(maxsize=None)(lambda power: client_for(uri, secret, seconds + 2**power / rate, field))
+
+    def get_tagged(self, path: str) -> tuple[bytes, Tag] | None:
+        """See `Store`."""
+
+        def first() -> tuple[bytes, GetResult] | None:
+            try:
+                found = obstore.get(self._reader, path)
+                return (bytes(found.bytes()) if found.meta["size"] <= CHUNK_BYTES else b""), found
+            except FileNotFoundError as error:
+                if read_answer(error).absent:
+                    return None
+                raise
+
+        head = self._ask("read", path, first)
+        if head is None:
+            return None
+        data, found = head
+        size, e_tag = found.meta["size"], found.meta["e_tag"]
+        if size > CHUNK_BYTES:
+            data = b"".join(self._chunk(path, start, end, e_tag) for start, end in _spans(size))
+        return data, Tag(e_tag, found.meta["version"])
+
+    def put(self, path: str, data: bytes) -> None:
+        """See `Store`."""
+        self._ask("write", path, lambda: self._put(path, data, "overwrite"))
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """See `Store`."""
+
+        def attempt() -> bool:
+            try:
+                self._put(path, data, "create")
+            except (AlreadyExistsError, PreconditionError) as error:
+                there = self.get(path)
+                if there is None:
+                    raise UnsettledError(*error.args) from None
+                return there == data
+            return True
+
+        return self._ask("write", path, attempt)
+
+    def replace_if(self, path: str, data: bytes, tag: Tag | None) -> Tag | None:
+        """See `Store`."""
+
+        def attempt() -> Tag | None:
+            try:
+                written = self._put(path, data, "create" if tag is None else _update(tag))
+            except (AlreadyExistsError, PreconditionError) as error:
+                there = self.get_tagged(path)
+                if there is not None and there[0] == data:
+                    return there[1]
+                if (None if there is None else there[1]) == tag:
+                    raise UnsettledError(*error.args) from None
+                return None
+            return Tag(written["e_tag"], written["version"])
+
+        return self._ask("write", path, attempt)
+
+    def entries(self, prefix: str = "") -> list[Entry]:
+        """See `Store`."""
+        found = self._ask("list", prefix, lambda: obstore.list(self._reader, prefix or None).collect())
+        return sorted((_entry(item) for item in found), key=lambda entry: entry.path)
+
+    def find(self, path: str) -> Entry | None:
+        """See `Store`."""
+
+        def attempt() -> Entry | None:
+            try:
+                return _entry(obstore.head(self._reader, path))
+            except FileNotFoundError:
+                return None
+
+        return self._ask("read", path, attempt)
+
+    def folders(self, prefix: str = "") -> list[str]:
+        """See `Store`."""
+        found = self._ask("list", prefix, lambda: obstore.list_with_delimiter(self._reader, prefix or None))
+        return sorted(path.rstrip("/").rsplit("/", 1)[-1] for path in found["common_prefixes"])
+
+    def delete_folder(self, prefix: str) -> None:
+        """See `Store`."""
+
+        def attempt() -> None:
+            paths = [item["path"] for item in obstore.list(self._reader, prefix).collect()]
+            if paths:
+                obstore.delete(self._reader, paths)
+
+        self._ask("delete", prefix, attempt)
+
+    def download_file(self, path: str, target: Path) -> None:
+        """See `Store`. In chunks of one version, several at once, into a staged file."""
+        staged = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            meta = self._ask("read", path, lambda: obstore.head(self._reader, path))
+            with staged.open("xb") as file, ThreadPoolExecutor(DOWNLOAD_THREADS, thread_name_prefix="download") as threads:
+                descriptor = file.fileno()
+
+                def fetch(span: tuple[int, int]) -> None:
+                    os.pwrite(descriptor, self._chunk(path, *span, meta["e_tag"]), span[0])
+
+                for _ in threads.map(fetch, _spans(meta["size"])):
+                    pass
+            staged.replace(target)
+        except OSError as error:
+            raise StorageError(f"{self.uri_of(path)}: cannot write the copy {target}: {error.strerror}.") from error
+        finally:
+            staged.unlink(missing_ok=True)
+
+    def _chunk(self, path: str, start: int, end: int, e_tag: str | None) -> bytes:
+        def attempt() -> bytes:
+            return bytes(obstore.get(self._reader, path, options={"range": (start, end), "if_match": e_tag}).bytes())
+
+        return self._ask("read", path, attempt)
+
+    def _put(self, path: str, data: bytes, mode: PutMode) -> PutResult:
+        if len(data) > MAX_OBJECT_BYTES:
+            message = (
+                f"{self.uri_of(path)}: {len(data)} bytes in one object, {MAX_OBJECT_BYTES} at most. Split the state into several files."
+            )
+            raise StorageError(message)
+        return obstore.put(self._writer(len(data)), path, data, mode=mode, use_multipart=False)
+
+    def _ask[Result](self, operation: str, path: str, attempt: Callable[[], Result]) -> Result:
+        """Make one request, again and again while that may help."""
+        try:
+            return self.retries.call(attempt, _transient, reading=operation in ("read", "list"))
+        except STORE_ERRORS as error:
+            answer = read_answer(error)
+            mend = answer.mend(self._bucket, self._endpoint)
+            raise StorageError(f"{self.uri_of(path)}: cannot {operation}: the store said: {answer}. {mend}") from None
+
+    def _writer(self, nbytes: int) -> ObjectStore:
+        """A client whose time limit leaves room for `nbytes`; limits are a client's in obstore, so there is one for each power of two."""
+        return self._writer_for(nbytes.bit_length())
+
+
+def _entry(meta: ObjectMeta) -> Entry:
+    return Entry(meta["path"], meta["size"], meta["e_tag"] or meta["last_modified"].isoformat())
+
+
+def _transient(error: BaseException) -> bool:
+    return isinstance(error, UnsettledError) or (isinstance(error, STORE_ERRORS) and read_answer(error).transient)
+
+
+def _update(tag: Tag) -> PutMode:
+    return {"e_tag": tag.e_tag} if tag.version is None else {"e_tag": tag.e_tag, "version": tag.version}
+
+
+def _spans(size: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, size, CHUNK_BYTES):
+        yield start, min(start + CHUNK_BYTES, size)

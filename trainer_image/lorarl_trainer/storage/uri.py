@@ -1,0 +1,71 @@
+"""Storage URIs: what they name, and how to show them without their secrets."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from lorarl_trainer.errors import InputError
+
+REMOTE_SCHEMES = ("s3", "gs", "az")
+EXPECTED = "s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, az://CONTAINER/FOLDER, file:///FOLDER or file:FOLDER"
+
+
+@dataclass(frozen=True)
+class StoreUri:
+    """A parsed URI.
+
+    Attributes:
+        scheme: s3, gs, az or file.
+        bucket: Bucket or container; empty for file.
+        path: Folder in the bucket, without slashes at its ends; for file the absolute path.
+        text: The URI as it may be shown.
+    """
+
+    scheme: str
+    bucket: str
+    path: str
+    text: str
+
+
+def redact(uri: str) -> str:
+    """The URI without user, password, query (signatures, SAS tokens) and fragment."""
+    without_query = re.split(r"[?#]", uri, maxsplit=1)[0]
+    return re.sub(r"^([a-z0-9+.-]+://)[^/]*@", r"\1", without_query, flags=re.IGNORECASE)
+
+
+def parse_uri(uri: str, field: str = "uri") -> StoreUri:
+    """Take a storage URI apart. A relative file: URI is resolved against the working directory.
+
+    Raises:
+        InputError: It is none of the forms that are understood. Its secrets, if any, are not shown.
+    """
+    scheme, separator, rest = uri.partition(":")
+    if not separator or scheme not in (*REMOTE_SCHEMES, "file"):
+        raise InputError(field, redact(uri), EXPECTED, "Write the URI in one of these forms.")
+    if scheme == "file":
+        return _parse_file(uri, rest, field)
+    if redact(uri) != uri:
+        mend = "Leave user, password and query out of the URI: credentials belong in a Secret named by credentialsSecret."
+        raise InputError(field, f"{redact(uri)} with a user, a password or a query in it", EXPECTED, mend)
+    bucket, _, path = rest.removeprefix("//").partition("/")
+    path = path.strip("/")
+    if not rest.startswith("//") or not bucket:
+        raise InputError(field, uri, EXPECTED, "Name the bucket after the two slashes.")
+    if any(part in ("", ".", "..") for part in path.split("/") if path):
+        raise InputError(
+            field, uri, "a folder without empty parts, . and ..", f"Write {scheme}://{bucket}/ and plain names between slashes."
+        )
+    return StoreUri(scheme, bucket, path, f"{scheme}://{bucket}/{path}".rstrip("/"))
+
+
+def _parse_file(uri: str, rest: str, field: str) -> StoreUri:
+    if rest.startswith("//") and not rest.startswith("///"):
+        mend = f"Write file:{rest.removeprefix('//')} for a folder relative to the working directory, or file:///... for an absolute one."
+        raise InputError(field, uri, "three slashes before an absolute folder, or none", mend)
+    if not rest or rest == "///":
+        raise InputError(field, uri, EXPECTED, "Name a folder.")
+    path = Path(os.path.normpath(Path.cwd() / (rest.removeprefix("//"))))
+    return StoreUri("file", "", str(path), f"file://{path}")
