@@ -1,0 +1,211 @@
+"""From rows to token ids: chat templates, answers to learn, and the length filter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lorarl_trainer.data.rows import Message, Row
+from lorarl_trainer.errors import InputError
+
+
+class PromptEncoder:
+    """Turns prompts, and prompts with answers, into token ids as the model expects them.
+
+    With the chat template, a text is one user message, the assistant's turn is opened after the messages, and special tokens come
+    from the template alone. Without it, a text is encoded as it is, after the BOS that the tokenizer itself adds by default (Llama's
+    does, Qwen's does not; never twice), and without EOS.
+    """
+
+    def __init__(self, tokenizer: Any, *, chat_template: bool, stop_ids: Sequence[int]) -> None:
+        """Encode with a tokenizer of Transformers.
+
+        Args:
+            tokenizer: From `load_tokenizer`.
+            chat_template: `spec.data.chatTemplate`.
+            stop_ids: From `stop_token_ids`; an answer to learn ends with one of them.
+
+        Raises:
+            InputError: The chat template is wanted and the tokenizer has none.
+        """
+        if chat_template and not tokenizer.chat_template:
+            raise InputError(
+                "spec.data.chatTemplate",
+                "true, and the model's tokenizer has no chat template",
+                "a tokenizer with a chat template",
+                "Set spec.data.chatTemplate to false to use prompts as they are, or use the model's instruct version.",
+            )
+        self._tokenizer, self._chat_template, self._stop_ids = tokenizer, chat_template, frozenset(stop_ids)
+        self._prefix = [] if chat_template else _default_prefix(tokenizer)
+
+    def encode_prompts(self, rows: Sequence[Row]) -> list[list[int]]:
+        """Encode the prompt of each row.
+
+        Raises:
+            InputError: A prompt does not fit the chat template, or holds messages while `spec.data.chatTemplate` is false.
+        """
+        if self._chat_template:
+            return self._ids([self._render(row, _messages(row), open_turn=True) for row in rows])
+        return [self._with_prefix(ids) for ids in self._ids([_text(row) for row in rows])]
+
+    def encode_example(self, row: Row) -> tuple[list[int], list[int]]:
+        """Encode a row to learn from: the ids of its prompt, and those of its answer up to and with a stop token.
+
+        With the chat template, both together are the template applied to the whole conversation. What the template writes after the
+        end of the assistant's turn (often a line break) is left out, since generation stops there; EOS is added where it writes none.
+
+        Raises:
+            InputError: As `encode_prompts`; or the template gives a whole conversation that does not begin with its prompt.
+        """
+        if row.answer is None:
+            raise ValueError(f"row {row.number} has no answer; load_rows(needs_answer=True) refuses such rows")
+        if not self._chat_template:
+            prompt_ids = self.encode_prompts([row])[0]
+            return prompt_ids, self._closed(self._ids([row.answer])[0])
+        messages = _messages(row)
+        prompt = self._render(row, messages, open_turn=True)
+        whole = self._render(row, [*messages, {"role": "assistant", "content": row.answer}], open_turn=False)
+        prompt_ids, whole_ids = self._ids([prompt, whole])
+        if whole_ids[: len(prompt_ids)] != prompt_ids:
+            raise InputError(
+                "spec.data.chatTemplate",
+                f"a template that gives the whole conversation of row {row.number} another beginning than its prompt",
+                "a template whose prompt is where the conversation begins",
+                "Set spec.data.chatTemplate to false with prompts already formatted, or mend the tokenizer's template.",
+            )
+        return prompt_ids, self._closed(whole_ids[len(prompt_ids) :])
+
+    def _closed(self, answer_ids: list[int]) -> list[int]:
+        last = max((i for i, token in enumerate(answer_ids) if token in self._stop_ids), default=None)
+        if last is not None and not self._tokenizer.decode(answer_ids[last + 1 :]).strip():
+            return answer_ids[: last + 1]
+        eos = self._tokenizer.eos_token_id
+        return [*answer_ids, min(self._stop_ids) if eos is None else eos]
+
+    def _render(self, row: Row, messages: Sequence[Message], *, open_turn: bool) -> str:
+        try:
+            text: str = self._tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=open_turn)
+        except Exception as error:  # a template is a program of the model's makers and raises what it likes
+            raise InputError(
+                "spec.data.chatTemplate",
+                f"a template that refuses row {row.number} ({type(error).__name__}: {error})",
+                "messages that fit the model's template",
+                "Mend the row's roles, or set spec.data.chatTemplate to false.",
+            ) from error
+        return text
+
+    def _ids(self, texts: list[str]) -> list[list[int]]:
+        # Longer texts than the model takes are the length filter's matter, so the tokenizer need not warn.
+        ids: list[list[int]] = self._tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"] if texts else []
+        return ids
+
+    def _with_prefix(self, ids: list[int]) -> list[int]:
+        return ids if ids[: len(self._prefix)] == self._prefix else [*self._prefix, *ids]
+
+
+def _default_prefix(tokenizer: Any) -> list[int]:
+    """What the tokenizer puts before every text by default: [BOS] or nothing."""
+    bare = tokenizer("a", add_special_tokens=False)["input_ids"]
+    full = tokenizer("a")["input_ids"]
+    starts = (i for i in range(len(full)) if full[i : i + len(bare)] == bare)
+    return list(full[: next(starts, 0)])
+
+
+def _messages(row: Row) -> list[Message]:
+    return [{"role": "user", "content": row.prompt}] if isinstance(row.prompt, str) else row.prompt
+
+
+def _text(row: Row) -> str:
+    if isinstance(row.prompt, str):
+        return row.prompt
+    raise InputError(
+        "spec.data.chatTemplate",
+        f"false, and row {row.number} has a list of chat messages as its prompt",
+        "prompts that are texts",
+        "Set spec.data.chatTemplate to true, or name a column of texts in promptField.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRow:
+    """A row with its tokens.
+
+    Attributes:
+        row: The row.
+        prompt_ids: Token ids of the prompt.
+        answer_ids: Token ids of the answer to learn; empty where only the prompt is used.
+    """
+
+    row: Row
+    prompt_ids: list[int]
+    answer_ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRows:
+    """The rows that fit, and how many do not.
+
+    Attributes:
+        rows: Those within the limits, in the order of the data; at least one.
+        long_prompts: Rows left out for their prompt.
+        long_answers: Rows left out for their answer.
+    """
+
+    rows: list[EncodedRow]
+    long_prompts: int
+    long_answers: int
+
+
+def encode_prompts(rows: Sequence[Row], encoder: PromptEncoder, *, max_prompt_tokens: int, field: str) -> EncodedRows:
+    """Encode the prompts and leave out rows whose prompt is longer than `max_prompt_tokens`.
+
+    Args:
+        rows: Rows of the source.
+        encoder: The model's encoder.
+        max_prompt_tokens: `spec.rollout.maxPromptTokens`.
+        field: Path of the data source in the manifest, to name it in errors.
+
+    Raises:
+        InputError: No row is left, or a prompt cannot be encoded.
+    """
+    encoded = [EncodedRow(row, ids, []) for row, ids in zip(rows, encoder.encode_prompts(rows), strict=True)]
+    return _within(encoded, max_prompt_tokens, None, field)
+
+
+def encode_examples(
+    rows: Sequence[Row], encoder: PromptEncoder, *, max_prompt_tokens: int, max_response_tokens: int, field: str
+) -> EncodedRows:
+    """Encode prompts with the answers to learn, and leave out rows that are too long in either.
+
+    Args:
+        rows: Rows of the source; all have an answer.
+        encoder: The model's encoder.
+        max_prompt_tokens: `spec.rollout.maxPromptTokens`.
+        max_response_tokens: `spec.rollout.maxResponseTokens`, the stop token included.
+        field: Path of the data source in the manifest, to name it in errors.
+
+    Raises:
+        InputError: No row is left, or a row cannot be encoded.
+    """
+    encoded = [EncodedRow(row, *encoder.encode_example(row)) for row in rows]
+    return _within(encoded, max_prompt_tokens, max_response_tokens, field)
+
+
+def _within(rows: list[EncodedRow], max_prompt_tokens: int, max_response_tokens: int | None, field: str) -> EncodedRows:
+    short = [row for row in rows if len(row.prompt_ids) <= max_prompt_tokens]
+    if not short:
+        raise _none_left("maxPromptTokens", max_prompt_tokens, "prompt", [len(row.prompt_ids) for row in rows], field)
+    left = [row for row in short if max_response_tokens is None or len(row.answer_ids) <= max_response_tokens]
+    if not left and max_response_tokens is not None:
+        raise _none_left("maxResponseTokens", max_response_tokens, "answer", [len(row.answer_ids) for row in short], field)
+    return EncodedRows(left, long_prompts=len(rows) - len(short), long_answers=len(short) - len(left))
+
+
+def _none_left(limit_name: str, limit: int, what: str, lengths: list[int], field: str) -> InputError:
+    return InputError(
+        f"spec.rollout.{limit_name}",
+        f"{limit}, and every {what} of {field} is longer ({min(lengths)} to {max(lengths)} tokens, {len(lengths)} rows)",
+        f"at least one {what} that fits",
+        f"Set it to {max(lengths)} to keep all rows.",
+    )

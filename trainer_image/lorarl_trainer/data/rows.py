@@ -1,0 +1,105 @@
+"""From a data source of the manifest to rows: a prompt, an answer, and the row as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from lorarl_api.v1alpha1 import DataSource, EvalSource
+from lorarl_trainer.data.files import Fetch, read_file, read_hub
+from lorarl_trainer.errors import InputError
+
+Message = Mapping[str, Any]
+"""One turn of a chat: `role` and `content`, both text; other keys go to the chat template as they are."""
+Prompt = str | list[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a data source.
+
+    Attributes:
+        prompt: A text, or chat messages.
+        answer: The reference answer; None where the row has none and the run needs none.
+        raw: The whole row, as reward functions get it.
+        number: Position in the source from 1 (for .jsonl the line), to name the row in messages.
+    """
+
+    prompt: Prompt
+    answer: str | None
+    raw: dict[str, Any]
+    number: int
+
+
+def load_rows(source: DataSource, *, field: str, needs_answer: bool, fetch: Fetch, hub_token: str | None = None) -> list[Row]:
+    """Read all rows of a data source, in its order.
+
+    Args:
+        source: `spec.data.train` or `spec.data.eval`.
+        field: The source's path in the manifest, to name it in errors.
+        needs_answer: Refuse rows without an answer (sft and the built-in rewards need it; reward functions may not).
+        fetch: Gives the local file of a file:, s3://, gs:// or az:// URI.
+        hub_token: Access token for hf:// data sets.
+
+    Raises:
+        InputError: The source cannot be read, is empty, or a row lacks a field or has one of a wrong type.
+    """
+    if source.uri.startswith("hf://"):
+        split = source.split or ("test" if isinstance(source, EvalSource) else "train")
+        numbered = read_hub(source.uri.removeprefix("hf://"), source.subset, split, field=field, token=hub_token)
+    else:
+        numbered = read_file(source.uri, field=field, fetch=fetch, text_columns=(source.prompt_field, source.answer_field))
+    rows = [_row(raw, number, source, field, needs_answer) for number, raw in numbered]
+    if not rows:
+        raise InputError(f"{field}.uri", f"{source.uri} with no rows", "at least one row", "Point it at a file with data.")
+    return rows
+
+
+def _row(raw: dict[str, Any], number: int, source: DataSource, field: str, needs_answer: bool) -> Row:
+    where = f"row {number} of {source.uri}"
+    if raw.get(source.prompt_field) is None:
+        raise _missing(raw, source.prompt_field, f"{field}.promptField", where)
+    if needs_answer and raw.get(source.answer_field) is None:
+        raise _missing(raw, source.answer_field, f"{field}.answerField", where)
+    prompt = _prompt(raw[source.prompt_field], f"{field}.promptField", where)
+    return Row(prompt, _answer(raw.get(source.answer_field), f"{field}.answerField", where), raw, number)
+
+
+def _missing(raw: dict[str, Any], name: str, field: str, where: str) -> InputError:
+    there = ", ".join(sorted(raw)) or "none"
+    if name in raw:
+        return InputError(field, f"{name}, which is empty in {where}", "a value in every row", "Fill it in, or leave that row out.")
+    near = get_close_matches(name, raw, n=1, cutoff=0.5)
+    mend = f"Did you mean {near[0]}?" if near else "Name the column, or add it to the data."
+    return InputError(field, f"{name}, which {where} does not have", f"one of the fields that are there ({there})", mend)
+
+
+def _prompt(value: Any, field: str, where: str) -> Prompt:
+    if isinstance(value, str) and value:
+        return value
+    if isinstance(value, list) and value and all(_is_message(message) for message in value):
+        return value
+    got = f"an empty {type(value).__name__}" if value in ("", []) else f"{_brief(value)} ({type(value).__name__})"
+    raise InputError(
+        field, f"{got} in {where}", "a text, or a list of chat messages with role and content, both text", "Mend that row, or leave it out."
+    )
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("role"), str) and isinstance(value.get("content"), str)
+
+
+def _answer(value: Any, field: str, where: str) -> str | None:
+    """Answers that are numbers in the data (as in `{"answer": 42}`) become their text."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    raise InputError(field, f"{_brief(value)} ({type(value).__name__}) in {where}", "a text or a number", "Write the answer as a text.")
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

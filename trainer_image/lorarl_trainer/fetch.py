@@ -1,0 +1,247 @@
+"""The base model and data files on this machine: downloaded once, however many processes ask, and never used half."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, Protocol
+
+from lorarl_api.v1alpha1 import BaseModelSpec
+from lorarl_trainer.errors import InputError, LorarlError
+from lorarl_trainer.storage.base import Entry
+
+MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.tiktoken", "vocab.txt", "merges.txt")
+"""What a model needs: weights, configuration, tokenizer. Training states, other formats and subfolders stay where they are."""
+NOT_MODEL_FILES = ("*/*", "consolidated*.safetensors")  # the latter repeat the weights in another format
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "vocab.txt", "*.tiktoken", "spiece.model")
+
+
+class RemoteFolder(Protocol):
+    """What is needed of a store; `storage.Store` is one."""
+
+    def entries(self, prefix: str = "") -> Sequence[Entry]:
+        """List everything under the folder `prefix`."""
+
+    def find(self, path: str) -> Entry | None:
+        """Look one object up; None where there is none."""
+
+    def download_file(self, path: str, target: Path) -> None:
+        """Copy one object to the file `target`."""
+
+
+OpenFolder = Callable[[str, Mapping[str, str]], RemoteFolder]
+"""Opens the store behind an s3://, gs:// or az:// URI with the keys of a Secret."""
+
+
+def fetch_model(spec: BaseModelSpec, *, secret: Mapping[str, str], open_folder: OpenFolder) -> Path:
+    """Give the folder of the base model on this machine.
+
+    hf:// goes through the hub's own cache, s3://, gs:// and az:// into $LORARL_CACHE/models; file: is used in place. Of processes that
+    ask at the same time one downloads and the others wait. A download that was killed goes on where it was.
+
+    Args:
+        spec: `spec.model`.
+        secret: Keys and values of `spec.model.credentialsSecret`; empty when absent.
+        open_folder: Opens remote stores.
+
+    Raises:
+        InputError: No such model, no access, or the folder lacks configuration, weights or tokenizer.
+        StorageError: The store could not be reached.
+    """
+    field = "spec.model.uri"
+    scheme = spec.uri.partition(":")[0]
+    if scheme == "hf":
+        folder = _fetch_from_hub(spec, secret.get("HF_TOKEN"))
+    elif scheme == "file":
+        folder = local_path(spec.uri, field)
+    else:
+        store = open_folder(spec.uri, secret)
+        files = [file for file in store.entries() if _is_model_file(file.path)]
+        if not files:
+            mend = "Name the folder that holds config.json and the weights."
+            raise InputError(field, f"{spec.uri}, where there is no model", "a folder with a model in Hugging Face format", mend)
+        folder = _download_once(cache_dir() / "models", spec.uri, store, files)
+    _check_model(folder, spec.uri)
+    return folder
+
+
+def fetch_data(uri: str, *, field: str, secret: Mapping[str, str], open_folder: OpenFolder) -> Path:
+    """Give a data file on this machine: file: in place, s3://, gs:// and az:// from $LORARL_CACHE/data, downloaded once.
+
+    Args:
+        uri: URI of one file.
+        field: The URI's path in the manifest, to name it in errors.
+        secret: Keys and values of `spec.data.credentialsSecret`; empty when absent.
+        open_folder: Opens remote stores.
+
+    Raises:
+        InputError: No such object. (That a local file exists is seen when it is read.)
+        StorageError: The store could not be reached.
+    """
+    if uri.startswith("file:"):
+        return local_path(uri, field)
+    folder, _, name = uri.rpartition("/")
+    store = open_folder(folder, secret)
+    file = store.find(name)
+    if file is None:
+        raise InputError(field, f"{uri}, which does not exist", "an object that can be read", "Mend the URI, or upload the file.")
+    return _download_once(cache_dir() / "data", uri, store, [file]) / name
+
+
+def read_model_config(folder: Path) -> dict[str, Any]:
+    """Read a model folder's config.json.
+
+    Raises:
+        InputError: It is missing, or no JSON object.
+    """
+    return _read_json(folder / "config.json")
+
+
+def read_generation_config(folder: Path) -> dict[str, Any]:
+    """Read a model folder's generation_config.json; empty where there is none.
+
+    Raises:
+        InputError: It is no JSON object.
+    """
+    path = folder / "generation_config.json"
+    return _read_json(path) if path.exists() else {}
+
+
+def cache_dir() -> Path:
+    """Where downloads are kept: $LORARL_CACHE, or ~/.cache/lorarl."""
+    return Path(os.environ.get("LORARL_CACHE") or Path.home() / ".cache" / "lorarl")
+
+
+def local_path(uri: str, field: str) -> Path:
+    """Give the path of file:///ABSOLUTE or file:RELATIVE (to the working directory).
+
+    Raises:
+        InputError: There is a host between the slashes.
+    """
+    rest = uri.removeprefix("file:")
+    if rest.startswith("//") and not rest.startswith("///"):
+        mend = f"Write file:{rest[2:]} for a path relative to the working directory."
+        raise InputError(field, uri, "file:///ABSOLUTE/PATH or file:RELATIVE/PATH", mend)
+    return Path.cwd() / rest.removeprefix("//")
+
+
+def _is_model_file(path: str) -> bool:
+    return any(fnmatch(path, pattern) for pattern in MODEL_FILES) and not any(fnmatch(path, pattern) for pattern in NOT_MODEL_FILES)
+
+
+def _fetch_from_hub(spec: BaseModelSpec, token: str | None) -> Path:
+    from httpx import HTTPError
+    from huggingface_hub import snapshot_download  # takes most of a second, and only hf:// needs it
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+
+    name = spec.uri.removeprefix("hf://")
+    try:
+        return Path(
+            snapshot_download(
+                name, revision=spec.revision, token=token, allow_patterns=list(MODEL_FILES), ignore_patterns=list(NOT_MODEL_FILES)
+            )
+        )
+    except RevisionNotFoundError as error:
+        raise InputError(
+            "spec.model.revision", f"{spec.revision}, which {spec.uri} does not have", "a branch, tag or commit of the model", "Mend it."
+        ) from error
+    except (GatedRepoError, RepositoryNotFoundError) as error:
+        mend = "Mend the name; for a gated or private model accept its terms and put HF_TOKEN into spec.model.credentialsSecret."
+        raise InputError("spec.model.uri", f"{spec.uri}, which is not there for this token", "a model of the hub", mend) from error
+    except HFValidationError as error:
+        raise InputError("spec.model.uri", spec.uri, "hf://ORG/NAME", "Mend the name.") from error
+    except (HTTPError, OSError) as error:
+        mend = "Check the network (HF_ENDPOINT, proxies), or download the model and name its folder with file:."
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise InputError("spec.model.uri", f"{spec.uri}, which could not be downloaded ({reason})", "a hub that answers", mend) from error
+
+
+def _download_once(cache: Path, uri: str, store: RemoteFolder, files: Sequence[Entry]) -> Path:
+    """Download files into a folder named after the URI and what is there now, so that a changed model is another folder."""
+    listing = sorted((file.path, file.size, file.version) for file in files)
+    digest = hashlib.sha256(json.dumps([uri, listing]).encode()).hexdigest()[:32]
+    folder, partial = cache / digest, cache / f"{digest}.partial"
+    try:
+        with _locked(cache / f"{digest}.lock"):
+            if not folder.exists():
+                for file in files:
+                    _download_file(store, file, partial / file.path)
+                partial.rename(folder)  # whole or not there at all
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        need = sum(file.size for file in files)
+        free = shutil.disk_usage(cache).free
+        raise LorarlError(
+            f"{uri}: no space left in {cache} ({need:,} bytes are needed, {free:,} are free). "
+            "Free some, or set LORARL_CACHE to another disk."
+        ) from error
+    return folder
+
+
+def _download_file(store: RemoteFolder, file: Entry, target: Path) -> None:
+    if target.exists():
+        return  # whole: an earlier download was killed after this file
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = target.with_name(f"{target.name}.unfinished")
+    store.download_file(file.path, unfinished)
+    if unfinished.stat().st_size != file.size:
+        raise LorarlError(
+            f"{file.path}: {unfinished.stat().st_size} bytes came, {file.size} were listed. It changed meanwhile; start again."
+        )
+    with unfinished.open("rb") as written:
+        os.fsync(written.fileno())  # a rename may outlive a power cut that the content does not
+    unfinished.rename(target)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock that the kernel releases when the process ends, however it ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _check_model(folder: Path, uri: str) -> None:
+    field, expected = "spec.model.uri", "a folder with a model in Hugging Face format"
+    if not folder.is_dir():
+        raise InputError(field, f"{uri}, which is no folder", expected, f"Looked at {folder}.")
+    read_model_config(folder)
+    weights = {path.name for path in folder.glob("*.safetensors")}
+    if not weights:
+        mend = "Convert pytorch_model.bin with save_pretrained(safe_serialization=True)."
+        raise InputError(field, f"{uri}, which has no *.safetensors weights", expected, mend)
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        listed = _read_json(index).get("weight_map")
+        missing = sorted(set(listed.values()) - weights) if isinstance(listed, dict) else ["a weight_map in its index"]
+        if missing:
+            raise InputError(
+                field, f"{uri}, which lacks {', '.join(missing)}", "all files of model.safetensors.index.json", "Copy it anew."
+            )
+    if not any(True for pattern in TOKENIZER_FILES for _ in folder.glob(pattern)):
+        raise InputError(
+            field, f"{uri}, which has no tokenizer", expected, "Put tokenizer.json and tokenizer_config.json beside config.json."
+        )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    field, expected = "spec.model.uri", f"a model folder whose {path.name} is a JSON object"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(field, f"{path.parent}, which has no {path.name}", expected, "Name the folder that holds it.") from error
+    except (OSError, ValueError) as error:
+        raise InputError(field, f"{path}, which cannot be read ({error})", expected, "Copy the model anew.") from error
+    if not isinstance(content, dict):
+        raise InputError(field, f"{path}, which is a JSON {type(content).__name__}", expected, "Copy the model anew.")
+    return content

@@ -1,0 +1,140 @@
+"""The rewards that compare texts: exact, numeric and regex. They run in the driver's process."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from functools import lru_cache
+
+import regex  # type: ignore[import-untyped]  # ships no types
+
+from lorarl_api.v1alpha1 import RewardSpec
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.rewards.scores import Outcome, Sample, Scores, collect
+
+Compare = Callable[[str, str], bool]
+"""Whether a completion gives the answer: (completion, answer)."""
+
+
+class BuiltinScorer:
+    """Scores 1 where the completion gives the answer, else 0."""
+
+    def __init__(self, compare: Compare, field: str) -> None:
+        """Score by `compare`; `field` is the reward's path in the manifest, to name it in errors."""
+        self._compare, self._field = compare, field
+
+    def warm_up(self) -> None:
+        """Nothing has to start."""
+
+    async def ready(self) -> None:
+        """Nothing has to be waited for."""
+
+    async def score(self, samples: Sequence[Sample]) -> Scores:
+        """Score the samples; in a thread, since a pattern may take up to the time limit and lets other threads run meanwhile."""
+        return await asyncio.to_thread(lambda: collect([self._outcome(sample) for sample in samples], self._field))
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+    def _outcome(self, sample: Sample) -> Outcome:
+        if sample.answer is None:
+            return Outcome.failed("wrong_type", "the row has no answer")
+        try:
+            return Outcome(float(self._compare(sample.completion, sample.answer)))
+        except TimeoutError as error:
+            return Outcome.failed("timeout", str(error))
+
+
+def make_compare(spec: RewardSpec) -> Compare:
+    """Make the comparison of `spec.reward.type` exact, numeric or regex.
+
+    Raises:
+        InputError: The pattern does not compile, or is missing.
+    """
+    if spec.type == "exact":
+        return is_exact
+    if spec.type == "numeric":
+        tolerance = Fraction(spec.tolerance or 0.0)
+        return lambda completion, answer: is_numerically_equal(completion, answer, tolerance)
+    return _pattern_compare(spec.pattern, spec.timeout_seconds)
+
+
+def is_exact(completion: str, answer: str) -> bool:
+    """Compare texts without the white space around them."""
+    return completion.strip() == answer.strip()
+
+
+def _pattern_compare(pattern: str | None, timeout_seconds: float) -> Compare:
+    expected, mend = "a Python regular expression", "Mend spec.reward.pattern."
+    if pattern is None:
+        raise InputError("spec.reward.pattern", "nothing", expected, "Set it, as in pattern: 'answer: (.*)'.")
+    try:
+        # Python's own re holds every thread while it searches, and cannot be stopped when a pattern explodes.
+        compiled = regex.compile(pattern)
+    except regex.error as error:
+        raise InputError("spec.reward.pattern", f"{pattern!r}, which does not compile ({error})", expected, mend) from error
+
+    def compare(completion: str, answer: str) -> bool:
+        try:
+            found = compiled.search(completion, timeout=timeout_seconds, concurrent=True)
+        except TimeoutError:
+            message = f"the pattern took more than {timeout_seconds:g} s on a completion of {len(completion)} characters"
+            raise TimeoutError(message) from None
+        text = found and found[1 if compiled.groups else 0]
+        return text is not None and is_exact(text, answer)
+
+    return compare
+
+
+# A sign counts where no word, number or bracket stands before it, so 12-5 ends with 5 and x=-5 with -5.
+_SIGN = r"(?:(?<![\w.)\]])[+-])?"
+_DIGITS = r"(?:(?<!\d)\d{1,3}(?:,\d{3})+(?!\d)|\d+)"
+_FRACTION = r"(?<![\d.,/])\d+/\d+(?![\d./])"  # so a date is none
+_DECIMAL = rf"(?:{_DIGITS}(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?"
+_NUMBER = re.compile(f"{_SIGN}(?:{_FRACTION}|{_DECIMAL})")
+_TAIL_REVERSED = re.compile(r"\d[\d.,eE+/-]*")
+_MAX_CHARACTERS, _MAX_EXPONENT = 100, 400
+
+
+def last_number(text: str) -> Fraction | int | None:
+    """Find the last number in a text, exactly; None where there is none.
+
+    A number has an optional sign (+, -, or the minus sign U+2212), digits with or without commas between thousands, decimals after
+    a point, an exponent (1.5e-3), or is a fraction of whole numbers a/b. Signs of currency and percent are passed over: 50% is 50.
+    Numbers of more than 100 characters, or with an exponent beyond 400, count as none: they would take for ever to compare.
+    """
+    text = text.replace("\N{MINUS SIGN}", "-")
+    # From the end, since a completion may be long: the last digit, and what a number may be made of before it.
+    tail = _TAIL_REVERSED.search(text[::-1])
+    if tail is None:
+        return None
+    start, end = len(text) - tail.end(), len(text) - tail.start()
+    if tail[0].isdigit() and len(tail[0]) <= _MAX_CHARACTERS:
+        return int(tail[0][::-1])
+    numbers = _NUMBER.findall(text, max(start, end - 2 * _MAX_CHARACTERS), end)
+    return _value(numbers[-1]) if numbers else None
+
+
+def _value(number: str) -> Fraction | None:
+    number = number.replace(",", "")
+    numerator, _, denominator = number.partition("/")
+    exponent = numerator.lower().partition("e")[2]
+    if len(number) > _MAX_CHARACTERS or (exponent and abs(int(exponent)) > _MAX_EXPONENT):
+        return None
+    if denominator and int(denominator) == 0:
+        return None
+    return Fraction(numerator) / int(denominator or 1)
+
+
+_last_number_of_answer = lru_cache(maxsize=4096)(last_number)  # a group's completions share their answer
+
+
+def is_numerically_equal(completion: str, answer: str, tolerance: Fraction) -> bool:
+    """Compare the last numbers of both texts; false where one has none."""
+    want = _last_number_of_answer(answer)
+    got = last_number(completion)
+    if want is None or got is None:
+        return False
+    return want == got or abs(Fraction(want) - Fraction(got)) <= tolerance

@@ -1,0 +1,39 @@
+"""From `spec.reward` to the scorer that honours it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lorarl_api.v1alpha1 import RewardSpec
+from lorarl_trainer.rewards.builtin import BuiltinScorer, make_compare
+from lorarl_trainer.rewards.pool import PoolScorer
+from lorarl_trainer.rewards.scores import Scorer
+
+FIELD = "spec.reward"
+
+
+def make_scorer(spec: RewardSpec, manifest_folder: Path, *, processes: int | None = None) -> Scorer:
+    """Make the scorer of a manifest's reward.
+
+    Args:
+        spec: `spec.reward`.
+        manifest_folder: Where functions are looked for after the Python path and the working directory.
+        processes: Scoring processes of a function and of math_verify; one for each usable core, 8 at most, when None.
+
+    Raises:
+        InputError: The pattern of a regex reward does not compile.
+    """
+    if spec.function is None and spec.type != "math_verify":
+        return BuiltinScorer(make_compare(spec), f"{FIELD}.type")
+    return PoolScorer(
+        spec.function or "lorarl_trainer.rewards.mathematics:score",
+        timeout_seconds=spec.timeout_seconds,
+        search_path=[Path.cwd(), manifest_folder.resolve()],
+        field=f"{FIELD}.function" if spec.function else f"{FIELD}.type",
+        processes=processes,
+    )
+
+
+def needs_answers(spec: RewardSpec) -> bool:
+    """Tell whether every row must have an answer: the built-in rewards compare with it, functions may do without."""
+    return spec.function is None

@@ -1,0 +1,159 @@
+"""The program of a scoring process: calls one function on the samples that the trainer sends.
+
+It is started by its path and imports the standard library alone, so that a process costs little. What goes over the connection are
+tuples of plain values:
+
+    to it:    (function, sys.path)                                   once
+    from it:  ("ready", is it async)  or  ("refused", got, mend)     once
+    to it:    (time limit a sample in seconds, [(prompt, completion, answer, row), ...])
+    from it:  (position in that list, value, cause or None, message) for each sample, as soon as it is scored
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib
+import inspect
+import math
+import os
+import select
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+Reply = tuple[float, str | None, str]
+"""Value, cause of failure, message."""
+PARAMETERS = ("prompt", "completion", "answer", "row")
+
+
+class RefusedError(Exception):
+    """The function cannot be used: what was got, and the mend."""
+
+
+def main() -> None:
+    """Serve until the trainer ends the process, or ends itself."""
+    connection = Connection(int(sys.argv[1]))
+    threading.Thread(target=_end_with_parent, args=(connection.fileno(), int(sys.argv[2])), daemon=True).start()
+    faulthandler.enable()  # should the function crash the process, its traceback goes to standard error
+    name, search_path = connection.recv()
+    sys.path[:] = search_path
+    try:
+        function = load_function(name)
+    except RefusedError as error:
+        connection.send(("refused", *error.args))
+        return
+    is_async = inspect.iscoroutinefunction(function)
+    connection.send(("ready", is_async))
+    serve = _async_server(connection, function) if is_async else _sync_server(connection, function)
+    # Should the trainer be killed while the function holds the interpreter, no thread of ours can notice: this one needs none.
+    with Path(os.devnull).open("w") as nowhere, contextlib.suppress(EOFError):
+        while True:
+            limit, samples = connection.recv()
+            faulthandler.dump_traceback_later(limit * len(samples) + 5, exit=True, file=nowhere)
+            serve(limit, samples)
+            faulthandler.cancel_dump_traceback_later()
+
+
+def load_function(name: str) -> Callable[..., Any]:
+    """Import `package.module:function` and check that it can be called with PARAMETERS.
+
+    Raises:
+        RefusedError: It cannot.
+    """
+    module_name, _, function_name = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except BaseException as error:  # a user's module may raise anything, SystemExit included
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
+            raise RefusedError(f"{name}, and there is no module {error.name}", f"Searched in {', '.join(sys.path)}.") from error
+        raise RefusedError(f"{name}, whose module fails when imported ({_describe(error)})", "Mend the module.") from error
+    where = getattr(module, "__file__", None) or "a folder without __init__.py"
+    function: Callable[..., Any] | None = getattr(module, function_name, None)
+    if function is None or not callable(function):
+        there = ", ".join(key for key, value in vars(module).items() if callable(value) and not key.startswith("_")) or "none"
+        raise RefusedError(f"{name}, and {module_name} ({where}) has no such function", f"Its functions: {there}.")
+    with contextlib.suppress(ValueError):  # some functions written in C do not tell their signature
+        signature = inspect.signature(function)
+        try:
+            signature.bind(*PARAMETERS)
+        except TypeError as error:
+            mend = f"Write it as {function_name}({', '.join(PARAMETERS)})."
+            raise RefusedError(f"{name}{signature} in {where}, which cannot be called with four arguments", mend) from error
+    return function
+
+
+def _sync_server(connection: Connection, function: Callable[..., Any]) -> Callable[[float, list[Any]], None]:
+    def serve(limit: float, samples: list[Any]) -> None:  # the trainer holds the limit: it can end this process
+        for position, sample in enumerate(samples):
+            try:
+                reply = check(function(*sample))
+            except BaseException as error:  # noqa: BLE001  a user's function may raise anything, SystemExit included
+                reply = _failed("exception", _describe(error))
+            connection.send((position, *reply))
+
+    return serve
+
+
+def _async_server(connection: Connection, function: Callable[..., Any]) -> Callable[[float, list[Any]], None]:
+    import asyncio  # costs memory and time that sync functions need not pay
+
+    runner = asyncio.Runner()  # one loop for ever: functions may keep connections in it
+
+    async def score_one(position: int, sample: Any, limit: float) -> None:
+        try:
+            async with asyncio.timeout(limit) as timer:
+                reply = check(await function(*sample))
+        except BaseException as error:  # noqa: BLE001  a user's function may raise anything, SystemExit included
+            reply = _failed("timeout", f"took more than {limit:g} s") if timer.expired() else _failed("exception", _describe(error))
+        connection.send((position, *reply))
+
+    async def score_all(limit: float, samples: list[Any]) -> None:
+        await asyncio.gather(*(score_one(position, sample, limit) for position, sample in enumerate(samples)))
+
+    return lambda limit, samples: runner.run(score_all(limit, samples))
+
+
+def check(value: Any) -> Reply:
+    """Accept what a function returned if it is one finite number (Python's, NumPy's, a tensor with one element)."""
+    try:
+        if isinstance(value, str | bytes):
+            raise TypeError
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError):
+        text = repr(value)
+        return _failed("wrong_type", f"returned {type(value).__name__} {text if len(text) <= 80 else text[:77] + '...'}")
+    if not math.isfinite(number):
+        return _failed("non_finite", f"returned {number}")
+    return number, None, ""
+
+
+def _failed(cause: str, message: str) -> Reply:
+    return math.nan, cause, message
+
+
+def _describe(error: BaseException) -> str:
+    """The last line of the traceback, and the place: `KeyError: 'level' (rewards.py, line 7)`."""
+    message = f"{type(error).__name__}: {error}"[:500]
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, SyntaxError) or not frames:  # a SyntaxError tells its place itself
+        return message
+    return f"{message} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
+
+
+def _end_with_parent(connection: int, parent: int) -> None:
+    """End this process and what it started once the trainer has hung up, or is gone."""
+    hung_up = select.poll()
+    hung_up.register(connection, 0)  # no events asked for: only the end of the connection is told
+    while not hung_up.poll(1000) and os.getppid() == parent:
+        pass
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()
