@@ -1,0 +1,185 @@
+"""The demo behind `make demo`: a tiny model learns to carry, with GRPO, on this machine's CPU.
+
+Makes the base model and the prompts, runs the manifest as anyone would (`lorarl run`), and measures held-out accuracy before and
+after in another process with transformers and PEFT alone. Everything is written under out/demo/; summary.json has the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import unquote, urlsplit
+
+ROOT = Path(__file__).resolve().parent.parent
+OUT = ROOT / "out" / "demo"
+RUN = OUT / "run"
+MANIFEST = ROOT / "examples" / "addition-cpu.yaml"
+LEAST_GAIN = 0.5
+MARK = "LORARL_RUN_ID"
+"""Environment variable that marks the run's processes: Ray's daemons leave the process tree, but they keep their environment."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process as /proc shows it."""
+
+    pid: int
+    parent: int
+    marked: bool
+    """Its environment has the run's mark. Ray's workers write their title over theirs, so ancestors are asked too."""
+
+
+def family(processes: Iterable[Process], known: frozenset[int]) -> frozenset[int]:
+    """Ids of the run's processes: those marked, those known before and still there, and all their descendants."""
+    alive = {process.pid: process for process in processes}
+    members = {pid for pid, process in alive.items() if process.marked or pid in known}
+    while grown := {pid for pid, process in alive.items() if process.parent in members} - members:
+        members |= grown
+    return frozenset(members)
+
+
+class PeakMemory:
+    """The most memory that a run's processes ever held together: proportional set size, sampled twice a second."""
+
+    def __init__(self, mark: str) -> None:
+        self._needle = f"{MARK}={mark}".encode()
+        self._members: frozenset[int] = frozenset()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._sample_until_ended, daemon=True)
+        self.peak_bytes = 0
+
+    def __enter__(self) -> Self:
+        """Start sampling."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop sampling."""
+        self._ended.set()
+        self._thread.join()
+
+    def sample(self) -> int:
+        """Bytes held now. A page that several processes share is counted once."""
+        self._members = family(self._processes(), self._members)
+        return sum(_pss_bytes(pid) for pid in self._members)
+
+    def _sample_until_ended(self) -> None:
+        while not self._ended.wait(0.5):
+            self.peak_bytes = max(self.peak_bytes, self.sample())
+
+    def _processes(self) -> list[Process]:
+        found = []
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                try:
+                    # After the name in parentheses, which may hold anything: state, parent.
+                    parent = int((folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+                    marked = self._needle in (folder / "environ").read_bytes().split(b"\0")
+                except OSError:  # it has ended, or is another user's
+                    continue
+                found.append(Process(int(folder.name), parent, marked))
+        return found
+
+
+def _pss_bytes(pid: int) -> int:
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:  # it has ended
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("Pss:"))
+
+
+def run_step(title: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> None:
+    """Run a command with its output shown; end the demo where it fails."""
+    print(f"\n== {title}\n$ {' '.join(_short(part) for part in command)}", flush=True)
+    code = subprocess.run([str(part) for part in command], cwd=ROOT, env=environment, check=False).returncode
+    if code != 0:
+        sys.exit(f"demo: {title} ended with exit code {code}")
+
+
+def _short(part: str | Path) -> str:
+    """A path as seen from the project's root, where the command is run."""
+    return str(part.relative_to(ROOT)) if isinstance(part, Path) and part.is_relative_to(ROOT) else str(part)
+
+
+def adapter_folder(uri: str) -> Path:
+    """The folder behind a file: URI."""
+    return Path(unquote(urlsplit(uri).path)) if uri.startswith("file://") else ROOT / uri.removeprefix("file:")
+
+
+def summarise(run: Mapping[str, Any], accuracy: Mapping[str, Any], total_seconds: float, peak_memory_bytes: int) -> dict[str, Any]:
+    """What summary.json holds; times in seconds."""
+    return {
+        "accuracy_before": accuracy["accuracy_before"],
+        "accuracy_after": accuracy["accuracy_after"],
+        "held_out": accuracy["held_out"],
+        "adapter_uri": run["adapter_uri"],
+        "base_model": run["base_model"],
+        "train_seconds": round(run["train_seconds"], 3),
+        "total_seconds": round(total_seconds, 3),
+        "peak_memory_bytes": peak_memory_bytes,
+        "mean_abs_logprob_diff": run["mean_abs_logprob_diff"],
+    }
+
+
+def table(summary: Mapping[str, Any]) -> str:
+    """The figures for people."""
+    before, after = summary["accuracy_before"], summary["accuracy_after"]
+    rows = [
+        (
+            "held-out accuracy",
+            f"{before:.1%} -> {after:.1%}  ({100 * (after - before):+.1f} points, {summary['held_out']} prompts, greedy)",
+        ),
+        ("training", f"{summary['train_seconds']:.0f} s of {summary['total_seconds']:.0f} s in all"),
+        ("peak memory", f"{summary['peak_memory_bytes'] / 2**30:.2f} GiB, Ray included"),
+        ("vLLM against trainer", f"{summary['mean_abs_logprob_diff']:.1e} nats mean absolute log-probability difference"),
+        ("adapter", summary["adapter_uri"]),
+        ("report", _short(RUN / "report.html")),
+    ]
+    return "\n".join(f"  {name:<22}{value}" for name, value in rows)
+
+
+def main() -> None:
+    """Run the demo."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seed", type=int, default=0, help="seed of the training (spec.trainer.seed)")
+    arguments = parser.parse_args()
+    started = time.monotonic()
+    python, lorarl = Path(sys.executable), Path(sys.executable).with_name("lorarl")
+
+    run_step("base model and prompts", [python, ROOT / "examples/addition/make_base.py", "--out", OUT])
+
+    shutil.rmtree(RUN, ignore_errors=True)
+    # Never: the demo always trains, whatever an earlier one left behind.
+    settings = ["--set", f"spec.trainer.seed={arguments.seed}", "--set", "spec.checkpoint.resume=Never"]
+    mark = uuid.uuid4().hex
+    with PeakMemory(mark) as memory:
+        run_step("training", [lorarl, "run", MANIFEST, "--out", RUN, *settings], {**os.environ, MARK: mark})
+    run = json.loads((RUN / "run_summary.json").read_text())
+
+    accuracy_file = OUT / "accuracy.json"
+    adapter = adapter_folder(run["adapter_uri"])
+    data: list[str | Path] = ["--base", OUT / "base", "--adapter", adapter, "--held-out", OUT / "held_out.jsonl", "--out", accuracy_file]
+    run_step("accuracy before and after, with transformers and PEFT alone", [python, ROOT / "examples/addition/evaluate.py", *data])
+
+    summary = summarise(run, json.loads(accuracy_file.read_text()), time.monotonic() - started, memory.peak_bytes)
+    (OUT / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    print(f"\n{table(summary)}\n")
+    gain = summary["accuracy_after"] - summary["accuracy_before"]
+    if gain < LEAST_GAIN:
+        sys.exit(f"demo: held-out accuracy changed by {100 * gain:+.1f} points, expected at least {100 * LEAST_GAIN:+.0f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""metrics.jsonl and run_summary.json."""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from progress_runs import grpo_run, grpo_step, run_finished, run_started, sft_step
+
+from lorarl_trainer.progress import TIME_COLUMNS, CheckpointDone, EvalDone, Event, Warned, read_rows, read_summary
+from lorarl_trainer.progress.fanout import Progress
+from lorarl_trainer.progress.records import MetricsFile, SummaryFile
+
+
+def play(out_dir: Path, events: Iterable[Event]) -> None:
+    with Progress([MetricsFile(out_dir), SummaryFile(out_dir)], []) as progress:
+        for event in events:
+            progress.emit(event)
+
+
+def lines(out_dir: Path) -> list[dict[str, Any]]:
+    def refuse(constant: str) -> float:
+        raise AssertionError(f"{constant} is not JSON")
+
+    return [json.loads(line, parse_constant=refuse) for line in (out_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def without_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name not in TIME_COLUMNS} for row in rows]
+
+
+def test_there_is_one_line_a_step_with_its_evaluation_in_it(tmp_path: Path) -> None:
+    play(tmp_path, grpo_run(tmp_path, total=20, every=10))
+    rows = lines(tmp_path)
+    assert [row["step"] for row in rows] == list(range(21))
+    assert [row["step"] for row in rows if "eval_score" in row] == [0, 10, 20]
+    assert rows[7]["reward_mean"] == grpo_step(7, 20).reward_mean
+
+
+def test_a_line_is_on_disk_before_emit_returns(tmp_path: Path) -> None:
+    progress = Progress([MetricsFile(tmp_path)], [])
+    progress.emit(run_started(tmp_path))
+    progress.emit(grpo_step(1))
+    assert [row["step"] for row in lines(tmp_path)] == [1]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_no_finite_number_is_null(tmp_path: Path, value: float) -> None:
+    play(tmp_path, [run_started(tmp_path), replace(grpo_step(1), grad_norm=value, reward_mean=math.nan)])
+    assert lines(tmp_path)[0]["grad_norm"] is None
+    assert lines(tmp_path)[0]["reward_mean"] is None
+
+
+def test_a_resumed_run_leaves_the_file_of_an_uninterrupted_one(tmp_path: Path) -> None:
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    events = grpo_run(whole, total=30)
+    play(whole, events)
+    play(resumed, events[:20])  # killed in step 19, after the checkpoint of step 10
+    play(resumed, [run_started(resumed, 30, resumed_from_step=10), *(replace(e, tokens_per_second=1.0) for e in events[12:-1])])
+    assert without_times(lines(resumed)) == without_times(lines(whole))
+
+
+def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path: Path) -> None:
+    play(tmp_path, grpo_run(tmp_path, total=5))
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-20])
+    assert [row["step"] for row in read_rows(path)] == [0, 1, 2, 3, 4]
+    play(tmp_path, [run_started(tmp_path, 5, resumed_from_step=4), grpo_step(5, 5)])
+    assert [row["step"] for row in lines(tmp_path)] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_run_from_the_start_does_not_keep_the_lines_of_an_earlier_one(tmp_path: Path) -> None:
+    play(tmp_path, grpo_run(tmp_path, total=5))
+    play(tmp_path, [run_started(tmp_path, 5), grpo_step(1, 5)])
+    assert [row["step"] for row in lines(tmp_path)] == [1]
+
+
+def test_the_summary_says_what_came_of_the_run(tmp_path: Path) -> None:
+    events = grpo_run(tmp_path, total=30)
+    play(tmp_path, [*events[:-1], Warned("row 7 has no prompt"), events[-1]])
+    summary = read_summary(tmp_path)
+    assert (summary["state"], summary["step"], summary["warnings"]) == ("succeeded", 30, ["row 7 has no prompt"])
+    assert (summary["eval_metric"], summary["eval_before"], summary["eval_rows"]) == ("score", 0.3, 512)
+    assert summary["eval_after"] == pytest.approx(0.3 + 0.65 * (1 - math.exp(-4)))
+    assert summary["train_seconds"] == pytest.approx(sum(sum(grpo_step(s, 30).seconds.values()) for s in range(1, 31)) + 3 * 0.3)
+    assert 0 < summary["mean_abs_logprob_diff"] < summary["worst_mean_abs_logprob_diff"] < 1e-6
+    assert summary["adapter_uri"].endswith("iter_0000030/lora_adapter")
+
+
+def test_after_a_resume_the_summary_covers_the_steps_before_it_too(tmp_path: Path) -> None:
+    events = grpo_run(tmp_path, total=30)
+    play(tmp_path, events[:15])
+    play(tmp_path, [run_started(tmp_path, 30, resumed_from_step=10), *events[12:]])
+    summary = read_summary(tmp_path)
+    assert (summary["resumed_from_step"], summary["eval_before"]) == (10, 0.3)
+    assert summary["train_seconds"] == pytest.approx(sum(sum(row["seconds"].values()) for row in read_rows(tmp_path / "metrics.jsonl")[1:]))
+
+
+def test_a_run_that_was_killed_is_still_running_by_its_summary(tmp_path: Path) -> None:
+    progress = Progress([MetricsFile(tmp_path), SummaryFile(tmp_path)], [])
+    progress.emit(run_started(tmp_path))
+    assert (read_summary(tmp_path)["state"], read_summary(tmp_path)["adapter_uri"]) == ("running", None)
+
+
+def test_a_failed_run_names_its_newest_checkpoint(tmp_path: Path) -> None:
+    failed = replace(run_finished(tmp_path, 12), state="failed", adapter_uri=None, message="spec.reward.function: ...")
+    play(tmp_path, [run_started(tmp_path, 30), CheckpointDone(step=10, uri="s3://b/j/iter_0000010/lora_adapter"), failed])
+    summary = read_summary(tmp_path)
+    assert (summary["state"], summary["adapter_uri"]) == ("failed", "s3://b/j/iter_0000010/lora_adapter")
+
+
+def test_sft_is_summed_up_by_its_loss(tmp_path: Path) -> None:
+    first, last = EvalDone(step=0, rows=9, loss=1.8), EvalDone(step=2, rows=9, loss=0.4)
+    play(tmp_path, [run_started(tmp_path, 2, algorithm="sft"), first, sft_step(1, 2), sft_step(2, 2, last), run_finished(tmp_path, 2)])
+    summary = read_summary(tmp_path)
+    assert (summary["eval_metric"], summary["eval_before"], summary["eval_after"]) == ("loss", 1.8, 0.4)
+    assert summary["mean_abs_logprob_diff"] is None

@@ -1,0 +1,68 @@
+"""Progress of a run: what a person sees while it trains, and the files that remain of it.
+
+The loop makes events (`events.py`) and gives them to a `Progress`, which hands them to its sinks. At the end `write_report`
+makes report.html and reward.png from the files alone, and `final_message` says how to load the adapter.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TextIO
+
+from lorarl_api.v1alpha1 import TrackingSpec
+
+from .console import ConsoleSink
+from .events import (
+    PHASES,
+    TIME_COLUMNS,
+    AdapterSummary,
+    CheckpointDone,
+    EvalDone,
+    Event,
+    Noted,
+    RunFinished,
+    RunStarted,
+    StepDone,
+    Warned,
+)
+from .fanout import Progress, Sink
+from .records import METRICS, MetricsFile, SummaryFile, read_rows, read_summary
+from .report import write_report
+from .trackers import Secrets, trackers
+from .usage import final_message
+
+__all__ = [
+    "METRICS",
+    "PHASES",
+    "TIME_COLUMNS",
+    "AdapterSummary",
+    "CheckpointDone",
+    "EvalDone",
+    "Event",
+    "Noted",
+    "Progress",
+    "RunFinished",
+    "RunStarted",
+    "Sink",
+    "StepDone",
+    "Warned",
+    "final_message",
+    "open_progress",
+    "read_rows",
+    "read_summary",
+    "write_report",
+]
+
+
+def open_progress(out_dir: Path, tracking: TrackingSpec, secrets: Secrets, stream: TextIO | None = None) -> Progress:
+    """A `Progress` that prints to `stream` (standard output) and writes into `out_dir`, TensorBoard and spec.tracking.
+
+    Files: metrics.jsonl, run_summary.json and tensorboard/. `secrets` has the Secrets that spec.tracking names, by name.
+
+    Raises:
+        InputError: spec.tracking asks for a package that is not installed, or for a key that its Secret lacks.
+    """
+    out_dir.mkdir(parents=True, exist_ok=True)
+    console = ConsoleSink(stream or sys.stdout)
+    return Progress(direct=[MetricsFile(out_dir), SummaryFile(out_dir)], queued=[console, *trackers(tracking, secrets, out_dir)])

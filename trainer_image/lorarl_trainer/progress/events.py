@@ -1,0 +1,161 @@
+"""What the loop tells about a run. Each event is a small immutable value; `row_of` is a step's line in metrics.jsonl."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+PHASES = ("generate", "reward", "forward_backward", "optimizer", "sync", "checkpoint", "evaluate", "other")
+"""Where a step's time goes, in the order of the loop. `StepDone.seconds` has these keys, or some of them."""
+
+TIME_COLUMNS = frozenset({"seconds", "tokens_per_second", "eval_seconds"})
+"""Columns of metrics.jsonl that measure time: all others are the same in two runs of one seed, interrupted or not."""
+
+type Event = Noted | RunStarted | StepDone | EvalDone | CheckpointDone | Warned | RunFinished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterSummary:
+    """The adapter as it was built."""
+
+    type: str
+    rank: int
+    alpha: int
+    modules: tuple[str, ...]
+    """Full names of the layers that have an adapter."""
+    trainable_parameters: int
+    total_parameters: int
+    """Base and adapter together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    """Everything is loaded; the first step is next."""
+
+    job: str
+    base_model: str
+    """What transformers and vLLM can load: a folder or a name on the hub."""
+    base_revision: str | None = None
+    algorithm: str
+    adapter: AdapterSummary
+    total_steps: int
+    resumed_from_step: int | None
+    """Step of the checkpoint the run goes on from; None for a run from the start."""
+    out_dir: str
+    manifest: str
+    """The manifest as it is run, in YAML: it goes into the report."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalDone:
+    """Held-out rows were evaluated with the adapter of `step`: a score (grpo) or a loss (sft).
+
+    It is sent by itself for step 0, before training. Later ones travel in their step's `StepDone.evaluation`, so that
+    metrics.jsonl has one line a step.
+    """
+
+    step: int
+    rows: int
+    score: float | None = None
+    loss: float | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDone:
+    """One training step, 1 to `total_steps`. None: the algorithm has no such figure (sft has no reward, KL or rollout)."""
+
+    step: int
+    total_steps: int
+    adapter_version: int
+    """Version that vLLM generates the next step's rollouts with."""
+    loss: float
+    grad_norm: float
+    """Norm over all adapter parameters before clipping."""
+    learning_rate: float
+    reward_mean: float | None = None
+    reward_std: float | None = None
+    """Over all completions of the step."""
+    reward_failures: int | None = None
+    """Completions whose reward could not be computed."""
+    kl: float | None = None
+    """Mean KL to the base model, nats a token."""
+    mean_abs_logprob_diff: float | None = None
+    """Mean over the step's tokens of |vLLM's minus the trainer's log-probability|, nats."""
+    rollout_kl: float | None = None
+    """Mean KL of the rollout policy to the trainer's, nats a token: zero but for rounding."""
+    entropy: float | None = None
+    """Mean of -log p of the sampled tokens, nats: an unbiased estimate of the policy's entropy."""
+    clipped_share: float | None = None
+    """Share of tokens whose probability ratio was clipped, 0 to 1."""
+    response_tokens_mean: float | None = None
+    truncated_share: float | None = None
+    """Share of completions that ended by reaching maxResponseTokens, 0 to 1."""
+    tokens: int
+    """Prompt and response tokens trained on."""
+    tokens_per_second: float
+    seconds: Mapping[str, float]
+    """Seconds by phase, see PHASES; their sum is the step's."""
+    evaluation: EvalDone | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointDone:
+    """A checkpoint is whole and `latest.json` names it."""
+
+    step: int
+    uri: str
+    """The adapter's folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What the run is at before its first step: starting takes a while, and silence looks like a hang."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """Something the user should know that does not stop the run."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFinished:
+    """The run has ended. interrupted: after SIGTERM or Ctrl-C, with a checkpoint, to be gone on with."""
+
+    state: Literal["succeeded", "interrupted", "failed"]
+    step: int
+    adapter_uri: str | None
+    """Folder of the newest published adapter; None where there is none."""
+    total_seconds: float
+    """Wall-clock time of this process's run, start-up included."""
+    message: str = ""
+    """Why it failed or was interrupted."""
+
+
+def row_of(event: StepDone | EvalDone) -> dict[str, Any]:
+    """The event as a line of metrics.jsonl: flat but for `seconds`, evaluation under `eval_*`, null for what is no finite number."""
+    if isinstance(event, EvalDone):
+        return {"step": event.step, **_eval_columns(event)}
+    names = [field.name for field in fields(event) if field.name not in ("evaluation", "seconds")]
+    row: dict[str, Any] = {name: _finite(getattr(event, name)) for name in names}
+    row["seconds"] = {phase: round(seconds, 6) for phase, seconds in event.seconds.items()}
+    return row | (_eval_columns(event.evaluation) if event.evaluation else {})
+
+
+def _eval_columns(event: EvalDone) -> dict[str, Any]:
+    return {
+        "eval_score": _finite(event.score),
+        "eval_loss": _finite(event.loss),
+        "eval_rows": event.rows,
+        "eval_seconds": round(event.seconds, 6),
+    }
+
+
+def _finite(value: float | int | None) -> float | int | None:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

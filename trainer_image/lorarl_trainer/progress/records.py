@@ -1,0 +1,169 @@
+"""The two files that everything after a run is made from: metrics.jsonl, a line a step, and run_summary.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TextIO
+
+from .events import CheckpointDone, EvalDone, Event, RunFinished, RunStarted, StepDone, Warned, row_of
+
+METRICS, SUMMARY = "metrics.jsonl", "run_summary.json"
+
+type Row = dict[str, Any]
+
+
+class MetricsFile:
+    """Writes metrics.jsonl.
+
+    A line is in the operating system's hands before `on_event` returns: no kill can leave a checkpoint ahead of the lines
+    of its steps. When a run goes on from a checkpoint, lines past that step are dropped, since the steps are done again.
+    """
+
+    name = METRICS
+
+    def __init__(self, out_dir: Path) -> None:
+        self._path = out_dir / METRICS
+        self._file: TextIO | None = None
+
+    def on_event(self, event: Event) -> None:
+        """Append a step, or a first evaluation; at the start cut the file back to where the run goes on from."""
+        match event:
+            case RunStarted():
+                # A run that goes on never repeats the evaluation before training, which is step 0.
+                kept = [] if event.resumed_from_step is None else [r for r in read_rows(self._path) if r["step"] <= event.resumed_from_step]
+                _replace(self._path, "".join(_line(row) for row in kept))
+                self._file = self._path.open("a", encoding="utf-8")
+            case StepDone() | EvalDone() if self._file is not None:
+                self._file.write(_line(row_of(event)))
+                self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+class SummaryFile:
+    """Writes run_summary.json: when the run starts and, whole, when it ends."""
+
+    name = SUMMARY
+
+    def __init__(self, out_dir: Path) -> None:
+        self._out_dir = out_dir
+        self._started: RunStarted | None = None
+        self._finished: RunFinished | None = None
+        self._checkpoint: CheckpointDone | None = None
+        self._warnings: list[str] = []
+
+    def on_event(self, event: Event) -> None:
+        """Remember what the summary needs."""
+        match event:
+            case RunStarted():
+                self._started = event
+                self._write()
+            case CheckpointDone():
+                self._checkpoint = event
+            case Warned():
+                self._warnings.append(event.text)
+            case RunFinished():
+                self._finished = event
+            case _:
+                pass
+
+    def close(self) -> None:
+        """Write the file. Last, so that warnings of the other sinks are in it."""
+        self._write()
+
+    def _write(self) -> None:
+        if self._started is not None:
+            rows = read_rows(self._out_dir / METRICS)
+            summary = summarise(self._started, rows, self._checkpoint, self._finished, self._warnings)
+            _replace(self._out_dir / SUMMARY, json.dumps(summary, indent=2, allow_nan=False) + "\n")
+
+
+def summarise(
+    started: RunStarted,
+    rows: Sequence[Row],
+    checkpoint: CheckpointDone | None,
+    finished: RunFinished | None,
+    warnings: Sequence[str],
+) -> dict[str, Any]:
+    """What run_summary.json holds.
+
+    Times are in seconds: `train_seconds` is the sum over all steps, those before an interruption included;
+    `total_seconds` is this process's wall-clock time. `mean_abs_logprob_diff` is the mean over the steps and
+    `worst_mean_abs_logprob_diff` the largest of a step. `eval_metric` names what `eval_before` and `eval_after` are.
+    """
+    steps = [row for row in rows if "loss" in row]
+    differences = [row["mean_abs_logprob_diff"] for row in steps if row["mean_abs_logprob_diff"] is not None]
+    metric = next((name for name in ("score", "loss") for row in rows if row.get(f"eval_{name}") is not None), None)
+    evaluations = [row for row in rows if row.get(f"eval_{metric}") is not None]
+    before = next((row for row in evaluations if row["step"] == 0), None)
+    after = next((row for row in reversed(evaluations) if row["step"] > 0), None)
+    uri = finished.adapter_uri if finished is not None else None
+    return {
+        "job": started.job,
+        "state": finished.state if finished is not None else "running",
+        "message": finished.message if finished is not None else "",
+        "base_model": started.base_model,
+        "base_revision": started.base_revision,
+        "algorithm": started.algorithm,
+        "adapter": asdict(started.adapter),
+        "adapter_uri": uri or (checkpoint.uri if checkpoint is not None else None),
+        "step": finished.step if finished is not None else (started.resumed_from_step or 0),
+        "total_steps": started.total_steps,
+        "resumed_from_step": started.resumed_from_step,
+        "eval_metric": metric,
+        "eval_before": before[f"eval_{metric}"] if before else None,
+        "eval_after": after[f"eval_{metric}"] if after else None,
+        "eval_rows": evaluations[-1]["eval_rows"] if evaluations else None,
+        "mean_abs_logprob_diff": sum(differences) / len(differences) if differences else None,
+        "worst_mean_abs_logprob_diff": max(differences, default=None),
+        "train_seconds": sum(step_seconds(row) for row in steps),
+        "total_seconds": finished.total_seconds if finished is not None else None,
+        "warnings": list(warnings),
+        "manifest": started.manifest,
+    }
+
+
+def step_seconds(row: Mapping[str, Any]) -> float:
+    """How long a step took, all phases together."""
+    return float(sum(row["seconds"].values()))
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The lines of a metrics.jsonl; none where there is no file. A line cut short, by a kill or a full disk, is left out."""
+    if not path.exists():
+        return []
+    return list(_parse(path.read_text(encoding="utf-8", errors="replace").splitlines()))
+
+
+def read_summary(out_dir: Path) -> dict[str, Any]:
+    """The run_summary.json in `out_dir`."""
+    summary: dict[str, Any] = json.loads((out_dir / SUMMARY).read_text(encoding="utf-8"))
+    return summary
+
+
+def _parse(lines: Iterable[str]) -> Iterable[Row]:
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and isinstance(row.get("step"), int):
+            yield row
+
+
+def _line(row: Row) -> str:
+    return json.dumps(row, allow_nan=False) + "\n"
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)

@@ -1,0 +1,258 @@
+"""TensorBoard, Weights & Biases and MLflow. Each is imported and opened in its own thread, when the run starts."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lorarl_api.v1alpha1 import MlflowSpec, TrackingSpec, WandbSpec
+
+from ..errors import InputError
+from .events import EvalDone, Event, RunFinished, RunStarted, StepDone, row_of
+from .fanout import CLOSE_SECONDS, Sink
+
+OPEN_SECONDS = 15.0
+"""How long W&B may take to answer at the start of a run."""
+
+RUN_IDS = "run.json"
+"""wandb-run.json and mlflow-run.json lie beside metrics.jsonl, so that a resumed run goes on in the same run there."""
+
+type Secrets = Mapping[str, Mapping[str, str]]
+"""Keys and values of each Secret, by the Secret's name."""
+
+
+def trackers(tracking: TrackingSpec, secrets: Secrets, out_dir: Path) -> list[Sink]:
+    """TensorBoard, and what the manifest's spec.tracking asks for.
+
+    Raises:
+        InputError: a package is not installed, or a Secret lacks its key.
+    """
+    sinks: list[Sink] = [TensorBoardSink(out_dir / "tensorboard")]
+    if tracking.wandb is not None:
+        _need_package("spec.tracking.wandb", "wandb")
+        key = _secret("spec.tracking.wandb.credentialsSecret", tracking.wandb.credentials_secret, secrets, [["WANDB_API_KEY"]])
+        sinks.append(WandbSink(tracking.wandb, key.get("WANDB_API_KEY"), out_dir))
+    if tracking.mlflow is not None:
+        _need_package("spec.tracking.mlflow", "mlflow")
+        ways = [["MLFLOW_TRACKING_TOKEN"], ["MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"]]
+        credentials = _secret("spec.tracking.mlflow.credentialsSecret", tracking.mlflow.credentials_secret, secrets, ways)
+        sinks.append(MlflowSink(tracking.mlflow, credentials, out_dir))
+    return sinks
+
+
+def scalars_of(event: StepDone | EvalDone) -> dict[str, float]:
+    """The event's numbers under the names of metrics.jsonl, phases as seconds/PHASE; what is null there is left out."""
+    row = row_of(event)
+    step_seconds: Mapping[str, float] = row.pop("seconds", {})
+    flat = row | {f"seconds/{phase}": value for phase, value in step_seconds.items()}
+    return {name: float(value) for name, value in flat.items() if value is not None and name not in ("step", "total_steps")}
+
+
+class TensorBoardSink:
+    """Scalars in a TensorBoard event file, written by tensorboard's own writer."""
+
+    name = "TensorBoard"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writer: Any = None
+
+    def on_event(self, event: Event) -> None:
+        """Open the file at the start, add a step's scalars after it."""
+        match event:
+            case RunStarted():
+                self._open(event)
+            case StepDone() | EvalDone():
+                from tensorboard.compat.proto.summary_pb2 import Summary
+
+                values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars_of(event).items()]
+                self._add(event.step, summary=Summary(value=values))
+            case _:
+                pass
+
+    def close(self) -> None:
+        """Write what is left."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _open(self, event: RunStarted) -> None:
+        from tensorboard.compat.proto.event_pb2 import SessionLog
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        if event.resumed_from_step is None:
+            for old in self._folder.glob("events.out.tfevents.*"):
+                old.unlink()
+        self._writer = EventFileWriter(str(self._folder), flush_secs=10)
+        if event.resumed_from_step is not None:
+            # A session start makes TensorBoard forget the steps that are done again.
+            self._add(event.resumed_from_step + 1, session_log=SessionLog(status=SessionLog.START))
+
+    def _add(self, step: int, **content: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event as Record
+
+        self._writer.add_event(Record(wall_time=time.time(), step=step, **content))
+
+
+class WandbSink:
+    """A run at Weights & Biases. The environment variable WANDB_MODE=offline keeps it in the output folder."""
+
+    name = "Weights & Biases (spec.tracking.wandb)"
+
+    def __init__(self, spec: WandbSpec, api_key: str | None, out_dir: Path) -> None:
+        self._spec, self._api_key, self._out_dir = spec, api_key, out_dir
+        self._run: Any = None
+        self._exit_code = 1
+
+    def on_event(self, event: Event) -> None:
+        """Open the run at the start, log a step's scalars after it."""
+        match event:
+            case RunStarted():
+                self._open(event)
+            case StepDone() | EvalDone():
+                self._run.log({"step": event.step, **scalars_of(event)})
+            case RunFinished():
+                self._exit_code = 0 if event.state == "succeeded" else 1
+            case _:
+                pass
+
+    def close(self) -> None:
+        """Send what is left, and wait for it."""
+        if self._run is not None:
+            import wandb
+
+            self._run.finish(exit_code=self._exit_code)
+            wandb.teardown()
+
+    def _open(self, event: RunStarted) -> None:
+        import wandb
+
+        run_id = _known_run(self._out_dir, "wandb", event)
+        self._run = wandb.init(
+            project=self._spec.project,
+            entity=self._spec.entity,
+            name=event.job,
+            id=run_id,
+            resume="allow" if run_id else None,
+            dir=str(self._out_dir),
+            config=_parameters(event),
+            # silent: it prints nothing and, above all, never asks for a key on the terminal.
+            # The time-outs are its own: without them a server that is away holds the process back for minutes, even at its exit.
+            settings=wandb.Settings(
+                api_key=self._api_key,
+                silent=True,
+                console="off",
+                x_disable_meta=True,
+                init_timeout=OPEN_SECONDS,
+                finish_timeout=CLOSE_SECONDS,
+            ),
+        )
+        # A resumed run logs some steps a second time, which W&B's own step count refuses.
+        self._run.define_metric("*", step_metric="step")
+        _remember_run(self._out_dir, "wandb", self._run.id)
+
+
+class MlflowSink:
+    """A run at an MLflow server, or in a folder."""
+
+    name = "MLflow (spec.tracking.mlflow)"
+
+    def __init__(self, spec: MlflowSpec, credentials: Mapping[str, str], out_dir: Path) -> None:
+        self._spec, self._credentials, self._out_dir = spec, credentials, out_dir
+        self._client: Any = None
+        self._run_id = ""
+        self._status = "FAILED"
+
+    def on_event(self, event: Event) -> None:
+        """Open the run at the start, log a step's scalars after it."""
+        match event:
+            case RunStarted():
+                self._open(event)
+            case StepDone() | EvalDone():
+                from mlflow.entities import Metric
+
+                now = time.time_ns() // 1_000_000
+                metrics = [Metric(name, value, now, event.step) for name, value in scalars_of(event).items()]
+                self._client.log_batch(self._run_id, metrics=metrics)
+            case RunFinished():
+                self._status = {"succeeded": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}[event.state]
+            case _:
+                pass
+
+    def close(self) -> None:
+        """Mark the run as ended."""
+        if self._client is not None:
+            self._client.set_terminated(self._run_id, self._status)
+
+    def _open(self, event: RunStarted) -> None:
+        # MLflow reads these from the environment at every request; there is no way to hand them to a client.
+        os.environ.update(self._credentials)
+        if self._spec.tracking_uri.startswith("file:"):
+            os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
+        from mlflow import MlflowClient
+        from mlflow.entities import Param
+
+        self._client = MlflowClient(tracking_uri=self._spec.tracking_uri)
+        experiment = self._client.get_experiment_by_name(self._spec.experiment)
+        experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(self._spec.experiment)
+        known = _known_run(self._out_dir, "mlflow", event)
+        self._run_id = known or self._client.create_run(experiment_id, run_name=event.job).info.run_id
+        if known:
+            self._client.update_run(self._run_id, status="RUNNING")
+        else:
+            self._client.log_batch(self._run_id, params=[Param(name, str(value)) for name, value in _parameters(event).items()])
+        _remember_run(self._out_dir, "mlflow", self._run_id)
+
+
+def _parameters(event: RunStarted) -> dict[str, Any]:
+    adapter = event.adapter
+    return {
+        "job": event.job,
+        "base_model": event.base_model,
+        "algorithm": event.algorithm,
+        "adapter_type": adapter.type,
+        "rank": adapter.rank,
+        "alpha": adapter.alpha,
+        "trainable_parameters": adapter.trainable_parameters,
+        "total_parameters": adapter.total_parameters,
+        "total_steps": event.total_steps,
+        "manifest_sha256": hashlib.sha256(event.manifest.encode()).hexdigest(),
+    }
+
+
+def _known_run(out_dir: Path, tracker: str, event: RunStarted) -> str | None:
+    """Id of the run to go on in; None for a run from the start, or in a fresh folder."""
+    path = out_dir / f"{tracker}-{RUN_IDS}"
+    if event.resumed_from_step is None or not path.exists():
+        return None
+    run_id: str = json.loads(path.read_text())["run_id"]
+    return run_id
+
+
+def _remember_run(out_dir: Path, tracker: str, run_id: str) -> None:
+    (out_dir / f"{tracker}-{RUN_IDS}").write_text(json.dumps({"run_id": run_id}) + "\n")
+
+
+def _need_package(field: str, package: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise InputError(
+            field, f"no package {package} in this installation", f"the package {package}", "Install it: pip install 'lorarl[tracking]'."
+        )
+
+
+def _secret(field: str, name: str | None, secrets: Secrets, ways: list[list[str]]) -> dict[str, str]:
+    """The values of the first set of keys that the Secret has; nothing where the manifest names none."""
+    if name is None:
+        return {}
+    keys = secrets.get(name, {})
+    for way in ways:
+        if all(key in keys for key in way):
+            return {key: keys[key] for key in way}
+    wanted = ", or ".join(" and ".join(way) for way in ways)
+    got = f"the Secret {name} with " + (", ".join(sorted(keys)) if keys else "no keys")
+    raise InputError(field, got, f"a Secret with {wanted}", "Add the key to the Secret, or name another one.")
