@@ -15,6 +15,10 @@ class InputError(LorarlError):
         self.field, self.got, self.expected, self.mend = field, got, expected, mend
         super().__init__(f"{field}: got {got}, expected {expected}. {mend}")
 
+    def __reduce__(self) -> tuple[type[InputError], tuple[str, str, str, str]]:
+        """Travel between processes whole."""
+        return type(self), (self.field, self.got, self.expected, self.mend)
+
 
 class StorageError(LorarlError):
     """Object storage refused, or could not be reached within the time for retries."""
@@ -26,3 +30,11 @@ class FencedError(LorarlError):
 
 class PolicyDriftError(LorarlError):
     """vLLM's and the trainer's log-probabilities of the same tokens differ by more than the tolerance."""
+
+
+class WorkerError(LorarlError):
+    """A worker process failed or ended: out of memory, a device error, a defect."""
+
+
+class StaleAdapterError(LorarlError):
+    """vLLM answered with another adapter version than the newest."""

@@ -1,0 +1,38 @@
+"""Fixtures of the tiers that run engine and trainer in the test's own process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from support import tiny_models
+from support.in_process import Colocated
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Gives the folder of a tiny model by its architecture's name, made once."""
+    root = tmp_path_factory.mktemp("models")
+
+    def folder(architecture: str) -> Path:
+        path = root / architecture
+        return path if path.exists() else tiny_models.save(architecture, path)
+
+    return folder
+
+
+@pytest.fixture
+def colocated(model_folder: Callable[[str], Path], tmp_path: Path) -> Iterator[Callable[..., Colocated]]:
+    """Starts workers in this process: engine and trainer on one tiny model."""
+    started: list[Colocated] = []
+
+    def start(architecture: str = "qwen3-tied", **changes: object) -> Colocated:
+        worker = Colocated(model_folder(architecture), tmp_path, **changes)
+        started.append(worker)
+        return worker
+
+    yield start
+    for worker in started:
+        worker.close()

@@ -1,0 +1,185 @@
+"""A worker in the test's own process, and a worker group of one without Ray: everything else is the product's own."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lorarl_api.load import load_job
+from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_trainer.algorithms import LossChoice
+from lorarl_trainer.batch import Completion, Sample, Samples, UpdateRequest, UpdateResult
+from lorarl_trainer.peft_format import adapter_config, write_adapter
+from lorarl_trainer.worker import Built, Place, Resumed, Worker
+
+STOP = (2,)
+ALONE = Place(rank=0, world_size=1, local_rank=0, master_address=None, master_port=None, threads=2)
+
+
+def tiny_job(model: Path, out: Path, **changes: object) -> LoRARLJob:
+    """A job on a tiny model; `changes` are fields by dotted path with __ for the dots: adapter__rank=4."""
+    manifest = f"""
+apiVersion: lorarl.io/v1alpha1
+kind: LoRARLJob
+metadata: {{name: tiny}}
+spec:
+  model: {{uri: "file://{model}"}}
+  adapter: {{rank: 8, alpha: 16, targetModules: [all-linear]}}
+  reward: {{type: exact}}
+  algorithm: {{type: grpo, groupSize: 4}}
+  data: {{train: {{uri: "file://{out}/train.jsonl"}}, chatTemplate: false}}
+  rollout: {{promptsPerStep: 4, maxPromptTokens: 16, maxResponseTokens: 8}}
+  trainer: {{steps: 4, learningRate: 1.0e-2}}
+  checkpoint: {{uri: "file://{out}/checkpoints", every: 2}}
+"""
+    return load_job(manifest, [f"spec.{path.replace('__', '.')}={value}" for path, value in changes.items()])
+
+
+class Colocated:
+    """A started worker and what tests ask of it."""
+
+    def __init__(self, model: Path, out: Path, **changes: object) -> None:
+        self.model, self.out = model, out
+        self.job = tiny_job(model, out, **changes)
+        self.spec = self.job.spec
+        self.worker = Worker(self.spec, ALONE)
+        self.built: Built = self.worker.start(model, STOP, None)
+
+    @property
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        return self.worker._model.parameters
+
+    def randomise(self, seed: int = 0, scale: float = 0.1) -> None:
+        """Give the adapter values that matter, B included."""
+        adapter = random_adapter(self, seed, scale)
+        self.load(adapter)
+
+    def load(self, adapter: Mapping[str, torch.Tensor]) -> None:
+        from lorarl_trainer.megatron_lora import state
+
+        state.load_adapter(self.worker._layout, self.worker._optimizer, adapter, "test")
+
+    def export(self) -> dict[str, torch.Tensor]:
+        return {name: tensor.clone() for name, tensor in self.worker._model.export().items()}
+
+    def write_peft(self, folder: Path) -> Path:
+        """Write the adapter as a checkpoint has it."""
+        adapter = self.export()
+        spec = self.spec.adapter
+        write_adapter(folder, adapter, adapter_config(adapter, spec.rank, spec.alpha, str(self.model), self.worker._model.linear_names))
+        return folder
+
+    def generate(self, prompts: Sequence[list[int]], seeds: Sequence[int] | None = None) -> list[Completion]:
+        return self.worker.generate(prompts, list(range(len(prompts))) if seeds is None else seeds)[0]
+
+    def greedy(self, prompts: Sequence[list[int]]) -> list[list[int]]:
+        return [c.tokens.tolist() for c in self.worker.generate(prompts, None)[0]]
+
+    def trainer_logprobs(self, samples: Sequence[Sample], temperature: float = 1.0) -> list[np.ndarray]:
+        return self.worker.log_probabilities(samples, temperature)
+
+    def vllm_buffers(self) -> list[torch.Tensor]:
+        """vLLM's stacked adapter tensors of the slot in use, copied."""
+
+        def copies(worker: Any) -> list[torch.Tensor]:
+            modules = worker.model_runner.lora_manager._adapter_manager.modules
+            return [t.clone() for name in sorted(modules) for t in (*modules[name].lora_a_stacked, *modules[name].lora_b_stacked)]
+
+        return list(self.worker._engine.llm.collective_rpc(copies)[0])
+
+    def vllm_base(self) -> dict[str, torch.Tensor]:
+        """vLLM's base parameters, copied."""
+        return dict(
+            self.worker._engine.llm.collective_rpc(
+                lambda w: {n: p.detach().clone() for n, p in w.model_runner.model.named_parameters() if "lora" not in n}
+            )[0]
+        )
+
+    def close(self) -> None:
+        del self.worker
+        gc.collect()
+
+
+class OneWorker:
+    """`WorkerGroup` for a single worker in this process."""
+
+    size = 1
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+
+    async def resume(
+        self, job_name: str, secrets: Mapping[str, Mapping[str, str]], identity: Mapping[str, Any], unpublished: Path
+    ) -> Resumed:
+        resumed = self.worker.open_checkpoints(job_name, secrets, identity, unpublished)
+        if resumed.step:
+            self.worker.restore(self.worker.found_state())
+        return resumed
+
+    async def sync(self) -> tuple[int, float]:
+        return self.worker.sync()
+
+    async def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> tuple[list[Completion], float]:
+        return self.worker.generate(prompts, seeds)
+
+    async def update(self, request: UpdateRequest) -> UpdateResult:
+        return self.worker.update(request)
+
+    async def losses(self, samples: Sequence[Sample]) -> list[float]:
+        return [-float(values.sum()) for values in self.worker.log_probabilities(samples, 1.0)]
+
+    async def publish(self, step: int, position: int) -> None:
+        self.worker.publish(step, position)
+
+    async def uploads(self) -> list[tuple[int, str]]:
+        return self.worker.uploads()
+
+    async def drain_uploads(self) -> list[tuple[int, str]]:
+        return self.worker.drain_uploads(60)
+
+
+def random_adapter(worker: Colocated, seed: int = 0, scale: float = 0.1) -> dict[str, torch.Tensor]:
+    """An adapter of the worker's shapes with normal values; the A's of a fused layer are equal where `lora` shares them."""
+    stream = torch.Generator().manual_seed(seed)
+    adapter = {name: scale * torch.randn(shape, generator=stream) for name, shape in sorted(worker.worker._layout.shapes.items())}
+    if worker.spec.adapter.type == "lora":
+        for target in worker.worker._model.targets:
+            for name in target.hf_names[1:]:
+                adapter[f"{name}.lora_A.weight"] = adapter[f"{target.hf_names[0]}.lora_A.weight"].clone()
+    return adapter
+
+
+def prompts(count: int = 12, seed: int = 0) -> list[list[int]]:
+    """Random prompts of 3 to 15 tokens."""
+    stream = np.random.default_rng(seed)
+    return [stream.integers(4, 60, size=3 + index % 13).tolist() for index in range(count)]
+
+
+def samples_of(prompts: Sequence[list[int]], completions: Sequence[Completion], advantage: float = 1.0) -> list[Sample]:
+    """Samples to train on, with the rollout's log-probabilities."""
+    return [Sample(np.concatenate([p, c.tokens]), len(p), advantage, c.logprobs) for p, c in zip(prompts, completions, strict=True)]
+
+
+def update_request(samples: Sequence[Sample], **changes: object) -> UpdateRequest:
+    """An on-policy update with PPO's clipped loss and the CPU's tolerance."""
+    values: dict[str, object] = {
+        "samples": Samples(samples),
+        "loss": LossChoice("policy_gradient", clip_range=0.2),
+        "total_tokens": sum(sample.response_length for sample in samples),
+        "temperature": 1.0,
+        "learning_rate": 1e-2,
+        "seed": 0,
+        "on_policy": True,
+        "tolerance": 1e-5,
+    }
+    return UpdateRequest(**(values | changes))  # type: ignore[arg-type]
+
+
+def worst(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> float:
+    """The largest absolute difference."""
+    return max(float(np.abs(a - b).max()) for a, b in zip(left, right, strict=True))

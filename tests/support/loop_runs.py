@@ -1,0 +1,110 @@
+"""Runs of the product's own loop on a worker in this process, with a reward that any model can learn."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lorarl_trainer import prepare
+from lorarl_trainer.algorithms import get_algorithm
+from lorarl_trainer.data.encoding import EncodedRow
+from lorarl_trainer.data.order import DataOrder
+from lorarl_trainer.data.rows import Row
+from lorarl_trainer.loop import train
+from lorarl_trainer.progress import Event, Progress, StepDone
+from lorarl_trainer.rewards.scores import Sample, Scores
+from lorarl_trainer.session import Session
+from support.in_process import Colocated, OneWorker
+
+
+class CountsEvenTokens:
+    """The share of even tokens in a completion: dense, deterministic, and no text needed."""
+
+    def warm_up(self) -> None: ...
+
+    async def ready(self) -> None: ...
+
+    async def score(self, samples: Sequence[Sample]) -> Scores:
+        tokens = [[int(token) for token in sample.completion.split()] for sample in samples]
+        return Scores(np.array([np.mean([t % 2 == 0 for t in row]) for row in tokens]), {})
+
+    def close(self) -> None: ...
+
+
+class Collected:
+    """A sink that keeps the events."""
+
+    name = "collected"
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def on_event(self, event: Event) -> None:
+        self.events.append(event)
+
+    def close(self) -> None: ...
+
+
+def rows(count: int = 12, answer: Sequence[int] = ()) -> list[EncodedRow]:
+    stream = np.random.default_rng(7)
+    made = []
+    for number in range(count):
+        prompt = stream.integers(4, 60, size=3 + number % 5).tolist()
+        made.append(EncodedRow(Row(str(prompt), "", {}, number + 1), prompt, list(answer)))
+    return made
+
+
+def spelled(completions: Sequence[Any]) -> list[str]:
+    return [" ".join(str(token) for token in completion) for completion in completions]
+
+
+async def run_in_process(
+    worker: Colocated, *, stop_after: int | None = None, train_rows: Sequence[EncodedRow] | None = None
+) -> list[StepDone]:
+    """Train as `lorarl run` does, from the newest checkpoint if there is one; return the steps."""
+    spec, sink = worker.spec, Collected()
+    workers, stop = OneWorker(worker.worker), asyncio.Event()
+    resumed = await workers.resume(worker.job.name, {}, prepare.identity(spec, "fingerprint"), worker.out / "unpublished")
+    learning = list(train_rows or rows())
+    session = Session(
+        spec=spec,
+        workers=workers,  # type: ignore[arg-type]
+        algorithm=get_algorithm(spec.algorithm),
+        scorer=None if spec.algorithm.type == "sft" else CountsEvenTokens(),
+        train_rows=learning,
+        eval_rows=[],
+        order=DataOrder(len(learning), spec.trainer.seed),
+        decode=spelled,
+        progress=Progress(direct=[sink, _StopAfter(stop_after, stop)], queued=[]),
+        stop=stop,
+        position=resumed.position,
+    )
+    await train(session, resumed.step)
+    await session.drain_uploads()
+    return [event for event in sink.events if isinstance(event, StepDone)]
+
+
+class _StopAfter:
+    """Asks for a stop, as SIGTERM does, while the step after `step` is under way."""
+
+    name = "stop"
+
+    def __init__(self, step: int | None, stop: asyncio.Event) -> None:
+        self.step, self.stop = step, stop
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, StepDone) and event.step == self.step:
+            self.stop.set()
+
+    def close(self) -> None: ...
+
+
+def adapter_digest(out: Path, job: str = "tiny") -> str:
+    """SHA-256 of the newest published adapter's weights."""
+    newest = max((out / "checkpoints" / job).glob("iter_*"))
+    return hashlib.sha256((newest / "lora_adapter" / "adapter_model.safetensors").read_bytes()).hexdigest()

@@ -1,0 +1,13 @@
+"""The trainer tier: Megatron, Megatron-Bridge, vLLM and PEFT on the CPU, all real, in this one process."""
+
+from __future__ import annotations
+
+import os
+
+from lorarl_trainer.platforms.cpu import CpuPlatform
+
+os.environ.update(CpuPlatform().environment(threads=2))  # before torch is imported
+
+import torch  # noqa: F401  # before any tokenizer: the driver's loader leaves torch out of a process that has not imported it
+
+from support.colocated import colocated, model_folder  # noqa: F401  # fixtures

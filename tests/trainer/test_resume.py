@@ -1,0 +1,58 @@
+"""Going on from a checkpoint: the same bytes as if nothing had happened, on any layout."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from support.in_process import Colocated
+from support.loop_runs import adapter_digest, run_in_process
+
+
+def start(colocated, out: Path, **changes: object) -> Colocated:
+    out.mkdir(exist_ok=True)
+    worker: Colocated = colocated(trainer__steps=6, **changes)
+    worker.out = out
+    worker.job.spec.checkpoint.__dict__["uri"] = f"file://{out}/checkpoints"  # frozen: changed in tests alone
+    return worker
+
+
+def whole_run(colocated, out: Path, **changes: object) -> tuple[str, list[float]]:
+    worker = start(colocated, out, **changes)
+    rows = asyncio.run(run_in_process(worker))
+    return adapter_digest(out), [row.reward_mean if row.reward_mean is not None else row.loss for row in rows]
+
+
+@pytest.mark.parametrize("adapter_type", ["canonical_lora", "lora"])
+@pytest.mark.parametrize("stop_after", [1, 2, 5])
+def test_failure_14_an_interrupted_run_ends_in_the_same_bytes(colocated, tmp_path: Path, stop_after: int, adapter_type: str) -> None:
+    changes = {"adapter__type": adapter_type, "adapter__dropout": 0.1}
+    expected, rewards = whole_run(colocated, tmp_path / "whole", **changes)
+    first = asyncio.run(run_in_process(start(colocated, tmp_path / "parts", **changes), stop_after=stop_after))
+    rest = asyncio.run(run_in_process(start(colocated, tmp_path / "parts", **changes)))
+    assert [row.step for row in first + rest] == [1, 2, 3, 4, 5, 6]
+    assert [row.reward_mean for row in first + rest] == rewards
+    assert adapter_digest(tmp_path / "parts") == expected
+
+
+def test_the_same_seed_gives_the_same_bytes_with_either_transport_and_another_seed_others(colocated, tmp_path: Path) -> None:
+    tensor, _ = whole_run(colocated, tmp_path / "tensor")
+    again, _ = whole_run(colocated, tmp_path / "again")
+    disk, _ = whole_run(colocated, tmp_path / "disk", rollout__adapterSync="disk")
+    other, _ = whole_run(colocated, tmp_path / "other", trainer__seed=1)
+    assert tensor == again == disk != other
+
+
+def test_what_may_change_between_starts_does_not_hinder_going_on(colocated, tmp_path: Path) -> None:
+    asyncio.run(run_in_process(start(colocated, tmp_path / "run"), stop_after=2))
+    changed = start(colocated, tmp_path / "run", trainer__learningRate=1e-3, checkpoint__every=3, rollout__promptsPerStep=2)
+    rows = asyncio.run(run_in_process(changed))
+    assert [row.step for row in rows] == [3, 4, 5, 6]
+
+
+def test_training_learns(colocated, tmp_path: Path) -> None:
+    worker = start(colocated, tmp_path / "run", rollout__promptsPerStep=12, algorithm__groupSize=8, trainer__learningRate=2e-2)
+    rows = asyncio.run(run_in_process(worker))
+    assert rows[-1].reward_mean > rows[0].reward_mean + 0.05

@@ -1,0 +1,156 @@
+"""Training itself: what changes, what never does, and what stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from lorarl_trainer.algorithms import LossChoice
+from lorarl_trainer.batch import Sample
+from lorarl_trainer.errors import PolicyDriftError
+from lorarl_trainer.loop import require_agreement
+from support.in_process import Colocated, prompts, samples_of, update_request, worst
+
+
+def rollouts(worker: Colocated) -> list[Sample]:
+    """Samples of the newest adapter, every second one with a negative advantage."""
+    samples = samples_of(prompts(), worker.generate(prompts()))
+    return [Sample(s.tokens, s.prompt_length, (-1.0) ** i, s.rollout_logprobs) for i, s in enumerate(samples)]
+
+
+@pytest.mark.parametrize("adapter_type", ["canonical_lora", "lora"])
+def test_failure_6_only_the_adapter_has_gradients_and_the_base_never_changes(colocated, adapter_type: str) -> None:
+    worker: Colocated = colocated("qwen2", adapter__type=adapter_type)
+    worker.worker.sync()
+    base, served = worker.worker.base_digest(), worker.vllm_base()
+    before = worker.export()
+    for _ in range(5):
+        result = worker.worker.update(update_request(rollouts(worker)))
+        assert not result.drifted
+        worker.worker.sync()
+    frozen = [name for name, p in worker.worker._model.module.named_parameters() if not p.requires_grad]
+    assert all(p.grad is None for name, p in worker.worker._model.module.named_parameters() if name in frozen)
+    assert all(".adapter." in name for name in worker.parameters)
+    assert worker.worker.base_digest() == base
+    assert all(torch.equal(tensor, served[name]) for name, tensor in worker.vllm_base().items())
+    after = worker.export()
+    assert all(not torch.equal(before[name], after[name]) for name in before)
+
+
+def test_failure_7_rollout_and_trainer_agree_at_every_step(colocated) -> None:
+    worker: Colocated = colocated()
+    worker.worker.sync()
+    differences = []
+    for _ in range(12):
+        differences.append(worker.worker.update(update_request(rollouts(worker))).logprob_difference)
+        worker.worker.sync()
+    assert max(differences) < 1e-6
+
+
+@pytest.mark.parametrize("rate", [1e-5, 1e-6])
+def test_failure_8_a_tiny_update_reaches_the_next_rollout(colocated, rate: float) -> None:
+    worker: Colocated = colocated()
+    worker.randomise()
+    worker.worker.sync()
+    samples = rollouts(worker)
+    again = [c.logprobs for c in worker.generate(prompts())]
+    assert worst([s.rollout_logprobs for s in samples], again) == 0.0, "without an update nothing changes"
+    worker.worker.update(update_request(samples, learning_rate=rate))
+    worker.worker.sync()
+    moved = worker.generate(prompts())
+    changed = [not np.array_equal(m.logprobs, s.rollout_logprobs) for m, s in zip(moved, samples, strict=True)]
+    assert all(changed)
+
+
+def test_a_skipped_sync_is_stopped_at_the_next_step_and_the_update_withheld(colocated) -> None:
+    from vllm.lora.request import LoRARequest
+
+    worker: Colocated = colocated()
+    worker.randomise()
+    worker.worker.sync()
+    old = worker.write_peft(worker.out / "old")
+    worker.worker.update(update_request(rollouts(worker)))
+    # A broken sync: vLLM gets the old weights under the new version's name.
+    engine, new_version = worker.worker._engine, LoRARequest("v2", 2, str(old))
+    engine.llm.llm_engine.remove_lora(1)
+    engine.llm.llm_engine.add_lora(new_version)
+    engine.use_adapter(2, new_version)
+    trained = worker.export()
+    result = worker.worker.update(update_request(rollouts(worker)))
+    assert result.drifted and result.logprob_difference > 1e-4
+    assert all(torch.equal(tensor, trained[name]) for name, tensor in worker.export().items()), "the update was withheld"
+    with pytest.raises(PolicyDriftError, match=r"step 7: .*\(spec\.rollout\.logprobTolerance\)"):
+        require_agreement(result, 7, 1e-5)
+
+
+def test_a_difference_that_is_no_number_is_drift(colocated) -> None:
+    worker: Colocated = colocated()
+    worker.worker.sync()
+    samples = [Sample(s.tokens, s.prompt_length, 1.0, np.full_like(s.rollout_logprobs, math.nan)) for s in rollouts(worker)]
+    assert worker.worker.update(update_request(samples)).drifted
+
+
+def test_with_dropout_the_gate_measures_without_it(colocated) -> None:
+    worker: Colocated = colocated(adapter__dropout=0.5)
+    worker.randomise(scale=0.3)
+    worker.worker.sync()
+    samples = rollouts(worker)
+    first, second = (worker.worker.update(update_request(samples, seed=seed, learning_rate=1e-12)) for seed in (0, 1))
+    assert first.logprob_difference < 1e-6 and not first.drifted
+    assert first.loss != second.loss, "dropout was on for the loss"
+
+
+def test_the_loss_is_the_same_in_any_split_into_micro_batches(colocated) -> None:
+    losses, adapters = [], []
+    for budget in (16_384, 40):
+        worker: Colocated = colocated(trainer__tokensPerMicroBatch=budget)
+        worker.randomise()
+        worker.worker.sync()
+        losses.append(worker.worker.update(update_request(rollouts(worker))).loss)
+        adapters.append(worker.export())
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+    assert all(torch.allclose(adapters[0][name], adapters[1][name], atol=1e-5) for name in adapters[0])
+
+
+def test_the_ratio_is_clipped_where_the_policy_has_moved(colocated) -> None:
+    worker: Colocated = colocated()
+    worker.randomise()
+    worker.worker.sync()
+    samples = rollouts(worker)
+    assert worker.worker.update(update_request(samples, learning_rate=0.1)).clipped == 0.0
+    moved = worker.worker.update(update_request(samples, on_policy=False))
+    assert moved.clipped > 0.1 and not moved.drifted
+    now = worker.trainer_logprobs(samples)
+    far_above = [Sample(s.tokens, s.prompt_length, 1.0, logprobs - 1.0) for s, logprobs in zip(samples, now, strict=True)]
+    result = worker.worker.update(update_request(far_above, on_policy=False))
+    assert result.grad_norm == 0.0 and result.clipped == 1.0, "past the clip range a good completion pulls no more"
+
+
+def test_the_kl_penalty_is_to_the_base_without_its_adapter(colocated) -> None:
+    worker: Colocated = colocated()
+    worker.randomise()
+    worker.worker.sync()
+    samples = rollouts(worker)
+    current = worker.trainer_logprobs(samples)
+    with worker.worker._model.base_only():
+        base = worker.trainer_logprobs(samples)
+    ratios = [b - c for b, c in zip(base, current, strict=True)]
+    expected = np.concatenate([np.exp(r) - 1 - r for r in ratios]).mean()
+    result = worker.worker.update(update_request(samples, loss=LossChoice("policy_gradient", 0.2, kl_coefficient=0.5), learning_rate=0.0))
+    assert result.base_kl == pytest.approx(expected, rel=1e-4) and expected > 1e-3
+    without = worker.worker.update(update_request(samples, learning_rate=0.0))
+    assert result.loss == pytest.approx(without.loss + 0.5 * expected, rel=1e-4)
+    assert without.base_kl is None
+
+
+def test_several_updates_a_step_see_equal_shares(colocated) -> None:
+    from support.loop_runs import run_in_process
+
+    worker: Colocated = colocated(algorithm__updatesPerStep=2, trainer__steps=2)
+    rows = asyncio.run(run_in_process(worker))
+    assert worker.worker._optimizer.updates == 4
+    assert [row.step for row in rows] == [1, 2]

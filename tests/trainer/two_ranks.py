@@ -1,0 +1,83 @@
+"""One of two workers in processes of their own, started by test_parallel.py.
+
+python two_ranks.py RANK PORT TENSOR_PARALLEL_SIZE FOLDER: for each adapter type, load the adapter of FOLDER, export it again, generate,
+make an update on the recorded samples, take a checkpoint; and write what came of it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from pathlib import Path
+
+from lorarl_trainer.platforms.cpu import CpuPlatform
+
+os.environ.update(CpuPlatform().environment(threads=1))
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+from lorarl_trainer.algorithms import LossChoice
+from lorarl_trainer.batch import Samples, UpdateRequest, split_evenly
+from lorarl_trainer.megatron_lora import state
+from lorarl_trainer.worker import Place, Worker
+from support.in_process import STOP, prompts, samples_of, tiny_job
+
+ADAPTER_TYPES = ("canonical_lora", "lora")
+
+
+def main() -> None:
+    rank, port, tensor_parallel, folder = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+    for adapter_type in ADAPTER_TYPES:
+        spec = tiny_job(folder / "model", folder, adapter__type=adapter_type, trainer__tensorParallelSize=tensor_parallel).spec
+        worker = Worker(spec, Place(rank, 2, rank, "127.0.0.1", port, 1))
+        worker.start(folder / "model", STOP, None)
+        fresh = {name: tensor.clone() for name, tensor in worker._model.export().items()}
+        state.load_adapter(worker._layout, worker._optimizer, load_file(folder / f"{adapter_type}.safetensors"), "test")
+        exported = {name: tensor.clone() for name, tensor in worker._model.export().items()}
+
+        # Every engine has the adapter: each answers like the trainer.
+        worker.sync()
+        completions, _ = worker.generate(prompts(), list(range(len(prompts()))))
+        samples = samples_of(prompts(), completions)
+        agreement = max(
+            float(np.abs(a - c.logprobs).max()) for a, c in zip(worker.log_probabilities(samples, 1.0), completions, strict=True)
+        )
+
+        # The recorded batch, dealt out as the driver does it.
+        recorded = pickle.loads((folder / "samples.pickle").read_bytes())
+        shares = split_evenly([len(s.tokens) for s in recorded], 2 // tensor_parallel)
+        request = UpdateRequest(
+            samples=Samples(recorded[i] for i in shares[rank // tensor_parallel]),
+            loss=LossChoice("policy_gradient", 0.2),
+            total_tokens=sum(s.response_length for s in recorded),
+            temperature=1.0,
+            learning_rate=1e-2,
+            seed=0,
+            on_policy=False,
+            tolerance=1.0,
+        )
+        results = [worker.update(request) for _ in range(2)]
+        updated = worker._model.export()
+        tensors = state.save_state(worker._layout, worker._optimizer)
+
+        # Going on from a single worker's checkpoint.
+        state.load_state(worker._layout, worker._optimizer, (folder / f"{adapter_type}.state").read_bytes(), updates=1)
+        resumed = worker.update(request)
+        if rank == 0:
+            for name, adapter in (("fresh", fresh), ("exported", exported), ("updated", updated)):
+                save_file({n: t.detach().clone() for n, t in adapter.items()}, folder / f"{adapter_type}-{name}.safetensors")
+            (folder / f"{adapter_type}-state.safetensors").write_bytes(tensors)
+        report = {
+            "losses": [r.loss for r in results],
+            "norms": [r.grad_norm for r in results],
+            "resumed": resumed.loss,
+            "agreement": agreement,
+        }
+        torch.save(report | {"completions": [c.tokens.tolist() for c in completions]}, folder / f"{adapter_type}-{rank}.pt")
+
+
+if __name__ == "__main__":
+    main()

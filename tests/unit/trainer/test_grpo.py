@@ -1,0 +1,41 @@
+"""GRPO's advantages: within the group, and blind to what could not be scored."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lorarl_api.v1alpha1 import AlgorithmSpec
+from lorarl_trainer.algorithms import get_algorithm
+from lorarl_trainer.algorithms.grpo import Grpo
+
+NAN = float("nan")
+
+
+def advantages(rewards: list[list[float]]) -> np.ndarray:
+    return Grpo(AlgorithmSpec(group_size=len(rewards[0]))).advantages(np.array(rewards, dtype=np.float32))
+
+
+def test_advantages_have_mean_0_and_deviation_1_in_each_group() -> None:
+    result = advantages([[0, 1, 1, 0], [1, 2, 3, 4]])
+    np.testing.assert_allclose(result.mean(axis=1), 0, atol=1e-6)
+    np.testing.assert_allclose(result.std(axis=1, ddof=1), 1, atol=1e-5)
+
+
+def test_a_group_of_equals_teaches_nothing() -> None:
+    np.testing.assert_array_equal(advantages([[1, 1, 1], [0, 0, 0]]), 0)
+
+
+def test_a_completion_without_a_score_changes_nothing_for_the_others() -> None:
+    with_gap, without = advantages([[0, NAN, 1, 1]]), advantages([[0, 1, 1]])
+    np.testing.assert_allclose(with_gap[0, [0, 2, 3]], without[0], rtol=1e-6)
+    assert with_gap[0, 1] == 0
+
+
+@pytest.mark.parametrize("rewards", [[NAN, NAN, NAN], [1.0, NAN, NAN]])
+def test_a_group_with_fewer_than_two_scores_teaches_nothing(rewards: list[float]) -> None:
+    np.testing.assert_array_equal(advantages([rewards]), 0)
+
+
+def test_sft_has_no_algorithm() -> None:
+    assert get_algorithm(AlgorithmSpec(type="sft")) is None

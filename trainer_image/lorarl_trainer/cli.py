@@ -1,0 +1,43 @@
+"""The command `lorarl`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="lorarl")
+def main() -> None:
+    """LoRA reinforcement learning: one manifest in, a PEFT adapter out."""
+
+
+@main.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+def validate(files: tuple[Path, ...]) -> None:
+    """Check manifests; print each fault as `path: got, expected, mend`; exit 1 if there is one."""
+    from lorarl_api.validate import validate_files
+
+    sys.exit(validate_files(files))
+
+
+@main.command()
+@click.argument("manifest", type=click.Path(path_type=Path))
+@click.option("--out", "out_dir", type=click.Path(path_type=Path), help="Folder for metrics, report and logs.  [default: out/NAME]")
+@click.option(
+    "--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a field: --set spec.trainer.steps=5. May be repeated."
+)
+def run(manifest: Path, out_dir: Path | None, overrides: tuple[str, ...]) -> None:
+    """Train the job of a manifest on this machine, without a cluster.
+
+    Interrupt it (Ctrl-C, SIGTERM) and it publishes a checkpoint and exits with 75; the same command goes on from there.
+    """
+    from lorarl_trainer.run import run_manifest
+
+    sys.exit(run_manifest(manifest, out_dir, list(overrides)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""`spec.adapter.initFrom`: the PEFT adapter that training starts from, fetched and checked before anything heavy is loaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.storage import open_store
+
+FIELD = "spec.adapter.initFrom"
+CONFIG_FILE, WEIGHTS_FILE, METADATA_FILE = "adapter_config.json", "adapter_model.safetensors", "lorarl_metadata.json"
+_MEND = "Give the folder that PEFT's save_pretrained, or lorarl, wrote."
+
+
+def fetch_first_adapter(spec: LoRARLJobSpec, secret: Mapping[str, str], base_fingerprint: str, folder: Path) -> Path | None:
+    """Copy the adapter into `folder` and check that it is one that the job can train; None where the job starts with a new one.
+
+    Args:
+        spec: the job.
+        secret: keys and values of `spec.checkpoint.credentialsSecret`: adapters lie where checkpoints do.
+        base_fingerprint: of the job's base model.
+        folder: an empty one.
+
+    Raises:
+        InputError: there is no adapter, or it has another rank, scaling, kind or base model than the job.
+        StorageError: the store could not be reached.
+    """
+    uri = spec.adapter.init_from
+    if uri is None:
+        return None
+    store = open_store(uri, secret, field=FIELD)
+    there = {name for name in (CONFIG_FILE, WEIGHTS_FILE, METADATA_FILE) if store.find(name) is not None}
+    for name in (CONFIG_FILE, WEIGHTS_FILE):
+        if name not in there:
+            raise InputError(FIELD, f"{uri}, where there is no {name}", "the folder of a PEFT LoRA adapter", _MEND)
+    for name in there:
+        store.download_file(name, folder / name)
+    config = _read_json(folder / CONFIG_FILE, uri)
+    _check_kind(config, uri)
+    _check_fit(config, spec)
+    if METADATA_FILE in there:
+        _check_base(_read_json(folder / METADATA_FILE, uri), base_fingerprint, spec)
+    return folder
+
+
+def _check_kind(config: Mapping[str, Any], uri: str) -> None:
+    """Plain LoRA is what Megatron trains and vLLM serves."""
+    if config.get("peft_type") != "LORA":
+        raise InputError(FIELD, f"{uri} with peft_type {config.get('peft_type')!r}", "LORA", _MEND)
+    for feature in (
+        "use_dora",
+        "use_rslora",
+        "modules_to_save",
+        "rank_pattern",
+        "alpha_pattern",
+        "layers_to_transform",
+        "trainable_token_indices",
+    ):
+        if config.get(feature):
+            raise InputError(
+                FIELD, f"an adapter with {feature}: {config[feature]}", "plain LoRA", "Train one without it, or leave initFrom out."
+            )
+    if (bias := config.get("bias", "none")) != "none":
+        raise InputError(FIELD, f"an adapter with bias: {bias}", "bias: none", "Train one without it, or leave initFrom out.")
+
+
+def _check_fit(config: Mapping[str, Any], spec: LoRARLJobSpec) -> None:
+    for key, field, wanted in (("r", "rank", spec.adapter.rank), ("lora_alpha", "alpha", spec.adapter.alpha)):
+        if config.get(key) != wanted:
+            mend = f"Set spec.adapter.{field}: {config.get(key)}."
+            raise InputError(FIELD, f"an adapter with {key} {config.get(key)}", f"spec.adapter.{field}, {wanted}", mend)
+    trained_on, base = str(config.get("base_model_name_or_path") or ""), spec.model.uri.removeprefix("hf://")
+    both_on_the_hub = spec.model.uri.startswith("hf://") and trained_on.count("/") == 1 and not Path(trained_on).exists()
+    if both_on_the_hub and trained_on.lower() != base.lower():
+        raise InputError(FIELD, f"an adapter of {trained_on}", f"one of spec.model.uri, {base}", f"Set spec.model.uri: hf://{trained_on}.")
+
+
+def _check_base(metadata: Mapping[str, Any], base_fingerprint: str, spec: LoRARLJobSpec) -> None:
+    if metadata.get("baseModelFingerprint", base_fingerprint) != base_fingerprint:
+        raise InputError(
+            FIELD,
+            f"an adapter of another base model ({metadata.get('baseModel')})",
+            f"one of spec.model.uri, {spec.model.uri}, as it is now",
+            "Use the base model that the adapter was trained on.",
+        )
+
+
+def _read_json(file: Path, uri: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(FIELD, f"{uri}, whose {file.name} cannot be read ({error})", "a PEFT LoRA adapter", _MEND) from error

@@ -1,0 +1,173 @@
+"""The loop, top to bottom: prompts -> rollouts -> rewards -> advantages -> update -> adapter sync -> checkpoint -> progress.
+
+Shape suffixes: P prompts of a step, G completions a prompt, S = P * G samples, T tokens of a sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from lorarl_trainer.algorithms import Algorithm
+from lorarl_trainer.batch import Completion, Floats, Sample, Samples, UpdateRequest, UpdateResult
+from lorarl_trainer.data.encoding import EncodedRow
+from lorarl_trainer.errors import PolicyDriftError, StaleAdapterError
+from lorarl_trainer.imitation import imitate, imitation_loss
+from lorarl_trainer.progress import EvalDone, StepDone
+from lorarl_trainer.rewards.scores import Sample as ToScore
+from lorarl_trainer.rewards.scores import Scorer
+from lorarl_trainer.schedule import is_due, learning_rate, seed_of
+from lorarl_trainer.session import Session, StepClock
+
+
+async def train(session: Session, done: int) -> int:
+    """Train from the step after `done` to the manifest's last, or until a stop is asked for; return the last step made.
+
+    Raises:
+        LorarlError: what a user can act on; the newest published checkpoint is whole.
+    """
+    spec, checkpoint = session.spec, session.spec.checkpoint
+    session.adapter_version, _ = await session.workers.sync()
+    if done == 0 and (first := await evaluate(session, 0)):
+        session.progress.emit(first)
+    step = done
+    while step < spec.trainer.steps and not session.stop.is_set():
+        step += 1
+        clock = StepClock()
+        event = await (reinforce(session, session.algorithm, step, clock) if session.algorithm else imitate(session, step, clock))
+        if spec.data.eval and is_due(step, spec.data.eval.every, spec.trainer.steps):
+            with clock.phase("evaluate"):
+                event = replace(event, evaluation=await evaluate(session, step))
+        if is_due(step, checkpoint.every, spec.trainer.steps) or session.stop.is_set():
+            with clock.phase("checkpoint"):
+                await session.publish(step)
+        await session.look_at_uploads()
+        seconds = clock.seconds()
+        session.progress.emit(replace(event, seconds=seconds, tokens_per_second=event.tokens / sum(seconds.values())))
+    if step > done and session.published_step != step:
+        await session.publish(step)
+    return step
+
+
+async def reinforce(session: Session, algorithm: Algorithm, step: int, clock: StepClock) -> StepDone:
+    """Make one step of reinforcement learning."""
+    spec, workers = session.spec, session.workers
+
+    # Prompts: the next ones of an order that the seed alone decides.
+    rows_P = session.next_rows(spec.rollout.prompts_per_step)
+    rows_S = [row for row in rows_P for _ in range(algorithm.group_size)]
+
+    # Rollouts: G completions a prompt, by the newest adapter and no other. A seed a sample: the same on any number of engines.
+    seeds_S = [seed_of(spec.trainer.seed, "sample", step, index) for index in range(len(rows_S))]
+    completions_S, seconds = await workers.generate([row.prompt_ids for row in rows_S], seeds_S)
+    clock.add("generate", seconds)
+    require_version(completions_S, session.adapter_version)
+
+    # Rewards: NaN where a completion could not be scored; it then takes no part.
+    with clock.phase("reward"):
+        rewards_S, failures = await score(session, session.scorer, rows_S, completions_S)
+
+    # Advantages: the algorithm's only word.
+    advantages_S = algorithm.advantages(rewards_S.reshape(-1, algorithm.group_size)).reshape(-1)
+    samples_S = [
+        Sample(np.concatenate([np.asarray(row.prompt_ids), completion.tokens]), len(row.prompt_ids), float(advantage), completion.logprobs)
+        for row, completion, advantage in zip(rows_S, completions_S, advantages_S, strict=True)
+    ]
+    scored = [not np.isnan(reward) for reward in rewards_S]
+
+    # Updates: one, or several on equal shares of the prompts; only the first sees the very policy that generated.
+    results = []
+    share = len(samples_S) // algorithm.updates_per_step
+    for number in range(algorithm.updates_per_step):
+        part = slice(number * share, (number + 1) * share)
+        samples = Samples(sample for sample, keep in zip(samples_S[part], scored[part], strict=True) if keep)
+        request = UpdateRequest(
+            samples=samples,
+            loss=algorithm.loss,
+            total_tokens=max(1, sum(sample.response_length for sample in samples)),
+            temperature=spec.rollout.temperature,
+            learning_rate=learning_rate(spec.trainer, step),
+            seed=seed_of(spec.trainer.seed, "dropout", step, number),
+            on_policy=number == 0,
+            tolerance=spec.logprob_tolerance,
+        )
+        result = await workers.update(request)
+        for phase, seconds in result.seconds.items():
+            clock.add(phase, seconds)
+        require_agreement(result, step, request.tolerance)
+        results.append(result)
+
+    # Adapter sync: from here on vLLM generates with the new version.
+    session.adapter_version, seconds = await workers.sync()
+    clock.add("sync", seconds)
+
+    lengths_S = [len(completion.tokens) for completion in completions_S]
+    return StepDone(
+        step=step,
+        total_steps=spec.trainer.steps,
+        adapter_version=session.adapter_version,
+        loss=float(np.mean([result.loss for result in results])),
+        grad_norm=float(np.mean([result.grad_norm for result in results])),
+        learning_rate=learning_rate(spec.trainer, step),
+        reward_mean=float(np.nanmean(rewards_S)),
+        reward_std=float(np.nanstd(rewards_S)),
+        reward_failures=failures,
+        kl=results[0].base_kl,
+        mean_abs_logprob_diff=results[0].logprob_difference,
+        rollout_kl=results[0].rollout_kl,
+        entropy=results[0].entropy,
+        clipped_share=float(np.mean([result.clipped for result in results])),
+        response_tokens_mean=float(np.mean(lengths_S)),
+        truncated_share=float(np.mean([not completion.finished for completion in completions_S])),
+        tokens=sum(len(sample.tokens) for sample in samples_S),
+        tokens_per_second=0.0,  # `train` knows, once the step is over
+        seconds={},
+    )
+
+
+async def evaluate(session: Session, step: int) -> EvalDone | None:
+    """Evaluate the held-out rows: the mean reward of greedy completions, or the loss a token for sft. None without held-out rows."""
+    if not session.eval_rows:
+        return None
+    clock = StepClock()
+    rows = session.eval_rows
+    if session.scorer is None:
+        return EvalDone(step=step, rows=len(rows), loss=await imitation_loss(session.workers, rows), seconds=clock.elapsed())
+    completions, _ = await session.workers.generate([row.prompt_ids for row in rows], seeds=None)
+    require_version(completions, session.adapter_version)
+    rewards, _ = await score(session, session.scorer, rows, completions)
+    return EvalDone(step=step, rows=len(rows), score=float(np.nanmean(rewards)), seconds=clock.elapsed())
+
+
+async def score(
+    session: Session, scorer: Scorer | None, rows: Sequence[EncodedRow], completions: Sequence[Completion]
+) -> tuple[Floats, int]:
+    """Return the completions' rewards, NaN for those that could not be scored, and how many those are."""
+    assert scorer is not None, "a reinforcement learning job has a reward: the contract sees to it"
+    texts = session.decode([completion.tokens for completion in completions])
+    scores = await scorer.score([ToScore(row.row.prompt, text, row.row.answer, row.row.raw) for row, text in zip(rows, texts, strict=True)])
+    for cause, failure in scores.failures.items():
+        session.warn_once(cause, f"{failure.count} completions could not be scored and are left out ({cause}): {failure.first_message}")
+    return scores.rewards.astype(np.float32), sum(failure.count for failure in scores.failures.values())
+
+
+def require_version(completions: Sequence[Completion], version: int) -> None:
+    """Refuse rollouts of another adapter than the newest: never stale, never silent."""
+    found = {completion.adapter_version for completion in completions}
+    if found != {version}:
+        raise StaleAdapterError(
+            f"rollouts were generated by adapter versions {sorted(found)}, expected {version} alone; please report this"
+        )
+
+
+def require_agreement(result: UpdateResult, step: int, tolerance: float) -> None:
+    """Stop where vLLM and the trainer disagree about the rollouts; the update was withheld."""
+    if result.drifted:
+        raise PolicyDriftError(
+            f"step {step}: vLLM's and the trainer's log-probabilities of the same tokens differ by {result.logprob_difference:.2e} nats on "
+            f"average (largest {result.largest_difference:.2e}), expected at most {tolerance:.0e} (spec.rollout.logprobTolerance). "
+            "The update was withheld, so the last checkpoint is good. Either vLLM did not have the trainer's adapter, or their precisions "
+            "differ: compare spec.rollout.adapterSync tensor with disk; raise the tolerance only if both differ alike."
+        )

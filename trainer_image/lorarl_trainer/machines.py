@@ -1,0 +1,107 @@
+"""Ray and the workers of a run: the cluster that RAY_ADDRESS names, or a Ray of our own that ends with us."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import logging
+import os
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.errors import InputError, LorarlError, WorkerError
+from lorarl_trainer.worker_group import WorkerGroup
+
+_OBJECT_STORE_BYTES = 256 << 20
+
+
+class Machines:
+    """Starts Ray and the workers in the background, so that these import their engines while the caller reads data and tokenizer."""
+
+    def __init__(self, spec: LoRARLJobSpec, log_dir: Path) -> None:
+        """Nothing is started before `async with`."""
+        self._spec, self._log_dir = spec, log_dir
+        self._abandoned = threading.Event()
+
+    async def __aenter__(self) -> Self:
+        """Begin."""
+        self._starting = asyncio.create_task(asyncio.to_thread(self._start))
+        return self
+
+    async def workers(self) -> WorkerGroup:
+        """Return the workers, once their processes are there.
+
+        Raises:
+            InputError: the job asks for more GPUs than this machine has.
+            WorkerError: Ray does not start.
+        """
+        workers = await asyncio.shield(self._starting)
+        assert workers is not None, "asked for within the block"
+        return workers
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """End the workers and Ray; wait for what is being started, and start no more."""
+        self._abandoned.set()
+        with contextlib.suppress(LorarlError):  # `workers` has raised it, or another error came first
+            if (workers := await self._starting) is not None:
+                workers.kill()
+        await asyncio.to_thread(_stop_ray)
+
+    def _start(self) -> WorkerGroup | None:
+        _start_ray(self._spec)
+        return None if self._abandoned.is_set() else WorkerGroup(self._spec, self._log_dir)
+
+
+def _start_ray(spec: LoRARLJobSpec) -> None:
+    """Connect to Ray.
+
+    Raises:
+        InputError: the job asks for more GPUs than this machine has.
+        WorkerError: Ray does not start.
+    """
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # a worker without a GPU keeps the environment that it is given
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a training tells nobody that it runs
+    import ray
+
+    if "RAY_ADDRESS" in os.environ:
+        ray.init(log_to_driver=True)
+        return
+    if spec.on_gpu and importlib.util.find_spec("transformer_engine") is None:
+        mend = "Install them with `make setup GPU=1`, or use --set spec.cluster.gpusPerNode=0."
+        raise InputError(
+            "spec.cluster.gpusPerNode", str(spec.cluster.gpus_per_node), "0 in this environment, which has no GPU packages", mend
+        )
+    # Ray warns of a thread that cannot take SIGTERM (we do) and of its own defaults: nothing that a user can mend.
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    try:
+        ray.init(
+            address="local",
+            num_cpus=max(os.cpu_count() or 1, spec.world_size),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            object_store_memory=_OBJECT_STORE_BYTES,
+            configure_logging=False,
+        )
+    except Exception as error:  # what Ray raises where its processes do not come up is a plain Exception
+        raise WorkerError(
+            f"Ray could not be started on this machine: {error} Start the same command again when the machine is less busy. "
+            "Ray's logs are in /tmp/ray/session_latest/logs."
+        ) from error
+    # Ray prints on standard output that a worker died. WorkerGroup tells it, with the end of the worker's log.
+    ray._private.worker.print_to_stdstream = lambda *_, **__: None
+    there = int(ray.cluster_resources().get("GPU", 0))
+    if there < spec.cluster.gpus_per_node:
+        mend = "Use --set spec.cluster.gpusPerNode=0 for a CPU job." if there == 0 else f"Use --set spec.cluster.gpusPerNode={there}."
+        raise InputError("spec.cluster.gpusPerNode", str(spec.cluster.gpus_per_node), f"at most {there}, which this machine has", mend)
+
+
+def _stop_ray() -> None:
+    """End our Ray processes, or the connection to a cluster's."""
+    import ray
+
+    ray.shutdown()

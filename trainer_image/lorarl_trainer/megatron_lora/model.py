@@ -1,0 +1,206 @@
+"""The Megatron model: loaded from a Hugging Face folder by Megatron-Bridge, frozen, with LoRA adapters attached."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from lorarl_api.v1alpha1 import AdapterSpec
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.megatron_lora.targets import Linear, Target, resolve_targets
+from lorarl_trainer.platforms import Platform
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class ParameterCounts:
+    """Parameters over all tensor-parallel ranks."""
+
+    trainable: int
+    total: int
+
+
+class LoraModel:
+    """One rank's share of the base model with its adapters.
+
+    Attributes:
+        module: the Megatron GPT model of this rank.
+        targets: the adapters, in the model's order.
+        linear_names: Hugging Face names of all linear layers of the decoder.
+        parameters: the trainable parameters of this rank by Megatron name. Nothing else has a gradient.
+    """
+
+    def __init__(self, platform: Platform, model_path: Path, adapter: AdapterSpec, precision: str, tensor_parallel_size: int) -> None:
+        """Load the model. Collective over all workers; `platform.prepare_megatron()` and torch.distributed come first.
+
+        Raises:
+            InputError: Megatron-Bridge does not know the model's architecture, or `adapter.targetModules` does not fit it.
+        """
+        from megatron.bridge import AutoBridge
+        from megatron.core import parallel_state
+
+        self._platform = platform
+        dtype = DTYPES[precision]
+        try:
+            self._bridge = AutoBridge.from_hf_pretrained(str(model_path), dtype=dtype)
+        except ValueError as error:
+            raise InputError(
+                "spec.model.uri", str(model_path), "an architecture that Megatron-Bridge supports", f"It says: {_first_line(error)}"
+            ) from error
+        provider = self._bridge.to_megatron_provider(load_weights=True)
+        platform.configure_provider(provider)
+        provider.tensor_model_parallel_size = tensor_parallel_size
+        provider.params_dtype = provider.pipeline_dtype = provider.autocast_dtype = dtype
+        provider.bf16, provider.fp16 = precision == "bf16", False
+        provider.finalize()
+        if not parallel_state.is_initialized():
+            # Megatron's own random state plays no part: adapters are initialised in Hugging Face names, dropout is seeded a step.
+            provider.initialize_model_parallel(seed=0)
+        self._lora: Any = None
+
+        def attach(chunks: list[Any]) -> list[Any]:
+            linears = _linears(chunks, self._bridge)
+            self.linear_names = [name for linear in linears for name in linear.hf.values()]
+            self.targets = resolve_targets(linears, adapter.type, adapter.target_modules, adapter.exclude_modules)
+            self._lora = _make_lora(adapter, self.targets)
+            return list(self._lora(chunks, training=True))
+
+        provider.register_pre_wrap_hook(attach)
+        self._chunks: list[Any] = provider.provide_distributed_model(
+            wrap_with_ddp=False, use_cpu_initialization=provider.use_cpu_initialization, init_model_with_meta_device=False
+        )
+        self.module = self._chunks[0]
+        self.parameters: dict[str, torch.nn.Parameter] = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
+        self._tensor_parallel_group = parallel_state.get_tensor_model_parallel_group()
+        self.data_parallel_group = parallel_state.get_data_parallel_group()
+        self.data_parallel_rank: int = parallel_state.get_data_parallel_rank()
+        self.data_parallel_size: int = parallel_state.get_data_parallel_world_size()
+
+    def log_probabilities(self, tokens_B_S: torch.Tensor, temperature: float) -> torch.Tensor:
+        """Return log p(token t+1 | tokens up to t) at the given temperature, shape [B, S-1], float32, for right-padded rows."""
+        from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
+
+        batch, length = tokens_B_S.shape
+        positions_B_S = torch.arange(length, device=tokens_B_S.device).expand(batch, length)
+        logits_B_S_V = self.module(tokens_B_S, positions_B_S, self._platform.attention_mask(length))
+        # Float first: softmax over a large vocabulary in bf16 loses what the comparison with vLLM measures.
+        scaled_B_S_V = logits_B_S_V[:, :-1].float() / temperature
+        loss_B_S: torch.Tensor = vocab_parallel_cross_entropy(scaled_B_S_V, tokens_B_S[:, 1:].contiguous())
+        return -loss_B_S
+
+    @contextmanager
+    def base_only(self) -> Iterator[None]:
+        """Switch the adapters off: the model is the frozen base, the reference policy of a KL penalty."""
+        with self._lora.disable_adapter(self._chunks):
+            yield
+
+    def export(self) -> dict[str, torch.Tensor]:
+        """Return the adapter in Hugging Face names, whole on every rank (collective). The tensors may be the parameters' own storage."""
+        exported = self._bridge.export_adapter_weights(self._chunks, cpu=False, show_progress=False)
+        return {item.param_name: item.weight.detach() for item in exported}
+
+    @contextmanager
+    def holding(self, values: list[torch.Tensor]) -> Iterator[None]:
+        """Let the trainable parameters be `values` for a while, so that `export` sends something else of the same shapes."""
+        kept = [parameter.data for parameter in self.parameters.values()]
+        for parameter, value in zip(self.parameters.values(), values, strict=True):
+            parameter.data = value
+        try:
+            yield
+        finally:
+            for parameter, data in zip(self.parameters.values(), kept, strict=True):
+                parameter.data = data
+
+    def base_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the frozen parameters of this rank."""
+        yield from ((name, p.detach()) for name, p in self.module.named_parameters() if not p.requires_grad)
+
+    def gradient_norm(self) -> float:
+        """Return the norm of the gradient over all ranks of the model; every adapter tensor is split over the tensor-parallel ranks."""
+        squares = torch.stack([p.grad.float().pow(2).sum() for p in self.parameters.values() if p.grad is not None]).sum()
+        dist.all_reduce(squares, group=self._tensor_parallel_group)
+        return math.sqrt(squares.item())
+
+    def counts(self) -> ParameterCounts:
+        """Count parameters over the tensor-parallel ranks (collective). Small replicated tensors, norms, count once a rank."""
+        local = torch.tensor([sum(p.numel() for p in self.parameters.values()), sum(p.numel() for p in self.module.parameters())])
+        local = local.to(next(self.module.parameters()).device)
+        dist.all_reduce(local, group=self._tensor_parallel_group)
+        trainable, total = (int(n) for n in local.tolist())
+        return ParameterCounts(trainable, total)
+
+
+class _NoAdapter(torch.nn.Module):
+    """Stands where a part of a fused layer has no adapter; Megatron-Bridge's CanonicalLoRA leaves None there and then calls it."""
+
+    def __init__(self, features: int, tensor_parallel_size: int) -> None:
+        super().__init__()
+        self._features, self._tensor_parallel_size = features, tensor_parallel_size
+
+    def forward(self, hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        """Return zeros in the shape of an adapter's output; with sequence parallelism adapters see the gathered sequence."""
+        return hidden.new_zeros(hidden.shape[0] * self._tensor_parallel_size, *hidden.shape[1:-1], self._features)
+
+
+def _make_lora(adapter: AdapterSpec, targets: list[Target]) -> Any:
+    from megatron.bridge.peft.canonical_lora import CanonicalLoRA
+    from megatron.bridge.peft.lora import LoRA
+
+    names = [target.name for target in targets]
+    common = {"target_modules": names, "dim": adapter.rank, "alpha": adapter.alpha, "dropout": adapter.dropout}
+    if adapter.type == "lora":
+        return LoRA(**common)
+
+    class PartialCanonicalLoRA(CanonicalLoRA):
+        """CanonicalLoRA that may leave out parts of a fused layer (q_proj and v_proj alone, PEFT's own default)."""
+
+        def transform(self, m: Any, name: str | None = None, prefix: str | None = None) -> Any:
+            transformed = super().transform(m, name, prefix)
+            if transformed is not m and isinstance(getattr(transformed, "adapter", None), torch.nn.ModuleDict):
+                _fill_missing_parts(transformed)
+            return transformed
+
+    return PartialCanonicalLoRA(**common)
+
+
+def _fill_missing_parts(wrapper: Any) -> None:
+    config = wrapper.to_wrap.config
+    head = config.kv_channels
+    features = {
+        "adapter_q": head * config.num_attention_heads,
+        "adapter_k": head * config.num_query_groups,
+        "adapter_v": head * config.num_query_groups,
+        "adapter_gate": config.ffn_hidden_size,
+        "adapter_up": config.ffn_hidden_size,
+    }
+    shards = config.tensor_model_parallel_size
+    for part, adapter in wrapper.adapter.items():
+        if adapter is None:
+            wrapper.adapter[part] = _NoAdapter(features[part] // shards, shards if config.sequence_parallel else 1)
+
+
+def _linears(chunks: list[Any], bridge: Any) -> list[Linear]:
+    """Find the linear layers of the decoder, and what Hugging Face calls them; the output layer and MoE routers are none of them."""
+    registry = bridge._model_bridge.mapping_registry()
+    found = []
+    for name, module in chunks[0].named_modules():
+        if not name.startswith("decoder.layers.") or name.endswith(".router") or getattr(module, "weight", None) is None:
+            continue
+        mapping = registry.megatron_to_hf_lookup(f"{name}.weight") if module.weight.dim() == 2 else None
+        if mapping is None:
+            continue
+        parts = mapping.hf_param if isinstance(mapping.hf_param, dict) else {"": mapping.hf_param}
+        found.append(Linear(name, {part: hf_name.removesuffix(".weight") for part, hf_name in parts.items()}))
+    return found
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0]

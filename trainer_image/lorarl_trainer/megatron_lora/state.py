@@ -1,0 +1,86 @@
+"""The training state in Hugging Face names: adapter, fp32 masters and AdamW's moments. It fits any tensor- or data-parallel layout.
+
+Random states are not part of it: dropout and sampling are seeded by the step, so that a run goes on as if it had never stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+
+import torch
+from safetensors.torch import load, save
+
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.megatron_lora.layout import AdapterLayout, ConflictError
+from lorarl_trainer.megatron_lora.model import LoraModel
+from lorarl_trainer.megatron_lora.optimizer import MOMENTS, AdapterOptimizer
+
+_MASTER = "master"
+
+
+def new_adapter(model: LoraModel, layout: AdapterLayout, seed: int) -> dict[str, torch.Tensor]:
+    """Return a fresh adapter as PEFT makes one: A uniform in +-1/sqrt(inputs) (Kaiming with a = sqrt(5)), B zero.
+
+    Each tensor has a random stream of its own, from the seed and its name, so that every layout starts from the same adapter.
+    """
+    adapter = {}
+    for target in model.targets:
+        for name in target.hf_names:
+            rank, inputs = layout.shapes[f"{name}.lora_A.weight"]
+            # A fused `lora` adapter has one A for all its parts: they share the first one's stream.
+            digest = hashlib.sha256(f"{seed}:{target.hf_names[0]}".encode()).digest()
+            stream = torch.Generator().manual_seed(int.from_bytes(digest[:7]))
+            bound = 1 / math.sqrt(inputs)
+            adapter[f"{name}.lora_A.weight"] = torch.empty(rank, inputs).uniform_(-bound, bound, generator=stream)
+            adapter[f"{name}.lora_B.weight"] = torch.zeros(layout.shapes[f"{name}.lora_B.weight"])
+    return adapter
+
+
+def load_adapter(layout: AdapterLayout, optimizer: AdapterOptimizer, adapter: Mapping[str, torch.Tensor], field: str) -> None:
+    """Start from an adapter, with a fresh optimizer.
+
+    Raises:
+        InputError: naming `field`, where modules or shapes differ from the job's, or parts of a fused adapter disagree.
+    """
+    missing, foreign = sorted(set(layout.shapes) - set(adapter)), sorted(set(adapter) - set(layout.shapes))
+    mend = "Set spec.adapter.targetModules to the adapter's modules."
+    if missing:
+        raise InputError(field, f"an adapter without {missing[0]} ({len(missing)} tensors missing)", f"{len(layout.shapes)} tensors", mend)
+    if foreign:
+        raise InputError(field, f"an adapter with {foreign[0]} ({len(foreign)} such tensors)", "the job's modules alone", mend)
+    for name, shape in layout.shapes.items():
+        if tuple(adapter[name].shape) != shape:
+            raise InputError(
+                field,
+                f"{name} of shape {list(adapter[name].shape)}",
+                f"{list(shape)}",
+                "Use an adapter of this base model and spec.adapter.rank.",
+            )
+    try:
+        masters = layout.scatter({name: tensor.float() for name, tensor in adapter.items()})
+    except ConflictError as conflict:
+        raise InputError(
+            field, str(conflict), "one A for the parts of a fused layer", "Set spec.adapter.type: canonical_lora."
+        ) from conflict
+    optimizer.load(masters, {}, updates=0)
+
+
+def save_state(layout: AdapterLayout, optimizer: AdapterOptimizer) -> bytes:
+    """Return the content of state.safetensors (collective over the tensor-parallel workers). The same state gives the same bytes."""
+    tensors = {}
+    for kind, values in ((_MASTER, optimizer.masters), *((name, optimizer.moments(name)) for name in MOMENTS)):
+        gathered = layout.gather([v.detach() for v in values])
+        tensors.update({f"{kind}.{name}": tensor.cpu().contiguous() for name, tensor in gathered.items()})
+    return bytes(save(dict(sorted(tensors.items()))))
+
+
+def load_state(layout: AdapterLayout, optimizer: AdapterOptimizer, tensors: bytes, updates: int) -> None:
+    """Go on from what `save_state` returned after so many updates, on whatever layout."""
+    loaded: dict[str, dict[str, torch.Tensor]] = {}
+    for key, tensor in load(tensors).items():
+        kind, _, name = key.partition(".")
+        loaded.setdefault(kind, {})[name] = tensor
+    moments = {name: layout.scatter(loaded[name]) for name in MOMENTS}
+    optimizer.load(layout.scatter(loaded[_MASTER]), moments, updates)

@@ -1,0 +1,117 @@
+"""Which linear layers get an adapter: `adapter.targetModules` resolved against the model that is there.
+
+Names are accepted as Hugging Face has them (q_proj), as Megatron has them (linear_qkv; linear_q for one part of it), and as
+wildcards over either's full names. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from lorarl_trainer.errors import InputError
+
+ALL_LINEAR = "all-linear"
+_PARTS = {"q": "linear_q", "k": "linear_k", "v": "linear_v", "gate": "linear_fc1_gate", "up": "linear_fc1_up"}
+"""What Megatron-Bridge's CanonicalLoRA calls the parts of the fused linear_qkv and linear_fc1."""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A linear layer of the Megatron model: its full name, and the Hugging Face layers it is made of by part ('' where it is one)."""
+
+    name: str
+    hf: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Target:
+    """One adapter: the name that Megatron-Bridge takes, and the Hugging Face layers that it changes."""
+
+    name: str
+    hf_names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    target: Target
+    aliases: tuple[str, ...]  # full Megatron names by which the whole of it can be asked for
+
+
+def resolve_targets(
+    linears: Sequence[Linear], adapter_type: str, target_modules: Sequence[str], exclude_modules: Sequence[str]
+) -> list[Target]:
+    """Return the adapters to make, in the model's order.
+
+    Raises:
+        InputError: a name that matches no layer, a name that matches only a part of a fused layer where `lora` has one adapter
+            for all of it, or nothing left after the exclusions.
+    """
+    candidates = [c for linear in linears for c in _candidates(linear, adapter_type)]
+    included = _select(candidates, target_modules, "spec.adapter.targetModules")
+    excluded = _select(candidates, exclude_modules, "spec.adapter.excludeModules")
+    targets = [c.target for c, is_in, is_out in zip(candidates, included, excluded, strict=True) if is_in and not is_out]
+    if not targets:
+        raise InputError(
+            "spec.adapter.excludeModules", str(list(exclude_modules)), "something to be left to train", "Exclude fewer modules."
+        )
+    return targets
+
+
+def short_names(targets: Sequence[Target]) -> list[str]:
+    """Return the distinct last parts of the targets' Hugging Face names, in the model's order: what a person wants to read."""
+    return list(dict.fromkeys(_last(name) for target in targets for name in target.hf_names))
+
+
+def _candidates(linear: Linear, adapter_type: str) -> list[_Candidate]:
+    if adapter_type == "lora" or len(linear.hf) == 1:
+        return [_Candidate(Target(linear.name, tuple(linear.hf.values())), (linear.name,))]
+    parent = linear.name.rpartition(".")[0]
+    names = {part: f"{parent}.{_PARTS[part]}" for part in linear.hf}
+    return [_Candidate(Target(names[part], (hf_name,)), (names[part], linear.name)) for part, hf_name in linear.hf.items()]
+
+
+def _select(candidates: Sequence[_Candidate], patterns: Sequence[str], field: str) -> list[bool]:
+    """Return for each candidate whether the patterns, taken together, name it."""
+    named: list[set[str]] = [set() for _ in candidates]
+    for pattern in patterns:
+        found = False
+        for candidate, names in zip(candidates, named, strict=True):
+            whole = pattern == ALL_LINEAR or any(_matches(pattern, alias) for alias in candidate.aliases)
+            matched = [name for name in candidate.target.hf_names if whole or _matches(pattern, name)]
+            names.update(matched)
+            found = found or bool(matched)
+        if not found:
+            raise _no_such_layer(candidates, pattern, field)
+    for candidate, names in zip(candidates, named, strict=True):
+        if names and len(names) < len(candidate.target.hf_names):
+            raise _only_a_part(candidate.target, names, field)
+    return [bool(names) for names in named]
+
+
+def _no_such_layer(candidates: Sequence[_Candidate], pattern: str, field: str) -> InputError:
+    there = sorted({_last(name) for c in candidates for name in (*c.target.hf_names, *c.aliases)})
+    near = difflib.get_close_matches(pattern, there, n=1)
+    mend = f"Did you mean {near[0]}?" if near else "Use [all-linear], one of these names, or a wildcard over full names (*.layers.0.*)."
+    return InputError(field, repr(pattern), f"a linear layer of this model ({', '.join(there)})", mend)
+
+
+def _only_a_part(target: Target, names: set[str], field: str) -> InputError:
+    """`lora` has one adapter for all parts of a fused layer: a part alone would silently train the others too."""
+    parts = ", ".join(_last(name) for name in target.hf_names)
+    return InputError(
+        field,
+        f"{', '.join(sorted(_last(name) for name in names))} alone",
+        f"all of {parts}, which adapter.type lora trains with one adapter, {_last(target.name)}",
+        f"Name {_last(target.name)} instead, or set spec.adapter.type: canonical_lora.",
+    )
+
+
+def _matches(pattern: str, full_name: str) -> bool:
+    return pattern in (_last(full_name), full_name) or fnmatchcase(full_name, pattern)
+
+
+def _last(full_name: str) -> str:
+    return full_name.rpartition(".")[2]

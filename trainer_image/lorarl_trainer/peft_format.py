@@ -1,0 +1,90 @@
+"""The adapter as PEFT keeps it: adapter_config.json and adapter_model.safetensors, loadable by everything that serves LoRA."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.first_adapter import CONFIG_FILE, WEIGHTS_FILE
+
+PEFT_PREFIX = "base_model.model."
+"""What PEFT puts before the base model's own names."""
+
+
+def adapter_config(
+    names: Iterable[str], rank: int, alpha: int, base_model: str, all_modules: Iterable[str] | None = None
+) -> dict[str, Any]:
+    """Return the content of adapter_config.json.
+
+    Args:
+        names: tensor names without PEFT's prefix (model.layers.0.self_attn.q_proj.lora_A.weight).
+        rank: r.
+        alpha: numerator of the scaling.
+        base_model: what the adapter belongs to.
+        all_modules: the base model's linear layers. Where the adapter leaves out some layers of a name that it has on others, full
+            names are listed, since PEFT would put empty adapters on the rest.
+    """
+    layers = sorted({name.rsplit(".lora_", 1)[0] for name in names})
+    short = sorted({layer.rpartition(".")[2] for layer in layers})
+    everywhere = all_modules is None or {m for m in all_modules if m.rpartition(".")[2] in short} == set(layers)
+    return {
+        "base_model_name_or_path": base_model,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "lora_alpha": alpha,
+        "lora_dropout": 0.0,
+        "modules_to_save": None,
+        "peft_type": "LORA",
+        "r": rank,
+        "target_modules": short if everywhere else layers,
+        "task_type": "CAUSAL_LM",
+        "use_dora": False,
+        "use_rslora": False,
+    }
+
+
+def weights_bytes(adapter: Mapping[str, torch.Tensor]) -> bytes:
+    """Return the content of adapter_model.safetensors: the same tensors give the same bytes."""
+    return bytes(
+        save(
+            {PEFT_PREFIX + name: adapter[name].detach().cpu().clone(memory_format=torch.contiguous_format) for name in sorted(adapter)},
+            metadata={"format": "pt"},
+        )
+    )
+
+
+def config_bytes(config: Mapping[str, Any]) -> bytes:
+    """Return the content of adapter_config.json."""
+    return (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()
+
+
+def write_adapter(folder: Path, adapter: Mapping[str, torch.Tensor], config: Mapping[str, Any]) -> None:
+    """Write a PEFT adapter to a folder."""
+    folder.mkdir(parents=True)
+    (folder / CONFIG_FILE).write_bytes(config_bytes(config))
+    (folder / WEIGHTS_FILE).write_bytes(weights_bytes(adapter))
+
+
+def read_adapter(folder: Path, field: str) -> dict[str, torch.Tensor]:
+    """Read the tensors of a PEFT adapter, without PEFT's prefix.
+
+    Raises:
+        InputError: naming `field`, where the file is broken or holds values that are no numbers.
+    """
+    try:
+        tensors = load_file(folder / WEIGHTS_FILE)
+    except (OSError, SafetensorError) as error:
+        raise InputError(field, f"{WEIGHTS_FILE} that cannot be read ({error})", "a safetensors file", "Copy the adapter anew.") from error
+    adapter = {name.removeprefix(PEFT_PREFIX): tensor for name, tensor in tensors.items()}
+    broken = [name for name, tensor in adapter.items() if not torch.isfinite(tensor).all()]
+    if broken:
+        raise InputError(field, f"{broken[0]} with values that are no numbers", "finite weights", "Start from an earlier adapter.")
+    return adapter

@@ -1,0 +1,46 @@
+"""The interface of a platform: where tensors live, and how Megatron and vLLM are set up there."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol
+
+Precision = Literal["fp32", "bf16"]
+
+
+class Platform(Protocol):
+    """One kind of device. Constructed before torch is imported in a worker process."""
+
+    name: str
+    distributed_backend: str
+
+    def environment(self, threads: int) -> dict[str, str]:
+        """Return the variables that a worker process needs before it imports torch."""
+
+    def device(self, local_rank: int) -> Any:
+        """Return the torch.device of the worker with this rank on its machine, and make it current."""
+
+    def prepare_megatron(self) -> None:
+        """Make megatron.core and megatron.bridge importable and usable here. Called once, before either is imported."""
+
+    def configure_provider(self, provider: Any) -> None:
+        """Choose the layer implementation and the fusions of a Megatron-Bridge model provider."""
+
+    def engine_arguments(self, gpu_memory_fraction: float, kv_cache_bytes: int) -> dict[str, Any]:
+        """Return the arguments of `vllm.LLM` that belong to the platform."""
+
+    def attention_mask(self, length: int) -> Any:
+        """Return the mask [1, 1, length, length] (True = hidden) that Megatron's attention needs, or None where it is causal by itself."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has done what was asked of it, so that a clock tells the truth."""
+
+
+def get_platform(gpus_per_node: int) -> Platform:
+    """Return the platform of a job: CPU for `cluster.gpusPerNode: 0`, CUDA otherwise."""
+    if gpus_per_node == 0:
+        from lorarl_trainer.platforms.cpu import CpuPlatform
+
+        return CpuPlatform()
+    from lorarl_trainer.platforms.cuda import CudaPlatform
+
+    return CudaPlatform()

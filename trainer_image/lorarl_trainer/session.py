@@ -1,0 +1,110 @@
+"""What a run holds while it trains, and the clock of a step."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.algorithms import Algorithm
+from lorarl_trainer.data.encoding import EncodedRow
+from lorarl_trainer.data.order import DataOrder
+from lorarl_trainer.progress import CheckpointDone, Progress, Warned
+from lorarl_trainer.rewards.scores import Scorer
+from lorarl_trainer.worker_group import WorkerGroup
+
+
+class StepClock:
+    """Where a step's time goes: what workers measured themselves, what was timed here, and the rest as `other`."""
+
+    def __init__(self) -> None:
+        """Start."""
+        self._start = time.perf_counter()
+        self._phases: dict[str, float] = {}
+
+    def add(self, phase: str, seconds: float) -> None:
+        """Count seconds that a worker measured."""
+        self._phases[phase] = self._phases.get(phase, 0.0) + seconds
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time a block."""
+        start = time.perf_counter()
+        yield
+        self.add(name, time.perf_counter() - start)
+
+    def elapsed(self) -> float:
+        """Return the seconds since the start."""
+        return time.perf_counter() - self._start
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds by phase; they add up to the whole."""
+        return self._phases | {"other": max(0.0, self.elapsed() - sum(self._phases.values()))}
+
+
+@dataclass
+class Session:
+    """A run: its parts, and where it is.
+
+    Attributes:
+        decode: token ids of completions to their texts, special tokens left out.
+        stop: set when the run has been asked to end after a checkpoint.
+        position: rows taken so far; with the seed it decides which come next.
+        adapter_version: the version that every worker has.
+        published_step: the step of the newest checkpoint that was handed to the uploader.
+        adapter_uri: of the newest checkpoint that this run published.
+    """
+
+    spec: LoRARLJobSpec
+    workers: WorkerGroup
+    algorithm: Algorithm | None
+    scorer: Scorer | None
+    train_rows: Sequence[EncodedRow]
+    eval_rows: Sequence[EncodedRow]
+    order: DataOrder
+    decode: Callable[[Sequence[Any]], list[str]]
+    progress: Progress
+    stop: asyncio.Event
+    position: int = 0
+    adapter_version: int = 0
+    published_step: int = 0
+    adapter_uri: str | None = None
+    _announced: int = 0
+    _warned: set[str] = field(default_factory=set)
+
+    def next_rows(self, count: int) -> list[EncodedRow]:
+        """Take the next rows of the order."""
+        indices = self.order.take(self.position, count)
+        self.position += count
+        return [self.train_rows[index] for index in indices]
+
+    async def publish(self, step: int) -> None:
+        """Hand a checkpoint of this step to the uploader of the first worker."""
+        await self.workers.publish(step, self.position)
+        self.published_step = step
+
+    async def look_at_uploads(self) -> None:
+        """Tell of checkpoints that have been published; stop where one cannot be."""
+        if self._announced < self.published_step:
+            self.announce(await self.workers.uploads())
+
+    async def drain_uploads(self) -> None:
+        """Wait until every checkpoint is published."""
+        self.announce(await self.workers.drain_uploads())
+
+    def announce(self, published: Sequence[tuple[int, str]]) -> None:
+        """Tell of checkpoints, (step, adapter's URI), that were not told of yet."""
+        for step, uri in published:
+            if step > self._announced:
+                self._announced, self.adapter_uri = step, uri
+                self.progress.emit(CheckpointDone(step=step, uri=uri))
+
+    def warn_once(self, key: str, text: str) -> None:
+        """Tell the user something, the first time that something of this key is said."""
+        if key not in self._warned:
+            self._warned.add(key)
+            self.progress.emit(Warned(text))

@@ -1,0 +1,292 @@
+"""One worker: a process with one device that holds a Megatron rank and, for reinforcement learning, a vLLM rank.
+
+A plain class, so that tests use it without Ray; `worker_group` makes Ray actors of it. Nothing heavy is imported before `start`:
+the platform sets the process's environment first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_TENSORS
+from lorarl_trainer.first_adapter import FIELD as INIT_FROM
+from lorarl_trainer.platforms import get_platform
+from lorarl_trainer.secrets import Secrets
+
+if TYPE_CHECKING:
+    from lorarl_trainer.batch import Completions, Samples, UpdateRequest, UpdateResult
+    from lorarl_trainer.checkpoint import Found
+    from lorarl_trainer.rollout.engine import RolloutEngine
+    from lorarl_trainer.rollout.sync import AdapterSync
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a worker stands among the others.
+
+    Attributes:
+        rank: 0 to world_size - 1.
+        local_rank: on its machine: which GPU it has.
+        master_address, master_port: where the workers meet; None for a single worker.
+        threads: CPU threads it may use.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    master_address: str | None
+    master_port: int | None
+    threads: int
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a worker found when it had built its model.
+
+    Attributes:
+        modules: full Hugging Face names of the layers with an adapter.
+        trainable_parameters, total_parameters: over all tensor-parallel ranks.
+    """
+
+    modules: tuple[str, ...]
+    trainable_parameters: int
+    total_parameters: int
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """Where a run begins.
+
+    Attributes:
+        step: of the checkpoint it goes on from; 0 for a run from the start.
+        position: rows taken so far.
+        adapter_uri: of that checkpoint.
+        warnings: checkpoints that were passed over, and why.
+    """
+
+    step: int
+    position: int
+    adapter_uri: str | None
+    warnings: tuple[str, ...]
+
+
+class Worker:
+    """One device's share of the job."""
+
+    def __init__(self, spec: LoRARLJobSpec, place: Place, log: Path | None = None) -> None:
+        """Set up the process; `log` takes everything that libraries print here."""
+        if log is not None:
+            _redirect_output(log)
+        self._spec, self._place = spec, place
+        self._platform = get_platform(spec.cluster.gpus_per_node)
+        os.environ.update(self._platform.environment(place.threads))
+        os.environ.update(RANK=str(place.rank), WORLD_SIZE=str(place.world_size), LOCAL_RANK=str(place.local_rank))
+        self._version = 0  # `sync` adds one: the first adapter that vLLM gets is version 1
+        self._imported = False
+        self._engine: RolloutEngine | None = None
+        self._sync: AdapterSync | None = None
+        self._found: Found | None = None
+        self._published: list[tuple[int, str]] = []
+
+    def preload(self) -> None:
+        """Import torch, Megatron and vLLM: most of a start's time, and it needs nothing of the job."""
+        if self._imported:
+            return
+        for library in ("megatron", "megatron.bridge", "megatron.core"):
+            logging.getLogger(library).setLevel(logging.ERROR)  # they tell of each optional package that is not there
+        self._platform.prepare_megatron()
+        if self._spec.algorithm.type != "sft":
+            from lorarl_trainer.rollout.engine import import_vllm
+
+            import_vllm()
+        self._imported = True
+
+    def start(self, model_path: Path, stop_token_ids: tuple[int, ...], first_adapter: Path | None) -> Built:
+        """Load the base model, start the engine, and make the adapter: a new one, or the one in the folder `first_adapter`."""
+        spec, platform = self._spec, self._platform
+        self.preload()
+        from lorarl_trainer import peft_format
+        from lorarl_trainer.megatron_lora import state
+        from lorarl_trainer.megatron_lora.layout import AdapterLayout
+        from lorarl_trainer.megatron_lora.model import LoraModel
+        from lorarl_trainer.megatron_lora.optimizer import AdapterOptimizer
+        from lorarl_trainer.megatron_lora.trainer import Trainer
+
+        self._meet()
+        self._model = LoraModel(platform, model_path, spec.adapter, spec.precision, spec.trainer.tensor_parallel_size)
+        self._layout = AdapterLayout(self._model)
+        self._optimizer = AdapterOptimizer(self._model, spec.trainer)
+        self._trainer = Trainer(platform, self._model, self._optimizer, spec.trainer.tokens_per_micro_batch, spec.adapter.dropout)
+        # After Megatron, so that vLLM plans with the memory that is left.
+        if spec.algorithm.type != "sft":
+            self._start_engine(model_path, stop_token_ids)
+        if first_adapter is None:
+            adapter = state.new_adapter(self._model, self._layout, spec.trainer.seed)
+        else:
+            adapter = peft_format.read_adapter(first_adapter, INIT_FROM)
+        state.load_adapter(self._layout, self._optimizer, adapter, INIT_FROM)
+        counts = self._model.counts()
+        return Built(tuple(n for t in self._model.targets for n in t.hf_names), counts.trainable, counts.total)
+
+    def open_checkpoints(self, job_name: str, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path) -> Resumed:
+        """Take over the job's checkpoints and find the one to go on from. For the first worker alone.
+
+        Raises:
+            LorarlError: the store cannot be used, or holds another training.
+        """
+        from lorarl_trainer.checkpoint import BackgroundUploader
+        from lorarl_trainer.prepare import open_checkpoints
+
+        store = open_checkpoints(self._spec, job_name, secrets, identity)
+        started = store.start(self._spec.checkpoint.resume, [unpublished])
+        self._found = started.found
+        self._uploader = BackgroundUploader(store, unpublished, lambda done: self._published.append((done.step, done.adapter_uri)))
+        self._metadata = {"job": job_name, "baseModelFingerprint": identity["model.fingerprint"]}
+        if started.found is None:
+            return Resumed(0, 0, None, started.warnings)
+        checkpoint = started.found.checkpoint
+        return Resumed(checkpoint.step, checkpoint.state["position"], f"{started.found.uri}/{ADAPTER}", started.warnings)
+
+    def found_state(self) -> tuple[bytes, dict[str, Any], int]:
+        """Return the state to go on from: tensors, facts, and the adapter's version. For the first worker alone."""
+        assert self._found is not None, "asked once, and only when there is a checkpoint"
+        checkpoint, self._found = self._found.checkpoint, None
+        return checkpoint.files[STATE_TENSORS], checkpoint.state, checkpoint.adapter_version
+
+    def restore(self, found: tuple[bytes, dict[str, Any], int]) -> None:
+        """Go on from what `found_state` returned."""
+        from lorarl_trainer.megatron_lora import state
+
+        tensors, facts, version = found
+        state.load_state(self._layout, self._optimizer, tensors, facts["updates"])
+        self._version = version - 1  # `sync` adds one
+
+    def sync(self) -> tuple[int, float]:
+        """Bring the trainer's adapter to vLLM as the next version; return it and the seconds it took."""
+        clock = time.perf_counter()
+        self._version += 1
+        if self._sync is not None:
+            self._sync.push(self._model.export(), self._version)
+        self._platform.synchronize()
+        return self._version, time.perf_counter() - clock
+
+    def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> tuple[Completions, float]:
+        """Generate a completion a prompt (greedily without seeds); return them and the seconds it took."""
+        assert self._engine is not None, "sft has no rollouts"
+        clock = time.perf_counter()
+        completions = self._engine.generate(prompts, seeds)
+        return completions, time.perf_counter() - clock
+
+    def update(self, request: UpdateRequest) -> UpdateResult:
+        """Make one optimizer update."""
+        return self._trainer.update(request)
+
+    def log_probabilities(self, samples: Samples, temperature: float) -> list[Any]:
+        """Return the trainer's log-probabilities of each sample's response tokens."""
+        return self._trainer.log_probabilities(samples, temperature)
+
+    def publish(self, step: int, position: int) -> None:
+        """Take a checkpoint (collective) and hand it to the uploader; training goes on while it is published.
+
+        Raises:
+            LorarlError: an earlier checkpoint could not be published.
+        """
+        from lorarl_trainer import peft_format
+        from lorarl_trainer.checkpoint import build_checkpoint
+        from lorarl_trainer.megatron_lora import state
+        from lorarl_trainer.prepare import base_model_name
+
+        adapter = self._model.export()
+        tensors = state.save_state(self._layout, self._optimizer)
+        if self._place.rank != 0:
+            return
+        spec, base = self._spec, base_model_name(self._spec)
+        metadata = self._metadata | {"step": step, "adapterVersion": self._version, "baseModel": base, "adapterType": spec.adapter.type}
+        checkpoint = build_checkpoint(
+            step,
+            self._version,
+            adapter_config=peft_format.adapter_config(adapter, spec.adapter.rank, spec.adapter.alpha, base, self._model.linear_names),
+            adapter_tensors=peft_format.weights_bytes(adapter),
+            metadata=metadata,
+            state={"updates": self._optimizer.updates, "position": position},
+            state_tensors=tensors,
+        )
+        self._uploader.submit(checkpoint)
+
+    def uploads(self) -> list[tuple[int, str]]:
+        """Return the checkpoints published so far, (step, adapter's URI). For the first worker alone.
+
+        Raises:
+            LorarlError: one could not be published.
+        """
+        self._uploader.raise_if_failed()
+        return list(self._published)
+
+    def drain_uploads(self, timeout_seconds: float) -> list[tuple[int, str]]:
+        """Wait until everything is published. For the first worker alone."""
+        self._uploader.drain(timeout_seconds)
+        return list(self._published)
+
+    def base_digest(self) -> str:
+        """Return a SHA-256 over the frozen base parameters of this rank: it never changes."""
+        import torch
+
+        digest = hashlib.sha256()
+        for name, parameter in self._model.base_parameters():
+            digest.update(name.encode())
+            digest.update(parameter.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+    def _meet(self) -> None:
+        """Initialise torch.distributed. A single worker needs no address."""
+        import torch.distributed as dist
+
+        place, backend = self._place, self._platform.distributed_backend
+        self._platform.device(place.local_rank)
+        if dist.is_initialized():
+            return
+        if place.master_address is None:
+            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        else:
+            address = f"tcp://{place.master_address}:{place.master_port}"
+            dist.init_process_group(backend, init_method=address, rank=place.rank, world_size=place.world_size)
+
+    def _start_engine(self, model_path: Path, stop_token_ids: tuple[int, ...]) -> None:
+        from lorarl_trainer.rollout.engine import EngineConfig, RolloutEngine
+        from lorarl_trainer.rollout.sync import make_sync
+
+        spec = self._spec
+        replicas = self._place.world_size // spec.rollout.tensor_parallel_size
+        completions = spec.rollout.prompts_per_step * spec.algorithm.effective_group_size
+        config = EngineConfig(
+            model_path=model_path,
+            precision=spec.precision,
+            rank=spec.adapter.rank,
+            max_prompt_tokens=spec.rollout.max_prompt_tokens,
+            max_response_tokens=spec.rollout.max_response_tokens,
+            sequences=min(-(-completions // replicas), 1024),
+            temperature=spec.rollout.temperature,
+            stop_token_ids=stop_token_ids,
+            tensor_parallel_size=spec.rollout.tensor_parallel_size,
+            gpu_memory_fraction=spec.rollout.gpu_memory_fraction,
+        )
+        self._engine = RolloutEngine(self._platform, config, spec.trainer.seed)
+        self._sync = make_sync(spec.rollout.adapter_sync, self._engine, spec.adapter.rank, spec.adapter.alpha)
+
+
+def _redirect_output(log: Path) -> None:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with log.open("ab", buffering=0) as file:
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)

@@ -1,0 +1,181 @@
+"""The workers as Ray actors: one a device, in one placement group, addressed together."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.batch import Completion, Sample, Samples, UpdateRequest, UpdateResult, split_evenly
+from lorarl_trainer.errors import LorarlError, WorkerError
+from lorarl_trainer.platforms import get_platform
+from lorarl_trainer.secrets import Secrets
+from lorarl_trainer.worker import Built, Place, Resumed, Worker
+
+UPLOAD_SECONDS = 900.0
+"""How long the end of a run waits for its last checkpoint: longer than storage retries a write."""
+
+_LOG_TAIL_LINES = 20
+_LONGEST_LINE = 300
+_ENDED = "it was killed, as by the kernel when memory runs out, or it crashed."
+
+
+class WorkerGroup:
+    """All workers of a job. Ray is initialised before."""
+
+    def __init__(self, spec: LoRARLJobSpec, log_dir: Path | None) -> None:
+        """Reserve the devices and start the worker processes.
+
+        Args:
+            spec: the job.
+            log_dir: each worker's output goes to a file there; None leaves it to Ray, as in a pod.
+        """
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        self._spec, self._log_dir = spec, log_dir
+        self._trainer_tp, self._rollout_tp = spec.trainer.tensor_parallel_size, spec.rollout.tensor_parallel_size
+        gpus = spec.cluster.gpus_per_node
+        self.size = spec.world_size
+        bundle: dict[str, float] = {"CPU": 1, "GPU": 1} if gpus else {"CPU": 1}
+        # A node of a cluster has as many workers as GPUs; on CPU the workers of one tensor-parallel group stay together too.
+        self._group = ray.util.placement_group([bundle] * self.size, strategy="PACK")
+        ray.get(self._group.ready())
+        threads = max(1, len(os.sched_getaffinity(0)) // spec.workers_per_node)
+        environment = get_platform(gpus).environment(threads)
+        self._logs = [log_dir / f"worker-{rank}.log" if log_dir else None for rank in range(self.size)]
+        address, port = _meeting_point(self._group) if self.size > 1 else (None, None)
+        self._actors: list[Any] = []
+        for rank in range(self.size):
+            place = Place(rank, self.size, rank % spec.workers_per_node, address, port, threads)
+            actor = ray.remote(Worker).options(
+                num_cpus=1,
+                num_gpus=1 if gpus else 0,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=rank),
+                runtime_env={"env_vars": environment},
+            )
+            self._actors.append(actor.remote(spec, place, self._logs[rank]))
+            self._actors[-1].preload.remote()  # goes on while the caller prepares what `start` needs
+
+    async def start(self, model_path: Path, stop_token_ids: tuple[int, ...], first_adapter: Path | None) -> Built:
+        """Build model, adapter and engine in every worker."""
+        return (await self._all("start", model_path, stop_token_ids, first_adapter))[0]
+
+    async def resume(self, job_name: str, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path) -> Resumed:
+        """Take over the job's checkpoints and bring every worker to the newest whole one."""
+        first = self._actors[0]
+        resumed: Resumed = (await self._await([first.open_checkpoints.remote(job_name, secrets, identity, unpublished)]))[0]
+        if resumed.step:
+            # A reference: the state goes from worker to worker, not through this process.
+            await self._all("restore", first.found_state.remote())
+        return resumed
+
+    async def sync(self) -> tuple[int, float]:
+        """Bring the adapter to every engine; return its version and the slowest worker's seconds."""
+        results = await self._all("sync")
+        return results[0][0], max(seconds for _, seconds in results)
+
+    async def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> tuple[list[Completion], float]:
+        """Generate a completion a prompt, spread over the engines; return them in order and the slowest engine's seconds.
+
+        Neighbours stay together, so that an engine computes a group's prompt once.
+        """
+        replicas = self.size // self._rollout_tp
+        bounds = [len(prompts) * r // replicas for r in range(replicas + 1)]
+        calls = []
+        for rank, actor in enumerate(self._actors):
+            # All ranks of a tensor-parallel engine get the same prompts.
+            share = slice(bounds[rank // self._rollout_tp], bounds[rank // self._rollout_tp + 1])
+            calls.append(actor.generate.remote(prompts[share], seeds[share] if seeds is not None else None))
+        results = (await self._await(calls))[:: self._rollout_tp]
+        return [completion for completions, _ in results for completion in completions], max(seconds for _, seconds in results)
+
+    async def update(self, request: UpdateRequest) -> UpdateResult:
+        """Make one optimizer update, the request's samples dealt out to the data-parallel workers."""
+        shares = split_evenly([len(s.tokens) for s in request.samples], self.size // self._trainer_tp)
+        requests = [replace(request, samples=Samples(request.samples[i] for i in share)) for share in shares]
+        calls = [actor.update.remote(requests[rank // self._trainer_tp]) for rank, actor in enumerate(self._actors)]
+        result: UpdateResult = (await self._await(calls))[0]
+        return result
+
+    async def losses(self, samples: Sequence[Sample]) -> list[float]:
+        """Return the sum of -log p over each sample's response tokens at temperature 1."""
+        shares = split_evenly([len(s.tokens) for s in samples], self.size // self._trainer_tp)
+        calls = []
+        for rank, actor in enumerate(self._actors):
+            calls.append(actor.log_probabilities.remote(Samples(samples[i] for i in shares[rank // self._trainer_tp]), 1.0))
+        losses = [0.0] * len(samples)
+        for share, logprobs in zip(shares, (await self._await(calls))[:: self._trainer_tp], strict=True):
+            for index, values in zip(share, logprobs, strict=True):
+                losses[index] = -float(values.sum())
+        return losses
+
+    async def publish(self, step: int, position: int) -> None:
+        """Take a checkpoint and hand it to the first worker's uploader."""
+        await self._all("publish", step, position)
+
+    async def uploads(self) -> list[tuple[int, str]]:
+        """Return the checkpoints published so far, (step, adapter's URI)."""
+        return list((await self._await([self._actors[0].uploads.remote()]))[0])
+
+    async def drain_uploads(self) -> list[tuple[int, str]]:
+        """Wait until every checkpoint is published."""
+        return list((await self._await([self._actors[0].drain_uploads.remote(UPLOAD_SECONDS)]))[0])
+
+    def kill(self) -> None:
+        """End the worker processes at once and give the devices back."""
+        import ray
+
+        for actor in self._actors:
+            ray.kill(actor)
+        ray.util.remove_placement_group(self._group)
+
+    async def _all(self, method: str, *arguments: Any) -> list[Any]:
+        return await self._await([getattr(actor, method).remote(*arguments) for actor in self._actors])
+
+    async def _await(self, calls: Sequence[Any]) -> list[Any]:
+        """Wait for all; the first failure ends the wait, since its peers may hang in a collective operation."""
+        from ray.exceptions import RayActorError, RayTaskError
+
+        try:
+            return list(await asyncio.gather(*calls))
+        except RayTaskError as error:
+            if isinstance(error.cause, LorarlError):
+                raise error.cause from error
+            first_line = str(error.cause).strip().partition("\n")[0][:_LONGEST_LINE]
+            raise WorkerError(f"a worker failed: {type(error.cause).__name__}: {first_line} {self._where_to_look(str(error))}") from error
+        except RayActorError as error:
+            cause = str(error) if error.actor_init_failed or "low on memory" in str(error) else _ENDED
+            raise WorkerError(f"a worker process ended: {cause} {self._where_to_look()}") from error
+
+    def _where_to_look(self, traceback: str = "") -> str:
+        """Tell the end of the log, to which a traceback that the worker did not print itself is added."""
+        logs = [log for log in self._logs if log is not None and log.exists()]
+        if not logs:
+            return f"Its output is in the pod's log.\n{traceback}"
+        newest = max(logs, key=lambda log: log.stat().st_mtime)
+        with newest.open("a") as file:
+            file.write(traceback)
+        tail = "\n".join(f"  | {line[:_LONGEST_LINE]}" for line in newest.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
+        return f"The same command goes on from the newest checkpoint. The end of {newest}:\n{tail}"
+
+
+def _meeting_point(group: Any) -> tuple[str, int]:
+    """Return the address of the first worker's machine and a port that is free there."""
+    import ray
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    @ray.remote(num_cpus=0, scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0))
+    def find() -> tuple[str, int]:
+        import socket
+
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            return ray.util.get_node_ip_address(), probe.getsockname()[1]
+
+    address: tuple[str, int] = ray.get(find.remote())
+    return address
