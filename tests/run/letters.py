@@ -1,0 +1,29 @@
+"""The reward of the runs, as a user's own module beside the manifest: a random model can learn it, and it depends on the text alone."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+
+def score(prompt: str, completion: str, answer: str | None, row: dict[str, object]) -> float:
+    """The share of small letters. While there is a file named by $LETTERS_GATE, the run stands still here."""
+    gate = os.environ.get("LETTERS_GATE")
+    while gate and Path(gate).exists():
+        time.sleep(0.01)
+    return sum(letter.islower() for letter in completion) / 12
+
+
+def faulty(prompt: str, completion: str, answer: str | None, row: dict[str, object]) -> float:
+    """As `score`, but rows that ask for it make it raise, hang, return no number, or end its process."""
+    match row.get("fault"):
+        case "raise":
+            raise ValueError("no small letters in here")
+        case "hang":
+            time.sleep(3600)
+        case "nan":
+            return float("nan")
+        case "crash":
+            os._exit(3)
+    return score(prompt, completion, answer, row)

@@ -1,0 +1,134 @@
+"""Bad input that is found out without workers: a message that names the mend, within seconds, and nothing written or lost.
+
+The folder is that of a job that has been trained, so there is something to lose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from command import Ended
+from jobs import Job
+
+from lorarl_api.load import load_job
+from lorarl_trainer import prepare
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.rewards.scorer import make_scorer
+
+SECONDS = 45.0
+"""Ray and the wrong part of the manifest, on a busy machine; a whole start takes longer."""
+NEW = "checkpoint.uri=file:new"
+"""Where there is no checkpoint, which would be of another training."""
+
+BY_THE_COMMAND = [
+    (["suspend=true"], "spec.suspend: got true, expected false for `lorarl run`. Set it to false: --set spec.suspend=false."),
+    (["cluster.nodes=2"], "spec.cluster.nodes: got 2, expected 1 for `lorarl run`, which has this machine alone. Use --set spec.cluster"),
+    (["cluster.gpusPerNode=64", NEW], "spec.cluster.gpusPerNode: got 64, expected "),
+    (["trainer.stepz=3"], "spec.trainer.stepz: got an unknown key, expected one of"),
+    (["checkpoint.credentialsSecret=none"], "spec.checkpoint.credentialsSecret: got 'none', expected a folder"),
+    (["trainer.seed=1"], "is of another training (trainer.seed was 0, is 1), expected the manifest of the training"),
+    (["reward.function=letters:missing", NEW], "has no such function, expected a function package.module:function"),
+]
+BY_ITS_PREPARATION = [
+    (["model.uri=file:nowhere"], "spec.model.uri: got file:nowhere, which is no folder, expected a folder with a model"),
+    (["model.uri=file:garbage"], "garbage/config.json, which cannot be read (Expecting property name"),
+    (["model.uri=file:no-template"], "spec.data.chatTemplate: got true, and the model's tokenizer has no chat template, expected"),
+    (["data.train.uri=file:empty.jsonl"], "spec.data.train.uri: got file:empty.jsonl with no rows, expected at least one row."),
+    (["data.train.uri=file:gone.jsonl"], "spec.data.train.uri: got file:gone.jsonl, which does not exist, expected a file with data."),
+    (
+        ["data.train.uri=file:questions.jsonl"],
+        "spec.data.train.promptField: got prompt, which row 2 of file:questions.jsonl does not have, expected one of the fields",
+    ),
+    (["reward.function=elsewhere:score"], "spec.reward.function: got elsewhere:score, and there is no module elsewhere, expected"),
+    (["adapter.rank=8"], "is of another training (adapter.rank was 4, is 8), expected the manifest of the training"),
+    (
+        ["adapter.initFrom=file:trained", "adapter.rank=8", NEW],
+        "spec.adapter.initFrom: got an adapter with r 4, expected spec.adapter.rank, 8. Set spec.adapter.rank: 4.",
+    ),
+    (["adapter.initFrom=file:trained", "model.uri=file:other", NEW], "spec.adapter.initFrom: got an adapter of another base model"),
+    (["adapter.initFrom=file:no-template"], "spec.adapter.initFrom: got file:no-template, where there is no adapter_config.json, expected"),
+    (["adapter.initFrom=file:nowhere"], "spec.adapter.initFrom: got file:nowhere, where there is no adapter_config.json, expected"),
+]
+
+
+def named(value: object) -> str:
+    return value[0] if isinstance(value, list) else ""
+
+
+@pytest.mark.parametrize(("overrides", "message"), BY_THE_COMMAND, ids=named)
+def test_bad_input_ends_the_command_in_seconds_and_costs_nothing(trained_job: Job, overrides: list[str], message: str) -> None:
+    before = trained_job.contents()
+    ended = trained_job.run(*overrides)
+    assert message in ended.stderr
+    require_one_message(ended)
+    assert ended.seconds < SECONDS
+    assert trained_job.contents() == before
+
+
+def test_a_manifest_that_is_not_there(trained_job: Job) -> None:
+    (trained_job.folder / "job.yaml").rename(trained_job.folder / "jobs.yaml")
+    ended = trained_job.run()
+    (trained_job.folder / "jobs.yaml").rename(trained_job.folder / "job.yaml")
+    assert "job.yaml: got no such file or directory, expected a readable file; check the path" in ended.stderr
+    require_one_message(ended)
+
+
+@pytest.mark.parametrize(("overrides", "message"), BY_ITS_PREPARATION, ids=named)
+def test_bad_input_is_refused_while_the_run_is_prepared_and_costs_nothing(
+    trained_job: Job, overrides: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In this process and without Ray, which would start meanwhile: the same functions in the same order."""
+    monkeypatch.chdir(trained_job.folder)
+    before = trained_job.contents()
+    with pytest.raises(InputError) as refused:
+        prepare_run(trained_job, overrides, tmp_path)
+    assert message in str(refused.value)
+    assert trained_job.contents() == before
+
+
+def prepare_run(a_job: Job, overrides: list[str], scratch: Path) -> None:
+    job = load_job(a_job.folder / "job.yaml", [f"spec.{change}" for change in overrides])
+    spec = job.spec
+    model = prepare.load_model(spec, {})
+    if spec.adapter.init_from is not None:
+        prepare.first_adapter(spec, {}, model, scratch)
+    prepare.load_rows(spec, model, {})
+    assert spec.reward is not None
+    scorer = make_scorer(spec.reward, a_job.folder, processes=1)
+    try:
+        asyncio.run(scorer.ready())
+    finally:
+        scorer.close()
+    prepare.check_checkpoints(job, {}, prepare.identity(spec, model.fingerprint), a_job.out / "unpublished")
+
+
+def require_one_message(ended: Ended) -> None:
+    """One line for a person, on standard error alone."""
+    assert ended.code == 1, ended
+    assert ended.stderr.startswith("lorarl: ")
+    assert len(ended.stderr.splitlines()) == 1, ended.stderr
+    assert ended.stderr.removeprefix("lorarl: ").strip() not in ended.stdout
+    assert ended.left_running == []
+
+
+@pytest.fixture(scope="module")
+def trained_job(base: Path, reference: Ended, reference_job: Job, tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """A copy of the trained job, with some things beside it that are no good."""
+    job = Job(tmp_path_factory.mktemp("trained"), base)
+    shutil.copytree(reference_job.folder, job.folder, dirs_exist_ok=True)
+    shutil.copytree(reference_job.checkpoints / "iter_0000002" / "lora_adapter", job.folder / "trained")
+    shutil.copytree(base, job.folder / "garbage")
+    (job.folder / "garbage" / "config.json").write_text("{ garbage")
+    shutil.copytree(base, job.folder / "no-template")
+    tokenizer = job.folder / "no-template" / "tokenizer_config.json"
+    tokenizer.write_text(json.dumps({key: value for key, value in json.loads(tokenizer.read_text()).items() if key != "chat_template"}))
+    shutil.copytree(base, job.folder / "other")
+    config = job.folder / "other" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"rms_norm_eps": 1e-5}))
+    (job.folder / "empty.jsonl").touch()
+    (job.folder / "questions.jsonl").write_text('{"prompt": "hello"}\n{"question": "hello"}\n')
+    return job

@@ -1,0 +1,66 @@
+"""Bad input that only the workers can find out, and rewards that fail: told in a sentence, and the training that can go on does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+from command import Ended
+from jobs import PROMPTS, Job
+
+
+def test_a_target_module_that_the_model_does_not_have(job: Job) -> None:
+    ended = job.run("adapter.targetModules=[q_proj, gate]")
+    require_one_message(ended)
+    assert "spec.adapter.targetModules: got 'gate', expected a linear layer of this model (" in ended.stderr
+    assert "q_proj" in ended.stderr
+    assert not job.checkpoints.exists(), "nothing was claimed"
+
+
+def test_an_architecture_that_is_not_known(job: Job) -> None:
+    model = job.folder / "unknown"
+    shutil.copytree(job.base, model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"architectures": ["HyenaForCausalLM"]}))
+    ended = job.run("model.uri=file:unknown")
+    require_one_message(ended)
+    assert "HyenaForCausalLM" in ended.stderr
+    assert not job.checkpoints.exists(), "nothing was claimed"
+
+
+def test_an_adapter_of_other_modules_to_start_from(job: Job, reference: Ended, reference_job: Job) -> None:
+    adapter = reference_job.checkpoints / "iter_0000002" / "lora_adapter"
+    ended = job.run("adapter.targetModules=[q_proj, v_proj]", f"adapter.initFrom={adapter.as_uri()}")
+    require_one_message(ended)
+    assert "spec.adapter.initFrom: got " in ended.stderr
+    assert not job.checkpoints.exists(), "nothing was claimed"
+
+
+def test_completions_whose_reward_fails_are_left_out_and_counted(job: Job) -> None:
+    faults = ["raise", "hang", "nan", "crash"]
+    job.write_rows([{"prompt": prompt, "fault": fault} for prompt, fault in zip(PROMPTS, [*faults, None, None, None, None], strict=True)])
+    # Every step has all eight prompts, with four completions each.
+    ended = job.run("reward.function=letters:faulty", "reward.timeoutSeconds=0.5", "rollout.promptsPerStep=8", "trainer.steps=2")
+    assert ended.code == 0, ended
+    assert [row["reward_failures"] for row in ended.rows if row["step"]] == [16, 16]
+    assert all(row["reward_mean"] is not None and row["grad_norm"] > 0 for row in ended.rows if row["step"])
+    for cause, told in (
+        ("exception", "ValueError: no small letters in here (letters.py, line"),
+        ("timeout", "took more than 0.5 s"),
+        ("non_finite", "returned nan"),
+        ("crash", "the process exited with code 3"),
+    ):
+        warnings = [line for line in ended.stdout.splitlines() if line.startswith("warning: ") and f"({cause})" in line]
+        assert len(warnings) == 1, "once for the run"
+        assert f"warning: 4 completions could not be scored and are left out ({cause}): {told}" in warnings[0]
+    assert ended.stdout.count("16 rewards failed") == 2
+    assert ended.left_running == []
+
+
+def require_one_message(ended: Ended) -> None:
+    """One line for a person, on standard error alone."""
+    assert ended.code == 1, ended
+    assert ended.stderr.startswith("lorarl: ")
+    assert len(ended.stderr.splitlines()) == 1, ended.stderr
+    assert ended.left_running == []
+    assert ended.left_in_memory == []

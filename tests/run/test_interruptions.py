@@ -1,0 +1,115 @@
+"""A training that is killed, terminated and interrupted again and again ends in the bytes of one that was left alone.
+
+One job, run by the same command six times. Each test is one interruption and goes on where the one before left the job.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+from pathlib import Path
+
+import pytest
+from command import Ended
+from jobs import STEPS, Job, published_steps
+
+ENDED_BY_KILL = -signal.SIGKILL
+
+
+def test_killed_at_any_moment_the_run_leaves_no_process_and_whole_checkpoints(interrupted_job: Job) -> None:
+    run = interrupted_job.start()
+    run.wait_for_step(random.Random(3).randint(5, 7))
+    run.wait_until(lambda: len(published(interrupted_job)) >= 2, "two checkpoints were published")
+    run.kill()
+    ended = run.end()
+    assert ended.code == ENDED_BY_KILL
+    assert ended.left_running == []
+    assert published_steps(interrupted_job.checkpoints)[:2] == [2, 4]
+
+
+def test_a_checkpoint_cut_short_by_one_byte_is_passed_over_and_sigterm_publishes_one_of_the_step_just_done(interrupted_job: Job) -> None:
+    before = published_steps(interrupted_job.checkpoints)
+    state = newest(interrupted_job) / "trainer_state" / "state.safetensors"
+    state.write_bytes(state.read_bytes()[:-1])
+
+    run = interrupted_job.start()
+    run.wait_for_output(f"going on after step {before[-2]}")
+    assert f"Passed over {newest(interrupted_job).as_uri()}: trainer_state/state.safetensors has" in run.stdout
+    run.wait_for_step(8)
+    run.signal(signal.SIGTERM)
+    ended = run.end()
+
+    assert ended.code == 75, ended
+    step = ended.summary["step"]
+    assert 8 <= step < STEPS
+    assert ended.rows[-1]["step"] == step == published_steps(interrupted_job.checkpoints)[-1]
+    assert "SIGTERM: finishing this step, then publishing a checkpoint" in ended.stdout
+    assert f"interrupted after step {step}" in ended.stdout
+    assert f"the same command goes on from the newest checkpoint, {newest(interrupted_job).as_uri()}" in ended.stdout
+    assert ended.left_running == []
+    assert ended.left_in_memory == []
+
+
+def test_a_garbage_latest_json_is_told_and_ctrl_c_twice_ends_at_once(interrupted_job: Job) -> None:
+    before = published_steps(interrupted_job.checkpoints)
+    (interrupted_job.checkpoints / "latest.json").write_text("{ garbage")
+
+    run = interrupted_job.start(terminal=True)
+    run.wait_for_output(f"going on after step {before[-1]}")
+    assert "latest.json is garbage" in run.stdout
+    run.wait_for_step(before[-1] + 1)
+    interrupted_job.gate.touch()  # the step in hand does not end
+    run.press_ctrl_c()
+    run.wait_for_output("Ctrl-C (again) stops at once")
+    run.press_ctrl_c()
+    ended = run.end()
+
+    assert ended.code == 130, ended
+    assert "stopped at once; the same command goes on from the newest checkpoint" in ended.stdout
+    assert ended.left_running == []
+    assert ended.left_in_memory == []
+    assert published_steps(interrupted_job.checkpoints)[-1] >= before[-1]
+    for noise in ("SIGTERM handler", "Token authentication", "Traceback", "never retrieved"):
+        assert noise not in ended.stdout
+
+
+def test_a_worker_that_is_killed_ends_the_run_with_the_end_of_its_log(interrupted_job: Job) -> None:
+    interrupted_job.gate.unlink(missing_ok=True)
+    before = published_steps(interrupted_job.checkpoints)
+    run = interrupted_job.start()
+    run.wait_for_step(before[-1] + 1)
+    interrupted_job.gate.touch()
+    [worker] = run.processes("ray::Worker")
+    worker.kill()
+    interrupted_job.gate.unlink()
+    ended = run.end()
+    assert ended.code == 1, ended
+    assert "a worker process ended" in ended.stderr
+    assert "worker-0.log" in ended.stderr
+    told = [line for line in ended.stderr.splitlines() if not line.startswith("  | ")]
+    assert len(told) == 1, "beside the end of the log one sentence"
+    assert "raylet" not in ended.stdout
+    assert ended.summary["state"] == "failed"
+    assert ended.left_running == []
+
+
+def test_the_same_command_goes_on_to_the_same_bytes(interrupted_job: Job, reference: Ended) -> None:
+    ended = interrupted_job.run()
+    assert ended.code == 0, ended
+    assert ended.adapter_digest == reference.adapter_digest
+    assert ended.rows_but_for_times == reference.rows_but_for_times
+
+
+def newest(job: Job) -> Path:
+    return job.checkpoints / str(json.loads((job.checkpoints / "latest.json").read_text())["path"])
+
+
+def published(job: Job) -> list[str]:
+    latest = job.checkpoints / "latest.json"
+    return list(json.loads(latest.read_text())["checkpoints"]) if latest.exists() else []
+
+
+@pytest.fixture(scope="module")
+def interrupted_job(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
+    return Job(tmp_path_factory.mktemp("interrupted"), base)

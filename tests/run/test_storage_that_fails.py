@@ -1,0 +1,84 @@
+"""Object storage that refuses writes in the midst of a training, and two runs that write to one place. The server is real.
+
+One job: the second test goes on where the first left it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from command import Ended, digest
+from jobs import STEPS, Job, published_steps
+
+from support.fault_proxy import FOREVER, FaultProxy, fault_proxy
+from support.s3_server import find_versitygw, s3_server
+
+BUCKET = "team"
+ON_S3 = (f"checkpoint.uri=s3://{BUCKET}/adapters", "checkpoint.credentialsSecret=s3-keys")
+
+
+@dataclass
+class Stored:
+    """A job whose checkpoints go to a bucket, the proxy on their way, and where the server keeps them."""
+
+    job: Job
+    proxy: FaultProxy
+    checkpoints: Path
+
+
+def test_a_checkpoint_that_the_store_refuses_is_kept_on_this_machine(stored: Stored) -> None:
+    stored.proxy.answer(403, times=FOREVER, method="PUT", path="iter_0000(00[3-9]|01)")
+    ended = stored.job.run(*ON_S3)
+    assert ended.code == 1, ended
+    kept = stored.job.out / "unpublished" / "iter_0000004"
+    assert f"The checkpoint of step 4 could not be published: s3://{BUCKET}/adapters/letters/iter_0000004/" in ended.stderr
+    assert "403" in ended.stderr
+    assert f"It is kept in {kept.relative_to(stored.job.folder)}" in ended.stderr
+    assert "start the same job on this machine: it goes on from there" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1, "one message"
+    assert (kept / "lora_adapter" / "adapter_model.safetensors").is_file()
+    assert published_steps(stored.checkpoints) == [2]
+    assert (ended.summary["state"], ended.summary["step"] >= 4) == ("failed", True)
+    assert ended.left_running == []
+
+
+def test_the_newer_of_two_runs_goes_on_from_what_was_kept_and_the_older_is_fenced_off(stored: Stored, reference: Ended) -> None:
+    stored.proxy.heal()
+    stored.job.gate.touch()
+    older = stored.job.start(*ON_S3, out=stored.job.folder / "older")
+    older.wait_for_output("job letters")  # it has claimed, and stands still in its first step
+
+    newer = stored.job.start(*ON_S3, gated=False).end()
+
+    assert newer.code == 0, newer
+    assert newer.summary["resumed_from_step"] == 4
+    assert newer.rows_but_for_times == reference.rows_but_for_times
+    adapter = stored.checkpoints / f"iter_{STEPS:07}" / "lora_adapter" / "adapter_model.safetensors"
+    assert newer.adapter_uri == f"s3://{BUCKET}/adapters/letters/iter_{STEPS:07}/lora_adapter"
+    assert digest(adapter) == reference.adapter_digest
+
+    stored.job.gate.unlink()
+    fenced = older.end()
+
+    assert fenced.code == 1, fenced
+    assert "took over at" in fenced.stderr
+    assert "To run both, give one another metadata.name or spec.checkpoint.uri" in fenced.stderr
+    assert len(fenced.stderr.splitlines()) == 1, "one message"
+    assert fenced.left_running == []
+    assert digest(adapter) == reference.adapter_digest
+    assert published_steps(stored.checkpoints)[-1] == STEPS
+
+
+@pytest.fixture(scope="module")
+def stored(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
+    binary = find_versitygw()
+    if binary is None:
+        pytest.skip("no S3 server: versitygw is neither in $LORARL_CACHE/bin nor on the PATH")
+    job = Job(tmp_path_factory.mktemp("stored"), base)
+    with s3_server(binary) as server, fault_proxy(server.url) as proxy:
+        server.make_bucket(BUCKET)
+        job.write_secret("s3-keys", server.secret(proxy.url))
+        yield Stored(job, proxy, server.root / BUCKET / "adapters" / job.checkpoints.name)

@@ -1,0 +1,66 @@
+"""A run that nobody disturbs: what a person sees, and what remains."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from command import Ended, local_folder
+from jobs import EVERY, STEPS, Job, published_steps
+
+PHASES = {"generate", "reward", "forward_backward", "optimizer", "sync", "checkpoint", "evaluate", "other"}
+
+
+def test_a_run_leaves_its_files_and_nothing_else(reference: Ended) -> None:
+    files = {path.name for path in reference.out.iterdir()}
+    assert {"metrics.jsonl", "run_summary.json", "report.html", "reward.png", "tensorboard", "logs"} <= files
+    assert reference.left_running == []
+    assert reference.left_in_memory == []
+
+
+def test_every_step_is_a_row_and_its_phases_are_the_whole_step(reference: Ended) -> None:
+    assert [row["step"] for row in reference.rows] == list(range(STEPS + 1)), "step 0 is the evaluation before training"
+    steps = reference.rows[1:]
+    for row in steps:
+        assert set(row["seconds"]) <= PHASES
+        assert {"generate", "reward", "forward_backward", "optimizer", "sync"} <= set(row["seconds"])
+        assert (
+            row["tokens_per_second"] * sum(row["seconds"].values()) == row["tokens"]
+            or abs(row["tokens_per_second"] * sum(row["seconds"].values()) / row["tokens"] - 1) < 1e-3
+        )
+        assert row["mean_abs_logprob_diff"] < 1e-5
+        assert row["reward_failures"] == 0
+    assert [row["step"] for row in reference.rows if "eval_score" in row] == [0, 5, 10, STEPS]
+    assert sum(sum(row["seconds"].values()) for row in steps) < reference.summary["total_seconds"] < reference.seconds
+
+
+def test_the_reward_grows(reference: Ended) -> None:
+    rewards = [row["reward_mean"] for row in reference.rows[1:]]
+    assert sum(rewards[-3:]) > 1.5 * sum(rewards[:3]), rewards
+
+
+def test_every_checkpoint_is_published_and_whole(reference: Ended, reference_job: Job) -> None:
+    assert published_steps(reference_job.checkpoints) == list(range(EVERY, STEPS + 1, EVERY))
+    adapter = local_folder(reference.adapter_uri)
+    assert adapter == reference_job.checkpoints / f"iter_{STEPS:07}" / "lora_adapter"
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    assert (config["peft_type"], config["r"], config["lora_alpha"]) == ("LORA", 4, 8)
+
+
+def test_without_a_terminal_output_is_plain_lines_that_end_with_the_adapter(reference: Ended) -> None:
+    lines = reference.stdout.splitlines()
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", reference.stdout), "no control characters"
+    assert len([line for line in lines if line.startswith("step ") and "reward" in line]) == STEPS
+    assert len([line for line in lines if "checkpoint file://" in line]) == STEPS // EVERY
+    assert lines[-1].split() == ["Adapter", reference.adapter_uri]
+    assert [line.split()[0] for line in lines if line[:1].isalpha()][-4:] == ["succeeded", "PEFT", "vLLM", "Adapter"]
+
+
+def test_libraries_say_nothing(reference: Ended) -> None:
+    assert reference.stderr == ""
+
+
+def test_the_report_stands_alone(reference: Ended) -> None:
+    html = (reference.out / "report.html").read_text()
+    assert "letters" in html
+    assert not re.search(r"""(src|href)=["']https?:""", html), "it loads nothing"
