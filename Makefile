@@ -8,8 +8,8 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: ## Make .venv from the locked packages (nothing to do when up to date)
-	@scripts/setup.sh
+setup: ## Make .venv from the locked packages (GPU=1: those for a GPU); nothing to do when up to date
+	@GPU=$(GPU) scripts/setup.sh
 
 .PHONY: lint
 lint: setup ## Formatting, lint, strict types, the arrows between packages, drift of generated files
@@ -17,6 +17,7 @@ lint: setup ## Formatting, lint, strict types, the arrows between packages, drif
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports --no-cache
+	$(PYTHON) -m lorarl_api.generate --check
 
 .PHONY: format
 format: setup ## Format and mend what can be mended
@@ -26,3 +27,25 @@ format: setup ## Format and mend what can be mended
 .PHONY: lock
 lock: ## Resolve the packages anew: requirements/{cpu,gpu}.lock
 	@scripts/lock.sh
+
+.PHONY: generate
+generate: setup ## Write the CRD and docs/reference.md from the models
+	$(PYTHON) -m lorarl_api.generate
+
+.PHONY: demo
+demo: setup ## The main job: make a tiny base model, train it with GRPO, measure the adapter independently
+	$(PYTHON) scripts/demo.py
+
+.PHONY: tools
+tools: ## Build the tests' servers (etcd, kube-apiserver, kubectl, an S3 server) into ~/.cache/lorarl/bin
+	@scripts/tools.sh
+
+.PHONY: test
+test: setup tools lint ## All that CI checks, with the real parts
+	$(PYTHON) -m pytest tests/unit tests/storage tests/apiserver tests/gpu
+	$(PYTHON) -m pytest tests/trainer
+	$(PYTHON) -m pytest tests/run
+
+.PHONY: test-long
+test-long: setup tools ## The kill and full-disk suites
+	$(PYTHON) -m pytest -m long tests/run

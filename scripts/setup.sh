@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv from the lock: Python 3.12, the CPU stack and lorarl itself, editable. Nothing to do where it is up to date.
+# Makes .venv from a lock: Python 3.12, the CPU stack (or, with GPU=1, the GPU stack) and lorarl itself, editable. Nothing to do where it
+# is up to date. The GPU stack compiles Transformer Engine's torch extension: it needs the CUDA toolkit and about a quarter of an hour.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cache="${LORARL_CACHE:-$HOME/.cache/lorarl}"
@@ -14,7 +15,11 @@ find_python() {
 }
 
 stamp=.venv/lorarl-setup.sha256
-want="$(cat requirements/cpu.lock pyproject.toml scripts/setup.sh | sha256sum)"
+# What a .venv was made for, it stays: `make test` on a GPU machine does not turn it into a CPU's. GPU=0 does.
+if [ -z "${GPU:-}" ] && [ -f .venv/lorarl-gpu ]; then GPU=1; fi
+lock=requirements/cpu.lock build=()
+if [ "${GPU:-0}" != 0 ]; then lock=requirements/gpu.lock build=(--no-build-isolation-package transformer-engine-torch); fi
+want="$(cat "$lock" pyproject.toml scripts/setup.sh | sha256sum)"
 [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ] && exit 0
 
 if [ ! -x "$cache/uv/bin/uv" ]; then
@@ -22,9 +27,10 @@ if [ ! -x "$cache/uv/bin/uv" ]; then
   mkdir -p "$cache" && python3 -m venv "$cache/uv" && "$cache/uv/bin/pip" install -q uv==0.13.9
 fi
 python="$(find_python)" || { echo "setup: no Python 3.12 was found; install one, or name it: PYTHON=/path/to/python3.12 make setup" >&2; exit 1; }
-echo "setup: $python, $(grep -c '==' requirements/cpu.lock) locked packages into .venv" >&2
+echo "setup: $python, $(grep -c '==' "$lock") locked packages into .venv" >&2
 export UV_LINK_MODE="${UV_LINK_MODE:-hardlink}"
 "$cache/uv/bin/uv" venv -q --clear --python "$python" .venv
-"$cache/uv/bin/uv" pip install -q --python .venv/bin/python --no-deps --require-hashes -r requirements/cpu.lock
+"$cache/uv/bin/uv" pip install -q --python .venv/bin/python --no-deps --require-hashes "${build[@]}" -r "$lock"
 "$cache/uv/bin/uv" pip install -q --python .venv/bin/python --no-deps -e .
+if [ "$lock" = requirements/gpu.lock ]; then touch .venv/lorarl-gpu; fi
 echo "$want" > "$stamp"
