@@ -9,6 +9,7 @@ from command import Ended
 from jobs import STEPS, Job
 
 
+@pytest.mark.long
 def test_the_other_transport_gives_the_same_bytes(job: Job, reference: Ended) -> None:
     ended = job.run("rollout.adapterSync=disk")
     assert ended.code == 0, ended
