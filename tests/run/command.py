@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 import psutil
@@ -74,6 +74,9 @@ class Ended:
 class Running:
     """A run under way. Every process it starts is remembered, so that what outlives it can be told."""
 
+    under_way: ClassVar[set[Running]] = set()
+    """Those that nobody has waited for."""
+
     def __init__(
         self,
         arguments: Sequence[str],
@@ -90,6 +93,7 @@ class Running:
         self._memory = set(SHARED_MEMORY.iterdir())
         self._family: set[psutil.Process] = set()
         self._watching = threading.Lock()
+        self._over = threading.Event()
         self._began = time.monotonic()
         with self._stdout.open("wb") as stdout, self._stderr.open("wb") as stderr:
             if terminal:
@@ -104,6 +108,7 @@ class Running:
                 streams = {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": stderr}
                 self.process = psutil.Popen(command, cwd=folder, env=environment, start_new_session=True, **streams)
         threading.Thread(target=self._watch, daemon=True).start()
+        self.under_way.add(self)
 
     def wait_until(self, reached: Callable[[], Any], what: str) -> Any:
         """Wait for a moment in the run and return what `reached` returned; fail if the run ends before."""
@@ -165,6 +170,8 @@ class Running:
         except psutil.TimeoutExpired:
             self.kill()
             raise AssertionError(f"the run did not end\n{self.end()}") from None
+        self._over.set()
+        self.under_way.discard(self)
         seconds = time.monotonic() - self._began
         left = [process for process in self._family if _alive(process)]
         psutil.wait_procs(left, LAST_SECONDS)
@@ -176,9 +183,9 @@ class Running:
         return Ended(code, self.stdout, self.stderr, seconds, self.out, running, memory)
 
     def _watch(self) -> None:
-        while self.process.poll() is None:
+        # Until it is told: asking the process itself here could take its exit code away from `end`.
+        while not self._over.wait(0.1):
             self._look()
-            time.sleep(0.1)
 
     def _look(self) -> None:
         with contextlib.suppress(psutil.NoSuchProcess), self._watching:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command import Ended
+from command import Ended, Running
 from jobs import Job
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -21,6 +22,15 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     search = os.pathsep.join(filter(None, [str(TESTS / "unit" / "data"), os.environ.get("PYTHONPATH")]))
     subprocess.run([sys.executable, Path(__file__).with_name("make_base.py"), folder], check=True, env={**os.environ, "PYTHONPATH": search})
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _no_run_outlives_its_test() -> Iterator[None]:
+    """End what a failed test left running: the next one is measured on a machine of its own."""
+    yield
+    for run in list(Running.under_way):
+        run.kill()
+        run.end()
 
 
 @pytest.fixture

@@ -80,7 +80,8 @@ def test_a_worker_that_is_killed_ends_the_run_with_the_end_of_its_log(interrupte
     run = interrupted_job.start()
     run.wait_for_step(before[-1] + 1)
     interrupted_job.gate.touch()
-    [worker] = run.processes("ray::Worker")
+    # Waited for, because Ray writes the process's title anew for each call.
+    [worker] = run.wait_until(lambda: run.processes("ray::Worker"), "its worker was seen")
     worker.kill()
     interrupted_job.gate.unlink()
     ended = run.end()
@@ -95,6 +96,7 @@ def test_a_worker_that_is_killed_ends_the_run_with_the_end_of_its_log(interrupte
 
 
 def test_the_same_command_goes_on_to_the_same_bytes(interrupted_job: Job, reference: Ended) -> None:
+    interrupted_job.gate.unlink(missing_ok=True)
     ended = interrupted_job.run()
     assert ended.code == 0, ended
     assert ended.adapter_digest == reference.adapter_digest

@@ -9,7 +9,6 @@ from command import Ended
 from jobs import STEPS, Job
 
 
-@pytest.mark.long
 def test_the_other_transport_gives_the_same_bytes(job: Job, reference: Ended) -> None:
     ended = job.run("rollout.adapterSync=disk")
     assert ended.code == 0, ended
@@ -18,8 +17,6 @@ def test_the_other_transport_gives_the_same_bytes(job: Job, reference: Ended) ->
     assert ended.left_in_memory == []
 
 
-@pytest.mark.long
-@pytest.mark.xfail(reason="sums over a padded length that is no multiple of the vector width depend on the number of threads", strict=True)
 def test_one_thread_gives_the_same_bytes_as_two(job: Job, reference: Ended) -> None:
     ended = job.start(through=["taskset", "--cpu-list", "0"]).end()
     assert ended.code == 0, ended

@@ -29,6 +29,8 @@ class Machines:
 
     async def __aenter__(self) -> Self:
         """Begin."""
+        import ray  # noqa: F401  # before the thread: two threads that import at a time hold each other up
+
         self._starting = asyncio.create_task(asyncio.to_thread(self._start))
         return self
 

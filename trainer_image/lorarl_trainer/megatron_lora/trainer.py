@@ -14,6 +14,9 @@ from lorarl_trainer.megatron_lora.model import LoraModel
 from lorarl_trainer.megatron_lora.optimizer import AdapterOptimizer
 from lorarl_trainer.platforms import Platform
 
+_PAD_TO = 16
+"""Rows are padded to a multiple of this many tokens. CPU kernels end each thread's share with scalar code where it is no multiple of the
+vector width, and scalar and vector code round differently: so one thread and two give the same bytes. It suits tensor cores too."""
 _SUMS = ("loss", "difference", "rollout_kl", "base_kl", "clipped", "negative_logprob")
 
 
@@ -61,7 +64,7 @@ class Trainer:
         """Return the current policy's log-probabilities of each sample's response tokens, dropout off."""
         self._model.module.eval()
         result: list[np.ndarray] = [np.empty(0)] * len(samples)
-        for group in micro_batches([len(s.tokens) for s in samples], self._budget):
+        for group in micro_batches([_padded(s) for s in samples], self._budget):
             tokens_B_S, mask_B_S = self._pad([samples[i] for i in group])
             logprobs_B_S = self._model.log_probabilities(tokens_B_S, temperature)
             for row, index in enumerate(group):
@@ -73,7 +76,7 @@ class Trainer:
         """Run forward and backward over this worker's samples; return the sums of `_SUMS` and the largest difference."""
         sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=self._device)
         largest = torch.zeros((), dtype=torch.float64, device=self._device)
-        for group in micro_batches([len(s.tokens) for s in request.samples], self._budget):
+        for group in micro_batches([_padded(s) for s in request.samples], self._budget):
             samples = [request.samples[i] for i in group]
             tokens_B_S, mask_B_S = self._pad(samples)
             logprobs_N = self._model.log_probabilities(tokens_B_S, request.temperature)[mask_B_S]
@@ -123,7 +126,7 @@ class Trainer:
 
     def _pad(self, samples: Sequence[Sample]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return tokens [B, S], padded on the right, and which of the S - 1 predictions are of response tokens, [B, S - 1]."""
-        length = max(len(s.tokens) for s in samples)
+        length = max(_padded(s) for s in samples)
         tokens_B_S = np.zeros((len(samples), length), dtype=np.int64)
         mask_B_S = np.zeros((len(samples), length - 1), dtype=bool)
         for row, sample in enumerate(samples):
@@ -139,6 +142,10 @@ class Trainer:
             dist.all_reduce(sums, group=self._model.data_parallel_group)
             dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self._model.data_parallel_group)
         return sums.tolist(), largest.item()
+
+
+def _padded(sample: Sample) -> int:
+    return -(-len(sample.tokens) // _PAD_TO) * _PAD_TO
 
 
 def k3(logprobs: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
