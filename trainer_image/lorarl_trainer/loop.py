@@ -43,9 +43,11 @@ async def train(session: Session, done: int) -> int:
         if is_due(step, checkpoint.every, spec.trainer.steps) or session.stop.is_set():
             with clock.phase("checkpoint"):
                 await session.publish(step)
-        await session.look_at_uploads()
-        seconds = clock.seconds()
-        session.progress.emit(replace(event, seconds=seconds, tokens_per_second=event.tokens / sum(seconds.values())))
+        try:
+            await session.look_at_uploads()
+        finally:  # the step is done, also where a checkpoint cannot be published
+            seconds = clock.seconds()
+            session.progress.emit(replace(event, seconds=seconds, tokens_per_second=event.tokens / sum(seconds.values())))
     if step > done and session.published_step != step:
         await session.publish(step)
     return step
