@@ -13,6 +13,7 @@ import torch
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.algorithms import LossChoice
+from lorarl_trainer.checkpoint import Published
 from lorarl_trainer.batch import Completion, Sample, Samples, UpdateRequest, UpdateResult
 from lorarl_trainer.peft_format import adapter_config, write_adapter
 from lorarl_trainer.worker import Built, Place, Resumed, Worker
@@ -136,10 +137,10 @@ class OneWorker:
     async def publish(self, step: int, position: int) -> None:
         self.worker.publish(step, position)
 
-    async def uploads(self) -> list[tuple[int, str]]:
+    async def uploads(self) -> list[Published]:
         return self.worker.uploads()
 
-    async def drain_uploads(self) -> list[tuple[int, str]]:
+    async def drain_uploads(self) -> list[Published]:
         return self.worker.drain_uploads(60)
 
 

@@ -29,14 +29,40 @@ def validate(files: tuple[Path, ...]) -> None:
 @click.option(
     "--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a field: --set spec.trainer.steps=5. May be repeated."
 )
-def run(manifest: Path, out_dir: Path | None, overrides: tuple[str, ...]) -> None:
+@click.option(
+    "--in-cluster", is_flag=True, help="As the driver in a cluster's pods: progress goes to the job's status. The operator sets it."
+)
+def run(manifest: Path, out_dir: Path | None, overrides: tuple[str, ...], in_cluster: bool) -> None:
     """Train the job of a manifest on this machine, without a cluster.
 
     Interrupt it (Ctrl-C, SIGTERM) and it publishes a checkpoint and exits with 75; the same command goes on from there.
     """
     from lorarl_trainer.run import run_manifest
 
-    sys.exit(run_manifest(manifest, out_dir, list(overrides)))
+    sys.exit(run_manifest(manifest, out_dir, list(overrides), in_cluster))
+
+
+@main.command()
+def drain() -> None:
+    """Announce the end of this pod: ask the trainer for a checkpoint and wait until it has ended. The pods' preStop hook."""
+    from lorarl_trainer.pods.drain import drain as drain_pod
+
+    drain_pod()
+
+
+@main.command()
+@click.argument("manifest", type=click.Path(path_type=Path))
+def purge(manifest: Path) -> None:
+    """Delete every checkpoint and adapter of a manifest's job from its store."""
+    from lorarl_api.faults import ManifestError
+    from lorarl_api.load import load_job
+    from lorarl_trainer.errors import LorarlError
+    from lorarl_trainer.pods.purge import purge as purge_checkpoints
+
+    try:
+        print(f"deleted {purge_checkpoints(load_job(manifest))}")
+    except (LorarlError, ManifestError) as error:
+        sys.exit(f"lorarl: {error}")
 
 
 if __name__ == "__main__":

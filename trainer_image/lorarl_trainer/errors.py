@@ -6,9 +6,14 @@ from __future__ import annotations
 class LorarlError(Exception):
     """An expected failure: shown as one message without a traceback, exit code 1."""
 
+    reason = "Failed"
+    """The kind of failure in one CamelCase word, for programs: `status.failure.reason` of the job."""
+
 
 class InputError(LorarlError):
     """Something in the manifest, or something it names, cannot be used."""
+
+    reason = "InvalidInput"
 
     def __init__(self, field: str, got: str, expected: str, mend: str) -> None:
         """Name the manifest's `field` (as `spec.data.train.uri`), what it was, what it should be, and the mend."""
@@ -23,18 +28,34 @@ class InputError(LorarlError):
 class StorageError(LorarlError):
     """Object storage refused, or could not be reached within the time for retries."""
 
+    reason = "StorageFailed"
+
 
 class FencedError(LorarlError):
     """A newer start of the same job has taken over the checkpoint prefix."""
+
+    reason = "Fenced"
 
 
 class PolicyDriftError(LorarlError):
     """vLLM's and the trainer's log-probabilities of the same tokens differ by more than the tolerance."""
 
+    reason = "PolicyDrift"
+
 
 class WorkerError(LorarlError):
     """A worker process failed or ended: out of memory, a device error, a defect."""
 
+    reason = "WorkerFailed"
+
+
+class NodeLostError(WorkerError):
+    """The machine, or the pod, of a worker is gone: no fault of the job's."""
+
+    reason = "NodeLost"
+
 
 class StaleAdapterError(LorarlError):
     """vLLM answered with another adapter version than the newest."""
+
+    reason = "StaleAdapter"

@@ -36,7 +36,7 @@ async def imitate(session: Session, step: int, clock: StepClock) -> StepDone:
     session.adapter_version, _ = await session.workers.sync()
     return StepDone(
         step=step,
-        total_steps=spec.trainer.steps,
+        total_steps=session.total_steps,
         adapter_version=session.adapter_version,
         loss=result.loss,
         grad_norm=result.grad_norm,

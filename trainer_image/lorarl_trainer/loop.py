@@ -23,7 +23,7 @@ from lorarl_trainer.session import Session, StepClock
 
 
 async def train(session: Session, done: int) -> int:
-    """Train from the step after `done` to the manifest's last, or until a stop is asked for; return the last step made.
+    """Train from the step after `done` to the job's last, or until a stop is asked for; return the last step made.
 
     Raises:
         LorarlError: what a user can act on; the newest published checkpoint is whole.
@@ -33,14 +33,16 @@ async def train(session: Session, done: int) -> int:
     if done == 0 and (first := await evaluate(session, 0)):
         session.progress.emit(first)
     step = done
-    while step < spec.trainer.steps and not session.stop.is_set():
+    await session.look_around()
+    while step < session.total_steps and not session.stop.is_set():
         step += 1
         clock = StepClock()
         event = await (reinforce(session, session.algorithm, step, clock) if session.algorithm else imitate(session, step, clock))
-        if spec.data.eval and is_due(step, spec.data.eval.every, spec.trainer.steps):
+        await session.look_around()
+        if spec.data.eval and is_due(step, spec.data.eval.every, session.total_steps):
             with clock.phase("evaluate"):
                 event = replace(event, evaluation=await evaluate(session, step))
-        if is_due(step, checkpoint.every, spec.trainer.steps) or session.stop.is_set():
+        if is_due(step, checkpoint.every, session.total_steps) or session.stop.is_set():
             with clock.phase("checkpoint"):
                 await session.publish(step)
         try:
@@ -108,7 +110,7 @@ async def reinforce(session: Session, algorithm: Algorithm, step: int, clock: St
     lengths_S = [len(completion.tokens) for completion in completions_S]
     return StepDone(
         step=step,
-        total_steps=spec.trainer.steps,
+        total_steps=session.total_steps,
         adapter_version=session.adapter_version,
         loss=float(np.mean([result.loss for result in results])),
         grad_norm=float(np.mean([result.grad_norm for result in results])),

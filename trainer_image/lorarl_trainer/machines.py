@@ -22,7 +22,7 @@ _OBJECT_STORE_BYTES = 256 << 20
 class Machines:
     """Starts Ray and the workers in the background, so that these import their engines while the caller reads data and tokenizer."""
 
-    def __init__(self, spec: LoRARLJobSpec, log_dir: Path) -> None:
+    def __init__(self, spec: LoRARLJobSpec, log_dir: Path | None) -> None:
         """Nothing is started before `async with`."""
         self._spec, self._log_dir = spec, log_dir
         self._abandoned = threading.Event()

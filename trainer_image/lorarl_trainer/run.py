@@ -22,7 +22,7 @@ from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer import prepare
 from lorarl_trainer.algorithms import get_algorithm
 from lorarl_trainer.data.order import DataOrder
-from lorarl_trainer.errors import InputError, LorarlError
+from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.loop import train
 from lorarl_trainer.machines import Machines
 from lorarl_trainer.progress import (
@@ -43,42 +43,29 @@ from lorarl_trainer.rewards.scorer import make_scorer
 from lorarl_trainer.secrets import Secrets, read_secrets
 from lorarl_trainer.session import Session
 from lorarl_trainer.signals import Interruption
+from lorarl_trainer.surroundings import Surroundings, in_pods, one_machine
 from lorarl_trainer.worker import Built, Resumed
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 75
 """EX_TEMPFAIL of sysexits.h: a checkpoint is published, and the same command goes on from it."""
+INTERRUPTED = "Interrupted"
+"""The reason of a run that was asked to end; the others are those of the errors."""
 EXIT_ABORTED = 130
 """What a shell reports of a program that Ctrl-C ended."""
 
 
-def run_manifest(path: Path, out_dir: Path | None, overrides: list[str]) -> int:
-    """Train the job of a manifest on this machine; return the exit code."""
+def run_manifest(path: Path, out_dir: Path | None, overrides: list[str], in_cluster: bool = False) -> int:
+    """Train the job of a manifest, on this machine or as the driver in a cluster's pods; return the exit code."""
     try:
         job = load_job(path, overrides)
-        refuse_what_needs_a_cluster(job)
-        return asyncio.run(_run(job, path.parent, out_dir or Path("out") / job.name))
+        out_dir = out_dir or Path("out") / job.name
+        surroundings = in_pods(job, path) if in_cluster else one_machine(job, out_dir)
+        with surroundings.presence:
+            return asyncio.run(_run(job, path.parent, out_dir, surroundings))
     except (LorarlError, ManifestError) as error:
         print(f"lorarl: {error}", file=sys.stderr)
         return EXIT_FAILED
-
-
-def refuse_what_needs_a_cluster(job: LoRARLJob) -> None:
-    """Refuse what one machine cannot honour.
-
-    Raises:
-        InputError: naming the field.
-    """
-    if job.spec.suspend:
-        raise InputError("spec.suspend", "true", "false for `lorarl run`", "Set it to false: --set spec.suspend=false.")
-    if job.spec.cluster.nodes > 1:
-        mend = "Use --set spec.cluster.nodes=1."
-        raise InputError("spec.cluster.nodes", str(job.spec.cluster.nodes), "1 for `lorarl run`, which has this machine alone", mend)
-
-
-def ignored_by_a_single_machine(job: LoRARLJob) -> list[str]:
-    """Return what the manifest asks of a cluster and `lorarl run` leaves aside."""
-    return sorted(label for label in job.metadata.labels if label.startswith("kueue.x-k8s.io/"))
 
 
 @dataclass
@@ -89,6 +76,8 @@ class _Outcome:
     adapter_uri: str | None = None
     started: bool = False
     """Whether training began: before, out_dir may hold the files of an earlier run."""
+    done: bool = False
+    """Whether every step was made."""
 
     @property
     def how_to_go_on(self) -> str:
@@ -98,40 +87,53 @@ class _Outcome:
         return f"the same command goes on from the newest checkpoint, {self.adapter_uri.removesuffix('/lora_adapter')}"
 
 
-async def _run(job: LoRARLJob, manifest_folder: Path, out_dir: Path) -> int:
+async def _run(job: LoRARLJob, manifest_folder: Path, out_dir: Path, surroundings: Surroundings) -> int:
     clock, outcome = time.perf_counter(), _Outcome()
     secrets = read_secrets(job.spec)
-    with open_progress(out_dir, job.spec.tracking, secrets) as progress, Interruption(progress) as interruption:
+    with open_progress(out_dir, job.spec.tracking, secrets, surroundings.sinks) as progress, Interruption(progress) as interruption:
 
-        def finish(state: Literal["succeeded", "interrupted", "failed"], message: str) -> None:
+        def finish(state: Literal["succeeded", "interrupted", "failed"], message: str = "", reason: str = "") -> None:
             seconds = time.perf_counter() - clock
             if outcome.started and (rows := read_rows(out_dir / METRICS)):
                 outcome.step = rows[-1]["step"]  # also where the loop ended by an error
             progress.emit(
-                RunFinished(state=state, step=outcome.step, adapter_uri=outcome.adapter_uri, total_seconds=seconds, message=message)
+                RunFinished(
+                    state=state,
+                    step=outcome.step,
+                    adapter_uri=outcome.adapter_uri,
+                    total_seconds=seconds,
+                    message=message,
+                    reason=reason,
+                )
             )
 
-        if ignored := ignored_by_a_single_machine(job):
-            progress.emit(Warned(f"`lorarl run` ignores what only a cluster can honour: {', '.join(ignored)}"))
+        if surroundings.ignored:
+            progress.emit(Warned(f"`lorarl run` ignores what only a cluster can honour: {', '.join(surroundings.ignored)}"))
         try:
-            await _train(job, manifest_folder, out_dir, secrets, progress, interruption, outcome)
+            await _train(job, manifest_folder, out_dir, surroundings, secrets, progress, interruption, outcome)
         except asyncio.CancelledError:
-            finish("interrupted", f"stopped at once; {outcome.how_to_go_on}")
+            finish("interrupted", f"stopped at once; {outcome.how_to_go_on}", INTERRUPTED)
             return EXIT_ABORTED if interruption.twice else EXIT_INTERRUPTED
-        except Exception as error:
-            finish("failed", str(error) if isinstance(error, LorarlError) else f"{type(error).__name__}: {error}")
+        except LorarlError as error:
+            finish("failed", str(error), error.reason)
             raise
-        done = outcome.step == job.spec.trainer.steps
-        finish("succeeded" if done else "interrupted", "" if done else outcome.how_to_go_on)
+        except Exception as error:
+            finish("failed", f"{type(error).__name__}: {error}", "InternalError")
+            raise
+        if outcome.done:
+            finish("succeeded")
+        else:
+            finish("interrupted", outcome.how_to_go_on, INTERRUPTED)
     write_report(out_dir)
     print(final_message(read_summary(out_dir)))
-    return 0 if done else EXIT_INTERRUPTED
+    return 0 if outcome.done else EXIT_INTERRUPTED
 
 
 async def _train(
     job: LoRARLJob,
     manifest_folder: Path,
     out_dir: Path,
+    surroundings: Surroundings,
     secrets: Secrets,
     progress: Progress,
     interruption: Interruption,
@@ -146,7 +148,7 @@ async def _train(
             stack.callback(scorer.close)
             scorer.warm_up()
         progress.emit(Noted(f"starting Ray and {spec.world_size} worker(s): imports of torch, Megatron and vLLM take most of a start"))
-        async with Machines(spec, out_dir / "logs") as machines:
+        async with Machines(spec, surroundings.log_dir) as machines:
             progress.emit(Noted(f"base model: {spec.model.uri}"))
             model = await asyncio.to_thread(prepare.load_model, spec, secrets)
             identity = prepare.identity(spec, model.fingerprint)
@@ -174,6 +176,7 @@ async def _train(
                 decode=model.decode,
                 progress=progress,
                 stop=interruption.asked,
+                steer=surroundings.steer,
                 position=resumed.position,
             )
             progress.emit(_started(job, built, resumed, out_dir))
@@ -182,6 +185,7 @@ async def _train(
             try:
                 outcome.step = await train(session, resumed.step)
                 await session.drain_uploads()
+                outcome.done = outcome.step >= session.total_steps
             finally:
                 outcome.adapter_uri = session.adapter_uri or outcome.adapter_uri
 

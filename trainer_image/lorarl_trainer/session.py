@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.algorithms import Algorithm
+from lorarl_trainer.checkpoint import Published
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.order import DataOrder
 from lorarl_trainer.progress import CheckpointDone, Progress, Warned
@@ -53,6 +54,8 @@ class Session:
     Attributes:
         decode: token ids of completions to their texts, special tokens left out.
         stop: set when the run has been asked to end after a checkpoint.
+        steer: called once a step with this session, to change what may change while it runs; None where nothing does.
+        total_steps: steps to make in all; the manifest's, unless `steer` changes it.
         position: rows taken so far; with the seed it decides which come next.
         adapter_version: the version that every worker has.
         published_step: the step of the newest checkpoint that was handed to the uploader.
@@ -69,12 +72,23 @@ class Session:
     decode: Callable[[Sequence[Any]], list[str]]
     progress: Progress
     stop: asyncio.Event
+    steer: Callable[[Session], Awaitable[None]] | None = None
+    total_steps: int = 0
     position: int = 0
     adapter_version: int = 0
     published_step: int = 0
     adapter_uri: str | None = None
     _announced: int = 0
     _warned: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Begin with the manifest's steps."""
+        self.total_steps = self.total_steps or self.spec.trainer.steps
+
+    async def look_around(self) -> None:
+        """Learn what has changed for the job since the step before."""
+        if self.steer:
+            await self.steer(self)
 
     def next_rows(self, count: int) -> list[EncodedRow]:
         """Take the next rows of the order."""
@@ -96,12 +110,20 @@ class Session:
         """Wait until every checkpoint is published."""
         self.announce(await self.workers.drain_uploads())
 
-    def announce(self, published: Sequence[tuple[int, str]]) -> None:
-        """Tell of checkpoints, (step, adapter's URI), that were not told of yet."""
-        for step, uri in published:
-            if step > self._announced:
-                self._announced, self.adapter_uri = step, uri
-                self.progress.emit(CheckpointDone(step=step, uri=uri))
+    def announce(self, published: Sequence[Published]) -> None:
+        """Tell of checkpoints that were not told of yet."""
+        for done in published:
+            if done.step > self._announced:
+                self._announced, self.adapter_uri = done.step, done.adapter_uri
+                self.progress.emit(
+                    CheckpointDone(
+                        step=done.step,
+                        uri=done.adapter_uri,
+                        version=done.adapter_version,
+                        sha256=done.adapter_sha256,
+                        published_at=done.published_at,
+                    )
+                )
 
     def warn_once(self, key: str, text: str) -> None:
         """Tell the user something, the first time that something of this key is said."""

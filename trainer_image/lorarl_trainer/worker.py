@@ -20,11 +20,12 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_TENSORS
 from lorarl_trainer.first_adapter import FIELD as INIT_FROM
 from lorarl_trainer.platforms import get_platform
+from lorarl_trainer.pods.drain import drain_asked, register
 from lorarl_trainer.secrets import Secrets
 
 if TYPE_CHECKING:
     from lorarl_trainer.batch import Completions, Samples, UpdateRequest, UpdateResult
-    from lorarl_trainer.checkpoint import Found
+    from lorarl_trainer.checkpoint import Found, Published
     from lorarl_trainer.rollout.engine import RolloutEngine
     from lorarl_trainer.rollout.sync import AdapterSync
 
@@ -90,12 +91,13 @@ class Worker:
         self._platform = get_platform(spec.cluster.gpus_per_node)
         os.environ.update(self._platform.environment(place.threads))
         os.environ.update(RANK=str(place.rank), WORLD_SIZE=str(place.world_size), LOCAL_RANK=str(place.local_rank))
+        register(f"worker-{place.rank}")
         self._version = 0  # `sync` adds one: the first adapter that vLLM gets is version 1
         self._imported = False
         self._engine: RolloutEngine | None = None
         self._sync: AdapterSync | None = None
         self._found: Found | None = None
-        self._published: list[tuple[int, str]] = []
+        self._published: list[Published] = []
 
     def preload(self) -> None:
         """Import torch, Megatron and vLLM: most of a start's time, and it needs nothing of the job."""
@@ -149,7 +151,7 @@ class Worker:
         store = open_checkpoints(self._spec, job_name, secrets, identity)
         started = store.start(self._spec.checkpoint.resume, [unpublished])
         self._found = started.found
-        self._uploader = BackgroundUploader(store, unpublished, lambda done: self._published.append((done.step, done.adapter_uri)))
+        self._uploader = BackgroundUploader(store, unpublished, self._published.append)
         self._metadata = {"job": job_name, "baseModelFingerprint": identity["model.fingerprint"]}
         if started.found is None:
             return Resumed(0, 0, None, started.warnings)
@@ -185,6 +187,10 @@ class Worker:
         clock = time.perf_counter()
         completions = self._engine.generate(prompts, seeds)
         return completions, time.perf_counter() - clock
+
+    def drain_asked(self) -> bool:
+        """Whether this worker's pod is about to be taken away."""
+        return drain_asked()
 
     def update(self, request: UpdateRequest) -> UpdateResult:
         """Make one optimizer update."""
@@ -222,8 +228,8 @@ class Worker:
         )
         self._uploader.submit(checkpoint)
 
-    def uploads(self) -> list[tuple[int, str]]:
-        """Return the checkpoints published so far, (step, adapter's URI). For the first worker alone.
+    def uploads(self) -> list[Published]:
+        """Return the checkpoints published so far. For the first worker alone.
 
         Raises:
             LorarlError: one could not be published.
@@ -231,7 +237,7 @@ class Worker:
         self._uploader.raise_if_failed()
         return list(self._published)
 
-    def drain_uploads(self, timeout_seconds: float) -> list[tuple[int, str]]:
+    def drain_uploads(self, timeout_seconds: float) -> list[Published]:
         """Wait until everything is published. For the first worker alone."""
         self._uploader.drain(timeout_seconds)
         return list(self._published)

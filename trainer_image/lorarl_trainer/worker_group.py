@@ -11,7 +11,8 @@ from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.batch import Completion, Sample, Samples, UpdateRequest, UpdateResult, split_evenly
-from lorarl_trainer.errors import LorarlError, WorkerError
+from lorarl_trainer.checkpoint import Published
+from lorarl_trainer.errors import LorarlError, NodeLostError, WorkerError
 from lorarl_trainer.platforms import get_platform
 from lorarl_trainer.secrets import Secrets
 from lorarl_trainer.worker import Built, Place, Resumed, Worker
@@ -21,6 +22,8 @@ UPLOAD_SECONDS = 900.0
 
 _LOG_TAIL_LINES = 20
 _LONGEST_LINE = 300
+_NODE_LOST = "its node has died"
+"""What Ray says of an actor whose machine, or pod, is no more."""
 _ENDED = "it was killed, as by the kernel when memory runs out, or it crashed."
 
 
@@ -118,11 +121,15 @@ class WorkerGroup:
         """Take a checkpoint and hand it to the first worker's uploader."""
         await self._all("publish", step, position)
 
-    async def uploads(self) -> list[tuple[int, str]]:
-        """Return the checkpoints published so far, (step, adapter's URI)."""
+    async def uploads(self) -> list[Published]:
+        """Return the checkpoints published so far."""
         return list((await self._await([self._actors[0].uploads.remote()]))[0])
 
-    async def drain_uploads(self) -> list[tuple[int, str]]:
+    async def drain_asked(self) -> bool:
+        """Whether a worker's pod is about to be taken away."""
+        return any(await self._all("drain_asked"))
+
+    async def drain_uploads(self) -> list[Published]:
         """Wait until every checkpoint is published."""
         return list((await self._await([self._actors[0].drain_uploads.remote(UPLOAD_SECONDS)]))[0])
 
@@ -149,6 +156,8 @@ class WorkerGroup:
             first_line = str(error.cause).strip().partition("\n")[0][:_LONGEST_LINE]
             raise WorkerError(f"a worker failed: {type(error.cause).__name__}: {first_line} {self._where_to_look(str(error))}") from error
         except RayActorError as error:
+            if _NODE_LOST in str(error) or error.preempted:
+                raise NodeLostError(f"a worker's machine or pod is gone. {self._where_to_look()}") from error
             cause = str(error) if error.actor_init_failed or "low on memory" in str(error) else _ENDED
             raise WorkerError(f"a worker process ended: {cause} {self._where_to_look()}") from error
 

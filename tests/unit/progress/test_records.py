@@ -107,7 +107,10 @@ def test_a_run_that_was_killed_is_still_running_by_its_summary(tmp_path: Path) -
 
 def test_a_failed_run_names_its_newest_checkpoint(tmp_path: Path) -> None:
     failed = replace(run_finished(tmp_path, 12), state="failed", adapter_uri=None, message="spec.reward.function: ...")
-    play(tmp_path, [run_started(tmp_path, 30), CheckpointDone(step=10, uri="s3://b/j/iter_0000010/lora_adapter"), failed])
+    checkpoint = CheckpointDone(
+        step=10, uri="s3://b/j/iter_0000010/lora_adapter", version=11, sha256="0" * 64, published_at="2026-01-31T12:00:00Z"
+    )
+    play(tmp_path, [run_started(tmp_path, 30), checkpoint, failed])
     summary = read_summary(tmp_path)
     assert (summary["state"], summary["adapter_uri"]) == ("failed", "s3://b/j/iter_0000010/lora_adapter")
 

@@ -7,6 +7,7 @@ makes report.html and reward.png from the files alone, and `final_message` says 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -55,8 +56,10 @@ __all__ = [
 ]
 
 
-def open_progress(out_dir: Path, tracking: TrackingSpec, secrets: Secrets, stream: TextIO | None = None) -> Progress:
-    """A `Progress` that prints to `stream` (standard output) and writes into `out_dir`, TensorBoard and spec.tracking.
+def open_progress(
+    out_dir: Path, tracking: TrackingSpec, secrets: Secrets, more: Sequence[Sink] = (), stream: TextIO | None = None
+) -> Progress:
+    """A `Progress` that prints to `stream` (standard output) and writes into `out_dir`, TensorBoard, spec.tracking, and `more` sinks.
 
     Files: metrics.jsonl, run_summary.json and tensorboard/. `secrets` has the Secrets that spec.tracking names, by name.
 
@@ -65,4 +68,4 @@ def open_progress(out_dir: Path, tracking: TrackingSpec, secrets: Secrets, strea
     """
     out_dir.mkdir(parents=True, exist_ok=True)
     console = ConsoleSink(stream or sys.stdout)
-    return Progress(direct=[MetricsFile(out_dir), SummaryFile(out_dir)], queued=[console, *trackers(tracking, secrets, out_dir)])
+    return Progress(direct=[MetricsFile(out_dir), SummaryFile(out_dir)], queued=[console, *trackers(tracking, secrets, out_dir), *more])

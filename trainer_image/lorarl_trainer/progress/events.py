@@ -108,6 +108,12 @@ class CheckpointDone:
     step: int
     uri: str
     """The adapter's folder."""
+    version: int
+    """Of the adapter."""
+    sha256: str
+    """Of adapter_model.safetensors."""
+    published_at: str
+    """RFC 3339."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +142,8 @@ class RunFinished:
     """Wall-clock time of this process's run, start-up included."""
     message: str = ""
     """Why it failed or was interrupted."""
+    reason: str = ""
+    """The same in one CamelCase word, for programs."""
 
 
 def row_of(event: StepDone | EvalDone) -> dict[str, Any]:

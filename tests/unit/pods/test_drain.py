@@ -1,0 +1,66 @@
+"""`lorarl drain`: real processes that end, or not, when their pod is taken away."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lorarl_trainer.pods.drain import RUN_DIR, drain_asked, register_driver
+
+WORKER = "from lorarl_trainer.pods.drain import register; register('worker-0'); print('up', flush=True); input()"
+DRIVER = """
+import signal, sys
+from lorarl_trainer.pods.drain import register_driver
+signal.signal(signal.SIGTERM, lambda *_: (print('checkpoint', flush=True), sys.exit(75)))
+with register_driver():
+    print('up', flush=True)
+    signal.pause()
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., subprocess.Popen[str]]:
+    """Starts a Python process in a pod of its own."""
+    monkeypatch.setenv(RUN_DIR, str(tmp_path))
+    return lambda *arguments: subprocess.Popen(
+        [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    )
+
+
+def test_the_driver_is_terminated_and_waited_for(start: Callable[..., subprocess.Popen[str]]) -> None:
+    driver = start("-c", DRIVER)
+    assert driver.stdout and driver.stdout.readline() == "up\n"
+    drain = start("-m", "lorarl_trainer.cli", "drain")
+    assert driver.stdout.readline() == "checkpoint\n"
+    assert driver.wait(30) == 75
+    assert drain.wait(30) == 0
+
+
+def test_a_worker_is_told_and_waited_for_and_never_signalled(start: Callable[..., subprocess.Popen[str]]) -> None:
+    worker = start("-c", WORKER)
+    assert worker.stdout and worker.stdin and worker.stdout.readline() == "up\n"
+    assert not drain_asked()
+    drain = start("-m", "lorarl_trainer.cli", "drain")
+    while not drain_asked():
+        assert drain.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        drain.wait(1)
+    assert worker.poll() is None
+    worker.stdin.write("\n")
+    worker.stdin.flush()
+    assert drain.wait(30) == 0
+
+
+def test_a_pod_whose_trainer_has_ended_is_let_go_at_once(start: Callable[..., subprocess.Popen[str]]) -> None:
+    worker = start("-c", WORKER)
+    assert worker.stdout and worker.stdout.readline() == "up\n"
+    worker.send_signal(signal.SIGKILL)
+    worker.wait(30)
+    with register_driver():
+        pass
+    assert start("-m", "lorarl_trainer.cli", "drain").wait(30) == 0

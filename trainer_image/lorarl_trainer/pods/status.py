@@ -1,0 +1,72 @@
+"""The trainer's part of a LoRARLJob's status, told from the events of the run. Pure.
+
+It writes step, totalSteps, metrics, adapter, failure and resumedFromStep (`lorarl_api.v1alpha1.LoRARLJobStatus` says what they mean);
+all else in the status is the operator's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_trainer.progress import CheckpointDone, EvalDone, Event, RunFinished, RunStarted, StepDone
+
+LONGEST_MESSAGE = 4096
+"""Characters of a failure's message: the whole of it is in the log."""
+
+
+class RunStatus:
+    """Folds events into the status."""
+
+    def __init__(self, job: LoRARLJob, attempt: int) -> None:
+        """`attempt` is the number that the operator gave this start of the job."""
+        self._job, self._attempt = job, attempt
+        self._status: dict[str, Any] = {}
+        self._metrics: dict[str, Any] = {}
+
+    def on_event(self, event: Event) -> None:
+        """Take one event in; those that say nothing about the status are ignored."""
+        match event:
+            case RunStarted():
+                self._status |= {"step": event.resumed_from_step or 0, "totalSteps": event.total_steps}
+                if event.resumed_from_step is not None:
+                    self._status["resumedFromStep"] = event.resumed_from_step
+            case EvalDone():
+                self._metrics["evalScore"] = event.score if event.score is not None else event.loss
+            case StepDone():
+                self._status |= {"step": event.step, "totalSteps": event.total_steps}
+                self._metrics |= {"reward": event.reward_mean, "kl": event.kl, "tokensPerSecond": round(event.tokens_per_second, 1)}
+                if event.evaluation:
+                    self.on_event(event.evaluation)
+            case CheckpointDone():
+                self._status["adapter"] = self._adapter(event)
+            case RunFinished() if event.state != "succeeded":
+                message = event.message[:LONGEST_MESSAGE] or event.reason
+                self._status["failure"] = {"reason": event.reason, "message": message, "attempt": self._attempt}
+
+    def as_dict(self, before: dict[str, Any]) -> dict[str, Any]:
+        """The status to apply.
+
+        Args:
+            before: what the status said when the run began. A run that goes on keeps what it has no newer word on, but for a failure.
+        """
+        if "step" not in self._status:  # nothing is loaded yet, so nothing is known better
+            kept = {key: before[key] for key in ("step", "totalSteps", "metrics", "adapter", "resumedFromStep") if key in before}
+        elif "resumedFromStep" in self._status:
+            kept = {key: before[key] for key in ("metrics", "adapter") if key in before}
+        else:
+            kept = {}
+        known = {name: value for name, value in self._metrics.items() if value is not None}
+        metrics = {"metrics": kept.get("metrics", {}) | known} if known else {}
+        return kept | self._status | metrics
+
+    def _adapter(self, event: CheckpointDone) -> dict[str, Any]:
+        return {
+            "uri": event.uri,
+            "step": event.step,
+            "version": event.version,
+            "sha256": event.sha256,
+            "baseModel": self._job.spec.model.uri,
+            "rank": self._job.spec.adapter.rank,
+            "publishedAt": event.published_at,
+        }

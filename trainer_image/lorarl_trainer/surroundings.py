@@ -1,0 +1,61 @@
+"""Where a run takes place: on one machine, or in the pods of a cluster. The loop is the same."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.pods.drain import register_driver
+from lorarl_trainer.pods.status_sink import StatusSink
+from lorarl_trainer.pods.steering import Steering
+from lorarl_trainer.progress import Sink
+from lorarl_trainer.session import Session
+
+ATTEMPT = "LORARL_ATTEMPT"
+"""Environment variable: the number that the operator gave this start of the job."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What differs from place to place.
+
+    Attributes:
+        presence: held while the run lasts.
+        log_dir: folder for the workers' output; None leaves it to Ray, which brings it to the driver's.
+        sinks: where progress goes besides the usual places.
+        steer: see `Session`.
+        ignored: what the manifest asks for and cannot be honoured here.
+    """
+
+    presence: contextlib.AbstractContextManager[None]
+    log_dir: Path | None
+    sinks: tuple[Sink, ...] = ()
+    steer: Callable[[Session], Awaitable[None]] | None = None
+    ignored: tuple[str, ...] = ()
+
+
+def one_machine(job: LoRARLJob, out_dir: Path) -> Surroundings:
+    """This machine alone.
+
+    Raises:
+        InputError: the manifest asks for what one machine cannot honour, naming the field.
+    """
+    if job.spec.suspend:
+        raise InputError("spec.suspend", "true", "false for `lorarl run`", "Set it to false: --set spec.suspend=false.")
+    if job.spec.cluster.nodes > 1:
+        mend = "Use --set spec.cluster.nodes=1."
+        raise InputError("spec.cluster.nodes", str(job.spec.cluster.nodes), "1 for `lorarl run`, which has this machine alone", mend)
+    ignored = sorted(label for label in job.metadata.labels if label.startswith("kueue.x-k8s.io/"))
+    return Surroundings(contextlib.nullcontext(), out_dir / "logs", ignored=tuple(ignored))
+
+
+def in_pods(job: LoRARLJob, manifest: Path) -> Surroundings:
+    """The pods of a cluster, in which this process is the driver of a Ray job."""
+    return Surroundings(
+        register_driver(), log_dir=None, sinks=(StatusSink(job, int(os.environ.get(ATTEMPT, "1"))),), steer=Steering(manifest)
+    )
