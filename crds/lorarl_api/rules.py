@@ -61,15 +61,20 @@ class Ruled(BaseModel):
     rules: ClassVar[tuple[Rule, ...]] = ()
 
 
-def broken_rules(model: Ruled, path: str = "") -> Iterator[tuple[str, Rule]]:
-    """Each rule that `model` or a model within it breaks, with the path of the object that breaks it (`.algorithm`)."""
+def broken_rules(model: Ruled, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Rule]]:
+    """Each rule that `model` or a model within it breaks, with the path of the object that breaks it: keys, and indices of lists."""
     if model.rules:
         document = model.model_dump(mode="json", by_alias=True, exclude_none=True)
         yield from ((path, rule) for rule in model.rules if not rule.holds(document))
     for name, field in type(model).model_fields.items():
         value = getattr(model, name)
+        below = (*path, field.alias or name)
         if isinstance(value, Ruled):
-            yield from broken_rules(value, f"{path}.{field.alias or name}")
+            yield from broken_rules(value, below)
+        elif isinstance(value, list):
+            for index, entry in enumerate(value):
+                if isinstance(entry, Ruled):
+                    yield from broken_rules(entry, (*below, index))
 
 
 def _escaped(value: Any) -> Any:

@@ -28,6 +28,15 @@ SecretName = Annotated[
         json_schema_extra={"expected": "the name of a Secret (a-z, 0-9, - and ., at most 253 characters), never a key itself"},
     ),
 ]
+ObjectName = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=253,
+        pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
+        json_schema_extra={"expected": "a name of an object in the cluster (a-z, 0-9, - and ., at most 253 characters)"},
+    ),
+]
 FieldName = Annotated[str, Field(min_length=1, max_length=128)]
 Uri = Annotated[str, Field(min_length=1, max_length=1024)]
 

@@ -10,13 +10,16 @@ from pydantic_core import PydanticCustomError
 from lorarl_api.rules import Rule, broken_rules
 from lorarl_api.v1alpha1.adapter import AdapterSpec, BaseModelSpec
 from lorarl_api.v1alpha1.algorithm import AlgorithmSpec, RewardSpec
+from lorarl_api.v1alpha1.cluster import ClusterSpec
 from lorarl_api.v1alpha1.common import API_VERSION, KIND, Model
 from lorarl_api.v1alpha1.data import DataSpec
-from lorarl_api.v1alpha1.runtime import CheckpointSpec, ClusterSpec, RolloutSpec, TrackingSpec, TrainerSpec
+from lorarl_api.v1alpha1.runtime import CheckpointSpec, RolloutSpec, TrackingSpec, TrainerSpec
 from lorarl_api.v1alpha1.status import LoRARLJobStatus
 
 MAX_NAME = 42
 """Longest name of a job: an attempt adds to it, and KubeRay takes 47 characters for a RayJob."""
+MAX_SECONDS = 2**31 - 1
+"""The longest time that Kubernetes' own job APIs take."""
 RULES_LATER = {"rules": "later"}
 """Validation context for a caller that evaluates the rules itself, to learn of all broken ones at once."""
 
@@ -26,7 +29,9 @@ class Checked(Model):
 
     @model_validator(mode="after")
     def _keep_rules(self, info: ValidationInfo) -> Self:
-        if info.context != RULES_LATER and (broken := [f"{path}.{rule.field}: {rule}" for path, rule in broken_rules(self)]):
+        if info.context != RULES_LATER and (
+            broken := [f"{'.'.join(map(str, path))}.{rule.field}: {rule}" for path, rule in broken_rules(self)]
+        ):
             raise PydanticCustomError("rules", "{broken}", {"broken": "\n".join(broken)})
         return self
 
@@ -52,8 +57,43 @@ class LoRARLJobSpec(Checked):
     trainer: TrainerSpec = Field(default_factory=TrainerSpec, description="How Megatron trains.")
     checkpoint: CheckpointSpec = Field(description="Where adapters and the training state go.")
     tracking: TrackingSpec = Field(default_factory=TrackingSpec, description="Where metrics go besides metrics.jsonl and TensorBoard.")
-    cluster: ClusterSpec = Field(default_factory=ClusterSpec, description="The machines.")
-    suspend: bool = Field(False, description="Hold the job back, or stop it after a checkpoint.")
+    cluster: ClusterSpec = Field(default_factory=ClusterSpec, description="The machines, and the pods on them.")
+    suspend: bool = Field(
+        False,
+        description="Hold the job back, or stop it after a checkpoint and free its machines. Set back to false it goes on from there. May "
+        "be changed at any time.",
+    )
+    backoff_limit: int = Field(
+        3,
+        ge=0,
+        le=1000,
+        description="How often an attempt that failed is tried again before the job is Failed. Evicted, preempted and lost pods do not count. "
+        "Absent it is 3, where a Job of batch/v1 has 6. May be changed at any time.",
+    )
+    active_deadline_seconds: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_SECONDS,
+        description="Seconds after status.startTime at which the job is stopped and Failed, as in batch/v1; resuming starts the clock anew. "
+        "No limit when absent. May be changed at any time.",
+        examples=[86_400],
+    )
+    start_deadline_seconds: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_SECONDS,
+        description="Seconds that an attempt may take from its admission until it runs; past them the job is Failed and says what it waited "
+        "for. It waits for ever when absent. May be changed at any time.",
+        examples=[3600],
+    )
+    ttl_seconds_after_finished: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_SECONDS,
+        description="Seconds after its end at which the job is deleted, as in batch/v1; checkpoint.deletionPolicy says what becomes of its "
+        "checkpoints. It stays when absent. May be changed at any time.",
+        examples=[604_800],
+    )
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
