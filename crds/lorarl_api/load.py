@@ -35,7 +35,7 @@ def load_job(source: str | Path, overrides: Sequence[str] = ()) -> LoRARLJob:
         _assign(document, assignment)
     if found := faults(document):
         raise ManifestError(found)
-    return LoRARLJob.model_validate(document, by_alias=True, by_name=False)
+    return LoRARLJob.model_validate(document, by_alias=True, by_name=False, context=RULES_LATER)  # `faults` has kept the rules
 
 
 def documents(source: str | Path) -> list[Any]:

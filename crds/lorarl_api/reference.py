@@ -45,10 +45,16 @@ def _sections(path: str, schema: Schema) -> Iterator[str]:
 
 
 def _rules(schema: Schema) -> Iterator[str]:
-    if rules := schema.get("x-kubernetes-validations"):
-        yield "Rules:\n"
-        yield from (f"- `{rule['fieldPath'].removeprefix('.')}`: {rule['message'].removeprefix('expected ')}." for rule in rules)
-        yield ""
+    rules = schema.get("x-kubernetes-validations", [])
+    of_updates = [rule for rule in rules if "oldSelf" in rule["rule"]]
+    between = [rule for rule in rules if rule not in of_updates]
+    for title, listed in (("Rules:", between), ("What an update in the cluster may not change:", of_updates)):
+        if listed:
+            yield f"{title}\n"
+            for rule in listed:
+                field = rule["fieldPath"].removeprefix(".")
+                yield f"- `{field}`: {rule['message'].removeprefix('expected ').removeprefix(f'{field} is ')}."
+            yield ""
 
 
 def _type(field: Schema) -> str:

@@ -15,7 +15,7 @@ from lorarl_api.v1alpha1.cluster import (
     Toleration,
     TopologySpec,
 )
-from lorarl_api.v1alpha1.common import API_VERSION, GROUP, KIND, VERSION, Model
+from lorarl_api.v1alpha1.common import API_VERSION, CLAIMS_FOLDER, GROUP, KIND, VERSION, Model, claim_of
 from lorarl_api.v1alpha1.data import DataSource, DataSpec, EvalSource
 from lorarl_api.v1alpha1.job import MAX_NAME, RULES_LATER, LoRARLJob, LoRARLJobSpec, Metadata
 from lorarl_api.v1alpha1.runtime import CheckpointSpec, MlflowSpec, RolloutSpec, TrackingSpec, TrainerSpec, WandbSpec
@@ -23,6 +23,7 @@ from lorarl_api.v1alpha1.status import AdapterStatus, Condition, FailureStatus, 
 
 __all__ = [
     "API_VERSION",
+    "CLAIMS_FOLDER",
     "GROUP",
     "KIND",
     "MAX_LORA_RANK",
@@ -59,5 +60,6 @@ __all__ = [
     "TrackingSpec",
     "TrainerSpec",
     "WandbSpec",
+    "claim_of",
     "served_rank",
 ]

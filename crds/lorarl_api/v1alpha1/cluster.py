@@ -19,10 +19,11 @@ LabelValue = Annotated[
     Field(
         max_length=63,
         pattern=r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$",
+        examples=["h200"],
         json_schema_extra={"expected": "a label's value: at most 63 letters, digits, - _ and ., a letter or digit at both ends"},
     ),
 ]
-AnnotationValue = Annotated[str, Field(max_length=4096)]
+AnnotationValue = Annotated[str, Field(max_length=4096, examples=["arn:aws:iam::123456789012:role/trainer"])]
 QualifiedName = Annotated[
     str,
     Field(
@@ -47,7 +48,12 @@ Cpus = Annotated[
         max_length=16,
         pattern=r"^([1-9][0-9]{0,5}|[0-9]{1,6}[.][0-9]{1,3}|[1-9][0-9]{0,8}m)$",
         examples=["8"],
-        json_schema_extra={"expected": 'CPUs as Kubernetes writes them: 8, "1.5" or 500m', "x-kubernetes-int-or-string": True},
+        json_schema_extra={
+            "expected": 'CPUs as Kubernetes writes them: 8, "1.5" or 500m',
+            "x-kubernetes-int-or-string": True,
+            "minimum": 1,  # of a number without quotes
+            "maximum": 999_999,
+        },
     ),
 ]
 """A quantity of CPU; a whole number needs no quotes."""
@@ -68,8 +74,8 @@ def _label_keys(field: str, what: str) -> Rule:
     return Rule(
         field,
         f"self.{field}.all(key, key.matches(r'^{_QUALIFIED_NAME}$') && size(key) <= 317)",
-        f"{field} with {what}'s names as Kubernetes has them: [PREFIX/]NAME, of letters, digits, - _ and .",
-        "mend the name, e.g. example.com/name",
+        f"{field} with keys that Kubernetes takes for {what}: [PREFIX/]NAME, of letters, digits, - _ and .",
+        "mend the key, e.g. example.com/name",
     )
 
 
@@ -146,9 +152,7 @@ class PodTemplateOverride(Model):
     metadata: Preserved | None = Field(
         None, description="Labels and annotations to add.", examples=[{"annotations": {"example.com/team": "research"}}]
     )
-    spec: Preserved | None = Field(
-        None, description="Part of a PodSpec. The container of Ray is the first one.", examples=[{"hostNetwork": True}]
-    )
+    spec: Preserved | None = Field(None, description="Part of a PodSpec. The first container is Ray's.", examples=[{"hostNetwork": True}])
 
 
 class PodTemplateOverrides(Model):
@@ -198,7 +202,7 @@ class ClusterSpec(Model):
     shared_memory: Bytes = Field("16Gi", description="Largest size of /dev/shm, which NCCL, vLLM and Ray use; only what is used is taken.")
     rdma: RdmaSpec | None = Field(
         None,
-        description="Network for NCCL; adds the resource and the capability IPC_LOCK to the worker pods. The pods' own network when absent.",
+        description="Network for NCCL; adds the resource and the capability IPC_LOCK to worker pods. The pods' own network when absent.",
     )
     submission_mode: Literal["SidecarMode", "K8sJobMode", "HTTPMode"] = Field(
         "SidecarMode",
@@ -250,6 +254,12 @@ class ClusterSpec(Model):
             "serviceAccountAnnotations only without serviceAccountName: lorarl changes no ServiceAccount of yours",
             "annotate that ServiceAccount yourself, or remove serviceAccountName",
         ),
-        _label_keys("serviceAccountAnnotations", "annotation"),
-        _label_keys("nodeSelector", "label"),
+        _label_keys("serviceAccountAnnotations", "annotations"),
+        _label_keys("nodeSelector", "labels"),
+        Rule(
+            "rdma",
+            "!has(self.rdma) || self.gpusPerNode > 0",
+            "rdma only on a GPU job: it is NCCL that uses it",
+            "remove rdma, or set cluster.gpusPerNode",
+        ),
     )

@@ -104,7 +104,15 @@ class CheckpointSpec(Model):
         "with it, adapters included. May be changed at any time.",
     )
 
-    rules: ClassVar[tuple[Rule, ...]] = uri_rules("uri", ["s3", "gs", "az", "file"])
+    rules: ClassVar[tuple[Rule, ...]] = (
+        *uri_rules("uri", ["s3", "gs", "az", "file"]),
+        Rule(
+            "deletionPolicy",
+            "self.deletionPolicy == 'Retain' || !self.uri.startsWith('file:')",
+            "deletionPolicy Delete only where checkpoints go to a store: files of a pod are out of reach once it is gone",
+            "set deletionPolicy: Retain, or write to s3://, gs:// or az://",
+        ),
+    )
 
 
 class WandbSpec(Model):
