@@ -15,13 +15,15 @@ _COLUMNS = [
     ("Step", ".status.step", "integer", False),
     ("Reward", ".status.metrics.reward", "number", False),
     ("Adapter", ".status.adapter.version", "integer", False),
+    ("Age", ".metadata.creationTimestamp", "date", False),
+    ("RayJob", ".status.rayJobName", "string", True),
     ("KL", ".status.metrics.kl", "number", True),
     ("Tok/s", ".status.metrics.tokensPerSecond", "number", True),
+    ("Restarts", ".status.restarts", "integer", True),
     ("URI", ".status.adapter.uri", "string", True),
-    ("Age", ".metadata.creationTimestamp", "date", False),
 ]
 # What JSON schema or this package knows and a structural schema does not take.
-_DROPPED = ("additionalProperties", "examples", "expected")
+_DROPPED = ("examples", "expected")
 # How the keys of one schema are ordered, for people who read the CRD; the rest follows by name.
 _ORDER = ["description", "type", "enum", "default", "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "required", "properties"]
 
@@ -81,6 +83,12 @@ def _root(schema: Schema) -> Schema:
 def structural(schema: Schema) -> Schema:
     """`schema` as a structural schema of Kubernetes (OpenAPI 3.0: exclusive bounds are flags)."""
     result = {key: value for key, value in schema.items() if key not in _DROPPED}
+    any_key = result.pop("additionalProperties", False)
+    if isinstance(any_key, dict):
+        result["additionalProperties"] = structural(any_key)
+    if result.get("x-kubernetes-int-or-string"):
+        del result["type"]
+        result["anyOf"] = [{"type": "integer"}, {"type": "string"}]
     for bound in ("Minimum", "Maximum"):
         if f"exclusive{bound}" in result:
             result[bound.lower()] = result[f"exclusive{bound}"]

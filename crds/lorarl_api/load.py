@@ -35,7 +35,7 @@ def load_job(source: str | Path, overrides: Sequence[str] = ()) -> LoRARLJob:
         _assign(document, assignment)
     if found := faults(document):
         raise ManifestError(found)
-    return LoRARLJob.model_validate(document, by_alias=True, by_name=False)
+    return LoRARLJob.model_validate(document, by_alias=True, by_name=False, context=RULES_LATER)  # `faults` has kept the rules
 
 
 def documents(source: str | Path) -> list[Any]:
@@ -65,7 +65,7 @@ def faults(document: Any) -> list[Fault]:
         job = LoRARLJob.model_validate(document, by_alias=True, by_name=False, context=RULES_LATER)
     except ValidationError as error:
         return from_pydantic(error)
-    return [from_rule(document, tuple(path.split(".")[1:]), rule) for path, rule in broken_rules(job)]
+    return [from_rule(document, path, rule) for path, rule in broken_rules(job)]
 
 
 def _identity(document: dict[Any, Any]) -> list[Fault]:

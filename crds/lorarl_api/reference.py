@@ -45,17 +45,25 @@ def _sections(path: str, schema: Schema) -> Iterator[str]:
 
 
 def _rules(schema: Schema) -> Iterator[str]:
-    if rules := schema.get("x-kubernetes-validations"):
-        yield "Rules:\n"
-        yield from (f"- `{rule['fieldPath'].removeprefix('.')}`: {rule['message'].removeprefix('expected ')}." for rule in rules)
-        yield ""
+    rules = schema.get("x-kubernetes-validations", [])
+    of_updates = [rule for rule in rules if "oldSelf" in rule["rule"]]
+    between = [rule for rule in rules if rule not in of_updates]
+    for title, listed in (("Rules:", between), ("What an update in the cluster may not change:", of_updates)):
+        if listed:
+            yield f"{title}\n"
+            for rule in listed:
+                field = rule["fieldPath"].removeprefix(".")
+                yield f"- `{field}`: {rule['message'].removeprefix('expected ').removeprefix(f'{field} is ')}."
+            yield ""
 
 
 def _type(field: Schema) -> str:
     kind = _TYPES[field["type"]]
     if field.get("format") == "date-time":
         return "time"
-    return f"{kind} of {_TYPES[field['items']['type']]}s" if kind == "list" else kind
+    if kind == "list":
+        return f"list of {_TYPES[field['items']['type']]}s"
+    return kind if "properties" in field or kind != "group" else "mapping"
 
 
 def _default(field: Schema, required: bool) -> str:
@@ -71,10 +79,10 @@ def _range(field: Schema) -> str:
     """The bounds alone: the type has a column of its own."""
     if "enum" in field:
         return ", ".join(f"`{choice}`" for choice in field["enum"])
-    if field["type"] in ("boolean", "object") or field.get("format") == "date-time":
+    if field["type"] == "boolean" or "properties" in field or field.get("format") == "date-time":
         return ""
     words = in_words(field)
-    for lead in ("an integer", "a number", "a text", "a list"):
+    for lead in ("an integer", "a number", "a text", "a list", "a mapping"):
         words = words.removeprefix(lead)
     return _cell(words.removeprefix(" of ").strip())
 

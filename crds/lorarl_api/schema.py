@@ -83,7 +83,9 @@ def in_words(schema: Schema) -> str:
         case "boolean":
             return "true or false"
         case _:
-            return f"a mapping with keys such as {', '.join(list(schema['properties'])[:3])}" if "properties" in schema else "a mapping"
+            if "properties" in schema:
+                return f"a mapping with keys such as {', '.join(list(schema['properties'])[:3])}"
+            return f"a mapping{_length(schema, 'minProperties', 'maxProperties', 'entry')}"
 
 
 def _number_range(schema: Schema) -> str:

@@ -10,7 +10,9 @@ from control_plane import Cluster
 
 from lorarl_api.load import ManifestError, load_job
 from lorarl_api.yaml_reader import read_documents
-from unit.contract.cases import CASES, SCALARS, TRAPS, Case, Trap, manifest
+from unit.contract.cases import CASES, Case, changed, manifest
+from unit.contract.traps import SCALARS, TRAPS, Trap
+from unit.contract.updates import UPDATES, Update
 
 
 def refused_by_python(text: str) -> bool:
@@ -37,6 +39,22 @@ def test_a_broken_rule_is_refused_with_the_field_and_the_mend(cluster: Cluster, 
     assert refused_by_python(bad)
     assert apply(cluster, good) is None
     assert not refused_by_python(good)
+
+
+@pytest.mark.parametrize("update", UPDATES, ids=lambda update: update.name)
+def test_an_update_changes_what_may_change_and_nothing_else(cluster: Cluster, update: Update) -> None:
+    name = f"update-{UPDATES.index(update)}"
+    job = manifest(update.before | {"metadata.name": name})
+    cluster.must("apply", "-f", "-", stdin=json.dumps(job))
+    text = json.dumps(changed(job, update.after))
+    done = cluster.kubectl("apply", "-f", "-", stdin=text)
+    if update.group is None:
+        assert done.returncode == 0, done.stderr
+        assert load_job(cluster.must("get", "lrj", name, "-o", "yaml")).spec == load_job(text).spec
+    else:
+        assert done.returncode != 0
+        said = rf"{update.group}: Invalid value.*{update.group.removeprefix('spec.')} is immutable.*(another metadata.name|delete the job)"
+        assert re.search(said, done.stderr), done.stderr
 
 
 @pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.name)
@@ -77,6 +95,11 @@ def test_kubectl_get_shows_how_the_job_is_doing(cluster: Cluster) -> None:
         "phase": "Running",
         "step": 12,
         "totalSteps": 200,
+        "rayJobName": "columns-3",
+        "attempts": 1,
+        "preemptions": 1,
+        "restarts": 2,
+        "failure": {"reason": "OutOfMemory", "message": "The worker was out of memory.", "attempt": 1},
         "metrics": {"reward": 0.75, "kl": 0.001, "tokensPerSecond": 1234.5},
         "adapter": {"uri": "s3://team/adapters/columns/iter_0000010/lora_adapter", "step": 10, "version": 10},
         "conditions": [
@@ -87,8 +110,9 @@ def test_kubectl_get_shows_how_the_job_is_doing(cluster: Cluster) -> None:
     header, row = cluster.must("get", "lrj", "columns").splitlines()
     assert header.split() == ["NAME", "PHASE", "STEP", "REWARD", "ADAPTER", "AGE"]
     assert row.split()[:5] == ["columns", "Running", "12", "0.75", "10"]
-    wide = cluster.must("get", "lrj", "columns", "-o", "wide").splitlines()[0].split()
-    assert wide == ["NAME", "PHASE", "STEP", "REWARD", "ADAPTER", "KL", "TOK/S", "URI", "AGE"]
+    header, row = cluster.must("get", "lrj", "columns", "-o", "wide").splitlines()
+    assert header.split() == ["NAME", "PHASE", "STEP", "REWARD", "ADAPTER", "AGE", "RAYJOB", "KL", "TOK/S", "RESTARTS", "URI"]
+    assert row.split()[6:] == ["columns-3", "0.001", "1234.5", "2", "s3://team/adapters/columns/iter_0000010/lora_adapter"]
     read = load_job(cluster.must("get", "lrj", "columns", "-o", "yaml"))
     assert read.status is not None
     assert read.status.model_dump(mode="json", by_alias=True, exclude_none=True) == status

@@ -14,12 +14,13 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Protocol
 
-from lorarl_api.v1alpha1 import BaseModelSpec
+from lorarl_api.v1alpha1 import CLAIMS_FOLDER, BaseModelSpec, claim_of
 from lorarl_trainer.errors import InputError, LorarlError
 from lorarl_trainer.storage.base import Entry
 
 MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.tiktoken", "vocab.txt", "merges.txt")
 """What a model needs: weights, configuration, tokenizer. Training states, other formats and subfolders stay where they are."""
+_LOCAL = ("file", "pvc")
 NOT_MODEL_FILES = ("*/*", "consolidated*.safetensors")  # the latter repeat the weights in another format
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "vocab.txt", "*.tiktoken", "spiece.model")
 
@@ -44,8 +45,8 @@ OpenFolder = Callable[[str, Mapping[str, str]], RemoteFolder]
 def fetch_model(spec: BaseModelSpec, *, secret: Mapping[str, str], open_folder: OpenFolder) -> Path:
     """Give the folder of the base model on this machine.
 
-    hf:// goes through the hub's own cache, s3://, gs:// and az:// into $LORARL_CACHE/models; file: is used in place. Of processes that
-    ask at the same time one downloads and the others wait. A download that was killed goes on where it was.
+    hf:// goes through the hub's own cache, s3://, gs:// and az:// into $LORARL_CACHE/models; file: and pvc: are used in place. Of
+    processes that ask at the same time one downloads and the others wait. A download that was killed goes on where it was.
 
     Args:
         spec: `spec.model`.
@@ -60,7 +61,7 @@ def fetch_model(spec: BaseModelSpec, *, secret: Mapping[str, str], open_folder: 
     scheme = spec.uri.partition(":")[0]
     if scheme == "hf":
         folder = _fetch_from_hub(spec, secret.get("HF_TOKEN"))
-    elif scheme == "file":
+    elif scheme in _LOCAL:
         folder = local_path(spec.uri, field)
     else:
         store = open_folder(spec.uri, secret)
@@ -74,7 +75,7 @@ def fetch_model(spec: BaseModelSpec, *, secret: Mapping[str, str], open_folder: 
 
 
 def fetch_data(uri: str, *, field: str, secret: Mapping[str, str], open_folder: OpenFolder) -> Path:
-    """Give a data file on this machine: file: in place, s3://, gs:// and az:// from $LORARL_CACHE/data, downloaded once.
+    """Give a data file on this machine: file: and pvc: in place, s3://, gs:// and az:// from $LORARL_CACHE/data, downloaded once.
 
     Args:
         uri: URI of one file.
@@ -86,7 +87,7 @@ def fetch_data(uri: str, *, field: str, secret: Mapping[str, str], open_folder: 
         InputError: No such object. (That a local file exists is seen when it is read.)
         StorageError: The store could not be reached.
     """
-    if uri.startswith("file:"):
+    if uri.partition(":")[0] in _LOCAL:
         return local_path(uri, field)
     folder, _, name = uri.rpartition("/")
     store = open_folder(folder, secret)
@@ -121,11 +122,17 @@ def cache_dir() -> Path:
 
 
 def local_path(uri: str, field: str) -> Path:
-    """Give the path of file:///ABSOLUTE or file:RELATIVE (to the working directory).
+    """Give the path of file:///ABSOLUTE, file:RELATIVE (to the working directory) or pvc://CLAIM/PATH.
 
     Raises:
-        InputError: There is a host between the slashes.
+        InputError: There is a host between the slashes, or the claim is not mounted.
     """
+    if claim := claim_of(uri):
+        mounted = Path(CLAIMS_FOLDER) / claim
+        if not mounted.is_dir():
+            mend = "Outside a cluster name a folder of this machine: file:PATH."
+            raise InputError(field, f"{uri}, which is not mounted", f"a PersistentVolumeClaim that is mounted at {mounted}", mend)
+        return mounted / uri.removeprefix(f"pvc://{claim}").lstrip("/")
     rest = uri.removeprefix("file:")
     if rest.startswith("//") and not rest.startswith("///"):
         mend = f"Write file:{rest[2:]} for a path relative to the working directory."

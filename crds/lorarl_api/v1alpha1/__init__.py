@@ -6,14 +6,24 @@ Every field says what it is, in which unit and range; an unknown key is refused;
 
 from lorarl_api.v1alpha1.adapter import MAX_LORA_RANK, SERVED_RANKS, AdapterSpec, BaseModelSpec, served_rank
 from lorarl_api.v1alpha1.algorithm import AlgorithmSpec, RewardSpec
-from lorarl_api.v1alpha1.common import API_VERSION, GROUP, KIND, VERSION, Model
+from lorarl_api.v1alpha1.cluster import (
+    ClusterSpec,
+    HeadSpec,
+    PodTemplateOverride,
+    PodTemplateOverrides,
+    RdmaSpec,
+    Toleration,
+    TopologySpec,
+)
+from lorarl_api.v1alpha1.common import API_VERSION, CLAIMS_FOLDER, GROUP, KIND, VERSION, Model, claim_of
 from lorarl_api.v1alpha1.data import DataSource, DataSpec, EvalSource
 from lorarl_api.v1alpha1.job import MAX_NAME, RULES_LATER, LoRARLJob, LoRARLJobSpec, Metadata
-from lorarl_api.v1alpha1.runtime import CheckpointSpec, ClusterSpec, MlflowSpec, RolloutSpec, TrackingSpec, TrainerSpec, WandbSpec
+from lorarl_api.v1alpha1.runtime import CheckpointSpec, MlflowSpec, RolloutSpec, TrackingSpec, TrainerSpec, WandbSpec
 from lorarl_api.v1alpha1.status import AdapterStatus, Condition, FailureStatus, LoRARLJobStatus, MetricsStatus
 
 __all__ = [
     "API_VERSION",
+    "CLAIMS_FOLDER",
     "GROUP",
     "KIND",
     "MAX_LORA_RANK",
@@ -32,6 +42,7 @@ __all__ = [
     "DataSpec",
     "EvalSource",
     "FailureStatus",
+    "HeadSpec",
     "LoRARLJob",
     "LoRARLJobSpec",
     "LoRARLJobStatus",
@@ -39,10 +50,16 @@ __all__ = [
     "MetricsStatus",
     "MlflowSpec",
     "Model",
+    "PodTemplateOverride",
+    "PodTemplateOverrides",
+    "RdmaSpec",
     "RewardSpec",
     "RolloutSpec",
+    "Toleration",
+    "TopologySpec",
     "TrackingSpec",
     "TrainerSpec",
     "WandbSpec",
+    "claim_of",
     "served_rank",
 ]

@@ -30,8 +30,9 @@ class BaseModelSpec(Model):
     """The frozen base model."""
 
     uri: Uri = Field(
-        description="Where the base model lies, in Hugging Face format: hf://ORG/NAME, s3://, gs:// or az:// with a folder, "
-        "file:///FOLDER, or file:FOLDER (relative to where `lorarl run` is started).",
+        description="Where the base model lies, in Hugging Face format: hf://ORG/NAME; s3://, gs:// or az:// with a folder; "
+        "pvc://CLAIM/FOLDER, on a PersistentVolumeClaim that all pods can mount; file:///FOLDER, or file:FOLDER (relative to where "
+        "`lorarl run` is started).",
         examples=["hf://Qwen/Qwen2.5-0.5B-Instruct"],
     )
     revision: str | None = Field(
@@ -48,7 +49,7 @@ class BaseModelSpec(Model):
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        *uri_rules("uri", ["hf", "s3", "gs", "az", "file"]),
+        *uri_rules("uri", ["hf", "s3", "gs", "az", "pvc", "file"]),
         Rule(
             "revision",
             "!has(self.revision) || self.uri.startsWith('hf://')",

@@ -28,6 +28,25 @@ SecretName = Annotated[
         json_schema_extra={"expected": "the name of a Secret (a-z, 0-9, - and ., at most 253 characters), never a key itself"},
     ),
 ]
+ObjectName = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=253,
+        pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
+        json_schema_extra={"expected": "a name of an object in the cluster (a-z, 0-9, - and ., at most 253 characters)"},
+    ),
+]
+CLAIMS_FOLDER = "/mnt/pvc"
+"""Where pods have the PersistentVolumeClaims of pvc:// URIs, each in a folder of its name."""
+
+
+def claim_of(uri: str) -> str | None:
+    """Name of the PersistentVolumeClaim of a pvc:// URI; None for any other."""
+    scheme, _, rest = uri.partition("://")
+    return rest.partition("/")[0] if scheme == "pvc" else None
+
+
 FieldName = Annotated[str, Field(min_length=1, max_length=128)]
 Uri = Annotated[str, Field(min_length=1, max_length=1024)]
 
@@ -59,8 +78,8 @@ class Model(Ruled):
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Carry the rules into the schema."""
         schema = handler.resolve_ref_schema(handler(core))
-        if cls.rules:
-            schema["x-kubernetes-validations"] = [rule.as_validation() for rule in cls.rules]
+        if rules := (*cls.rules, *cls.immutable):
+            schema["x-kubernetes-validations"] = [rule.as_validation() for rule in rules]
         return schema
 
 
@@ -69,6 +88,7 @@ _FORMS = {
     "s3": r"s3://[^/].*",
     "gs": r"gs://[^/].*",
     "az": r"az://[^/].*",
+    "pvc": r"pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/.*)?",
     "https": r"https?://[^/].*",
     # file://FOLDER would make FOLDER the name of a host.
     "file": r"file:(/|///)?[^/].*",
@@ -78,6 +98,7 @@ _HINTS = {
     "s3": "s3://",
     "gs": "gs://",
     "az": "az://",
+    "pvc": "pvc://CLAIM/PATH",
     "https": "http(s)://HOST",
     "file": "file:///PATH or file:PATH",
 }
@@ -90,7 +111,7 @@ def uri_rules(field: str, schemes: Sequence[str], *, optional: bool = False, sec
 
     Args:
         field: Name of the field in the model.
-        schemes: Which URIs it takes, of hf, s3, gs, az, https and file.
+        schemes: Which URIs it takes, of hf, s3, gs, az, pvc, https and file.
         optional: Whether the field may be absent.
         secret: The field, or what else, that credentials belong in.
     """

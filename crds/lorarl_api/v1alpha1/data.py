@@ -23,8 +23,8 @@ class DataSource(Model):
     """Rows of prompts and answers."""
 
     uri: Uri = Field(
-        description="A .jsonl, .parquet or .csv file (s3://, gs://, az://, file:///PATH, file:PATH), or hf://ORG/NAME for a data set of "
-        "the hub.",
+        description="A .jsonl, .parquet or .csv file (s3://, gs://, az://, pvc://CLAIM/PATH, file:///PATH, file:PATH), or hf://ORG/NAME for a "
+        "data set of the hub.",
         examples=["s3://team/gsm8k/train.jsonl"],
     )
     prompt_field: FieldName = Field("prompt", description="Column with the prompt: a text, or a list of chat messages {role, content}.")
@@ -35,7 +35,7 @@ class DataSource(Model):
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        *uri_rules("uri", ["hf", "s3", "gs", "az", "file"], secret="data.credentialsSecret"),
+        *uri_rules("uri", ["hf", "s3", "gs", "az", "pvc", "file"], secret="data.credentialsSecret"),
         Rule(
             "uri",
             "self.uri.startsWith('hf://') || self.uri.matches(r'[.](?i:jsonl|parquet|csv)$')",

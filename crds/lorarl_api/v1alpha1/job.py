@@ -7,16 +7,19 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import ConfigDict, Field, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
-from lorarl_api.rules import Rule, broken_rules
+from lorarl_api.rules import Immutable, Rule, broken_rules, immutable, immutable_but
 from lorarl_api.v1alpha1.adapter import AdapterSpec, BaseModelSpec
 from lorarl_api.v1alpha1.algorithm import AlgorithmSpec, RewardSpec
-from lorarl_api.v1alpha1.common import API_VERSION, KIND, Model
+from lorarl_api.v1alpha1.cluster import ClusterSpec
+from lorarl_api.v1alpha1.common import API_VERSION, KIND, Model, claim_of
 from lorarl_api.v1alpha1.data import DataSpec
-from lorarl_api.v1alpha1.runtime import CheckpointSpec, ClusterSpec, RolloutSpec, TrackingSpec, TrainerSpec
+from lorarl_api.v1alpha1.runtime import CheckpointSpec, RolloutSpec, TrackingSpec, TrainerSpec
 from lorarl_api.v1alpha1.status import LoRARLJobStatus
 
 MAX_NAME = 42
 """Longest name of a job: an attempt adds to it, and KubeRay takes 47 characters for a RayJob."""
+MAX_SECONDS = 2**31 - 1
+"""The longest time that Kubernetes' own job APIs take."""
 RULES_LATER = {"rules": "later"}
 """Validation context for a caller that evaluates the rules itself, to learn of all broken ones at once."""
 
@@ -26,7 +29,9 @@ class Checked(Model):
 
     @model_validator(mode="after")
     def _keep_rules(self, info: ValidationInfo) -> Self:
-        if info.context != RULES_LATER and (broken := [f"{path}.{rule.field}: {rule}" for path, rule in broken_rules(self)]):
+        if info.context != RULES_LATER and (
+            broken := [f"{'.'.join(map(str, path))}.{rule.field}: {rule}" for path, rule in broken_rules(self)]
+        ):
             raise PydanticCustomError("rules", "{broken}", {"broken": "\n".join(broken)})
         return self
 
@@ -38,6 +43,11 @@ def _splits_all_gpus(part: str) -> Rule:
         f"{part}.tensorParallelSize to divide cluster.nodes x cluster.gpusPerNode",
         f"lower {part}.tensorParallelSize, or take more GPUs; 1 always fits",
     )
+
+
+# What to do where a field may not change: for what makes another training of it, and for what does not.
+_ANOTHER = "apply the manifest under another metadata.name, for it would be another training"
+_AGAIN = "delete the job and apply it again: it goes on from its newest checkpoint, where checkpoint.deletionPolicy is Retain"
 
 
 class LoRARLJobSpec(Checked):
@@ -52,8 +62,43 @@ class LoRARLJobSpec(Checked):
     trainer: TrainerSpec = Field(default_factory=TrainerSpec, description="How Megatron trains.")
     checkpoint: CheckpointSpec = Field(description="Where adapters and the training state go.")
     tracking: TrackingSpec = Field(default_factory=TrackingSpec, description="Where metrics go besides metrics.jsonl and TensorBoard.")
-    cluster: ClusterSpec = Field(default_factory=ClusterSpec, description="The machines.")
-    suspend: bool = Field(False, description="Hold the job back, or stop it after a checkpoint.")
+    cluster: ClusterSpec = Field(default_factory=ClusterSpec, description="The machines, and the pods on them.")
+    suspend: bool = Field(
+        False,
+        description="Hold the job back, or stop it after a checkpoint and free its machines. Set back to false it goes on from there. May "
+        "be changed at any time.",
+    )
+    backoff_limit: int = Field(
+        3,
+        ge=0,
+        le=1000,
+        description="How often a failed attempt is tried again before the job is Failed. Evicted, preempted and lost pods do not count. "
+        "Absent it is 3, where a Job of batch/v1 has 6. May be changed at any time.",
+    )
+    active_deadline_seconds: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_SECONDS,
+        description="Seconds after status.startTime at which the job is stopped and Failed, as in batch/v1; resuming restarts the clock. "
+        "No limit when absent. May be changed at any time.",
+        examples=[86_400],
+    )
+    start_deadline_seconds: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_SECONDS,
+        description="Seconds that an attempt may take from its admission until it runs; past them the job is Failed and says what it "
+        "waited for. It waits for ever when absent. May be changed at any time.",
+        examples=[3600],
+    )
+    ttl_seconds_after_finished: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_SECONDS,
+        description="Seconds after its end at which the job is deleted, as in batch/v1; checkpoint.deletionPolicy says what becomes of its "
+        "checkpoints. It stays when absent. May be changed at any time.",
+        examples=[604_800],
+    )
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -101,6 +146,18 @@ class LoRARLJobSpec(Checked):
             "remove trainer.precision, or set cluster.gpusPerNode",
         ),
     )
+    immutable: ClassVar[tuple[Immutable, ...]] = (
+        immutable("model", _ANOTHER),
+        immutable("adapter", _ANOTHER),
+        immutable("algorithm", _ANOTHER),
+        immutable("reward", _ANOTHER, optional=True),
+        immutable("data", _ANOTHER),
+        immutable("rollout", _AGAIN),
+        immutable_but("trainer", TrainerSpec, ["steps"], _AGAIN),
+        immutable_but("checkpoint", CheckpointSpec, ["deletionPolicy"], _AGAIN),
+        immutable("tracking", _AGAIN),
+        immutable("cluster", _AGAIN),
+    )
 
     @property
     def on_gpu(self) -> bool:
@@ -121,6 +178,12 @@ class LoRARLJobSpec(Checked):
     def workers_per_node(self) -> int:
         """Workers on each machine: one a GPU, or on CPU as many as one copy of the model is split over."""
         return self.cluster.gpus_per_node or self.trainer.tensor_parallel_size
+
+    @property
+    def claims(self) -> list[str]:
+        """Names of the PersistentVolumeClaims that model and data lie on, sorted."""
+        sources = [self.model, self.data.train, *([self.data.eval] if self.data.eval else [])]
+        return sorted({claim for source in sources if (claim := claim_of(source.uri))})
 
     @property
     def world_size(self) -> int:

@@ -1,4 +1,4 @@
-"""How it runs: rollouts, training, checkpoints, trackers, machines."""
+"""How it runs: rollouts, training, checkpoints, trackers."""
 
 from __future__ import annotations
 
@@ -98,8 +98,21 @@ class CheckpointSpec(Model):
         description="Auto: go on from the newest whole checkpoint of the same training. Never: start anew; older checkpoints are deleted "
         "once the new run publishes its first.",
     )
+    deletion_policy: Literal["Retain", "Delete"] = Field(
+        "Retain",
+        description="What becomes of the checkpoints when the job is deleted from the cluster. Retain: they stay. Delete: they are deleted "
+        "with it, adapters included. May be changed at any time.",
+    )
 
-    rules: ClassVar[tuple[Rule, ...]] = uri_rules("uri", ["s3", "gs", "az", "file"])
+    rules: ClassVar[tuple[Rule, ...]] = (
+        *uri_rules("uri", ["s3", "gs", "az", "file"]),
+        Rule(
+            "deletionPolicy",
+            "self.deletionPolicy == 'Retain' || !self.uri.startsWith('file:')",
+            "deletionPolicy Delete only where checkpoints go to a store: files of a pod are out of reach once it is gone",
+            "set deletionPolicy: Retain, or write to s3://, gs:// or az://",
+        ),
+    )
 
 
 class WandbSpec(Model):
@@ -129,15 +142,3 @@ class TrackingSpec(Model):
 
     wandb: WandbSpec | None = Field(None, description="Log to Weights & Biases.")
     mlflow: MlflowSpec | None = Field(None, description="Log to MLflow.")
-
-
-class ClusterSpec(Model):
-    """The machines."""
-
-    nodes: int = Field(1, ge=1, le=1024, description="Machines with workers. `lorarl run` has one.")
-    gpus_per_node: int = Field(
-        0,
-        ge=0,
-        le=64,
-        description="GPUs on each machine, one worker a GPU. 0: a CPU job, with as many workers as trainer.tensorParallelSize.",
-    )

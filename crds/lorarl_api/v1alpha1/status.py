@@ -50,12 +50,13 @@ class FailureStatus(Model):
 
     reason: Reason = Field(description="One CamelCase word for programs.")
     message: str = Field(max_length=32_768, description="What happened and what to do, for people.")
+    attempt: int | None = Field(None, ge=1, description="The attempt that failed: the number at the end of its RayJob's name.")
 
 
 class LoRARLJobStatus(Model):
     """What is known about the job."""
 
-    phase: Literal["Pending", "Starting", "Running", "Suspended", "Succeeded", "Failed"] | None = Field(
+    phase: Literal["Pending", "Starting", "Running", "Suspending", "Suspended", "Restarting", "Succeeded", "Failed"] | None = Field(
         None, description="The conditions in one word, for printing."
     )
     conditions: list[Condition] = Field(
@@ -72,8 +73,9 @@ class LoRARLJobStatus(Model):
     failure: FailureStatus | None = Field(None, description="Why the newest attempt failed.")
     attempts: int | None = Field(None, ge=0, description="Attempts that failed by the job's own fault.")
     preemptions: int | None = Field(None, ge=0, description="Attempts that were evicted, preempted or lost with a machine.")
+    restarts: int | None = Field(None, ge=0, description="attempts and preemptions together, for printing.")
     resumed_from_step: int | None = Field(None, ge=0, description="Step of the checkpoint that the newest attempt went on from.")
     ray_job_name: str | None = Field(None, max_length=253, description="RayJob of the newest attempt.")
     dashboard_url: str | None = Field(None, max_length=2048, alias="dashboardURL", description="Ray's dashboard of the newest attempt.")
-    start_time: Moment | None = Field(None, description="When the first attempt started.")
+    start_time: Moment | None = Field(None, description="When the first attempt started since the job was made or last resumed.")
     completion_time: Moment | None = Field(None, description="When the job ended.")

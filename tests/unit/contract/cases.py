@@ -1,4 +1,4 @@
-"""Manifests that keep and break each rule, and traps of YAML; the unit tests and the API server's tests both go through all of them."""
+"""Manifests that keep and break each rule; the unit tests and the API server's tests both go through all of them."""
 
 from __future__ import annotations
 
@@ -91,6 +91,18 @@ def _uri(path: str, suffix: str = "", around: Changes | None = None) -> list[Cas
             "take them out of the URI",
         ),
     ]
+
+
+def _toleration(field: str, bad: Changes, good: Changes, mend: str) -> Case:
+    """A rule of one toleration, which stands second in the list."""
+    first = {"operator": "Exists", "effect": "NoSchedule"}
+    return Case(
+        f"{field} of a toleration",
+        {"spec.cluster.tolerations": [first, bad]},
+        {"spec.cluster.tolerations": [first, good]},
+        f"spec.cluster.tolerations[1].{field}",
+        mend,
+    )
 
 
 CASES = [
@@ -284,92 +296,63 @@ CASES = [
         "spec.trainer.precision",
         "remove trainer.precision",
     ),
+    Case(
+        "a ServiceAccount of the user is not annotated",
+        {"spec.cluster": {"serviceAccountName": "mine", "serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn"}}},
+        {"spec.cluster": {"serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn"}}},
+        "spec.cluster.serviceAccountAnnotations",
+        "annotate that ServiceAccount yourself",
+    ),
+    Case(
+        "annotations have keys that Kubernetes takes",
+        {"spec.cluster.serviceAccountAnnotations": {"a b": "c"}},
+        {"spec.cluster.serviceAccountAnnotations": {"iam.gke.io/gcp_service.Account": "any text: @/"}},
+        "spec.cluster.serviceAccountAnnotations",
+        "mend the key",
+    ),
+    Case(
+        "labels have keys that Kubernetes takes",
+        {"spec.cluster.nodeSelector": {"/pool": "a"}},
+        {"spec.cluster.nodeSelector": {"example.com/pool": "", "pool": "h200"}},
+        "spec.cluster.nodeSelector",
+        "mend the key",
+    ),
+    Case(
+        "rdma only with GPUs",
+        {"spec.cluster.rdma": {"resourceName": "rdma/hca"}},
+        {"spec.cluster": {"gpusPerNode": 8, "rdma": {"resourceName": "rdma/hca"}}},
+        "spec.cluster.rdma",
+        "remove rdma",
+    ),
+    Case(
+        "files of a pod are not deleted later",
+        {"spec.checkpoint.deletionPolicy": "Delete"},
+        {"spec.checkpoint": {"uri": "s3://a/b", "deletionPolicy": "Delete"}},
+        "spec.checkpoint.deletionPolicy",
+        "set deletionPolicy: Retain",
+    ),
+    Case(
+        "a claim has a name",
+        {"spec.model.uri": "pvc:///base"},
+        {"spec.model.uri": "pvc://models/base"},
+        "spec.model.uri",
+        "becomes file:PATH",
+    ),
+    Case(
+        "data on a claim has a known ending",
+        {"spec.data.train.uri": "pvc://data/train"},
+        {"spec.data.train.uri": "pvc://data/train.jsonl"},
+        "spec.data.train.uri",
+        "convert the data",
+    ),
+    _toleration("key", {"value": "a"}, {"key": "nvidia.com/gpu", "value": "a"}, "add the taint's key"),
+    _toleration("value", {"operator": "Exists", "value": "a"}, {"operator": "Exists"}, "remove value"),
+    _toleration(
+        "tolerationSeconds",
+        {"key": "a", "tolerationSeconds": 1},
+        {"key": "a", "effect": "NoExecute", "tolerationSeconds": 0},
+        "remove tolerationSeconds",
+    ),
     Case("a name is not too long", {"metadata.name": "a" * 43}, {"metadata.name": "a" * 42}, "metadata.name", "shorten or rename"),
     Case("a name has no dots", {"metadata.name": "a.b"}, {"metadata.name": "a-b"}, "metadata.name", "shorten or rename"),
 ]
-
-
-@dataclass(frozen=True)
-class Trap:
-    """YAML, and whether it is a good manifest."""
-
-    name: str
-    yaml: str
-    good: bool
-
-
-def _with(spec_line: str, *, trainer: str = "", rank: str = "8") -> str:
-    return f"""\
-apiVersion: lorarl.io/v1alpha1
-kind: LoRARLJob
-metadata: {{name: trap}}
-spec:
-  model: {{uri: hf://a/b}}
-  adapter: {{targetModules: [all-linear], rank: {rank}}}
-  reward: {{type: exact}}
-  data: {{train: {{uri: "file:a.jsonl"}}}}
-  checkpoint: {{uri: s3://a/b}}
-  {spec_line}
-  trainer: {{{trainer}}}
-"""
-
-
-# Of these Python and the API server think the same.
-TRAPS = [
-    Trap("1e-5 without a point is a number", _with("", trainer="learningRate: 1e-5"), True),
-    Trap("1e2 is an integer", _with("", trainer="steps: 1e2"), True),
-    Trap("8.0 is an integer", _with("", rank="8.0"), True),
-    Trap("8.5 is none", _with("", rank="8.5"), False),
-    Trap("010 is eight", _with("", rank="010"), True),
-    Trap("an integer is a number", _with("", trainer="learningRate: 1"), True),
-    Trap("a quoted number is a text", _with("", rank='"8"'), False),
-    Trap("true is no number", _with("", rank="true"), False),
-    Trap("yes is a truth value", _with("suspend: yes"), True),
-    Trap("off is a truth value", _with("suspend: off"), True),
-    Trap("quoted true is none", _with('suspend: "true"'), False),
-    Trap("no is no text", _with("tracking: {wandb: {project: no}}"), False),
-    Trap("a date is a text", _with("tracking: {wandb: {project: 2026-01-31}}"), True),
-    Trap("12:30 is a text", _with("tracking: {wandb: {project: 12:30}}"), True),
-    Trap("a number is no text", _with("tracking: {wandb: {project: 7}}"), False),
-    Trap("null means the default", _with("suspend: null", rank="null"), True),
-    Trap("null in a group means the default", _with("cluster: ~"), True),
-    Trap("null is no value for a required field", _with("tracking: {wandb: {project: null}}"), False),
-    Trap("null is no module", _with("").replace("[all-linear]", "[q_proj, null]"), False),
-    Trap("an unknown key", _with("suspended: true"), False),
-    Trap("an unknown key deep inside", _with("", trainer="step: 3"), False),
-    Trap("Python's spelling of a key", _with("", trainer="learning_rate: 0.1"), False),
-    Trap("a mistyped key of the metadata", _with("").replace("name: trap", "name: trap, lables: {a: b}"), False),
-    Trap("labels and annotations", _with("").replace("name: trap", "name: trap, labels: {a: b}, annotations: {c: d}"), True),
-    Trap("a label that is no text", _with("").replace("name: trap", "name: trap, labels: {a: 1}"), False),
-    Trap("a list where a group is wanted", _with("cluster: []"), False),
-    Trap("a text where a list is wanted", _with("").replace("[all-linear]", "all-linear"), False),
-    Trap("an empty list of modules", _with("").replace("[all-linear]", "[]"), False),
-    Trap(
-        "a merge of an anchor",
-        _with("").replace('{train: {uri: "file:a.jsonl"}}', '{train: &t {uri: "file:a.jsonl"}, eval: {<<: *t, every: 5}}'),
-        True,
-    ),
-    Trap("infinity", _with("", trainer="learningRate: .inf"), False),
-    Trap("a rank above what vLLM serves", _with("", rank="513"), False),
-    Trap("dropout 1", _with("").replace("rank: 8", "dropout: 1"), False),
-    Trap("no learning rate at all", _with("", trainer="learningRate: 0"), False),
-    Trap("one completion a prompt", _with("algorithm: {groupSize: 1}"), False),
-    Trap("a secret's value in place of its name", _with("tracking: {wandb: {project: a, credentialsSecret: AKIA/1234}}"), False),
-    Trap("a function without a colon", _with("").replace("type: exact", "function: my.reward"), False),
-]
-
-# These kubectl drops before the API server sees them; Python refuses them.
-PYTHON_IS_STRICTER = [
-    Trap("an unknown key with null", _with("suspends: null"), False),
-    Trap("a key twice", _with("", trainer="steps: 3, steps: 4"), False),
-    Trap("a pattern that Python cannot compile", _with("").replace("type: exact", "type: regex, pattern: '('"), False),
-]
-
-# Plain words of YAML whose meaning parsers disagree about.
-_WORDS = """
-    y n Y N yes No ON off true False TRUE ~ null Null NULL nuLL ''
-    1 -1 +1 0 -0 007 010 -010 08 0_7 0o10 -0o7 0x1F -0x1F 0b101 1_000 1__0 _1 1,000 9223372036854775807
-    1. .5 -.5 .1e1 5.0 -0.0 0.10 1e3 1E3 1e-5 1.0e5 1.5e+3 1e400
-    12:30 1:2:3 2026-01-31 2026-01-31T12:00:00Z 1.2.3 0.0.0.0 . + = e5 0x 0b 1e <<
-"""
-SCALARS = _WORDS.split()

@@ -21,8 +21,9 @@ def objects(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[
     yield path, schema
     for name, inner in schema.get("properties", {}).items():
         yield from objects(inner, f"{path}.{name}")
-    if isinstance(schema.get("items"), dict):
-        yield from objects(schema["items"], f"{path}[]")
+    for inner in (schema.get("items"), schema.get("additionalProperties")):
+        if isinstance(inner, dict):
+            yield from objects(inner, f"{path}[]")
 
 
 def test_the_committed_files_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,8 +43,10 @@ def test_every_field_has_a_meaning_and_every_text_and_list_a_bound() -> None:
     (version,) = crd()["spec"]["versions"]
     for path, schema in objects(version["schema"]["openAPIV3Schema"]["properties"]["spec"], "spec"):
         assert schema.get("description") or path.endswith("[]"), path
-        assert schema["type"] != "string" or "enum" in schema or "maxLength" in schema, path
-        assert schema["type"] != "array" or "maxItems" in schema, path
+        kind = schema.get("type", "string")  # a number or a text, where there is none
+        assert kind != "string" or "enum" in schema or "maxLength" in schema, path
+        assert kind != "array" or "maxItems" in schema, path
+        assert kind != "object" or "properties" in schema or "maxProperties" in schema, path
 
 
 def test_every_field_that_a_fault_can_name_has_an_example() -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lorarl_api.load import Fault, ManifestError, faults, load_job
 from lorarl_api.validate import validate_files
-from unit.contract.cases import CASES, PYTHON_IS_STRICTER, SMALLEST, TRAPS, Trap, changed, manifest
+from unit.contract.cases import CASES, SMALLEST, changed, manifest
+from unit.contract.traps import PYTHON_IS_STRICTER, TRAPS, Trap
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
 GOOD = json.dumps(SMALLEST)
@@ -71,7 +72,7 @@ def test_yaml_is_read_as_kubernetes_reads_it(trap: Trap) -> None:
         ({"spec.algorithm.groupSize": 1}, "spec.algorithm.groupSize: got 1, expected an integer from 2 to 1024; choose e.g. 8"),
         ({"spec.algorithm.type": "GRPO"}, 'spec.algorithm.type: got "GRPO", expected grpo or sft; did you mean grpo?'),
         ({"spec.suspend": "yes"}, 'spec.suspend: got "yes", expected true or false; choose e.g. false'),
-        ({"spec.cluster": 3}, "spec.cluster: got 3, expected a mapping with keys such as nodes, gpusPerNode; choose e.g. {}"),
+        ({"spec.cluster": 3}, "spec.cluster: got 3, expected a mapping with keys such as nodes, gpusPerNode, gpuResource; choose e.g. {}"),
         (
             {"spec.checkpoint": None},
             "spec.checkpoint: got nothing, expected a mapping with keys such as uri, every, keep; "
@@ -289,6 +290,7 @@ def test_no_text_is_a_crash(text: str) -> None:
         str(error).encode()
 
 
+@settings(deadline=None)  # a machine with other work takes longer now and then
 @given(st.sampled_from(CASES))
 def test_a_job_survives_being_written_and_read(case: Any) -> None:
     job = load_job(json.dumps(manifest(case.good)))

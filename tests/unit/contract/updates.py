@@ -1,0 +1,60 @@
+"""Changes of a job that is in the cluster, and which of them the API server is to refuse."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unit.contract.cases import EVAL, GPUS, SFT, Changes
+
+
+@dataclass(frozen=True)
+class Update:
+    """One change."""
+
+    name: str
+    before: Changes
+    """Of the smallest manifest."""
+    after: Changes
+    """Of that."""
+    group: str | None
+    """The group that may not change; None where all is well."""
+
+
+_POD = "spec.cluster.podTemplateOverrides.worker.spec"
+UPDATES = [
+    Update("another model", {}, {"spec.model.uri": "hf://a/b"}, "spec.model"),
+    Update("a revision", {"spec.model.uri": "hf://a/b"}, {"spec.model.revision": "main"}, "spec.model"),
+    Update("another rank", {}, {"spec.adapter.rank": 8}, "spec.adapter"),
+    Update("other modules", {}, {"spec.adapter.targetModules": ["q_proj"]}, "spec.adapter"),
+    Update("a group of another size", {}, {"spec.algorithm.groupSize": 4}, "spec.algorithm"),
+    Update("another reward", {}, {"spec.reward.type": "numeric"}, "spec.reward"),
+    Update("no reward any more", {}, SFT, "spec.reward"),
+    Update("a reward all at once", SFT, {"spec.algorithm.type": "grpo", "spec.reward": {"type": "exact"}}, "spec.reward"),
+    Update("other data", {}, {"spec.data.train.uri": "s3://a/b.csv"}, "spec.data"),
+    Update("held-out data", {}, EVAL, "spec.data"),
+    Update("another temperature", {}, {"spec.rollout.temperature": 0.5}, "spec.rollout"),
+    Update("another learning rate", {}, {"spec.trainer.learningRate": 0.5}, "spec.trainer"),
+    Update("a precision", {}, {"spec.trainer.precision": "fp32"}, "spec.trainer"),
+    Update("no precision any more", {"spec.trainer.precision": "fp32"}, {"spec.trainer.precision": None}, "spec.trainer"),
+    Update("another store", {}, {"spec.checkpoint.uri": "s3://a/b"}, "spec.checkpoint"),
+    Update("another Secret", {}, {"spec.checkpoint.credentialsSecret": "s3"}, "spec.checkpoint"),
+    Update("a tracker", {}, {"spec.tracking.wandb": {"project": "a"}}, "spec.tracking"),
+    Update("another image", {"spec.cluster.image": "a:1"}, {"spec.cluster.image": "a:2"}, "spec.cluster"),
+    Update("more nodes", GPUS, {"spec.cluster.nodes": 3}, "spec.cluster"),
+    Update("a node label", {"spec.cluster.nodeSelector": {"a": "b"}}, {"spec.cluster.nodeSelector": {"a": "c"}}, "spec.cluster"),
+    Update("a toleration", {}, {"spec.cluster.tolerations": [{"operator": "Exists"}]}, "spec.cluster"),
+    Update("deep in an override", {_POD: {"dnsConfig": {"searches": ["a"]}}}, {_POD: {"dnsConfig": {"searches": ["b"]}}}, "spec.cluster"),
+    Update("one override more", {_POD: {"hostNetwork": True}}, {_POD: {"hostNetwork": True, "hostPID": True}}, "spec.cluster"),
+    Update("more steps", {}, {"spec.trainer.steps": 300}, None),
+    Update(
+        "steps where all is set", {"spec.trainer": {"precision": "fp32", "seed": 3}, _POD: {"a": [{}]}}, {"spec.trainer.steps": 3}, None
+    ),
+    Update("suspend", {}, {"spec.suspend": True}, None),
+    Update("resume", {"spec.suspend": True}, {"spec.suspend": False}, None),
+    Update("retries", {}, {"spec.backoffLimit": 9}, None),
+    Update("deadlines", {"spec.activeDeadlineSeconds": 5}, {"spec.activeDeadlineSeconds": None, "spec.startDeadlineSeconds": 7}, None),
+    Update("ttl", {}, {"spec.ttlSecondsAfterFinished": 0}, None),
+    Update("what becomes of the checkpoints", {"spec.checkpoint.uri": "s3://a/b"}, {"spec.checkpoint.deletionPolicy": "Delete"}, None),
+    Update("a default written out", {}, {"spec.cluster.gpuResource": "nvidia.com/gpu", "spec.cluster.tolerations": []}, None),
+    Update("labels", {}, {"metadata.labels": {"kueue.x-k8s.io/queue-name": "a"}}, None),
+]
