@@ -13,8 +13,8 @@ import torch
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.algorithms import LossChoice
-from lorarl_trainer.checkpoint import Published
 from lorarl_trainer.batch import Completion, Sample, Samples, UpdateRequest, UpdateResult
+from lorarl_trainer.checkpoint import Published
 from lorarl_trainer.peft_format import adapter_config, write_adapter
 from lorarl_trainer.worker import Built, Place, Resumed, Worker
 
