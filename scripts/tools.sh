@@ -2,7 +2,7 @@
 # Builds the programs that the tests run against (Kubernetes' own, KubeRay's operator, Kueue, kwok, helm, an S3 server) from their Go modules,
 # at pinned versions, into $LORARL_CACHE/bin (default ~/.cache/lorarl/bin). A stamp beside each binary says what it was built from: nothing is
 # done where it is up to date, and a new version here builds anew. Cold about twenty minutes on two cores, and 15 GB of Go's own caches.
-# What a program needs beside itself (custom resource definitions, a chart) is copied from its module to $LORARL_CACHE/share/<name>.
+# What a program needs beside itself (custom resource definitions, webhooks) is copied from its module to $LORARL_CACHE/share/<name>.
 #   scripts/tools.sh              all of them
 #   scripts/tools.sh etcd kubectl some of them
 #   scripts/tools.sh --list       what there is, and whether it is up to date
@@ -12,16 +12,16 @@ set -euo pipefail
 #   own:  in the module's own folder, with the dependencies that its authors tested
 #   wrap: in a module that requires it, for modules that cannot be built in their own folder (nested modules, replace directives)
 TOOLS='
-etcd                     wrap  go.etcd.io/etcd/server/v3@v3.6.8                 go.etcd.io/etcd/server/v3
-kube-apiserver           wrap  k8s.io/kubernetes@v1.34.4                        k8s.io/kubernetes/cmd/kube-apiserver
-kubectl                  wrap  k8s.io/kubernetes@v1.34.4                        k8s.io/kubernetes/cmd/kubectl
-kube-controller-manager  wrap  k8s.io/kubernetes@v1.34.4                        k8s.io/kubernetes/cmd/kube-controller-manager
-kube-scheduler           wrap  k8s.io/kubernetes@v1.34.4                        k8s.io/kubernetes/cmd/kube-scheduler
-ray-operator             own   github.com/ray-project/kuberay/ray-operator@v1.6.2  .              config
-kueue                    own   sigs.k8s.io/kueue@v0.19.2                        ./cmd/kueue       charts
-kwok                     own   sigs.k8s.io/kwok@v0.8.0                          ./cmd/kwok        kustomize
-helm                     own   helm.sh/helm/v3@v3.21.4                          ./cmd/helm
-versitygw                own   github.com/versity/versitygw@v1.8.0              ./cmd/versitygw
+etcd                     wrap  go.etcd.io/etcd/server/v3@v3.6.8                    go.etcd.io/etcd/server/v3
+kube-apiserver           wrap  k8s.io/kubernetes@v1.34.4                           k8s.io/kubernetes/cmd/kube-apiserver
+kubectl                  wrap  k8s.io/kubernetes@v1.34.4                           k8s.io/kubernetes/cmd/kubectl
+kube-controller-manager  wrap  k8s.io/kubernetes@v1.34.4                           k8s.io/kubernetes/cmd/kube-controller-manager
+kube-scheduler           wrap  k8s.io/kubernetes@v1.34.4                           k8s.io/kubernetes/cmd/kube-scheduler
+ray-operator             own   github.com/ray-project/kuberay/ray-operator@v1.6.2  .                                              config
+kueue                    own   sigs.k8s.io/kueue@v0.19.2                           ./cmd/kueue                                    config
+kwok                     own   sigs.k8s.io/kwok@v0.8.0                             ./cmd/kwok
+helm                     own   helm.sh/helm/v3@v3.21.4                             ./cmd/helm
+versitygw                own   github.com/versity/versitygw@v1.8.0                 ./cmd/versitygw
 '
 RECIPE=1 # part of every stamp: raise it when the way of building changes
 
