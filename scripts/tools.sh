@@ -1,29 +1,41 @@
 #!/usr/bin/env bash
-# Builds the programs that the tests run against (etcd, kube-apiserver, kubectl, an S3 server) from their Go modules, at pinned versions,
-# into $LORARL_CACHE/bin (default ~/.cache/lorarl/bin). A stamp beside each binary says what it was built from: nothing is done where it is
-# up to date, and a new version here builds anew. Cold about seven minutes on two cores, and 5 GB of Go's own caches.
+# Builds the programs that the tests run against (Kubernetes' own, KubeRay's operator, Kueue, kwok, helm, an S3 server) from their Go modules,
+# at pinned versions, into $LORARL_CACHE/bin (default ~/.cache/lorarl/bin). A stamp beside each binary says what it was built from: nothing is
+# done where it is up to date, and a new version here builds anew. Cold about twenty minutes on two cores, and 15 GB of Go's own caches.
+# What a program needs beside itself (custom resource definitions, webhooks) is copied from its module to $LORARL_CACHE/share/<name>.
 #   scripts/tools.sh              all of them
 #   scripts/tools.sh etcd kubectl some of them
 #   scripts/tools.sh --list       what there is, and whether it is up to date
 set -euo pipefail
 
-# name | how | module@version | package. A new tool is a line here.
+# name | how | module@version | package | folders of the module to keep in share/<name>, if any. A new tool is a line here.
 #   own:  in the module's own folder, with the dependencies that its authors tested
 #   wrap: in a module that requires it, for modules that cannot be built in their own folder (nested modules, replace directives)
 TOOLS='
-etcd            wrap  go.etcd.io/etcd/server/v3@v3.6.8     go.etcd.io/etcd/server/v3
-kube-apiserver  wrap  k8s.io/kubernetes@v1.34.4            k8s.io/kubernetes/cmd/kube-apiserver
-kubectl         wrap  k8s.io/kubernetes@v1.34.4            k8s.io/kubernetes/cmd/kubectl
-versitygw       own   github.com/versity/versitygw@v1.8.0  ./cmd/versitygw
+etcd                     wrap  go.etcd.io/etcd/server/v3@v3.6.8                    go.etcd.io/etcd/server/v3
+kube-apiserver           wrap  k8s.io/kubernetes@v1.34.4                           k8s.io/kubernetes/cmd/kube-apiserver
+kubectl                  wrap  k8s.io/kubernetes@v1.34.4                           k8s.io/kubernetes/cmd/kubectl
+kube-controller-manager  wrap  k8s.io/kubernetes@v1.34.4                           k8s.io/kubernetes/cmd/kube-controller-manager
+kube-scheduler           wrap  k8s.io/kubernetes@v1.34.4                           k8s.io/kubernetes/cmd/kube-scheduler
+ray-operator             own   github.com/ray-project/kuberay/ray-operator@v1.6.2  .                                              config
+kueue                    own   sigs.k8s.io/kueue@v0.19.2                           ./cmd/kueue                                    config
+kwok                     own   sigs.k8s.io/kwok@v0.8.0                             ./cmd/kwok
+helm                     own   helm.sh/helm/v3@v3.21.4                             ./cmd/helm
+versitygw                own   github.com/versity/versitygw@v1.8.0                 ./cmd/versitygw
 '
 RECIPE=1 # part of every stamp: raise it when the way of building changes
 
 bin="${LORARL_CACHE:-$HOME/.cache/lorarl}/bin"
+share="${LORARL_CACHE:-$HOME/.cache/lorarl}/share"
 export CGO_ENABLED=0
 
 say() { echo "tools: $*" >&2; }
 
 tool() { awk -v name="$1" '$1 == name' <<<"$TOOLS"; }
+
+stamp() { # module@version package folders
+  echo "recipe $RECIPE: $1 $2${3:+ and $3}"
+}
 
 up_to_date() { [ -x "$bin/$1" ] && [ "$(cat "$bin/$1.stamp" 2>/dev/null)" = "$2" ]; }
 
@@ -69,8 +81,16 @@ build() { # name how module@version package
   mv "$bin/.$name.$$" "$bin/$name" # in one step: a test that runs keeps the old one
 }
 
+# Copies folders of a module to share/<name>: they are there when Go's module cache is gone, and writable.
+keep() { # name module@version folders,with,commas
+  local folder
+  folder="$(download "$2")" || return 1
+  rm -rf "${share:?}/$1" && mkdir -p "$share/$1" || return 1
+  (cd "$folder" && cp -r --no-preserve=mode ${3//,/ } "$share/$1/")
+}
+
 main() {
-  local list=0 name how module package stamp started wanted=()
+  local list=0 name how module package folders started wanted=()
   for name in "$@"; do
     case "$name" in
       --list) list=1 ;;
@@ -82,9 +102,8 @@ main() {
 
   local missing=()
   for name in "${wanted[@]}"; do
-    read -r _ how module package <<<"$(tool "$name")"
-    stamp="recipe $RECIPE: $module $package"
-    if up_to_date "$name" "$stamp"; then
+    read -r _ how module package folders <<<"$(tool "$name")"
+    if up_to_date "$name" "$(stamp "$module" "$package" "$folders")"; then
       [ "$list" = 0 ] || echo "$name ${module##*@}: up to date"
     else
       [ "$list" = 0 ] || echo "$name ${module##*@}: to be built"
@@ -101,11 +120,12 @@ main() {
   work="$(mktemp -d)"
   trap 'rm -rf "$work"' EXIT
   for name in "${missing[@]}"; do
-    read -r _ how module package <<<"$(tool "$name")"
+    read -r _ how module package folders <<<"$(tool "$name")"
     started=$SECONDS
     say "building $name from $module"
     build "$name" "$how" "$module" "$package" || { say "$name could not be built"; return 1; }
-    echo "recipe $RECIPE: $module $package" >"$bin/$name.stamp"
+    [ -z "$folders" ] || keep "$name" "$module" "$folders" || { say "the files of $name could not be copied"; return 1; }
+    stamp "$module" "$package" "$folders" >"$bin/$name.stamp"
     say "$name: $((SECONDS - started)) s"
   done
 }

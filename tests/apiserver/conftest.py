@@ -1,4 +1,4 @@
-"""One API server for the whole tier, with the generated CRD in it."""
+"""API servers for the whole tier: a bare one with the generated CRD in it, and platforms with KubeRay and Kueue."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from control_plane import Cluster, ToolMissingError, control_plane
+
+from support.cluster.control_plane import Cluster, control_plane
+from support.cluster.platform import Platform, platform
+from support.cluster.processes import ToolMissingError
 
 CRD = Path(__file__).parents[2] / "crds/lorarl.io_lorarljobs.yaml"
 
@@ -24,6 +27,31 @@ def bare_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def cluster(bare_cluster: Cluster) -> Cluster:
     """An API server that serves LoRARLJobs."""
-    bare_cluster.must("apply", "--server-side", "-f", str(CRD))
-    bare_cluster.must("wait", "--for=condition=Established", "--timeout=30s", "crd/lorarljobs.lorarl.io")
+    install_crd(bare_cluster)
     return bare_cluster
+
+
+@pytest.fixture(scope="session")
+def kuberay_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """Kubernetes' controllers, KubeRay and simulated nodes; it serves LoRARLJobs."""
+    yield from _platform(tmp_path_factory.mktemp("platform"), kueue=False)
+
+
+@pytest.fixture(scope="session")
+def kueue_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """The same with Kueue."""
+    yield from _platform(tmp_path_factory.mktemp("kueue-platform"), kueue=True)
+
+
+def install_crd(cluster: Cluster) -> None:
+    cluster.must("apply", "--server-side", "-f", str(CRD))
+    cluster.must("wait", "--for=condition=Established", "--timeout=30s", "crd/lorarljobs.lorarl.io")
+
+
+def _platform(folder: Path, *, kueue: bool) -> Iterator[Platform]:
+    try:
+        with platform(folder, kueue=kueue) as running:
+            install_crd(running.cluster)
+            yield running
+    except ToolMissingError as missing:
+        pytest.skip(str(missing))

@@ -6,10 +6,10 @@ import json
 import re
 
 import pytest
-from control_plane import Cluster
 
 from lorarl_api.load import ManifestError, load_job
 from lorarl_api.yaml_reader import read_documents
+from support.cluster.control_plane import Cluster
 from unit.contract.cases import CASES, Case, changed, manifest
 from unit.contract.traps import SCALARS, TRAPS, Trap
 from unit.contract.updates import UPDATES, Update

@@ -1,0 +1,142 @@
+"""The platform that the operator's tests stand on does what clusters do."""
+
+from __future__ import annotations
+
+from support.cluster import pods
+from support.cluster.kueue import add_priority_class, add_queue
+from support.cluster.kwok import CANNOT_BE_PULLED
+from support.cluster.platform import Platform
+from support.cluster.processes import until
+from support.cluster.rayjobs import rayjob
+
+
+def test_a_rayjob_runs_and_succeeds_and_its_workers_go(kuberay_platform: Platform) -> None:
+    p = kuberay_platform
+    namespace = p.namespace()
+    p.api.create(rayjob(namespace, "good", workers=2))
+    job = p.wait_running(namespace, "good")
+    assert job["status"]["dashboardURL"].endswith(f".{namespace}.svc.cluster.local:8265")
+    (head,) = p.pods(namespace, "good", pods.HEAD)
+    assert [c["name"] for c in head["spec"]["containers"]] == ["ray-head", pods.SUBMITTER]
+    workers = p.pods(namespace, "good", pods.WORKER)
+    assert len(workers) == 2
+    assert {pod["status"]["phase"] for pod in (head, *workers)} == {"Running"}
+    assert {pod["spec"]["nodeName"] for pod in (head, *workers)} <= {"node-0", "node-1"}
+
+    p.finish(namespace, "good", "SUCCEEDED")
+    done = p.api.wait("RayJob", "good", namespace, lambda o: o["status"]["jobDeploymentStatus"] == "Complete")
+    assert done["status"]["jobStatus"] == "SUCCEEDED"
+    until(10, "the workers are gone", lambda: not p.pods(namespace, "good", pods.WORKER))
+    assert len(p.pods(namespace, "good", pods.HEAD)) == 1
+
+
+def test_a_failed_job_fails_with_rays_message(kuberay_platform: Platform) -> None:
+    p = kuberay_platform
+    namespace = p.namespace()
+    p.api.create(rayjob(namespace, "bad"))
+    p.wait_running(namespace, "bad")
+    # KubeRay must ask before the submitter ends, or it knows only that the submitter ended.
+    p.dashboard.set(namespace, "bad", "FAILED", "CUDA out of memory")
+    p.api.wait("RayJob", "bad", namespace, lambda o: o["status"]["jobStatus"] == "FAILED")
+    p.finish(namespace, "bad", "FAILED", "CUDA out of memory")
+    failed = p.api.wait("RayJob", "bad", namespace, lambda o: o["status"]["jobDeploymentStatus"] == "Failed")
+    assert failed["status"]["reason"] == "AppFailed"
+    assert failed["status"]["message"] == "CUDA out of memory"
+
+
+def test_a_deleted_rayjob_is_stopped_and_everything_of_it_collected(kuberay_platform: Platform) -> None:
+    p = kuberay_platform
+    namespace = p.namespace()
+    p.api.create(rayjob(namespace, "gone"))
+    cluster_name = p.wait_running(namespace, "gone")["status"]["rayClusterName"]
+    p.api.delete("RayJob", "gone", namespace)
+    p.api.wait_gone("RayJob", "gone", namespace)
+    assert p.dashboard.stops.count((namespace, "gone")) == 1
+    p.api.wait_gone("RayCluster", cluster_name, namespace)
+    until(10, "the pods are gone", lambda: not p.api.list("Pod", namespace))
+
+
+def test_what_an_object_owns_goes_with_it(kuberay_platform: Platform) -> None:
+    p = kuberay_platform
+    namespace = p.namespace()
+    owner = p.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owner", "namespace": namespace}})
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}
+    owned = {"name": "owned", "namespace": namespace, "ownerReferences": [reference]}
+    p.api.create({"apiVersion": "v1", "kind": "Secret", "metadata": owned})
+    p.api.delete("ConfigMap", "owner", namespace)
+    p.api.wait_gone("Secret", "owned", namespace)
+
+
+def test_a_namespace_goes_with_a_running_rayjob_in_it(kuberay_platform: Platform) -> None:
+    p = kuberay_platform
+    namespace = p.namespace()
+    p.api.create(rayjob(namespace, "inside"))
+    p.wait_running(namespace, "inside")
+    p.api.delete("Namespace", namespace)
+    p.api.wait_gone("Namespace", namespace, seconds=20)
+
+
+def test_a_job_that_no_node_has_room_for_stays_pending(kuberay_platform: Platform) -> None:
+    p = kuberay_platform
+    namespace = p.namespace()
+    p.api.create(rayjob(namespace, "wide", gpus=9))
+
+    def reason() -> str | None:
+        for pod in p.pods(namespace, "wide", pods.WORKER):
+            for condition in pod["status"].get("conditions", []):
+                if condition["type"] == "PodScheduled" and condition["status"] == "False":
+                    return f"{condition['reason']}: {condition['message']}"
+        return None
+
+    assert "Unschedulable: 0/2 nodes are available: 2 Insufficient nvidia.com/gpu" in until(10, "the scheduler says why", reason)
+
+
+def test_an_image_that_cannot_be_pulled_is_reported_as_kubelets_do(kuberay_platform: Platform) -> None:
+    p = kuberay_platform
+    namespace = p.namespace()
+    p.api.create(rayjob(namespace, "no-image", image=CANNOT_BE_PULLED))
+
+    def waiting() -> dict[str, str] | None:
+        heads = p.pods(namespace, "no-image", pods.HEAD)
+        statuses = heads[0]["status"].get("containerStatuses", []) if heads else []
+        return statuses[0]["state"]["waiting"] if statuses else None
+
+    assert until(10, "the head cannot be started", waiting)["reason"] == "ImagePullBackOff"
+
+
+def test_with_quota_for_one_the_second_job_waits(kueue_platform: Platform) -> None:
+    p = kueue_platform
+    namespace = p.namespace()
+    add_queue(p.cluster, namespace, f"{namespace}-queue", {"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": "1"})
+    p.api.create(rayjob(namespace, "first", queue=f"{namespace}-queue"))
+    p.wait_running(namespace, "first")
+    second = p.api.create(rayjob(namespace, "second", queue=f"{namespace}-queue"))
+    assert second["spec"]["suspend"] is True
+
+    def message() -> str | None:
+        for workload in p.api.list("Workload", namespace):
+            owned = workload["metadata"]["ownerReferences"][0]["name"] == "second"
+            for condition in workload.get("status", {}).get("conditions", []):
+                if owned and condition["type"] == "QuotaReserved" and condition["status"] == "False":
+                    return str(condition["message"])
+        return None
+
+    assert "insufficient" in until(10, "Kueue says why the second waits", message)
+    p.finish(namespace, "first", "SUCCEEDED")
+    p.wait_running(namespace, "second")
+
+
+def test_a_job_of_higher_priority_preempts_and_the_first_resumes(kueue_platform: Platform) -> None:
+    p = kueue_platform
+    namespace = p.namespace()
+    add_queue(p.cluster, namespace, f"{namespace}-queue", {"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": "1"})
+    add_priority_class(p.cluster, "urgent", 1000)
+    p.api.create(rayjob(namespace, "first", queue=f"{namespace}-queue"))
+    p.wait_running(namespace, "first")
+    urgent = rayjob(namespace, "urgent", queue=f"{namespace}-queue")
+    urgent["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "urgent"
+    p.api.create(urgent)
+    p.api.wait("RayJob", "first", namespace, lambda o: o["status"]["jobDeploymentStatus"] == "Suspended")
+    p.wait_running(namespace, "urgent")
+    p.finish(namespace, "urgent", "SUCCEEDED")
+    p.wait_running(namespace, "first")

@@ -1,0 +1,188 @@
+"""A real API server over a real etcd, with Kubernetes' own controllers and scheduler where asked for.
+
+All of it on loopback, with its files and logs in one folder that is thrown away. Every program is a user of its own (`admin`, `kuberay`,
+...), so that the audit log says who did what.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.cluster.client import Api
+from support.cluster.processes import find, free_ports, running, until
+
+READY_SECONDS = 60.0
+# The users that may do anything, each under its own name.
+USERS = ("admin", "kube-controller-manager", "kube-scheduler", "kuberay", "kueue", "kwok")
+# Who changed what: reads are left out, and bodies too, since only verbs and objects are counted.
+AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived", "ResponseStarted"],
+    "rules": [{"level": "Metadata"}],
+}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A running API server."""
+
+    folder: Path
+    port: int
+    kubectl_path: str
+    tokens: dict[str, str]
+    api: Api
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    @property
+    def ca(self) -> Path:
+        return self.folder / "certs/apiserver.crt"
+
+    @property
+    def audit_log(self) -> Path:
+        """One JSON event a line, when the control plane was started with `audit=True`."""
+        return self.folder / "audit.log"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's."""
+        return self.kubeconfig_of("admin")
+
+    def kubeconfig_of(self, user: str) -> Path:
+        """The kubeconfig of one of USERS."""
+        return self.write_kubeconfig(user, self.tokens[user])
+
+    def write_kubeconfig(self, name: str, token: str, server: str | None = None) -> Path:
+        """A kubeconfig for any token, for instance one of a ServiceAccount; `server` where a proxy stands before the API server."""
+        path = self.folder / f"{name}.kubeconfig"
+        address = {"server": server} if server else {"server": self.url, "certificate-authority": str(self.ca)}
+        parts = {
+            "clusters": [{"name": "c", "cluster": address}],
+            "users": [{"name": "u", "user": {"token": token}}],
+            "contexts": [{"name": "d", "context": {"cluster": "c", "user": "u", "namespace": "default"}}],
+        }
+        path.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "d", **parts}))
+        return path
+
+    def api_as(self, token: str) -> Api:
+        """A client with another token."""
+        return Api(self.port, str(self.ca), token)
+
+    def service_account_token(self, namespace: str, name: str) -> str:
+        """A token of a ServiceAccount, as a pod of it would have."""
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 36000}}
+        answer = self.api.request("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token", request)
+        token: str = answer["status"]["token"]
+        return token
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        """Run kubectl as the administrator."""
+        command = [self.kubectl_path, f"--kubeconfig={self.folder}/admin.kubeconfig", *arguments]
+        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
+
+    def must(self, *arguments: str, stdin: str | None = None) -> str:
+        """Run kubectl, which must succeed; what it printed."""
+        done = self.kubectl(*arguments, stdin=stdin)
+        assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
+        return done.stdout
+
+
+@contextmanager
+def control_plane(folder: Path, *, controllers: bool = False, audit: bool = False) -> Iterator[Cluster]:
+    """Start etcd and kube-apiserver with their files in `folder`; stop them at the end.
+
+    Args:
+        folder: Where data, certificates and logs go.
+        controllers: Run kube-controller-manager (garbage collection, namespaces, Jobs, ServiceAccounts, node failures) and kube-scheduler
+            too. Without them nothing is collected, no pod is scheduled, and pods need no ServiceAccount.
+        audit: Write every request to `audit_log`, with who made it.
+
+    Raises:
+        ToolMissingError: A binary is not there.
+    """
+    names = ("etcd", "kube-apiserver", "kubectl", *(("kube-controller-manager", "kube-scheduler") if controllers else ()))
+    binaries = {name: find(name) for name in names}
+    etcd_port, peer_port, port, *controller_ports = free_ports(5)
+    tokens = {user: secrets.token_hex(16) for user in USERS}
+    (folder / "tokens.csv").write_text("".join(f'{token},{user},{user},"system:masters"\n' for user, token in tokens.items()))
+    key = folder / "service-account.key"
+    subprocess.run(["openssl", "ecparam", "-genkey", "-name", "prime256v1", "-noout", "-out", key], check=True, capture_output=True)
+    with ExitStack() as stack:
+        endpoint = f"http://127.0.0.1:{etcd_port}"
+        stack.enter_context(running([binaries["etcd"], *_etcd_flags(folder, endpoint, peer_port)], folder / "etcd.log"))
+        flags = _apiserver_flags(folder, endpoint, port, key, service_accounts=controllers, audit=audit)
+        server = stack.enter_context(running([binaries["kube-apiserver"], *flags], folder / "kube-apiserver.log"))
+        until(READY_SECONDS, "kube-apiserver has made its certificate", (folder / "certs/apiserver.crt").exists, server)
+        cluster = Cluster(folder, port, binaries["kubectl"], tokens, Api(port, f"{folder}/certs/apiserver.crt", tokens["admin"]))
+        cluster.kubeconfig_of("admin")
+        until(READY_SECONDS, "kube-apiserver is ready", lambda: _is_ready(cluster), server)
+        if controllers:
+            for name, own_port in zip(("kube-controller-manager", "kube-scheduler"), controller_ports, strict=True):
+                command = [binaries[name], *_controller_flags(cluster, name, own_port)]
+                if name == "kube-controller-manager":
+                    command += [f"--service-account-private-key-file={key}", f"--root-ca-file={cluster.ca}", *CONTROLLER_MANAGER_FLAGS]
+                stack.enter_context(running(command, folder / f"{name}.log"))
+            _until_controllers_work(cluster)
+        yield cluster
+
+
+# A node that says nothing for 20 s is lost (Kubernetes' own default is 50 s): tests of lost nodes need not wait longer.
+CONTROLLER_MANAGER_FLAGS = ("--node-monitor-grace-period=20s", "--node-monitor-period=1s", "--concurrent-gc-syncs=50")
+
+
+def _etcd_flags(folder: Path, endpoint: str, peer_port: int) -> list[str]:
+    return [
+        f"--data-dir={folder}/etcd",
+        "--unsafe-no-fsync",
+        "--log-level=warn",
+        f"--listen-client-urls={endpoint}",
+        f"--advertise-client-urls={endpoint}",
+        f"--listen-peer-urls=http://127.0.0.1:{peer_port}",
+    ]
+
+
+def _apiserver_flags(folder: Path, etcd: str, port: int, key: Path, *, service_accounts: bool, audit: bool) -> list[str]:
+    flags = [
+        *(f"--etcd-servers={etcd}", "--bind-address=127.0.0.1", f"--secure-port={port}", f"--cert-dir={folder}/certs"),
+        *(f"--token-auth-file={folder}/tokens.csv", "--authorization-mode=RBAC", "--service-cluster-ip-range=10.0.0.0/16"),
+        *("--service-account-issuer=https://localhost", f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}"),
+        # Nothing throttles: a burst of a thousand jobs measures the operator, not this server's fairness.
+        *("--enable-priority-and-fairness=false", "--max-requests-inflight=3000", "--max-mutating-requests-inflight=1000"),
+    ]
+    if not service_accounts:
+        # No controller runs that would make the ServiceAccount this plugin waits for.
+        flags.append("--disable-admission-plugins=ServiceAccount")
+    if audit:
+        policy = folder / "audit-policy.json"
+        policy.write_text(json.dumps(AUDIT_POLICY))
+        flags += [f"--audit-policy-file={policy}", f"--audit-log-path={folder}/audit.log", "--audit-log-mode=blocking"]
+    return flags
+
+
+def _controller_flags(cluster: Cluster, name: str, port: int) -> list[str]:
+    kubeconfig = cluster.kubeconfig_of(name)
+    return [
+        *(f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--bind-address=127.0.0.1", f"--secure-port={port}"),
+        *(f"--cert-dir={cluster.folder}/{name}", "--kube-api-qps=1000", "--kube-api-burst=2000"),
+    ]
+
+
+def _is_ready(cluster: Cluster) -> bool:
+    try:
+        return bool(cluster.api.request("GET", "/readyz"))
+    except Exception:  # noqa: BLE001 -- refused, reset, forbidden while roles are made: all of it means "not yet"
+        return False
+
+
+def _until_controllers_work(cluster: Cluster) -> None:
+    """The namespace `default` has its ServiceAccount: pods can be made."""
+    cluster.api.wait("ServiceAccount", "default", "default", bool, seconds=READY_SECONDS)

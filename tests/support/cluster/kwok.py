@@ -1,0 +1,41 @@
+"""kwok plays the nodes and their kubelets: pods that are scheduled to its nodes run without being run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from support.cluster.control_plane import Cluster
+from support.cluster.processes import find, free_ports, running, until
+
+STAGES = Path(__file__).with_name("kwok_stages.yaml")
+# Images that stand for a failure at the start of a pod: see STAGES.
+RUNS = "test.invalid/runs:1"
+HELD = "test.invalid/held:1"
+CANNOT_BE_PULLED = "test.invalid/no-such-image:1"
+ENDS_AT_ONCE = "test.invalid/ends-at-once:1"
+
+
+@contextmanager
+def kwok(cluster: Cluster) -> Iterator[None]:
+    """Run kwok until the block ends."""
+    (port,) = free_ports(1)
+    command = [find("kwok"), f"--config={STAGES}", f"--kubeconfig={cluster.kubeconfig_of('kwok')}", f"--server-address=127.0.0.1:{port}"]
+    with running(command, cluster.folder / "kwok.log"):
+        yield
+
+
+def add_node(cluster: Cluster, name: str, *, gpus: int = 0, cpus: int = 64, memory: str = "512Gi", pods: int = 1000) -> None:
+    """A node that kwok plays; it returns when pods can be scheduled to it."""
+    resources = {"cpu": str(cpus), "memory": memory, "pods": str(pods)} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
+    labels = {"type": "kwok", "kubernetes.io/hostname": name}
+    status = {"allocatable": resources, "capacity": resources}
+    cluster.api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status})
+
+    def can_be_scheduled_to() -> bool:
+        node = cluster.api.get("Node", name)
+        ready = any(c["type"] == "Ready" and c["status"] == "True" for c in (node or {}).get("status", {}).get("conditions", []))
+        return ready and node is not None and not node["spec"].get("taints")
+
+    until(30, f"node {name} is ready", can_be_scheduled_to)

@@ -1,0 +1,101 @@
+"""What a kubelet, or whoever takes pods away, would do to pods that kwok plays: their status is patched as theirs is in life."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from support.cluster.client import Api, Object
+
+SUBMITTER = "ray-job-submitter"
+HEAD = "head"
+WORKER = "worker"
+
+
+def pods_of(api: Api, namespace: str, rayjob: str, role: str | None = None) -> list[Object]:
+    """The pods of a RayJob's newest cluster: the head (`HEAD`), the workers (`WORKER`) or all; the oldest first."""
+    job = api.get("RayJob", rayjob, namespace)
+    cluster = (job or {}).get("status", {}).get("rayClusterName")
+    if not cluster:
+        return []
+    labels = f"ray.io/cluster={cluster}" + (f",ray.io/node-type={role}" if role else "")
+    return sorted(api.list("Pod", namespace, labels), key=lambda pod: pod["metadata"]["creationTimestamp"])
+
+
+def end_container(api: Api, pod: Object, container: str, *, code: int, reason: str | None = None, message: str = "") -> Object:
+    """A container ends; the pod goes on while another of its containers runs, and otherwise is Succeeded or Failed."""
+    reason = reason or ("Completed" if code == 0 else "Error")
+    ended = {"exitCode": code, "reason": reason, "message": message, "startedAt": _now(), "finishedAt": _now()}
+    statuses = [
+        {**status, "ready": False, "started": False, "state": {"terminated": ended}} if status["name"] == container else status
+        for status in pod["status"]["containerStatuses"]
+    ]
+    codes = [status["state"].get("terminated", {}).get("exitCode") for status in statuses]
+    phase = "Running" if None in codes else "Failed" if any(codes) else "Succeeded"
+    return patch_status(api, pod, {"phase": phase, "containerStatuses": statuses}, Ready="ContainersNotReady")
+
+
+def waits(api: Api, pod: Object, *, reason: str, message: str) -> Object:
+    """All containers of a scheduled pod wait, for instance with ImagePullBackOff or CreateContainerConfigError."""
+    waiting = {"waiting": {"reason": reason, "message": message}}
+    statuses = [
+        {"name": c["name"], "image": c["image"], "imageID": "", "ready": False, "started": False, "restartCount": 0, "state": waiting}
+        for c in pod["spec"]["containers"]
+    ]
+    return patch_status(api, pod, {"phase": "Pending", "containerStatuses": statuses}, Ready="ContainersNotReady")
+
+
+def evict(api: Api, pod: Object, *, reason: str = "EvictionByEvictionAPI", message: str = "Eviction API: evicting") -> None:
+    """What the eviction API and the scheduler's preemption do: the condition that says why, and then the deletion."""
+    patch_status(api, pod, {}, DisruptionTarget=reason, message=message)
+    api.delete("Pod", pod["metadata"]["name"], pod["metadata"]["namespace"])
+
+
+def fail_by_kubelet(api: Api, pod: Object, *, reason: str = "Evicted", message: str = "The node was low on resource: memory.") -> Object:
+    """The kubelet ends the pod itself (Evicted, Shutdown, ...): phase Failed with a reason, the object stays."""
+    ended = {"exitCode": 137, "reason": "Error", "startedAt": _now(), "finishedAt": _now()}
+    statuses = [{**s, "ready": False, "started": False, "state": {"terminated": ended}} for s in pod["status"].get("containerStatuses", [])]
+    status = {"phase": "Failed", "reason": reason, "message": message, "containerStatuses": statuses}
+    return patch_status(api, pod, status, DisruptionTarget="TerminationByKubelet", message=message)
+
+
+def post_event(api: Api, pod: Object, reason: str, message: str) -> None:
+    """A Warning as the kubelet posts it, for instance FailedMount for a Secret that is not there."""
+    metadata = pod["metadata"]
+    involved = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"]}
+    api.create(
+        {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{metadata['name']}.", "namespace": metadata["namespace"]},
+            "involvedObject": involved,
+            "type": "Warning",
+            "reason": reason,
+            "message": message,
+            "source": {"component": "kubelet"},
+            "firstTimestamp": _now(),
+            "lastTimestamp": _now(),
+            "count": 1,
+        }
+    )
+
+
+def patch_status(api: Api, pod: Object, status: dict[str, Any], *, message: str = "", **reasons: str) -> Object:
+    """Merge `status`; each of `reasons` is a condition: DisruptionTarget becomes true, Ready and ContainersReady false."""
+    kept = [c for c in pod["status"].get("conditions", []) if c["type"] not in reasons]
+    new = [
+        {
+            "type": type_,
+            "status": "True" if type_ == "DisruptionTarget" else "False",
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": _now(),
+        }
+        for type_, reason in reasons.items()
+    ]
+    name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+    return api.patch("Pod", name, {"status": {**status, "conditions": kept + new}}, namespace, "status")
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,107 @@
+"""Programs that run beside a test: found, started on free ports of the loopback interface, ended by their id."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+CACHE = Path(os.environ.get("LORARL_CACHE") or Path.home() / ".cache/lorarl")
+STOP_SECONDS = 5.0
+POLL_SECONDS = 0.05
+
+
+class ToolMissingError(Exception):
+    """A program, or what comes with it, was not found; the text says how to get it."""
+
+
+def find(name: str) -> str:
+    """The path of a binary: in KUBEBUILDER_ASSETS, in the cache of `scripts/tools.sh`, or on PATH."""
+    folders = [os.environ.get("KUBEBUILDER_ASSETS"), str(CACHE / "bin"), os.environ.get("PATH")]
+    found = shutil.which(name, path=os.pathsep.join(folder for folder in folders if folder))
+    if found is None:
+        raise ToolMissingError(f"{name} is neither in KUBEBUILDER_ASSETS nor in {CACHE}/bin nor on PATH; scripts/tools.sh builds it")
+    return found
+
+
+def find_share(tool: str) -> Path:
+    """The folder of what `scripts/tools.sh` keeps beside a binary: its manifests."""
+    folder = CACHE / "share" / tool
+    if not folder.is_dir():
+        raise ToolMissingError(f"{folder} is not there; scripts/tools.sh {tool} makes it")
+    return folder
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that nobody listens on."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+class Process:
+    """A program in the background, and where its output goes."""
+
+    def __init__(self, command: list[str], log: Path, environment: Mapping[str, str]) -> None:
+        self.log = log
+        with log.open("ab") as output:
+            self._popen = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **environment})
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    def tail(self) -> str:
+        """The end of its output."""
+        return self.log.read_text(errors="replace")[-3000:]
+
+    def must_run(self) -> None:
+        """Fail when it has ended."""
+        code = self._popen.poll()
+        assert code is None, f"{self.log.stem} ended with {code}:\n{self.tail()}"
+
+    def kill(self) -> None:
+        """End it at once (-9)."""
+        self._popen.kill()
+        self._popen.wait()
+
+    def stop(self) -> None:
+        """Ask it to end, and end it when it does not."""
+        self._popen.terminate()
+        try:
+            self._popen.wait(timeout=STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+@contextmanager
+def running(command: list[str], log: Path, environment: Mapping[str, str] | None = None) -> Iterator[Process]:
+    """Run a program until the block ends."""
+    process = Process(command, log, environment or {})
+    try:
+        yield process
+    finally:
+        process.stop()
+
+
+def until[T](seconds: float, what: str, probe: Callable[[], T | None], process: Process | None = None) -> T:
+    """The first answer of `probe` that is neither None nor false; `process`, where there is one, must live that long.
+
+    Raises:
+        AssertionError: There was none within `seconds`; the text says `what` was waited for.
+    """
+    deadline = time.monotonic() + seconds
+    while not (answer := probe()):
+        if process is not None:
+            process.must_run()
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: not so after {seconds:g} s" + (f"\n{process.tail()}" if process is not None else ""))
+        time.sleep(POLL_SECONDS)
+    return answer
