@@ -79,7 +79,13 @@ class Job:
         self.environment["LORARL_SECRETS_DIR"] = str(folder.parent)
 
     def start(
-        self, *overrides: str, terminal: bool = False, out: Path | None = None, through: Sequence[str] = (), gated: bool = True
+        self,
+        *overrides: str,
+        terminal: bool = False,
+        out: Path | None = None,
+        through: Sequence[str] = (),
+        gated: bool = True,
+        more: Sequence[str] = (),
     ) -> Running:
         """Start `lorarl run job.yaml`, with `--set spec.` before each of `overrides`.
 
@@ -88,8 +94,9 @@ class Job:
             out: another folder for its output.
             through: a command that starts it, as taskset.
             gated: whether it minds the gate.
+            more: other options of the command.
         """
-        arguments = ["job.yaml", *(part for change in overrides for part in ("--set", f"spec.{change}"))]
+        arguments = ["job.yaml", *more, *(part for change in overrides for part in ("--set", f"spec.{change}"))]
         if out is not None:
             arguments += ["--out", str(out)]
         environment = {**os.environ, **self.environment, "LETTERS_GATE": str(self.gate) if gated else ""}

@@ -30,7 +30,8 @@ class StatusSink:
 
     def __init__(self, job: LoRARLJob, attempt: int) -> None:
         """Nothing is sent before the first event. `attempt` is the number that the operator gave this start of the job."""
-        self._job, self._status = job, RunStatus(job, attempt)
+        self._status = RunStatus(job, attempt)
+        self._target = _Target(job)
         self._changed = threading.Condition()
         self._unsent = self._closing = False
         self._trouble = "no answer"
@@ -63,10 +64,10 @@ class StatusSink:
             raise TimeoutError(f"the API server did not take the last status within {LAST_SECONDS:g} s: {self._trouble}")
 
     def _run(self) -> None:
-        target, pause = _Target(self._job), LEAST_SECONDS
+        pause = LEAST_SECONDS
         while self._wait_for_news():
             try:
-                self._send(target)
+                self._send()
                 pause = LEAST_SECONDS
             except Exception as error:  # noqa: BLE001 - whatever keeps the status from being written, training goes on
                 self._trouble = " ".join(str(error).split())[:500]
@@ -88,33 +89,32 @@ class StatusSink:
             if self._unsent:
                 self._changed.wait(LEAST_SECONDS / 2)
 
-    def _send(self, target: _Target) -> None:
-        before = target.before()
+    def _send(self) -> None:
+        before = self._target.before()
         with self._changed:
             status, self._unsent = self._status.as_dict(before), False
-        target.apply(status)
+        self._target.apply(status)
 
 
 class _Target:
     """The LoRARLJob's status on the API server: of the cluster that this pod is in, or that KUBECONFIG names."""
 
     def __init__(self, job: LoRARLJob) -> None:
+        # Here, in the main thread: Ray imports some of the same modules, and two threads see each other's half-made ones.
+        from kubernetes import client, config
+
+        config.load_config()  # type: ignore[no-untyped-call]
+        self._api = client.CustomObjectsApi()
         self._metadata = {"name": job.name, "namespace": job.metadata.namespace or "default"}
         if uid := (job.metadata.model_extra or {}).get("uid"):
             self._metadata["uid"] = uid  # a job of the same name that was made anew is not ours to write to
         self._path = (GROUP, VERSION, self._metadata["namespace"], f"{KIND.lower()}s", job.name)
-        self._api: Any = None
         self._before: dict[str, Any] | None = None
 
     def before(self) -> dict[str, Any]:
         """What the status said when this run began to write to it."""
         if self._before is None:
-            if self._api is None:
-                from kubernetes import client, config
-
-                config.load_config()  # type: ignore[no-untyped-call]
-                self._api = client.CustomObjectsApi()
-            found = self._api.get_namespaced_custom_object_status(*self._path, _request_timeout=REQUEST_SECONDS)
+            found: Any = self._api.get_namespaced_custom_object_status(*self._path, _request_timeout=REQUEST_SECONDS)
             self._before = found.get("status") or {}
         return self._before
 

@@ -1,0 +1,154 @@
+"""The trainer as it runs in pods, on a real API server: under the job's own ServiceAccount, with progress in the job's status."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from command import Running
+from jobs import NAME, STEPS, Job
+from lorarl_operator import parse
+from lorarl_operator.build.access import access
+
+from lorarl_api.v1alpha1 import ClusterSpec
+from support.cluster.control_plane import Cluster, control_plane
+from support.cluster.processes import ToolMissingError
+from support.tcp_gate import TcpGate
+
+CRD = Path(__file__).parents[2] / "crds/lorarl.io_lorarljobs.yaml"
+NAMESPACE = "default"
+
+
+@dataclass
+class InCluster:
+    """A LoRARLJob on an API server, and the mounted manifest of its pods. The gate stands between the trainer and the server."""
+
+    cluster: Cluster
+    gate: TcpGate
+    job: Job
+    run_dir: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return dict(self.stored.get("status", {}))
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        return dict(json.loads(self.cluster.must("get", "lrj", NAME, "-o", "json", "--show-managed-fields")))
+
+    def start(self, attempt: int) -> Running:
+        self.job.environment |= {
+            "KUBECONFIG": self.environment["KUBECONFIG"],
+            "LORARL_ATTEMPT": str(attempt),
+            "LORARL_RUN_DIR": str(self.run_dir),
+        }
+        return self.job.start(more=["--in-cluster"])
+
+    def change_steps(self, steps: int) -> None:
+        """What the operator and kubelet do when the user changes spec.trainer.steps."""
+        path = self.job.folder / "job.yaml"
+        manifest = yaml.safe_load(path.read_text())
+        manifest["spec"]["trainer"]["steps"] = steps
+        path.with_suffix(".new").write_text(yaml.safe_dump(manifest))
+        path.with_suffix(".new").rename(path)
+
+
+def test_progress_reaches_the_status_also_after_the_api_server_was_away_and_a_drain_publishes_a_checkpoint(in_cluster: InCluster) -> None:
+    run = in_cluster.start(attempt=1)
+    run.wait_until(lambda: in_cluster.status.get("step", 0) >= 2, "the status told of step 2")
+    in_cluster.gate.shut()
+    in_cluster.job.gate.unlink(missing_ok=True)
+    done = in_cluster.status["step"]
+    run.wait_for_step(done + 2)
+    assert in_cluster.status["step"] <= done + 1, "the API server cannot be reached"
+    in_cluster.gate.open()
+    run.wait_until(lambda: in_cluster.status["step"] >= done + 2, "the status caught up")
+
+    drain = subprocess.run(
+        [sys.executable, "-m", "lorarl_trainer.cli", "drain"], env={**os.environ, "LORARL_RUN_DIR": str(in_cluster.run_dir)}, timeout=120
+    )
+    assert drain.returncode == 0
+    ended = run.end()
+
+    assert ended.code == 75, ended
+    status = in_cluster.status
+    assert status["step"] == ended.rows[-1]["step"] < STEPS
+    assert status["totalSteps"] == STEPS
+    assert status["failure"]["reason"] == "Interrupted"
+    assert status["failure"]["attempt"] == 1
+    assert status["adapter"]["uri"] == ended.adapter_uri
+    assert status["adapter"]["sha256"] == ended.adapter_digest
+    assert status["adapter"]["step"] == status["step"]
+    assert ended.left_running == []
+
+
+def test_the_next_attempt_goes_on_and_makes_as_many_steps_as_the_manifest_says_by_now(in_cluster: InCluster) -> None:
+    before = in_cluster.status
+    for marker in in_cluster.run_dir.iterdir():
+        marker.unlink()  # another pod
+    run = in_cluster.start(attempt=2)
+    run.wait_until(lambda: in_cluster.status.get("resumedFromStep"), "it went on")
+    assert "failure" not in in_cluster.status
+    assert in_cluster.status["adapter"] == before["adapter"]
+    in_cluster.change_steps(STEPS + 3)
+    ended = run.end()
+
+    assert ended.code == 0, ended
+    assert f"spec.trainer.steps is {STEPS + 3} now, not {STEPS}" in ended.stdout
+    status = in_cluster.status
+    assert (status["step"], status["totalSteps"], status["resumedFromStep"]) == (STEPS + 3, STEPS + 3, before["step"])
+    assert status["adapter"]["step"] == STEPS + 3
+    assert status["metrics"]["reward"] == pytest.approx(ended.rows[-1]["reward_mean"])
+    managers = {
+        (entry["manager"], entry.get("subresource"), entry["operation"]) for entry in in_cluster.stored["metadata"]["managedFields"]
+    }
+    assert ("lorarl-trainer", "status", "Apply") in managers
+
+
+def test_the_trainer_s_rights_end_at_its_own_job_s_status(in_cluster: InCluster) -> None:
+    def may(verb: str, what: str, *more: str) -> bool:
+        account = f"system:serviceaccount:{NAMESPACE}:lorarl-{NAME}"
+        return in_cluster.cluster.kubectl("auth", "can-i", verb, what, *more, f"--as={account}").stdout.strip() == "yes"
+
+    assert may("patch", f"lorarljobs/{NAME}", "--subresource=status")
+    assert may("get", f"lorarljobs/{NAME}", "--subresource=status")
+    assert not may("patch", "lorarljobs/other", "--subresource=status")
+    assert not may("patch", f"lorarljobs/{NAME}")
+    assert not may("get", "secrets")
+    assert not may("create", "pods")
+
+
+@pytest.fixture(scope="module")
+def in_cluster(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InCluster]:
+    try:
+        with control_plane(tmp_path_factory.mktemp("control-plane")) as cluster, TcpGate(cluster.port) as gate:
+            cluster.must("apply", "--server-side", "-f", str(CRD))
+            cluster.must("wait", "--for=condition=Established", "--timeout=30s", "crd/lorarljobs.lorarl.io")
+            yield _job_in(cluster, gate, Job(tmp_path_factory.mktemp("in-cluster"), base), tmp_path_factory.mktemp("pod"))
+    except ToolMissingError as missing:
+        pytest.skip(str(missing))
+
+
+def _job_in(cluster: Cluster, gate: TcpGate, job: Job, run_dir: Path) -> InCluster:
+    manifest = yaml.safe_load((job.folder / "job.yaml").read_text())
+    cluster.must("apply", "-f", "-", stdin=json.dumps(manifest))
+    stored = json.loads(cluster.must("get", "lrj", NAME, "-o", "json"))
+    # What the operator mounts into the pods, and the rights it gives them.
+    manifest["metadata"] = {key: stored["metadata"][key] for key in ("name", "namespace", "uid")}
+    (job.folder / "job.yaml").write_text(yaml.safe_dump(manifest))
+    parsed = parse.job(stored)
+
+    for made in access(parsed, ClusterSpec()):
+        cluster.must("apply", "--server-side", "-f", "-", stdin=json.dumps(made))
+    token = cluster.service_account_token(NAMESPACE, f"lorarl-{NAME}")
+    kubeconfig = gate.kubeconfig(cluster, token)
+    return InCluster(cluster, gate, job, run_dir, {"KUBECONFIG": str(kubeconfig)})
