@@ -59,7 +59,7 @@ def test_yaml_is_read_as_kubernetes_reads_it(trap: Trap) -> None:
         ),
         (
             {"spec.cluster.memoryPerNode": "64"},
-            'spec.cluster.memoryPerNode: got "64", expected a quantity of memory with its unit, such as 512Mi or 64Gi; choose e.g. 64Gi',
+            'spec.cluster.memoryPerNode: got "64", expected a quantity of memory with its unit, such as 512Mi or 64Gi; choose e.g. 512Gi',
         ),
         (
             {"spec.cluster.nodeSelector": {"gpu": True}},

@@ -34,7 +34,7 @@ def test_each_rule_has_a_case() -> None:
     jobs = [LoRARLJob.model_validate(manifest(case.bad), context=RULES_LATER) for case in CASES]
     broken = {rule for job in jobs for _, rule in broken_rules(job)}
     assert len(CASES) >= 60
-    assert len(broken) >= 50
+    assert len(broken) > 40
     assert set(rules_of(LoRARLJob)) == broken
 
 
