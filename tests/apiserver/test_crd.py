@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -118,6 +119,11 @@ def test_kubectl_get_shows_how_the_job_is_doing(cluster: Cluster) -> None:
     assert read.status.model_dump(mode="json", by_alias=True, exclude_none=True) == status
 
 
+@pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "examples").glob("*.yaml")), ids=lambda path: path.name)
+def test_every_example_is_taken(cluster: Cluster, path: Path) -> None:
+    assert apply(cluster, path.read_text()) is None
+
+
 def test_users_cannot_write_the_status_with_the_spec(cluster: Cluster) -> None:
     cluster.must("apply", "-f", "-", stdin=json.dumps(manifest({"metadata.name": "no-status", "status": {"step": 3}})))
     assert "status" not in json.loads(cluster.must("get", "lrj", "no-status", "-o", "json"))
@@ -130,3 +136,20 @@ def test_kubectl_explain_reads_like_the_reference(cluster: Cluster) -> None:
     assert ("maxResponseTokens", "integer") in fields
     assert ("temperature", "number") in fields
     assert "Most tokens a completion may have" in text
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "said"),
+    [
+        ("spec", {"suspend": "boolean", "backoffLimit": "integer", "cluster": "Object"}, "where a Job of batch/v1 has 6"),
+        ("spec.cluster", {"gpusPerNode": "integer", "nodeSelector": "map[string]string", "tolerations": "[]Object"}, "/dev/shm"),
+        ("spec.cluster.cpusPerNode", {}, "as a Kubernetes quantity"),
+        ("spec.cluster.podTemplateOverrides.worker", {"spec": "Object", "metadata": "Object"}, "Part of a PodSpec"),
+        ("spec.checkpoint", {"deletionPolicy": "string"}, "enum: Retain, Delete"),
+        ("status", {"phase": "string", "restarts": "integer"}, "enum: Pending, Starting, Running, Suspending, ...."),
+    ],
+)
+def test_kubectl_explains_what_a_cluster_is_asked_for(cluster: Cluster, path: str, fields: dict[str, str], said: str) -> None:
+    text = cluster.must("explain", f"lorarljob.{path}")
+    assert said in " ".join(text.split())
+    assert fields.items() <= dict(re.findall(r"^  (\w+)\t<([^>]+)>", text, re.MULTILINE)).items(), text

@@ -12,7 +12,7 @@ PROMPTLY_SECONDS = 25.0
 
 
 def test_sigterm_while_the_model_is_fetched_ends_promptly(job: Job) -> None:
-    run = job.start()
+    run = job.start("backoffLimit=1", "cluster.image=trainer")
     run.wait_until(job.out.exists, "it began")
     asked = time.monotonic()
     run.signal(signal.SIGTERM)
@@ -20,6 +20,7 @@ def test_sigterm_while_the_model_is_fetched_ends_promptly(job: Job) -> None:
     assert ended.code == 75, ended
     assert time.monotonic() - asked < PROMPTLY_SECONDS
     assert "interrupted before the first step was done" in ended.stdout
+    assert ended.stdout.count("`lorarl run` ignores what only a cluster can honour: spec.cluster.image, spec.backoffLimit") == 1
     assert "no checkpoint is published yet, and the same command starts anew" in ended.stdout
     assert (ended.stderr, ended.left_running, ended.left_in_memory) == ("", [], [])
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lorarl_api.v1alpha1 import LoRARLJob
-from lorarl_trainer.errors import InputError
 from lorarl_trainer.pods.drain import register_driver
 from lorarl_trainer.pods.status_sink import StatusSink
 from lorarl_trainer.pods.steering import Steering
 from lorarl_trainer.progress import Sink
 from lorarl_trainer.session import Session
+from lorarl_trainer.single_machine import ignored_by_a_single_machine, refuse_what_needs_a_cluster
 
 ATTEMPT = "LORARL_ATTEMPT"
 """Environment variable: the number that the operator gave this start of the job."""
@@ -45,13 +45,8 @@ def one_machine(job: LoRARLJob, out_dir: Path) -> Surroundings:
     Raises:
         InputError: the manifest asks for what one machine cannot honour, naming the field.
     """
-    if job.spec.suspend:
-        raise InputError("spec.suspend", "true", "false for `lorarl run`", "Set it to false: --set spec.suspend=false.")
-    if job.spec.cluster.nodes > 1:
-        mend = "Use --set spec.cluster.nodes=1."
-        raise InputError("spec.cluster.nodes", str(job.spec.cluster.nodes), "1 for `lorarl run`, which has this machine alone", mend)
-    ignored = sorted(label for label in job.metadata.labels if label.startswith("kueue.x-k8s.io/"))
-    return Surroundings(contextlib.nullcontext(), out_dir / "logs", ignored=tuple(ignored))
+    refuse_what_needs_a_cluster(job)
+    return Surroundings(contextlib.nullcontext(), out_dir / "logs", ignored=tuple(ignored_by_a_single_machine(job)))
 
 
 def in_pods(job: LoRARLJob, manifest: Path) -> Surroundings:

@@ -7,6 +7,7 @@ Every field says what it is, in which unit and range; an unknown key is refused;
 from lorarl_api.v1alpha1.adapter import MAX_LORA_RANK, SERVED_RANKS, AdapterSpec, BaseModelSpec, served_rank
 from lorarl_api.v1alpha1.algorithm import AlgorithmSpec, RewardSpec
 from lorarl_api.v1alpha1.cluster import (
+    SCHEDULING_PREFIXES,
     ClusterSpec,
     HeadSpec,
     PodTemplateOverride,
@@ -29,6 +30,7 @@ __all__ = [
     "MAX_LORA_RANK",
     "MAX_NAME",
     "RULES_LATER",
+    "SCHEDULING_PREFIXES",
     "SERVED_RANKS",
     "VERSION",
     "AdapterSpec",

@@ -10,8 +10,11 @@ from lorarl_api.rules import Rule
 from lorarl_api.v1alpha1.common import Model, ObjectName, SecretName
 
 MAX_GRACE_SECONDS = 3600
+SCHEDULING_PREFIXES = ("kueue.x-k8s.io/", "volcano.sh/", "scheduling.volcano.sh/", "kai.scheduler/", "ray.io/")
+"""Labels and annotations of a job that are for its RayJob and pods: queues, priorities, gangs."""
 
 _LABEL_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_CPU_QUANTITY = r"[1-9][0-9]{0,5}|[0-9]{1,6}[.][0-9]{1,3}|[1-9][0-9]{0,8}m"
 _QUALIFIED_NAME = rf"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?{_LABEL_NAME}"
 
 LabelValue = Annotated[
@@ -46,7 +49,6 @@ Cpus = Annotated[
     Field(
         min_length=1,
         max_length=16,
-        pattern=r"^([1-9][0-9]{0,5}|[0-9]{1,6}[.][0-9]{1,3}|[1-9][0-9]{0,8}m)$",
         examples=["8"],
         json_schema_extra={
             "expected": 'CPUs as Kubernetes writes them: 8, "1.5" or 500m',
@@ -56,7 +58,7 @@ Cpus = Annotated[
         },
     ),
 ]
-"""A quantity of CPU; a whole number needs no quotes."""
+"""A quantity of CPU; a whole number needs no quotes. The API server looks at no pattern of such a field: `_cpu_rule` does."""
 Bytes = Annotated[
     str,
     Field(
@@ -68,6 +70,16 @@ Bytes = Annotated[
     ),
 ]
 """A quantity of memory. Its unit is asked for: 64 without one would be 64 bytes."""
+
+
+def _cpu_rule(field: str, *, optional: bool = False) -> Rule:
+    absent = f"!has(self.{field}) || " if optional else ""
+    return Rule(
+        field,
+        f"{absent}type(self.{field}) == int || self.{field}.matches(r'^({_CPU_QUANTITY})$')",
+        f"{field} to be CPUs as Kubernetes writes them, at most 999999",
+        'write e.g. 8, "1.5" or 500m',
+    )
 
 
 def _label_keys(field: str, what: str) -> Rule:
@@ -84,6 +96,8 @@ class HeadSpec(Model):
 
     cpus: Cpus = Field("1", description="CPUs that are requested, as a Kubernetes quantity; more are used where the node has them.")
     memory: Bytes = Field("4Gi", description="Memory that is requested, and its limit. It holds the encoded rows and one step's samples.")
+
+    rules: ClassVar[tuple[Rule, ...]] = (_cpu_rule("cpus"),)
 
 
 class RdmaSpec(Model):
@@ -254,6 +268,7 @@ class ClusterSpec(Model):
             "serviceAccountAnnotations only without serviceAccountName: lorarl changes no ServiceAccount of yours",
             "annotate that ServiceAccount yourself, or remove serviceAccountName",
         ),
+        _cpu_rule("cpusPerNode", optional=True),
         _label_keys("serviceAccountAnnotations", "annotations"),
         _label_keys("nodeSelector", "labels"),
         Rule(

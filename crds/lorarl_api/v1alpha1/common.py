@@ -78,8 +78,9 @@ class Model(Ruled):
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Carry the rules into the schema."""
         schema = handler.resolve_ref_schema(handler(core))
-        if rules := (*cls.rules, *cls.immutable):
-            schema["x-kubernetes-validations"] = [rule.as_validation() for rule in rules]
+        if cls.rules or cls.immutable:
+            of_updates = [field.as_validation() for field in cls.immutable]
+            schema["x-kubernetes-validations"] = [*(rule.as_validation() for rule in cls.rules), *of_updates]
         return schema
 
 

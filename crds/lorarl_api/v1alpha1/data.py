@@ -23,8 +23,8 @@ class DataSource(Model):
     """Rows of prompts and answers."""
 
     uri: Uri = Field(
-        description="A .jsonl, .parquet or .csv file (s3://, gs://, az://, pvc://CLAIM/PATH, file:///PATH, file:PATH), or hf://ORG/NAME for a "
-        "data set of the hub.",
+        description="A .jsonl, .parquet or .csv file (s3://, gs://, az://, pvc://CLAIM/PATH, file:///PATH, file:PATH), or hf://ORG/NAME "
+        "for a data set of the hub.",
         examples=["s3://team/gsm8k/train.jsonl"],
     )
     prompt_field: FieldName = Field("prompt", description="Column with the prompt: a text, or a list of chat messages {role, content}.")

@@ -182,8 +182,8 @@ class LoRARLJobSpec(Checked):
     @property
     def claims(self) -> list[str]:
         """Names of the PersistentVolumeClaims that model and data lie on, sorted."""
-        sources = [self.model, self.data.train, *([self.data.eval] if self.data.eval else [])]
-        return sorted({claim for source in sources if (claim := claim_of(source.uri))})
+        uris = [self.model.uri, self.data.train.uri, *([self.data.eval.uri] if self.data.eval else [])]
+        return sorted({claim for uri in uris if (claim := claim_of(uri))})
 
     @property
     def world_size(self) -> int:

@@ -318,6 +318,20 @@ CASES = [
         "mend the key",
     ),
     Case(
+        "CPUs are a quantity",
+        {"spec.cluster.cpusPerNode": "8 cores"},
+        {"spec.cluster.cpusPerNode": "7500m"},
+        "spec.cluster.cpusPerNode",
+        "write e.g. 8",
+    ),
+    Case(
+        "the head's CPUs are a quantity",
+        {"spec.cluster.head.cpus": "0"},
+        {"spec.cluster.head.cpus": 4},
+        "spec.cluster.head.cpus",
+        "write e.g. 8",
+    ),
+    Case(
         "rdma only with GPUs",
         {"spec.cluster.rdma": {"resourceName": "rdma/hca"}},
         {"spec.cluster": {"gpusPerNode": 8, "rdma": {"resourceName": "rdma/hca"}}},

@@ -52,6 +52,29 @@ def test_yaml_is_read_as_kubernetes_reads_it(trap: Trap) -> None:
     ("changes", "sentence"),
     [
         ({"spec.adapter.rank": 0}, "spec.adapter.rank: got 0, expected an integer from 1 to 512; choose e.g. 32"),
+        (
+            {"spec.cluster.cpusPerNode": 1.5},
+            'spec.cluster.cpusPerNode: got 1.5, expected CPUs as Kubernetes writes them: 8, "1.5" or 500m; put it in quotes, so that YAML '
+            "reads a text",
+        ),
+        (
+            {"spec.cluster.memoryPerNode": "64"},
+            'spec.cluster.memoryPerNode: got "64", expected a quantity of memory with its unit, such as 512Mi or 64Gi; choose e.g. 512Gi',
+        ),
+        (
+            {"spec.cluster.nodeSelector": {"gpu": True}},
+            "spec.cluster.nodeSelector.gpu: got true, expected a label's value: at most 63 letters, digits, - _ and ., a letter or digit "
+            "at both ends; put it in quotes: YAML reads an unquoted y, n, yes, no, on, off, true or false as a truth value",
+        ),
+        (
+            {"spec.cluster.tolerations": [{"operator": "Exists", "effect": "noschedule"}]},
+            'spec.cluster.tolerations[0].effect: got "noschedule", expected NoSchedule, PreferNoSchedule or NoExecute; did you mean '
+            "NoSchedule?",
+        ),
+        (
+            {"spec.cluster.podTemplateOverrides": {"worker": {"hostNetwork": True}}},
+            "spec.cluster.podTemplateOverrides.worker.hostNetwork: got an unknown key, expected one of metadata, spec; remove it",
+        ),
         ({"spec.adapter.rank": 513}, "spec.adapter.rank: got 513, expected an integer from 1 to 512; choose e.g. 32"),
         ({"spec.adapter.rank": "16"}, 'spec.adapter.rank: got "16", expected an integer from 1 to 512; remove the quotes'),
         ({"spec.adapter.alpha": 0}, "spec.adapter.alpha: got 0, expected an integer from 1 to 8192; choose e.g. 64"),

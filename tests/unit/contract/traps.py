@@ -88,7 +88,6 @@ TRAPS = [
     Trap("memory as a number", _with("cluster: {memoryPerNode: 512}"), False),
     Trap("memory with a space", _with("cluster: {memoryPerNode: 512 Gi}"), False),
     Trap("a node label that is a truth value", _with("cluster: {nodeSelector: {gpu: true}}"), False),
-    Trap("a node label that is null", _with("cluster: {nodeSelector: {gpu: null}}"), False),
     Trap("a node label with a slash", _with("cluster: {nodeSelector: {gpu: a/b}}"), False),
     Trap("an image with a space", _with('cluster: {image: "a b"}'), False),
     Trap("an image with a digest", _with(f"cluster: {{image: r:5000/a/b:1@sha256:{'0' * 64}}}"), True),
@@ -111,9 +110,10 @@ TRAPS = [
     Trap("a function without a colon", _with("").replace("type: exact", "function: my.reward"), False),
 ]
 
-# These kubectl drops before the API server sees them; Python refuses them.
+# These kubectl or the API server drops; Python refuses them.
 PYTHON_IS_STRICTER = [
     Trap("an unknown key with null", _with("suspends: null"), False),
+    Trap("a node label that is null", _with("cluster: {nodeSelector: {gpu: null}}"), False),
     Trap("a key twice", _with("", trainer="steps: 3, steps: 4"), False),
     Trap("a pattern that Python cannot compile", _with("").replace("type: exact", "type: regex, pattern: '('"), False),
 ]

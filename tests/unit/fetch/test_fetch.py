@@ -46,6 +46,27 @@ def test_a_local_model_is_used_in_place(tmp_path, monkeypatch):
     assert local_path("file:model", "spec.model.uri") == local_path(f"file:{tmp_path}/model", "spec.model.uri") == tmp_path / "model"
 
 
+def test_model_and_data_of_a_claim_are_used_in_place(tmp_path, monkeypatch):
+    monkeypatch.setattr("lorarl_trainer.fetch.CLAIMS_FOLDER", str(tmp_path))
+    write_model(tmp_path / "models/base")
+    write_model(tmp_path / "whole-claim")
+    store = FolderOnDisk(tmp_path)
+    assert fetch(store, "pvc://models/base") == tmp_path / "models/base"
+    assert fetch(store, "pvc://whole-claim") == tmp_path / "whole-claim"
+    file = fetch_data("pvc://models/a/b.csv", field="spec.data.train.uri", secret={}, open_folder=store.open)
+    assert file == tmp_path / "models/a/b.csv"
+    assert store.downloads() == []
+
+
+def test_a_claim_that_is_not_mounted_is_told_with_the_mend(store):
+    with pytest.raises(InputError) as caught:
+        fetch(store, "pvc://models/base")
+    assert str(caught.value) == (
+        "spec.model.uri: got pvc://models/base, which is not mounted, expected a PersistentVolumeClaim that is mounted at /mnt/pvc/models. "
+        "Outside a cluster name a folder of this machine: file:PATH."
+    )
+
+
 def test_a_remote_model_is_downloaded_once_and_without_what_is_not_needed(store):
     for name in ("consolidated.safetensors", "pytorch_model.bin", "README.md", "original/config.json", "onnx/model.safetensors"):
         (store.root / name).parent.mkdir(exist_ok=True)

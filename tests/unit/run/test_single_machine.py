@@ -1,0 +1,103 @@
+"""`lorarl run` refuses what one machine cannot do, and names once what it leaves aside."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from lorarl_api.load import load_job
+from lorarl_api.v1alpha1 import ClusterSpec, LoRARLJob
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.single_machine import ignored_by_a_single_machine, refuse_what_needs_a_cluster
+from unit.contract.cases import manifest
+
+# A value other than the default of every field of the cluster that one machine ignores.
+OF_THE_CLUSTER: dict[str, Any] = {
+    "gpuResource": "amd.com/gpu",
+    "image": "trainer:1",
+    "imagePullPolicy": "Always",
+    "imagePullSecrets": ["registry"],
+    "cpusPerNode": 8,
+    "memoryPerNode": "64Gi",
+    "head": {"cpus": 2},
+    "sharedMemory": "1Gi",
+    "rdma": {"resourceName": "rdma/hca"},
+    "submissionMode": "HTTPMode",
+    "serviceAccountName": "trainer",
+    "serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn"},
+    "priorityClassName": "high",
+    "nodeSelector": {"pool": "a"},
+    "tolerations": [{"operator": "Exists"}],
+    "topology": {"key": "zone"},
+    "schedulerName": "volcano",
+    "terminationGracePeriodSeconds": 60,
+    "podTemplateOverrides": {"head": {"spec": {"hostNetwork": True}}},
+}
+
+
+def job(changes: dict[str, Any]) -> LoRARLJob:
+    return load_job(json.dumps(manifest(changes)))
+
+
+def test_a_manifest_for_a_laptop_has_nothing_to_ignore() -> None:
+    assert ignored_by_a_single_machine(job({"spec.cluster": {"gpusPerNode": 4}, "metadata.labels": {"team": "a"}})) == []
+
+
+def test_defaults_that_are_written_out_ask_for_nothing() -> None:
+    read_back = manifest() | {"spec": job({}).spec.model_dump(mode="json", by_alias=True, exclude_none=True)}
+    assert read_back["spec"]["backoffLimit"] == 3
+    assert ignored_by_a_single_machine(load_job(json.dumps(read_back))) == []
+
+
+@pytest.mark.parametrize("field", OF_THE_CLUSTER)
+def test_each_field_of_the_cluster_is_named(field: str) -> None:
+    gpus = {"gpusPerNode": 1} if field == "rdma" else {}
+    assert ignored_by_a_single_machine(job({"spec.cluster": {field: OF_THE_CLUSTER[field], **gpus}})) == [f"spec.cluster.{field}"]
+
+
+def test_no_field_of_the_cluster_is_forgotten() -> None:
+    fields = {info.alias for info in ClusterSpec.model_fields.values()}
+    assert fields == {*OF_THE_CLUSTER, "nodes", "gpusPerNode"}
+
+
+def test_all_else_that_only_a_cluster_can_honour_is_named() -> None:
+    asked = job(
+        {
+            "metadata.labels": {"kueue.x-k8s.io/queue-name": "research", "team": "a"},
+            "metadata.annotations": {"kai.scheduler/queue": "a"},
+            "spec.checkpoint": {"uri": "s3://a/b", "deletionPolicy": "Delete"},
+            "spec.cluster.image": "trainer:1",
+            "spec.backoffLimit": 0,
+            "spec.activeDeadlineSeconds": 1,
+            "spec.startDeadlineSeconds": 1,
+            "spec.ttlSecondsAfterFinished": 0,
+        }
+    )
+    assert ignored_by_a_single_machine(asked) == [
+        "metadata.labels[kueue.x-k8s.io/queue-name]",
+        "metadata.annotations[kai.scheduler/queue]",
+        "spec.checkpoint.deletionPolicy",
+        "spec.cluster.image",
+        "spec.backoffLimit",
+        "spec.activeDeadlineSeconds",
+        "spec.startDeadlineSeconds",
+        "spec.ttlSecondsAfterFinished",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"spec.suspend": True}, "spec.suspend: got true, expected false for `lorarl run`. Set it to false: --set spec.suspend=false."),
+        (
+            {"spec.cluster.nodes": 2},
+            "spec.cluster.nodes: got 2, expected 1 for `lorarl run`, which has this machine alone. Use --set spec.cluster.nodes=1.",
+        ),
+    ],
+)
+def test_what_would_be_another_run_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        refuse_what_needs_a_cluster(job(changes))
+    assert str(caught.value) == said
