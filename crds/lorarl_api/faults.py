@@ -88,10 +88,10 @@ def _unknown_key(path: Path) -> Fault:
     meant = next((name for name in known if near and _bare(name) == near[0]), None)
     got = "an unknown key"
     expected = f"one of {', '.join(known)}" if known else "no such key"
-    if meant:
-        return Fault(dotted(path), got, expected, f"did you mean {meant}?")
     if not above and schema_at(("spec", key)):
         return Fault(dotted(path), got, expected, f"write it below spec: spec.{key}")
+    if meant:
+        return Fault(dotted(path), got, expected, f"did you mean {meant}?")
     return Fault(dotted(path), got, expected, "remove it")
 
 
@@ -126,7 +126,9 @@ def _change(got: Any, schema: Schema) -> str:
     if wanted in ("integer", "number", "boolean") and isinstance(got, str) and re.fullmatch(r"[-+.0-9eE]+|true|false", got):
         return "remove the quotes"
     if wanted == "array" and isinstance(got, str):
-        return "write a list, e.g. " + _yaml(example_of(schema) or ["NAME"])
+        return f"write a list: {_yaml([redacted(got)])}"
+    if "uri" in schema.get("properties", {}) and isinstance(got, str):
+        return f"write {{uri: {_yaml(redacted(got))}}}, with its scheme, e.g. {_yaml(example_of(schema))}"
     if "enum" in schema and isinstance(got, str) and (near := difflib.get_close_matches(got.lower(), schema["enum"], n=1)):
         return f"did you mean {near[0]}?"
     example = example_of(schema)

@@ -85,7 +85,7 @@ def test_yaml_is_read_as_kubernetes_reads_it(trap: Trap) -> None:
         ),
         (
             {"spec.adapter.targetModules": "q_proj"},
-            'spec.adapter.targetModules: got "q_proj", expected a list of 1 to 64 entries; write a list, e.g. [all-linear]',
+            'spec.adapter.targetModules: got "q_proj", expected a list of 1 to 64 entries; write a list: [q_proj]',
         ),
         (
             {"spec.adapter.targetModules": ["q proj"]},
