@@ -17,6 +17,8 @@ from lorarl_trainer.errors import InputError, LorarlError, WorkerError
 from lorarl_trainer.worker_group import WorkerGroup
 
 _OBJECT_STORE_BYTES = 256 << 20
+_START_ATTEMPTS = 3
+"""A busy machine may need more than the 30 s that Ray gives itself."""
 
 
 class Machines:
@@ -79,21 +81,25 @@ def _start_ray(spec: LoRARLJobSpec) -> None:
         )
     # Ray warns of a thread that cannot take SIGTERM (we do) and of its own defaults: nothing that a user can mend.
     logging.getLogger("ray").setLevel(logging.ERROR)
-    try:
-        ray.init(
-            address="local",
-            num_cpus=max(os.cpu_count() or 1, spec.world_size),
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            object_store_memory=_OBJECT_STORE_BYTES,
-            configure_logging=False,
-        )
-    except Exception as error:  # what Ray raises where its processes do not come up is a plain Exception
-        raise WorkerError(
-            f"Ray could not be started on this machine: {error} Start the same command again when the machine is less busy. "
-            "Ray's logs are in /tmp/ray/session_latest/logs."
-        ) from error
+    for attempt in range(1, _START_ATTEMPTS + 1):
+        try:
+            ray.init(
+                address="local",
+                num_cpus=max(os.cpu_count() or 1, spec.world_size),
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                configure_logging=False,
+            )
+            break
+        except Exception as error:  # what Ray raises where its processes do not come up within its 30 s is a plain Exception
+            ray.shutdown()
+            if attempt == _START_ATTEMPTS:
+                raise WorkerError(
+                    f"Ray could not be started on this machine: {error} Start the same command again when the machine is less busy. "
+                    "Ray's logs are in /tmp/ray/session_latest/logs."
+                ) from error
     # Ray prints on standard output that a worker died. WorkerGroup tells it, with the end of the worker's log.
     ray._private.worker.print_to_stdstream = lambda *_, **__: None
     there = int(ray.cluster_resources().get("GPU", 0))
