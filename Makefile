@@ -18,6 +18,7 @@ lint: setup ## Formatting, lint, strict types, the arrows between packages, drif
 	.venv/bin/mypy
 	.venv/bin/lint-imports --no-cache
 	$(PYTHON) -m lorarl_api.generate --check
+	$(PYTHON) scripts/generate_chart.py --check
 
 .PHONY: format
 format: setup ## Format and mend what can be mended
@@ -29,8 +30,9 @@ lock: ## Resolve the packages anew: requirements/{cpu,gpu}.lock
 	@scripts/lock.sh
 
 .PHONY: generate
-generate: setup ## Write the CRD and docs/reference.md from the models
+generate: setup ## Write the CRD and docs/reference.md from the models, and what the chart takes from elsewhere
 	$(PYTHON) -m lorarl_api.generate
+	$(PYTHON) scripts/generate_chart.py
 
 .PHONY: demo
 demo: setup ## The main job: make a tiny base model, train it with GRPO, measure the adapter independently

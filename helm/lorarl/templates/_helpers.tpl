@@ -1,0 +1,49 @@
+{{- define "lorarl.name" -}}
+{{- .Values.fullnameOverride | default (contains "lorarl" .Release.Name | ternary .Release.Name (printf "%s-lorarl" .Release.Name)) | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* Objects without a namespace: two releases of one name in two namespaces must not meet. */}}
+{{- define "lorarl.clusterName" -}}
+{{- printf "%s-%s" .Release.Namespace (include "lorarl.name" .) | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "lorarl.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (.Values.serviceAccount.create | ternary (include "lorarl.name" .) "default") -}}
+{{- end -}}
+
+{{- define "lorarl.selector" -}}
+app.kubernetes.io/name: lorarl
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
+{{- end -}}
+
+{{- define "lorarl.labels" -}}
+{{ include "lorarl.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end -}}
+
+{{/* An image of the values: {repository, tag, digest}, and the chart's appVersion. */}}
+{{- define "lorarl.image" -}}
+{{- $image := index . 0 -}}
+{{- if $image.digest -}}
+{{ $image.repository }}@{{ $image.digest }}
+{{- else -}}
+{{ $image.repository }}:{{ $image.tag | default (index . 1) }}
+{{- end -}}
+{{- end -}}
+
+{{/*
+Whether a real API server is asked: `helm template` and `helm lint` know client-go's APIs and no more, and every API server has this one.
+So the checks need no right, and never raise a false alarm where there is no cluster to look at.
+*/}}
+{{- define "lorarl.onCluster" -}}
+{{- if .Capabilities.APIVersions.Has "apiregistration.k8s.io/v1" }}true{{ end -}}
+{{- end -}}
+
+{{- define "lorarl.testSelector" -}}
+app.kubernetes.io/name: lorarl
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: test
+{{- end -}}

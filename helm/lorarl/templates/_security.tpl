@@ -1,0 +1,15 @@
+{{/* Pod security level `restricted`, for every pod of the chart. */}}
+{{- define "lorarl.podSecurity" -}}
+runAsNonRoot: true
+{{- with .Values.runAsUser }}
+runAsUser: {{ . }}
+runAsGroup: {{ . }}
+{{- end }}
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "lorarl.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
