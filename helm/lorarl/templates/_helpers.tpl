@@ -7,8 +7,16 @@
 {{- printf "%s-%s" .Release.Namespace (include "lorarl.name" .) | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
+{{/*
+ServiceAccount, roles and ConfigMaps. A job's own are named lorarl-<job>, whatever people call their jobs: these must begin otherwise, or a
+job would take them over.
+*/}}
+{{- define "lorarl.operatorName" -}}
+{{- printf "operator-%s" (include "lorarl.name" .) -}}
+{{- end -}}
+
 {{- define "lorarl.serviceAccount" -}}
-{{- .Values.serviceAccount.name | default (.Values.serviceAccount.create | ternary (include "lorarl.name" .) "default") -}}
+{{- .Values.serviceAccount.name | default (include "lorarl.operatorName" .) -}}
 {{- end -}}
 
 {{- define "lorarl.selector" -}}
