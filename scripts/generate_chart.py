@@ -53,7 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     crd = (options.root / "crds/lorarl.io_lorarljobs.yaml").read_text(encoding="utf-8")
     made = {
         chart / "files/lorarl.io_lorarljobs.yaml": crd,
-        chart / "README.md": readme((chart / "Chart.yaml").read_text(encoding="utf-8"), (chart / "values.yaml").read_text(encoding="utf-8")),
+        chart / "README.md": readme(
+            (chart / "Chart.yaml").read_text(encoding="utf-8"), (chart / "values.yaml").read_text(encoding="utf-8")
+        ),
     }
     stale = [path for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     for path in stale:
@@ -73,7 +75,9 @@ def readme(chart: str, values: str) -> str:
     """
     about = yaml.safe_load(chart)
     comments = dict(_comments(values))
-    rows = (f"| `{path}` | {default} | {comments[path].replace('|', '\\|')} |\n" for path, default in _rows(yaml.safe_load(values), comments))
+    rows = (
+        f"| `{path}` | {default} | {comments[path].replace('|', '\\|')} |\n" for path, default in _rows(yaml.safe_load(values), comments)
+    )
     return _HEAD.format(version=about["version"], description=about["description"]) + "".join(rows)
 
 

@@ -1,0 +1,128 @@
+"""Alerts and dashboard name metrics that the operator has."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from support.helm import CHART, of, only, rendered
+
+DASHBOARD = json.loads((CHART / "files/dashboard.json").read_text())
+# Which option of a panel Grafana needs, by the panel's type.
+KINDS = {"row": set(), "stat": {"reduceOptions"}, "timeseries": {"legend", "tooltip"}}
+
+
+def panels() -> Iterator[dict[str, Any]]:
+    yield from (panel for panel in DASHBOARD["panels"] if panel["type"] != "row")
+
+
+def rules() -> list[dict[str, Any]]:
+    (group,) = only(rendered({"metrics.prometheusRule.enabled": True}), "PrometheusRule")["spec"]["groups"]
+    found: list[dict[str, Any]] = group["rules"]
+    return found
+
+
+def expressions() -> list[str]:
+    return [target["expr"] for panel in panels() for target in panel["targets"]] + [rule["expr"] for rule in rules()]
+
+
+def exported() -> dict[str, set[str]]:
+    """The series that the operator exports, and their labels."""
+    metrics = pytest.importorskip("lorarl_operator.metrics", reason="the operator is not there yet")
+    from lorarl_operator.cache import Cache
+    from lorarl_operator.jobs_metrics import JobsCollector
+
+    found: dict[str, set[str]] = {}
+    for metric in vars(metrics).values():
+        if not hasattr(metric, "describe"):
+            continue
+        (family,) = metric.describe()
+        suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}.get(family.type, [""])
+        for suffix in suffixes:
+            found[family.name + suffix] = set(metric._labelnames) | ({"le"} if suffix == "_bucket" else set())
+    for family in JobsCollector(Cache()).describe():
+        found[family.name] = set(family._labelnames)
+    return found
+
+
+def test_every_metric_named_is_exported_with_the_labels_used() -> None:
+    known = exported()
+    scraped = {"namespace", "service", "pod"}  # which Prometheus adds
+    for expression in expressions():
+        names = re.findall(r"\blorarl_\w+", expression)
+        assert names, expression
+        labels = set().union(*(known[name] for name in names)) | scraped
+        used = set(re.findall(r"(\w+)=~?\"", expression))
+        used |= {label for clause in re.findall(r"by \(([^)]*)\)", expression) for label in re.split(r",\s*", clause)}
+        assert used <= labels, f"{expression}: {used - labels}"
+
+
+def test_every_metric_is_on_the_dashboard_or_in_an_alert() -> None:
+    named = set(re.findall(r"\blorarl_\w+", " ".join(expressions())))
+    stems = {re.sub(r"_(sum|count|bucket)$", "", name) for name in exported()}
+    assert stems == {re.sub(r"_(sum|count|bucket)$", "", name) for name in named}
+
+
+def test_legends_name_labels_that_the_expression_keeps() -> None:
+    for panel in panels():
+        for target in panel["targets"]:
+            kept = set(re.split(r",\s*", " ".join(re.findall(r"by \(([^)]*)\)", target["expr"])[:1])))
+            assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= kept, panel["title"]
+
+
+def test_grafana_can_load_the_dashboard() -> None:
+    assert (DASHBOARD["uid"], DASHBOARD["title"]) == ("lorarl", "lorarl")
+    assert "id" not in DASHBOARD, "Grafana gives ids; one of ours would take another dashboard's place"
+    assert "__inputs" not in DASHBOARD, "a provisioned dashboard is asked for no inputs"
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(ids) == len(set(ids))
+    variables = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        assert KINDS[panel["type"]] <= set(panel.get("options", {})), panel["title"]
+        place = panel["gridPos"]
+        cells = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
+        assert max(x for x, _ in cells) < 24
+        assert not cells & taken, f"{panel['title']} lies on another panel"
+        taken |= cells
+    for panel in panels():
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
+        assert set(re.findall(r"\$(\w+)", " ".join(target["expr"] for target in panel["targets"]))) <= variables
+
+
+def test_the_dashboard_is_carried_whole_under_the_sidecars_label() -> None:
+    made = only(rendered({"metrics.dashboard": {"enabled": True, "annotations": {"grafana_folder": "ML"}}}), "ConfigMap")
+    assert made["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert made["metadata"]["annotations"] == {"grafana_folder": "ML"}
+    assert json.loads(made["data"]["lorarl.json"]) == DASHBOARD
+    assert of(rendered(), "ConfigMap") == []
+
+
+def test_every_alert_says_what_is_wrong_and_what_to_do() -> None:
+    alerts = {rule["alert"]: rule for rule in rules()}
+    assert set(alerts) == {
+        *("LorarlNoLeader", "LorarlReconcileErrors", "LorarlWatchDead", "LorarlQueueBacklog"),
+        *("LorarlJobFailed", "LorarlJobStuck"),
+    }
+    for name, alert in alerts.items():
+        assert alert["labels"]["severity"] in ("warning", "critical"), name
+        assert set(alert["annotations"]) == {"summary", "description"}, name
+    docs = (CHART.parents[1] / "docs/operator.md").read_text()
+    assert [name for name in alerts if f"`{name}`" not in docs] == []
+    stuck = only(rendered({"metrics.prometheusRule": {"enabled": True, "stuckAfterMinutes": 7}}), "PrometheusRule")
+    assert "[7m:1m]" in yaml.safe_dump(stuck)
+
+
+def test_the_service_monitor_finds_the_service_and_keeps_the_jobs_labels() -> None:
+    made = rendered({"metrics.serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}}})
+    monitor = only(made, "ServiceMonitor")
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= only(made, "Service")["metadata"]["labels"].items()
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["honorLabels"] is True, "a job's own namespace and name would be overwritten"

@@ -1,0 +1,239 @@
+"""The objects that the chart makes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from support.helm import CHART, Object, of, only, rendered
+
+MONITORING = {f"metrics.{name}.enabled": True for name in ("serviceMonitor", "prometheusRule", "dashboard")}
+RIGHTS = yaml.safe_load((CHART / "files/rights.yaml").read_text())
+APPLIED_BY_THE_OPERATOR = ("ServiceAccount", "Role", "RoleBinding", "ConfigMap")
+
+
+def pods(objects: list[Object]) -> list[Object]:
+    """The specs of the pods: the operator's and that of `helm test`."""
+    return [only(objects, "Deployment")["spec"]["template"]["spec"], only(objects, "Pod")["spec"]]
+
+
+def arguments(objects: list[Object]) -> dict[str, list[str]]:
+    """The operator's flags."""
+    found: dict[str, list[str]] = {}
+    for one in only(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]:
+        name, value = one.split("=", 1)
+        found.setdefault(name, []).append(value)
+    return found
+
+
+def test_without_a_list_all_namespaces_are_served_by_a_clusterrole() -> None:
+    made = rendered()
+    (role,) = (one for one in of(made, "ClusterRole") if "aggregate" not in str(one["metadata"]["labels"]))
+    assert role["rules"] == RIGHTS["jobs"]
+    (binding,) = of(made, "ClusterRoleBinding")
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert [one["metadata"]["namespace"] for one in of(made, "Role")] == ["lorarl-system"]
+    assert "--namespace" not in arguments(made)
+
+
+def test_with_a_list_there_is_a_role_in_each_and_no_right_elsewhere() -> None:
+    made = rendered({"watchNamespaces": ["team-a", "team-b"]})
+    assert of(made, "ClusterRoleBinding") == []
+    assert all("aggregate" in str(one["metadata"]["labels"]) for one in of(made, "ClusterRole"))
+    rules = {one["metadata"]["namespace"]: one["rules"] for one in of(made, "Role")}
+    assert rules == {"team-a": RIGHTS["jobs"], "team-b": RIGHTS["jobs"], "lorarl-system": RIGHTS["own"]}
+    account = only(made, "ServiceAccount")["metadata"]
+    for binding in of(made, "RoleBinding"):
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account["name"], "namespace": account["namespace"]}]
+        assert binding["metadata"]["name"] == binding["roleRef"]["name"]
+    assert arguments(made)["--namespace"] == ["team-a", "team-b"]
+
+
+def test_a_release_in_a_namespace_that_it_watches_has_both_roles() -> None:
+    made = rendered({"watchNamespaces": ["lorarl-system"]})
+    assert len({one["metadata"]["name"] for one in of(made, "Role")}) == 2
+
+
+def test_no_right_is_wider_than_needed() -> None:
+    rules = [*RIGHTS["jobs"], *RIGHTS["own"]]
+    granted = {
+        (group, resource, verb) for rule in rules for group in rule["apiGroups"] for resource in rule["resources"] for verb in rule["verbs"]
+    }
+    assert not [one for one in granted if "*" in one]
+    resources = {resource for _, resource, _ in granted}
+    assert not resources & {
+        "secrets",
+        "pods/exec",
+        "pods/attach",
+        "pods/portforward",
+        "nodes",
+        "clusterroles",
+        "clusterrolebindings",
+        "namespaces",
+    }
+    assert not {verb for _, _, verb in granted} & {"bind", "escalate", "impersonate", "deletecollection"}
+    assert ("ray.io", "rayjobs", "patch") not in granted, "suspend, nodeSelector and tolerations are Kueue's"
+    assert ("", "pods", "delete") not in granted
+
+
+def test_people_get_their_rights_by_the_roles_that_every_cluster_has() -> None:
+    roles = {
+        one["metadata"]["name"].rsplit("-", 1)[-1]: one for one in of(rendered(), "ClusterRole") if "aggregate" in str(one["metadata"])
+    }
+    prefix = "rbac.authorization.k8s.io/aggregate-to-"
+    labels = {
+        name: {key.removeprefix(prefix) for key in one["metadata"]["labels"] if key.startswith(prefix)} for name, one in roles.items()
+    }
+    assert labels == {"view": {"view", "edit", "admin"}, "edit": {"edit", "admin"}}
+    verbs = {name: {verb for rule in one["rules"] for verb in rule["verbs"]} for name, one in roles.items()}
+    assert verbs["view"] == {"get", "list", "watch"}
+    assert not any("status" in resource for rule in roles["edit"]["rules"] for resource in rule["resources"]), (
+        "the status is not for people"
+    )
+    assert not [one for one in of(rendered({"aggregatedRoles": False}), "ClusterRole") if "aggregate" in str(one["metadata"])]
+
+
+@pytest.mark.parametrize("release", ["lorarl", "lorarl-prod", "prod"])
+def test_no_job_can_take_over_an_object_of_the_chart(release: str) -> None:
+    """The operator applies lorarl-<job>, and a user may name a job as they like."""
+    made = rendered({"watchNamespaces": ["team"], **MONITORING}, release=release)
+    names = {one["metadata"]["name"] for one in made if one["kind"] in APPLIED_BY_THE_OPERATOR}
+    assert names
+    assert not [name for name in names if name.startswith("lorarl-")]
+
+
+def test_every_pod_is_restricted() -> None:
+    for spec in pods(rendered()):
+        assert spec["securityContext"] == {
+            "runAsNonRoot": True,
+            "runAsUser": 65532,
+            "runAsGroup": 65532,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }
+        for container in spec["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+        assert all(set(volume) <= {"name", "emptyDir"} for volume in spec.get("volumes", []))
+    for spec in pods(rendered({"runAsUser": None})):
+        assert "runAsUser" not in spec["securityContext"], "the cluster chooses it"
+
+
+def test_two_replicas_on_two_nodes_and_a_drain_takes_one() -> None:
+    made = rendered()
+    deployment, budget = only(made, "Deployment"), only(made, "PodDisruptionBudget")
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert deployment["spec"]["replicas"] == 2
+    assert budget["spec"]["maxUnavailable"] == 1
+    (spread,) = deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    assert spread["topologyKey"] == "kubernetes.io/hostname"
+    assert spread["whenUnsatisfiable"] == "ScheduleAnyway", "a cluster of one node runs both"
+    for selector in (deployment["spec"]["selector"], budget["spec"]["selector"], spread["labelSelector"]):
+        assert selector["matchLabels"].items() <= labels.items()
+        assert selector["matchLabels"].items() > {("app.kubernetes.io/name", "lorarl")}
+        assert not selector["matchLabels"].items() <= only(made, "Pod")["metadata"]["labels"].items(), "the test's pod is none of them"
+    assert of(rendered({"replicas": 1}), "PodDisruptionBudget") == []
+    assert of(rendered({"podDisruptionBudget": False}), "PodDisruptionBudget") == []
+
+
+def test_a_spread_with_its_own_selector_keeps_it() -> None:
+    own: dict[str, Any] = {
+        "maxSkew": 1,
+        "topologyKey": "zone",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"a": "b"}},
+    }
+    (made,) = only(rendered({"topologySpreadConstraints": [own]}), "Deployment")["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    assert made["labelSelector"]["matchLabels"]["a"] == "b"
+
+
+def test_images_are_named_by_tag_or_by_digest() -> None:
+    digest = "sha256:" + "0" * 64
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+    made = rendered()
+    assert {spec["containers"][0]["image"] for spec in pods(made)} == {f"registry.example.com/lorarl/operator:{version}"}
+    assert arguments(made)["--trainer-image"] == [f"registry.example.com/lorarl/trainer:{version}"]
+    made = rendered({"image.tag": "1", "trainerImage": {"repository": "localhost:5000/t", "digest": digest, "tag": "2"}})
+    assert {spec["containers"][0]["image"] for spec in pods(made)} == {"registry.example.com/lorarl/operator:1"}
+    assert arguments(made)["--trainer-image"] == [f"localhost:5000/t@{digest}"]
+
+
+def test_where_the_pods_run_is_for_the_user_to_say() -> None:
+    values: dict[str, Any] = {
+        "imagePullSecrets": [{"name": "registry"}],
+        "nodeSelector": {"pool": "system"},
+        "tolerations": [{"key": "system", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+        "priorityClassName": "system-cluster-critical",
+    }
+    made = rendered(
+        {**values, "podLabels": {"team": "ml"}, "podAnnotations": {"note": "x"}, "extraEnv": [{"name": "HTTPS_PROXY", "value": "p"}]}
+    )
+    template = only(made, "Deployment")["spec"]["template"]
+    assert {name: template["spec"][name] for name in values} == values
+    assert template["metadata"]["labels"]["team"] == "ml"
+    assert template["metadata"]["annotations"] == {"note": "x"}
+    assert template["spec"]["containers"][0]["env"] == [{"name": "HTTPS_PROXY", "value": "p"}]
+    assert only(made, "Pod")["spec"]["tolerations"] == values["tolerations"]
+
+
+def test_ports_agree_everywhere() -> None:
+    made = rendered({"metrics.port": 9000, "probesPort": 9001, **MONITORING})
+    (container,) = only(made, "Deployment")["spec"]["template"]["spec"]["containers"]
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    assert ports == {"metrics": 9000, "probes": 9001}
+    assert (arguments(made)["--metrics-port"], arguments(made)["--probes-port"]) == (["9000"], ["9001"])
+    assert {container[probe]["httpGet"]["port"] for probe in ("livenessProbe", "readinessProbe")} == {"probes"}
+    service = only(made, "Service")
+    assert [(one["name"], one["port"], one["targetPort"]) for one in service["spec"]["ports"]] == [("metrics", 9000, "metrics")]
+    assert only(made, "ServiceMonitor")["spec"]["endpoints"][0]["port"] == "metrics"
+    assert only(made, "Pod")["spec"]["containers"][0]["args"][1:] == [service["metadata"]["name"], "9000"]
+
+
+def test_the_operator_knows_every_flag() -> None:
+    main = pytest.importorskip("lorarl_operator.main", reason="the operator is not there yet").main
+    known = {name for option in main.params for name in option.opts}
+    assert set(arguments(rendered({"watchNamespaces": ["a"]}))) <= known
+
+
+def test_the_network_policy_lets_in_reads_of_metrics_and_out_what_is_said() -> None:
+    spec = only(rendered(), "NetworkPolicy")["spec"]
+    assert spec["policyTypes"] == ["Ingress"]
+    assert spec["ingress"] == [{"ports": [{"port": "metrics", "protocol": "TCP"}], "from": [{"namespaceSelector": {}}]}]
+    made = rendered(
+        {
+            "networkPolicy.metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
+            "networkPolicy.egress": {"enabled": True, "apiServerPorts": [6443], "apiServerCIDRs": ["10.0.0.1/32"]},
+        }
+    )
+    spec = only(made, "NetworkPolicy")["spec"]
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    monitoring, test = spec["ingress"][0]["from"]
+    assert monitoring == {"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}
+    assert test["podSelector"]["matchLabels"].items() <= only(made, "Pod")["metadata"]["labels"].items()
+    dns, server = spec["egress"]
+    assert {one["port"] for one in dns["ports"]} == {53}
+    assert server == {"ports": [{"port": 6443, "protocol": "TCP"}], "to": [{"ipBlock": {"cidr": "10.0.0.1/32"}}]}
+    assert of(rendered({"networkPolicy.enabled": False}), "NetworkPolicy") == []
+
+
+def test_the_docs_table_of_rights_is_what_is_granted() -> None:
+    text = (CHART.parents[1] / "docs/operator.md").read_text()
+    told = {}
+    for resources, verbs in re.findall(r"^\| (`[^|]*`) \| ([a-z, ]+) \|", text, re.MULTILINE):
+        for resource in re.findall(r"`([^`]+)`", resources):
+            told[resource] = set(verbs.split(", "))
+    granted = {resource: set(rule["verbs"]) for rule in [*RIGHTS["jobs"], *RIGHTS["own"]] for resource in rule["resources"]}
+    assert told == granted
+
+
+def test_every_object_has_the_labels_by_which_helms_objects_are_found() -> None:
+    for one in rendered({"watchNamespaces": ["a"], **MONITORING}):
+        labels = one["metadata"]["labels"]
+        assert (labels["app.kubernetes.io/name"], labels["app.kubernetes.io/instance"]) == ("lorarl", "lorarl"), one["kind"]

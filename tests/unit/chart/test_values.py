@@ -1,0 +1,114 @@
+"""What the chart takes, and what it says to bad values."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.helm import CHART, helm, of, only, refusal, rendered
+
+ROOT = CHART.parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+import generate_chart  # noqa: E402
+
+# What breaks the schema, and what helm's message must hold: where, and what is expected there.
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"replicas": -1}, r"/replicas.*minimum: got -1, want 0"),
+    ({"replicas": "two"}, r"/replicas.*got string, want integer"),
+    ({"replica": 3}, r"additional properties 'replica' not allowed"),
+    ({"image.digest": "sha256:abc"}, r"/image/digest.*does not match pattern"),
+    ({"image.tag": "a b"}, r"/image/tag.*does not match pattern"),
+    ({"image.repository": ""}, r"/image/repository.*minLength: got 0, want 1"),
+    ({"image.pullPolicy": "Sometimes"}, r"/image/pullPolicy.*must be one of 'Always', 'IfNotPresent', 'Never'"),
+    ({"image.registry": "x"}, r"/image.*additional properties 'registry' not allowed"),
+    ({"trainerImage.pullPolicy": "Always"}, r"/trainerImage.*additional properties 'pullPolicy' not allowed"),
+    ({"imagePullSecrets": ["registry"]}, r"/imagePullSecrets/0.*got string, want object"),
+    ({"watchNamespaces": "team"}, r"/watchNamespaces.*got string, want array"),
+    ({"watchNamespaces": ["a", "a"]}, r"/watchNamespaces.*items at 0 and 1 are equal"),
+    ({"watchNamespaces": ["Team_A"]}, r"/watchNamespaces/0.*does not match pattern"),
+    ({"logFormat": "xml"}, r"/logFormat.*must be one of 'json', 'text'"),
+    ({"logLevel": "loud"}, r"/logLevel.*must be one of"),
+    ({"runAsUser": 0}, r"/runAsUser.*minimum: got 0, want 1"),
+    ({"metrics.port": 80}, r"/metrics/port.*minimum: got 80, want 1,024"),
+    ({"metrics.serviceMonitor.interval": "often"}, r"/metrics/serviceMonitor/interval.*does not match pattern"),
+    ({"metrics.prometheusRule.stuckAfterMinutes": 0}, r"/metrics/prometheusRule/stuckAfterMinutes.*minimum"),
+    ({"metrics.dashboard.labels": {"grafana_dashboard": 1}}, r"/metrics/dashboard/labels/grafana_dashboard.*got number, want string"),
+    ({"networkPolicy.egress.apiServerPorts": []}, r"/networkPolicy/egress/apiServerPorts.*minItems: got 0, want 1"),
+    ({"networkPolicy.egress.apiServerCIDRs": ["10.0.0.1"]}, r"/networkPolicy/egress/apiServerCIDRs/0.*does not match pattern"),
+    ({"nodeSelector": {"gpu": True}}, r"/nodeSelector/gpu.*got boolean, want string"),
+    ({"resources": {"cpu": 1}}, r"/resources.*additional properties 'cpu' not allowed"),
+    ({"topologySpreadConstraints": [{"maxSkew": 1}]}, r"/topologySpreadConstraints/0.*missing properties 'topologyKey'"),
+    ({"crds.install": "no"}, r"/crds/install.*got string, want boolean"),
+    ({"serviceAccount.create": False}, r"serviceAccount.name: got nothing, expected a name"),
+    ({"serviceAccount.name": "lorarl-own"}, r"serviceAccount.name: got lorarl-own, expected a name that does not begin with lorarl-"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), BAD, ids=[json.dumps(values) for values, _ in BAD])
+def test_bad_values_are_refused_with_their_place_and_the_mend(values: dict[str, Any], message: str) -> None:
+    said = refusal(values)
+    assert re.search(message, said.replace("\n", " ")), said
+
+
+def leaves(schema: dict[str, Any], path: str = "") -> Iterator[str]:
+    for name, inner in schema["properties"].items():
+        if name == "global":  # helm's own
+            continue
+        if "properties" in inner and name != "resources":
+            yield from leaves(inner, f"{path}{name}.")
+        else:
+            yield f"{path}{name}"
+
+
+def test_each_value_is_in_the_schema_in_the_readme_and_read_by_a_template() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    rows = dict(re.findall(r"^\| `([\w.]+)` \| (.*?) \| ", (CHART / "README.md").read_text(), re.MULTILINE))
+    templates = "".join(path.read_text() for path in (CHART / "templates").rglob("*.*"))
+    assert {path for path, default in rows.items() if default} == set(leaves(schema))
+    for path in leaves(schema):
+        assert re.search(rf"\.{path.split('.')[-1]}\b", templates), f"no template reads {path}"
+
+
+def test_the_readme_and_the_crd_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate_chart.main(["--check"]) == 0, capsys.readouterr().err
+
+
+def test_drift_of_the_chart_is_told_with_the_command_to_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(CHART, tmp_path / "helm/lorarl")
+    shutil.copytree(ROOT / "crds", tmp_path / "crds")
+    assert generate_chart.main(["--check", "--root", str(tmp_path)]) == 0
+    values = tmp_path / "helm/lorarl/values.yaml"
+    values.write_text(values.read_text().replace("replicas: 2", "replicas: 3"))
+    (tmp_path / "crds/lorarl.io_lorarljobs.yaml").write_text("kind: Other\n")
+    assert generate_chart.main(["--check", "--root", str(tmp_path)]) == 1
+    assert capsys.readouterr().err.count("run `make generate`") == 2
+    assert generate_chart.main(["--root", str(tmp_path)]) == 0
+    assert "| `replicas` | `3` |" in (tmp_path / "helm/lorarl/README.md").read_text()
+
+
+def test_a_value_without_a_comment_is_told() -> None:
+    with pytest.raises(generate_chart.UndocumentedValueError, match=r"values.yaml: inner.two has no comment"):
+        generate_chart.readme("version: 1\ndescription: x", "# Outer.\ninner:\n  # First.\n  one: 1\n\n  two: 2\n")
+
+
+def test_the_rendered_crd_is_the_generated_one() -> None:
+    generated = yaml.safe_load((ROOT / "crds/lorarl.io_lorarljobs.yaml").read_text())
+    made = only(rendered(), "CustomResourceDefinition")
+    assert made["spec"] == generated["spec"]
+    assert made["metadata"]["name"] == generated["metadata"]["name"]
+    assert made["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert "annotations" not in only(rendered({"crds.keep": False}), "CustomResourceDefinition")["metadata"]
+    assert of(rendered({"crds.install": False}), "CustomResourceDefinition") == []
+
+
+def test_helm_lint_is_content() -> None:
+    done = helm("lint", "--strict", str(CHART))
+    assert done.returncode == 0, done.stdout + done.stderr
