@@ -122,7 +122,8 @@ def established(site: Site) -> None:
 
 
 def can(site: Site, user: str, verb: str, resource: str, namespace: str) -> bool:
-    return site.cluster.kubectl("auth", "can-i", verb, resource, "-n", namespace, f"--as={user}", "-q").returncode == 0
+    kind, _, part = resource.partition("/")
+    return site.cluster.kubectl("auth", "can-i", verb, kind, f"--subresource={part}", "-n", namespace, f"--as={user}", "-q").returncode == 0
 
 
 def account(namespace: str = NAMESPACE) -> str:
@@ -270,7 +271,7 @@ def test_the_operators_account_can_grant_a_jobs_right_and_no_other(site: Site) -
         operator.apply(binding)
         trainer = site.cluster.api_as(site.cluster.service_account_token("team-a", "lorarl-x"))
         until(10, "the right has arrived", lambda: _patched(trainer, "x"))
-        for refused in (role("secrets", ""), role("pods/exec", ""), role("lorarljobs")):
+        for refused in (role("secrets", ""), role("pods/exec", ""), role("rayjobs", "ray.io")):
             with pytest.raises(ApiError, match="attempting to grant RBAC permissions not currently held"):
                 operator.apply(refused)
         for verb, resource in (

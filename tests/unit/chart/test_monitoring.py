@@ -34,12 +34,14 @@ def expressions() -> list[str]:
 def exported() -> dict[str, set[str]]:
     """The series that the operator exports, and their labels."""
     metrics = pytest.importorskip("lorarl_operator.metrics", reason="the operator is not there yet")
+    from prometheus_client.metrics import MetricWrapperBase
+
     from lorarl_operator.cache import Cache
     from lorarl_operator.jobs_metrics import JobsCollector
 
     found: dict[str, set[str]] = {}
     for metric in vars(metrics).values():
-        if not hasattr(metric, "describe"):
+        if not isinstance(metric, MetricWrapperBase):
             continue
         (family,) = metric.describe()
         suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}.get(family.type, [""])
