@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client.metrics import MetricWrapperBase
 
 from support.helm import CHART, of, only, rendered
 
@@ -34,8 +35,6 @@ def expressions() -> list[str]:
 def exported() -> dict[str, set[str]]:
     """The series that the operator exports, and their labels."""
     metrics = pytest.importorskip("lorarl_operator.metrics", reason="the operator is not there yet")
-    from prometheus_client.metrics import MetricWrapperBase
-
     from lorarl_operator.cache import Cache
     from lorarl_operator.jobs_metrics import JobsCollector
 
