@@ -55,3 +55,8 @@ app.kubernetes.io/name: lorarl
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: test
 {{- end -}}
+
+{{/* How to see what the operator says: every replica's log. */}}
+{{- define "lorarl.logs" -}}
+kubectl logs -n {{ .Release.Namespace }} -l app.kubernetes.io/instance={{ .Release.Name }},app.kubernetes.io/component=operator --prefix
+{{- end -}}
