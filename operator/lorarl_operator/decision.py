@@ -2,11 +2,11 @@
 
 The runtime carries a decision out in this order, and stops at the first thing that fails:
 1. `prepare`: applies that are the same however often they are made;
-2. `status`, in one server-side apply with the observed resourceVersion and uid as preconditions: a conflict means that the world has moved, and a
-   new look decides anew;
+2. `status`, in one server-side apply with the observed resourceVersion and uid as preconditions: a conflict means that the world has
+   moved, and a new look decides anew;
 3. `events`, which belong to the status that was written (without a status they are posted as they are);
 4. `actions`.
-After all of it answers go into the cache and the job is looked at again. Killed at any moment, the next operator goes on from what is there.
+All answers go into the cache, and the job is looked at again. Killed at any moment, the next operator goes on from what is there.
 """
 
 from __future__ import annotations

@@ -21,6 +21,8 @@ LABEL_JOB_UID = "lorarl.io/job-uid"
 LABEL_ATTEMPT = "lorarl.io/attempt"
 LABEL_ROLE = "lorarl.io/role"
 """On pods: `head`, `worker` or `cleanup`."""
+ANNOTATION_GENERATION = "lorarl.io/generation"
+"""On a RayJob: generation of the LoRARLJob that it was made from."""
 FINALIZER = "lorarl.io/cleanup"
 SELECTOR = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
 """Server-side filter of the watches of everything but LoRARLJobs. KubeRay passes a RayJob's labels on to its RayCluster."""
@@ -65,6 +67,7 @@ class RayJob:
 
     Attributes:
         owner_uid: uid of its controller.
+        generation: Generation of the LoRARLJob that it was made from.
         created_at: Its creation by the API server's clock.
         suspended: `spec.suspend`, which belongs to the queue.
         started_at: When KubeRay began with it; anew after each suspension.
@@ -77,6 +80,7 @@ class RayJob:
     uid: str
     resource_version: str
     owner_uid: str
+    generation: int
     created_at: datetime
     deleting: bool
     suspended: bool

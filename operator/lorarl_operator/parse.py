@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from lorarl_operator.objects import (
+    ANNOTATION_GENERATION,
     LABEL_ATTEMPT,
     LABEL_JOB,
     LABEL_JOB_UID,
@@ -57,11 +58,13 @@ def job(raw: Raw) -> Job:
 def ray_job(raw: Raw) -> RayJob:
     """A RayJob."""
     meta, spec, status = _meta(raw), _dict(raw, "spec"), _dict(raw, "status")
+    generation = str(_dict(meta, "annotations").get(ANNOTATION_GENERATION, ""))
     return RayJob(
         name=_text(meta, "name"),
         uid=_text(meta, "uid"),
         resource_version=_text(meta, "resourceVersion"),
         owner_uid=_controller(meta).get("uid", ""),
+        generation=int(generation) if generation.isdecimal() else 0,
         created_at=_required_time(meta.get("creationTimestamp")),
         deleting=bool(meta.get("deletionTimestamp")),
         suspended=bool(spec.get("suspend")),
