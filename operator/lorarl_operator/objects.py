@@ -129,6 +129,7 @@ class Pod:
     """A pod of an attempt, or of the clean-up.
 
     Attributes:
+        cluster: Name of its RayCluster.
         attempt: Number of the attempt; 0 where its label is none.
         role: `head`, `worker` or `cleanup`.
         deletion_asked_at: When its deletion was asked for: deletionTimestamp less the grace period.
@@ -144,6 +145,7 @@ class Pod:
     uid: str
     resource_version: str
     job_uid: str
+    cluster: str
     attempt: int
     role: str
     node: str
@@ -194,7 +196,12 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is fetched only while a job is stuck, never watched: newest events first, and the Workload where a queue holds the RayJob."""
+    """What is fetched only while a job is stuck, never watched.
+
+    Attributes:
+        events: The newest first.
+        workload: None where it was not asked for; one without a name where Kueue has none for the RayJob.
+    """
 
     events: tuple[KubeEvent, ...] = ()
     workload: Workload | None = None

@@ -107,6 +107,7 @@ def pod(raw: Raw) -> Pod:
         uid=_text(meta, "uid"),
         resource_version=_text(meta, "resourceVersion"),
         job_uid=labels.get(LABEL_JOB_UID, ""),
+        cluster=labels.get("ray.io/cluster", ""),
         attempt=int(attempt) if attempt.isdecimal() else 0,
         role=labels.get(LABEL_ROLE, ""),
         node=_text(spec, "nodeName"),

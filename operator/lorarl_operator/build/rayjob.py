@@ -75,8 +75,8 @@ def ray_job(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Settings) -> 
 def _clean_up(job: Job, settings: Settings) -> dict[str, Any]:
     """What goes when the attempt has ended: the workers at once, their GPUs are wanted.
 
-    A queue gives the whole cluster's quota away at the end, so all of it goes, and Kueue insists on shutdownAfterJobFinishes, which excludes
-    deletion rules. The rules go by the deployment status: jobStatus stays RUNNING where the head was lost or the submission failed.
+    A queue gives the whole quota away at the end, so all of it goes, and Kueue insists on shutdownAfterJobFinishes, which excludes
+    deletion rules. These go by the deployment status: jobStatus stays RUNNING where the head was lost or the submission failed.
     """
     if QUEUE_LABEL in dict(job.passed_labels):
         return {"shutdownAfterJobFinishes": True, "ttlSecondsAfterFinished": 0}
