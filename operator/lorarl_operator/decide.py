@@ -6,9 +6,9 @@ The states that a job goes through, and who moves it:
     Starting, Running -> Restarting -> Starting              an attempt ended, and the next one follows
     any -> Suspending -> Suspended -> Starting               spec.suspend
 
-`status.rayJobName` names the attempt that is, or that is made next. A transition is one write of the status, made before anything else
-changes; RayJobs of other attempts are deleted, and the next is made when none is left. So whoever is killed at any moment, the next operator
-goes on.
+`status.rayJobName` names the attempt that is, or that is made next. A transition is one write of the status, made before anything
+else changes; RayJobs of other attempts are deleted, and the next one is made when none is left. So whoever is killed at any moment,
+the next operator goes on.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _starting(view: View, draft: Draft, ray_job: RayJob, recheck: float | None) 
     known = draft.reason("Running")
     if view.observed.evidence is None and wait.reason == STARTING_REASON and known in EVENT_REASONS:
         # What events told stays true until they are looked at again.
-        wait = Wait(known, draft.message("Running"), stuck=draft.phase == PENDING)
+        wait = Wait(known, draft.message("Running"))
     # Before KubeRay has begun, a RayJob that a queue let go is as old as its wait in the queue.
     begun = ray_job.started_at or (None if ray_job.queue else ray_job.created_at)
     age = (view.now - begun).total_seconds() if begun else 0.0
@@ -195,7 +195,9 @@ def _patience(view: View, age: float, slowest: float) -> float:
 
 
 def _url(address: str) -> str | None:
-    return address if not address or "://" in address else f"http://{address}"
+    if not address:
+        return None
+    return address if "://" in address else f"http://{address}"
 
 
 # ---- the end of an attempt, and the next one -------------------------------------------------------------------------------------------

@@ -199,7 +199,7 @@ class Evidence:
     """What is fetched only while a job is stuck, never watched.
 
     Attributes:
-        events: The newest first.
+        events: The newest first; warnings alone will do.
         workload: None where it was not asked for; one without a name where Kueue has none for the RayJob.
     """
 

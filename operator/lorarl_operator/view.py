@@ -154,9 +154,11 @@ def look(observed: Observed, now: datetime, settings: Settings) -> View:
     newest = attempt_of(job.name, str(status.get("rayJobName") or ""))
     # Resumed, the job goes on with a new attempt. It needs no write: the phase says so until the attempt is there.
     resumed = status.get("phase") in (SUSPENDING, SUSPENDED) and spec.get("suspend") is not True
-    attempt = newest + 1 if resumed else max(newest, 1)
-    name = ray_job_name(job.name, attempt)
     ours = [each for each in observed.ray_jobs if each.owner_uid == job.uid]
+    # A RayJob of a later attempt than the status knows: the status that we see is old, or was lost. Nothing is deleted for that.
+    latest = max((attempt_of(job.name, each.name) for each in ours), default=0)
+    attempt = max(newest + 1 if resumed else newest, latest, 1)
+    name = ray_job_name(job.name, attempt)
     return View(
         job=job,
         observed=observed,

@@ -13,18 +13,16 @@ from lorarl_operator.objects import Evidence, Job, KubeEvent, Pod, RayCluster, R
 
 STARTING_REASON = "Starting"
 EVENT_REASONS = frozenset(
-    {"SecretMissing", "ConfigMapMissing", "ServiceAccountMissing", "VolumeNotMounted", "NodeNotReady"}
-    | {"PodRefused", "QuotaExceeded", "PullingImage"}
+    {"SecretMissing", "ConfigMapMissing", "ServiceAccountMissing", "VolumeNotMounted", "NodeNotReady"} | {"PodRefused", "QuotaExceeded"}
 )
 """Reasons that only events may tell; without a look at them they are neither there nor gone."""
 _IMAGE = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable", "ImageInspectError"}
 )
 _CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
-_PAST_MOUNTING = frozenset({"Pulled", "Created", "Started"})
 _MISSING = re.compile(r'(secret|configmap|serviceaccount) "([^"]+)" not found', re.IGNORECASE)
-_FRESH = timedelta(minutes=5)
-"""Kubelet repeats what is still wrong every two minutes."""
+_FRESH = timedelta(seconds=150)
+"""Kubelet repeats what is still wrong every two minutes; what is older may have been mended."""
 _UNHEARD = timedelta(seconds=10)
 
 
@@ -176,18 +174,14 @@ def _of_events(job: Job, pods: Sequence[Pod], evidence: Evidence | None, now: da
     if evidence is None:
         return None
     waiting = {pod.name: pod for pod in pods if pod.phase == "Pending" and not pod.deletion_asked_at}
-    found = []
-    for event in evidence.events:  # the newest first
+    for event in evidence.events:
         if now - event.last_seen > _FRESH:
             continue
         if event.reason.startswith("FailedToCreate") and (event.kind == "RayJob" or (event.kind == "RayCluster" and not pods)):
-            found.append(_creation_failed(job, event.message))
-        elif event.kind == "Pod" and event.name in waiting:
-            if wait := _of_a_pod_event(job, waiting[event.name], event):
-                found.append(wait)
-            if wait or event.reason in _PAST_MOUNTING:
-                del waiting[event.name]  # what is older is over
-    return next((wait for wait in found if wait.stuck), found[0] if found else None)
+            return _creation_failed(job, event.message)
+        if event.kind == "Pod" and event.name in waiting and (wait := _of_a_pod_event(job, waiting[event.name], event)):
+            return wait
+    return None
 
 
 def _of_a_pod_event(job: Job, pod: Pod, event: KubeEvent) -> Wait | None:
@@ -196,8 +190,6 @@ def _of_a_pod_event(job: Job, pod: Pod, event: KubeEvent) -> Wait | None:
         return _missing(job, message) or Wait("VolumeNotMounted", f"{pod.role} pod {pod.name}: {message}; correct what it names")
     if event.reason in {"FailedAttachVolume", "FailedCreatePodSandBox"}:
         return Wait("NodeNotReady", f"{pod.role} pod {pod.name} on node {pod.node}: {message}; the node is at fault, not the job")
-    if event.reason == "Pulling" and pod.node:
-        return Wait("PullingImage", f"node {pod.node} pulls the image of {pod.role} pod {pod.name}", stuck=False)
     return None
 
 
