@@ -84,7 +84,8 @@ class Auditor:
         news: set[Key] = set()
         listed: set[str] = set()
         version = "0"
-        async for items, version in self._client.pages(resource, namespace, labels=selector):
+        async for items, page_version in self._client.pages(resource, namespace, labels=selector):
+            version = page_version
             for raw in items:
                 listed.add(raw["metadata"]["uid"])
                 try:

@@ -64,7 +64,7 @@ class Cache:
         if key is None or meta["uid"] in self._deleted:
             return None
         entry = self._entries.get(key)
-        known = entry and self._known(entry, resource, meta["name"])
+        known = self._known(entry, resource, meta["name"])
         if known and int(meta["resourceVersion"]) <= int(known.resource_version):
             return None
         if entry is None:
@@ -86,7 +86,7 @@ class Cache:
             self._deleted.popitem(last=False)
         self._unwatched.discard(uid)
         entry = self._entries.get(key)
-        known = entry and self._known(entry, resource, name)
+        known = self._known(entry, resource, name)
         if entry is None or known is None or known.uid != uid:
             return False
         if resource == LORARLJOBS:
@@ -123,17 +123,18 @@ class Cache:
 
     def vanished(self, resource: Resource, namespace: str | None, listed: set[str], version: str) -> list[tuple[Key, str, str]]:
         """Objects of a kind that a list of this version should have had, and did not: (job, name, uid) of each."""
-        found = []
+        found: list[tuple[Key, str, str]] = []
         for key, entry in self._entries.items():
             if namespace is not None and key[0] != namespace:
                 continue
-            for one in self._of_kind(entry, resource):
-                if one.uid not in listed and one.uid not in self._unwatched and int(one.resource_version) <= int(version):
-                    found.append((key, one.name, one.uid))
+            present = (one for one in self._of_kind(entry, resource) if one.uid not in listed and one.uid not in self._unwatched)
+            found.extend((key, one.name, one.uid) for one in present if int(one.resource_version) <= int(version))
         return found
 
     @staticmethod
-    def _known(entry: _Entry, resource: Resource, name: str) -> Job | Child | None:
+    def _known(entry: _Entry | None, resource: Resource, name: str) -> Job | Child | None:
+        if entry is None:
+            return None
         return entry.job if resource == LORARLJOBS else entry.children.get((resource, name))
 
     @staticmethod

@@ -6,7 +6,6 @@ killed at any moment goes on from what it finds.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import time
@@ -89,7 +88,7 @@ class Controller:
             except NotLeaderError as error:
                 log.warning("%s/%s: %s", *key, error)
                 self._queue.failed(key)
-            except Exception as error:  # noqa: BLE001 - a poisoned job must not stop the others; it is logged and tried again.
+            except Exception as error:
                 log.exception("%s/%s could not be handled", *key, extra={"job": "/".join(key)})
                 self._failed(key, type(error).__name__, error)
             else:

@@ -73,12 +73,16 @@ def watch(cache: Cache, queue: WorkQueue[Key], auditor: Auditor, configuration: 
         return await _connection(configuration)
 
     for resource in WATCHED:
-
-        @kopf.on.event(resource.group, resource.version, resource.plural, registry=registry, id=resource.plural)
-        async def seen(event: Any, resource: Resource = resource, **_: Any) -> None:
-            _take(cache, queue, auditor, resource, event)
-
+        handler = _handler(cache, queue, auditor, resource)
+        kopf.on.event(resource.group, resource.version, resource.plural, registry=registry, id=resource.plural)(handler)
     return registry
+
+
+def _handler(cache: Cache, queue: WorkQueue[Key], auditor: Auditor, kind: Resource) -> Any:
+    async def seen(event: Any, **_: Any) -> None:
+        _take(cache, queue, auditor, kind, event)
+
+    return seen
 
 
 def _take(cache: Cache, queue: WorkQueue[Key], auditor: Auditor, resource: Resource, event: Any) -> None:
@@ -97,7 +101,7 @@ def _take(cache: Cache, queue: WorkQueue[Key], auditor: Auditor, resource: Resou
 
 
 def settings(namespaces: Collection[str]) -> kopf.OperatorSettings:
-    """kopf's settings: it watches what is ours, writes nothing, and never gives up."""
+    """What kopf is told: it watches what is ours, writes nothing, and never gives up."""
     chosen = kopf.OperatorSettings()
     chosen.posting.enabled = False
     chosen.peering.standalone = True

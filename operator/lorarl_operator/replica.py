@@ -164,7 +164,7 @@ def _verdict(tasks: list[asyncio.Task[Any]], stop: asyncio.Event) -> int:
         if not task.done() or task.cancelled() or (error := task.exception()) is None:
             continue
         if isinstance(error, LeaseLostError):
-            log.error("%s", error)  # noqa: TRY400 - the message says it all.
+            log.error("%s", error)
         else:
             log.error("%s failed", task.get_name(), exc_info=error)
         return 1
