@@ -52,7 +52,6 @@ class Replica:
         if self._watching_since is None:
             return None
         running, wanted = self._watches(), len(WATCHED) * max(1, len(self.namespaces))
-        metrics.WATCHES.set(running)
         if running < wanted and asyncio.get_running_loop().time() - self._watching_since > _WATCHES_SECONDS:
             return f"{running} of {wanted} watches are running: some have died"
         return None
@@ -77,6 +76,7 @@ class Replica:
     async def _lead(self, stop: asyncio.Event) -> int:
         queue: WorkQueue[Key] = WorkQueue()
         metrics.QUEUE_DEPTH.set_function(lambda: len(queue))
+        metrics.WATCHES.set_function(self._watches)
         fenced = self.client.fenced(self.lease.seconds_to_write)
         auditor = Auditor(self.client, self.cache, queue, self.namespaces or [None])
         poster = Poster(fenced, self.identity)
