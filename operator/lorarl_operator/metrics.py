@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Gauge, Histogram, disable_created_metrics
 
-disable_created_metrics()  # A second series for each, which nobody reads.
+disable_created_metrics()  # type: ignore[no-untyped-call]  # A second series for each, which nobody reads.
 
 API_WRITES = Counter("lorarl_operator_api_writes_total", "Writes to the API server, by answer.", ["verb", "resource", "code"])
 RECONCILE_SECONDS = Histogram(

@@ -76,13 +76,14 @@ def _clean_up(job: Job, settings: Settings) -> dict[str, Any]:
     """What goes when the attempt has ended: the workers at once, their GPUs are wanted.
 
     A queue gives the whole quota away at the end, so all of it goes, and Kueue insists on shutdownAfterJobFinishes, which excludes
-    deletion rules. These go by the deployment status: jobStatus stays RUNNING where the head was lost or the submission failed.
+    deletion rules. A failure goes by the deployment status: jobStatus stays RUNNING where the head was lost or the submission failed.
+    (KubeRay's rules know no other deployment status than Failed.)
     """
     if QUEUE_LABEL in dict(job.passed_labels):
         return {"shutdownAfterJobFinishes": True, "ttlSecondsAfterFinished": 0}
     rules = [
-        {"policy": policy, "condition": {"jobDeploymentStatus": status, "ttlSeconds": seconds}}
-        for status in ("Complete", "Failed")
+        {"policy": policy, "condition": {**ended, "ttlSeconds": seconds}}
+        for ended in ({"jobStatus": "SUCCEEDED"}, {"jobDeploymentStatus": "Failed"})
         for policy, seconds in (("DeleteWorkers", 0), ("DeleteCluster", settings.keep_head_seconds))
     ]
     return {"deletionStrategy": {"deletionRules": rules}}

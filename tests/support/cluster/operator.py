@@ -1,4 +1,4 @@
-"""Our operator as a process of its own, under a ServiceAccount with the rights that it needs and no others."""
+"""Our operator as a process of its own, under a ServiceAccount with the rights that the chart gives it and no others."""
 
 from __future__ import annotations
 
@@ -13,30 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from support.cluster.client import ApiError, Object
 from support.cluster.control_plane import Cluster
 from support.cluster.processes import Process, free_ports, running, until
 
 ROOT = Path(__file__).parents[3]
+RIGHTS = ROOT / "helm/lorarl/files/rights.yaml"
 SYSTEM = "lorarl-system"
 ACCOUNT = "lorarl-operator"
 IMAGE = "test.invalid/runs:1"
-
-# (API group, resources, verbs) in the namespaces that it serves.
-RULES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
-    ("lorarl.io", ("lorarljobs",), ("get", "list", "watch", "patch", "delete")),
-    # What the trainer's Role grants must be held by whoever makes the Role.
-    ("lorarl.io", ("lorarljobs/status",), ("get", "patch")),
-    ("lorarl.io", ("lorarljobs/finalizers",), ("update",)),
-    ("ray.io", ("rayjobs",), ("get", "list", "watch", "create", "delete")),
-    ("ray.io", ("rayclusters",), ("list", "watch")),
-    ("", ("pods",), ("list", "watch")),
-    ("batch", ("jobs",), ("get", "list", "watch", "create", "delete")),
-    ("", ("serviceaccounts", "configmaps"), ("create", "patch")),
-    ("rbac.authorization.k8s.io", ("roles", "rolebindings"), ("create", "patch")),
-    ("", ("events",), ("create", "patch", "list")),
-    ("kueue.x-k8s.io", ("workloads",), ("list",)),
-)
 
 
 @dataclass(frozen=True)
@@ -60,9 +47,8 @@ class Operator:
         status, text = _read(self.metrics_port, "/metrics")
         found = []
         if status == 200:
-            for line in text.splitlines():
-                if match := re.fullmatch(rf"{re.escape(name)}(?:\{{(.*)\}})? (\S+)", line):
-                    found.append((dict(re.findall(r'(\w+)="([^"]*)"', match[1] or "")), float(match[2])))
+            lines = (re.fullmatch(rf"{re.escape(name)}(?:\{{(.*)\}})? (\S+)", line) for line in text.splitlines())
+            found = [(dict(re.findall(r'(\w+)="([^"]*)"', match[1] or "")), float(match[2])) for match in lines if match]
         return found
 
     @property
@@ -78,11 +64,10 @@ def prepare(cluster: Cluster, namespaces: Sequence[str] = (), account: str = ACC
     """The operator's ServiceAccount with its rights, in all namespaces or in some; its kubeconfig."""
     create(cluster, _object("v1", "Namespace", SYSTEM))
     create(cluster, _object("v1", "ServiceAccount", account, SYSTEM))
-    rules = [{"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)} for group, resources, verbs in RULES]
-    lease = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]}
-    _grant(cluster, f"{account}-lease", [lease], SYSTEM, account)
+    rights = yaml.safe_load(RIGHTS.read_text())
+    _grant(cluster, f"{account}-lease", rights["own"], SYSTEM, account)
     for namespace in namespaces or [None]:
-        _grant(cluster, account, rules, namespace, account)
+        _grant(cluster, account, rights["jobs"], namespace, account)
     return cluster.write_kubeconfig(account, cluster.service_account_token(SYSTEM, account))
 
 

@@ -20,7 +20,9 @@ def status_of(phase, name="demo-1", **rest):
 
 
 def running_status(**rest):
-    return status_of("Running", startTime=ago(50), conditions=[condition("Running", True, "Running", "attempt 1 trains in RayJob demo-1")], **rest)
+    return status_of(
+        "Running", startTime=ago(50), conditions=[condition("Running", True, "Running", "attempt 1 trains in RayJob demo-1")], **rest
+    )
 
 
 def conditions(decision):
@@ -225,7 +227,9 @@ class TestTheEndOfAnAttempt:
 
     def test_a_pod_lost_before_anything_ran_is_kuberays_matter(self):
         pods = [raw_pod("worker", conditions=[condition("DisruptionTarget", True, "PreemptionByScheduler")])]
-        decision = decided(raw_job(status=status_of("Starting", startTime=ago(9))), raw_ray_job(jobDeploymentStatus="Initializing"), pods=pods)
+        decision = decided(
+            raw_job(status=status_of("Starting", startTime=ago(9))), raw_ray_job(jobDeploymentStatus="Initializing"), pods=pods
+        )
         assert decision.actions == ()
         assert decision.status["restarts"] == 0
 
@@ -374,7 +378,8 @@ class TestSpecChanges:
         assert "spec.trainer.steps" in decision.events[-1].message
 
     @pytest.mark.parametrize(
-        "spec", [{"adapter": {"rank": "eight"}}, {"cluster": {"podTemplateOverrides": {"worker": {"spec": {"containers": [{"image": "x"}]}}}}}]
+        "spec",
+        [{"adapter": {"rank": "eight"}}, {"cluster": {"podTemplateOverrides": {"worker": {"spec": {"containers": [{"image": "x"}]}}}}}],
     )
     def test_an_invalid_job_says_what_is_wrong(self, spec):
         decision = decided(raw_job(spec))
@@ -425,7 +430,9 @@ class TestFinalizer:
         assert decided(raw_job(self.DELETE)).actions[0] == AddFinalizer()
 
     def test_it_follows_the_policy(self):
-        assert decided(raw_job(status=running_status(), finalizers=["lorarl.io/cleanup"]), raw_ray_job(**RUNNING)).actions == (RemoveFinalizer(),)
+        assert decided(raw_job(status=running_status(), finalizers=["lorarl.io/cleanup"]), raw_ray_job(**RUNNING)).actions == (
+            RemoveFinalizer(),
+        )
         assert decided(raw_job(self.DELETE, running_status()), raw_ray_job(**RUNNING)).actions == (AddFinalizer(),)
 
     def test_parse_keeps_the_time_that_a_deletion_was_asked_for(self):

@@ -161,7 +161,10 @@ def test_events_are_asked_for_after_5_seconds_and_then_ever_less():
     ("conditions", "words"),
     [
         ((("QuotaReserved", False, "Pending", "insufficient unused quota for nvidia.com/gpu, 8 more needed"),), ["8 more needed"]),
-        ((("QuotaReserved", False, "Inadmissible", "LocalQueue research doesn't exist"),), ["LocalQueue research", "kubectl get localqueues"]),
+        (
+            (("QuotaReserved", False, "Inadmissible", "LocalQueue research doesn't exist"),),
+            ["LocalQueue research", "kubectl get localqueues"],
+        ),
         ((("QuotaReserved", True, "QuotaReserved", ""), ("Admitted", False, "", "waiting for checks")), ["waiting for checks"]),
     ],
 )
@@ -194,6 +197,6 @@ def test_events_as_the_api_server_has_them():
         "metadata": {},
     }
     assert parse.event(raw) == KubeEvent("Pod", "p", "FailedMount", "m", START)
-    assert parse.workload({"metadata": {"name": "w"}, "status": {"conditions": [condition("QuotaReserved", False, "Pending", "m")]}}) == Workload(
-        "w", (("QuotaReserved", False, "Pending", "m"),)
-    )
+    assert parse.workload(
+        {"metadata": {"name": "w"}, "status": {"conditions": [condition("QuotaReserved", False, "Pending", "m")]}}
+    ) == Workload("w", (("QuotaReserved", False, "Pending", "m"),))
