@@ -7,9 +7,10 @@ from typing import Any
 from support.cluster.client import Object
 from support.cluster.kwok import RUNS
 
-# By jobDeploymentStatus, not by jobStatus: KubeRay often sees the submitter end before it has asked for the job's state.
+# A failed job's jobStatus is often still RUNNING, since KubeRay sees the submitter end before it asks for the job's state.
 DELETE_WORKERS_AT_THE_END = [
-    {"policy": "DeleteWorkers", "condition": {"jobDeploymentStatus": status, "ttlSeconds": 0}} for status in ("Complete", "Failed")
+    {"policy": "DeleteWorkers", "condition": condition | {"ttlSeconds": 0}}
+    for condition in ({"jobStatus": "SUCCEEDED"}, {"jobDeploymentStatus": "Failed"})
 ]
 
 
@@ -54,4 +55,5 @@ def rayjob(
 
 def _template(container: str, image: str, resources: dict[str, str]) -> Object:
     containers = [{"name": container, "image": image, "resources": {"requests": resources, "limits": resources}}]
-    return {"spec": {"restartPolicy": "Never", "containers": containers}}
+    # The namespace controller waits half the grace period before it looks again whether pods are gone, although kwok's go at once.
+    return {"spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": containers}}

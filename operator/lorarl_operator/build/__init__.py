@@ -1,0 +1,1 @@
+"""Builders of Kubernetes objects: pure functions from a valid job to dicts."""

@@ -1,0 +1,66 @@
+"""`cluster.podTemplateOverrides`: parts of a pod template that win over what lorarl makes.
+
+A small part of Kubernetes' strategic merge: mappings are merged, a null removes a key, and of the lists named below
+- containers are merged by name, and new ones come after those that are there, so that Ray's stays the first;
+- entries of the others replace the entry with the same key, or come after the last.
+Any other list is replaced as a whole.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lorarl_api.faults import Fault, ManifestError, shown
+
+MERGED_BY = {"containers": "name", "initContainers": "name"}
+REPLACED_BY = {
+    "env": "name",
+    "volumes": "name",
+    "volumeMounts": "mountPath",
+    "ports": "containerPort",
+    "imagePullSecrets": "name",
+    "hostAliases": "ip",
+}
+
+
+def merge(base: dict[str, Any], override: dict[str, Any], path: str) -> dict[str, Any]:
+    """`base` with `override` laid over it; neither is changed.
+
+    Args:
+        base: A part of a pod template.
+        override: What wins.
+        path: Where the override stands in the manifest, for messages.
+
+    Raises:
+        ManifestError: An entry of a list that is merged is no mapping, or lacks its key.
+    """
+    merged = dict(base)
+    for key, value in override.items():
+        inner = f"{path}.{key}"
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, dict) and isinstance(merged.get(key), dict):
+            merged[key] = merge(merged[key], value, inner)
+        elif key in MERGED_BY or key in REPLACED_BY:
+            merged[key] = _merge_list(key, merged.get(key) or [], value, inner)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _merge_list(field: str, base: list[dict[str, Any]], override: Any, path: str) -> list[dict[str, Any]]:
+    key = MERGED_BY.get(field) or REPLACED_BY[field]
+    if not isinstance(override, list):
+        raise _fault(path, override, f"a list of mappings with {key}", "write it as a PodSpec has it")
+    merged = {entry[key]: entry for entry in base}
+    for index, entry in enumerate(override):
+        if not isinstance(entry, dict) or not isinstance(entry.get(key), str | int):
+            hint = "name the container; Ray's is ray-head or ray-worker" if field == "containers" else f"add {key}"
+            raise _fault(f"{path}[{index}]", entry, f"a mapping with {key}", hint)
+        old = merged.get(entry[key])
+        merged[entry[key]] = merge(old, entry, f"{path}[{index}]") if old is not None and field in MERGED_BY else entry
+    return list(merged.values())
+
+
+def _fault(path: str, got: Any, expected: str, mend: str) -> ManifestError:
+    return ManifestError([Fault(path, shown(got), expected, mend)])

@@ -1,0 +1,195 @@
+"""Pod templates of head and workers, which hold to the restricted pod security standard (RDMA's IPC_LOCK apart)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec, PodTemplateOverride
+from lorarl_operator.build.access import service_account_of
+from lorarl_operator.build.config import CONFIG_FOLDER, SECRETS_FOLDER, secret_names
+from lorarl_operator.build.overrides import merge
+from lorarl_operator.names import access_name, labels
+from lorarl_operator.objects import LABEL_ATTEMPT, LABEL_JOB_UID, LABEL_ROLE, Job
+from lorarl_operator.parse import QUEUE_LABEL
+from lorarl_operator.settings import Settings
+
+CACHE_FOLDER = "/var/cache/lorarl"
+HEAD, WORKER = "head", "worker"
+POD_PREFIXES = ("volcano.sh/", "scheduling.volcano.sh/", "scheduling.k8s.io/", "kai.scheduler/")
+"""Of what is passed on to the RayJob, this also goes to its pods: these schedulers read it there. Kueue must not see it twice."""
+
+_HOSTNAME = "kubernetes.io/hostname"
+_TOPOLOGY = {"Required": "kueue.x-k8s.io/podset-required-topology", "Preferred": "kueue.x-k8s.io/podset-preferred-topology"}
+
+Template = dict[str, Any]
+
+
+def head_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Settings) -> Template:
+    """The head's pod: Ray's control plane, and the process that drives the loop.
+
+    Raises:
+        ManifestError: `cluster.podTemplateOverrides.head` cannot be merged.
+    """
+    head = spec.cluster.head
+    resources = {"requests": {"cpu": head.cpus, "memory": head.memory}, "limits": {"memory": head.memory}}
+    template = _template(job, spec, attempt, HEAD, settings, resources)
+    return _overridden(job, attempt, template, HEAD, spec.cluster.pod_template_overrides.head)
+
+
+def worker_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Settings) -> Template:
+    """A worker's pod: one on each node, with all the GPUs that the job wants there.
+
+    Raises:
+        ManifestError: `cluster.podTemplateOverrides.worker` cannot be merged.
+    """
+    cluster = spec.cluster
+    requests: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
+    if cluster.cpus_per_node:
+        requests["cpu"] = cluster.cpus_per_node
+    if cluster.memory_per_node:
+        requests["memory"] = limits["memory"] = cluster.memory_per_node
+    if spec.on_gpu:
+        requests[cluster.gpu_resource] = limits[cluster.gpu_resource] = cluster.gpus_per_node
+    if cluster.rdma:
+        requests[cluster.rdma.resource_name] = limits[cluster.rdma.resource_name] = cluster.rdma.count
+    template = _template(job, spec, attempt, WORKER, settings, {"requests": requests, "limits": limits})
+    pod, container = template["spec"], template["spec"]["containers"][0]
+    # The token is the driver's, which reports; clouds' identity webhooks mount their own.
+    pod["automountServiceAccountToken"] = False
+    pod["volumes"].append({"name": "shared-mem", "emptyDir": {"medium": "Memory", "sizeLimit": cluster.shared_memory}})
+    container["volumeMounts"].append({"name": "shared-mem", "mountPath": "/dev/shm"})
+    if cluster.rdma:
+        container["securityContext"]["capabilities"]["add"] = ["IPC_LOCK"]
+    if cluster.node_selector:
+        pod["nodeSelector"] = dict(cluster.node_selector)
+    _place(job, spec, attempt, template)
+    return _overridden(job, attempt, template, WORKER, cluster.pod_template_overrides.worker)
+
+
+def security_context() -> dict[str, Any]:
+    """What the restricted standard asks of every container."""
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def pod_security_context() -> dict[str, Any]:
+    """What the restricted standard asks of every pod."""
+    return {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def image_of(spec: LoRARLJobSpec, settings: Settings) -> dict[str, Any]:
+    """A container's image and pull policy."""
+    image: dict[str, Any] = {"image": spec.cluster.image or settings.trainer_image}
+    return image | ({"imagePullPolicy": spec.cluster.image_pull_policy} if spec.cluster.image_pull_policy else {})
+
+
+def pull_secrets(spec: LoRARLJobSpec) -> dict[str, Any]:
+    """A pod's imagePullSecrets, where there are any."""
+    names = spec.cluster.image_pull_secrets
+    return {"imagePullSecrets": [{"name": name} for name in names]} if names else {}
+
+
+def secret_volumes(spec: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Volumes and mounts of the Secrets that a spec names: each at /etc/lorarl/secrets/NAME. Their values are read by kubelet alone."""
+    names = secret_names(spec)
+    # A Secret's name may be longer than a volume's, so volumes are numbered.
+    volumes = [{"name": f"secret-{number}", "secret": {"secretName": name}} for number, name in enumerate(names)]
+    mounts = [{"name": f"secret-{number}", "mountPath": f"{SECRETS_FOLDER}/{name}", "readOnly": True} for number, name in enumerate(names)]
+    return volumes, mounts
+
+
+def tolerations(spec: LoRARLJobSpec) -> dict[str, Any]:
+    """A pod's tolerations, where there are any."""
+    found = [each.model_dump(exclude_none=True) for each in spec.cluster.tolerations]
+    return {"tolerations": found} if found else {}
+
+
+def _template(job: Job, spec: LoRARLJobSpec, attempt: int, role: str, settings: Settings, resources: dict[str, Any]) -> Template:
+    """What head and workers have in common."""
+    cluster = spec.cluster
+    secrets, secret_mounts = secret_volumes(job.read_spec())
+    container = {
+        "name": f"ray-{role}",
+        **image_of(spec, settings),
+        "env": [{"name": name, "value": value} for name, value in _env(spec, attempt).items()],
+        "resources": {kind: values for kind, values in resources.items() if values},
+        "securityContext": security_context(),
+        # The end of the log says more of a container that ends at once than its exit code.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "lifecycle": {"preStop": {"exec": {"command": ["lorarl", "drain"]}}},
+        "volumeMounts": [
+            {"name": "job", "mountPath": CONFIG_FOLDER, "readOnly": True},
+            {"name": "cache", "mountPath": CACHE_FOLDER},
+            *secret_mounts,
+        ],
+    }
+    pod = {
+        "restartPolicy": "Never",
+        "serviceAccountName": service_account_of(job, cluster),
+        "securityContext": pod_security_context(),
+        "terminationGracePeriodSeconds": cluster.termination_grace_period_seconds,
+        **pull_secrets(spec),
+        **tolerations(spec),
+        **({"priorityClassName": cluster.priority_class_name} if cluster.priority_class_name else {}),
+        **({"schedulerName": cluster.scheduler_name} if cluster.scheduler_name else {}),
+        "containers": [container],
+        "volumes": [
+            {"name": "job", "configMap": {"name": access_name(job.name)}},
+            {"name": "cache", "emptyDir": {}},
+            *secrets,
+        ],
+    }
+    about: dict[str, Any] = {"labels": _labels(job, attempt, role) | _for_schedulers(job.passed_labels)}
+    if annotations := _for_schedulers(job.passed_annotations):
+        about["annotations"] = annotations
+    return {"metadata": about, "spec": pod}
+
+
+def _labels(job: Job, attempt: int, role: str) -> dict[str, str]:
+    return labels(job, attempt) | {LABEL_ROLE: role}
+
+
+def _for_schedulers(passed: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    return {key: value for key, value in passed if key.startswith(POD_PREFIXES)}
+
+
+def _env(spec: LoRARLJobSpec, attempt: int) -> dict[str, str]:
+    env = {
+        "LORARL_ATTEMPT": str(attempt),
+        "LORARL_SECRETS_DIR": SECRETS_FOLDER,
+        "LORARL_CACHE": CACHE_FOLDER,
+        "HF_HOME": f"{CACHE_FOLDER}/huggingface",
+        "VLLM_CACHE_ROOT": f"{CACHE_FOLDER}/vllm",
+        "TRITON_CACHE_DIR": f"{CACHE_FOLDER}/triton",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # A RayJob that is deleted has its driver stopped by Ray, which by itself kills it after 3 s: it needs the time of a checkpoint.
+        "RAY_JOB_STOP_WAIT_TIME_S": str(spec.cluster.termination_grace_period_seconds),
+    }
+    return env | ({"NCCL_DEBUG": "WARN"} if spec.on_gpu else {})
+
+
+def _place(job: Job, spec: LoRARLJobSpec, attempt: int, template: Template) -> None:
+    """Workers of a GPU job on nodes of their own, and all of them in one domain of the topology."""
+    mates = {"labelSelector": {"matchLabels": {LABEL_JOB_UID: job.uid, LABEL_ATTEMPT: str(attempt), LABEL_ROLE: WORKER}}}
+    affinity: dict[str, Any] = {}
+    if spec.on_gpu and spec.cluster.nodes > 1:
+        affinity["podAntiAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [{**mates, "topologyKey": _HOSTNAME}]}
+    if topology := spec.cluster.topology:
+        if QUEUE_LABEL in dict(job.passed_labels):
+            template["metadata"].setdefault("annotations", {})[_TOPOLOGY[topology.mode]] = topology.key
+        elif topology.mode == "Required":
+            affinity["podAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [{**mates, "topologyKey": topology.key}]}
+        else:
+            term = {"weight": 100, "podAffinityTerm": {**mates, "topologyKey": topology.key}}
+            affinity["podAffinity"] = {"preferredDuringSchedulingIgnoredDuringExecution": [term]}
+    if affinity:
+        template["spec"]["affinity"] = affinity
+
+
+def _overridden(job: Job, attempt: int, template: Template, role: str, override: PodTemplateOverride | None) -> Template:
+    if override is None:
+        return template
+    merged = merge(template, override.model_dump(exclude_none=True), f"spec.cluster.podTemplateOverrides.{role}")
+    # By these labels the operator finds the pods again.
+    merged["metadata"]["labels"] = {**merged["metadata"].get("labels", {}), **_labels(job, attempt, role)}
+    return merged

@@ -1,0 +1,110 @@
+"""The RayJob of an attempt, as KubeRay 1.6's validation and Kueue 0.19's webhook want it.
+
+It is made once and never changed: suspend, nodeSelector and tolerations belong to the queue that admits it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_operator.build.config import CONFIG_FOLDER, CONFIG_KEY
+from lorarl_operator.build.pods import (
+    head_template,
+    image_of,
+    pod_security_context,
+    pull_secrets,
+    security_context,
+    tolerations,
+    worker_template,
+)
+from lorarl_operator.names import metadata, ray_job_name
+from lorarl_operator.objects import ANNOTATION_GENERATION, Job
+from lorarl_operator.parse import QUEUE_LABEL
+from lorarl_operator.settings import Settings
+
+RAY_VERSION = "2.60.0"
+"""Ray of our trainer's image. KubeRay chooses the pods' probes by it."""
+ENTRYPOINT = f"lorarl run {CONFIG_FOLDER}/{CONFIG_KEY} --in-cluster"
+"""Runs in the head's container, with its volumes and its environment."""
+
+
+def ray_job(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Settings) -> dict[str, Any]:
+    """The RayJob of attempt `attempt`, which counts from 1.
+
+    Raises:
+        ManifestError: `cluster.podTemplateOverrides` cannot be merged.
+    """
+    about = metadata(job, ray_job_name(job.name, attempt), attempt)
+    about["labels"] = dict(job.passed_labels) | about["labels"]
+    about["annotations"] = dict(job.passed_annotations) | {ANNOTATION_GENERATION: str(job.generation)}
+    workers = spec.cluster.nodes
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": about,
+        "spec": {
+            "submissionMode": spec.cluster.submission_mode,
+            "entrypoint": ENTRYPOINT,
+            "backoffLimit": 0,
+            **_submitter(spec, settings),
+            **_clean_up(job, settings),
+            "rayClusterSpec": {
+                "rayVersion": RAY_VERSION,
+                "headGroupSpec": {
+                    # Without CPUs no worker lands on the head.
+                    "rayStartParams": {"num-cpus": "0", "num-gpus": "0", "dashboard-host": "0.0.0.0"},
+                    "template": head_template(job, spec, attempt, settings),
+                },
+                "workerGroupSpecs": [
+                    {
+                        "groupName": "workers",
+                        "replicas": workers,
+                        "minReplicas": workers,
+                        "maxReplicas": workers,
+                        # A worker takes one CPU of Ray's count, however many its pod has.
+                        "rayStartParams": {"num-cpus": str(spec.workers_per_node), "num-gpus": str(spec.cluster.gpus_per_node)},
+                        "template": worker_template(job, spec, attempt, settings),
+                    }
+                ],
+            },
+        },
+    }
+
+
+def _clean_up(job: Job, settings: Settings) -> dict[str, Any]:
+    """What goes when the attempt has ended: the workers at once, their GPUs are wanted.
+
+    A queue gives the whole quota away at the end, so all of it goes, and Kueue insists on shutdownAfterJobFinishes, which excludes
+    deletion rules. A failure goes by the deployment status: jobStatus stays RUNNING where the head was lost or the submission failed.
+    (KubeRay's rules know no other deployment status than Failed.)
+    """
+    if QUEUE_LABEL in dict(job.passed_labels):
+        return {"shutdownAfterJobFinishes": True, "ttlSecondsAfterFinished": 0}
+    rules = [
+        {"policy": policy, "condition": {**ended, "ttlSeconds": seconds}}
+        for ended in ({"jobStatus": "SUCCEEDED"}, {"jobDeploymentStatus": "Failed"})
+        for policy, seconds in (("DeleteWorkers", 0), ("DeleteCluster", settings.keep_head_seconds))
+    ]
+    return {"deletionStrategy": {"deletionRules": rules}}
+
+
+def _submitter(spec: LoRARLJobSpec, settings: Settings) -> dict[str, Any]:
+    """In K8sJobMode the pod that submits. In SidecarMode KubeRay makes the container itself and takes no template for it."""
+    if spec.cluster.submission_mode != "K8sJobMode":
+        return {}
+    container = {
+        "name": "submitter",
+        **image_of(spec, settings),
+        "resources": {"requests": {"cpu": "500m", "memory": "200Mi"}, "limits": {"memory": "1Gi"}},
+        "securityContext": security_context(),
+    }
+    pod = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "securityContext": pod_security_context(),
+        **pull_secrets(spec),
+        **tolerations(spec),
+        "containers": [container],
+    }
+    return {"submitterPodTemplate": {"spec": pod}}

@@ -1,0 +1,157 @@
+"""What is known of the cluster: each job with its children, newest version of each.
+
+News comes from the watches, from audits and from the answers to our own writes, in any order. So an older version never replaces a
+newer one, and what was deleted never comes back.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from lorarl_operator import parse
+from lorarl_operator.kube.resources import JOBS, LORARLJOBS, PODS, RAYCLUSTERS, RAYJOBS, Resource
+from lorarl_operator.objects import LABEL_MANAGED_BY, MANAGED_BY, SELECTOR, CleanupJob, Job, Observed, Pod, RayCluster, RayJob
+
+type Key = tuple[str, str]
+"""Namespace and name of a job."""
+type Child = RayJob | RayCluster | Pod | CleanupJob
+
+_PARSERS: dict[Resource, Callable[[parse.Raw], Child]] = {
+    RAYJOBS: parse.ray_job,
+    RAYCLUSTERS: parse.ray_cluster,
+    PODS: parse.pod,
+    JOBS: parse.cleanup_job,
+}
+WATCHED: dict[Resource, str] = {LORARLJOBS: "", **dict.fromkeys(_PARSERS, SELECTOR)}
+"""What is watched, with the label selector that the server filters by."""
+_REMEMBERED_DELETIONS = 20_000
+
+
+@dataclass(slots=True)
+class _Entry:
+    job: Job | None = None
+    children: dict[tuple[Resource, str], Child] = field(default_factory=dict)
+
+
+class Cache:
+    """Jobs and their children, by job."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Key, _Entry] = {}
+        self._deleted: OrderedDict[str, None] = OrderedDict()
+        self._unwatched: set[str] = set()
+
+    def __len__(self) -> int:
+        """How many jobs there are."""
+        return sum(entry.job is not None for entry in self._entries.values())
+
+    def put(self, resource: Resource, raw: parse.Raw, key: Key | None = None) -> Key | None:
+        """Take an object in.
+
+        Args:
+            resource: Its kind.
+            raw: The object as the API server sent it.
+            key: The job to hold it for; else its labels say so.
+
+        Returns:
+            The job that this is news for; None where it is no news, or no job's.
+        """
+        meta = raw["metadata"]
+        key = key or key_of(resource, raw)
+        if key is None or meta["uid"] in self._deleted:
+            return None
+        entry = self._entries.get(key)
+        known = self._known(entry, resource, meta["name"])
+        if known and int(meta["resourceVersion"]) <= int(known.resource_version):
+            return None
+        if entry is None:
+            entry = self._entries[key] = _Entry()
+        if resource == LORARLJOBS:
+            entry.job = parse.job(raw)
+            return key
+        entry.children[resource, meta["name"]] = _PARSERS[resource](raw)
+        if known and known.uid != meta["uid"]:
+            self._unwatched.discard(known.uid)
+        if not _is_watched(raw, key):
+            self._unwatched.add(meta["uid"])
+        return key
+
+    def remove(self, resource: Resource, key: Key, name: str, uid: str) -> bool:
+        """Note that an object is gone for good; whether that is news."""
+        self._deleted[uid] = None
+        while len(self._deleted) > _REMEMBERED_DELETIONS:
+            self._deleted.popitem(last=False)
+        self._unwatched.discard(uid)
+        entry = self._entries.get(key)
+        known = self._known(entry, resource, name)
+        if entry is None or known is None or known.uid != uid:
+            return False
+        if resource == LORARLJOBS:
+            entry.job = None
+        else:
+            del entry.children[resource, name]
+        if entry.job is None and not entry.children:
+            del self._entries[key]
+        return True
+
+    def observe(self, key: Key) -> Observed | None:
+        """A job with its children; None when there is no such job."""
+        entry = self._entries.get(key)
+        if entry is None or entry.job is None:
+            return None
+        children = entry.children.values()
+        return Observed(
+            job=entry.job,
+            ray_jobs=tuple(one for one in children if isinstance(one, RayJob)),
+            ray_clusters=tuple(one for one in children if isinstance(one, RayCluster)),
+            pods=tuple(one for one in children if isinstance(one, Pod)),
+            cleanup=next((one for one in children if isinstance(one, CleanupJob)), None),
+        )
+
+    def unwatched(self, key: Key) -> list[tuple[Resource, Child]]:
+        """Children that no watch reports on, since they are somebody else's and only hold a name that the job needs."""
+        if not self._unwatched or (entry := self._entries.get(key)) is None:
+            return []
+        return [(resource, child) for (resource, _), child in entry.children.items() if child.uid in self._unwatched]
+
+    def jobs(self) -> Iterator[Job]:
+        """All jobs."""
+        return (entry.job for entry in self._entries.values() if entry.job is not None)
+
+    def vanished(self, resource: Resource, namespace: str | None, listed: set[str], version: str) -> list[tuple[Key, str, str]]:
+        """Objects of a kind that a list of this version should have had, and did not: (job, name, uid) of each."""
+        found: list[tuple[Key, str, str]] = []
+        for key, entry in self._entries.items():
+            if namespace is not None and key[0] != namespace:
+                continue
+            present = (one for one in self._of_kind(entry, resource) if one.uid not in listed and one.uid not in self._unwatched)
+            found.extend((key, one.name, one.uid) for one in present if int(one.resource_version) <= int(version))
+        return found
+
+    @staticmethod
+    def _known(entry: _Entry | None, resource: Resource, name: str) -> Job | Child | None:
+        if entry is None:
+            return None
+        return entry.job if resource == LORARLJOBS else entry.children.get((resource, name))
+
+    @staticmethod
+    def _of_kind(entry: _Entry, resource: Resource) -> list[Job | Child]:
+        if resource == LORARLJOBS:
+            return [entry.job] if entry.job is not None else []
+        return [child for (kind, _), child in entry.children.items() if kind == resource]
+
+
+def key_of(resource: Resource, raw: parse.Raw) -> Key | None:
+    """The job that an object is, or belongs to by its labels."""
+    if resource == LORARLJOBS:
+        meta: dict[str, Any] = raw["metadata"]
+        return meta["namespace"], meta["name"]
+    return parse.job_key(raw)
+
+
+def _is_watched(raw: parse.Raw, key: Key) -> bool:
+    labels = raw["metadata"].get("labels") or {}
+    return labels.get(LABEL_MANAGED_BY) == MANAGED_BY and parse.job_key(raw) == key

@@ -1,0 +1,183 @@
+"""Whether an attempt has ended, and by whose fault: the job's own (`attempts`), or the machines' (`preemptions`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from lorarl_api.faults import redacted
+from lorarl_operator.objects import Container, Pod, RayJob
+from lorarl_operator.settings import Settings
+
+PREEMPTED_REASONS = frozenset({"Interrupted", "NodeLost"})
+"""Reasons of the trainer's own report that are nobody's fault."""
+_TAKEN = frozenset(
+    {"Evicted", "NodeLost", "Shutdown", "NodeShutdown", "Terminated", "Preempting", "UnexpectedAdmissionError", "NodeAffinity"}
+)
+"""Reasons of a pod's phase Failed by which kubelet gives a pod up."""
+_KILLED = frozenset({137, 143})
+"""Exit codes of SIGKILL and SIGTERM."""
+_HEAD_GONE = "Ray head pod not found."
+"""KubeRay's message where the head's pod is gone after the cluster was up."""
+
+
+class Kind(Enum):
+    """How an attempt ended: PREEMPTED is not counted against backoffLimit."""
+
+    SUCCEEDED = "Succeeded"
+    PREEMPTED = "Preempted"
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The end of an attempt, with one word for programs and a sentence for people."""
+
+    kind: Kind
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unsettled:
+    """Something ended, but why is not known yet: other watches may bring it within these seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the trainer itself said of the failure of this attempt (`status.failure`)."""
+
+    reason: str
+    message: str
+
+
+def lost(ray_job: str, report: Report | None) -> Ending:
+    """The end of an attempt whose RayJob somebody deleted."""
+    return _reported(report) or Ending(Kind.PREEMPTED, "RayJobDeleted", f"RayJob {ray_job} was deleted by somebody")
+
+
+def ending(ray_job: RayJob, pods: Sequence[Pod], report: Report | None, now: datetime, settings: Settings) -> Ending | Unsettled | None:
+    """How the attempt ended; None while it goes on.
+
+    Args:
+        ray_job: The attempt's RayJob.
+        pods: The attempt's pods.
+        report: The trainer's word on this attempt.
+        now: The time.
+        settings: For how long to wait for news.
+    """
+    if ray_job.deployment_status == "Complete" and ray_job.job_status == "SUCCEEDED":
+        return Ending(Kind.SUCCEEDED, "Succeeded", "training has ended")
+    if ray_job.deleting:
+        return lost(ray_job.name, report)
+    if ray_job.deployment_status in {"Complete", "Failed"}:
+        return _of_the_ended(ray_job, pods, report, now, settings)
+    if ray_job.suspended or ray_job.deployment_status in {"Suspending", "Suspended"}:
+        return None  # a queue takes its pods away: it goes on by itself
+    return _of_the_live(ray_job, pods, report, now, settings)
+
+
+def _of_the_ended(ray_job: RayJob, pods: Sequence[Pod], report: Report | None, now: datetime, settings: Settings) -> Ending | Unsettled:
+    """The cause behind a RayJob that KubeRay calls failed.
+
+    KubeRay's own clean-up deletes workers now (and with a queue the head too), so a deletion says nothing here but of a head that stays.
+    """
+    if taken := next((found for pod in pods if (found := _taken(pod))), None):
+        return _reported(report, preempted_only=True) or taken
+    head_deleted = [pod for pod in pods if pod.role == "head" and pod.deletion_asked_at and not ray_job.queue and not _own_end(pod)]
+    known = _reported(report) or _own_ends(pods) or next((_deleted(pod) for pod in head_deleted), None)
+    if known:
+        return known
+    if ray_job.ended_at and 0 <= (age := (now - ray_job.ended_at).total_seconds()) < settings.settle_seconds:
+        return Unsettled(settings.settle_seconds - age)
+    if ray_job.message == _HEAD_GONE:
+        return Ending(Kind.PREEMPTED, "HeadLost", "the head's pod is gone, with its machine or by somebody's hand")
+    if ray_job.job_status == "STOPPED":
+        return Ending(Kind.FAILED, "Stopped", f"the Ray job of {ray_job.name} was stopped by somebody")
+    return Ending(
+        Kind.FAILED, ray_job.reason or "RayJobFailed", redacted(ray_job.message) or f"RayJob {ray_job.name} failed without a word"
+    )
+
+
+def _of_the_live(
+    ray_job: RayJob, pods: Sequence[Pod], report: Report | None, now: datetime, settings: Settings
+) -> Ending | Unsettled | None:
+    """A pod that is lost ends the attempt: the workers train as one. KubeRay would make a new pod, which nobody waits for."""
+    been_up = ray_job.deployment_status == "Running"
+    if been_up and (taken := next((found for pod in pods if (found := _taken(pod))), None)):
+        return taken
+    if own := _own_ends(pods):
+        interrupted = _reported(report, preempted_only=True)
+        head_lost = been_up and any(pod.role == "head" and not pod.ready and not _own_end(pod) for pod in pods)
+        if head_lost and own.reason == "WorkerExited":
+            return interrupted or Ending(Kind.PREEMPTED, "HeadLost", f"the head's machine does not answer; {own.message}")
+        return interrupted or own
+    deleted = [pod for pod in pods if pod.deletion_asked_at and been_up]
+    if not deleted:
+        return None
+    # KubeRay deletes pods too, when a queue suspends the RayJob or when it has ended: that news comes on another watch.
+    ages = [(now - pod.deletion_asked_at).total_seconds() for pod in deleted if pod.deletion_asked_at]
+    if 0 <= max(ages) < settings.settle_seconds:
+        return Unsettled(settings.settle_seconds - max(ages))
+    return _reported(report, preempted_only=True) or _deleted(deleted[0])
+
+
+def _reported(report: Report | None, *, preempted_only: bool = False) -> Ending | None:
+    if report is None:
+        return None
+    kind = Kind.PREEMPTED if report.reason in PREEMPTED_REASONS else Kind.FAILED
+    return None if preempted_only and kind is Kind.FAILED else Ending(kind, report.reason, report.message)
+
+
+def _taken(pod: Pod) -> Ending | None:
+    """A pod that the cluster took away."""
+    if pod.disruption_reason:
+        return Ending(Kind.PREEMPTED, pod.disruption_reason, f"{_named(pod)} was taken away: {pod.disruption_message}")
+    if pod.phase == "Failed" and pod.reason in _TAKEN:
+        return Ending(Kind.PREEMPTED, pod.reason, f"{_named(pod)} was taken away: {pod.message or pod.reason}")
+    return None
+
+
+def _deleted(pod: Pod) -> Ending:
+    return Ending(Kind.PREEMPTED, "PodDeleted", f"{_named(pod)} was deleted by somebody")
+
+
+def _own_ends(pods: Sequence[Pod]) -> Ending | None:
+    """The first container that ended by itself; the head's before the workers', which end with it."""
+    for pod in sorted(pods, key=lambda pod: pod.role != "head"):
+        container = _own_end(pod)
+        if container is None:
+            continue
+        said = redacted(container.message.strip())
+        tail = f"; it said: {said}" if said else ""
+        if container.reason == "OOMKilled":
+            field = "cluster.head.memory" if pod.role == "head" else "cluster.memoryPerNode"
+            mend = f"raise {field}" + ("" if pod.role == "head" else ", or lower trainer.tokensPerMicroBatch")
+            return Ending(Kind.FAILED, "OutOfMemory", f"{_named(pod)} used more memory than its limit; {mend}{tail}")
+        reason = "HeadExited" if pod.role == "head" else "WorkerExited"
+        return Ending(Kind.FAILED, reason, f"Ray's container of {_named(pod)} ended by itself with exit code {container.exit_code}{tail}")
+    return None
+
+
+def _own_end(pod: Pod) -> Container | None:
+    """Ray's container, where it ended by itself and not because its pod was taken away or deleted."""
+    if _taken(pod):
+        return None
+    ended = [c for c in pod.containers if c.name == f"ray-{pod.role}" and c.exit_code is not None]
+    return next((c for c in ended if not _by_deletion(pod, c)), None)
+
+
+def _by_deletion(pod: Pod, container: Container) -> bool:
+    asked, ended = pod.deletion_asked_at, container.ended_at
+    if asked is None or container.reason == "OOMKilled":
+        return False
+    # Both times are whole seconds; within the same one the exit code tells.
+    return ended is None or ended > asked or (ended == asked and container.exit_code in _KILLED)
+
+
+def _named(pod: Pod) -> str:
+    return f"{pod.role} pod {pod.name}" + (f" on node {pod.node}" if pod.node else "")

@@ -1,0 +1,260 @@
+"""Looks at one job after the other: what is there, what is decided, and carrying that out.
+
+Nothing is remembered between two looks that the cluster does not hold, but for what explains a stuck job; so an operator that is
+killed at any moment goes on from what it finds.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from lorarl_operator import metrics
+from lorarl_operator.cache import Cache, Key
+from lorarl_operator.decide import decide
+from lorarl_operator.decision import Action, AddFinalizer, Apply, Create, Decision, Delete, DeleteJob, RemoveFinalizer
+from lorarl_operator.evidence import EvidenceSource
+from lorarl_operator.kube.client import Client
+from lorarl_operator.kube.errors import ApiError, NotLeaderError
+from lorarl_operator.kube.resources import JOBS, LORARLJOBS, RAYJOBS, Resource, resource_of
+from lorarl_operator.objects import FINALIZER, Evidence, Job, Observed, Refusal
+from lorarl_operator.poster import Poster
+from lorarl_operator.queue import WorkQueue
+from lorarl_operator.settings import Settings
+
+log = logging.getLogger(__name__)
+
+WORKERS = 16
+EVIDENCE_SECONDS = 10.0
+"""How often evidence about a stuck job is fetched anew."""
+FOREIGN_SECONDS = 10.0
+"""How often an object that holds a name we need, and that no watch reports on, is looked at."""
+CONFLICT_SECONDS = 0.1
+_DELETED_KINDS = {"RayJob": RAYJOBS, "Job": JOBS}
+
+
+class _MovedError(Exception):
+    """The world has moved since it was observed: look again."""
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What is held in memory about a job, while it is needed."""
+
+    refusal: Refusal | None = None
+    evidence: Evidence | None = None
+    evidence_at: float = float("-inf")
+    foreign_at: float = float("-inf")
+    written: tuple[str, str] | None = None
+    """The status written last, and the job's version after it."""
+
+
+class Controller:
+    """The reconciler: a queue of jobs, and workers that look at them."""
+
+    def __init__(
+        self,
+        client: Client,
+        cache: Cache,
+        queue: WorkQueue[Key],
+        poster: Poster,
+        settings: Settings,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`client` is fenced by the lease; `clock` is monotonic, in seconds."""
+        self._client, self._cache, self._queue, self._poster = client, cache, queue, poster
+        self._settings = settings
+        self._evidence = EvidenceSource(client, clock)
+        self._clock = clock
+        self._memories: dict[Key, _Memory] = {}
+
+    async def work(self) -> None:
+        """Look at jobs for ever. Whatever one job does, the others are looked at."""
+        while True:
+            key = await self._queue.get()
+            started = self._clock()
+            try:
+                await self._look(key)
+            except _MovedError:
+                self._queue.add_after(key, CONFLICT_SECONDS)
+            except ApiError as error:
+                self._failed(key, f"api-{error.status or 'timeout'}", error, error.retry_after or 0.0)
+            except NotLeaderError as error:
+                log.warning("%s/%s: %s", *key, error)
+                self._queue.failed(key)
+            except Exception as error:
+                log.exception("%s/%s could not be handled", *key, extra={"job": "/".join(key)})
+                self._failed(key, type(error).__name__, error)
+            else:
+                self._queue.succeeded(key)
+            finally:
+                self._queue.done(key)
+                metrics.RECONCILE_SECONDS.observe(self._clock() - started)
+
+    def _failed(self, key: Key, cause: str, error: Exception, at_least: float = 0.0) -> None:
+        metrics.ERRORS.labels(cause).inc()
+        delay = self._queue.failed(key, at_least)
+        log.warning("%s/%s: again in %.1f s: %s", *key, delay, error, extra={"job": "/".join(key)})
+
+    async def _look(self, key: Key) -> None:
+        await self._look_at_foreign(key)
+        observed = self._cache.observe(key)
+        if observed is None:
+            self._memories.pop(key, None)
+            self._queue.forget(key)
+            return
+        decision = await self._decide(key, observed)
+        if decision.recheck_seconds is not None:
+            self._queue.add_after(key, decision.recheck_seconds)
+        if decision.prepare or decision.status is not None or decision.actions:
+            await self._carry_out(key, observed.job, decision)
+            self._queue.add(key)  # What was done may be a step on the way.
+        else:
+            for event in decision.events:
+                self._poster.post(observed.job, event)
+
+    async def _decide(self, key: Key, observed: Observed) -> Decision:
+        memory = self._memories.get(key) or _Memory()
+        if memory.refusal is not None or memory.evidence is not None:
+            observed = replace(observed, refusal=memory.refusal, evidence=memory.evidence)
+        decision = decide(observed, datetime.now(UTC), self._settings)
+        if decision.wants_evidence is None:
+            if memory.evidence is not None:
+                memory.evidence = None
+            return decision
+        if self._clock() - memory.evidence_at < EVIDENCE_SECONDS:
+            return decision
+        self._memories[key] = memory
+        memory.evidence_at = self._clock()
+        try:
+            memory.evidence = await self._evidence.fetch(observed, decision.wants_evidence)
+        except ApiError as error:
+            log.warning("%s/%s: why it is stuck could not be asked: %s", *key, error)
+            return decision
+        return decide(replace(observed, evidence=memory.evidence), datetime.now(UTC), self._settings)
+
+    async def _carry_out(self, key: Key, job: Job, decision: Decision) -> None:
+        for apply in decision.prepare:
+            await self._act(key, job, apply)
+        if decision.status is not None:
+            await self._write_status(key, job, decision.status)
+        for event in decision.events:
+            self._poster.post(job, event)
+        for action in decision.actions:
+            await self._act(key, job, action)
+
+    async def _write_status(self, key: Key, job: Job, status: dict[str, Any]) -> None:
+        text = json.dumps(status, sort_keys=True)
+        memory = self._memories.setdefault(key, _Memory())
+        if memory.written == (text, job.resource_version):
+            # The server stored something else than was sent (a field that its CRD does not have): writing it again would never end.
+            raise ValueError(f"the status of {'/'.join(key)} is not stored as written; is the CRD that of this operator's version?")
+        manifest = {**_head(job), "status": status}
+        manifest["metadata"]["resourceVersion"] = job.resource_version
+        try:
+            answer = await self._client.apply(manifest, subresource="status")
+        except ApiError as error:
+            if error.conflict or error.not_found:
+                await self._refresh(LORARLJOBS, key, job.name, job.uid)
+                raise _MovedError from error
+            raise
+        self._cache.put(LORARLJOBS, answer)
+        memory.written = (text, answer["metadata"]["resourceVersion"])
+
+    async def _act(self, key: Key, job: Job, action: Action) -> None:
+        kind, name = _target(job, action)
+        try:
+            await self._do(key, job, action)
+        except ApiError as error:
+            if error.conflict or error.not_found:
+                await self._refresh(LORARLJOBS, key, job.name, job.uid)
+                raise _MovedError from error
+            if not error.refused and not error.already_exists:
+                raise
+            refusal = Refusal(kind, name, error.status, error.reason, error.message, datetime.now(UTC), job.generation)
+            self._memories.setdefault(key, _Memory()).refusal = refusal
+            log.warning("%s/%s: %s %s was refused: %s", *key, kind, name, error.message, extra={"job": "/".join(key)})
+            raise _MovedError from error
+        memory = self._memories.get(key)
+        if memory is not None and memory.refusal is not None and (memory.refusal.kind, memory.refusal.name) == (kind, name):
+            memory.refusal = None
+
+    async def _do(self, key: Key, job: Job, action: Action) -> None:
+        match action:
+            case Apply(manifest):
+                await self._client.apply(manifest)
+            case Create(manifest):
+                await self._create(key, job, manifest)
+            case Delete(kind, name, uid):
+                await self._delete(key, _DELETED_KINDS[kind], name, uid)
+            case DeleteJob():
+                await self._delete(key, LORARLJOBS, job.name, job.uid)
+            case AddFinalizer():
+                await self._set_finalizers(job, (*job.finalizers, FINALIZER))
+            case RemoveFinalizer():
+                await self._set_finalizers(job, tuple(one for one in job.finalizers if one != FINALIZER))
+
+    async def _create(self, key: Key, job: Job, manifest: dict[str, Any]) -> None:
+        resource = resource_of(manifest)
+        try:
+            answer = await self._client.create(manifest)
+        except ApiError as error:
+            if not error.already_exists:
+                raise
+            found = await self._client.get(resource, key[0], manifest["metadata"]["name"])
+            if found is None:
+                raise _MovedError from error
+            self._cache.put(resource, found, key)
+            owners = found["metadata"].get("ownerReferences") or ()
+            if any(owner.get("uid") == job.uid and owner.get("controller") for owner in owners):
+                return  # Our own request, whose answer was lost.
+            raise
+        self._cache.put(resource, answer, key)
+
+    async def _delete(self, key: Key, resource: Resource, name: str, uid: str) -> None:
+        left = await self._client.delete(resource, key[0], name, uid)
+        if left is None:
+            self._cache.remove(resource, key, name, uid)
+        else:
+            self._cache.put(resource, left, key)
+
+    async def _set_finalizers(self, job: Job, finalizers: tuple[str, ...]) -> None:
+        meta = {"resourceVersion": job.resource_version, "uid": job.uid, "finalizers": list(finalizers)}
+        self._cache.put(LORARLJOBS, await self._client.merge(LORARLJOBS, job.namespace, job.name, {"metadata": meta}))
+
+    async def _look_at_foreign(self, key: Key) -> None:
+        if not (unwatched := self._cache.unwatched(key)):
+            return
+        memory = self._memories.setdefault(key, _Memory())
+        if self._clock() - memory.foreign_at < FOREIGN_SECONDS:
+            return
+        memory.foreign_at = self._clock()
+        for resource, child in unwatched:
+            await self._refresh(resource, key, child.name, child.uid)
+
+    async def _refresh(self, resource: Resource, key: Key, name: str, uid: str) -> None:
+        found = await self._client.get(resource, key[0], name)
+        if found is None or found["metadata"]["uid"] != uid:
+            self._cache.remove(resource, key, name, uid)
+        if found is not None:
+            self._cache.put(resource, found, key)
+
+
+def _head(job: Job) -> dict[str, Any]:
+    meta = {"namespace": job.namespace, "name": job.name, "uid": job.uid}
+    return {"apiVersion": LORARLJOBS.api_version, "kind": LORARLJOBS.kind, "metadata": meta}
+
+
+def _target(job: Job, action: Action) -> tuple[str, str]:
+    match action:
+        case Apply(manifest) | Create(manifest):
+            return manifest["kind"], manifest["metadata"]["name"]
+        case Delete(kind, name, _):
+            return kind, name
+    return LORARLJOBS.kind, job.name

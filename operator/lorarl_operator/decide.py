@@ -1,0 +1,369 @@
+"""What to do about one job, from what is there and nothing else: no memory, no I/O.
+
+The states that a job goes through, and who moves it:
+
+    Pending -> Starting -> Running -> Succeeded | Failed     as its RayJob goes; Pending says in its condition Running what it waits for
+    Starting, Running -> Restarting -> Starting              an attempt ended, and the next one follows
+    any -> Suspending -> Suspended -> Starting               spec.suspend
+
+`status.rayJobName` names the attempt that is, or that is made next. A transition is one write of the status, made before anything
+else changes; RayJobs of other attempts are deleted, and the next one is made when none is left. So whoever is killed at any moment,
+the next operator goes on.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from lorarl_api.faults import ManifestError
+from lorarl_operator.build.rayjob import ray_job as build_ray_job
+from lorarl_operator.causes import Ending, Kind, Unsettled, ending, lost
+from lorarl_operator.check import checked_spec, whole
+from lorarl_operator.decision import Apply, Create, Decision, DeleteJob, Event, Want
+from lorarl_operator.names import ray_job_name
+from lorarl_operator.objects import Observed, RayJob, Refusal
+from lorarl_operator.parse import time
+from lorarl_operator.removal import decide_removal, finalizer_actions
+from lorarl_operator.settings import Settings
+from lorarl_operator.status import (
+    FAILED,
+    FINISHED,
+    MAY_HAVE_RUN,
+    PENDING,
+    RESTARTING,
+    RUNNING,
+    STARTING,
+    SUCCEEDED,
+    SUSPENDED,
+    SUSPENDING,
+    Draft,
+)
+from lorarl_operator.view import View, deletions, look, soonest
+from lorarl_operator.waiting import EVENT_REASONS, STARTING_REASON, Wait, name_taken, queued, refused, starting
+
+_ENDED = frozenset({"Complete", "Failed"})
+_AT_WORK = frozenset({"RUNNING", "SUCCEEDED", "FAILED", "STOPPED"})
+"""Ray's states of a job whose process has started."""
+_BACKING_OFF = "BackingOff"
+_RESTARTING = "Restarting"
+_SLOWEST_LOOK = 120.0
+_NODE_LOOK = 20.0
+"""Seconds between looks at the events of a pod that a node is busy with: kubelet says there what it misses."""
+_BACKOFF_DOUBLINGS = 16
+
+
+def decide(observed: Observed, now: datetime, settings: Settings) -> Decision:
+    """What to do about a job.
+
+    Args:
+        observed: All that is there.
+        now: The time, with its zone.
+        settings: The installation's choices.
+    """
+    view = look(observed, now, settings)
+    if view.job.deleted_at:
+        return decide_removal(view)
+    decision = _of_the_living(view)
+    first = finalizer_actions(view)
+    if not first:
+        return decision
+    return Decision(
+        prepare=decision.prepare,
+        status=decision.status,
+        events=decision.events,
+        actions=(*first, *decision.actions),
+        recheck_seconds=decision.recheck_seconds,
+        wants_evidence=decision.wants_evidence,
+    )
+
+
+def _of_the_living(view: View) -> Decision:
+    if view.phase in FINISHED:
+        return _finished(view)
+    if view.spec.get("suspend") is True:
+        return _suspend(view)
+    if view.current and (end := _end(view, view.current)) and isinstance(end, Ending):
+        return _end_attempt(view, end)
+    if not view.current and view.phase in MAY_HAVE_RUN:
+        return _end_attempt(view, lost(view.ray_job_name, view.report))
+    if (left := view.left("startTime", "activeDeadlineSeconds")) is not None and left <= 0:
+        limit = view.spec["activeDeadlineSeconds"]
+        return _fail(view, view.draft(), "DeadlineExceeded", f"the job ran longer than activeDeadlineSeconds, {limit} s")
+    return _follow(view, view.current) if view.current else _make(view)
+
+
+# ---- an attempt that is there ----------------------------------------------------------------------------------------------------------
+
+
+def _end(view: View, ray_job: RayJob) -> Ending | Unsettled | None:
+    return ending(ray_job, view.attempt_pods, view.report, view.now, view.settings)
+
+
+def _follow(view: View, ray_job: RayJob) -> Decision:
+    """Say of a RayJob that goes on how it goes."""
+    end = _end(view, ray_job)
+    settle = end.seconds if isinstance(end, Unsettled) else None
+    draft = view.draft()
+    draft.put("rayJobName", ray_job.name)
+    draft.put("dashboardURL", _url(ray_job.dashboard_url))
+    if draft.holds("Suspended"):
+        draft.condition("Suspended", False, "Resumed", "spec.suspend is false")
+    left = view.left("startTime", "activeDeadlineSeconds")
+    if ray_job.deployment_status in _ENDED:  # why is not known yet
+        return Decision(recheck_seconds=settle)
+    if ray_job.suspended or ray_job.deployment_status in {"Suspending", "Suspended"}:
+        return _queued(view, draft, ray_job)
+    draft.start_clock()
+    # A RayJob whose driver has started stays Running, though Ray's dashboard may not answer for a while.
+    if ray_job.deployment_status == "Running" and (ray_job.job_status in _AT_WORK or draft.phase == RUNNING):
+        news = () if draft.phase == RUNNING else (Event("Normal", RUNNING, f"attempt {view.attempt} runs: RayJob {ray_job.name}"),)
+        draft.phase = RUNNING
+        draft.condition("Running", True, RUNNING, f"attempt {view.attempt} trains in RayJob {ray_job.name}")
+        if draft.holds("Disrupted"):
+            draft.condition("Disrupted", False, RUNNING, f"attempt {view.attempt} runs")
+        return view.decision(draft, *news, recheck=soonest(settle, left))
+    return _starting(view, draft, ray_job, soonest(settle, left))
+
+
+def _queued(view: View, draft: Draft, ray_job: RayJob) -> Decision:
+    """A queue holds the RayJob, or has taken its machines back: it goes on by itself, with the same RayJob, when there is room."""
+    wait = queued(ray_job, view.observed.evidence)
+    news = []
+    if draft.phase == RUNNING:
+        draft.count("preemptions")
+        message = (
+            f"queue {ray_job.queue} took the machines of attempt {view.attempt} back; it goes on from its checkpoint when there is room"
+        )
+        draft.condition("Disrupted", True, "Preempted", message, anew=True)
+        news = [Event("Warning", "Preempted", message)]
+    elif draft.reason("Running") != wait.reason:
+        news = [Event("Normal", wait.reason, wait.message)]
+    draft.phase = PENDING
+    draft.put("startTime", None)
+    # Without evidence nothing new is known: what it said of the queue still holds.
+    known = view.observed.evidence is not None and view.observed.evidence.workload is not None
+    if known or draft.reason("Running") != wait.reason:
+        draft.condition("Running", False, wait.reason, wait.message)
+    age = (view.now - ray_job.created_at).total_seconds()
+    return view.decision(draft, *news, recheck=_patience(view, age, _SLOWEST_LOOK), wants=_want(view, age, Want.WORKLOAD))
+
+
+def _starting(view: View, draft: Draft, ray_job: RayJob, recheck: float | None) -> Decision:
+    """The RayJob is not held back, but its process does not run yet."""
+    pods = view.attempt_pods
+    wait = starting(view.job, ray_job, view.clusters, pods, view.observed.evidence, view.now)
+    known = draft.reason("Running")
+    if view.observed.evidence is None and wait.reason == STARTING_REASON and known in EVENT_REASONS:
+        # What events told stays true until they are looked at again.
+        wait = Wait(known, draft.message("Running"))
+    # Before KubeRay has begun, a RayJob that a queue let go is as old as its wait in the queue.
+    begun = ray_job.started_at or (None if ray_job.queue else ray_job.created_at)
+    age = (view.now - begun).total_seconds() if begun else 0.0
+    limit = whole(view.spec.get("startDeadlineSeconds"))
+    if limit is not None and age >= limit:
+        return _fail(view, draft, "StartDeadlineExceeded", f"attempt {view.attempt} did not run within {limit} s: {wait.message}")
+    news = []
+    if not wait.stuck and draft.phase != STARTING:
+        news.append(Event("Normal", STARTING, f"attempt {view.attempt} starts: RayJob {ray_job.name}"))
+    if wait.stuck and wait.reason != known:
+        news.append(Event("Warning", wait.reason, wait.message))
+    draft.phase = PENDING if wait.stuck else STARTING
+    draft.condition("Running", False, wait.reason, wait.message)
+    busy = any(pod.node and not pod.ready and not pod.deletion_asked_at for pod in pods)
+    look_again = _patience(view, age, _NODE_LOOK if busy else _SLOWEST_LOOK)
+    deadline = limit - age if limit is not None else None
+    again = _access_again(view) if wait.ours else ()
+    return view.decision(draft, *news, prepare=again, recheck=soonest(recheck, look_again, deadline), wants=_want(view, age, Want.EVENTS))
+
+
+def _access_again(view: View) -> tuple[Apply, ...]:
+    try:
+        return view.prepared()
+    except ManifestError:  # the RayJob was made from a spec that was valid; what it waits for is said anyway
+        return ()
+
+
+def _want(view: View, age: float, want: Want) -> Want | None:
+    """Evidence, where something takes longer than it should. A negative age is a clock that is behind."""
+    return want if age >= view.settings.stuck_seconds or age < 0 else None
+
+
+def _patience(view: View, age: float, slowest: float) -> float:
+    """Seconds until the next look at what is stuck: it doubles with the time that it has been so."""
+    stuck = view.settings.stuck_seconds
+    return stuck - age if 0 <= age < stuck else min(max(age, stuck), slowest)
+
+
+def _url(address: str) -> str | None:
+    if not address:
+        return None
+    return address if "://" in address else f"http://{address}"
+
+
+# ---- the end of an attempt, and the next one -------------------------------------------------------------------------------------------
+
+
+def _count(draft: Draft, end: Ending, attempt: int) -> None:
+    """Count an attempt that ended."""
+    if end.kind is Kind.PREEMPTED:
+        draft.count("preemptions")
+        draft.condition("Disrupted", True, end.reason, f"attempt {attempt}: {end.message}", anew=True)
+    elif end.kind is Kind.FAILED:
+        draft.count("attempts")
+
+
+def _end_attempt(view: View, end: Ending) -> Decision:
+    draft = view.draft()
+    if end.kind is Kind.SUCCEEDED:
+        return _succeed(view, draft)
+    _count(draft, end, view.attempt)
+    if end.kind is Kind.FAILED and (out := _out_of_attempts(view, draft, end)):
+        return out
+    following = view.attempt + 1
+    draft.phase = RESTARTING
+    draft.put("rayJobName", ray_job_name(view.job.name, following))
+    draft.put("dashboardURL", None)
+    if end.kind is Kind.FAILED:
+        limit = whole(view.spec.get("backoffLimit"), 3)
+        reason, delay = _BACKING_OFF, _backoff(view.settings, draft.counter("attempts"))
+        when = f"attempt {following} follows in {delay:g} s (failure {draft.counter('attempts')}, backoffLimit {limit})"
+    else:
+        reason, delay = _RESTARTING, view.settings.retry_after_preemption_seconds
+        when = f"attempt {following} goes on from the newest checkpoint"
+    message = f"attempt {view.attempt} ended, {end.reason}: {end.message}; {when}"
+    draft.condition("Running", False, reason, message, anew=True)
+    return view.decision(draft, Event("Warning", reason, message), actions=deletions(view.ray_jobs), recheck=delay)
+
+
+def _out_of_attempts(view: View, draft: Draft, end: Ending) -> Decision | None:
+    limit = whole(view.spec.get("backoffLimit"), 3)
+    if limit is None or draft.counter("attempts") <= limit:
+        return None
+    return _fail(view, draft, end.reason, f"attempt {view.attempt} failed, and backoffLimit is {limit}: {end.message}")
+
+
+def _backoff(settings: Settings, failures: int) -> float:
+    doublings = min(max(failures - 1, 0), _BACKOFF_DOUBLINGS)
+    return float(min(settings.backoff_seconds * 2**doublings, settings.backoff_limit_seconds))
+
+
+def _succeed(view: View, draft: Draft) -> Decision:
+    message = f"training has ended in attempt {view.attempt}"
+    draft.phase = SUCCEEDED
+    draft.end_clock()
+    draft.condition("Running", False, SUCCEEDED, message)
+    draft.condition("Complete", True, SUCCEEDED, message)
+    draft.put("rayJobName", view.ray_job_name)
+    return view.decision(draft, Event("Normal", SUCCEEDED, message), actions=deletions(view.others), recheck=0)
+
+
+def _fail(view: View, draft: Draft, reason: str, message: str) -> Decision:
+    draft.phase = FAILED
+    draft.end_clock()
+    draft.condition("Running", False, FAILED, message)
+    draft.condition("Failed", True, reason, message)
+    return view.decision(draft, Event("Warning", reason, message), actions=deletions(_live(view)), recheck=0)
+
+
+def _live(view: View) -> list[RayJob]:
+    """RayJobs that a finished job does not need: all but the last one, where it ended by itself; its head stays a while for its logs."""
+    return [each for each in view.ray_jobs if each is not view.current or each.deployment_status not in _ENDED]
+
+
+def _finished(view: View) -> Decision:
+    left = view.left("completionTime", "ttlSecondsAfterFinished")
+    if left is not None and left <= 0:
+        return Decision(actions=(DeleteJob(),))
+    return view.decision(view.draft(), actions=deletions(_live(view)), recheck=left)
+
+
+def _make(view: View) -> Decision:
+    """Make the attempt's RayJob, when nothing of another attempt is left and its time has come."""
+    going = deletions(view.others)
+    if view.name_taken:
+        return _blocked(view, name_taken(view.ray_job_name))
+    if view.others:
+        return Decision(actions=tuple(going), recheck_seconds=view.settings.refused_seconds)
+    if pods := view.holding(view.pods):
+        return Decision(recheck_seconds=view.until_gone(pods))
+    if (pause := _pause(view)) > 0:
+        return Decision(recheck_seconds=pause)
+    try:
+        prepare = view.prepared()
+        manifest = build_ray_job(view.job, checked_spec(view.job), view.attempt, view.settings)
+    except ManifestError as error:
+        message = f"{error}; correct it and apply the job anew (what cannot be changed needs a new job)"
+        return _blocked(view, Wait("Invalid", message), again=False)
+    if (
+        refusal := _fresh_refusal(view, {manifest["metadata"]["name"], *(each.manifest["metadata"]["name"] for each in prepare)})
+    ) is not None:
+        return _blocked(view, refused(view.job, refusal))
+    return Decision(actions=(*prepare, Create(manifest)), recheck_seconds=view.settings.refused_seconds)
+
+
+def _fresh_refusal(view: View, names: set[str]) -> Refusal | None:
+    """A refusal that is not to be tried again yet. A changed spec is tried at once."""
+    refusal = view.observed.refusal
+    if refusal is None or refusal.name not in names or refusal.generation != view.job.generation:
+        return None
+    return refusal if 0 <= (view.now - refusal.at).total_seconds() < view.settings.refused_seconds else None
+
+
+def _blocked(view: View, wait: Wait, *, again: bool = True) -> Decision:
+    """Nothing can be made. The phase is Pending, in which a RayJob that is not there is made, not counted as lost."""
+    draft = view.draft()
+    news = Event("Warning", wait.reason, wait.message)
+    draft.phase = PENDING
+    draft.put("rayJobName", view.ray_job_name)
+    if draft.holds("Suspended"):
+        draft.condition("Suspended", False, "Resumed", "spec.suspend is false")
+    draft.condition("Running", False, wait.reason, wait.message)
+    return view.decision(draft, news, recheck=view.settings.refused_seconds if again else None)
+
+
+def _pause(view: View) -> float:
+    """Seconds until the next attempt may be made. A time of failure in the far future is a wrong clock, and no pause."""
+    if view.phase != RESTARTING:
+        return 0.0
+    draft = view.draft()
+    failed = draft.since("Running") or time(view.status.get("startTime"))
+    delay = view.settings.retry_after_preemption_seconds
+    if draft.reason("Running") == _BACKING_OFF:
+        delay = _backoff(view.settings, draft.counter("attempts"))
+    if failed is None or (view.now - failed).total_seconds() < -delay:
+        return 0.0
+    return delay - (view.now - failed).total_seconds()
+
+
+# ---- suspension ------------------------------------------------------------------------------------------------------------------------
+
+
+def _suspend(view: View) -> Decision:
+    """Take the RayJob away; its pods checkpoint within their grace period. Whatever is found of an older attempt goes too."""
+    draft = view.draft()
+    end = _end(view, view.current) if view.current else None
+    if isinstance(end, Ending) and end.kind is Kind.SUCCEEDED:
+        return _succeed(view, draft)
+    if draft.phase not in (SUSPENDING, SUSPENDED):
+        if isinstance(end, Unsettled):
+            return Decision(recheck_seconds=end.seconds)
+        if not view.current and draft.phase in MAY_HAVE_RUN:
+            end = lost(view.ray_job_name, view.report)
+        if isinstance(end, Ending):
+            _count(draft, end, view.attempt)
+            if end.kind is Kind.FAILED and (out := _out_of_attempts(view, draft, end)):
+                return out
+    draft.put("startTime", None)
+    draft.put("dashboardURL", None)
+    pods = view.holding(view.pods)
+    before = draft.phase
+    if view.ray_jobs or pods:
+        draft.phase = SUSPENDING
+        message = "spec.suspend is true: the pods write a checkpoint and go"
+    else:
+        draft.phase = SUSPENDED
+        message = "spec.suspend is true; set it to false and the job goes on from its newest checkpoint"
+    draft.condition("Running", False, draft.phase, message)
+    draft.condition("Suspended", draft.phase == SUSPENDED, draft.phase, message)
+    news = () if draft.phase == before else (Event("Normal", draft.phase, message),)
+    return view.decision(draft, *news, actions=deletions(view.ray_jobs), recheck=view.until_gone(pods) if pods else None)

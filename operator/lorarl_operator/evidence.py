@@ -1,0 +1,92 @@
+"""Why a job is stuck: what others have said about its objects. Fetched on demand only; Events are never watched.
+
+The API server reads all Events of a namespace for any question about them. So one answer serves all stuck jobs of a namespace for a
+while, however many they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from lorarl_operator import parse
+from lorarl_operator.decision import Want
+from lorarl_operator.kube.client import Client
+from lorarl_operator.kube.errors import ApiError
+from lorarl_operator.kube.resources import EVENTS, WORKLOADS
+from lorarl_operator.objects import Evidence, KubeEvent, Observed, Workload
+
+FRESH_SECONDS = 5.0
+"""How old an answer about a namespace may be."""
+_KINDS = frozenset({"RayJob", "RayCluster", "Pod", "Job"})
+_PER_OBJECT = 5
+_PAGES = 20
+_PAGE = 500
+_NAMESPACES = 200
+_UID_LABEL = "kueue.x-k8s.io/job-uid"
+
+type _ByObject = dict[tuple[str, str], list[KubeEvent]]
+
+
+class EvidenceSource:
+    """Events by namespace, and Kueue's Workloads."""
+
+    def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._clock = clock
+        self._events: OrderedDict[str, tuple[float, _ByObject]] = OrderedDict()
+        self._one_at_a_time = asyncio.Lock()
+
+    async def fetch(self, observed: Observed, want: Want) -> Evidence:
+        """The evidence about a job.
+
+        Raises:
+            ApiError: The API server did not answer.
+        """
+        if want is Want.WORKLOAD:
+            return Evidence(workload=await self._workload(observed))
+        async with self._one_at_a_time:
+            by_object = await self._namespace(observed.job.namespace)
+        names = [("RayJob", one.name) for one in observed.ray_jobs]
+        names += [("RayCluster", one.name) for one in observed.ray_clusters]
+        names += [("Pod", one.name) for one in observed.pods]
+        if observed.cleanup is not None:
+            names.append(("Job", observed.cleanup.name))
+        events = [event for name in names for event in by_object.get(name, ())]
+        return Evidence(events=tuple(sorted(events, key=lambda event: event.last_seen, reverse=True)))
+
+    async def _namespace(self, namespace: str) -> _ByObject:
+        at, known = self._events.get(namespace, (float("-inf"), {}))
+        if self._clock() - at < FRESH_SECONDS:
+            return known
+        found: _ByObject = {}
+        pages = 0
+        async for items, _ in self._client.pages(EVENTS, namespace, fields="type=Warning", limit=_PAGE):
+            for raw in items:
+                if (raw.get("involvedObject") or {}).get("kind") in _KINDS:
+                    event = parse.event(raw)
+                    found.setdefault((event.kind, event.name), []).append(event)
+            pages += 1
+            if pages == _PAGES:
+                break
+        for events in found.values():
+            events.sort(key=lambda event: event.last_seen, reverse=True)
+            del events[_PER_OBJECT:]
+        self._events[namespace] = (self._clock(), found)
+        self._events.move_to_end(namespace)
+        while len(self._events) > _NAMESPACES:
+            self._events.popitem(last=False)
+        return found
+
+    async def _workload(self, observed: Observed) -> Workload | None:
+        for ray_job in observed.ray_jobs:
+            try:
+                async for items, _ in self._client.pages(WORKLOADS, observed.job.namespace, labels=f"{_UID_LABEL}={ray_job.uid}"):
+                    for raw in items:
+                        return parse.workload(raw)
+            except ApiError as error:
+                if not error.not_found:  # Else there is no Kueue here, only its label.
+                    raise
+        return None

@@ -1,0 +1,73 @@
+"""Figures of the jobs themselves, read from the cache when Prometheus asks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from lorarl_operator.cache import Cache
+
+_LABELS = ["namespace", "job"]
+_FINISHED = frozenset({"Succeeded", "Failed", "Suspended"})
+
+
+class JobsCollector(Collector):
+    """Jobs by phase; of the jobs that are under way, what the trainer reports in their status."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """Empty families: nothing is counted when this is registered."""
+        yield from self._families().values()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The figures now."""
+        families = self._families()
+        phases: Counter[str] = Counter()
+        for job in self._cache.jobs():
+            status = job.read_status()
+            phase = str(status.get("phase") or "Pending")
+            phases[phase] += 1
+            if phase in _FINISHED:
+                continue
+            for name, value in _figures(status):
+                families[name].add_metric([job.namespace, job.name], value)
+        for phase, count in sorted(phases.items()):
+            families["lorarl_jobs"].add_metric([phase], count)
+        yield from families.values()
+
+    @staticmethod
+    def _families() -> dict[str, GaugeMetricFamily]:
+        families = [
+            GaugeMetricFamily("lorarl_jobs", "LoRARLJobs by phase.", labels=["phase"]),
+            GaugeMetricFamily("lorarl_job_step", "Steps done; its rate is the speed of training.", labels=_LABELS),
+            GaugeMetricFamily("lorarl_job_steps_total", "Steps to do.", labels=_LABELS),
+            GaugeMetricFamily("lorarl_job_tokens_per_second", "Tokens generated and trained on, a second.", labels=_LABELS),
+            GaugeMetricFamily("lorarl_job_reward", "Mean reward of the newest step.", labels=_LABELS),
+            GaugeMetricFamily("lorarl_job_attempts", "Attempts that failed.", labels=_LABELS),
+            GaugeMetricFamily("lorarl_job_preemptions", "Attempts that were preempted or lost their machine.", labels=_LABELS),
+        ]
+        return {family.name: family for family in families}
+
+
+def _figures(status: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    metrics = status.get("metrics") or {}
+    found = {
+        "lorarl_job_step": status.get("step"),
+        "lorarl_job_steps_total": status.get("totalSteps"),
+        "lorarl_job_tokens_per_second": metrics.get("tokensPerSecond"),
+        "lorarl_job_reward": metrics.get("reward"),
+        "lorarl_job_attempts": status.get("attempts"),
+        "lorarl_job_preemptions": status.get("preemptions"),
+    }
+    for name, value in found.items():
+        if isinstance(value, int | float | str):
+            try:
+                yield name, float(value)
+            except ValueError:
+                continue  # A word such as a quantity's unit: not a figure.

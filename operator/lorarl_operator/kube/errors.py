@@ -1,0 +1,70 @@
+"""What the API server answers when it does not do what it was asked."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+class ApiError(Exception):
+    """A request that did not succeed.
+
+    `status` is the HTTP status, or 0 where no answer came; `reason` is Kubernetes' own word (`Conflict`, `AlreadyExists`, ...);
+    `retry_after` is in seconds, where the server asked for a wait.
+    """
+
+    def __init__(self, what: str, status: int, reason: str, message: str, retry_after: float | None = None) -> None:
+        super().__init__(f"{what}: {status or 'no answer'} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.retry_after = retry_after
+
+    @property
+    def not_found(self) -> bool:
+        """Whether the object does not exist."""
+        return self.status == 404
+
+    @property
+    def conflict(self) -> bool:
+        """Whether a precondition (resourceVersion, uid) no longer holds."""
+        return self.status == 409 and self.reason != "AlreadyExists"
+
+    @property
+    def already_exists(self) -> bool:
+        """Whether the object to create is there."""
+        return self.status == 409 and self.reason == "AlreadyExists"
+
+    @property
+    def transient(self) -> bool:
+        """Whether the same request may succeed later: no answer, too many requests, a fault of the server."""
+        return self.status in (0, 408, 429) or self.status >= 500
+
+    @property
+    def refused(self) -> bool:
+        """Whether the request itself is at fault (validation, admission, quota, rights), so that it needs something else to change."""
+        return self.status in (400, 403, 405, 413, 415, 422)
+
+
+class NotLeaderError(Exception):
+    """A write that was held back, since the lease may be somebody else's by now."""
+
+
+def from_answer(what: str, status: int, body: bytes, retry_after: str | None) -> ApiError:
+    """The error that an answer of the API server means."""
+    try:
+        answer: Any = json.loads(body)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        answer = {"message": body[:500].decode(errors="replace")}
+    details = answer.get("details") or {}
+    wait = retry_after if retry_after is not None else details.get("retryAfterSeconds")
+    return ApiError(what, status, str(answer.get("reason") or "Unknown"), str(answer.get("message") or ""), _seconds(wait))
+
+
+def _seconds(text: object) -> float | None:
+    try:
+        return max(0.0, float(str(text)))
+    except ValueError:
+        return None  # A date, which no API server sends: our own back-off holds.

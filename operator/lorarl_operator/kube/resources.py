@@ -1,0 +1,65 @@
+"""Which kinds the operator reads or writes, and their paths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind as the API server serves it; all of ours live in a namespace."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+
+    @property
+    def api_version(self) -> str:
+        """As in manifests: `v1`, `ray.io/v1`."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
+        """The path of an object, or of a collection when there is no name (of all namespaces when there is no namespace)."""
+        parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
+        if namespace is not None:
+            parts += ["namespaces", quote(namespace, safe="")]
+        parts += [self.plural]
+        if name is not None:
+            parts += [quote(name, safe="")]
+        if subresource is not None:
+            parts += [subresource]
+        return "/".join(parts)
+
+
+LORARLJOBS = Resource("lorarl.io", "v1alpha1", "lorarljobs", "LoRARLJob")
+RAYJOBS = Resource("ray.io", "v1", "rayjobs", "RayJob")
+RAYCLUSTERS = Resource("ray.io", "v1", "rayclusters", "RayCluster")
+PODS = Resource("", "v1", "pods", "Pod")
+JOBS = Resource("batch", "v1", "jobs", "Job")
+EVENTS = Resource("", "v1", "events", "Event")
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+WORKLOADS = Resource("kueue.x-k8s.io", "v1beta2", "workloads", "Workload")
+
+_WRITTEN = (
+    LORARLJOBS,
+    RAYJOBS,
+    JOBS,
+    LEASES,
+    EVENTS,
+    Resource("", "v1", "serviceaccounts", "ServiceAccount"),
+    Resource("", "v1", "configmaps", "ConfigMap"),
+    Resource("rbac.authorization.k8s.io", "v1", "roles", "Role"),
+    Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),
+)
+_BY_KIND = {(resource.api_version, resource.kind): resource for resource in _WRITTEN}
+
+
+def resource_of(manifest: dict[str, object]) -> Resource:
+    """The resource that a manifest is written to.
+
+    Raises:
+        KeyError: A kind that the operator never writes.
+    """
+    return _BY_KIND[str(manifest["apiVersion"]), str(manifest["kind"])]

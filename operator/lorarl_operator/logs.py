@@ -1,0 +1,39 @@
+"""Log lines: for people, or a JSON object a line for collectors. No manifest, no header and no environment is ever logged."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time (RFC 3339, UTC), level, logger, message, and the exception where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if job := getattr(record, "job", None):
+            line["job"] = str(job)
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def set_up(form: str, level: str) -> None:
+    """Log to standard error in a form (`text` or `json`) from a level (`debug`, `info`, ...) up."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(_FORMAT))
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    if level != "debug":
+        # kopf logs each attempt that it repeats; what matters of it is in our own lines and metrics.
+        logging.getLogger("kopf").setLevel(logging.WARNING)
+        logging.getLogger("asyncio").setLevel(logging.WARNING)

@@ -1,0 +1,91 @@
+"""The command `lorarl-operator`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import uuid
+from dataclasses import dataclass
+
+import click
+from kubernetes.aio.config import ConfigException
+from prometheus_client import REGISTRY
+
+from lorarl_operator import logs, probes
+from lorarl_operator.jobs_metrics import JobsCollector
+from lorarl_operator.kube.client import Client
+from lorarl_operator.kube.lease import Lease
+from lorarl_operator.replica import Replica
+from lorarl_operator.settings import Settings
+
+
+@dataclass(frozen=True)
+class _Options:
+    namespaces: tuple[str, ...]
+    trainer_image: str
+    lease_namespace: str
+    lease_name: str
+    metrics_port: int
+    probes_port: int
+    kubeconfig: str | None
+
+
+@click.command(context_settings={"auto_envvar_prefix": "LORARL", "show_default": True})
+@click.option("--namespace", "namespaces", multiple=True, help="Serve this namespace only (repeatable); without it all are served.")
+@click.option("--trainer-image", required=True, help="Image of jobs that name none in spec.cluster.image.")
+@click.option("--lease-namespace", required=True, help="Where the lease lies that says which replica works.")
+@click.option("--lease-name", default="lorarl-operator", help="Name of the lease.")
+@click.option("--metrics-port", default=8080, type=click.IntRange(1, 65535), help="Serves /metrics.")
+@click.option("--probes-port", default=8081, type=click.IntRange(1, 65535), help="Serves /healthz and /readyz.")
+@click.option("--log-format", default="text", type=click.Choice(["text", "json"]), help="For people, or for collectors.")
+@click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning", "error"]), help="From which level up to log.")
+@click.option("--kubeconfig", type=click.Path(exists=True), help="Outside a cluster; inside, the pod's service account is used.")
+def main(
+    namespaces: tuple[str, ...],
+    trainer_image: str,
+    lease_namespace: str,
+    lease_name: str,
+    metrics_port: int,
+    probes_port: int,
+    log_format: str,
+    log_level: str,
+    kubeconfig: str | None,
+) -> None:
+    """Watch LoRARLJobs and own a RayJob for each attempt.
+
+    Several replicas may run: one works, the others stand by. Each option can be given as LORARL_<OPTION> too.
+    """
+    logs.set_up(log_format, log_level)
+    options = _Options(namespaces, trainer_image, lease_namespace, lease_name, metrics_port, probes_port, kubeconfig)
+    try:
+        sys.exit(asyncio.run(_run(options)))
+    except ConfigException as error:
+        raise click.ClickException(f"no way to the API server ({error}): run in a pod, or give --kubeconfig FILE") from error
+    except OSError as error:
+        raise click.ClickException(f"--metrics-port and --probes-port: {error}") from error
+
+
+async def _run(options: _Options) -> int:
+    client = await Client.connect(options.kubeconfig)
+    identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+    lease = Lease(client, options.lease_namespace, options.lease_name, identity)
+    settings = Settings(trainer_image=options.trainer_image)
+    replica = Replica(client, lease, identity, options.namespaces, settings)
+    REGISTRY.register(JobsCollector(replica.cache))
+    health = {"/healthz": probes.checked(replica.alive), "/readyz": probes.checked(replica.ready)}
+    servers = [
+        await probes.serve(options.probes_port, health),
+        await probes.serve(options.metrics_port, {"/metrics": probes.metrics}),
+    ]
+    try:
+        return await replica.run()
+    finally:
+        for server in servers:
+            server.close()
+        await client.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""What Prometheus sees. Figures of jobs are read from the cache at each scrape, so that nothing is kept for jobs that are gone."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Gauge, Histogram, disable_created_metrics
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # A second series for each, which nobody reads.
+
+API_WRITES = Counter("lorarl_operator_api_writes_total", "Writes to the API server, by answer.", ["verb", "resource", "code"])
+RECONCILE_SECONDS = Histogram(
+    "lorarl_operator_reconcile_seconds",
+    "How long a look at a job took, with its writes.",
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+)
+QUEUE_DEPTH = Gauge("lorarl_operator_queue_depth", "Jobs that wait for a free worker.")
+ERRORS = Counter("lorarl_operator_errors_total", "Looks at a job that failed and are repeated, by cause.", ["cause"])
+LEADER = Gauge("lorarl_operator_leader", "1 where this replica holds the lease.")
+WATCH_EVENTS = Counter("lorarl_operator_watch_events_total", "Changes that the watches brought.", ["resource"])
+WATCHES = Gauge("lorarl_operator_watches", "Watches that are running.")
+AUDIT_CORRECTIONS = Counter("lorarl_operator_audit_corrections_total", "What a watch had missed and the audit found.", ["resource"])

@@ -1,0 +1,52 @@
+"""Names, labels and owners of a job's objects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lorarl_api.v1alpha1 import API_VERSION, KIND
+from lorarl_operator.objects import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_MANAGED_BY, MANAGED_BY, Job
+
+
+def ray_job_name(job: str, attempt: int) -> str:
+    """Name of the RayJob of an attempt, which counts from 1."""
+    return f"{job}-{attempt}"
+
+
+def attempt_of(job: str, ray_job: str) -> int:
+    """The attempt that a RayJob's name speaks of; 0 where it is no name of this job's."""
+    number = ray_job.removeprefix(f"{job}-")
+    return int(number) if number != ray_job and number.isascii() and number.isdecimal() else 0
+
+
+def access_name(job: str) -> str:
+    """Name of the job's ServiceAccount, Role, RoleBinding and ConfigMap."""
+    return f"lorarl-{job}"
+
+
+def cleanup_name(job: str) -> str:
+    """Name of the Job that removes the checkpoints, and of its ServiceAccount where it needs one."""
+    return f"lorarl-{job}-cleanup"
+
+
+def labels(job: Job, attempt: int | None = None) -> dict[str, str]:
+    """Labels of every object of a job."""
+    found = {LABEL_MANAGED_BY: MANAGED_BY, LABEL_JOB: job.name, LABEL_JOB_UID: job.uid}
+    return found if attempt is None else found | {LABEL_ATTEMPT: str(attempt)}
+
+
+def owner(job: Job) -> dict[str, Any]:
+    """The owner reference that ties an object to its LoRARLJob: it goes when the job goes, and before it in a foreground deletion."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": job.name,
+        "uid": job.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def metadata(job: Job, name: str, attempt: int | None = None) -> dict[str, Any]:
+    """Metadata of an object that the job owns."""
+    return {"name": name, "namespace": job.namespace, "labels": labels(job, attempt), "ownerReferences": [owner(job)]}

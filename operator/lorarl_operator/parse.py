@@ -1,0 +1,241 @@
+"""From the API's dicts to the slim objects. Whatever the API server stores is taken; what is not there is empty."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from lorarl_operator.objects import (
+    ANNOTATION_GENERATION,
+    LABEL_ATTEMPT,
+    LABEL_JOB,
+    LABEL_JOB_UID,
+    LABEL_ROLE,
+    CleanupJob,
+    Container,
+    Job,
+    KubeEvent,
+    Pod,
+    RayCluster,
+    RayJob,
+    Workload,
+)
+
+Raw = Mapping[str, Any]
+"""An object as the API server sends it."""
+
+PASSED_PREFIXES = ("kueue.x-k8s.io/", "volcano.sh/", "scheduling.volcano.sh/", "scheduling.k8s.io/", "kai.scheduler/", "ray.io/")
+"""Labels and annotations of the LoRARLJob that are meant for schedulers and KubeRay."""
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+
+
+def job_key(raw: Raw) -> tuple[str, str] | None:
+    """(namespace, name) of the job that an object with the label `lorarl.io/job` belongs to; None without it."""
+    name = _labels(raw).get(LABEL_JOB)
+    return (_meta(raw).get("namespace", ""), name) if name else None
+
+
+def job(raw: Raw) -> Job:
+    """A LoRARLJob."""
+    meta = _meta(raw)
+    return Job(
+        namespace=_text(meta, "namespace"),
+        name=_text(meta, "name"),
+        uid=_text(meta, "uid"),
+        resource_version=_text(meta, "resourceVersion"),
+        generation=int(meta.get("generation") or 0),
+        deleted_at=_deletion_asked_at(meta),
+        finalizers=tuple(meta.get("finalizers") or ()),
+        passed_labels=_passed(meta.get("labels")),
+        passed_annotations=_passed(meta.get("annotations")),
+        spec=_compact(raw.get("spec")),
+        status=_compact(raw.get("status")),
+    )
+
+
+def ray_job(raw: Raw) -> RayJob:
+    """A RayJob."""
+    meta, spec, status = _meta(raw), _dict(raw, "spec"), _dict(raw, "status")
+    generation = str(_dict(meta, "annotations").get(ANNOTATION_GENERATION, ""))
+    return RayJob(
+        name=_text(meta, "name"),
+        uid=_text(meta, "uid"),
+        resource_version=_text(meta, "resourceVersion"),
+        owner_uid=_controller(meta).get("uid", ""),
+        generation=int(generation) if generation.isdecimal() else 0,
+        created_at=_required_time(meta.get("creationTimestamp")),
+        deleting=bool(meta.get("deletionTimestamp")),
+        suspended=bool(spec.get("suspend")),
+        queue=_labels(raw).get(QUEUE_LABEL, ""),
+        job_status=_text(status, "jobStatus"),
+        deployment_status=_text(status, "jobDeploymentStatus"),
+        reason=_text(status, "reason"),
+        message=_text(status, "message"),
+        cluster_name=_text(status, "rayClusterName"),
+        dashboard_url=_text(status, "dashboardURL"),
+        started_at=_time(status.get("startTime")),
+        ended_at=_time(status.get("endTime")),
+    )
+
+
+def ray_cluster(raw: Raw) -> RayCluster:
+    """A RayCluster."""
+    meta = _meta(raw)
+    failure = _condition(raw, "ReplicaFailure")
+    return RayCluster(
+        name=_text(meta, "name"),
+        uid=_text(meta, "uid"),
+        resource_version=_text(meta, "resourceVersion"),
+        job_uid=_labels(raw).get(LABEL_JOB_UID, ""),
+        ray_job=_controller(meta).get("name", ""),
+        replica_failure_reason=_text(failure, "reason"),
+        replica_failure_message=_text(failure, "message"),
+    )
+
+
+def pod(raw: Raw) -> Pod:
+    """A pod of an attempt, or of the clean-up."""
+    meta, spec, status, labels = _meta(raw), _dict(raw, "spec"), _dict(raw, "status"), _labels(raw)
+    scheduled, target, ready = (_condition(raw, kind, status=None) for kind in ("PodScheduled", "DisruptionTarget", "Ready"))
+    waits = scheduled.get("status") == "False"
+    disrupted = target.get("status") == "True"
+    attempt = labels.get(LABEL_ATTEMPT, "")
+    return Pod(
+        name=_text(meta, "name"),
+        uid=_text(meta, "uid"),
+        resource_version=_text(meta, "resourceVersion"),
+        job_uid=labels.get(LABEL_JOB_UID, ""),
+        cluster=labels.get("ray.io/cluster", ""),
+        attempt=int(attempt) if attempt.isdecimal() else 0,
+        role=labels.get(LABEL_ROLE, ""),
+        node=_text(spec, "nodeName"),
+        phase=_text(status, "phase"),
+        reason=_text(status, "reason"),
+        message=_text(status, "message"),
+        ready=ready.get("status") == "True",
+        deletion_asked_at=_deletion_asked_at(meta),
+        gone_by=_time(meta.get("deletionTimestamp")),
+        unschedulable=_text(scheduled, "message") if waits and scheduled.get("reason") == "Unschedulable" else "",
+        gated=waits and scheduled.get("reason") == "SchedulingGated",
+        disruption_reason=_text(target, "reason") if disrupted else "",
+        disruption_message=_text(target, "message") if disrupted else "",
+        containers=tuple(_containers(status)),
+    )
+
+
+def cleanup_job(raw: Raw) -> CleanupJob:
+    """The batch/v1 Job that removes checkpoints."""
+    meta = _meta(raw)
+    failed = _condition(raw, "Failed")
+    return CleanupJob(
+        name=_text(meta, "name"),
+        uid=_text(meta, "uid"),
+        resource_version=_text(meta, "resourceVersion"),
+        job_uid=_labels(raw).get(LABEL_JOB_UID, ""),
+        complete=bool(_condition(raw, "Complete")),
+        failed=(_text(failed, "message") or _text(failed, "reason")) if failed else "",
+    )
+
+
+def event(raw: Raw) -> KubeEvent:
+    """A core/v1 Event."""
+    about = _dict(raw, "involvedObject")
+    seen = _time(raw.get("lastTimestamp")) or _time(_dict(raw, "series").get("lastObservedTime")) or _time(raw.get("eventTime"))
+    return KubeEvent(
+        kind=_text(about, "kind"),
+        name=_text(about, "name"),
+        reason=_text(raw, "reason"),
+        message=_text(raw, "message"),
+        last_seen=seen or _required_time(_meta(raw).get("creationTimestamp")),
+    )
+
+
+def workload(raw: Raw) -> Workload:
+    """Kueue's Workload."""
+    conditions = _dict(raw, "status").get("conditions") or ()
+    return Workload(
+        name=_text(_meta(raw), "name"),
+        conditions=tuple((_text(c, "type"), c.get("status") == "True", _text(c, "reason"), _text(c, "message")) for c in conditions),
+    )
+
+
+def time(text: Any) -> datetime | None:
+    """A time of the API (RFC 3339); None where it is none."""
+    return _time(text)
+
+
+def _containers(status: Raw) -> Iterator[Container]:
+    for key in ("initContainerStatuses", "containerStatuses"):
+        for each in status.get(key) or ():
+            for moment in ("state", "lastState"):
+                state = _dict(each, moment)
+                if waiting := state.get("waiting"):
+                    yield Container(_text(each, "name"), None, _text(waiting, "reason"), _text(waiting, "message"), None)
+                if ended := state.get("terminated"):
+                    code = ended.get("exitCode")
+                    yield Container(
+                        name=_text(each, "name"),
+                        exit_code=code if isinstance(code, int) else 0,
+                        reason=_text(ended, "reason"),
+                        message=_text(ended, "message"),
+                        ended_at=_time(ended.get("finishedAt")),
+                    )
+
+
+def _condition(raw: Raw, kind: str, status: str | None = "True") -> Raw:
+    """The condition of a type, where its status is `status`; empty where there is none."""
+    for condition in _dict(raw, "status").get("conditions") or ():
+        if condition.get("type") == kind and status in (None, condition.get("status")):
+            return dict(condition)
+    return {}
+
+
+def _controller(meta: Raw) -> Raw:
+    return next((owner for owner in meta.get("ownerReferences") or () if owner.get("controller")), {})
+
+
+def _deletion_asked_at(meta: Raw) -> datetime | None:
+    gone_by = _time(meta.get("deletionTimestamp"))
+    return gone_by and gone_by - timedelta(seconds=meta.get("deletionGracePeriodSeconds") or 0)
+
+
+def _passed(pairs: Any) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((key, value) for key, value in (pairs or {}).items() if key.startswith(PASSED_PREFIXES)))
+
+
+def _compact(value: Any) -> bytes:
+    return json.dumps(value if value is not None else {}, separators=(",", ":")).encode()
+
+
+def _meta(raw: Raw) -> dict[str, Any]:
+    return _dict(raw, "metadata")
+
+
+def _labels(raw: Raw) -> dict[str, str]:
+    return _dict(_meta(raw), "labels")
+
+
+def _dict(raw: Raw, key: str) -> dict[str, Any]:
+    value = raw.get(key)
+    return value if isinstance(value, dict) else dict(value) if isinstance(value, Mapping) else {}
+
+
+def _text(raw: Raw, key: str) -> str:
+    value = raw.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _time(text: Any) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+
+
+def _required_time(text: Any) -> datetime:
+    found = _time(text)
+    if found is None:
+        raise ValueError(f"metadata.creationTimestamp: got {text!r}, expected a time; only objects that the API server sent can be read")
+    return found

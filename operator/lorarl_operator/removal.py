@@ -1,0 +1,95 @@
+"""What happens when a LoRARLJob is deleted.
+
+With `checkpoint.deletionPolicy: Retain` the garbage collector does all of it. With `Delete` the finalizer holds the job until its pods are
+gone and the clean-up Job has removed the checkpoints; it gives way when that fails, takes too long, or the namespace is going too.
+"""
+
+from __future__ import annotations
+
+from lorarl_api.faults import ManifestError
+from lorarl_operator.build.access import cleanup_service_account
+from lorarl_operator.build.cleanup import CLEANUP, cleanup_job
+from lorarl_operator.check import checked_spec, part
+from lorarl_operator.decision import AddFinalizer, Apply, Create, Decision, Event, RemoveFinalizer
+from lorarl_operator.names import cleanup_name
+from lorarl_operator.objects import FINALIZER, CleanupJob
+from lorarl_operator.view import View, deletions
+
+_AGAIN_SECONDS = 10.0
+
+
+def wants_removal(view: View) -> bool:
+    """Whether the checkpoints go with the job."""
+    return part(view.spec, "checkpoint").get("deletionPolicy") == "Delete"
+
+
+def finalizer_actions(view: View) -> tuple[AddFinalizer | RemoveFinalizer, ...]:
+    """Keep the finalizer of a living job as the policy has it."""
+    wanted, there = wants_removal(view), FINALIZER in view.job.finalizers
+    if wanted == there:
+        return ()
+    return (AddFinalizer(),) if wanted else (RemoveFinalizer(),)
+
+
+def decide_removal(view: View) -> Decision:
+    """The next step towards the end of a job that is being deleted."""
+    if FINALIZER not in view.job.finalizers:
+        return Decision()
+    if not wants_removal(view) or (not view.status.get("rayJobName") and not view.ray_jobs):
+        return Decision(actions=(RemoveFinalizer(),))
+    asked = view.job.deleted_at or view.now
+    left = view.settings.cleanup_seconds - (view.now - asked).total_seconds()
+    if left <= 0:
+        return _give_way(view, f"their removal took longer than {view.settings.cleanup_seconds} s")
+    if view.ray_jobs:
+        return Decision(actions=tuple(deletions(view.ray_jobs)), recheck_seconds=min(left, _AGAIN_SECONDS))
+    if pods := view.holding(view.pods):
+        return Decision(recheck_seconds=min(left, view.until_gone(pods)))
+    cleanup = view.observed.cleanup
+    if cleanup is None or cleanup.job_uid != view.job.uid:
+        return _make(view, cleanup, left)
+    if cleanup.complete:
+        return Decision(events=(Event("Normal", "CheckpointsRemoved", f"removed {_where(view)}"),), actions=(RemoveFinalizer(),))
+    if cleanup.failed:
+        return _give_way(view, f"Job {cleanup.name} failed: {cleanup.failed}")
+    return _account(view, cleanup, left)
+
+
+def _make(view: View, foreign: CleanupJob | None, left: float) -> Decision:
+    name = cleanup_name(view.job.name)
+    refusal = view.observed.refusal
+    if refusal is not None and refusal.name == name:
+        if refusal.reason == "NamespaceTerminating":
+            return _give_way(view, "the namespace is being deleted")
+        waited = (view.now - refusal.at).total_seconds()
+        if 0 <= waited < view.settings.refused_seconds:
+            return Decision(recheck_seconds=min(left, view.settings.refused_seconds - waited))
+    if foreign is not None:  # that of an older job with this name; its TTL removes it
+        return Decision(recheck_seconds=min(left, _AGAIN_SECONDS))
+    try:
+        manifest = cleanup_job(view.job, checked_spec(view.job), view.settings)
+    except ManifestError as error:
+        return _give_way(view, f"the job is not valid: {error}")
+    event = Event("Normal", "RemovingCheckpoints", f"Job {name} removes {_where(view)}; the LoRARLJob goes after that")
+    return Decision(events=(event,), actions=(Create(manifest),), recheck_seconds=left)
+
+
+def _account(view: View, cleanup: CleanupJob, left: float) -> Decision:
+    """The clean-up's ServiceAccount belongs to the Job, so it is made after it; the Job waits for it to make its pod."""
+    try:
+        cluster = checked_spec(view.job).cluster
+    except ManifestError as error:
+        return _give_way(view, f"the job is not valid: {error}")
+    started = any(pod.role == CLEANUP and pod.job_uid == view.job.uid for pod in view.observed.pods)
+    if started or cluster.service_account_name or not cluster.service_account_annotations:
+        return Decision(recheck_seconds=left)
+    return Decision(prepare=(Apply(cleanup_service_account(view.job, cluster, cleanup)),), recheck_seconds=left)
+
+
+def _give_way(view: View, why: str) -> Decision:
+    event = Event("Warning", "CheckpointsLeft", f"{_where(view)} stays in the store: {why}. Remove it by hand")
+    return Decision(events=(event,), actions=(RemoveFinalizer(),))
+
+
+def _where(view: View) -> str:
+    return f"{str(part(view.spec, 'checkpoint').get('uri', '')).rstrip('/')}/{view.job.name}"

@@ -1,0 +1,194 @@
+"""One replica's life: wait for the lease, lead while it is held, stop when it is lost or when told to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import kopf
+
+from lorarl_operator import handlers, metrics
+from lorarl_operator.audit import Auditor
+from lorarl_operator.cache import WATCHED, Cache, Key
+from lorarl_operator.controller import WORKERS, Controller
+from lorarl_operator.kube.client import Client
+from lorarl_operator.kube.errors import ApiError
+from lorarl_operator.kube.lease import Lease, LeaseLostError
+from lorarl_operator.kube.resources import LORARLJOBS, RAYJOBS, Resource
+from lorarl_operator.poster import Poster
+from lorarl_operator.queue import WorkQueue
+from lorarl_operator.settings import Settings
+
+log = logging.getLogger(__name__)
+_MISSING_SECONDS = 10.0
+_WATCHES_SECONDS = 60.0
+"""How long watches may take to start."""
+_LAST_WRITES_SECONDS = 5.0
+_HINTS = {
+    LORARLJOBS: "install or upgrade the chart lorarl, or apply crds/lorarl.io_lorarljobs.yaml",
+    RAYJOBS: "install KubeRay: helm install kuberay-operator kuberay/kuberay-operator --version 1.6.2",
+}
+
+
+@dataclass
+class Replica:
+    """Its parts, and how it is. `namespaces` are those served; empty for all."""
+
+    client: Client
+    lease: Lease
+    identity: str
+    namespaces: Sequence[str]
+    settings: Settings
+    cache: Cache = field(default_factory=Cache)
+    _missing: str | None = "the API server was not asked yet which kinds it has"
+    _watching_since: float | None = None
+
+    def alive(self) -> str | None:
+        """What is so wrong that the process should be started anew; None when nothing is."""
+        if self._watching_since is None:
+            return None
+        running, wanted = self._watches(), len(WATCHED) * max(1, len(self.namespaces))
+        if running < wanted and asyncio.get_running_loop().time() - self._watching_since > _WATCHES_SECONDS:
+            return f"{running} of {wanted} watches are running: some have died"
+        return None
+
+    def ready(self) -> str | None:
+        """What keeps this replica from leading or from standing by; None when nothing does."""
+        return self._missing or self.alive()
+
+    async def run(self) -> int:
+        """Stand by, lead, stop; the process' exit status: 0 when it was told to stop, 1 when it lost the lease or its watches."""
+        stop = asyncio.Event()
+        _on_signals(stop.set)
+        try:
+            if not await _unless(stop, self._kinds_are_there()) or not await _unless(stop, self.lease.acquire()):
+                return 0
+            metrics.LEADER.set(1)
+            return await self._lead(stop)
+        finally:
+            metrics.LEADER.set(0)
+            await self.lease.release()
+
+    async def _lead(self, stop: asyncio.Event) -> int:
+        queue: WorkQueue[Key] = WorkQueue()
+        metrics.QUEUE_DEPTH.set_function(lambda: len(queue))
+        metrics.WATCHES.set_function(self._watches)
+        fenced = self.client.fenced(self.lease.seconds_to_write)
+        auditor = Auditor(self.client, self.cache, queue, self.namespaces or [None])
+        poster = Poster(fenced, self.identity)
+        controller = Controller(fenced, self.cache, queue, poster, self.settings)
+        background = [_task(self.lease.hold(), "lease"), _task(poster.run(), "events"), _task(stop.wait(), "stop")]
+        workers: list[asyncio.Task[Any]] = []
+        try:
+            filled = _task(auditor.fill(), "first listing")
+            await asyncio.wait([filled, *background], return_when=asyncio.FIRST_COMPLETED)
+            if not filled.done():
+                filled.cancel()
+                return _verdict(background, stop)
+            filled.result()
+            log.info("%d jobs found", len(self.cache))
+            workers = [_task(controller.work(), f"worker {number}") for number in range(WORKERS)]
+            background.append(_task(auditor.run(), "audit"))
+            # Last: when kopf ends it cancels whatever was started after it.
+            background.append(_task(self._watch(queue, auditor, stop), "watches"))
+            await asyncio.wait([*background, *workers], return_when=asyncio.FIRST_COMPLETED)
+            return _verdict([*background, *workers], stop)
+        finally:
+            await _finish(workers, background)
+
+    async def _watch(self, queue: WorkQueue[Key], auditor: Auditor, stop: asyncio.Event) -> None:
+        registry = handlers.watch(self.cache, queue, auditor, self.client.configuration)
+        started = asyncio.Event()
+        self._watching_since = asyncio.get_running_loop().time()
+
+        async def ours_again() -> None:
+            await started.wait()
+            _on_signals(stop.set)  # kopf takes the signals for itself when it starts.
+
+        again = _task(ours_again(), "signals")
+        try:
+            await kopf.operator(
+                registry=registry,
+                settings=handlers.settings(self.namespaces),
+                clusterwide=not self.namespaces,
+                namespaces=self.namespaces,
+                ready_flag=started,
+            )
+        finally:
+            again.cancel()
+
+    async def _kinds_are_there(self) -> None:
+        """Wait until the API server has the kinds without which nothing can be done, and say what is missing and how to get it."""
+        while True:
+            try:
+                self._missing = _text_of([one for one in _HINTS if not await self.client.serves(one)])
+            except ApiError as error:
+                self._missing = f"the API server cannot be asked which kinds it has: {error}"
+            if self._missing is None:
+                return
+            log.error("%s", self._missing)
+            await asyncio.sleep(_MISSING_SECONDS)
+
+    @staticmethod
+    def _watches() -> int:
+        return sum(task.get_name().startswith("watcher for ") for task in asyncio.all_tasks())
+
+
+def _text_of(missing: list[Resource]) -> str | None:
+    if not missing:
+        return None
+    return "; ".join(f"the API server has no {one.kind} ({one.api_version}): {_HINTS[one]}" for one in missing)
+
+
+def _task(coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+    return asyncio.create_task(coroutine, name=name)
+
+
+async def _unless(stop: asyncio.Event, coroutine: Coroutine[Any, Any, None]) -> bool:
+    """Run until it is done, unless told to stop; whether it is done."""
+    work, stopping = _task(coroutine, "start"), _task(stop.wait(), "stop")
+    done, _ = await asyncio.wait([work, stopping], return_when=asyncio.FIRST_COMPLETED)
+    await _cancel([work, stopping])
+    if work in done:
+        work.result()
+    return work in done
+
+
+def _verdict(tasks: list[asyncio.Task[Any]], stop: asyncio.Event) -> int:
+    """The exit status, from the first task that ended: none of them ends unless something is wrong, or we were told to stop."""
+    for task in tasks:
+        if not task.done() or task.cancelled() or (error := task.exception()) is None:
+            continue
+        if isinstance(error, LeaseLostError):
+            log.error("%s", error)
+        else:
+            log.error("%s failed", task.get_name(), exc_info=error)
+        return 1
+    if stop.is_set():
+        log.info("told to stop")
+        return 0
+    log.error("the watches have ended")
+    return 1
+
+
+async def _finish(workers: list[asyncio.Task[Any]], background: list[asyncio.Task[Any]]) -> None:
+    """Stop whoever writes before the lease is let go. A write that is cut off is found, or made again, by the next leader."""
+    await _cancel(workers)
+    await _cancel(background)
+
+
+async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=_LAST_WRITES_SECONDS)
+
+
+def _on_signals(react: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, react)

@@ -1,0 +1,184 @@
+"""One look at a job: what was observed, sorted by attempt, with the helpers that every decision needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from lorarl_api.faults import ManifestError
+from lorarl_operator.build.access import access
+from lorarl_operator.build.config import config_map
+from lorarl_operator.causes import Report
+from lorarl_operator.check import checked_spec, whole
+from lorarl_operator.decision import Action, Apply, Decision, Delete, Event, Want
+from lorarl_operator.names import attempt_of, ray_job_name
+from lorarl_operator.objects import Job, Observed, Pod, RayCluster, RayJob
+from lorarl_operator.parse import time
+from lorarl_operator.settings import Settings
+from lorarl_operator.status import PENDING, RUNNING, STARTING, SUSPENDED, SUSPENDING, Draft
+
+_LIVE = frozenset({PENDING, STARTING, RUNNING})
+
+
+@dataclass(frozen=True)
+class View:
+    """What is known of a job.
+
+    Attributes:
+        attempt: The attempt that is, or is to be made next.
+        current: Its RayJob, where it is there and ours.
+        others: Our RayJobs of other attempts: they are to go.
+        name_taken: Whether something that is not ours has the current RayJob's name.
+        pods: The job's pods, of all attempts.
+    """
+
+    job: Job
+    observed: Observed
+    now: datetime
+    settings: Settings
+    spec: dict[str, Any]
+    status: dict[str, Any]
+    attempt: int
+    current: RayJob | None
+    others: tuple[RayJob, ...]
+    name_taken: bool
+    pods: tuple[Pod, ...]
+
+    @property
+    def phase(self) -> str:
+        """The phase as it was last written; empty before."""
+        return str(self.status.get("phase") or "")
+
+    @property
+    def ray_job_name(self) -> str:
+        """Name of the attempt's RayJob."""
+        return ray_job_name(self.job.name, self.attempt)
+
+    @property
+    def ray_jobs(self) -> tuple[RayJob, ...]:
+        """All RayJobs of ours."""
+        return ((self.current,) if self.current else ()) + self.others
+
+    @property
+    def clusters(self) -> tuple[RayCluster, ...]:
+        """RayClusters of the attempt's RayJob; one that a queue took away may still be there beside the new one."""
+        return tuple(each for each in self.observed.ray_clusters if each.job_uid == self.job.uid and each.name == self._cluster)
+
+    @property
+    def attempt_pods(self) -> tuple[Pod, ...]:
+        """The attempt's pods, of its present RayCluster."""
+        return tuple(pod for pod in self.pods if pod.attempt == self.attempt and pod.cluster == self._cluster)
+
+    @property
+    def _cluster(self) -> str:
+        return self.current.cluster_name if self.current else ""
+
+    @property
+    def report(self) -> Report | None:
+        """What the trainer said of this attempt's failure."""
+        said = self.status.get("failure")
+        if not isinstance(said, dict) or said.get("attempt") != self.attempt:
+            return None
+        return Report(str(said.get("reason") or "Failed"), str(said.get("message") or ""))
+
+    def draft(self) -> Draft:
+        """The status as it is, to be changed."""
+        return Draft(self.job, self.status, self.now)
+
+    def since(self, field: str) -> float | None:
+        """Seconds since a time in the status; never less than 0: clocks differ."""
+        when = time(self.status.get(field))
+        return max(0.0, (self.now - when).total_seconds()) if when else None
+
+    def left(self, field: str, limit: str) -> float | None:
+        """Seconds that are left until `limit` of the spec has passed since a time in the status; None without either."""
+        seconds, passed = whole(self.spec.get(limit)), self.since(field)
+        return None if seconds is None or passed is None else seconds - passed
+
+    def holding(self, pods: Iterable[Pod]) -> list[Pod]:
+        """Pods that may still work: they are there, and their grace period is not long past. On a lost node pods never go."""
+        patience = timedelta(seconds=self.settings.pods_gone_seconds)
+        return [pod for pod in pods if pod.gone_by is None or self.now <= pod.gone_by + patience]
+
+    def until_gone(self, pods: Sequence[Pod]) -> float:
+        """Seconds until pods that are being deleted stop to hold anything up; a while where some are not being deleted yet."""
+        patience = self.settings.pods_gone_seconds
+        ends = [(pod.gone_by - self.now).total_seconds() + patience for pod in pods if pod.gone_by]
+        return max(1.0, min(ends)) if ends else patience
+
+    def prepared(self) -> tuple[Apply, ...]:
+        """All that a RayJob needs, applied.
+
+        Raises:
+            ManifestError: The spec is not valid.
+        """
+        return tuple(Apply(manifest) for manifest in access(self.job, checked_spec(self.job).cluster))
+
+    def decision(
+        self,
+        draft: Draft,
+        *events: Event,
+        prepare: tuple[Apply, ...] = (),
+        actions: Iterable[Action] = (),
+        recheck: float | None = None,
+        wants: Want | None = None,
+    ) -> Decision:
+        """The decision to leave the status as drafted. Events belong to the transition: without a change there are none."""
+        status = draft.written()
+        if status is not None and not prepare and draft.phase in _LIVE and self._config_is_old():
+            try:
+                checked_spec(self.job)
+                prepare = (Apply(config_map(self.job)),)
+            except ManifestError as error:
+                events = (*events, Event("Warning", "Invalid", f"the attempt goes on with the spec as it was: {error}"))
+        return Decision(
+            prepare=prepare,
+            status=status,
+            events=events if status is not None else (),
+            actions=tuple(actions),
+            recheck_seconds=None if recheck is None else max(0.1, recheck),
+            wants_evidence=wants,
+        )
+
+    def _config_is_old(self) -> bool:
+        """Whether the spec has changed under a RayJob that reads it. observedGeneration is written after the ConfigMap."""
+        return self.current is not None and self.job.generation not in (self.status.get("observedGeneration"), self.current.generation)
+
+
+def look(observed: Observed, now: datetime, settings: Settings) -> View:
+    """Sort what was observed."""
+    job = observed.job
+    spec, status = job.read_spec(), job.read_status()
+    newest = attempt_of(job.name, str(status.get("rayJobName") or ""))
+    # Resumed, the job goes on with a new attempt. It needs no write: the phase says so until the attempt is there.
+    resumed = status.get("phase") in (SUSPENDING, SUSPENDED) and spec.get("suspend") is not True
+    ours = [each for each in observed.ray_jobs if each.owner_uid == job.uid]
+    # A RayJob of a later attempt than the status knows: the status that we see is old, or was lost. Nothing is deleted for that.
+    latest = max((attempt_of(job.name, each.name) for each in ours), default=0)
+    attempt = max(newest + 1 if resumed else newest, latest, 1)
+    name = ray_job_name(job.name, attempt)
+    return View(
+        job=job,
+        observed=observed,
+        now=now,
+        settings=settings,
+        spec=spec,
+        status=status,
+        attempt=attempt,
+        current=next((each for each in ours if each.name == name), None),
+        others=tuple(each for each in ours if each.name != name),
+        name_taken=any(each.name == name and each.owner_uid != job.uid for each in observed.ray_jobs),
+        pods=tuple(pod for pod in observed.pods if pod.job_uid == job.uid and pod.role != "cleanup"),
+    )
+
+
+def deletions(ray_jobs: Iterable[RayJob]) -> list[Action]:
+    """Delete those that are not being deleted yet."""
+    return [Delete("RayJob", each.name, each.uid) for each in ray_jobs if not each.deleting]
+
+
+def soonest(*seconds: float | None) -> float | None:
+    """The least of those that are given."""
+    return min((each for each in seconds if each is not None), default=None)

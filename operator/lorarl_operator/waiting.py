@@ -1,0 +1,209 @@
+"""Why an attempt does not run yet, and what a user can do about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from lorarl_api.faults import redacted
+from lorarl_operator.names import access_name
+from lorarl_operator.objects import Evidence, Job, KubeEvent, Pod, RayCluster, RayJob, Refusal
+
+STARTING_REASON = "Starting"
+EVENT_REASONS = frozenset(
+    {"SecretMissing", "ConfigMapMissing", "ServiceAccountMissing", "VolumeNotMounted", "NodeNotReady"} | {"PodRefused", "QuotaExceeded"}
+)
+"""Reasons that only events may tell; without a look at them they are neither there nor gone."""
+_IMAGE = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable", "ImageInspectError"}
+)
+_CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_MISSING = re.compile(r'(secret|configmap|serviceaccount) "([^"]+)" not found', re.IGNORECASE)
+_FRESH = timedelta(seconds=150)
+"""Kubelet repeats what is still wrong every two minutes; what is older may have been mended."""
+_UNHEARD = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What an attempt waits for.
+
+    Attributes:
+        stuck: Whether it stands still, so that somebody or something must act: then the phase is Pending, else Starting.
+        ours: Whether an object that we applied is missing: applying it again mends it.
+    """
+
+    reason: str
+    message: str
+    stuck: bool = True
+    ours: bool = False
+
+
+def queued(ray_job: RayJob, evidence: Evidence | None) -> Wait:
+    """What a RayJob that is suspended waits for."""
+    if not ray_job.queue:
+        return Wait(
+            "RayJobSuspended",
+            f"RayJob {ray_job.name} was suspended by something that is no queue of Kueue's; set its spec.suspend to false, "
+            "or delete it, and it is made again",
+        )
+    if evidence is None or evidence.workload is None:
+        return Wait("Queued", f"waits for its turn in queue {ray_job.queue}")
+    if not evidence.workload.name:
+        return Wait(
+            "Queued",
+            f"waits in queue {ray_job.queue}, but Kueue has made no Workload of RayJob {ray_job.name}: ask whether Kueue is running",
+        )
+    conditions = {kind: (holds, reason, message) for kind, holds, reason, message in evidence.workload.conditions}
+    reserved, reason, message = conditions.get("QuotaReserved", (False, "", ""))
+    if not reserved:
+        mend = "" if reason != "Inadmissible" else "; kubectl get localqueues shows the queues of this namespace"
+        return Wait("Queued", f"waits in queue {ray_job.queue}: {message or 'Kueue has not looked at it yet'}{mend}")
+    _, _, message = conditions.get("Admitted", (False, "", ""))
+    return Wait("Queued", f"queue {ray_job.queue} has reserved its quota; it waits to be admitted: {message or 'for admission checks'}")
+
+
+def unheard(ray_job: RayJob, namespace: str, now: datetime) -> Wait | None:
+    """A RayJob that KubeRay does not take up."""
+    # With a queue its age says nothing: it may just have been let go.
+    if ray_job.deployment_status or ray_job.queue or now - ray_job.created_at < _UNHEARD:
+        return None
+    return Wait(
+        "NoKubeRay",
+        f"KubeRay does not take up RayJob {ray_job.name}; ask whether its operator is running (kubectl get deployments -A | grep kuberay) "
+        f"and watches namespace {namespace}",
+    )
+
+
+def starting(
+    job: Job, ray_job: RayJob, clusters: Sequence[RayCluster], pods: Sequence[Pod], evidence: Evidence | None, now: datetime
+) -> Wait:
+    """What a RayJob that is not suspended waits for: the first of what is wrong, from the RayJob down to its containers."""
+    found = _refused_by_kuberay(ray_job) or unheard(ray_job, job.namespace, now)
+    if not found:
+        found = next((_creation_failed(job, each.replica_failure_message) for each in clusters if each.replica_failure_message), None)
+    found = found or next((wait for pod in pods if (wait := _of_a_pod(job, pod))), None)
+    found = found or _of_events(job, pods, evidence, now)
+    if found:
+        return found
+    if ray_job.deployment_status == "Running":
+        return Wait(STARTING_REASON, "the pods are ready; the training process starts", stuck=False)
+    return Wait(STARTING_REASON, f"KubeRay brings up the pods of RayJob {ray_job.name}", stuck=False)
+
+
+def refused(job: Job, refusal: Refusal) -> Wait:
+    """What the API server refused to make."""
+    message = redacted(refusal.message)
+    if refusal.reason == "AlreadyExists":
+        return name_taken(refusal.name)
+    if "exceeded quota" in message:
+        return Wait("QuotaExceeded", f"{refusal.kind} {refusal.name} does not fit the namespace's ResourceQuota: {message}; {_QUOTA_MEND}")
+    if refusal.kind == "RayJob" and refusal.code == 404:
+        return Wait("NoKubeRay", f"the cluster knows no RayJobs ({message}); install KubeRay 1.6")
+    reason = "RayJobRefused" if refusal.kind == "RayJob" else "ObjectRefused"
+    mend = (
+        "correct cluster.podTemplateOverrides in a new job, if they are at fault"
+        if refusal.kind == "RayJob"
+        else "see the operator's rights"
+    )
+    if "kueue" in message.lower():
+        mend = "label the LoRARLJob with kueue.x-k8s.io/queue-name, so that lorarl makes the RayJob as Kueue wants it"
+    return Wait(reason, f"the API server refuses {refusal.kind} {refusal.name}: {message}; {mend}. It is tried again")
+
+
+def name_taken(name: str) -> Wait:
+    """An object of somebody else has the name that ours needs."""
+    return Wait("NameTaken", f"RayJob {name} belongs to something else; delete it, or apply this job under another name")
+
+
+_QUOTA_MEND = "ask for less in cluster, or wait until others end (kubectl describe quota)"
+
+
+def _refused_by_kuberay(ray_job: RayJob) -> Wait | None:
+    if ray_job.deployment_status != "ValidationFailed":
+        return None
+    return Wait(
+        "RayJobRefused",
+        f"KubeRay refuses RayJob {ray_job.name}: {ray_job.message}; correct the job (cluster.podTemplateOverrides, if they are at fault) "
+        "and apply it anew",
+    )
+
+
+def _creation_failed(job: Job, message: str) -> Wait:
+    """A pod that the API server did not let KubeRay make."""
+    message = redacted(message)
+    if "exceeded quota" in message:
+        return Wait("QuotaExceeded", f"{message}; {_QUOTA_MEND}")
+    if missing := _missing(job, message):
+        return missing
+    if "violates PodSecurity" in message:
+        mend = "KubeRay's own submitter has no security context: set cluster.submissionMode to K8sJobMode or HTTPMode"
+        if "ray-job-submitter" not in message:
+            mend = "the namespace forbids what cluster.rdma or cluster.podTemplateOverrides ask for"
+        return Wait("PodRefused", f"{message}; {mend}")
+    return Wait("PodRefused", f"{message}; correct what it names")
+
+
+def _of_a_pod(job: Job, pod: Pod) -> Wait | None:
+    if pod.deletion_asked_at:
+        return None
+    if pod.unschedulable:
+        mend = "free or add such nodes, or ask for less in cluster (gpusPerNode, nodes, nodeSelector, tolerations)"
+        return Wait("Unschedulable", f"no node for {pod.role} pod {pod.name}: {pod.unschedulable}; {mend}")
+    for container in pod.containers:
+        if container.exit_code is not None:
+            continue
+        message = redacted(container.message)
+        if container.reason in _IMAGE:
+            mend = "correct cluster.image, or name a Secret of the registry in cluster.imagePullSecrets"
+            return Wait("ImagePull", f"{pod.role} pod {pod.name} cannot pull its image: {message or container.reason}; {mend}")
+        if container.reason in _CONFIG:
+            return _missing(job, message) or Wait(
+                "ContainerRefused",
+                f"container {container.name} of {pod.role} pod {pod.name} cannot be made: {message or container.reason}; correct the image "
+                "or cluster.podTemplateOverrides",
+            )
+    if pod.gated:
+        return Wait("SchedulingGated", f"{pod.role} pod {pod.name} is held back by a scheduling gate; see the queue that set it")
+    return None
+
+
+def _of_events(job: Job, pods: Sequence[Pod], evidence: Evidence | None, now: datetime) -> Wait | None:
+    if evidence is None:
+        return None
+    waiting = {pod.name: pod for pod in pods if pod.phase == "Pending" and not pod.deletion_asked_at}
+    for event in evidence.events:
+        if now - event.last_seen > _FRESH:
+            continue
+        if event.reason.startswith("FailedToCreate") and (event.kind == "RayJob" or (event.kind == "RayCluster" and not pods)):
+            return _creation_failed(job, event.message)
+        if event.kind == "Pod" and event.name in waiting and (wait := _of_a_pod_event(job, waiting[event.name], event)):
+            return wait
+    return None
+
+
+def _of_a_pod_event(job: Job, pod: Pod, event: KubeEvent) -> Wait | None:
+    message = redacted(event.message)
+    if event.reason == "FailedMount":
+        return _missing(job, message) or Wait("VolumeNotMounted", f"{pod.role} pod {pod.name}: {message}; correct what it names")
+    if event.reason in {"FailedAttachVolume", "FailedCreatePodSandBox"}:
+        return Wait("NodeNotReady", f"{pod.role} pod {pod.name} on node {pod.node}: {message}; the node is at fault, not the job")
+    return None
+
+
+def _missing(job: Job, message: str) -> Wait | None:
+    """An object that a pod refers to and that is not there; its name is all that is told."""
+    found = _MISSING.search(message)
+    if not found:
+        return None
+    kind, name = found[1].lower(), found[2].rpartition("/")[2]
+    ours = name == access_name(job.name)
+    again = "lorarl makes it again" if ours else ""
+    if kind == "secret":
+        return Wait("SecretMissing", f"Secret {name} does not exist in namespace {job.namespace}; create it, and the job goes on by itself")
+    if kind == "configmap":
+        return Wait("ConfigMapMissing", f"ConfigMap {name} does not exist in namespace {job.namespace}; {again or 'create it'}", ours=ours)
+    mend = again or "create it, or leave cluster.serviceAccountName out"
+    return Wait("ServiceAccountMissing", f"ServiceAccount {name} does not exist in namespace {job.namespace}; {mend}", ours=ours)

@@ -1,0 +1,107 @@
+"""The cache: news in any order ends in the newest state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lorarl_operator.cache import Cache
+from lorarl_operator.kube.resources import JOBS, LORARLJOBS, PODS, RAYCLUSTERS, RAYJOBS
+
+KEY = ("ns", "job")
+OURS = {"app.kubernetes.io/managed-by": "lorarl", "lorarl.io/job": "job"}
+
+
+def raw(name: str, uid: str, version: int, labels: dict[str, str] | None = None, **rest: Any) -> dict[str, Any]:
+    meta = {"namespace": "ns", "name": name, "uid": uid, "resourceVersion": str(version), "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return {"metadata": {**meta, "labels": OURS if labels is None else labels}, **rest}
+
+
+def test_a_job_with_its_children() -> None:
+    cache = Cache()
+    assert cache.put(PODS, raw("p", "3", 3)) == KEY
+    assert cache.observe(KEY) is None
+    assert cache.put(LORARLJOBS, raw("job", "1", 1, {}, spec={"x": 1})) == KEY
+    assert cache.put(RAYJOBS, raw("job-1", "2", 2)) == KEY
+    assert cache.put(RAYCLUSTERS, raw("job-1-abc", "4", 4)) == KEY
+    assert cache.put(JOBS, raw("lorarl-job-cleanup", "5", 5)) == KEY
+    assert cache.put(PODS, raw("other", "9", 9, {"app": "x"})) is None
+    observed = cache.observe(KEY)
+    assert observed is not None and observed.cleanup is not None
+    assert observed.job.read_spec() == {"x": 1}
+    names = [one.name for one in (*observed.ray_jobs, *observed.ray_clusters, *observed.pods, observed.cleanup)]
+    assert names == ["job-1", "job-1-abc", "p", "lorarl-job-cleanup"]
+    assert len(cache) == 1
+
+
+def test_an_older_version_never_replaces_a_newer_one() -> None:
+    cache = Cache()
+    cache.put(LORARLJOBS, raw("job", "1", 100, {}, status={"phase": "Running"}))
+    assert cache.put(LORARLJOBS, raw("job", "1", 99, {}, status={"phase": "Starting"})) is None
+    assert cache.put(LORARLJOBS, raw("job", "1", 100, {}, status={"phase": "Running"})) is None
+    observed = cache.observe(KEY)
+    assert observed is not None and observed.job.read_status() == {"phase": "Running"}
+    # Not as text: "1000" is newer than "999".
+    cache.put(LORARLJOBS, raw("job", "1", 999, {}))
+    assert cache.put(LORARLJOBS, raw("job", "1", 1000, {})) == KEY
+
+
+def test_what_was_deleted_does_not_come_back_and_its_successor_does() -> None:
+    cache = Cache()
+    cache.put(LORARLJOBS, raw("job", "1", 1, {}))
+    cache.put(RAYJOBS, raw("job-1", "a", 2))
+    assert cache.remove(RAYJOBS, KEY, "job-1", "a")
+    assert not cache.remove(RAYJOBS, KEY, "job-1", "a")
+    assert cache.put(RAYJOBS, raw("job-1", "a", 50)) is None
+    assert cache.put(RAYJOBS, raw("job-1", "b", 60)) == KEY
+    assert not cache.remove(RAYJOBS, KEY, "job-1", "a"), "the end of the old one says nothing of the new one"
+    observed = cache.observe(KEY)
+    assert observed is not None and [one.uid for one in observed.ray_jobs] == ["b"]
+
+
+def test_a_list_shows_what_has_vanished_but_not_what_is_newer_than_it() -> None:
+    cache = Cache()
+    cache.put(LORARLJOBS, raw("job", "1", 1, {}))
+    for name, uid, version in (("kept", "a", 2), ("gone", "b", 3), ("newer", "c", 30)):
+        cache.put(PODS, raw(name, uid, version))
+    assert cache.vanished(PODS, None, {"a"}, "20") == [(KEY, "gone", "b")]
+    assert cache.vanished(PODS, "another", set(), "20") == []
+    assert cache.vanished(LORARLJOBS, "ns", set(), "20") == [(KEY, "job", "1")]
+
+
+def test_a_foreign_object_is_held_apart_from_the_watched_ones() -> None:
+    cache = Cache()
+    cache.put(LORARLJOBS, raw("job", "1", 1, {}))
+    assert cache.put(RAYJOBS, raw("job-1", "x", 2, {})) is None
+    assert cache.put(RAYJOBS, raw("job-1", "x", 2, {}), KEY) == KEY
+    assert [child.name for _, child in cache.unwatched(KEY)] == ["job-1"]
+    assert cache.vanished(RAYJOBS, None, set(), "99") == []
+    assert cache.put(RAYJOBS, raw("job-1", "y", 3)) == KEY
+    assert cache.unwatched(KEY) == []
+
+
+def test_nothing_is_left_of_a_job_that_is_gone() -> None:
+    cache = Cache()
+    cache.put(LORARLJOBS, raw("job", "1", 1, {}))
+    cache.put(PODS, raw("p", "2", 2))
+    cache.remove(LORARLJOBS, KEY, "job", "1")
+    assert cache.observe(KEY) is None
+    cache.remove(PODS, KEY, "p", "2")
+    assert not cache._entries and not cache._unwatched
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.permutations([("put", "a", 1), ("put", "a", 2), ("put", "a", 3), ("gone", "a", 4), ("put", "b", 5), ("put", "b", 6)]))
+def test_news_in_any_order_ends_in_the_newest_state(news: list[tuple[str, str, int]]) -> None:
+    cache = Cache()
+    cache.put(LORARLJOBS, raw("job", "1", 1, {}))
+    for what, uid, version in news:
+        if what == "put":
+            cache.put(PODS, raw("p", uid, version))
+        else:
+            cache.remove(PODS, KEY, "p", uid)
+    observed = cache.observe(KEY)
+    assert observed is not None
+    assert [(one.uid, one.resource_version) for one in observed.pods] == [("b", "6")]

@@ -1,0 +1,440 @@
+"""Every transition of a job's life, as one look and what is decided."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from lorarl_operator import parse
+from lorarl_operator.decide import decide
+from lorarl_operator.decision import AddFinalizer, Apply, Create, Delete, DeleteJob, RemoveFinalizer, Want
+from lorarl_operator.objects import Refusal
+from observed_world import SETTINGS, START, World, ago, condition, ended, observed, raw_job, raw_pod, raw_ray_job
+
+RUNNING = {"jobDeploymentStatus": "Running", "jobStatus": "RUNNING"}
+
+
+def status_of(phase, name="demo-1", **rest):
+    counters = {"attempts": 0, "preemptions": 0, "restarts": 0, "observedGeneration": 1}
+    return counters | ({"rayJobName": name} if name else {}) | {"phase": phase, **rest}
+
+
+def running_status(**rest):
+    return status_of(
+        "Running", startTime=ago(50), conditions=[condition("Running", True, "Running", "attempt 1 trains in RayJob demo-1")], **rest
+    )
+
+
+def conditions(decision):
+    return {each["type"]: each for each in decision.status["conditions"]}
+
+
+def decided(*args, now=START, **kwargs):
+    return decide(observed(*args, **kwargs), now, SETTINGS)
+
+
+class TestTheFirstAttempt:
+    def test_access_then_the_rayjob_and_no_status_yet(self):
+        decision = decided(raw_job())
+        assert decision.status is None
+        kinds = [action.manifest["kind"] for action in decision.actions]
+        assert kinds == ["ServiceAccount", "Role", "RoleBinding", "ConfigMap", "RayJob"]
+        assert [type(action) for action in decision.actions] == [Apply] * 4 + [Create]
+        assert decision.actions[-1].manifest["metadata"]["name"] == "demo-1"
+
+    def test_its_rayjob_is_seen(self):
+        decision = decided(raw_job(), raw_ray_job(age=1))
+        assert decision.status["phase"] == "Starting"
+        assert decision.status["rayJobName"] == "demo-1"
+        assert decision.status["startTime"] == ago(0)
+        assert conditions(decision)["Running"]["status"] == "False"
+        assert decision.actions == ()
+
+    def test_it_runs(self):
+        decision = decided(raw_job(status=status_of("Starting")), raw_ray_job(**RUNNING, dashboardURL="head:8265"))
+        assert decision.status["phase"] == "Running"
+        assert decision.status["dashboardURL"] == "http://head:8265"
+        assert conditions(decision)["Running"]["status"] == "True"
+        assert [event.reason for event in decision.events] == ["Running"]
+
+    def test_it_succeeds(self):
+        decision = decided(raw_job(status=running_status()), raw_ray_job(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED"))
+        assert decision.status["phase"] == "Succeeded"
+        assert conditions(decision)["Complete"]["status"] == "True"
+        assert decision.status["completionTime"] == ago(0)
+        assert decision.actions == ()  # its head stays for its logs
+
+    def test_an_undisturbed_life_takes_at_most_12_writes_and_then_none(self):
+        world = World({"checkpoint": {"uri": "s3://team/adapters", "deletionPolicy": "Delete"}})
+        world.settle()
+        world.bring_up()
+        world.settle()
+        world.succeed()
+        world.settle()
+        assert world.phase == "Succeeded"
+        at_the_end = world.writes
+        world.settle()
+        assert world.writes == at_the_end
+        world.delete_job()
+        world.settle()
+        world.collect()
+        world.settle()
+        world.cleanup["status"] = {"conditions": [condition("Complete", True)]}
+        world.settle()
+        assert world.job is None
+        assert world.writes <= 12
+
+    @pytest.mark.parametrize("suspend", [False, True])
+    def test_nothing_changes_nothing_is_written(self, suspend):
+        world = World({"suspend": suspend})
+        world.settle()
+        world.bring_up()
+        world.settle()
+        writes = world.writes
+        for _ in range(50):
+            world.now += timedelta(minutes=1)
+            world.settle()
+        assert world.writes == writes
+
+
+class TestTheEndOfAnAttempt:
+    def failed(self, **status):
+        return raw_ray_job(jobDeploymentStatus="Failed", jobStatus="FAILED", endTime=ago(30), **status)
+
+    def test_a_failure_is_counted_and_retried_after_a_while(self):
+        failure = {"reason": "BadReward", "message": "score() raised", "attempt": 1}
+        decision = decided(raw_job(status=running_status(failure=failure)), self.failed())
+        assert decision.status["phase"] == "Restarting"
+        assert (decision.status["attempts"], decision.status["preemptions"], decision.status["restarts"]) == (1, 0, 1)
+        assert decision.status["rayJobName"] == "demo-2"
+        assert decision.actions == (Delete("RayJob", "demo-1", "ray-1"),)
+        assert decision.recheck_seconds == 10
+        assert "score() raised" in conditions(decision)["Running"]["message"]
+
+    def test_a_failure_reported_for_another_attempt_is_not_this_ones(self):
+        failure = {"reason": "Interrupted", "message": "SIGTERM", "attempt": 7}
+        decision = decided(raw_job(status=running_status(failure=failure)), self.failed(message="exit 1"))
+        assert (decision.status["attempts"], decision.status["preemptions"]) == (1, 0)
+
+    def test_the_last_failure_ends_the_job_with_its_reason(self):
+        failure = {"reason": "BadReward", "message": "score() raised", "attempt": 4}
+        status = running_status(failure=failure) | {"attempts": 3, "restarts": 3, "rayJobName": "demo-4"}
+        ray_job = raw_ray_job(4, jobDeploymentStatus="Failed", endTime=ago(30))
+        decision = decided(raw_job(status=status), ray_job)
+        assert decision.status["phase"] == "Failed"
+        assert decision.status["attempts"] == 4
+        assert conditions(decision)["Failed"]["reason"] == "BadReward"
+        assert "score() raised" in conditions(decision)["Failed"]["message"]
+        assert decision.actions == ()  # KubeRay's rules take the workers away; the head keeps its logs
+
+    def test_no_retry_with_backoff_limit_0(self):
+        decision = decided(raw_job({"backoffLimit": 0}, running_status()), self.failed())
+        assert decision.status["phase"] == "Failed"
+
+    @pytest.mark.parametrize(("failures", "seconds"), [(1, 10), (2, 20), (3, 40), (6, 320), (7, 360), (500, 360)])
+    def test_the_wait_doubles_up_to_six_minutes(self, failures, seconds):
+        status = status_of("Restarting", "demo-9", conditions=[condition("Running", False, "BackingOff", age=0)])
+        waiting = raw_job({"backoffLimit": 1000}, status | {"attempts": failures})
+        assert decided(waiting).recheck_seconds == seconds
+        assert decided(waiting, now=START + timedelta(seconds=seconds)).actions[-1].manifest["metadata"]["name"] == "demo-9"
+
+    def test_a_clock_that_was_far_ahead_holds_nothing_up(self):
+        status = status_of("Restarting", "demo-2", conditions=[condition("Running", False, "BackingOff", age=-3600)]) | {"attempts": 1}
+        assert decided(raw_job(status=status)).actions
+
+    @pytest.mark.parametrize("reason", ["Interrupted", "NodeLost"])
+    def test_an_interrupted_attempt_is_not_its_fault(self, reason):
+        failure = {"reason": reason, "message": "SIGTERM", "attempt": 1}
+        decision = decided(raw_job({"backoffLimit": 0}, running_status(failure=failure)), self.failed())
+        assert decision.status["phase"] == "Restarting"
+        assert (decision.status["attempts"], decision.status["preemptions"]) == (0, 1)
+        assert conditions(decision)["Disrupted"]["reason"] == reason
+        assert decision.recheck_seconds == 1
+
+    def test_a_rayjob_that_somebody_deleted_is_a_preemption(self):
+        decision = decided(raw_job(status=running_status()))
+        assert decision.status["preemptions"] == 1
+        assert conditions(decision)["Disrupted"]["reason"] == "RayJobDeleted"
+
+    def test_one_that_is_being_deleted_too_and_it_is_not_deleted_twice(self):
+        ray_job = raw_ray_job(**RUNNING)
+        ray_job["metadata"]["deletionTimestamp"] = ago(0)
+        decision = decided(raw_job(status=running_status()), ray_job)
+        assert decision.status["preemptions"] == 1
+        assert decision.actions == ()
+
+    def test_one_that_was_never_seen_is_made_again_and_not_counted(self):
+        decision = decided(raw_job(status=status_of("Pending", conditions=[condition("Running", False, "RayJobRefused")])))
+        assert decision.status is None
+        assert decision.actions[-1].manifest["metadata"]["name"] == "demo-1"
+
+    def test_an_unknown_cause_waits_for_news(self):
+        ray_job = raw_ray_job(jobDeploymentStatus="Failed", endTime=ago(1))
+        assert decided(raw_job(status=running_status()), ray_job) == decided(raw_job(status=running_status()), ray_job)
+        decision = decided(raw_job(status=running_status()), ray_job)
+        assert decision.status is None
+        assert decision.recheck_seconds == 2
+
+    @pytest.mark.parametrize(
+        ("what", "counters", "reason"),
+        [
+            ({"conditions": [condition("DisruptionTarget", True, "EvictionByEvictionAPI", "drained")]}, (0, 1), "EvictionByEvictionAPI"),
+            ({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}, (0, 1), "Evicted"),
+            ({"deletionTimestamp": ago(-110), "deletionGracePeriodSeconds": 120}, (0, 1), "PodDeleted"),
+            ({"containerStatuses": ended("worker", 137, "OOMKilled")}, (1, 0), "OutOfMemory"),
+            ({"containerStatuses": ended("worker", 1, message="Segfault")}, (1, 0), "WorkerExited"),
+        ],
+    )
+    def test_a_worker_that_is_lost_ends_the_attempt(self, what, counters, reason):
+        pods = [raw_pod("head", conditions=[condition("Ready", True)]), raw_pod("worker", **what)]
+        decision = decided(raw_job(status=running_status()), raw_ray_job(**RUNNING), pods=pods)
+        assert (decision.status["attempts"], decision.status["preemptions"]) == counters
+        assert reason in conditions(decision)["Running"]["message"]
+        assert decision.actions == (Delete("RayJob", "demo-1", "ray-1"),)
+
+    def test_workers_that_end_because_the_heads_machine_is_gone(self):
+        pods = [raw_pod("head", conditions=[condition("Ready", False)]), raw_pod("worker", containerStatuses=ended("worker", 1))]
+        decision = decided(raw_job(status=running_status()), raw_ray_job(**RUNNING), pods=pods)
+        assert conditions(decision)["Disrupted"]["reason"] == "HeadLost"
+
+    def test_a_pod_deleted_just_now_may_be_a_queues_doing(self):
+        pods = [raw_pod("worker", deletionTimestamp=ago(-119), deletionGracePeriodSeconds=120)]
+        decision = decided(raw_job(status=running_status()), raw_ray_job(**RUNNING), pods=pods)
+        assert decision.status is None
+        assert decision.recheck_seconds == 2
+
+    def test_kuberays_own_clean_up_is_no_disruption(self):
+        pods = [raw_pod("worker", deletionTimestamp=ago(-90), deletionGracePeriodSeconds=120)]
+        failure = {"reason": "BadReward", "message": "x", "attempt": 1}
+        assert decided(raw_job(status=running_status(failure=failure)), self.failed(), pods=pods).status["attempts"] == 1
+        done = raw_ray_job(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED")
+        assert decided(raw_job(status=running_status()), done, pods=pods).status["phase"] == "Succeeded"
+
+    def test_a_stopped_ray_job_has_not_succeeded(self):
+        ray_job = raw_ray_job(jobDeploymentStatus="Complete", jobStatus="STOPPED", endTime=ago(30))
+        assert "Stopped" in conditions(decided(raw_job(status=running_status()), ray_job))["Running"]["message"]
+
+    def test_a_head_that_is_gone_is_a_preemption(self):
+        decision = decided(raw_job(status=running_status()), self.failed(message="Ray head pod not found."))
+        assert decision.status["preemptions"] == 1
+
+    def test_a_head_that_ends_at_once_is_counted_with_its_last_words(self):
+        pods = [raw_pod("head", containerStatuses=ended("head", 127, message="ray: command not found"))]
+        decision = decided(raw_job(status=status_of("Starting")), raw_ray_job(jobDeploymentStatus="Initializing"), pods=pods)
+        assert decision.status["attempts"] == 1
+        assert "ray: command not found" in conditions(decision)["Running"]["message"]
+        assert decision.actions == (Delete("RayJob", "demo-1", "ray-1"),)
+
+    def test_a_pod_lost_before_anything_ran_is_kuberays_matter(self):
+        pods = [raw_pod("worker", conditions=[condition("DisruptionTarget", True, "PreemptionByScheduler")])]
+        decision = decided(
+            raw_job(status=status_of("Starting", startTime=ago(9))), raw_ray_job(jobDeploymentStatus="Initializing"), pods=pods
+        )
+        assert decision.actions == ()
+        assert decision.status["restarts"] == 0
+
+    def test_the_next_attempt_waits_for_the_old_rayjob_and_its_pods(self):
+        status = status_of("Restarting", "demo-2", conditions=[condition("Running", False, "Restarting", age=60)])
+        assert decided(raw_job(status=status), raw_ray_job(1)).actions == (Delete("RayJob", "demo-1", "ray-1"),)
+        leaving = raw_pod("worker", 1, deletionTimestamp=ago(-20), deletionGracePeriodSeconds=120)
+        decision = decided(raw_job(status=status), pods=[leaving])
+        assert decision.actions == ()
+        assert decision.recheck_seconds == 30
+        on_a_lost_node = raw_pod("worker", 1, deletionTimestamp=ago(11), deletionGracePeriodSeconds=120)
+        assert decided(raw_job(status=status), pods=[on_a_lost_node]).actions[-1].manifest["metadata"]["name"] == "demo-2"
+
+    def test_a_later_rayjob_than_the_status_knows_is_gone_on_with(self):
+        decision = decided(raw_job(status=status_of("Restarting", "demo-2")), raw_ray_job(3, **RUNNING))
+        assert decision.status["rayJobName"] == "demo-3"
+        assert decision.actions == ()
+
+
+class TestQueue:
+    LABELS = {"kueue.x-k8s.io/queue-name": "research"}
+
+    def queued(self, **status):
+        ray_job = raw_ray_job(suspend=True, **status)
+        ray_job["metadata"]["labels"] |= self.LABELS
+        return ray_job
+
+    def test_it_waits_for_its_turn(self):
+        decision = decided(raw_job(labels=self.LABELS), self.queued())
+        assert decision.status["phase"] == "Pending"
+        assert conditions(decision)["Running"]["reason"] == "Queued"
+        assert "startTime" not in decision.status
+        assert decision.wants_evidence is Want.WORKLOAD
+
+    def test_a_queue_that_takes_its_machines_back_is_counted_once_and_the_rayjob_stays(self):
+        decision = decided(raw_job(status=running_status(), labels=self.LABELS), self.queued(jobDeploymentStatus="Suspending"))
+        assert decision.status["preemptions"] == 1
+        assert decision.status["phase"] == "Pending"
+        assert decision.actions == ()
+        again = decided(raw_job(status=decision.status, labels=self.LABELS), self.queued(jobDeploymentStatus="Suspended"))
+        assert again.status is None
+
+    def test_it_goes_on_by_itself(self):
+        status = status_of("Pending", conditions=[condition("Running", False, "Queued", "waits for its turn in queue research")])
+        decision = decided(raw_job(status=status, labels=self.LABELS), raw_ray_job(**RUNNING))
+        assert decision.status["phase"] == "Running"
+        assert decision.status["startTime"] == ago(0)
+
+    def test_pods_of_the_cluster_before_are_not_those_of_this_one(self):
+        old = raw_pod("worker", deletionTimestamp=ago(-60), deletionGracePeriodSeconds=120)
+        old["metadata"]["labels"]["ray.io/cluster"] = "the-one-before"
+        decision = decided(raw_job(status=running_status(), labels=self.LABELS), raw_ray_job(**RUNNING), pods=[old])
+        assert decision.status is None
+        assert decision.actions == ()
+
+
+class TestSuspension:
+    def test_a_job_that_starts_suspended_has_no_objects(self):
+        decision = decided(raw_job({"suspend": True}))
+        assert decision.status["phase"] == "Suspended"
+        assert decision.actions == ()
+
+    def test_the_status_says_so_before_the_rayjob_goes(self):
+        decision = decided(raw_job({"suspend": True}, running_status()), raw_ray_job(**RUNNING))
+        assert decision.status["phase"] == "Suspending"
+        assert decision.actions == (Delete("RayJob", "demo-1", "ray-1"),)
+        assert "startTime" not in decision.status
+
+    def test_it_is_suspended_when_the_pods_are_gone(self):
+        pods = [raw_pod("worker", deletionTimestamp=ago(-60), deletionGracePeriodSeconds=120)]
+        suspending = raw_job({"suspend": True}, status_of("Suspending"))
+        assert decided(suspending, pods=pods).status["phase"] == "Suspending"
+        assert decided(suspending).status["phase"] == "Suspended"
+
+    def test_an_operator_killed_in_between_goes_on(self):
+        decision = decided(raw_job({"suspend": True}, status_of("Suspending")), raw_ray_job(**RUNNING))
+        assert decision.actions == (Delete("RayJob", "demo-1", "ray-1"),)
+
+    def test_resumed_it_is_the_next_attempt(self):
+        decision = decided(raw_job({"suspend": False}, status_of("Suspended", conditions=[condition("Suspended", True)])))
+        assert decision.actions[-1].manifest["metadata"]["name"] == "demo-2"
+        seen = decided(raw_job(status=status_of("Suspended", conditions=[condition("Suspended", True)])), raw_ray_job(2, age=0))
+        assert (seen.status["phase"], seen.status["rayJobName"], seen.status["startTime"]) == ("Starting", "demo-2", ago(0))
+        assert conditions(seen)["Suspended"]["status"] == "False"
+
+    def test_resumed_while_it_is_still_suspending(self):
+        decision = decided(raw_job(status=status_of("Suspending")), raw_ray_job(1, **RUNNING))
+        assert decision.actions == (Delete("RayJob", "demo-1", "ray-1"),)
+
+    def test_a_job_that_succeeded_before_it_could_be_suspended(self):
+        done = raw_ray_job(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED")
+        assert decided(raw_job({"suspend": True}, status_of("Suspending")), done).status["phase"] == "Succeeded"
+
+    def test_our_own_deletion_is_no_preemption(self):
+        assert decided(raw_job({"suspend": True}, status_of("Suspending"))).status["preemptions"] == 0
+
+    def test_a_failure_seen_together_with_the_wish_is_counted(self):
+        failed = raw_ray_job(jobDeploymentStatus="Failed", endTime=ago(30))
+        decision = decided(raw_job({"suspend": True}, running_status()), failed)
+        assert (decision.status["attempts"], decision.status["phase"]) == (1, "Suspending")
+
+
+class TestDeadlines:
+    def test_active_deadline(self):
+        job = raw_job({"activeDeadlineSeconds": 60}, running_status())
+        assert decided(job, raw_ray_job(**RUNNING)).recheck_seconds == 10
+        decision = decided(job, raw_ray_job(**RUNNING), now=START + timedelta(seconds=10))
+        assert conditions(decision)["Failed"]["reason"] == "DeadlineExceeded"
+        assert decision.actions == (Delete("RayJob", "demo-1", "ray-1"),)
+
+    def test_start_deadline_says_what_it_waited_for(self):
+        pods = [raw_pod("worker", phase="Pending", conditions=[condition("PodScheduled", False, "Unschedulable", "0/3 nodes")])]
+        job = raw_job({"startDeadlineSeconds": 60}, status_of("Pending"))
+        decision = decided(job, raw_ray_job(age=60, jobDeploymentStatus="Initializing"), pods=pods)
+        assert conditions(decision)["Failed"]["reason"] == "StartDeadlineExceeded"
+        assert "0/3 nodes" in conditions(decision)["Failed"]["message"]
+
+    def test_the_time_in_a_queue_does_not_count(self):
+        job = raw_job({"startDeadlineSeconds": 60, "activeDeadlineSeconds": 60})
+        ray_job = raw_ray_job(age=9000, suspend=True)
+        ray_job["metadata"]["labels"] |= TestQueue.LABELS
+        assert decided(job, ray_job).status["phase"] == "Pending"
+        admitted = raw_ray_job(age=9000, jobDeploymentStatus="Initializing", startTime=ago(20))
+        admitted["metadata"]["labels"] |= TestQueue.LABELS
+        assert decided(job, admitted).status["phase"] == "Starting"
+
+    def test_ttl(self):
+        job = raw_job({"ttlSecondsAfterFinished": 100}, status_of("Succeeded", completionTime=ago(90)))
+        assert decided(job).recheck_seconds == 10
+        assert decided(job, now=START + timedelta(seconds=10)).actions == (DeleteJob(),)
+        assert decided(raw_job(status=status_of("Succeeded", completionTime=ago(90)))).recheck_seconds is None
+
+
+class TestSpecChanges:
+    def test_new_steps_reach_a_running_trainer_before_the_status_says_so(self):
+        job = raw_job({"trainer": {"steps": 500}}, running_status(), generation=2)
+        decision = decided(job, raw_ray_job(**RUNNING))
+        (config,) = decision.prepare
+        assert '"steps": 500' in config.manifest["data"]["job.yaml"]
+        assert decision.status["observedGeneration"] == 2
+
+    def test_a_change_that_is_not_valid_never_reaches_it(self):
+        job = raw_job({"trainer": {"steps": 0}}, running_status(), generation=2)
+        decision = decided(job, raw_ray_job(**RUNNING))
+        assert decision.prepare == ()
+        assert "spec.trainer.steps" in decision.events[-1].message
+
+    @pytest.mark.parametrize(
+        "spec",
+        [{"adapter": {"rank": "eight"}}, {"cluster": {"podTemplateOverrides": {"worker": {"spec": {"containers": [{"image": "x"}]}}}}}],
+    )
+    def test_an_invalid_job_says_what_is_wrong(self, spec):
+        decision = decided(raw_job(spec))
+        assert decision.status["phase"] == "Pending"
+        assert conditions(decision)["Running"]["reason"] == "Invalid"
+        assert "spec." in conditions(decision)["Running"]["message"]
+        assert decision.actions == ()
+        assert decision.recheck_seconds is None
+
+    @pytest.mark.parametrize("spec", [{}, {"suspend": "yes", "backoffLimit": "x", "checkpoint": 3, "activeDeadlineSeconds": True}])
+    @pytest.mark.parametrize("phase", ["", "Running", "Suspended", "Succeeded", "Restarting", "Nonsense"])
+    def test_whatever_etcd_holds_is_no_crash(self, spec, phase):
+        job = raw_job() | {"spec": spec, "status": {"phase": phase, "rayJobName": "other", "conditions": [{}], "failure": 7}}
+        for ray_jobs in ([], [raw_ray_job(**RUNNING)], [raw_ray_job(jobDeploymentStatus="Failed", endTime="nonsense")]):
+            decide(observed(job, *ray_jobs), START, SETTINGS)
+
+
+class TestWhatIsNotOurs:
+    def test_a_foreign_rayjob_is_neither_adopted_nor_deleted(self):
+        decision = decided(raw_job(), raw_ray_job(owner="somebody", **RUNNING))
+        assert conditions(decision)["Running"]["reason"] == "NameTaken"
+        assert decision.actions == ()
+        assert decision.recheck_seconds == SETTINGS.refused_seconds
+
+    def refusal(self, **parts):
+        given = {"kind": "RayJob", "name": "demo-1", "code": 422, "reason": "Invalid", "message": "spec.x: unknown field"}
+        return Refusal(**(given | {"at": START - timedelta(seconds=1), "generation": 1} | parts))
+
+    def test_a_rayjob_that_the_api_server_refuses(self):
+        decision = decided(raw_job(), refusal=self.refusal())
+        assert conditions(decision)["Running"]["reason"] == "RayJobRefused"
+        assert "unknown field" in conditions(decision)["Running"]["message"]
+        assert decision.actions == ()
+
+    def test_it_is_tried_again_later_or_when_the_spec_changes(self):
+        assert decided(raw_job(), refusal=self.refusal(at=START - timedelta(seconds=31))).actions
+        assert decided(raw_job(generation=2), refusal=self.refusal()).actions
+
+    def test_quota(self):
+        refusal = self.refusal(code=403, reason="Forbidden", message="exceeded quota: team, requested: count/rayjobs.ray.io=1")
+        assert conditions(decided(raw_job(), refusal=refusal))["Running"]["reason"] == "QuotaExceeded"
+
+
+class TestFinalizer:
+    DELETE = {"checkpoint": {"uri": "s3://team/adapters", "deletionPolicy": "Delete"}}
+
+    def test_it_is_there_before_the_rayjob(self):
+        assert decided(raw_job(self.DELETE)).actions[0] == AddFinalizer()
+
+    def test_it_follows_the_policy(self):
+        assert decided(raw_job(status=running_status(), finalizers=["lorarl.io/cleanup"]), raw_ray_job(**RUNNING)).actions == (
+            RemoveFinalizer(),
+        )
+        assert decided(raw_job(self.DELETE, running_status()), raw_ray_job(**RUNNING)).actions == (AddFinalizer(),)
+
+    def test_parse_keeps_the_time_that_a_deletion_was_asked_for(self):
+        pod = parse.pod(raw_pod(deletionTimestamp=ago(-120), deletionGracePeriodSeconds=120))
+        assert (pod.deletion_asked_at, pod.gone_by) == (START, START + timedelta(seconds=120))

@@ -1,0 +1,142 @@
+"""The work queue, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lorarl_operator.queue import LONGEST_BACKOFF_SECONDS, WorkQueue
+from support import virtual_time
+
+
+def test_a_key_added_often_is_looked_at_once() -> None:
+    async def story() -> None:
+        queue: WorkQueue[str] = WorkQueue(virtual_time.now)
+        for _ in range(5):
+            queue.add("a")
+        queue.add("b")
+        assert [await queue.get(), await queue.get()] == ["a", "b"]
+        assert len(queue) == 0
+
+    virtual_time.run(story())
+
+
+def test_a_key_in_hand_comes_again_only_when_its_worker_is_done() -> None:
+    async def story() -> None:
+        queue: WorkQueue[str] = WorkQueue(virtual_time.now)
+        queue.add("a")
+        assert await queue.get() == "a"
+        queue.add("a")
+        queue.add("b")
+        assert await queue.get() == "b"
+        waiting = asyncio.create_task(queue.get())
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        queue.done("a")
+        assert await waiting == "a"
+
+    virtual_time.run(story())
+
+
+def test_the_earliest_wish_holds_and_an_idle_worker_wakes_in_time() -> None:
+    async def story() -> list[tuple[str, float]]:
+        queue: WorkQueue[str] = WorkQueue(virtual_time.now)
+        queue.add_after("a", 30)
+        queue.add_after("b", 20)
+        taken = []
+
+        async def worker() -> None:
+            while True:
+                key = await queue.get()
+                taken.append((key, virtual_time.now()))
+                queue.done(key)
+
+        workers = [asyncio.create_task(worker()) for _ in range(2)]
+        await asyncio.sleep(5)
+        queue.add_after("a", 5)
+        queue.add_after("a", 60)
+        await asyncio.sleep(100)
+        for task in workers:
+            task.cancel()
+        return taken
+
+    assert virtual_time.run(story()) == [("a", 10.0), ("b", 20.0)]
+
+
+def test_a_failing_key_backs_off_to_a_minute_and_success_resets_it() -> None:
+    async def story() -> None:
+        queue: WorkQueue[str] = WorkQueue(virtual_time.now)
+        delays = [queue.failed("a") for _ in range(12)]
+        assert delays[:4] == [0.5, 1.0, 2.0, 4.0]
+        assert max(delays) == delays[-1] == LONGEST_BACKOFF_SECONDS == 60
+        queue.succeeded("a")
+        assert queue.failed("a") == 0.5
+        assert queue.failed("b", at_least=7) == 7
+
+    virtual_time.run(story())
+
+
+def test_a_key_that_always_fails_does_not_hold_up_the_others() -> None:
+    async def story() -> Counter[str]:
+        queue: WorkQueue[str] = WorkQueue(virtual_time.now)
+        looks: Counter[str] = Counter()
+
+        async def worker() -> None:
+            while True:
+                key = await queue.get()
+                looks[key] += 1
+                await asyncio.sleep(0.01)
+                if key == "poisoned":
+                    queue.failed(key)
+                else:
+                    queue.succeeded(key)
+                    queue.add_after(key, 1)
+                queue.done(key)
+
+        queue.add("poisoned")
+        queue.add("healthy")
+        task = asyncio.create_task(worker())
+        await asyncio.sleep(600)
+        task.cancel()
+        return looks
+
+    looks = virtual_time.run(story())
+    assert looks["healthy"] > 550
+    assert 10 < looks["poisoned"] < 20
+
+
+STEPS = st.lists(st.tuples(st.sampled_from(["add", "after", "fail", "take", "done"]), st.integers(0, 3)), max_size=60)
+
+
+@settings(max_examples=200, deadline=None)
+@given(STEPS)
+def test_whatever_happens_no_key_is_lost_or_in_two_hands(steps: list[tuple[str, int]]) -> None:
+    async def story() -> None:
+        queue: WorkQueue[int] = WorkQueue(virtual_time.now)
+        in_hand: set[int] = set()
+        wanted: set[int] = set()
+        wishes = {"add": queue.add, "after": lambda key: queue.add_after(key, 5), "fail": queue.failed}
+        for step, key in steps:
+            if step in wishes:
+                wishes[step](key)
+                wanted.add(key)
+            elif step == "take" and len(queue):
+                taken = await queue.get()
+                assert taken not in in_hand
+                in_hand.add(taken)
+                wanted.discard(taken)
+            elif step == "done" and key in in_hand:
+                in_hand.discard(key)
+                queue.done(key)
+        for key in in_hand:
+            queue.done(key)
+        async with asyncio.timeout(1000):
+            while wanted:
+                key = await queue.get()
+                wanted.discard(key)
+                queue.done(key)
+
+    virtual_time.run(story())

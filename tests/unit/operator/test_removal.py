@@ -1,0 +1,107 @@
+"""The end of a LoRARLJob whose checkpoints go with it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from lorarl_operator import parse
+from lorarl_operator.decide import decide
+from lorarl_operator.decision import Create, Delete, RemoveFinalizer
+from lorarl_operator.objects import FINALIZER, LABEL_JOB_UID, Refusal
+from observed_world import SETTINGS, START, ago, condition, observed, raw_job, raw_pod, raw_ray_job
+
+DELETE = {"checkpoint": {"uri": "s3://team/adapters", "credentialsSecret": "s3-keys", "deletionPolicy": "Delete"}}
+WITH_ACCOUNT = DELETE | {"cluster": {"serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/t"}}}
+
+
+def going(spec=DELETE, status=None, **metadata):
+    about = {"deletionTimestamp": ago(5), "finalizers": [FINALIZER]} | metadata
+    return raw_job(spec, {"phase": "Running", "rayJobName": "demo-1"} if status is None else status, **about)
+
+
+def cleanup(*conditions, owner="job-uid"):
+    about = {"name": "lorarl-demo-cleanup", "uid": "cleanup-uid", "labels": {LABEL_JOB_UID: owner}}
+    return parse.cleanup_job({"metadata": about, "status": {"conditions": list(conditions)}})
+
+
+def decided(job, *ray_jobs, now=START, **rest):
+    return decide(observed(job, *ray_jobs, **rest), now, SETTINGS)
+
+
+def test_without_the_finalizer_the_garbage_collector_does_it_all():
+    decision = decided(going(finalizers=[]), raw_ray_job())
+    assert (decision.actions, decision.status) == ((), None)
+
+
+def test_first_the_rayjob_goes_then_its_pods():
+    assert decided(going(), raw_ray_job()).actions == (Delete("RayJob", "demo-1", "ray-1"),)
+    waiting = decided(going(), pods=[raw_pod(deletionTimestamp=ago(-60), deletionGracePeriodSeconds=120)])
+    assert (waiting.actions, waiting.recheck_seconds) == ((), 70)
+
+
+def test_then_the_checkpoints():
+    (action,) = decided(going()).actions
+    assert isinstance(action, Create)
+    manifest = action.manifest
+    assert manifest["metadata"]["name"] == "lorarl-demo-cleanup"
+    assert "ownerReferences" not in manifest["metadata"]  # a foreground deletion would take it away
+    pod = manifest["spec"]["template"]["spec"]
+    assert pod["volumes"] == [{"name": "secret-0", "secret": {"secretName": "s3-keys"}}]
+    assert pod["containers"][0]["command"] == ["lorarl", "purge"]
+    assert '"uri":"s3://team/adapters"' in pod["containers"][0]["env"][0]["value"]
+
+
+def test_its_own_service_account_goes_with_the_clean_up():
+    decision = decided(going(WITH_ACCOUNT), cleanup=cleanup())
+    (apply,) = decision.prepare
+    assert apply.manifest["metadata"]["ownerReferences"][0]["uid"] == "cleanup-uid"
+    pods = [raw_pod("cleanup", attempt=0)]
+    assert decided(going(WITH_ACCOUNT), cleanup=cleanup(), pods=pods).prepare == ()
+    assert decided(going(), cleanup=cleanup()).prepare == ()
+
+
+def test_when_they_are_gone_so_is_the_job():
+    assert decided(going(), cleanup=cleanup(condition("Complete", True))).actions == (RemoveFinalizer(),)
+
+
+@pytest.mark.parametrize(
+    ("job", "rest", "why"),
+    [
+        (going(), {"cleanup": cleanup(condition("Failed", True, "BackoffLimitExceeded", "no access"))}, "no access"),
+        (going(deletionTimestamp=ago(900)), {"cleanup": cleanup()}, "longer than 900 s"),
+        (going(deletionTimestamp=ago(900)), {"ray_jobs": [raw_ray_job()]}, "longer than 900 s"),
+        (going({"checkpoint": {"uri": "nowhere", "deletionPolicy": "Delete"}}), {}, "not valid"),
+        (
+            going(),
+            {"refusal": Refusal("Job", "lorarl-demo-cleanup", 403, "NamespaceTerminating", "x", START, 1)},
+            "namespace is being deleted",
+        ),
+    ],
+)
+def test_it_gives_way_and_says_what_is_left(job, rest, why):
+    ray_jobs = rest.pop("ray_jobs", []) if "ray_jobs" in rest else []
+    decision = decided(job, *ray_jobs, **rest)
+    assert decision.actions == (RemoveFinalizer(),)
+    assert why in decision.events[0].message
+    assert "/demo stays in the store" in decision.events[0].message
+
+
+def test_the_clean_up_of_an_older_job_is_waited_for():
+    decision = decided(going(), cleanup=cleanup(owner="an-older-job"))
+    assert decision.actions == ()
+    assert decision.recheck_seconds
+
+
+def test_a_job_that_never_ran_has_nothing_to_remove():
+    assert decided(going(status={})).actions == (RemoveFinalizer(),)
+
+
+def test_a_policy_changed_to_retain_lets_it_go():
+    assert decided(going({"checkpoint": {"uri": "s3://team/adapters"}})).actions == (RemoveFinalizer(),)
+
+
+def test_a_refusal_for_another_reason_is_tried_again():
+    refusal = Refusal("Job", "lorarl-demo-cleanup", 403, "Forbidden", "exceeded quota", START, 1)
+    assert decided(going(), refusal=refusal).recheck_seconds == 30
+    assert decided(going(), refusal=refusal, now=START + timedelta(seconds=30)).actions

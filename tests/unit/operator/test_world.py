@@ -1,0 +1,156 @@
+"""Lives at random: whatever happens, and whenever the operator is killed, there is one live RayJob at most, no failure is lost or counted
+twice, and the job reaches an end."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from observed_world import World, condition
+
+MOVES = (
+    *("look", "look", "look", "killed", "killed", "stale"),
+    *("bring_up", "bring_up", "collect", "collect", "wait", "wait", "long"),
+    *("fail", "evict", "somebody", "queue", "suspend", "resume", "steps"),
+)
+
+
+def move(world: World, name: str, rng: random.Random) -> None:
+    """One thing that happens."""
+    match name:
+        case "look":
+            world.step()
+        case "killed":
+            world.step(killed_after=rng.randrange(8))
+        case "stale":
+            world.step(stale_job=True)
+        case "bring_up":
+            world.bring_up()
+        case "collect":
+            world.collect()
+        case "wait":
+            world.now += timedelta(seconds=rng.choice([1, 4, 15]))
+        case "long":
+            world.now += timedelta(seconds=400)
+        case "fail":
+            world.fail()
+        case "evict":
+            world.evict(rng)
+        case "somebody":
+            if world.current:
+                world.delete_ray_job(world.current["metadata"]["name"])
+        case "queue":
+            take_back(world)
+        case "suspend" | "resume":
+            if world.job["spec"].get("suspend", False) != (name == "suspend"):
+                world.touch(spec={"suspend": name == "suspend"})
+        case "steps":
+            world.touch(spec={"trainer": {"steps": rng.randrange(100, 1000)}})
+
+
+def take_back(world: World) -> None:
+    """Kueue suspends or admits the RayJob."""
+    ray_job = world.current
+    if ray_job is None or ray_job["status"].get("jobDeploymentStatus") in ("Complete", "Failed"):
+        return
+    ray_job["spec"]["suspend"] = not ray_job["spec"]["suspend"]
+    ray_job["status"] = {"rayClusterName": f"{ray_job['status']['rayClusterName']}x"}
+
+
+def ended_well(world: World) -> None:
+    """Nothing happens any more but what must: the job comes to its end."""
+    for _ in range(200):
+        if world.phase in ("Succeeded", "Failed", "Suspended") and world.current_is_at_rest():
+            return
+        world.step()
+        if world.current and world.current["spec"]["suspend"]:
+            world.current["spec"]["suspend"] = False
+        world.collect()
+        world.bring_up()
+        world.step()
+        world.succeed()
+        world.now += timedelta(seconds=20)
+    raise AssertionError(f"no end: {world.job['status']}, {world.ray_jobs}")
+
+
+class Life(World):
+    """A world whose counters are watched."""
+
+    def current_is_at_rest(self) -> bool:
+        job = self.job
+        if job["status"].get("phase") == "Suspended":
+            return job["spec"].get("suspend") is True and not self.ray_jobs
+        return True
+
+    def counters(self) -> tuple[int, int]:
+        status = self.job["status"]
+        return status.get("attempts", 0), status.get("preemptions", 0)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    moves=st.lists(st.sampled_from(MOVES), max_size=60),
+    seed=st.integers(0, 2**16),
+    queued=st.booleans(),
+    limit=st.sampled_from([0, 2, 1000]),
+)
+def test_a_life_at_random(moves, seed, queued, limit):
+    rng = random.Random(seed)
+    world = Life({"backoffLimit": limit}, {"kueue.x-k8s.io/queue-name": "research"} if queued else None)
+    before = world.counters()
+    finished = ""
+    for name in moves:
+        move(world, name, rng)
+        after = world.counters()
+        assert all(new >= old for new, old in zip(after, before, strict=True)), f"{name}: {before} became {after}"
+        assert sum(after) - sum(before) <= 1, f"{name} counted twice: {before} became {after}"
+        if finished:
+            assert world.phase == finished, f"{name} woke a job that was {finished}"
+        finished = world.phase if world.phase in ("Succeeded", "Failed") else ""
+        before = after
+    ended_well(world)
+    attempts, _ = world.counters()
+    # A failure that the operator could not see before something else ended the attempt is the trainer's word; it is counted all the same.
+    assert attempts == len(world.failures), f"counted {attempts} of the failures {world.failures}"
+    assert attempts <= limit + 1
+    if world.phase == "Failed":
+        assert attempts == limit + 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(moves=st.lists(st.sampled_from(MOVES), max_size=25), seed=st.integers(0, 2**16), namespace_goes=st.booleans())
+def test_a_job_deleted_at_any_moment_goes(moves, seed, namespace_goes):
+    rng = random.Random(seed)
+    world = Life({"checkpoint": {"uri": "s3://team/adapters", "deletionPolicy": "Delete"}})
+    for name in moves:
+        move(world, name, rng)
+    world.delete_job()
+    for _ in range(40):
+        if world.job is None:
+            break
+        move(world, rng.choice(["look", "killed"]), rng)
+        world.collect()
+        world.now += timedelta(seconds=30)
+        if world.cleanup and not namespace_goes:
+            world.cleanup["status"] = {"conditions": [condition("Complete", True)]}
+    assert world.job is None
+
+
+def test_exactly_the_writes_of_a_retry():
+    world = Life()
+    world.settle()
+    world.bring_up()
+    world.settle()
+    before = world.writes
+    world.fail()
+    world.settle()
+    world.collect()
+    world.now += timedelta(seconds=11)
+    world.settle()
+    world.bring_up()
+    world.settle()
+    # status, delete; four applies and the RayJob; Starting and Running in one, since its pods were quick
+    assert world.writes - before <= 9
+    assert world.counters() == (1, 0)
