@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.cluster.control_plane import Cluster, control_plane
+from support.cluster.crds import install_crds
 from support.cluster.platform import Platform, platform
 from support.cluster.processes import ToolMissingError
 
@@ -27,7 +28,7 @@ def bare_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def cluster(bare_cluster: Cluster) -> Cluster:
     """An API server that serves LoRARLJobs."""
-    install_crd(bare_cluster)
+    install_crds(bare_cluster, CRD)
     return bare_cluster
 
 
@@ -43,15 +44,10 @@ def kueue_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platfor
     yield from _platform(tmp_path_factory.mktemp("kueue-platform"), kueue=True)
 
 
-def install_crd(cluster: Cluster) -> None:
-    cluster.must("apply", "--server-side", "-f", str(CRD))
-    cluster.must("wait", "--for=condition=Established", "--timeout=30s", "crd/lorarljobs.lorarl.io")
-
-
 def _platform(folder: Path, *, kueue: bool) -> Iterator[Platform]:
     try:
         with platform(folder, kueue=kueue) as running:
-            install_crd(running.cluster)
+            install_crds(running.cluster, CRD)
             yield running
     except ToolMissingError as missing:
         pytest.skip(str(missing))

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from support.cluster.control_plane import Cluster
+from support.cluster.crds import install_crds
 from support.cluster.processes import Process, find, find_share, free_ports, running
 from support.cluster.ray_dashboard import RayDashboard
 
-CRDS = ("rayclusters.ray.io", "rayjobs.ray.io", "rayservices.ray.io")
 ENVIRONMENT = {
     # kwok's pods run nothing: an init container that waits for Ray, and probes of it, say nothing.
     "ENABLE_INIT_CONTAINER_INJECTION": "false",
@@ -21,8 +21,7 @@ ENVIRONMENT = {
 
 def install_kuberay(cluster: Cluster) -> None:
     """The custom resource definitions of KubeRay, without its operator."""
-    cluster.must("apply", "--server-side", "-f", str(find_share("ray-operator") / "config/crd/bases"))
-    cluster.must("wait", "--for=condition=Established", "--timeout=30s", *(f"crd/{name}" for name in CRDS))
+    install_crds(cluster, find_share("ray-operator") / "config/crd/bases")
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import yaml
 
 from support.cluster.client import Object
 from support.cluster.control_plane import Cluster
+from support.cluster.crds import wait_until_served
 from support.cluster.processes import Process, find, find_share, free_ports, running, until
 
 NAMESPACE = "kueue-system"
@@ -127,8 +128,7 @@ def _install(cluster: Cluster, folder: Path, url: str) -> None:
     kept.append({"apiVersion": "v1", "kind": "Secret", **secret})
     items = json.dumps({"apiVersion": "v1", "kind": "List", "items": kept})
     cluster.must("apply", "--server-side", "-f", "-", stdin=items)
-    crds = [f"crd/{manifest['metadata']['name']}" for manifest in kept if manifest["kind"] == "CustomResourceDefinition"]
-    cluster.must("wait", "--for=condition=Established", "--timeout=30s", *crds)
+    wait_until_served(cluster, [manifest["metadata"]["name"] for manifest in kept if manifest["kind"] == "CustomResourceDefinition"])
 
 
 def _reach_by_url(webhook: dict[str, Any], url: str, bundle: str) -> None:

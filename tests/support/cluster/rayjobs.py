@@ -7,9 +7,10 @@ from typing import Any
 from support.cluster.client import Object
 from support.cluster.kwok import RUNS
 
-# By jobDeploymentStatus, not by jobStatus: KubeRay often sees the submitter end before it has asked for the job's state.
+# A failed job's jobStatus is often still RUNNING, since KubeRay sees the submitter end before it asks for the job's state.
 DELETE_WORKERS_AT_THE_END = [
-    {"policy": "DeleteWorkers", "condition": {"jobDeploymentStatus": status, "ttlSeconds": 0}} for status in ("Complete", "Failed")
+    {"policy": "DeleteWorkers", "condition": condition | {"ttlSeconds": 0}}
+    for condition in ({"jobStatus": "SUCCEEDED"}, {"jobDeploymentStatus": "Failed"})
 ]
 
 
