@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from support.cluster.client import Object
 from support.cluster.control_plane import Cluster
 
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-def install_crds(cluster: Cluster, path: Path) -> None:
-    """Apply the definitions in a file or folder; their kinds are served when it returns."""
-    applied = cluster.must("apply", "--server-side", "-f", str(path), "-o", "name").split()
-    wait_until_served(cluster, [name.split("/")[1] for name in applied])
+
+def install_crds(cluster: Cluster, *paths: Path, version: str | None = None) -> None:
+    """Create the definitions in these files, with only one `version` if that is named; their kinds are served when it returns."""
+    names = []
+    for path in paths:
+        definition = yaml.load(path.read_text(), LOADER)
+        if version:
+            definition["spec"]["versions"] = [one for one in definition["spec"]["versions"] if one["name"] == version]
+        names.append(cluster.api.create(definition)["metadata"]["name"])
+    wait_until_served(cluster, names)
 
 
 def wait_until_served(cluster: Cluster, names: list[str]) -> None:

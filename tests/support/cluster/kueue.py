@@ -8,13 +8,12 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from support.cluster.client import Object
 from support.cluster.control_plane import Cluster
-from support.cluster.crds import wait_until_served
+from support.cluster.crds import LOADER, wait_until_served
 from support.cluster.processes import Process, find, find_share, free_ports, running, until
 
 NAMESPACE = "kueue-system"
@@ -22,6 +21,8 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 # Webhooks of other groups guard kinds that are not installed here, or kinds (pods, jobs) that Kueue is not asked to manage.
 WEBHOOK_GROUPS = {"kueue.x-k8s.io", "ray.io"}
+# Kueue insists on finding these converted by its webhook.
+CONVERTED = {f"{plural}.kueue.x-k8s.io" for plural in ("localqueues", "clusterqueues", "workloads", "cohorts", "multikueueclusters")}
 READY_SECONDS = 60.0
 
 
@@ -92,49 +93,49 @@ def _is_active(queue: Object) -> bool:
 
 
 def _make_certificates(folder: Path) -> None:
-    """Kueue takes the certificates of its Secret when they are still good for months; else it would wait for a pod's volume."""
+    """Kueue takes the certificates of its Secret while they are good for months yet (else it would wait for a pod's volume); the
+    authority's key must be of the traditional RSA form.
+    """
     names = "DNS:kueue-webhook-service.kueue-system.svc,IP:127.0.0.1"
-    new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "3650"]
-    ca = ["-subj", "/O=kueue/CN=kueue-ca", "-addext", "subjectAltName=DNS:kueue-ca", "-keyout", "ca.key", "-out", "ca.crt"]
-    server = [*("-CA", "ca.crt", "-CAkey", "ca.key", "-subj", "/CN=kueue", "-addext", f"subjectAltName={names}")]
-    server += ["-addext", "extendedKeyUsage=serverAuth", "-addext", "basicConstraints=critical,CA:false"]
-    for arguments in (ca, [*server, "-keyout", "tls.key", "-out", "tls.crt"]):
-        subprocess.run(["openssl", "req", "-x509", *new_key, *arguments], cwd=folder, check=True, capture_output=True)
+    sign = ["req", "-x509", "-days", "3650"]
+    extensions = ["-addext", "extendedKeyUsage=serverAuth", "-addext", "basicConstraints=critical,CA:false"]
+    extensions += ["-addext", f"subjectAltName={names}"]
+    for arguments in (
+        ["genrsa", "-traditional", "-out", "ca.key", "2048"],
+        [*sign, "-key", "ca.key", "-out", "ca.crt", "-subj", "/O=kueue/CN=kueue-ca", "-addext", "subjectAltName=DNS:kueue-ca"],
+        ["genrsa", "-traditional", "-out", "tls.key", "2048"],
+        [*sign, "-CA", "ca.crt", "-CAkey", "ca.key", "-key", "tls.key", "-out", "tls.crt", "-subj", "/CN=kueue", *extensions],
+    ):
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
 
 
 def _install(cluster: Cluster, folder: Path, url: str) -> None:
-    """What Kueue's own manifests hold beside its Deployment, its Services and the rights of its ServiceAccount."""
-    rendered = subprocess.run(
-        [cluster.kubectl_path, "kustomize", str(find_share("kueue") / "config/default")], capture_output=True, text=True, check=True
-    ).stdout
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    """Kueue's definitions and webhooks; there is no Service network here, so the API server is to call the webhooks on loopback."""
     bundle = base64.b64encode((folder / "ca.crt").read_bytes()).decode()
-    kept: list[Object] = []
-    for manifest in yaml.load_all(rendered, loader):
-        match manifest["kind"]:
-            case "Namespace":
-                kept.insert(0, manifest)
-            case "CustomResourceDefinition":
-                if conversion := manifest["spec"].get("conversion", {}).get("webhook"):
-                    _reach_by_url(conversion, url, bundle)
-                kept.append(manifest)
-            case "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration":
-                webhooks = [w for w in manifest["webhooks"] if {g for rule in w["rules"] for g in rule["apiGroups"]} <= WEBHOOK_GROUPS]
-                for webhook in webhooks:
-                    _reach_by_url(webhook, url, bundle)
-                kept.append({**manifest, "webhooks": webhooks})
+
+    def on_loopback(path: str) -> Object:
+        return {"url": f"{url}{path}", "caBundle": bundle}
+
+    config = find_share("kueue") / "config/components"
+    definitions = [yaml.load(path.read_text(), LOADER) for path in sorted((config / "crd/bases").glob("*.yaml"))]
+    for definition in definitions:
+        spec = definition["spec"]
+        # The old version v1beta1 would only keep the API server busy.
+        spec["versions"] = [version for version in spec["versions"] if version["storage"]]
+        if definition["metadata"]["name"] in CONVERTED:
+            webhook = {"clientConfig": on_loopback("/convert"), "conversionReviewVersions": ["v1"]}
+            spec["conversion"] = {"strategy": "Webhook", "webhook": webhook}
+        cluster.api.create(definition)
+    cluster.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     data = {name: base64.b64encode((folder / name).read_bytes()).decode() for name in ("ca.crt", "ca.key", "tls.crt", "tls.key")}
     secret = {"metadata": {"name": "kueue-webhook-server-cert", "namespace": NAMESPACE}, "data": data}
-    kept.append({"apiVersion": "v1", "kind": "Secret", **secret})
-    items = json.dumps({"apiVersion": "v1", "kind": "List", "items": kept})
-    cluster.must("apply", "--server-side", "-f", "-", stdin=items)
-    wait_until_served(cluster, [manifest["metadata"]["name"] for manifest in kept if manifest["kind"] == "CustomResourceDefinition"])
-
-
-def _reach_by_url(webhook: dict[str, Any], url: str, bundle: str) -> None:
-    """Here is no Service network: the API server is to call the webhook on loopback."""
-    path = webhook["clientConfig"]["service"]["path"]
-    webhook["clientConfig"] = {"url": f"{url}{path}", "caBundle": bundle}
+    cluster.api.create({"apiVersion": "v1", "kind": "Secret", **secret})
+    for configuration in yaml.load_all((config / "webhook/manifests.yaml").read_text(), LOADER):
+        configuration["metadata"]["name"] = "kueue-" + configuration["metadata"]["name"]
+        kept = [w for w in configuration["webhooks"] if {group for rule in w["rules"] for group in rule["apiGroups"]} <= WEBHOOK_GROUPS]
+        configuration["webhooks"] = [{**w, "clientConfig": on_loopback(w["clientConfig"]["service"]["path"])} for w in kept]
+        cluster.api.create(configuration)
+    wait_until_served(cluster, [definition["metadata"]["name"] for definition in definitions])
 
 
 def _webhooks_answer(cluster: Cluster) -> bool:
