@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from support.cluster import pods
 from support.cluster.kueue import add_priority_class, add_queue
-from support.cluster.kwok import CANNOT_BE_PULLED
+from support.cluster.kwok import CANNOT_BE_PULLED, ENDS_AT_ONCE, HELD, lose_node, mend_node
 from support.cluster.platform import Platform
 from support.cluster.processes import until
 from support.cluster.rayjobs import rayjob
@@ -102,6 +104,80 @@ def test_an_image_that_cannot_be_pulled_is_reported_as_kubelets_do(kuberay_platf
         return statuses[0]["state"]["waiting"] if statuses else None
 
     assert until(10, "the head cannot be started", waiting)["reason"] == "ImagePullBackOff"
+
+
+def test_a_lost_head_fails_the_rayjob(kuberay_platform: Platform) -> None:
+    p = kuberay_platform
+    namespace = p.namespace()
+    p.api.create(rayjob(namespace, "headless"))
+    p.wait_running(namespace, "headless")
+    (head,) = p.pods(namespace, "headless", pods.HEAD)
+    pods.evict(p.api, head)
+    failed = p.api.wait("RayJob", "headless", namespace, lambda o: o["status"]["jobDeploymentStatus"] == "Failed")
+    assert failed["status"]["message"] == "Ray head pod not found."
+    # What KubeRay leaves to us: its rule to delete the workers is never carried out when the head is gone.
+    assert len(p.pods(namespace, "headless", pods.WORKER)) == 1
+
+
+@pytest.mark.parametrize("how", ["its node is lost", "the kubelet evicts it"])
+def test_a_lost_worker_is_made_anew_and_the_rayjob_goes_on(kuberay_platform: Platform, how: str) -> None:
+    p = kuberay_platform
+    namespace = p.namespace()
+    p.api.create(rayjob(namespace, "worker-lost"))
+    p.wait_running(namespace, "worker-lost")
+    (worker,) = p.pods(namespace, "worker-lost", pods.WORKER)
+    reasons: list[str] = []
+    if how == "its node is lost":
+        # The finalizer keeps the pod, so that its last conditions can be read.
+        p.api.patch("Pod", worker["metadata"]["name"], {"metadata": {"finalizers": ["test.invalid/keep"]}}, namespace)
+        lose_node(p.cluster, worker["spec"]["nodeName"])
+        lost = p.api.wait("Pod", worker["metadata"]["name"], namespace, lambda o: "deletionTimestamp" in o["metadata"])
+        reasons = [c["reason"] for c in lost["status"]["conditions"] if c["type"] == "DisruptionTarget"]
+        p.api.patch("Pod", worker["metadata"]["name"], {"metadata": {"finalizers": None}}, namespace)
+    else:
+        pods.fail_by_kubelet(p.api, worker)
+    p.api.wait_gone("Pod", worker["metadata"]["name"], namespace)
+
+    def new_worker_runs() -> bool:
+        return [pod["status"]["phase"] for pod in p.pods(namespace, "worker-lost", pods.WORKER)] == ["Running"]
+
+    until(10, "a new worker runs", new_worker_runs)
+    job = p.wait_running(namespace, "worker-lost")
+    assert job["status"]["jobId"].startswith("worker-lost-")
+    if how == "its node is lost":
+        mend_node(p.cluster, worker["spec"]["nodeName"])
+        assert reasons == ["DeletionByTaintManager"]
+
+
+def test_a_head_that_ends_at_once_is_made_anew_for_ever(kuberay_platform: Platform) -> None:
+    p = kuberay_platform
+    namespace = p.namespace()
+    p.api.create(rayjob(namespace, "crash", image=ENDS_AT_ONCE))
+    seen: set[str] = set()
+
+    def three_heads() -> bool:
+        seen.update(pod["metadata"]["uid"] for pod in p.pods(namespace, "crash", pods.HEAD))
+        return len(seen) >= 3
+
+    until(15, "the head was made anew twice", three_heads)
+    job = p.api.get("RayJob", "crash", namespace)
+    assert job is not None
+    assert job["status"]["jobDeploymentStatus"] == "Initializing"
+    p.api.delete("RayJob", "crash", namespace)
+
+
+def test_a_held_pod_reports_what_the_test_says(kuberay_platform: Platform) -> None:
+    p = kuberay_platform
+    namespace = p.namespace()
+    p.api.create(rayjob(namespace, "held", image=HELD))
+    heads = until(10, "the head is scheduled", lambda: [h for h in p.pods(namespace, "held", pods.HEAD) if h["spec"].get("nodeName")])
+    pods.waits(p.api, heads[0], reason="CreateContainerConfigError", message='secret "keys" not found')
+    pods.post_event(p.api, heads[0], "FailedMount", 'MountVolume.SetUp failed for volume "keys": secret "keys" not found')
+    (head,) = p.pods(namespace, "held", pods.HEAD)
+    assert head["status"]["phase"] == "Pending"
+    assert head["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "CreateContainerConfigError"
+    events = p.api.list("Event", namespace, fields=f"involvedObject.name={head['metadata']['name']}")
+    assert "FailedMount" in {event["reason"] for event in events}
 
 
 def test_with_quota_for_one_the_second_job_waits(kueue_platform: Platform) -> None:

@@ -49,3 +49,13 @@ def add_node(cluster: Cluster, name: str, *, gpus: int = 0, cpus: int = 64, memo
         return ready and node is not None and not node["spec"].get("taints")
 
     until(30, f"node {name} is ready", can_be_scheduled_to)
+
+
+def lose_node(cluster: Cluster, name: str) -> None:
+    """Kubernetes takes all pods off a node, and none goes there any more, as when it has been unreachable for long."""
+    cluster.api.patch("Node", name, {"spec": {"taints": [{"key": "test.invalid/lost", "effect": "NoExecute"}]}})
+
+
+def mend_node(cluster: Cluster, name: str) -> None:
+    """The node is as before."""
+    cluster.api.patch("Node", name, {"spec": {"taints": None}})

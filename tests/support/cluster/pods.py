@@ -1,4 +1,4 @@
-"""What a kubelet, or whoever takes pods away, would do to pods that kwok plays: their status is patched as theirs is in life."""
+"""What happens to pods that kwok plays: their status is patched as a kubelet would, and they are taken away as clusters do."""
 
 from __future__ import annotations
 
@@ -45,10 +45,11 @@ def waits(api: Api, pod: Object, *, reason: str, message: str) -> Object:
     return patch_status(api, pod, {"phase": "Pending", "containerStatuses": statuses}, Ready="ContainersNotReady")
 
 
-def evict(api: Api, pod: Object, *, reason: str = "EvictionByEvictionAPI", message: str = "Eviction API: evicting") -> None:
-    """What the eviction API and the scheduler's preemption do: the condition that says why, and then the deletion."""
-    patch_status(api, pod, {}, DisruptionTarget=reason, message=message)
-    api.delete("Pod", pod["metadata"]["name"], pod["metadata"]["namespace"])
+def evict(api: Api, pod: Object) -> None:
+    """Ask the eviction API, as `kubectl drain` does: it says why in the pod's conditions, and deletes it."""
+    name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace}}
+    api.request("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", eviction)
 
 
 def fail_by_kubelet(api: Api, pod: Object, *, reason: str = "Evicted", message: str = "The node was low on resource: memory.") -> Object:
