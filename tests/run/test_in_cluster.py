@@ -15,10 +15,10 @@ import pytest
 import yaml
 from command import Running
 from jobs import NAME, STEPS, Job
-from lorarl_operator import parse
-from lorarl_operator.build.access import access
 
 from lorarl_api.v1alpha1 import ClusterSpec
+from lorarl_operator import parse
+from lorarl_operator.build.access import access
 from support.cluster.control_plane import Cluster, control_plane
 from support.cluster.processes import ToolMissingError
 from support.tcp_gate import TcpGate

@@ -103,7 +103,7 @@ class _Target:
         # Here, in the main thread: Ray imports some of the same modules, and two threads see each other's half-made ones.
         from kubernetes import client, config
 
-        config.load_config()  # type: ignore[no-untyped-call]
+        config.load_config()
         self._api = client.CustomObjectsApi()
         self._metadata = {"name": job.name, "namespace": job.metadata.namespace or "default"}
         if uid := (job.metadata.model_extra or {}).get("uid"):
