@@ -86,7 +86,8 @@ def _of_the_ended(ray_job: RayJob, pods: Sequence[Pod], report: Report | None, n
 
     KubeRay's own clean-up deletes workers now (and with a queue the head too), so a deletion says nothing here but of a head that stays.
     """
-    if taken := next((found for pod in pods if (found := _taken(pod))), None):
+    before = [pod for pod in pods if not (pod.deletion_asked_at and ray_job.ended_at and pod.deletion_asked_at > ray_job.ended_at)]
+    if taken := next((found for pod in before if (found := _taken(pod))), None):
         return _reported(report, preempted_only=True) or taken
     head_deleted = [pod for pod in pods if pod.role == "head" and pod.deletion_asked_at and not ray_job.queue and not _own_end(pod)]
     known = _reported(report) or _own_ends(pods) or next((_deleted(pod) for pod in head_deleted), None)

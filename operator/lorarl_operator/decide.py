@@ -353,6 +353,8 @@ def _suspend(view: View) -> Decision:
             _count(draft, end, view.attempt)
             if end.kind is Kind.FAILED and (out := _out_of_attempts(view, draft, end)):
                 return out
+    if view.current:  # resumed, the job goes on with the attempt after it
+        draft.put("rayJobName", view.current.name)
     draft.put("startTime", None)
     draft.put("dashboardURL", None)
     pods = view.holding(view.pods)

@@ -105,6 +105,8 @@ class World:
         self.writes = 0
         self.made = 0
         self.failures: set[int] = set()
+        self.plain_failures: set[int] = set()
+        """Those that nothing else can have caused."""
 
     # ---- the API server
 
@@ -267,8 +269,10 @@ class World:
         attempt = int(self.current["metadata"]["labels"][LABEL_ATTEMPT])
         self.touch(self.job["status"] | {"failure": {"reason": "OutOfMemory", "message": "too large", "attempt": attempt}})
         self.kuberay(jobDeploymentStatus="Failed", reason="AppFailed", endTime=moment(self.now))
-        if self.phase in ("Pending", "Starting", "Running", "Restarting", ""):
-            self.failures.add(attempt)
+        self.failures.add(attempt)
+        if self.phase in ("Starting", "Running") and not any("deletionTimestamp" in pod["metadata"] for pod in self.pods):
+            self.plain_failures.add(attempt)
+        self.now += timedelta(seconds=1)
 
     def _at_work(self) -> bool:
         return bool(self.job and self.current and self.current["status"].get("jobDeploymentStatus") == "Running")

@@ -203,6 +203,13 @@ class TestTheEndOfAnAttempt:
         assert decision.status is None
         assert decision.recheck_seconds == 2
 
+    def test_an_eviction_after_the_end_has_not_caused_it(self):
+        evicted = {"conditions": [condition("DisruptionTarget", True, "EvictionByEvictionAPI")], "deletionGracePeriodSeconds": 120}
+        failure = {"reason": "BadReward", "message": "x", "attempt": 1}
+        after, before = ({**evicted, "deletionTimestamp": ago(-120 + seconds)} for seconds in (20, 40))
+        assert decided(raw_job(status=running_status(failure=failure)), self.failed(), pods=[raw_pod(**after)]).status["attempts"] == 1
+        assert decided(raw_job(status=running_status(failure=failure)), self.failed(), pods=[raw_pod(**before)]).status["preemptions"] == 1
+
     def test_kuberays_own_clean_up_is_no_disruption(self):
         pods = [raw_pod("worker", deletionTimestamp=ago(-90), deletionGracePeriodSeconds=120)]
         failure = {"reason": "BadReward", "message": "x", "attempt": 1}
@@ -325,6 +332,14 @@ class TestSuspension:
 
     def test_our_own_deletion_is_no_preemption(self):
         assert decided(raw_job({"suspend": True}, status_of("Suspending"))).status["preemptions"] == 0
+
+    def test_a_rayjob_lost_before_the_wish_was_seen_is_counted(self):
+        decision = decided(raw_job({"suspend": True}, running_status()))
+        assert (decision.status["preemptions"], decision.status["phase"]) == (1, "Suspended")
+
+    def test_an_attempt_that_no_status_has_named_yet_is_not_resumed(self):
+        decision = decided(raw_job({"suspend": True}), raw_ray_job(1))
+        assert decision.status["rayJobName"] == "demo-1"
 
     def test_a_failure_seen_together_with_the_wish_is_counted(self):
         failed = raw_ray_job(jobDeploymentStatus="Failed", endTime=ago(30))

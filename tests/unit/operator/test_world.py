@@ -10,11 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from observed_world import World, condition
 
-MOVES = (
-    *("look", "look", "look", "killed", "killed", "stale"),
-    *("bring_up", "bring_up", "collect", "collect", "wait", "wait", "long"),
-    *("fail", "evict", "somebody", "queue", "suspend", "resume", "steps"),
-)
+OFTEN = {"look": 8, "killed": 6, "stale": 2, "bring_up": 8, "collect": 6, "wait": 5, "long": 2, "fail": 4, "resume": 3}
+MOVES = (*(name for name, times in OFTEN.items() for _ in range(times)), "evict", "somebody", "queue", "suspend", "steps")
 
 
 def move(world: World, name: str, rng: random.Random) -> None:
@@ -89,9 +86,9 @@ class Life(World):
         return status.get("attempts", 0), status.get("preemptions", 0)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    moves=st.lists(st.sampled_from(MOVES), max_size=60),
+    moves=st.lists(st.sampled_from(MOVES), min_size=20, max_size=100),
     seed=st.integers(0, 2**16),
     queued=st.booleans(),
     limit=st.sampled_from([0, 2, 1000]),
@@ -112,8 +109,8 @@ def test_a_life_at_random(moves, seed, queued, limit):
         before = after
     ended_well(world)
     attempts, _ = world.counters()
-    # A failure that the operator could not see before something else ended the attempt is the trainer's word; it is counted all the same.
-    assert attempts == len(world.failures), f"counted {attempts} of the failures {world.failures}"
+    # What fails while it is being suspended, or after a pod was taken away, may be that thing's doing.
+    assert len(world.plain_failures) <= attempts <= len(world.failures), f"{attempts}, {world.plain_failures}, {world.failures}"
     assert attempts <= limit + 1
     if world.phase == "Failed":
         assert attempts == limit + 1
