@@ -35,7 +35,7 @@ def _checked(name: str, spec: bytes) -> LoRARLJobSpec | ManifestError:
 
 def whole(value: Any, default: int | None = None) -> int | None:
     """A whole number out of a spec that nobody has checked yet."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else default
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else default
 
 
 def part(spec: dict[str, Any], key: str) -> dict[str, Any]:

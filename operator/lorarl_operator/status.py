@@ -30,19 +30,27 @@ FIELDS = (
 """Fields of the status that the operator writes. The others are the trainer's."""
 
 _LONGEST_MESSAGE = 4096
+_TYPES: dict[str, type] = {"conditions": list, "failure": dict} | dict.fromkeys(("observedGeneration", *COUNTERS, "restarts"), int)
+
+
+def sound(status: dict[str, Any]) -> dict[str, Any]:
+    """A stored status without what is not of its type: an older CRD, or somebody's hand, may have let it in."""
+    kept: dict[str, Any] = {key: value for key, value in status.items() if key in (*FIELDS, "failure") and type(value) is _TYPES.get(key, str)}
+    if "conditions" in kept:
+        kept["conditions"] = [each for each in kept["conditions"] if isinstance(each, dict) and isinstance(each.get("type"), str)]
+    return kept
 
 
 class Draft:
     """The operator's part of a status while it is changed. It starts as what is there."""
 
     def __init__(self, job: Job, status: dict[str, Any], now: datetime) -> None:
-        """Start from the status that was observed."""
+        """Start from the status that was observed, which is `sound`."""
         self._before = {key: status[key] for key in FIELDS if key in status}
         self._fields = dict(self._before)
         self._generation = job.generation
         self._now = moment(now)
-        conditions = status.get("conditions")
-        self._conditions = {c["type"]: dict(c) for c in conditions if isinstance(c, dict) and "type" in c} if conditions else {}
+        self._conditions: dict[str, dict[str, Any]] = {each["type"]: dict(each) for each in status.get("conditions", ())}
 
     @property
     def phase(self) -> str:
@@ -55,8 +63,7 @@ class Draft:
 
     def counter(self, name: str) -> int:
         """`attempts` or `preemptions`."""
-        value = self._fields.get(name)
-        return value if isinstance(value, int) else 0
+        return int(self._fields.get(name, 0))
 
     def count(self, name: str) -> int:
         """Count one more, and give the new number."""
@@ -123,7 +130,7 @@ class Draft:
             fields["conditions"] = [self._conditions[kind] for kind in sorted(self._conditions)]
         before = dict(self._before)
         if "conditions" in before:
-            before["conditions"] = sorted(before["conditions"], key=lambda each: str(each.get("type")))
+            before["conditions"] = sorted(before["conditions"], key=lambda each: str(each["type"]))
         return None if fields == before else fields
 
 

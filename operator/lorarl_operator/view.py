@@ -17,7 +17,7 @@ from lorarl_operator.names import attempt_of, ray_job_name
 from lorarl_operator.objects import Job, Observed, Pod, RayCluster, RayJob
 from lorarl_operator.parse import time
 from lorarl_operator.settings import Settings
-from lorarl_operator.status import PENDING, RUNNING, STARTING, SUSPENDED, SUSPENDING, Draft
+from lorarl_operator.status import PENDING, RUNNING, STARTING, SUSPENDED, SUSPENDING, Draft, sound
 
 _LIVE = frozenset({PENDING, STARTING, RUNNING})
 
@@ -49,7 +49,7 @@ class View:
     @property
     def phase(self) -> str:
         """The phase as it was last written; empty before."""
-        return str(self.status.get("phase") or "")
+        return str(self.status.get("phase", ""))
 
     @property
     def ray_job_name(self) -> str:
@@ -78,8 +78,8 @@ class View:
     @property
     def report(self) -> Report | None:
         """What the trainer said of this attempt's failure."""
-        said = self.status.get("failure")
-        if not isinstance(said, dict) or said.get("attempt") != self.attempt:
+        said = self.status.get("failure", {})
+        if said.get("attempt") != self.attempt:
             return None
         return Report(str(said.get("reason") or "Failed"), str(said.get("message") or ""))
 
@@ -150,8 +150,8 @@ class View:
 def look(observed: Observed, now: datetime, settings: Settings) -> View:
     """Sort what was observed."""
     job = observed.job
-    spec, status = job.read_spec(), job.read_status()
-    newest = attempt_of(job.name, str(status.get("rayJobName") or ""))
+    spec, status = job.read_spec(), sound(job.read_status())
+    newest = attempt_of(job.name, status.get("rayJobName", ""))
     # Resumed, the job goes on with a new attempt. It needs no write: the phase says so until the attempt is there.
     resumed = status.get("phase") in (SUSPENDING, SUSPENDED) and spec.get("suspend") is not True
     ours = [each for each in observed.ray_jobs if each.owner_uid == job.uid]

@@ -1,0 +1,182 @@
+"""The objects that are built. The whole RayJobs are in golden/; `LORARL_WRITE_GOLDEN=1` writes them anew, to be read before they are kept."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from lorarl_api.faults import ManifestError
+from lorarl_api.load import documents
+from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_operator import parse
+from lorarl_operator.build.access import access
+from lorarl_operator.build.config import secret_names
+from lorarl_operator.build.overrides import merge
+from lorarl_operator.build.rayjob import RAY_VERSION, ray_job
+from lorarl_operator.check import checked_spec
+from lorarl_operator.names import attempt_of
+from observed_world import SETTINGS, raw_job
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+FOUND = {"namespace": "team", "uid": "11111111-2222-3333-4444-555555555555", "generation": 1}
+
+
+def job_of(path, **metadata):
+    raw = documents(path)[0]
+    raw["metadata"] = FOUND | raw["metadata"] | metadata
+    return parse.job(raw)
+
+
+def built(spec=None, **metadata):
+    job = parse.job(raw_job(spec, **metadata))
+    return ray_job(job, checked_spec(job), 1, SETTINGS)
+
+
+def head(rayjob):
+    return rayjob["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]
+
+
+def workers(rayjob):
+    return rayjob["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_the_whole_rayjob(kind):
+    job = job_of(ROOT / "examples/addition-cpu.yaml" if kind == "cpu" else HERE / "golden/gpu-job.yaml")
+    objects = [*access(job, checked_spec(job).cluster), ray_job(job, checked_spec(job), 2, SETTINGS)]
+    text = yaml.safe_dump_all(objects, sort_keys=False, width=130)
+    golden = HERE / f"golden/{kind}-rayjob.yaml"
+    if os.environ.get("LORARL_WRITE_GOLDEN"):
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_example_has_a_rayjob(path):
+    job = job_of(path)
+    rayjob = ray_job(job, checked_spec(job), 1, SETTINGS)
+    assert len(rayjob["metadata"]["name"]) <= 47
+    assert LoRARLJob.model_validate(documents(path)[0], by_alias=True, by_name=False)
+
+
+def test_ray_is_the_one_of_our_image():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["trainer"]
+    assert any(each.startswith("ray[") and each.endswith(f"=={RAY_VERSION}") for each in extras)
+
+
+def test_a_queue_owns_what_it_writes_and_all_goes_at_the_end():
+    spec = built(labels={"kueue.x-k8s.io/queue-name": "research"})["spec"]
+    assert "suspend" not in spec
+    assert (spec["shutdownAfterJobFinishes"], spec["ttlSecondsAfterFinished"], "deletionStrategy" in spec) == (True, 0, False)
+
+
+def test_without_a_queue_the_workers_go_at_once_and_the_head_stays_for_its_logs():
+    spec = built()["spec"]
+    assert "shutdownAfterJobFinishes" not in spec
+    rules = spec["deletionStrategy"]["deletionRules"]
+    assert [(rule["policy"], *rule["condition"].values()) for rule in rules] == [
+        ("DeleteWorkers", "Complete", 0),
+        ("DeleteCluster", "Complete", 600),
+        ("DeleteWorkers", "Failed", 0),
+        ("DeleteCluster", "Failed", 600),
+    ]
+
+
+@pytest.mark.parametrize("mode", ["Required", "Preferred"])
+def test_topology(mode):
+    cluster = {"cluster": {"nodes": 2, "gpusPerNode": 1, "topology": {"key": "example.com/rack", "mode": mode}}}
+    queued = workers(built(cluster, labels={"kueue.x-k8s.io/queue-name": "research"}))["template"]
+    assert queued["metadata"]["annotations"] == {f"kueue.x-k8s.io/podset-{mode.lower()}-topology": "example.com/rack"}
+    assert "podAffinity" not in queued["spec"]["affinity"]
+    alone = workers(built(cluster))["template"]["spec"]["affinity"]
+    assert "example.com/rack" in str(alone["podAffinity"][f"{mode.lower()}DuringSchedulingIgnoredDuringExecution"])
+    assert alone["podAntiAffinity"]
+
+
+def test_a_ray_worker_has_room_for_its_actors_whatever_cpus_its_pod_has():
+    worker = workers(built({"cluster": {"gpusPerNode": 8, "cpusPerNode": "4"}}))
+    assert worker["rayStartParams"] == {"num-cpus": "8", "num-gpus": "8"}
+    worker = workers(built({"trainer": {"tensorParallelSize": 2}}))
+    assert worker["rayStartParams"] == {"num-cpus": "2", "num-gpus": "0"}
+
+
+def test_a_gpu_by_another_name():
+    worker = workers(built({"cluster": {"gpusPerNode": 2, "gpuResource": "amd.com/gpu"}}))
+    assert worker["template"]["spec"]["containers"][0]["resources"]["limits"] == {"amd.com/gpu": 2}
+
+
+@pytest.mark.parametrize("mode", ["SidecarMode", "K8sJobMode", "HTTPMode"])
+def test_every_container_of_ours_is_restricted(mode):
+    rayjob = built({"cluster": {"submissionMode": mode}})
+    pods = [head(rayjob)["spec"], workers(rayjob)["template"]["spec"]]
+    assert ("submitterPodTemplate" in rayjob["spec"]) == (mode == "K8sJobMode")
+    pods += [rayjob["spec"]["submitterPodTemplate"]["spec"]] if mode == "K8sJobMode" else []
+    for pod in pods:
+        assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+        assert pod["restartPolicy"] == "Never"
+        for container in pod["containers"]:
+            assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def test_secrets_are_named_and_never_read():
+    spec = {"model": {"uri": "hf://a/b", "credentialsSecret": "x" * 200}, "checkpoint": {"uri": "s3://t", "credentialsSecret": "s3-keys"}}
+    pod = head(built(spec))["spec"]
+    assert [volume.get("secret") for volume in pod["volumes"][2:]] == [{"secretName": "s3-keys"}, {"secretName": "x" * 200}]
+    assert pod["containers"][0]["volumeMounts"][2] == {"name": "secret-0", "mountPath": "/etc/lorarl/secrets/s3-keys", "readOnly": True}
+    assert secret_names({"cluster": {"podTemplateOverrides": {"head": {"credentialsSecret": "no"}}}}) == []
+
+
+def test_a_service_account_that_is_there_is_bound_and_not_made():
+    job = parse.job(raw_job({"cluster": {"serviceAccountName": "trainer"}}))
+    objects = {each["kind"]: each for each in access(job, checked_spec(job).cluster)}
+    assert "ServiceAccount" not in objects
+    assert objects["RoleBinding"]["subjects"][0]["name"] == "trainer"
+    rule = {"apiGroups": ["lorarl.io"], "resources": ["lorarljobs/status"], "resourceNames": ["demo"], "verbs": ["get", "patch"]}
+    assert objects["Role"]["rules"] == [rule]
+
+
+class TestOverrides:
+    def test_what_they_change(self):
+        base = {"containers": [{"name": "ray", "env": [{"name": "A", "value": "1"}]}], "volumes": [{"name": "v", "emptyDir": {}}], "x": 1}
+        over = {
+            "containers": [{"name": "ray", "env": [{"name": "A", "value": "2"}, {"name": "B", "value": "3"}]}, {"name": "sidecar"}],
+            "volumes": [{"name": "v", "hostPath": {"path": "/x"}}],
+            "x": None,
+            "tolerations": [{"operator": "Exists"}],
+        }
+        assert merge(base, over, "o") == {
+            "containers": [{"name": "ray", "env": [{"name": "A", "value": "2"}, {"name": "B", "value": "3"}]}, {"name": "sidecar"}],
+            "volumes": [{"name": "v", "hostPath": {"path": "/x"}}],
+            "tolerations": [{"operator": "Exists"}],
+        }
+        assert base["x"] == 1
+        assert base["containers"][0]["env"] == [{"name": "A", "value": "1"}]
+
+    @pytest.mark.parametrize(
+        ("override", "path"),
+        [
+            (
+                {"containers": [{"image": "x"}]},
+                r"o.containers\[0\]: got a mapping with 1 entry, expected a mapping with name; name the container",
+            ),
+            ({"containers": {"name": "ray"}}, "o.containers: got a mapping with 1 entry, expected a list"),
+            ({"volumes": ["v"]}, r"o.volumes\[0\]"),
+        ],
+    )
+    def test_what_cannot_be_merged_is_told(self, override, path):
+        with pytest.raises(ManifestError, match=path):
+            merge({"containers": [{"name": "ray"}]}, override, "o")
+
+    def test_the_operator_finds_the_pods_again(self):
+        override = {"metadata": {"labels": {"lorarl.io/attempt": "99", "mine": "1"}}}
+        labels = head(built({"cluster": {"podTemplateOverrides": {"head": override}}}))["metadata"]["labels"]
+        assert (labels["lorarl.io/attempt"], labels["mine"]) == ("1", "1")
+
+
+@pytest.mark.parametrize(("name", "attempt"), [("demo-1", 1), ("demo-12", 12), ("demo", 0), ("demo-x", 0), ("other-3", 0), ("demo-²", 0)])
+def test_the_attempt_in_a_name(name, attempt):
+    assert attempt_of("demo", name) == attempt
