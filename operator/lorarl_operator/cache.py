@@ -28,12 +28,15 @@ _PARSERS: dict[Resource, Callable[[parse.Raw], Child]] = {
 WATCHED: dict[Resource, str] = {LORARLJOBS: "", **dict.fromkeys(_PARSERS, SELECTOR)}
 """What is watched, with the label selector that the server filters by."""
 _REMEMBERED_DELETIONS = 20_000
+_REMEMBERED_PODS = 4
+"""Of each job, until the RayJob goes."""
 
 
 @dataclass(slots=True)
 class _Entry:
     job: Job | None = None
     children: dict[tuple[Resource, str], Child] = field(default_factory=dict)
+    departed: tuple[Pod, ...] = ()
 
 
 class Cache:
@@ -93,6 +96,10 @@ class Cache:
             entry.job = None
         else:
             del entry.children[resource, name]
+        if isinstance(known, Pod):
+            entry.departed = (*entry.departed, known)[-_REMEMBERED_PODS:]
+        elif resource == RAYJOBS:
+            entry.departed = ()
         if entry.job is None and not entry.children:
             del self._entries[key]
         return True
@@ -108,6 +115,7 @@ class Cache:
             ray_jobs=tuple(one for one in children if isinstance(one, RayJob)),
             ray_clusters=tuple(one for one in children if isinstance(one, RayCluster)),
             pods=tuple(one for one in children if isinstance(one, Pod)),
+            departed=entry.departed,
             cleanup=next((one for one in children if isinstance(one, CleanupJob)), None),
         )
 

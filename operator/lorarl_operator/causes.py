@@ -19,7 +19,7 @@ _TAKEN = frozenset(
 """Reasons of a pod's phase Failed by which kubelet gives a pod up."""
 _KILLED = frozenset({137, 143})
 """Exit codes of SIGKILL and SIGTERM."""
-_HEAD_GONE = "Ray head pod not found."
+HEAD_GONE = "Ray head pod not found."
 """KubeRay's message where the head's pod is gone after the cluster was up."""
 
 
@@ -89,13 +89,13 @@ def _of_the_ended(ray_job: RayJob, pods: Sequence[Pod], report: Report | None, n
     before = [pod for pod in pods if not (pod.deletion_asked_at and ray_job.ended_at and pod.deletion_asked_at > ray_job.ended_at)]
     if taken := next((found for pod in before if (found := _taken(pod))), None):
         return _reported(report, preempted_only=True) or taken
-    head_deleted = [pod for pod in pods if pod.role == "head" and pod.deletion_asked_at and not ray_job.queue and not _own_end(pod)]
+    head_deleted = [pod for pod in pods if pod.role == "head" and pod.deletion_asked_at and not ray_job.queue and not own_end(pod)]
     known = _reported(report) or _own_ends(pods) or next((_deleted(pod) for pod in head_deleted), None)
     if known:
         return known
     if ray_job.ended_at and 0 <= (age := (now - ray_job.ended_at).total_seconds()) < settings.settle_seconds:
         return Unsettled(settings.settle_seconds - age)
-    if ray_job.message == _HEAD_GONE:
+    if ray_job.message == HEAD_GONE:
         return Ending(Kind.PREEMPTED, "HeadLost", "the head's pod is gone, with its machine or by somebody's hand")
     if ray_job.job_status == "STOPPED":
         return Ending(Kind.FAILED, "Stopped", f"the Ray job of {ray_job.name} was stopped by somebody")
@@ -113,7 +113,7 @@ def _of_the_live(
         return taken
     if own := _own_ends(pods):
         interrupted = _reported(report, preempted_only=True)
-        head_lost = been_up and any(pod.role == "head" and not pod.ready and not _own_end(pod) for pod in pods)
+        head_lost = been_up and any(pod.role == "head" and not pod.ready and not own_end(pod) for pod in pods)
         if head_lost and own.reason == "WorkerExited":
             return interrupted or Ending(Kind.PREEMPTED, "HeadLost", f"the head's machine does not answer; {own.message}")
         return interrupted or own
@@ -150,7 +150,7 @@ def _deleted(pod: Pod) -> Ending:
 def _own_ends(pods: Sequence[Pod]) -> Ending | None:
     """The first container that ended by itself; the head's before the workers', which end with it."""
     for pod in sorted(pods, key=lambda pod: pod.role != "head"):
-        container = _own_end(pod)
+        container = own_end(pod)
         if container is None:
             continue
         said = redacted(container.message.strip())
@@ -164,7 +164,7 @@ def _own_ends(pods: Sequence[Pod]) -> Ending | None:
     return None
 
 
-def _own_end(pod: Pod) -> Container | None:
+def own_end(pod: Pod) -> Container | None:
     """Ray's container, where it ended by itself and not because its pod was taken away or deleted."""
     if _taken(pod):
         return None

@@ -17,7 +17,7 @@ from datetime import datetime
 
 from lorarl_api.faults import ManifestError
 from lorarl_operator.build.rayjob import ray_job as build_ray_job
-from lorarl_operator.causes import Ending, Kind, Unsettled, ending, lost
+from lorarl_operator.causes import HEAD_GONE, Ending, Kind, Unsettled, ending, lost
 from lorarl_operator.check import checked_spec, whole
 from lorarl_operator.decision import Apply, Create, Decision, DeleteJob, Event, Want
 from lorarl_operator.names import ray_job_name
@@ -96,7 +96,7 @@ def _of_the_living(view: View) -> Decision:
 
 
 def _end(view: View, ray_job: RayJob) -> Ending | Unsettled | None:
-    return ending(ray_job, view.attempt_pods, view.report, view.now, view.settings)
+    return ending(ray_job, (*view.attempt_pods, *view.departed_pods), view.report, view.now, view.settings)
 
 
 def _follow(view: View, ray_job: RayJob) -> Decision:
@@ -266,8 +266,17 @@ def _fail(view: View, draft: Draft, reason: str, message: str) -> Decision:
 
 
 def _live(view: View) -> list[RayJob]:
-    """RayJobs that a finished job does not need: all but the last one, where it ended by itself; its head stays a while for its logs."""
-    return [each for each in view.ray_jobs if each is not view.current or each.deployment_status not in _ENDED]
+    """RayJobs that a finished job does not need: all but the last one, where KubeRay lets its workers go and keeps its head for the logs.
+
+    KubeRay has no rule for a job that was stopped, and leaves workers whose head is gone alone for ever.
+    """
+    return [each for each in view.ray_jobs if each is not view.current or not _cleans_up(each)]
+
+
+def _cleans_up(ray_job: RayJob) -> bool:
+    if ray_job.deployment_status == "Complete":
+        return ray_job.job_status == "SUCCEEDED"
+    return ray_job.deployment_status == "Failed" and ray_job.message != HEAD_GONE
 
 
 def _finished(view: View) -> Decision:

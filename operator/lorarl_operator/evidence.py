@@ -80,7 +80,7 @@ class EvidenceSource:
             self._events.popitem(last=False)
         return found
 
-    async def _workload(self, observed: Observed) -> Workload | None:
+    async def _workload(self, observed: Observed) -> Workload:
         for ray_job in observed.ray_jobs:
             try:
                 async for items, _ in self._client.pages(WORKLOADS, observed.job.namespace, labels=f"{_UID_LABEL}={ray_job.uid}"):
@@ -89,4 +89,4 @@ class EvidenceSource:
             except ApiError as error:
                 if not error.not_found:  # Else there is no Kueue here, only its label.
                     raise
-        return None
+        return Workload("", ())

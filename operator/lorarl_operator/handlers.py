@@ -91,6 +91,7 @@ def _take(cache: Cache, queue: WorkQueue[Key], auditor: Auditor, resource: Resou
     if event["type"] is None:
         auditor.want()  # A list, not a change: the watch has started over.
     if event["type"] == "DELETED":
+        cache.put(resource, raw)  # Its last state, which may never have come as a change.
         meta, key = raw["metadata"], key_of(resource, raw)
         news = key is not None and cache.remove(resource, key, meta["name"], meta["uid"])
     else:

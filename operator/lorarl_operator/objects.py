@@ -238,6 +238,8 @@ class Observed:
     ray_jobs: tuple[RayJob, ...] = ()
     ray_clusters: tuple[RayCluster, ...] = ()
     pods: tuple[Pod, ...] = ()
+    departed: tuple[Pod, ...] = ()
+    """The last pods that went, as they were at the end: KubeRay replaces a pod within a moment, and why it ended is told by it alone."""
     cleanup: CleanupJob | None = None
     evidence: Evidence | None = None
     refusal: Refusal | None = None

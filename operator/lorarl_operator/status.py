@@ -35,7 +35,9 @@ _TYPES: dict[str, type] = {"conditions": list, "failure": dict} | dict.fromkeys(
 
 def sound(status: dict[str, Any]) -> dict[str, Any]:
     """A stored status without what is not of its type: an older CRD, or somebody's hand, may have let it in."""
-    kept: dict[str, Any] = {key: value for key, value in status.items() if key in (*FIELDS, "failure") and type(value) is _TYPES.get(key, str)}
+    kept: dict[str, Any] = {
+        key: value for key, value in status.items() if key in (*FIELDS, "failure") and type(value) is _TYPES.get(key, str)
+    }
     if "conditions" in kept:
         kept["conditions"] = [each for each in kept["conditions"] if isinstance(each, dict) and isinstance(each.get("type"), str)]
     return kept

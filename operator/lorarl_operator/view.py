@@ -10,7 +10,7 @@ from typing import Any
 from lorarl_api.faults import ManifestError
 from lorarl_operator.build.access import access
 from lorarl_operator.build.config import config_map
-from lorarl_operator.causes import Report
+from lorarl_operator.causes import Report, own_end
 from lorarl_operator.check import checked_spec, whole
 from lorarl_operator.decision import Action, Apply, Decision, Delete, Event, Want
 from lorarl_operator.names import attempt_of, ray_job_name
@@ -20,6 +20,7 @@ from lorarl_operator.settings import Settings
 from lorarl_operator.status import PENDING, RUNNING, STARTING, SUSPENDED, SUSPENDING, Draft, sound
 
 _LIVE = frozenset({PENDING, STARTING, RUNNING})
+_CLOCKS_DIFFER = timedelta(seconds=5)
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,20 @@ class View:
     @property
     def attempt_pods(self) -> tuple[Pod, ...]:
         """The attempt's pods, of its present RayCluster."""
-        return tuple(pod for pod in self.pods if pod.attempt == self.attempt and pod.cluster == self._cluster)
+        return tuple(pod for pod in self.pods if self._is_of_the_attempt(pod))
+
+    @property
+    def departed_pods(self) -> tuple[Pod, ...]:
+        """The attempt's pods that are gone. Those that were taken away before the attempt ran, KubeRay has replaced: that cost nothing."""
+        departed = [pod for pod in self.observed.departed if pod.job_uid == self.job.uid and self._is_of_the_attempt(pod)]
+        ran_since = self.draft().since("Running") if self.phase == RUNNING else None
+        if ran_since is None:
+            return tuple(pod for pod in departed if own_end(pod))
+        since = ran_since - _CLOCKS_DIFFER
+        return tuple(pod for pod in departed if pod.deletion_asked_at is None or pod.deletion_asked_at >= since)
+
+    def _is_of_the_attempt(self, pod: Pod) -> bool:
+        return pod.attempt == self.attempt and pod.cluster == self._cluster
 
     @property
     def _cluster(self) -> str:

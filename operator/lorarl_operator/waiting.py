@@ -21,6 +21,8 @@ _IMAGE = frozenset(
 )
 _CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _MISSING = re.compile(r'(secret|configmap|serviceaccount) "([^"]+)" not found', re.IGNORECASE)
+_MARKER = re.compile(r"^Failed\w+\n")
+_POD_NAME = re.compile(r'pods? "[^"]*"')
 _FRESH = timedelta(seconds=150)
 """Kubelet repeats what is still wrong every two minutes; what is older may have been mended."""
 _UNHEARD = timedelta(seconds=10)
@@ -132,8 +134,8 @@ def _refused_by_kuberay(ray_job: RayJob) -> Wait | None:
 
 
 def _creation_failed(job: Job, message: str) -> Wait:
-    """A pod that the API server did not let KubeRay make."""
-    message = redacted(message)
+    """A pod that the API server did not let KubeRay make; its name is a new one with each try."""
+    message = _POD_NAME.sub("its pod", redacted(_MARKER.sub("", message)))
     if "exceeded quota" in message:
         return Wait("QuotaExceeded", f"{message}; {_QUOTA_MEND}")
     if missing := _missing(job, message):

@@ -168,16 +168,19 @@ class World:
                 about["finalizers"] = [FINALIZER]
                 self.touch()
             case RemoveFinalizer():
-                about["finalizers"] = []
-                if "deletionTimestamp" in about:
-                    self.job = None
-                else:
-                    self.touch()
+                self._release()
             case DeleteJob():
                 self.delete_job()
             case _:
                 raise AssertionError(f"unknown action {step}")
         return True
+
+    def _release(self) -> None:
+        self.job["metadata"]["finalizers"] = []
+        if "deletionTimestamp" in self.job["metadata"]:
+            self.job = None
+        else:
+            self.touch()
 
     def _create(self, manifest: Raw) -> bool:
         if manifest["kind"] == "Job":

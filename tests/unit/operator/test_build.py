@@ -1,4 +1,4 @@
-"""The objects that are built. The whole RayJobs are in golden/; `LORARL_WRITE_GOLDEN=1` writes them anew, to be read before they are kept."""
+"""The objects that are built. Whole ones are in golden/; `LORARL_WRITE_GOLDEN=1` writes them anew, to be read before they are kept."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from observed_world import SETTINGS, raw_job
+
 from lorarl_api.faults import ManifestError
 from lorarl_api.load import documents
 from lorarl_api.v1alpha1 import LoRARLJob
@@ -18,7 +20,6 @@ from lorarl_operator.build.overrides import merge
 from lorarl_operator.build.rayjob import RAY_VERSION, ray_job
 from lorarl_operator.check import checked_spec
 from lorarl_operator.names import attempt_of
-from observed_world import SETTINGS, raw_job
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -79,8 +80,8 @@ def test_without_a_queue_the_workers_go_at_once_and_the_head_stays_for_its_logs(
     assert "shutdownAfterJobFinishes" not in spec
     rules = spec["deletionStrategy"]["deletionRules"]
     assert [(rule["policy"], *rule["condition"].values()) for rule in rules] == [
-        ("DeleteWorkers", "Complete", 0),
-        ("DeleteCluster", "Complete", 600),
+        ("DeleteWorkers", "SUCCEEDED", 0),
+        ("DeleteCluster", "SUCCEEDED", 600),
         ("DeleteWorkers", "Failed", 0),
         ("DeleteCluster", "Failed", 600),
     ]

@@ -36,6 +36,21 @@ def test_a_job_with_its_children() -> None:
     assert len(cache) == 1
 
 
+def test_the_last_pods_that_went_are_kept_until_their_rayjob_goes() -> None:
+    cache = Cache()
+    cache.put(LORARLJOBS, raw("job", "1", 1, {}))
+    cache.put(RAYJOBS, raw("job-1", "a", 2))
+    for number in range(6):
+        cache.put(PODS, raw(f"p{number}", f"p{number}", 10 + number, status={"phase": "Failed", "reason": "Evicted"}))
+        cache.remove(PODS, KEY, f"p{number}", f"p{number}")
+    observed = cache.observe(KEY)
+    assert observed is not None and observed.pods == ()
+    assert [(pod.name, pod.reason) for pod in observed.departed] == [(f"p{number}", "Evicted") for number in (2, 3, 4, 5)]
+    cache.remove(RAYJOBS, KEY, "job-1", "a")
+    observed = cache.observe(KEY)
+    assert observed is not None and observed.departed == ()
+
+
 def test_an_older_version_never_replaces_a_newer_one() -> None:
     cache = Cache()
     cache.put(LORARLJOBS, raw("job", "1", 100, {}, status={"phase": "Running"}))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from observed_world import SETTINGS, START, World, ago, condition, ended, observed, raw_job, raw_pod, raw_ray_job
+
 from lorarl_operator import parse
 from lorarl_operator.decide import decide
 from lorarl_operator.decision import AddFinalizer, Apply, Create, Delete, DeleteJob, RemoveFinalizer, Want
 from lorarl_operator.objects import Refusal
-from observed_world import SETTINGS, START, World, ago, condition, ended, observed, raw_job, raw_pod, raw_ray_job
 
 RUNNING = {"jobDeploymentStatus": "Running", "jobStatus": "RUNNING"}
 
@@ -21,7 +22,10 @@ def status_of(phase, name="demo-1", **rest):
 
 def running_status(**rest):
     return status_of(
-        "Running", startTime=ago(50), conditions=[condition("Running", True, "Running", "attempt 1 trains in RayJob demo-1")], **rest
+        "Running",
+        startTime=ago(50),
+        conditions=[condition("Running", True, "Running", "attempt 1 trains in RayJob demo-1", age=50)],
+        **rest,
     )
 
 
@@ -197,6 +201,45 @@ class TestTheEndOfAnAttempt:
         decision = decided(raw_job(status=running_status()), raw_ray_job(**RUNNING), pods=pods)
         assert conditions(decision)["Disrupted"]["reason"] == "HeadLost"
 
+    @pytest.mark.parametrize(
+        ("what", "counters"),
+        [
+            ({"containerStatuses": ended("worker", 137, "OOMKilled"), "deletionTimestamp": ago(1)}, (1, 0)),
+            ({"deletionTimestamp": ago(10), "deletionGracePeriodSeconds": 0}, (0, 1)),
+        ],
+    )
+    def test_a_pod_that_kuberay_has_replaced_already_tells_why(self, what, counters):
+        pods = [raw_pod("head", conditions=[condition("Ready", True)]), raw_pod("worker", name="new")]
+        departed = (parse.pod(raw_pod("worker", **what)),)
+        decision = decided(raw_job(status=running_status()), raw_ray_job(**RUNNING), pods=pods, departed=departed)
+        assert (decision.status["attempts"], decision.status["preemptions"]) == counters
+
+    def test_a_pod_that_was_replaced_before_anything_ran_cost_nothing(self):
+        departed = (parse.pod(raw_pod("worker", deletionTimestamp=ago(60), deletionGracePeriodSeconds=0)),)
+        status = status_of("Running", startTime=ago(90), conditions=[condition("Running", True, "Running", "attempt 1 trains", age=30)])
+        assert decided(raw_job(status=status), raw_ray_job(**RUNNING), departed=departed).actions == ()
+        starting = raw_job(status=status_of("Starting", startTime=ago(90)))
+        assert decided(starting, raw_ray_job(**RUNNING), departed=departed).status["phase"] == "Running"
+
+    def test_a_head_that_ends_at_once_and_is_gone_again(self):
+        departed = (parse.pod(raw_pod("head", containerStatuses=ended("head", 1), deletionTimestamp=ago(1))),)
+        decision = decided(raw_job(status=status_of("Starting")), raw_ray_job(jobDeploymentStatus="Initializing"), departed=departed)
+        assert decision.status["attempts"] == 1
+
+    @pytest.mark.parametrize(
+        "left_alone",
+        [
+            {"jobDeploymentStatus": "Complete", "jobStatus": "STOPPED"},
+            {"jobDeploymentStatus": "Failed", "message": "Ray head pod not found."},
+        ],
+    )
+    def test_workers_that_kuberay_leaves_for_ever_go_with_their_rayjob(self, left_alone):
+        failure = {"reason": "BadReward", "message": "x", "attempt": 1}
+        job = raw_job({"backoffLimit": 0}, running_status(failure=failure))
+        decision = decided(job, raw_ray_job(endTime=ago(30), **left_alone))
+        assert decision.status["phase"] == "Failed"
+        assert decision.actions == (Delete("RayJob", "demo-1", "ray-1"),)
+
     def test_a_pod_deleted_just_now_may_be_a_queues_doing(self):
         pods = [raw_pod("worker", deletionTimestamp=ago(-119), deletionGracePeriodSeconds=120)]
         decision = decided(raw_job(status=running_status()), raw_ray_job(**RUNNING), pods=pods)
@@ -256,39 +299,41 @@ class TestTheEndOfAnAttempt:
         assert decision.actions == ()
 
 
-class TestQueue:
-    LABELS = {"kueue.x-k8s.io/queue-name": "research"}
+QUEUE = {"kueue.x-k8s.io/queue-name": "research"}
+DELETE = {"checkpoint": {"uri": "s3://team/adapters", "deletionPolicy": "Delete"}}
 
+
+class TestQueue:
     def queued(self, **status):
         ray_job = raw_ray_job(suspend=True, **status)
-        ray_job["metadata"]["labels"] |= self.LABELS
+        ray_job["metadata"]["labels"] |= QUEUE
         return ray_job
 
     def test_it_waits_for_its_turn(self):
-        decision = decided(raw_job(labels=self.LABELS), self.queued())
+        decision = decided(raw_job(labels=QUEUE), self.queued())
         assert decision.status["phase"] == "Pending"
         assert conditions(decision)["Running"]["reason"] == "Queued"
         assert "startTime" not in decision.status
         assert decision.wants_evidence is Want.WORKLOAD
 
     def test_a_queue_that_takes_its_machines_back_is_counted_once_and_the_rayjob_stays(self):
-        decision = decided(raw_job(status=running_status(), labels=self.LABELS), self.queued(jobDeploymentStatus="Suspending"))
+        decision = decided(raw_job(status=running_status(), labels=QUEUE), self.queued(jobDeploymentStatus="Suspending"))
         assert decision.status["preemptions"] == 1
         assert decision.status["phase"] == "Pending"
         assert decision.actions == ()
-        again = decided(raw_job(status=decision.status, labels=self.LABELS), self.queued(jobDeploymentStatus="Suspended"))
+        again = decided(raw_job(status=decision.status, labels=QUEUE), self.queued(jobDeploymentStatus="Suspended"))
         assert again.status is None
 
     def test_it_goes_on_by_itself(self):
         status = status_of("Pending", conditions=[condition("Running", False, "Queued", "waits for its turn in queue research")])
-        decision = decided(raw_job(status=status, labels=self.LABELS), raw_ray_job(**RUNNING))
+        decision = decided(raw_job(status=status, labels=QUEUE), raw_ray_job(**RUNNING))
         assert decision.status["phase"] == "Running"
         assert decision.status["startTime"] == ago(0)
 
     def test_pods_of_the_cluster_before_are_not_those_of_this_one(self):
         old = raw_pod("worker", deletionTimestamp=ago(-60), deletionGracePeriodSeconds=120)
         old["metadata"]["labels"]["ray.io/cluster"] = "the-one-before"
-        decision = decided(raw_job(status=running_status(), labels=self.LABELS), raw_ray_job(**RUNNING), pods=[old])
+        decision = decided(raw_job(status=running_status(), labels=QUEUE), raw_ray_job(**RUNNING), pods=[old])
         assert decision.status is None
         assert decision.actions == ()
 
@@ -365,10 +410,10 @@ class TestDeadlines:
     def test_the_time_in_a_queue_does_not_count(self):
         job = raw_job({"startDeadlineSeconds": 60, "activeDeadlineSeconds": 60})
         ray_job = raw_ray_job(age=9000, suspend=True)
-        ray_job["metadata"]["labels"] |= TestQueue.LABELS
+        ray_job["metadata"]["labels"] |= QUEUE
         assert decided(job, ray_job).status["phase"] == "Pending"
         admitted = raw_ray_job(age=9000, jobDeploymentStatus="Initializing", startTime=ago(20))
-        admitted["metadata"]["labels"] |= TestQueue.LABELS
+        admitted["metadata"]["labels"] |= QUEUE
         assert decided(job, admitted).status["phase"] == "Starting"
 
     def test_ttl(self):
@@ -439,16 +484,14 @@ class TestWhatIsNotOurs:
 
 
 class TestFinalizer:
-    DELETE = {"checkpoint": {"uri": "s3://team/adapters", "deletionPolicy": "Delete"}}
-
     def test_it_is_there_before_the_rayjob(self):
-        assert decided(raw_job(self.DELETE)).actions[0] == AddFinalizer()
+        assert decided(raw_job(DELETE)).actions[0] == AddFinalizer()
 
     def test_it_follows_the_policy(self):
         assert decided(raw_job(status=running_status(), finalizers=["lorarl.io/cleanup"]), raw_ray_job(**RUNNING)).actions == (
             RemoveFinalizer(),
         )
-        assert decided(raw_job(self.DELETE, running_status()), raw_ray_job(**RUNNING)).actions == (AddFinalizer(),)
+        assert decided(raw_job(DELETE, running_status()), raw_ray_job(**RUNNING)).actions == (AddFinalizer(),)
 
     def test_parse_keeps_the_time_that_a_deletion_was_asked_for(self):
         pod = parse.pod(raw_pod(deletionTimestamp=ago(-120), deletionGracePeriodSeconds=120))

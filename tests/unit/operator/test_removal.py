@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from observed_world import SETTINGS, START, ago, condition, observed, raw_job, raw_pod, raw_ray_job
+
 from lorarl_operator import parse
 from lorarl_operator.decide import decide
 from lorarl_operator.decision import Create, Delete, RemoveFinalizer
 from lorarl_operator.objects import FINALIZER, LABEL_JOB_UID, Refusal
-from observed_world import SETTINGS, START, ago, condition, observed, raw_job, raw_pod, raw_ray_job
 
 DELETE = {"checkpoint": {"uri": "s3://team/adapters", "credentialsSecret": "s3-keys", "deletionPolicy": "Delete"}}
 WITH_ACCOUNT = DELETE | {"cluster": {"serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/t"}}}

@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from observed_world import SETTINGS, START, condition, observed, raw_job, raw_pod, raw_ray_job
+
 from lorarl_operator import parse
 from lorarl_operator.decide import decide
 from lorarl_operator.decision import Want
 from lorarl_operator.objects import Evidence, KubeEvent, RayCluster, Workload
-from observed_world import SETTINGS, START, condition, observed, raw_job, raw_pod, raw_ray_job
 
 UP = {"jobDeploymentStatus": "Initializing"}
 
@@ -118,6 +119,16 @@ def test_numbers_that_change_are_no_news():
     decision, _, _ = told(pods=[pending(conditions=[UNSCHEDULABLE])])
     other = UNSCHEDULABLE | {"message": "0/17 nodes are available: 17 Insufficient nvidia.com/gpu."}
     seen = observed(raw_job(status=decision.status), raw_ray_job(**UP), pods=[pending(conditions=[other])])
+    assert decide(seen, START, SETTINGS).status is None
+
+
+def test_the_name_of_a_pod_that_is_never_made_is_no_news():
+    def refused(name):
+        return cluster(f'FailedCreateWorkerPod\npods "{name}" is forbidden: exceeded quota: team')
+
+    decision, _, message = told(ray_clusters=(refused("demo-1-abcde"),))
+    assert message.startswith("its pod is forbidden: exceeded quota")
+    seen = observed(raw_job(status=decision.status), raw_ray_job(**UP), ray_clusters=(refused("demo-1-vwxyz"),))
     assert decide(seen, START, SETTINGS).status is None
 
 

@@ -14,37 +14,43 @@ OFTEN = {"look": 8, "killed": 6, "stale": 2, "bring_up": 8, "collect": 6, "wait"
 MOVES = (*(name for name, times in OFTEN.items() for _ in range(times)), "evict", "somebody", "queue", "suspend", "steps")
 
 
+def wish(world: World, suspend: bool) -> None:
+    """The user suspends or resumes."""
+    if world.job["spec"].get("suspend", False) != suspend:
+        world.touch(spec={"suspend": suspend})
+
+
+def by_hand(world: World) -> None:
+    """Somebody deletes the RayJob."""
+    if world.current:
+        world.delete_ray_job(world.current["metadata"]["name"])
+
+
+def later(world: World, seconds: float) -> None:
+    world.now += timedelta(seconds=seconds)
+
+
+HAPPENINGS = {
+    "look": lambda world, rng: world.step(),
+    "killed": lambda world, rng: world.step(killed_after=rng.randrange(8)),
+    "stale": lambda world, rng: world.step(stale_job=True),
+    "bring_up": lambda world, rng: world.bring_up(),
+    "collect": lambda world, rng: world.collect(),
+    "wait": lambda world, rng: later(world, rng.choice([1, 4, 15])),
+    "long": lambda world, rng: later(world, 400),
+    "fail": lambda world, rng: world.fail(),
+    "evict": lambda world, rng: world.evict(rng),
+    "somebody": lambda world, rng: by_hand(world),
+    "queue": lambda world, rng: take_back(world),
+    "suspend": lambda world, rng: wish(world, True),
+    "resume": lambda world, rng: wish(world, False),
+    "steps": lambda world, rng: world.touch(spec={"trainer": {"steps": rng.randrange(100, 1000)}}),
+}
+
+
 def move(world: World, name: str, rng: random.Random) -> None:
     """One thing that happens."""
-    match name:
-        case "look":
-            world.step()
-        case "killed":
-            world.step(killed_after=rng.randrange(8))
-        case "stale":
-            world.step(stale_job=True)
-        case "bring_up":
-            world.bring_up()
-        case "collect":
-            world.collect()
-        case "wait":
-            world.now += timedelta(seconds=rng.choice([1, 4, 15]))
-        case "long":
-            world.now += timedelta(seconds=400)
-        case "fail":
-            world.fail()
-        case "evict":
-            world.evict(rng)
-        case "somebody":
-            if world.current:
-                world.delete_ray_job(world.current["metadata"]["name"])
-        case "queue":
-            take_back(world)
-        case "suspend" | "resume":
-            if world.job["spec"].get("suspend", False) != (name == "suspend"):
-                world.touch(spec={"suspend": name == "suspend"})
-        case "steps":
-            world.touch(spec={"trainer": {"steps": rng.randrange(100, 1000)}})
+    HAPPENINGS[name](world, rng)
 
 
 def take_back(world: World) -> None:
