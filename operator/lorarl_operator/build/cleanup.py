@@ -9,14 +9,14 @@ import json
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
-from lorarl_operator.build.config import SECRETS_FOLDER, manifest
+from lorarl_operator.build.config import CONFIG_FOLDER, CONFIG_KEY, SECRETS_FOLDER, manifest
 from lorarl_operator.build.pods import image_of, pod_security_context, pull_secrets, secret_volumes, security_context, tolerations
 from lorarl_operator.names import cleanup_name, labels
 from lorarl_operator.objects import LABEL_ROLE, Job
 from lorarl_operator.settings import Settings
 
-MANIFEST_VARIABLE = "LORARL_MANIFEST"
-"""Holds the manifest as JSON: the ConfigMap may be gone already."""
+MANIFEST_ANNOTATION = "lorarl.io/manifest"
+"""Holds the manifest as JSON, and is mounted as a file: the job's ConfigMap may be gone already."""
 CLEANUP = "cleanup"
 _KEEP_SECONDS = 300
 
@@ -29,15 +29,12 @@ def cleanup_job(job: Job, spec: LoRARLJobSpec, settings: Settings) -> dict[str, 
     container = {
         "name": CLEANUP,
         **image_of(spec, settings),
-        "command": ["lorarl", "purge"],
-        "env": [
-            {"name": MANIFEST_VARIABLE, "value": json.dumps(manifest(job), separators=(",", ":"))},
-            {"name": "LORARL_SECRETS_DIR", "value": SECRETS_FOLDER},
-        ],
+        "command": ["lorarl", "purge", f"{CONFIG_FOLDER}/{CONFIG_KEY}"],
+        "env": [{"name": "LORARL_SECRETS_DIR", "value": SECRETS_FOLDER}],
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
         "securityContext": security_context(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": mounts,
+        "volumeMounts": [{"name": "job", "mountPath": CONFIG_FOLDER, "readOnly": True}, *mounts],
     }
     pod = {
         "restartPolicy": "Never",
@@ -47,7 +44,19 @@ def cleanup_job(job: Job, spec: LoRARLJobSpec, settings: Settings) -> dict[str, 
         **pull_secrets(spec),
         **tolerations(spec),
         "containers": [container],
-        "volumes": secrets,
+        "volumes": [
+            {
+                "name": "job",
+                "downwardAPI": {
+                    "items": [{"path": CONFIG_KEY, "fieldRef": {"fieldPath": f"metadata.annotations['{MANIFEST_ANNOTATION}']"}}],
+                },
+            },
+            *secrets,
+        ],
+    }
+    about = {
+        "labels": labels(job) | {LABEL_ROLE: CLEANUP},
+        "annotations": {MANIFEST_ANNOTATION: json.dumps(manifest(job), separators=(",", ":"))},
     }
     return {
         "apiVersion": "batch/v1",
@@ -57,6 +66,6 @@ def cleanup_job(job: Job, spec: LoRARLJobSpec, settings: Settings) -> dict[str, 
             "backoffLimit": 3,
             "activeDeadlineSeconds": settings.cleanup_seconds,
             "ttlSecondsAfterFinished": _KEEP_SECONDS,
-            "template": {"metadata": {"labels": labels(job) | {LABEL_ROLE: CLEANUP}}, "spec": pod},
+            "template": {"metadata": about, "spec": pod},
         },
     }

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from observed_world import SETTINGS, START, ago, condition, observed, raw_job, raw_pod, raw_ray_job
 
+from lorarl_api.load import load_job
 from lorarl_operator import parse
 from lorarl_operator.decide import decide
 from lorarl_operator.decision import Create, Delete, RemoveFinalizer
@@ -48,9 +49,13 @@ def test_then_the_checkpoints():
     assert manifest["metadata"]["name"] == "lorarl-demo-cleanup"
     assert "ownerReferences" not in manifest["metadata"]  # a foreground deletion would take it away
     pod = manifest["spec"]["template"]["spec"]
-    assert pod["volumes"] == [{"name": "secret-0", "secret": {"secretName": "s3-keys"}}]
-    assert pod["containers"][0]["command"] == ["lorarl", "purge"]
-    assert '"uri":"s3://team/adapters"' in pod["containers"][0]["env"][0]["value"]
+    assert pod["volumes"][1:] == [{"name": "secret-0", "secret": {"secretName": "s3-keys"}}]
+    assert pod["containers"][0]["command"] == ["lorarl", "purge", "/etc/lorarl/job/job.yaml"]
+    # The file that the command reads is the annotation.
+    (item,) = pod["volumes"][0]["downwardAPI"]["items"]
+    assert item == {"path": "job.yaml", "fieldRef": {"fieldPath": "metadata.annotations['lorarl.io/manifest']"}}
+    text = manifest["spec"]["template"]["metadata"]["annotations"]["lorarl.io/manifest"]
+    assert load_job(text).spec.checkpoint.uri == "s3://team/adapters"
 
 
 def test_its_own_service_account_goes_with_the_clean_up():
