@@ -39,7 +39,7 @@ demo: setup ## The main job: make a tiny base model, train it with GRPO, measure
 	$(PYTHON) scripts/demo.py
 
 .PHONY: tools
-tools: ## Build the tests' servers (etcd, kube-apiserver, kubectl, an S3 server) into ~/.cache/lorarl/bin
+tools: ## Build the tests' servers (Kubernetes, KubeRay, Kueue, kwok, helm, an S3 server) into ~/.cache/lorarl
 	@scripts/tools.sh
 
 .PHONY: test

@@ -34,7 +34,7 @@ def cluster(bare_cluster: Cluster) -> Cluster:
 
 @pytest.fixture(scope="session")
 def kuberay_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    """Kubernetes' controllers, KubeRay and simulated nodes; it serves LoRARLJobs."""
+    """Kubernetes' controllers, KubeRay and simulated nodes; it serves LoRARLJobs and keeps an audit log."""
     yield from _platform(tmp_path_factory.mktemp("platform"), kueue=False)
 
 
@@ -46,8 +46,7 @@ def kueue_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platfor
 
 def _platform(folder: Path, *, kueue: bool) -> Iterator[Platform]:
     try:
-        with platform(folder, kueue=kueue) as running:
-            install_crds(running.cluster, CRD)
+        with platform(folder, crds=[CRD], kueue=kueue, audit=True) as running:
             yield running
     except ToolMissingError as missing:
         pytest.skip(str(missing))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.cluster import pods
+from support.cluster.client import ApiError
 from support.cluster.kueue import add_priority_class, add_queue
 from support.cluster.kwok import CANNOT_BE_PULLED, ENDS_AT_ONCE, HELD, lose_node, mend_node
 from support.cluster.platform import Platform
@@ -67,6 +68,31 @@ def test_what_an_object_owns_goes_with_it(kuberay_platform: Platform) -> None:
     p.api.create({"apiVersion": "v1", "kind": "Secret", "metadata": owned})
     p.api.delete("ConfigMap", "owner", namespace)
     p.api.wait_gone("Secret", "owned", namespace)
+
+
+def test_rights_are_checked_and_it_is_written_who_asked(kuberay_platform: Platform) -> None:
+    p = kuberay_platform
+    namespace = p.namespace()
+    p.api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "reader", "namespace": namespace}})
+    reader = p.cluster.api_as(p.cluster.service_account_token(namespace, "reader"))
+    with pytest.raises(ApiError, match='cannot list resource "pods"'):
+        reader.list("Pod", namespace)
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "reader", "namespace": namespace}}
+    p.api.create({**role, "kind": "Role", "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]})
+    subject = {"kind": "ServiceAccount", "name": "reader", "namespace": namespace}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"}
+    p.api.create({**role, "kind": "RoleBinding", "subjects": [subject], "roleRef": reference})
+
+    def may_list() -> bool:
+        try:
+            return reader.list("Pod", namespace) == []
+        except ApiError:
+            return False
+
+    until(10, "the role is in force", may_list)
+    events = p.cluster.audited(f"system:serviceaccount:{namespace}:reader")
+    assert {(event["verb"], event["objectRef"]["resource"]) for event in events} == {("list", "pods")}
+    assert {event["responseStatus"]["code"] for event in events} == {200, 403}
 
 
 def test_a_namespace_goes_with_a_running_rayjob_in_it(kuberay_platform: Platform) -> None:

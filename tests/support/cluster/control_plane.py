@@ -1,4 +1,4 @@
-"""A real API server over a real etcd, with Kubernetes' own controllers and scheduler where asked for.
+"""A real API server over a real etcd; Kubernetes' own controllers and scheduler are in controllers.py.
 
 All of it on loopback, with its files and logs in one folder that is thrown away. Every program is a user of its own (`admin`, `kuberay`,
 ...), so that the audit log says who did what.
@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import json
 import secrets
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.cluster.client import Api
+from support.cluster.client import Api, Object
 from support.cluster.processes import find, free_ports, running, until
 
 READY_SECONDS = 60.0
+# What ServiceAccounts' tokens are signed with, in the folder of the control plane.
+SERVICE_ACCOUNT_KEY = "service-account.key"
 # The users that may do anything, each under its own name.
 USERS = ("admin", "kube-controller-manager", "kube-scheduler", "kuberay", "kueue", "kwok")
-# Who changed what: reads are left out, and bodies too, since only verbs and objects are counted.
+# Who asked for what: verbs and objects are counted, nobody needs the bodies.
 AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -84,6 +87,11 @@ class Cluster:
         token: str = answer["status"]["token"]
         return token
 
+    def audited(self, user: str) -> list[Object]:
+        """What a user asked for, in order, as audit events; a ServiceAccount's name is system:serviceaccount:<namespace>:<name>."""
+        events = [json.loads(line) for line in self.audit_log.read_text().splitlines()]
+        return [event for event in events if event["user"]["username"] == user]
+
     def kubectl(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         """Run kubectl as the administrator."""
         command = [self.kubectl_path, f"--kubeconfig={self.folder}/admin.kubeconfig", *arguments]
@@ -97,46 +105,35 @@ class Cluster:
 
 
 @contextmanager
-def control_plane(folder: Path, *, controllers: bool = False, audit: bool = False) -> Iterator[Cluster]:
+def control_plane(folder: Path, *, service_accounts: bool = False, audit: bool = False) -> Iterator[Cluster]:
     """Start etcd and kube-apiserver with their files in `folder`; stop them at the end.
 
     Args:
         folder: Where data, certificates and logs go.
-        controllers: Run kube-controller-manager (garbage collection, namespaces, Jobs, ServiceAccounts, node failures) and kube-scheduler
-            too. Without them nothing is collected, no pod is scheduled, and pods need no ServiceAccount.
+        service_accounts: Pods need a ServiceAccount, and get one. Only where controllers will run, which make those of new namespaces.
         audit: Write every request to `audit_log`, with who made it.
 
     Raises:
         ToolMissingError: A binary is not there.
     """
-    names = ("etcd", "kube-apiserver", "kubectl", *(("kube-controller-manager", "kube-scheduler") if controllers else ()))
-    binaries = {name: find(name) for name in names}
-    etcd_port, peer_port, port, *controller_ports = free_ports(5)
+    etcd, apiserver, kubectl = (find(name) for name in ("etcd", "kube-apiserver", "kubectl"))
+    etcd_port, peer_port, port = free_ports(3)
     tokens = {user: secrets.token_hex(16) for user in USERS}
     (folder / "tokens.csv").write_text("".join(f'{token},{user},{user},"system:masters"\n' for user, token in tokens.items()))
-    key = folder / "service-account.key"
+    key = str(folder / SERVICE_ACCOUNT_KEY)
     subprocess.run(["openssl", "ecparam", "-genkey", "-name", "prime256v1", "-noout", "-out", key], check=True, capture_output=True)
     with ExitStack() as stack:
+        # Hundreds of megabytes that tell nobody anything; the logs stay.
+        stack.callback(shutil.rmtree, folder / "etcd", ignore_errors=True)
         endpoint = f"http://127.0.0.1:{etcd_port}"
-        stack.enter_context(running([binaries["etcd"], *_etcd_flags(folder, endpoint, peer_port)], folder / "etcd.log"))
-        flags = _apiserver_flags(folder, endpoint, port, key, service_accounts=controllers, audit=audit)
-        server = stack.enter_context(running([binaries["kube-apiserver"], *flags], folder / "kube-apiserver.log"))
+        stack.enter_context(running([etcd, *_etcd_flags(folder, endpoint, peer_port)], folder / "etcd.log"))
+        flags = _apiserver_flags(folder, endpoint, port, key, service_accounts=service_accounts, audit=audit)
+        server = stack.enter_context(running([apiserver, *flags], folder / "kube-apiserver.log"))
         until(READY_SECONDS, "kube-apiserver has made its certificate", (folder / "certs/apiserver.crt").exists, server)
-        cluster = Cluster(folder, port, binaries["kubectl"], tokens, Api(port, f"{folder}/certs/apiserver.crt", tokens["admin"]))
+        cluster = Cluster(folder, port, kubectl, tokens, Api(port, f"{folder}/certs/apiserver.crt", tokens["admin"]))
         cluster.kubeconfig_of("admin")
         until(READY_SECONDS, "kube-apiserver is ready", lambda: _is_ready(cluster), server)
-        if controllers:
-            for name, own_port in zip(("kube-controller-manager", "kube-scheduler"), controller_ports, strict=True):
-                command = [binaries[name], *_controller_flags(cluster, name, own_port)]
-                if name == "kube-controller-manager":
-                    command += [f"--service-account-private-key-file={key}", f"--root-ca-file={cluster.ca}", *CONTROLLER_MANAGER_FLAGS]
-                stack.enter_context(running(command, folder / f"{name}.log"))
-            _until_controllers_work(cluster)
         yield cluster
-
-
-# A node that says nothing for 20 s is lost (Kubernetes' own default is 50 s): tests of lost nodes need not wait longer.
-CONTROLLER_MANAGER_FLAGS = ("--node-monitor-grace-period=20s", "--node-monitor-period=1s", "--concurrent-gc-syncs=50")
 
 
 def _etcd_flags(folder: Path, endpoint: str, peer_port: int) -> list[str]:
@@ -150,7 +147,7 @@ def _etcd_flags(folder: Path, endpoint: str, peer_port: int) -> list[str]:
     ]
 
 
-def _apiserver_flags(folder: Path, etcd: str, port: int, key: Path, *, service_accounts: bool, audit: bool) -> list[str]:
+def _apiserver_flags(folder: Path, etcd: str, port: int, key: str, *, service_accounts: bool, audit: bool) -> list[str]:
     flags = [
         *(f"--etcd-servers={etcd}", "--bind-address=127.0.0.1", f"--secure-port={port}", f"--cert-dir={folder}/certs"),
         *(f"--token-auth-file={folder}/tokens.csv", "--authorization-mode=RBAC", "--service-cluster-ip-range=10.0.0.0/16"),
@@ -168,21 +165,8 @@ def _apiserver_flags(folder: Path, etcd: str, port: int, key: Path, *, service_a
     return flags
 
 
-def _controller_flags(cluster: Cluster, name: str, port: int) -> list[str]:
-    kubeconfig = cluster.kubeconfig_of(name)
-    return [
-        *(f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--bind-address=127.0.0.1", f"--secure-port={port}"),
-        *(f"--cert-dir={cluster.folder}/{name}", "--kube-api-qps=1000", "--kube-api-burst=2000"),
-    ]
-
-
 def _is_ready(cluster: Cluster) -> bool:
     try:
         return bool(cluster.api.request("GET", "/readyz"))
     except Exception:  # noqa: BLE001 -- refused, reset, forbidden while roles are made: all of it means "not yet"
         return False
-
-
-def _until_controllers_work(cluster: Cluster) -> None:
-    """The namespace `default` has its ServiceAccount: pods can be made."""
-    cluster.api.wait("ServiceAccount", "default", "default", bool, seconds=READY_SECONDS)

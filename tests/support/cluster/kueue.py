@@ -26,9 +26,8 @@ CONVERTED = {f"{plural}.kueue.x-k8s.io" for plural in ("localqueues", "clusterqu
 READY_SECONDS = 60.0
 
 
-@contextmanager
-def kueue(cluster: Cluster) -> Iterator[Process]:
-    """Install Kueue and run it until the block ends. KubeRay's custom resource definitions must be there: it manages their kinds."""
+def install_kueue(cluster: Cluster) -> Path:
+    """Kueue's definitions and webhooks; the path of the configuration with which it is to run."""
     webhook_port, metrics, probes = free_ports(3)
     folder = cluster.folder / "kueue"
     folder.mkdir()
@@ -48,8 +47,14 @@ def kueue(cluster: Cluster) -> Iterator[Process]:
     }
     path = folder / "configuration.json"
     path.write_text(json.dumps(configuration))
+    return path
+
+
+@contextmanager
+def kueue(cluster: Cluster, configuration: Path) -> Iterator[Process]:
+    """Run Kueue until the block ends. KubeRay's definitions must be there: it manages their kinds."""
     environment = {"KUBECONFIG": str(cluster.kubeconfig_of("kueue"))}
-    with running([find("kueue"), f"--config={path}"], cluster.folder / "kueue.log", environment) as process:
+    with running([find("kueue"), f"--config={configuration}"], cluster.folder / "kueue.log", environment) as process:
         until(READY_SECONDS, "Kueue's webhooks answer", lambda: _webhooks_answer(cluster), process)
         yield process
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from support.cluster.control_plane import Cluster
-from support.cluster.processes import find, free_ports, running, until
+from support.cluster.processes import find, free_ports, listens, running, until
 
 STAGES = Path(__file__).with_name("kwok_stages.yaml")
 # Images that stand for a failure at the start of a pod: see STAGES.
@@ -24,16 +23,8 @@ def kwok(cluster: Cluster) -> Iterator[None]:
     (port,) = free_ports(1)
     command = [find("kwok"), f"--config={STAGES}", f"--kubeconfig={cluster.kubeconfig_of('kwok')}", f"--server-address=127.0.0.1:{port}"]
     with running(command, cluster.folder / "kwok.log") as process:
-        until(30, "kwok answers", lambda: _is_healthy(port), process)
+        until(30, "kwok has started", lambda: listens(port), process)
         yield
-
-
-def _is_healthy(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
 
 
 def add_node(cluster: Cluster, name: str, *, gpus: int = 0, cpus: int = 64, memory: str = "512Gi", pods: int = 1000) -> None:

@@ -8,7 +8,7 @@ with platform(folder, kueue=True) as p:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,10 @@ from pathlib import Path
 from support.cluster import pods
 from support.cluster.client import Api, Object
 from support.cluster.control_plane import Cluster, control_plane
+from support.cluster.controllers import controllers
+from support.cluster.crds import install_crds
 from support.cluster.kuberay import install_kuberay, kuberay
+from support.cluster.kueue import install_kueue
 from support.cluster.kueue import kueue as run_kueue
 from support.cluster.kwok import add_node, kwok
 from support.cluster.processes import Process
@@ -65,12 +68,15 @@ class Platform:
 
 
 @contextmanager
-def platform(folder: Path, *, kueue: bool = False, audit: bool = False, nodes: int = 2, gpus: int = 8) -> Iterator[Platform]:
+def platform(
+    folder: Path, *, crds: Sequence[Path] = (), kueue: bool = False, audit: bool = False, nodes: int = 2, gpus: int = 8
+) -> Iterator[Platform]:
     """Start everything with its files and logs in `folder`; end it with the block.
 
     Args:
         folder: A folder of this platform's own.
-        kueue: Run Kueue too (4 s more).
+        crds: Files of definitions to install beside KubeRay's.
+        kueue: Run Kueue too.
         audit: Keep the API server's audit log.
         nodes: How many simulated nodes there are at first, named node-0 and so on.
         gpus: GPUs of each.
@@ -80,12 +86,15 @@ def platform(folder: Path, *, kueue: bool = False, audit: bool = False, nodes: i
     """
     with ExitStack() as stack:
         dashboard = stack.enter_context(ray_dashboard())
-        cluster = stack.enter_context(control_plane(folder, controllers=True, audit=audit))
-        stack.enter_context(kwok(cluster))
+        cluster = stack.enter_context(control_plane(folder, service_accounts=True, audit=audit))
         install_kuberay(cluster)
+        install_crds(cluster, *crds)
+        configuration = install_kueue(cluster) if kueue else None
+        stack.enter_context(controllers(cluster))
+        stack.enter_context(kwok(cluster))
         process = stack.enter_context(kuberay(cluster, dashboard))
-        if kueue:
-            stack.enter_context(run_kueue(cluster))
+        if configuration is not None:
+            stack.enter_context(run_kueue(cluster, configuration))
         for number in range(nodes):
             add_node(cluster, f"node-{number}", gpus=gpus)
         yield Platform(cluster, dashboard, process)

@@ -46,6 +46,15 @@ def free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
+def listens(port: int) -> bool:
+    """Whether somebody listens on this port of the loopback interface."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
 class Process:
     """A program in the background, and where its output goes."""
 
