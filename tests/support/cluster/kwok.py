@@ -27,7 +27,7 @@ def kwok(cluster: Cluster) -> Iterator[None]:
         yield
 
 
-def add_node(cluster: Cluster, name: str, *, gpus: int = 0, cpus: int = 64, memory: str = "512Gi", pods: int = 1000) -> None:
+def add_node(cluster: Cluster, name: str, *, gpus: int = 0, cpus: int = 256, memory: str = "2Ti", pods: int = 1000) -> None:
     """A node that kwok plays; it returns when pods can be scheduled to it."""
     resources = {"cpu": str(cpus), "memory": memory, "pods": str(pods)} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
     labels = {"type": "kwok", "kubernetes.io/hostname": name}
