@@ -16,6 +16,7 @@ import yaml
 
 from support.cluster.client import ApiError, Object
 from support.cluster.control_plane import Cluster, control_plane
+from support.cluster.controllers import controllers
 from support.cluster.kuberay import install_kuberay
 from support.cluster.processes import ToolMissingError, find, find_share, until
 from support.helm import CHART, flags, helm, only, rendered
@@ -86,7 +87,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     try:
         find("helm")
         find_share("ray-operator")
-        with control_plane(tmp_path_factory.mktemp("chart"), controllers=True) as cluster:
+        with control_plane(tmp_path_factory.mktemp("chart"), service_accounts=True) as cluster, controllers(cluster):
             refused = helm("install", "lorarl", str(CHART), "-n", NAMESPACE, "--create-namespace", kubeconfig=cluster.kubeconfig)
             left = everything(cluster, INSTANCE)
             install_kuberay(cluster)
