@@ -65,9 +65,4 @@ def _figures(status: dict[str, Any]) -> Iterator[tuple[str, float]]:
         "lorarl_job_attempts": status.get("attempts"),
         "lorarl_job_preemptions": status.get("preemptions"),
     }
-    for name, value in found.items():
-        if isinstance(value, int | float | str):
-            try:
-                yield name, float(value)
-            except ValueError:
-                continue  # A word such as a quantity's unit: not a figure.
+    return ((name, float(value)) for name, value in found.items() if isinstance(value, int | float))

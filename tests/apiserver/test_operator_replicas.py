@@ -1,0 +1,130 @@
+"""Several replicas, restarts and namespaces: nothing is done twice, and nothing outside of what is served."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from support.cluster.client import Object
+from support.cluster.control_plane import Cluster
+from support.cluster.crds import install_crds
+from support.cluster.lorarljobs import lorarljob, phase
+from support.cluster.operator import SYSTEM, Operator, create, operator, prepare, quiet, wait_leader
+from support.cluster.processes import ToolMissingError, find_share, until
+
+
+@pytest.fixture(scope="module")
+def served(cluster: Cluster) -> Iterator[Cluster]:
+    """An API server with KubeRay's kinds and no KubeRay: RayJobs stay as they are made."""
+    try:
+        install_crds(cluster, find_share("ray-operator") / "config/crd/bases")
+    except ToolMissingError as missing:
+        pytest.skip(str(missing))
+    yield cluster
+
+
+def namespace(cluster: Cluster, name: str) -> str:
+    create(cluster, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    return name
+
+
+def rayjobs(cluster: Cluster, where: str) -> list[Object]:
+    return sorted(cluster.api.list("RayJob", where), key=lambda one: str(one["metadata"]["name"]))
+
+
+def writes(*replicas: Operator) -> Counter[str]:
+    """Writes about jobs by verb and resource: not the lease, not Events."""
+    counted: Counter[str] = Counter()
+    for one in replicas:
+        for labels, value in one.samples("lorarl_operator_api_writes_total"):
+            if labels["resource"] not in ("leases", "events"):
+                counted[f"{labels['verb']} {labels['resource']}"] += int(value)
+    return counted
+
+
+def test_a_killed_leader_is_followed_within_20_s_and_nothing_is_done_twice(served: Cluster) -> None:
+    where, kubeconfig = namespace(served, "handover"), prepare(served)
+    with ExitStack() as stack:
+        replicas = [stack.enter_context(operator(served, kubeconfig, name)) for name in ("first", "second")]
+        leader = wait_leader(*replicas)
+        standby = next(one for one in replicas if one is not leader)
+        assert standby.probe("/readyz") == (200, "ok\n")
+        for number in range(5):
+            served.api.create(lorarljob(where, f"before-{number}"))
+        until(10, "all RayJobs are there", lambda: len(rayjobs(served, where)) == 5)
+        quiet(2, lambda: writes(leader))
+        first_uids = [one["metadata"]["uid"] for one in rayjobs(served, where)]
+
+        leader.process.kill()
+        served.api.create(lorarljob(where, "after"))
+        served.api.wait("RayJob", "after-1", where, bool, seconds=20)
+        assert standby.leads
+        quiet(2, lambda: writes(standby))
+        assert [one["metadata"]["uid"] for one in rayjobs(served, where)][1:] == first_uids
+        assert writes(standby)["create rayjobs"] == 1
+
+
+def test_a_stopped_leader_hands_over_at_once(served: Cluster) -> None:
+    where, kubeconfig = namespace(served, "handover-clean"), prepare(served)
+    with ExitStack() as stack:
+        replicas = [stack.enter_context(operator(served, kubeconfig, name)) for name in ("third", "fourth")]
+        leader = wait_leader(*replicas)
+        standby = next(one for one in replicas if one is not leader)
+        leader.process.stop()
+        served.api.create(lorarljob(where, "next"))
+        served.api.wait("RayJob", "next-1", where, bool, seconds=8)
+        assert standby.leads
+    lease = served.api.get("Lease", "lorarl-operator", SYSTEM)
+    assert lease is not None and not lease["spec"].get("holderIdentity"), "the last one has released it too"
+
+
+def test_a_restart_writes_nothing_about_jobs_that_are_as_they_should_be(served: Cluster) -> None:
+    where, kubeconfig = namespace(served, "restart"), prepare(served)
+    with operator(served, kubeconfig, "before-restart") as replica:
+        wait_leader(replica)
+        for number in range(10):
+            served.api.create(lorarljob(where, f"job-{number}", suspend=number % 2 == 0))
+        until(20, "all are decided", lambda: all(phase(job) in ("Suspended", "Starting", "Pending") for job in jobs(served, where)))
+        quiet(10, lambda: writes(replica))
+    versions = [job["metadata"]["resourceVersion"] for job in jobs(served, where)]
+    with operator(served, kubeconfig, "after-restart") as replica:
+        wait_leader(replica)
+        until(20, "all jobs are known", lambda: replica.metric("lorarl_jobs") >= 10)
+        until(20, "all watches run", lambda: replica.metric("lorarl_operator_watches") == 5)
+        quiet(6, lambda: replica.metric("lorarl_operator_watch_events_total"))
+        assert not {one: count for one, count in writes(replica).items() if "create" in one or "delete" in one}
+        assert [job["metadata"]["resourceVersion"] for job in jobs(served, where)] == versions
+
+
+def test_only_the_namespaces_that_are_named_are_served_with_rights_in_them_alone(served: Cluster) -> None:
+    ours, theirs = namespace(served, "team-a"), namespace(served, "team-b")
+    kubeconfig = prepare(served, (ours,), account="team-operator")
+    with operator(served, kubeconfig, "namespaced", f"--namespace={ours}", "--lease-name=team-a") as replica:
+        wait_leader(replica)
+        until(20, "all watches run", lambda: replica.metric("lorarl_operator_watches") == 5)
+        for where in (theirs, ours):
+            served.api.create(lorarljob(where, "job"))
+        served.api.wait("RayJob", "job-1", ours, bool, seconds=5)
+        served.api.wait("LoRARLJob", "job", ours, phase)
+        quiet(2, lambda: writes(replica))
+        assert rayjobs(served, theirs) == []
+        assert "status" not in (served.api.get("LoRARLJob", "job", theirs) or {})
+        assert replica.metric("lorarl_operator_errors_total") == 0
+
+
+def test_without_kuberay_it_is_not_ready_and_says_how_to_get_it(bare_cluster: Cluster, cluster: Cluster) -> None:
+    if cluster.api.request("GET", "/apis").get("groups") and any(
+        group["name"] == "ray.io" for group in cluster.api.request("GET", "/apis")["groups"]
+    ):
+        pytest.skip("KubeRay's kinds are there already in this run")
+    with operator(cluster, prepare(cluster), "no-kuberay") as replica:
+        status, text = until(20, "it says what is missing", lambda: (answer := replica.probe("/readyz"))[0] == 503 and answer)
+        assert status == 503 and "RayJob (ray.io/v1)" in text and "helm install kuberay-operator" in text
+        assert replica.probe("/healthz") == (200, "ok\n")
+
+
+def jobs(cluster: Cluster, where: str) -> list[Object]:
+    return sorted(cluster.api.list("LoRARLJob", where), key=lambda one: str(one["metadata"]["name"]))

@@ -1,0 +1,45 @@
+"""LoRARLJobs for tests, and the trainer's part of their status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.cluster.client import Api, Object, path_of
+
+TRAINER = "lorarl-trainer"
+
+
+def lorarljob(namespace: str, name: str, *, labels: dict[str, str] | None = None, **spec: Any) -> Object:
+    """A small job on CPUs; `spec` replaces whole fields of its spec."""
+    return {
+        "apiVersion": "lorarl.io/v1alpha1",
+        "kind": "LoRARLJob",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels or {}},
+        "spec": {
+            "model": {"uri": "hf://example/tiny"},
+            "adapter": {"rank": 8, "targetModules": ["all-linear"]},
+            "algorithm": {"type": "sft"},
+            "data": {"train": {"uri": "s3://team/train.jsonl", "promptField": "prompt", "answerField": "answer"}},
+            "trainer": {"steps": 10},
+            "checkpoint": {"uri": "s3://team/adapters"},
+            **spec,
+        },
+    }
+
+
+def report(api: Api, namespace: str, name: str, **status: Any) -> Object:
+    """What the trainer applies: `step`, `totalSteps`, `metrics`, `adapter`, `failure`."""
+    path = f"{path_of('LoRARLJob', namespace, name, 'status')}?fieldManager={TRAINER}&force=true"
+    manifest = {"apiVersion": "lorarl.io/v1alpha1", "kind": "LoRARLJob", "metadata": {"name": name, "namespace": namespace}, "status": status}
+    return api.request("PATCH", path, manifest, "application/apply-patch+yaml")
+
+
+def condition(job: Object, kind: str) -> Object:
+    """A condition of a job; empty where it has none of this type."""
+    return next((one for one in job.get("status", {}).get("conditions", []) if one["type"] == kind), {})
+
+
+def phase(job: Object) -> str:
+    """A job's phase; empty before the operator has seen it."""
+    found: str = job.get("status", {}).get("phase", "")
+    return found
