@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import kopf
@@ -101,7 +101,7 @@ def _take(cache: Cache, queue: WorkQueue[Key], auditor: Auditor, resource: Resou
         queue.add(key)
 
 
-def settings(namespaces: Collection[str]) -> kopf.OperatorSettings:
+def settings() -> kopf.OperatorSettings:
     """What kopf is told: it watches what is ours, writes nothing, and never gives up."""
     chosen = kopf.OperatorSettings()
     chosen.posting.enabled = False

@@ -26,7 +26,8 @@ from lorarl_operator.settings import Settings
 log = logging.getLogger(__name__)
 _MISSING_SECONDS = 10.0
 _WATCHES_SECONDS = 60.0
-"""How long watches may take to start."""
+"""How long watches may take to start, and to start anew."""
+_WATCH_AGAIN_SECONDS = 2.0
 _LAST_WRITES_SECONDS = 5.0
 _HINTS = {
     LORARLJOBS: "install or upgrade the chart lorarl, or apply crds/lorarl.io_lorarljobs.yaml",
@@ -45,14 +46,17 @@ class Replica:
     settings: Settings
     cache: Cache = field(default_factory=Cache)
     _missing: str | None = "the API server was not asked yet which kinds it has"
-    _watching_since: float | None = None
+    _watches_fine_at: float | None = None
 
     def alive(self) -> str | None:
         """What is so wrong that the process should be started anew; None when nothing is."""
-        if self._watching_since is None:
+        if self._watches_fine_at is None:
             return None
         running, wanted = self._watches(), len(WATCHED) * max(1, len(self.namespaces))
-        if running < wanted and asyncio.get_running_loop().time() - self._watching_since > _WATCHES_SECONDS:
+        now = asyncio.get_running_loop().time()
+        if running >= wanted:
+            self._watches_fine_at = now
+        elif now - self._watches_fine_at > _WATCHES_SECONDS:
             return f"{running} of {wanted} watches are running: some have died"
         return None
 
@@ -93,7 +97,7 @@ class Replica:
             log.info("%d jobs found", len(self.cache))
             workers = [_task(controller.work(), f"worker {number}") for number in range(WORKERS)]
             background.append(_task(auditor.run(), "audit"))
-            # Last: when kopf ends it cancels whatever was started after it.
+            # Last: when kopf ends it cancels whatever tasks were started after it, taking them for its own.
             background.append(_task(self._watch(queue, auditor, stop), "watches"))
             await asyncio.wait([*background, *workers], return_when=asyncio.FIRST_COMPLETED)
             return _verdict([*background, *workers], stop)
@@ -101,19 +105,31 @@ class Replica:
             await _finish(workers, background)
 
     async def _watch(self, queue: WorkQueue[Key], auditor: Auditor, stop: asyncio.Event) -> None:
-        registry = handlers.watch(self.cache, queue, auditor, self.client.configuration)
+        """Run the watches, anew whenever they fail: the cache stays, and an audit mends what was missed."""
+        self._watches_fine_at = asyncio.get_running_loop().time()
+        while True:
+            try:
+                await self._watch_once(queue, auditor, stop)
+            except Exception:
+                metrics.ERRORS.labels("watch").inc()
+                log.exception("the watches have failed, and are started anew")
+            if stop.is_set():
+                return
+            await asyncio.sleep(_WATCH_AGAIN_SECONDS)
+            auditor.want()
+
+    async def _watch_once(self, queue: WorkQueue[Key], auditor: Auditor, stop: asyncio.Event) -> None:
         started = asyncio.Event()
-        self._watching_since = asyncio.get_running_loop().time()
 
-        async def ours_again() -> None:
+        async def signals_are_ours_again() -> None:
             await started.wait()
-            _on_signals(stop.set)  # kopf takes the signals for itself when it starts.
+            _on_signals(stop.set)  # kopf takes them for itself when it starts.
 
-        again = _task(ours_again(), "signals")
+        again = _task(signals_are_ours_again(), "signals")
         try:
             await kopf.operator(
-                registry=registry,
-                settings=handlers.settings(self.namespaces),
+                registry=handlers.watch(self.cache, queue, auditor, self.client.configuration),
+                settings=handlers.settings(),
                 clusterwide=not self.namespaces,
                 namespaces=self.namespaces,
                 ready_flag=started,
@@ -171,7 +187,7 @@ def _verdict(tasks: list[asyncio.Task[Any]], stop: asyncio.Event) -> int:
     if stop.is_set():
         log.info("told to stop")
         return 0
-    log.error("the watches have ended")
+    log.error("something that runs for ever has ended: %s", [task.get_name() for task in tasks if task.done()])
     return 1
 
 

@@ -56,7 +56,11 @@ def test_a_job_from_its_creation_to_its_end_in_twelve_writes(p: Platform, replic
     assert writes(replica) - before <= 12
 
     events = [e for e in p.api.list("Event", namespace) if e["involvedObject"]["kind"] == "LoRARLJob"]
-    assert [e["reason"] for e in sorted(events, key=lambda e: int(e["metadata"]["resourceVersion"]))] == ["Starting", "Running", "Succeeded"]
+    assert [e["reason"] for e in sorted(events, key=lambda e: int(e["metadata"]["resourceVersion"]))] == [
+        "Starting",
+        "Running",
+        "Succeeded",
+    ]
     assert replica.metric("lorarl_operator_errors_total") == 0
 
 

@@ -5,25 +5,49 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from support.cluster.client import Object
-from support.cluster.control_plane import Cluster
+from support.cluster.control_plane import Cluster, control_plane
 from support.cluster.crds import install_crds
+from support.cluster.kuberay import install_kuberay
 from support.cluster.lorarljobs import lorarljob, phase
 from support.cluster.operator import SYSTEM, Operator, create, operator, prepare, quiet, wait_leader
 from support.cluster.processes import ToolMissingError, find_share, until
 
+CRD = Path(__file__).parents[2] / "crds/lorarl.io_lorarljobs.yaml"
+
 
 @pytest.fixture(scope="module")
-def served(cluster: Cluster) -> Iterator[Cluster]:
-    """An API server with KubeRay's kinds and no KubeRay: RayJobs stay as they are made."""
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """An API server of this file's own: KubeRay's kinds are missing at first."""
     try:
-        install_crds(cluster, find_share("ray-operator") / "config/crd/bases")
+        find_share("ray-operator")
+        with control_plane(tmp_path_factory.mktemp("replicas")) as running:
+            install_crds(running, CRD)
+            yield running
     except ToolMissingError as missing:
         pytest.skip(str(missing))
-    yield cluster
+
+
+def test_without_kuberay_it_is_not_ready_and_says_how_to_get_it(cluster: Cluster) -> None:
+    """The first of this file: the fixture below installs what is missing here."""
+    with operator(cluster, prepare(cluster), "no-kuberay") as replica:
+        text = until(20, "it says what is missing", lambda: _missing(replica))
+        assert "RayJob (ray.io/v1)" in text and "helm install kuberay-operator" in text
+        assert replica.probe("/healthz") == (200, "ok\n")
+        install_kuberay(cluster)
+        until(30, "it is ready when KubeRay is there", lambda: replica.probe("/readyz")[0] == 200)
+
+
+@pytest.fixture(scope="module")
+def served(cluster: Cluster) -> Cluster:
+    """An API server with KubeRay's kinds and no KubeRay: RayJobs stay as they are made."""
+    if not any(group["name"] == "ray.io" for group in cluster.api.request("GET", "/apis")["groups"]):
+        install_kuberay(cluster)
+    return cluster
 
 
 def namespace(cluster: Cluster, name: str) -> str:
@@ -51,7 +75,7 @@ def test_a_killed_leader_is_followed_within_20_s_and_nothing_is_done_twice(serve
         replicas = [stack.enter_context(operator(served, kubeconfig, name)) for name in ("first", "second")]
         leader = wait_leader(*replicas)
         standby = next(one for one in replicas if one is not leader)
-        assert standby.probe("/readyz") == (200, "ok\n")
+        until(10, "the standby is ready", lambda: standby.probe("/readyz") == (200, "ok\n"))
         for number in range(5):
             served.api.create(lorarljob(where, f"before-{number}"))
         until(10, "all RayJobs are there", lambda: len(rayjobs(served, where)) == 5)
@@ -115,16 +139,10 @@ def test_only_the_namespaces_that_are_named_are_served_with_rights_in_them_alone
         assert replica.metric("lorarl_operator_errors_total") == 0
 
 
-def test_without_kuberay_it_is_not_ready_and_says_how_to_get_it(bare_cluster: Cluster, cluster: Cluster) -> None:
-    if cluster.api.request("GET", "/apis").get("groups") and any(
-        group["name"] == "ray.io" for group in cluster.api.request("GET", "/apis")["groups"]
-    ):
-        pytest.skip("KubeRay's kinds are there already in this run")
-    with operator(cluster, prepare(cluster), "no-kuberay") as replica:
-        status, text = until(20, "it says what is missing", lambda: (answer := replica.probe("/readyz"))[0] == 503 and answer)
-        assert status == 503 and "RayJob (ray.io/v1)" in text and "helm install kuberay-operator" in text
-        assert replica.probe("/healthz") == (200, "ok\n")
-
-
 def jobs(cluster: Cluster, where: str) -> list[Object]:
     return sorted(cluster.api.list("LoRARLJob", where), key=lambda one: str(one["metadata"]["name"]))
+
+
+def _missing(replica: Operator) -> str:
+    text = replica.probe("/readyz")[1]
+    return text if "no RayJob" in text else ""

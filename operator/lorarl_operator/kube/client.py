@@ -221,9 +221,12 @@ class Client:
             data = await response.read()
         except TimeoutError as error:
             raise ApiError(what, 0, "Timeout", f"no answer within {timeout.total:.0f} s") from error
-        except aiohttp.ClientError as error:
+        except (aiohttp.ClientError, OSError) as error:
             raise ApiError(what, 0, "ConnectionFailed", str(error)) from error
         if response.status >= 300:
             raise from_answer(what, response.status, data, response.headers.get("Retry-After"))
-        answer: Manifest = json.loads(data)
+        try:
+            answer: Manifest = json.loads(data)
+        except ValueError as error:
+            raise ApiError(what, 0, "NotJson", f"the answer is no JSON: {error}") from error
         return answer

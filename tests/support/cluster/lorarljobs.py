@@ -30,7 +30,12 @@ def lorarljob(namespace: str, name: str, *, labels: dict[str, str] | None = None
 def report(api: Api, namespace: str, name: str, **status: Any) -> Object:
     """What the trainer applies: `step`, `totalSteps`, `metrics`, `adapter`, `failure`."""
     path = f"{path_of('LoRARLJob', namespace, name, 'status')}?fieldManager={TRAINER}&force=true"
-    manifest = {"apiVersion": "lorarl.io/v1alpha1", "kind": "LoRARLJob", "metadata": {"name": name, "namespace": namespace}, "status": status}
+    manifest = {
+        "apiVersion": "lorarl.io/v1alpha1",
+        "kind": "LoRARLJob",
+        "metadata": {"name": name, "namespace": namespace},
+        "status": status,
+    }
     return api.request("PATCH", path, manifest, "application/apply-patch+yaml")
 
 
