@@ -17,7 +17,7 @@ import yaml
 
 from support.cluster.client import ApiError, Object
 from support.cluster.control_plane import Cluster
-from support.cluster.processes import Process, free_ports, running, until
+from support.cluster.processes import Process, free_ports, until
 
 ROOT = Path(__file__).parents[3]
 RIGHTS = ROOT / "helm/lorarl/files/rights.yaml"
@@ -75,16 +75,24 @@ def prepare(cluster: Cluster, namespaces: Sequence[str] = (), account: str = ACC
 def operator(cluster: Cluster, kubeconfig: Path, name: str = "operator", *arguments: str) -> Iterator[Operator]:
     """Run a replica; its log is NAME.log in the cluster's folder."""
     metrics_port, probes_port = free_ports(2)
+    process = launch(cluster, kubeconfig, name, metrics_port, probes_port, *arguments)
+    try:
+        one = Operator(process, metrics_port, probes_port)
+        until(30, f"{name} answers its probes", lambda: one.probe("/healthz")[0], process)
+        yield one
+    finally:
+        process.stop()
+
+
+def launch(cluster: Cluster, kubeconfig: Path, name: str, metrics_port: int, probes_port: int, *arguments: str) -> Process:
+    """Start a replica and return at once."""
     command = [
         *(sys.executable, "-m", "lorarl_operator.main", f"--kubeconfig={kubeconfig}", f"--lease-namespace={SYSTEM}"),
         *(f"--trainer-image={IMAGE}", f"--metrics-port={metrics_port}", f"--probes-port={probes_port}"),
         *arguments,
     ]
     packages = ":".join(str(ROOT / one) for one in ("crds", "operator"))
-    with running(command, cluster.folder / f"{name}.log", {"PYTHONPATH": packages, "POD_NAME": name}) as process:
-        one = Operator(process, metrics_port, probes_port)
-        until(30, f"{name} answers its probes", lambda: one.probe("/healthz")[0], process)
-        yield one
+    return Process(command, cluster.folder / f"{name}.log", {"PYTHONPATH": packages, "POD_NAME": name})
 
 
 def wait_leader(*replicas: Operator, seconds: float = 30) -> Operator:

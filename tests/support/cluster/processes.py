@@ -67,6 +67,10 @@ class Process:
     def pid(self) -> int:
         return self._popen.pid
 
+    @property
+    def ended(self) -> bool:
+        return self._popen.poll() is not None
+
     def tail(self) -> str:
         """The end of its output."""
         return self.log.read_text(errors="replace")[-3000:]

@@ -1,0 +1,26 @@
+"""The platform of the chaos tests: KubeRay, simulated nodes with room for all jobs at a time, and our operator's rights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.cluster.crds import install_crds
+from support.cluster.kwok import add_node
+from support.cluster.platform import Platform, platform
+from support.cluster.processes import ToolMissingError
+
+CRD = Path(__file__).parents[2] / "crds/lorarl.io_lorarljobs.yaml"
+
+
+@pytest.fixture(scope="session")
+def p(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    try:
+        with platform(tmp_path_factory.mktemp("chaos"), audit=True) as running:
+            install_crds(running.cluster, CRD)
+            add_node(running.cluster, "large", cpus=10_000, memory="40Ti", pods=5_000)
+            yield running
+    except ToolMissingError as missing:
+        pytest.skip(str(missing))
