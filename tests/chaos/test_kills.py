@@ -16,12 +16,11 @@ import pytest
 from aiohttp import web
 
 from support.cluster.api_proxy import Call, api_proxy
-from support.cluster.leftovers import leftovers
+from support.cluster.leftovers import ends_clean
 from support.cluster.lives import live
-from support.cluster.mirror import Mirror, mirror
+from support.cluster.mirror import mirror
 from support.cluster.operator import ACCOUNT, SYSTEM, prepare
 from support.cluster.platform import Platform
-from support.cluster.processes import until
 from support.cluster.replicas import Replicas, replicas
 
 KILLS = int(os.environ.get("LORARL_CHAOS_KILLS") or 100)
@@ -99,20 +98,9 @@ def test_an_operator_that_is_killed_at_any_moment_does_nothing_twice_and_loses_n
             proxy.intercept = killer.intercept
             killing = threading.Thread(target=killer.run, args=(KILLS,), daemon=True)
             killing.start()
-            faults = live(p, seen, JOBS, lambda: killer.kills / (KILLS * ALL_HAVE_BEGUN) + 0.1)
+            faults = live(p, seen, JOBS, lambda: killer.kills / (KILLS * ALL_HAVE_BEGUN) + 0.1, patience=180)
             killing.join()
             lived = time.monotonic() - began
-            faults += ends_clean(p, seen)
+            faults += ends_clean(p.api, seen)
     print(f"\n{killer.kills} kills ({killer.moments}), {kept.starts} starts, {JOBS} jobs, {lived:.0f} s, seed {SEED}")
     assert not faults + seen.violations, "\n".join(faults + seen.violations)
-
-
-def ends_clean(p: Platform, seen: Mirror) -> list[str]:
-    """Delete all jobs; what is left of them then."""
-    for job in seen.all("LoRARLJob"):
-        p.api.delete("LoRARLJob", job["metadata"]["name"], seen.namespace)
-    try:
-        until(90, "everything of the jobs is gone", lambda: not leftovers(p.api, seen.namespace))
-    except AssertionError:
-        return [f"left over: {leftovers(p.api, seen.namespace)}"]
-    return []

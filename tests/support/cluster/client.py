@@ -147,7 +147,7 @@ class Api:
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
                 # The server closes a connection that was idle for long, without having seen this request.
-                if attempt == "new connection" or not isinstance(error, http.client.RemoteDisconnected | BrokenPipeError):
+                if attempt == "new connection" or not isinstance(error, http.client.RemoteDisconnected | BrokenPipeError | ssl.SSLEOFError):
                     raise
         parsed: Object = json.loads(data) if data.startswith(b"{") else {"text": data.decode()}
         return parsed

@@ -10,7 +10,7 @@ import json
 import secrets
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,13 +105,16 @@ class Cluster:
 
 
 @contextmanager
-def control_plane(folder: Path, *, service_accounts: bool = False, audit: bool = False) -> Iterator[Cluster]:
+def control_plane(
+    folder: Path, *, service_accounts: bool = False, audit: bool = False, admission: Sequence[str] = ()
+) -> Iterator[Cluster]:
     """Start etcd and kube-apiserver with their files in `folder`; stop them at the end.
 
     Args:
         folder: Where data, certificates and logs go.
         service_accounts: Pods need a ServiceAccount, and get one. Only where controllers will run, which make those of new namespaces.
         audit: Write every request to `audit_log`, with who made it.
+        admission: Admission plugins that are not on by default.
 
     Raises:
         ToolMissingError: A binary is not there.
@@ -128,6 +131,8 @@ def control_plane(folder: Path, *, service_accounts: bool = False, audit: bool =
         endpoint = f"http://127.0.0.1:{etcd_port}"
         stack.enter_context(running([etcd, *_etcd_flags(folder, endpoint, peer_port)], folder / "etcd.log"))
         flags = _apiserver_flags(folder, endpoint, port, key, service_accounts=service_accounts, audit=audit)
+        if admission:
+            flags.append(f"--enable-admission-plugins={','.join(admission)}")
         server = stack.enter_context(running([apiserver, *flags], folder / "kube-apiserver.log"))
         until(READY_SECONDS, "kube-apiserver has made its certificate", (folder / "certs/apiserver.crt").exists, server)
         cluster = Cluster(folder, port, kubectl, tokens, Api(port, f"{folder}/certs/apiserver.crt", tokens["admin"]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,6 @@ from support.cluster.lorarljobs import condition, lorarljob, phase, report
 from support.cluster.mirror import Mirror
 from support.cluster.platform import Platform
 
-LONGEST_STEP_SECONDS = 120.0
 Wait = Callable[[], object]
 
 
@@ -290,33 +289,34 @@ SCRIPTS: tuple[Script, ...] = (
 )
 
 
-def live(p: Platform, mirror: Mirror, count: int, may_begin: Callable[[], float], scripts: Sequence[Script] = SCRIPTS) -> list[str]:
+def live(p: Platform, mirror: Mirror, count: int, may_begin: Callable[[], float], patience: float) -> list[str]:
     """Lead so many lives to their ends; whatever was not as it should be.
 
     Args:
         p: Where.
         mirror: Its namespace.
         count: How many; the scripts take turns.
-        may_begin: Which part of them, from 0 to 1, may have begun by now.
-        scripts: What happens to them.
+        may_begin: Which part of them, from 0 to 1, may have begun by now; asked all the time.
+        patience: How many seconds a life may wait for what must come.
     """
-    waiting = [Life(p, mirror, f"{scripts[number % len(scripts)].__name__.replace('_', '-')}-{number}"[:40]) for number in range(count)]
+    waiting = [Life(p, mirror, f"{SCRIPTS[number % len(SCRIPTS)].__name__.replace('_', '-')}-{number}"[:40]) for number in range(count)]
     order = list(enumerate(waiting))
     going: list[tuple[Life, Iterator[Wait], Wait, float]] = []
     faults: list[str] = []
     while order or going:
-        while order and order[0][0] < may_begin() * count:
+        begun = may_begin() * count
+        while order and order[0][0] < begun:
             number, life = order.pop(0)
-            script = scripts[number % len(scripts)](life)
+            script = SCRIPTS[number % len(SCRIPTS)](life)
             going.append((life, script, next(script), time.monotonic()))
         still: list[tuple[Life, Iterator[Wait], Wait, float]] = []
         for life, script, wait, since in going:
             if not wait():
-                if time.monotonic() - since < LONGEST_STEP_SECONDS:
+                if time.monotonic() - since < patience:
                     still.append((life, script, wait, since))
                 else:
                     status = json.dumps(life.job.get("status"), indent=1)
-                    life.faults.append(f"{life.name}: {life.waits_for}: not so after {LONGEST_STEP_SECONDS:g} s: {status}")
+                    life.faults.append(f"{life.name}: {life.waits_for}: not so after {patience:g} s: {status}")
             elif (following := next(script, None)) is not None:
                 still.append((life, script, following, time.monotonic()))
         going = still

@@ -69,7 +69,14 @@ class Platform:
 
 @contextmanager
 def platform(
-    folder: Path, *, crds: Sequence[Path] = (), kueue: bool = False, audit: bool = False, nodes: int = 2, gpus: int = 8
+    folder: Path,
+    *,
+    crds: Sequence[Path] = (),
+    kueue: bool = False,
+    audit: bool = False,
+    admission: Sequence[str] = (),
+    nodes: int = 2,
+    gpus: int = 8,
 ) -> Iterator[Platform]:
     """Start everything with its files and logs in `folder`; end it with the block.
 
@@ -78,6 +85,7 @@ def platform(
         crds: Files of definitions to install beside KubeRay's.
         kueue: Run Kueue too.
         audit: Keep the API server's audit log.
+        admission: Admission plugins that are not on by default.
         nodes: How many simulated nodes there are at first, named node-0 and so on.
         gpus: GPUs of each.
 
@@ -86,7 +94,7 @@ def platform(
     """
     with ExitStack() as stack:
         dashboard = stack.enter_context(ray_dashboard())
-        cluster = stack.enter_context(control_plane(folder, service_accounts=True, audit=audit))
+        cluster = stack.enter_context(control_plane(folder, service_accounts=True, audit=audit, admission=admission))
         install_kuberay(cluster)
         install_crds(cluster, *crds)
         configuration = install_kueue(cluster) if kueue else None

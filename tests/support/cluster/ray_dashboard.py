@@ -60,6 +60,11 @@ class RayDashboard:
         submission, stop = asked.groups()
         # KubeRay's submission id is the RayJob's name with five random letters.
         key = (service[1], submission.rsplit("-", 1)[0])
+        with self._lock:
+            known = self._jobs.get(key)
+            if known and known.setdefault("submission_id", submission) != submission:
+                # Another RayJob of the same name, or the same one that a queue let go on: its job starts anew.
+                self._jobs[key] = {"start_time": _milliseconds(), "status": RUNNING, "message": "", "submission_id": submission}
         if stop:
             self.stops.append(key)
             already_ended = self.status(*key) in ENDED
@@ -68,7 +73,7 @@ class RayDashboard:
             return 200, {"stopped": not already_ended}
         if key not in self._jobs:
             self.set(*key, RUNNING)
-        return 200, {"submission_id": submission, "type": "SUBMISSION", "entrypoint": "", **self._jobs[key]}
+        return 200, {"type": "SUBMISSION", "entrypoint": "", **self._jobs[key], "submission_id": submission}
 
 
 @contextmanager

@@ -1,0 +1,145 @@
+"""The operator's rights are those that it uses, no more and no less: the API server's own log says which those are.
+
+The first tests of this file lead jobs through every branch in which the operator asks for something; the last ones compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lorarl_api.v1alpha1 import ClusterSpec
+from lorarl_operator.build.access import access
+from lorarl_operator.parse import job as parse_job
+from support.cluster.audit import Right, account, granted, refused, used
+from support.cluster.client import Api, ApiError, Object
+from support.cluster.crds import install_crds
+from support.cluster.kwok import CANNOT_BE_PULLED
+from support.cluster.lorarljobs import condition, lorarljob, phase, report
+from support.cluster.operator import ACCOUNT, RIGHTS, SYSTEM, operator, prepare, wait_leader
+from support.cluster.platform import Platform, platform
+from support.cluster.processes import ToolMissingError, until
+from support.cluster.rayjobs import rayjob
+
+CRD = Path(__file__).parents[2] / "crds/lorarl.io_lorarljobs.yaml"
+OPERATOR = account(SYSTEM, ACCOUNT)
+# An admission plugin that OpenShift has on: who makes an object that blocks its owner's deletion must be allowed to finalize the owner.
+GUARDED_OWNERS = "OwnerReferencesPermissionEnforcement"
+FINALIZE = Right("lorarl.io", "lorarljobs/finalizers", "update")
+GET_JOB = Right("lorarl.io", "lorarljobs", "get")
+
+
+@pytest.fixture(scope="module")
+def p(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    try:
+        with platform(tmp_path_factory.mktemp("rights"), audit=True, admission=[GUARDED_OWNERS]) as running:
+            install_crds(running.cluster, CRD)
+            with operator(running.cluster, prepare(running.cluster), "rights") as replica:
+                wait_leader(replica)
+                yield running
+    except ToolMissingError as missing:
+        pytest.skip(str(missing))
+
+
+def test_a_job_trains_is_suspended_twice_and_goes_by_itself(p: Platform) -> None:
+    namespace = p.namespace()
+    p.api.create(lorarljob(namespace, "whole", ttlSecondsAfterFinished=1))
+    for number in (1, 2):
+        p.wait_running(namespace, f"whole-{number}", seconds=60)
+        p.api.patch("LoRARLJob", "whole", {"spec": {"suspend": True}}, namespace)
+        p.api.wait("LoRARLJob", "whole", namespace, lambda job: phase(job) == "Suspended", seconds=30)
+        p.api.patch("LoRARLJob", "whole", {"spec": {"suspend": False}}, namespace)
+    p.wait_running(namespace, "whole-3", seconds=60)
+    p.finish(namespace, "whole-3", "SUCCEEDED")
+    p.api.wait_gone("LoRARLJob", "whole", namespace, seconds=30)
+
+
+def test_names_that_are_taken_and_checkpoints_that_are_removed(p: Platform) -> None:
+    namespace = p.namespace()
+    cleanup = {"name": "lorarl-removed-cleanup", "namespace": namespace}
+    pod = {"restartPolicy": "Never", "containers": [{"name": "any", "image": "test.invalid/held:1"}]}
+    p.api.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": cleanup, "spec": {"template": {"spec": pod}}})
+    p.api.create(rayjob(namespace, "removed-1", image="test.invalid/held:1"))
+    account = {"serviceAccountAnnotations": {"example.invalid/role": "store"}}
+    p.api.create(lorarljob(namespace, "removed", cluster=account, checkpoint={"uri": "s3://team/adapters", "deletionPolicy": "Delete"}))
+    p.api.wait("LoRARLJob", "removed", namespace, lambda job: "removed-1" in condition(job, "Running").get("message", ""))
+    p.api.delete("RayJob", "removed-1", namespace)
+    p.wait_running(namespace, "removed-1", seconds=60)
+    p.api.delete("LoRARLJob", "removed", namespace)
+    until(20, "the clean-up finds its name taken", lambda: Right("batch", "jobs", "get") in used(p.cluster.audit_log, OPERATOR))
+    p.api.delete("Job", "lorarl-removed-cleanup", namespace)
+    p.api.wait_gone("LoRARLJob", "removed", namespace, seconds=60)
+
+
+def test_jobs_that_are_stuck_on_their_nodes_and_in_a_queue(p: Platform) -> None:
+    namespace = p.namespace()
+    p.api.create(lorarljob(namespace, "stuck", cluster={"image": CANNOT_BE_PULLED}))
+    p.api.create(lorarljob(namespace, "queued", labels={"kueue.x-k8s.io/queue-name": "team"}))
+    p.api.wait("RayJob", "queued-1", namespace, bool)
+    p.api.patch("RayJob", "queued-1", {"spec": {"suspend": True}}, namespace)  # What a queue's webhook would have done.
+    p.api.wait("LoRARLJob", "stuck", namespace, lambda job: condition(job, "Running").get("reason") == "ImagePull", seconds=30)
+    p.api.wait("LoRARLJob", "queued", namespace, lambda job: condition(job, "Running").get("reason") == "Queued", seconds=30)
+    asked = {Right("", "events", "list"), Right("kueue.x-k8s.io", "workloads", "list")}
+    until(30, "why they are stuck is asked", lambda: asked <= used(p.cluster.audit_log, OPERATOR))
+
+
+def test_a_job_that_others_write_while_the_operator_decides(p: Platform) -> None:
+    namespace = p.namespace()
+    p.api.create(lorarljob(namespace, "busy", suspend=True))
+    step = 0
+
+    def is_read_anew() -> bool:
+        nonlocal step
+        p.api.patch("LoRARLJob", "busy", {"spec": {"suspend": step % 20 < 10}}, namespace)
+        report(p.api, namespace, "busy", step=(step := step + 1))
+        return GET_JOB in used(p.cluster.audit_log, OPERATOR)
+
+    until(60, "a status met a job that had changed", is_read_anew)
+
+
+def test_every_right_is_used_and_none_is_missing(p: Platform) -> None:
+    """Runs after the others of this file."""
+    rights = yaml.safe_load(RIGHTS.read_text())
+    passed_on = granted(job_role(p)["rules"])
+    assert granted([*rights["jobs"], *rights["own"]]) == used(p.cluster.audit_log, OPERATOR) | passed_on | {FINALIZE}
+    assert refused(p.cluster.audit_log, OPERATOR) == []
+
+
+def test_owners_that_are_guarded_need_the_right_to_finalize_them(p: Platform) -> None:
+    """The one right whose use no log shows: an admission plugin asks for it."""
+    namespace = p.namespace()
+    owner = p.api.create(lorarljob(namespace, "owner", suspend=True))
+    config_map = next(one for one in access(parse_job(owner), ClusterSpec()) if one["kind"] == "ConfigMap")
+    config_map["metadata"]["name"] = "made-by-the-test"
+    role = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create", "patch"]}]
+    grant(p, namespace, role)
+    narrow = p.cluster.api_as(p.cluster.service_account_token(namespace, "default"))
+    until(5, "the owner is guarded", lambda: "cannot set blockOwnerDeletion" in refusal(narrow, config_map))
+    grant(p, namespace, [*role, {"apiGroups": [FINALIZE.group], "resources": [FINALIZE.resource], "verbs": [FINALIZE.verb]}])
+    until(5, "the right is there", lambda: not refusal(narrow, config_map))
+
+
+def job_role(p: Platform) -> Object:
+    """The Role that the operator has made for the trainer of a job."""
+    return next(one for one in p.api.list("Role") if one["metadata"].get("labels", {}).get("lorarl.io/job"))
+
+
+def grant(p: Platform, namespace: str, rules: list[Object]) -> None:
+    """The namespace's default ServiceAccount has these rights and no others."""
+    group = "rbac.authorization.k8s.io"
+    head = {"apiVersion": f"{group}/v1", "metadata": {"name": "narrow", "namespace": namespace}}
+    p.api.apply({**head, "kind": "Role", "rules": rules})
+    subject = {"kind": "ServiceAccount", "name": "default", "namespace": namespace}
+    p.api.apply({**head, "kind": "RoleBinding", "roleRef": {"apiGroup": group, "kind": "Role", "name": "narrow"}, "subjects": [subject]})
+
+
+def refusal(api: Api, manifest: Object) -> str:
+    """Why an object could not be applied; empty when it was. Rights take a moment to be known."""
+    try:
+        api.apply(manifest)
+    except ApiError as error:
+        return str(error)
+    return ""
