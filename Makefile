@@ -49,5 +49,5 @@ test: setup tools lint ## All that CI checks, with the real parts
 	$(PYTHON) -m pytest tests/run
 
 .PHONY: test-long
-test-long: setup tools ## The kill and full-disk suites
-	$(PYTHON) -m pytest -m long tests/run
+test-long: setup tools ## The kill, chaos and full-disk suites
+	$(PYTHON) -m pytest -m long tests/run tests/chaos

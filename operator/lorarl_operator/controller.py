@@ -218,7 +218,14 @@ class Controller:
         self._cache.put(resource, answer, key)
 
     async def _delete(self, key: Key, resource: Resource, name: str, uid: str) -> None:
-        left = await self._client.delete(resource, key[0], name, uid)
+        try:
+            left = await self._client.delete(resource, key[0], name, uid)
+        except ApiError as error:
+            if not error.conflict:
+                raise
+            # Taken for gone, it might live on beside the next attempt.
+            await self._refresh(resource, key, name, uid)
+            raise _MovedError from error
         if left is None:
             self._cache.remove(resource, key, name, uid)
         else:

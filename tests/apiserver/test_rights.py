@@ -16,7 +16,6 @@ from lorarl_operator.build.access import access
 from lorarl_operator.parse import job as parse_job
 from support.cluster.audit import Right, account, granted, refused, used
 from support.cluster.client import Api, ApiError, Object
-from support.cluster.crds import install_crds
 from support.cluster.kwok import CANNOT_BE_PULLED
 from support.cluster.lorarljobs import condition, lorarljob, phase, report
 from support.cluster.operator import ACCOUNT, RIGHTS, SYSTEM, operator, prepare, wait_leader
@@ -35,8 +34,7 @@ GET_JOB = Right("lorarl.io", "lorarljobs", "get")
 @pytest.fixture(scope="module")
 def p(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     try:
-        with platform(tmp_path_factory.mktemp("rights"), audit=True, admission=[GUARDED_OWNERS]) as running:
-            install_crds(running.cluster, CRD)
+        with platform(tmp_path_factory.mktemp("rights"), crds=[CRD], audit=True, admission=[GUARDED_OWNERS]) as running:
             with operator(running.cluster, prepare(running.cluster), "rights") as replica:
                 wait_leader(replica)
                 yield running

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from support.cluster.crds import install_crds
 from support.cluster.kwok import add_node
 from support.cluster.platform import Platform, platform
 from support.cluster.processes import ToolMissingError
@@ -18,8 +17,7 @@ CRD = Path(__file__).parents[2] / "crds/lorarl.io_lorarljobs.yaml"
 @pytest.fixture(scope="session")
 def p(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     try:
-        with platform(tmp_path_factory.mktemp("chaos"), audit=True) as running:
-            install_crds(running.cluster, CRD)
+        with platform(tmp_path_factory.mktemp("chaos"), crds=[CRD]) as running:
             add_node(running.cluster, "large", cpus=10_000, memory="40Ti", pods=5_000)
             yield running
     except ToolMissingError as missing:

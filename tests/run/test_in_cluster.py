@@ -19,6 +19,7 @@ from jobs import NAME, STEPS, Job
 from lorarl_api.v1alpha1 import ClusterSpec
 from lorarl_operator import parse
 from lorarl_operator.build.access import access
+from support.cluster.audit import account, granted, refused, used
 from support.cluster.control_plane import Cluster, control_plane
 from support.cluster.processes import ToolMissingError
 from support.tcp_gate import TcpGate
@@ -127,10 +128,18 @@ def test_the_trainer_s_rights_end_at_its_own_job_s_status(in_cluster: InCluster)
     assert not may("create", "pods")
 
 
+def test_the_trainer_uses_every_right_that_it_has(in_cluster: InCluster) -> None:
+    log, user = in_cluster.cluster.audit_log, account(NAMESPACE, f"lorarl-{NAME}")
+    role = in_cluster.cluster.api.get("Role", f"lorarl-{NAME}", NAMESPACE)
+    assert role is not None
+    assert used(log, user) == granted(role["rules"])
+    assert refused(log, user) == []
+
+
 @pytest.fixture(scope="module")
 def in_cluster(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InCluster]:
     try:
-        with control_plane(tmp_path_factory.mktemp("control-plane")) as cluster, TcpGate(cluster.port) as gate:
+        with control_plane(tmp_path_factory.mktemp("control-plane"), audit=True) as cluster, TcpGate(cluster.port) as gate:
             cluster.must("apply", "--server-side", "-f", str(CRD))
             cluster.must("wait", "--for=condition=Established", "--timeout=30s", "crd/lorarljobs.lorarl.io")
             yield _job_in(cluster, gate, Job(tmp_path_factory.mktemp("in-cluster"), base), tmp_path_factory.mktemp("pod"))

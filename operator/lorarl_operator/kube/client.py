@@ -154,13 +154,16 @@ class Client:
         """Delete an object, if it is still the one with this uid.
 
         Returns:
-            The object as it is now, where it stays until its finalizers are done; None when it is gone (or was another's).
+            The object as it is now, where it stays until its finalizers are done; None when it is gone.
+
+        Raises:
+            ApiError: `conflict` when it has another uid, or when the server had another reason: it may be there still.
         """
         body = {"preconditions": {"uid": uid}, "propagationPolicy": propagation}
         try:
             answer = await self._write("delete", resource, "DELETE", resource.path(namespace, name), body=body)
         except ApiError as error:
-            if error.not_found or error.conflict:
+            if error.not_found:
                 return None
             raise
         return answer if answer.get("kind") == resource.kind else None

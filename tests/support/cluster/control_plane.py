@@ -105,9 +105,7 @@ class Cluster:
 
 
 @contextmanager
-def control_plane(
-    folder: Path, *, service_accounts: bool = False, audit: bool = False, admission: Sequence[str] = ()
-) -> Iterator[Cluster]:
+def control_plane(folder: Path, *, service_accounts: bool = False, audit: bool = False, admission: Sequence[str] = ()) -> Iterator[Cluster]:
     """Start etcd and kube-apiserver with their files in `folder`; stop them at the end.
 
     Args:
