@@ -21,7 +21,7 @@ from lorarl_operator.decision import Action, AddFinalizer, Apply, Create, Decisi
 from lorarl_operator.evidence import EvidenceSource
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError, NotLeaderError
-from lorarl_operator.kube.resources import JOBS, LORARLJOBS, RAYJOBS, Resource, resource_of
+from lorarl_operator.kube.resources import LORARLJOBS, RAYJOBS, Resource, resource_of
 from lorarl_operator.objects import FINALIZER, Evidence, Job, Observed, Refusal
 from lorarl_operator.poster import Poster
 from lorarl_operator.queue import WorkQueue
@@ -35,7 +35,6 @@ EVIDENCE_SECONDS = 10.0
 FOREIGN_SECONDS = 10.0
 """How often an object that holds a name we need, and that no watch reports on, is looked at."""
 CONFLICT_SECONDS = 0.1
-_DELETED_KINDS = {"RayJob": RAYJOBS, "Job": JOBS}
 
 
 class _MovedError(Exception):
@@ -191,8 +190,8 @@ class Controller:
                 await self._client.apply(manifest)
             case Create(manifest):
                 await self._create(key, job, manifest)
-            case Delete(kind, name, uid):
-                await self._delete(key, _DELETED_KINDS[kind], name, uid)
+            case Delete(_, name, uid):
+                await self._delete(key, RAYJOBS, name, uid)
             case DeleteJob():
                 await self._delete(key, LORARLJOBS, job.name, job.uid)
             case AddFinalizer():

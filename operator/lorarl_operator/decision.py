@@ -40,7 +40,7 @@ class Create:
 class Delete:
     """DELETE in the background, with the uid as precondition. Not found is success."""
 
-    kind: Literal["RayJob", "Job"]
+    kind: Literal["RayJob"]
     name: str
     uid: str
 

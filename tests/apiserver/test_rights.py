@@ -13,12 +13,13 @@ import yaml
 
 from lorarl_api.v1alpha1 import ClusterSpec
 from lorarl_operator.build.access import access
+from lorarl_operator.cache import WATCHED
 from lorarl_operator.parse import job as parse_job
 from support.cluster.audit import Right, account, granted, refused, used
 from support.cluster.client import Api, ApiError, Object
 from support.cluster.kwok import CANNOT_BE_PULLED
 from support.cluster.lorarljobs import condition, lorarljob, phase, report
-from support.cluster.operator import ACCOUNT, RIGHTS, SYSTEM, operator, prepare, wait_leader
+from support.cluster.operator import ACCOUNT, RIGHTS, SYSTEM, Operator, operator, prepare, wait_leader
 from support.cluster.platform import Platform, platform
 from support.cluster.processes import ToolMissingError, until
 from support.cluster.rayjobs import rayjob
@@ -35,14 +36,18 @@ GET_JOB = Right("lorarl.io", "lorarljobs", "get")
 def p(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     try:
         with platform(tmp_path_factory.mktemp("rights"), crds=[CRD], audit=True, admission=[GUARDED_OWNERS]) as running:
-            with operator(running.cluster, prepare(running.cluster), "rights") as replica:
-                wait_leader(replica)
-                yield running
+            yield running
     except ToolMissingError as missing:
         pytest.skip(str(missing))
 
 
-def test_a_job_trains_is_suspended_twice_and_goes_by_itself(p: Platform) -> None:
+@pytest.fixture(scope="module")
+def replica(p: Platform) -> Iterator[Operator]:
+    with operator(p.cluster, prepare(p.cluster), "rights") as one:
+        yield wait_leader(one)
+
+
+def test_a_job_trains_is_suspended_twice_and_goes_by_itself(p: Platform, replica: Operator) -> None:
     namespace = p.namespace()
     p.api.create(lorarljob(namespace, "whole", ttlSecondsAfterFinished=1))
     for number in (1, 2):
@@ -55,7 +60,7 @@ def test_a_job_trains_is_suspended_twice_and_goes_by_itself(p: Platform) -> None
     p.api.wait_gone("LoRARLJob", "whole", namespace, seconds=30)
 
 
-def test_names_that_are_taken_and_checkpoints_that_are_removed(p: Platform) -> None:
+def test_names_that_are_taken_and_checkpoints_that_are_removed(p: Platform, replica: Operator) -> None:
     namespace = p.namespace()
     cleanup = {"name": "lorarl-removed-cleanup", "namespace": namespace}
     pod = {"restartPolicy": "Never", "containers": [{"name": "any", "image": "test.invalid/held:1"}]}
@@ -72,7 +77,7 @@ def test_names_that_are_taken_and_checkpoints_that_are_removed(p: Platform) -> N
     p.api.wait_gone("LoRARLJob", "removed", namespace, seconds=60)
 
 
-def test_jobs_that_are_stuck_on_their_nodes_and_in_a_queue(p: Platform) -> None:
+def test_jobs_that_are_stuck_on_their_nodes_and_in_a_queue(p: Platform, replica: Operator) -> None:
     namespace = p.namespace()
     p.api.create(lorarljob(namespace, "stuck", cluster={"image": CANNOT_BE_PULLED}))
     p.api.create(lorarljob(namespace, "queued", labels={"kueue.x-k8s.io/queue-name": "team"}))
@@ -84,7 +89,7 @@ def test_jobs_that_are_stuck_on_their_nodes_and_in_a_queue(p: Platform) -> None:
     until(30, "why they are stuck is asked", lambda: asked <= used(p.cluster.audit_log, OPERATOR))
 
 
-def test_a_job_that_others_write_while_the_operator_decides(p: Platform) -> None:
+def test_a_job_that_others_write_while_the_operator_decides(p: Platform, replica: Operator) -> None:
     namespace = p.namespace()
     p.api.create(lorarljob(namespace, "busy", suspend=True))
     step = 0
@@ -98,8 +103,15 @@ def test_a_job_that_others_write_while_the_operator_decides(p: Platform) -> None
     until(60, "a status met a job that had changed", is_read_anew)
 
 
-def test_every_right_is_used_and_none_is_missing(p: Platform) -> None:
+def test_every_right_is_used_and_none_is_missing(p: Platform, replica: Operator) -> None:
     """Runs after the others of this file."""
+    replica.process.stop()
+    # A watch is in the log when it has ended.
+    until(
+        20,
+        "the watches are in the log",
+        lambda: sum(right.verb == "watch" for right in used(p.cluster.audit_log, OPERATOR)) == len(WATCHED),
+    )
     rights = yaml.safe_load(RIGHTS.read_text())
     passed_on = granted(job_role(p)["rules"])
     assert granted([*rights["jobs"], *rights["own"]]) == used(p.cluster.audit_log, OPERATOR) | passed_on | {FINALIZE}
