@@ -20,6 +20,9 @@ def ends_clean(api: Api, seen: Mirror) -> list[str]:
     """Delete all jobs; what is left of them then."""
     for job in seen.all("LoRARLJob"):
         api.delete("LoRARLJob", job["metadata"]["name"], seen.namespace)
+    for job in seen.all("Job"):
+        if job["spec"].get("ttlSecondsAfterFinished") is not None:  # Its end is only brought forward.
+            api.delete("Job", job["metadata"]["name"], seen.namespace)
     try:
         until(120, "everything of the jobs is gone", lambda: not leftovers(api, seen.namespace))
     except AssertionError:
