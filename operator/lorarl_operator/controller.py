@@ -6,10 +6,11 @@ killed at any moment goes on from what it finds.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -29,7 +30,8 @@ from lorarl_operator.settings import Settings
 
 log = logging.getLogger(__name__)
 
-WORKERS = 16
+WORKERS = 32
+"""They mostly wait for the API server."""
 EVIDENCE_SECONDS = 10.0
 """How often evidence about a stuck job is fetched anew."""
 FOREIGN_SECONDS = 10.0
@@ -39,6 +41,10 @@ CONFLICT_SECONDS = 0.1
 
 class _MovedError(Exception):
     """The world has moved since it was observed: look again."""
+
+
+class _RefusedError(Exception):
+    """The API server refuses an action: look again, so that the status says why; not at once for ever."""
 
 
 @dataclass(slots=True)
@@ -82,8 +88,15 @@ class Controller:
                 await self._look(key)
             except _MovedError:
                 self._queue.add_after(key, CONFLICT_SECONDS)
+            except _RefusedError:
+                self._queue.failed(key)
             except ApiError as error:
                 self._failed(key, f"api-{error.status or 'timeout'}", error, error.retry_after or 0.0)
+            except asyncio.CancelledError as error:
+                if (task := asyncio.current_task()) is None or task.cancelling():
+                    raise
+                # Not this worker was cancelled but a request of its: kopf's end does that to all tasks that began after it.
+                self._failed(key, "cancelled", error)
             except NotLeaderError as error:
                 log.warning("%s/%s: %s", *key, error)
                 self._queue.failed(key)
@@ -96,7 +109,7 @@ class Controller:
                 self._queue.done(key)
                 metrics.RECONCILE_SECONDS.observe(self._clock() - started)
 
-    def _failed(self, key: Key, cause: str, error: Exception, at_least: float = 0.0) -> None:
+    def _failed(self, key: Key, cause: str, error: BaseException, at_least: float = 0.0) -> None:
         metrics.ERRORS.labels(cause).inc()
         delay = self._queue.failed(key, at_least)
         log.warning("%s/%s: again in %.1f s: %s", *key, delay, error, extra={"job": "/".join(key)})
@@ -139,14 +152,23 @@ class Controller:
         return decide(replace(observed, evidence=memory.evidence), datetime.now(UTC), self._settings)
 
     async def _carry_out(self, key: Key, job: Job, decision: Decision) -> None:
-        for apply in decision.prepare:
-            await self._act(key, job, apply)
+        await self._act_all(key, job, decision.prepare)
         if decision.status is not None:
             await self._write_status(key, job, decision.status)
         for event in decision.events:
             self._poster.post(job, event)
-        for action in decision.actions:
-            await self._act(key, job, action)
+        await self._act_all(key, job, decision.actions)
+
+    async def _act_all(self, key: Key, job: Job, actions: Sequence[Action]) -> None:
+        """Act in order, but apply at once what can be: the API server takes up to 100 ms for each Role and RoleBinding."""
+        for together in _waves(actions):
+            if len(together) == 1:
+                await self._act(key, job, together[0])
+                continue
+            outcomes = await asyncio.gather(*(self._act(key, job, one) for one in together), return_exceptions=True)
+            for outcome in outcomes:
+                if isinstance(outcome, BaseException):
+                    raise outcome
 
     async def _write_status(self, key: Key, job: Job, status: dict[str, Any]) -> None:
         text = json.dumps(status, sort_keys=True)
@@ -179,7 +201,7 @@ class Controller:
             refusal = Refusal(kind, name, error.status, error.reason, error.message, datetime.now(UTC), job.generation)
             self._memories.setdefault(key, _Memory()).refusal = refusal
             log.warning("%s/%s: %s %s was refused: %s", *key, kind, name, error.message, extra={"job": "/".join(key)})
-            raise _MovedError from error
+            raise _RefusedError from error
         memory = self._memories.get(key)
         if memory is not None and memory.refusal is not None and (memory.refusal.kind, memory.refusal.name) == (kind, name):
             memory.refusal = None
@@ -255,6 +277,21 @@ class Controller:
 def _head(job: Job) -> dict[str, Any]:
     meta = {"namespace": job.namespace, "name": job.name, "uid": job.uid}
     return {"apiVersion": LORARLJOBS.api_version, "kind": LORARLJOBS.kind, "metadata": meta}
+
+
+def _waves(actions: Sequence[Action]) -> Iterator[Sequence[Action]]:
+    """The actions in their order; neighbours that need nothing of each other together: applies, but for bindings, which need a Role."""
+    wave: list[Action] = []
+    for action in actions:
+        if isinstance(action, Apply) and action.manifest["kind"] != "RoleBinding":
+            wave.append(action)
+            continue
+        if wave:
+            yield wave
+        wave = []
+        yield [action]
+    if wave:
+        yield wave
 
 
 def _target(job: Job, action: Action) -> tuple[str, str]:

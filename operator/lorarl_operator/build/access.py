@@ -18,9 +18,12 @@ def service_account_of(job: Job, cluster: ClusterSpec) -> str:
 
 
 def access(job: Job, cluster: ClusterSpec) -> list[dict[str, Any]]:
-    """Everything that is applied before a RayJob: ServiceAccount (where the job names none), Role, RoleBinding and ConfigMap."""
+    """Everything that is applied before a RayJob: ServiceAccount (where the job names none), Role, RoleBinding and ConfigMap.
+
+    The binding is last: the API server takes it only when the Role is there.
+    """
     accounts = [] if cluster.service_account_name else [_service_account(job, cluster)]
-    return [*accounts, _role(job), _role_binding(job, cluster), config_map(job)]
+    return [*accounts, _role(job), config_map(job), _role_binding(job, cluster)]
 
 
 def cleanup_service_account(job: Job, cluster: ClusterSpec, cleanup: CleanupJob) -> dict[str, Any]:

@@ -46,6 +46,8 @@ class Client:
 
     def __init__(self, configuration: Configuration, fence: Fence = unfenced) -> None:
         """`fence` gives the seconds in which a write must be over; none may begin when there are none."""
+        # Else aiohttp looks for a netrc file and for proxies at each request, in threads: kopf does not use these either.
+        configuration.client_session_kwargs = {"trust_env": False}
         self.configuration = configuration
         self._api = ApiClient(configuration)
         self._api.user_agent = FIELD_MANAGER

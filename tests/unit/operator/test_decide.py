@@ -42,7 +42,7 @@ class TestTheFirstAttempt:
         decision = decided(raw_job())
         assert decision.status is None
         kinds = [action.manifest["kind"] for action in decision.actions]
-        assert kinds == ["ServiceAccount", "Role", "RoleBinding", "ConfigMap", "RayJob"]
+        assert kinds == ["ServiceAccount", "Role", "ConfigMap", "RoleBinding", "RayJob"]
         assert [type(action) for action in decision.actions] == [Apply] * 4 + [Create]
         assert decision.actions[-1].manifest["metadata"]["name"] == "demo-1"
 

@@ -154,7 +154,7 @@ def test_old_events_are_not_believed():
 def test_our_own_missing_objects_are_made_again():
     seen, _, _ = STUCK["config map"]
     decision, _, _ = told(**seen)
-    assert [apply.manifest["kind"] for apply in decision.prepare] == ["ServiceAccount", "Role", "RoleBinding", "ConfigMap"]
+    assert [apply.manifest["kind"] for apply in decision.prepare] == ["ServiceAccount", "Role", "ConfigMap", "RoleBinding"]
 
 
 def test_events_are_asked_for_after_5_seconds_and_then_ever_less():
