@@ -164,8 +164,9 @@ class Bench:
             "operator_cpu_seconds": cpu,
         }
         name = f"burst of {count:,} CRs -> all RayJobs exist"
+        reached = f"{took:.0f} s, {theirs / took:.1f}x (the CRs themselves took {created:.0f} s)"
         target = f"60 s, 4x faster than KubeRay ({theirs:.0f} s)"
-        self.add(Row(name, target, f"{took:.0f} s, {theirs / took:.1f}x (the CRs themselves took {created:.0f} s)", took <= 60, samples))
+        self.add(Row(name, target, reached, took <= 60 and theirs / took >= 4, samples))
 
     def hold(self, replica: Operator) -> None:
         """Thousands of jobs at rest: memory, and no write."""

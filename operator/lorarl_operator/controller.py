@@ -55,8 +55,8 @@ class _Memory:
     evidence: Evidence | None = None
     evidence_at: float = float("-inf")
     foreign_at: float = float("-inf")
-    written: tuple[str, str] | None = None
-    """The status written last, and the job's version after it."""
+    written: tuple[int, str] | None = None
+    """The status written last, as its hash, and the job's version after it."""
 
 
 class Controller:
@@ -171,9 +171,9 @@ class Controller:
                     raise outcome
 
     async def _write_status(self, key: Key, job: Job, status: dict[str, Any]) -> None:
-        text = json.dumps(status, sort_keys=True)
+        digest = hash(json.dumps(status, sort_keys=True))
         memory = self._memories.setdefault(key, _Memory())
-        if memory.written == (text, job.resource_version):
+        if memory.written == (digest, job.resource_version):
             # The server stored something else than was sent (a field that its CRD does not have): writing it again would never end.
             raise ValueError(f"the status of {'/'.join(key)} is not stored as written; is the CRD that of this operator's version?")
         manifest = {**_head(job), "status": status}
@@ -186,7 +186,7 @@ class Controller:
                 raise _MovedError from error
             raise
         self._cache.put(LORARLJOBS, answer)
-        memory.written = (text, answer["metadata"]["resourceVersion"])
+        memory.written = (digest, answer["metadata"]["resourceVersion"])
 
     async def _act(self, key: Key, job: Job, action: Action) -> None:
         kind, name = _target(job, action)

@@ -16,6 +16,7 @@ from support.cluster.kuberay import install_kuberay
 from support.cluster.lorarljobs import lorarljob, phase
 from support.cluster.operator import SYSTEM, Operator, create, operator, prepare, quiet, wait_leader
 from support.cluster.processes import ToolMissingError, find_share, until
+from support.tcp_gate import TcpGate
 
 CRD = Path(__file__).parents[2] / "crds/lorarl.io_lorarljobs.yaml"
 
@@ -146,3 +147,23 @@ def jobs(cluster: Cluster, where: str) -> list[Object]:
 def _missing(replica: Operator) -> str:
     text = replica.probe("/readyz")[1]
     return text if "no RayJob" in text else ""
+
+
+def test_a_leader_that_is_cut_off_stops_and_another_goes_on(served: Cluster) -> None:
+    where, kubeconfig = namespace(served, "cut-off"), prepare(served)
+    token = served.service_account_token(SYSTEM, "lorarl-operator")
+    with ExitStack() as stack:
+        gate = stack.enter_context(TcpGate(served.port))
+        cut = stack.enter_context(operator(served, gate.kubeconfig(served, token), "cut"))
+        wait_leader(cut)
+        served.api.create(lorarljob(where, "before"))
+        served.api.wait("RayJob", "before-1", where, bool, seconds=5)
+        standby = stack.enter_context(operator(served, kubeconfig, "uncut"))
+        gate.shut()
+        served.api.create(lorarljob(where, "after"))
+        assert cut.process.wait(20) == 1, "its container is to be started anew"
+        assert "was not renewed for 10 s" in cut.process.tail()
+        served.api.wait("RayJob", "after-1", where, bool, seconds=12)
+        assert standby.leads
+        quiet(2, lambda: writes(standby))
+        assert writes(standby)["create rayjobs"] == 1

@@ -80,6 +80,10 @@ class Process:
         code = self._popen.poll()
         assert code is None, f"{self.log.stem} ended with {code}:\n{self.tail()}"
 
+    def wait(self, seconds: float) -> int:
+        """Its exit status, when it has ended by itself within so long."""
+        return self._popen.wait(timeout=seconds)
+
     def kill(self) -> None:
         """End it at once (-9)."""
         self._popen.kill()
