@@ -11,7 +11,7 @@ from kubernetes.aio.client import Configuration
 from lorarl_operator import metrics
 from lorarl_operator.audit import Auditor
 from lorarl_operator.cache import WATCHED, Cache, Key, key_of
-from lorarl_operator.kube.resources import Resource
+from lorarl_operator.kube.resources import LORARLJOBS, Resource
 from lorarl_operator.queue import WorkQueue
 
 _WATCH_SECONDS = 300
@@ -98,7 +98,7 @@ def _take(cache: Cache, queue: WorkQueue[Key], auditor: Auditor, resource: Resou
         key = cache.put(resource, raw)
         news = key is not None
     if news and key is not None:
-        queue.add(key)
+        queue.add(key, urgent=resource == LORARLJOBS and event["type"] == "ADDED")
 
 
 def settings() -> kopf.OperatorSettings:

@@ -11,19 +11,24 @@ from collections.abc import Callable, Hashable
 
 FIRST_BACKOFF_SECONDS = 0.5
 LONGEST_BACKOFF_SECONDS = 60.0
+URGENT_OF = 4
+"""Of so many keys one is not urgent, where both kinds wait."""
 
 
 class WorkQueue[Key: Hashable]:
     """Keys, each at most once in the queue, and never in the hands of two workers.
 
     A key that is added while a worker has it comes again when that worker is done. A key that fails comes again after its own
-    back-off, which doubles from 0.5 s to 60 s: a poisoned job costs a look a minute and holds up nobody.
+    back-off, which doubles from 0.5 s to 60 s: a poisoned job costs a look a minute and holds up nobody. Urgent keys overtake the others,
+    but not for ever: new jobs begin while thousands of others report.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` is in seconds and never goes back."""
         self._clock = clock
         self._ready: deque[Key] = deque()
+        self._urgent: deque[Key] = deque()
+        self._taken = itertools.count()
         self._waiting_or_dirty: set[Key] = set()
         self._in_hand: set[Key] = set()
         self._delayed: list[tuple[float, int, Key]] = []
@@ -34,15 +39,15 @@ class WorkQueue[Key: Hashable]:
 
     def __len__(self) -> int:
         """How many keys are ready, not counting those in hand or delayed."""
-        return len(self._ready)
+        return len(self._ready) + len(self._urgent)
 
-    def add(self, key: Key) -> None:
+    def add(self, key: Key, *, urgent: bool = False) -> None:
         """Have a key looked at as soon as a worker is free."""
         if key in self._waiting_or_dirty:
             return
         self._waiting_or_dirty.add(key)
         if key not in self._in_hand:
-            self._ready.append(key)
+            (self._urgent if urgent else self._ready).append(key)
             self._changed.set()
 
     def add_after(self, key: Key, seconds: float) -> None:
@@ -58,11 +63,11 @@ class WorkQueue[Key: Hashable]:
         """The next key; `done` must follow."""
         while True:
             self._release_due()
-            if self._ready:
-                key = self._ready.popleft()
+            if len(self):
+                key = self._next_lane().popleft()
                 self._waiting_or_dirty.discard(key)
                 self._in_hand.add(key)
-                if self._ready:
+                if len(self):
                     self._changed.set()  # One waiter wakes the next.
                 return key
             self._changed.clear()
@@ -96,6 +101,11 @@ class WorkQueue[Key: Hashable]:
         """The key's job is gone."""
         self._failures.pop(key, None)
         self._due.pop(key, None)
+
+    def _next_lane(self) -> deque[Key]:
+        if self._urgent and self._ready:
+            return self._ready if next(self._taken) % URGENT_OF == 0 else self._urgent
+        return self._urgent or self._ready
 
     def _release_due(self) -> None:
         now = self._clock()

@@ -108,6 +108,21 @@ def test_a_key_that_always_fails_does_not_hold_up_the_others() -> None:
     assert 10 < looks["poisoned"] < 20
 
 
+def test_urgent_keys_overtake_but_the_others_go_on() -> None:
+    async def story() -> list[int]:
+        queue: WorkQueue[int] = WorkQueue(virtual_time.now)
+        for key in range(8):
+            queue.add(key)
+        for key in range(100, 108):
+            queue.add(key, urgent=True)
+        assert len(queue) == 16
+        return [await queue.get() for _ in range(16)]
+
+    order = virtual_time.run(story())
+    assert sorted(order) == [*range(8), *range(100, 108)]
+    assert sum(key >= 100 for key in order[:8]) == 6
+
+
 STEPS = st.lists(st.tuples(st.sampled_from(["add", "after", "fail", "take", "done"]), st.integers(0, 3)), max_size=60)
 
 
