@@ -203,6 +203,7 @@ class Bench:
             self.p.api.create(lorarljob(namespace, "after"))
             until(120, "the standby acts", lambda: self.p.api.get("RayJob", "after-1", namespace) is not None)
             took = time.monotonic() - died
+            self.p.api.wait("LoRARLJob", "after", namespace, lambda job: phase(job) == "Running", seconds=120)
             settled(standby)
             after = {one["metadata"]["uid"] for one in self.p.api.list("RayJob")}
             fine = len(after - before) == 1 and not before - after

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from lorarl_operator import metrics
 from lorarl_operator.cache import WATCHED, Cache, Key
@@ -39,11 +39,11 @@ class Auditor:
         self._wanted_at = asyncio.get_running_loop().time()
 
     async def fill(self) -> None:
-        """Fill the cache for the first time, and have every job looked at; tried until it works."""
+        """Fill the cache for the first time, all kinds at once, and have every job looked at, new ones first; tried until it works."""
         delay = _FIRST_RETRY_SECONDS
         while True:
             try:
-                await self._audit(count=False)
+                await asyncio.gather(*(self._compare(*one) for one in self._lists()))
             except ApiError as error:
                 log.warning("the cluster could not be listed, again in %.0f s: %s", delay, error)
                 await asyncio.sleep(delay)
@@ -51,7 +51,7 @@ class Auditor:
             else:
                 break
         for job in self._cache.jobs():
-            self._queue.add((job.namespace, job.name))
+            self._queue.add((job.namespace, job.name), urgent=not job.read_status())
 
     async def run(self) -> None:
         """Audit for ever."""
@@ -65,22 +65,23 @@ class Auditor:
                 pass
             self._wanted.clear()
             try:
-                await self._audit(count=True)
+                await self._audit()
             except ApiError as error:
                 log.warning("the audit is put off: %s", error)
 
-    async def _audit(self, *, count: bool) -> None:
-        for namespace in self._namespaces:
-            for resource, selector in WATCHED.items():
-                corrected = 0
-                for key in await self._compare(resource, namespace, selector):
-                    self._queue.add(key)
-                    corrected += 1
-                if count and corrected:
-                    metrics.AUDIT_CORRECTIONS.labels(resource.plural).inc(corrected)
-                    log.info("the audit found %d changes of %s before their watch did", corrected, resource.plural)
+    async def _audit(self) -> None:
+        for resource, namespace, selector in self._lists():
+            corrected = await self._compare(resource, namespace, selector)
+            for key in corrected:
+                self._queue.add(key)
+            if corrected:
+                metrics.AUDIT_CORRECTIONS.labels(resource.plural).inc(len(corrected))
+                log.info("the audit found %d changes of %s before their watch did", len(corrected), resource.plural)
 
-    async def _compare(self, resource: Resource, namespace: str | None, selector: str) -> Iterable[Key]:
+    def _lists(self) -> list[tuple[Resource, str | None, str]]:
+        return [(resource, namespace, selector) for namespace in self._namespaces for resource, selector in WATCHED.items()]
+
+    async def _compare(self, resource: Resource, namespace: str | None, selector: str) -> set[Key]:
         news: set[Key] = set()
         listed: set[str] = set()
         version = "0"
