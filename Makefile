@@ -52,9 +52,6 @@ test: setup tools lint ## All that CI checks, with the real parts
 test-long: setup tools ## The kill, chaos and full-disk suites
 	$(PYTHON) -m pytest -m long tests/run tests/chaos
 
-test-long: setup tools ## The kill and full-disk suites
-	$(PYTHON) -m pytest -m long tests/run
-
 .PHONY: bench-operator
 bench-operator: setup tools ## The operator's figures against their targets, into benchmarks/results/
 	$(PYTHON) benchmarks/bench_operator.py
