@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -16,7 +17,10 @@ Strike = Callable[[Call], Awaitable[web.StreamResponse]]
 
 
 class ApiFaults:
-    """Strikes every third write with a conflict, and a part of all requests with something else, until it is `healed`."""
+    """Strikes every third write with a conflict, and a part of all requests, twice that of watches, with something else.
+
+    Nothing any more as soon as it is `healed`.
+    """
 
     def __init__(self, seed: int, *, part: float = 0.25) -> None:
         self.healed = False
@@ -24,6 +28,8 @@ class ApiFaults:
         self._chance = random.Random(seed)
         self._part = part
         self._writes = 0
+        # There are few of them, so they take turns.
+        self._of_watches = itertools.cycle(_OF_WATCHES)
 
     async def intercept(self, call: Call) -> web.StreamResponse:
         if self.healed:
@@ -32,9 +38,9 @@ class ApiFaults:
             self._writes += 1
             if self._writes % 3 == 0:
                 return await self._strike("conflict", call)
-        if self._chance.random() >= self._part:
+        if self._chance.random() >= (2 * self._part if call.watches else self._part):
             return await call.forward()
-        return await self._strike(self._chance.choice(_OF_WATCHES if call.watches else _OF_ALL), call)
+        return await self._strike(next(self._of_watches) if call.watches else self._chance.choice(_OF_ALL), call)
 
     async def _strike(self, name: str, call: Call) -> web.StreamResponse:
         self.struck[name] += 1
@@ -78,5 +84,5 @@ class ApiFaults:
 
 _EITHER = ("too_many_requests", "internal_error", "unavailable")
 _OF_ALL = (*_EITHER, "time_out", "done_but_not_answered", "cut_in_the_answer")
-_OF_WATCHES = (*_EITHER, "silent_watch", "silent_watch", "cut_watch", "gone")
+_OF_WATCHES = ("silent_watch", "cut_watch", "gone", *_EITHER)
 EVERY_FAULT = frozenset({"conflict", *_OF_ALL, *_OF_WATCHES})

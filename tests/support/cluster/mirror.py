@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPException
 
 from support.cluster.client import Api, ApiError, Object
 from support.cluster.processes import until
@@ -26,7 +27,7 @@ class Mirror:
         self._objects: dict[tuple[str, str], Object] = {}
         self._live: dict[str, set[str]] = {}
         self.made: Counter[tuple[str, str]] = Counter()
-        """How often an object of a name was made, by its LoRARLJob's uid."""
+        """How often an object of a name was made, by the uid of its LoRARLJob, or `nobody`."""
         self.violations: list[str] = []
         self._stopping = False
 
@@ -39,6 +40,7 @@ class Mirror:
             return [one for (of, _), one in self._objects.items() if of == kind]
 
     def names_made(self, uid: str) -> list[str]:
+        """RayJobs that were made for a LoRARLJob of this uid."""
         with self._changed:
             return sorted(name for owner, name in self.made if owner == uid)
 
@@ -72,10 +74,11 @@ class Mirror:
                 with self._changed:
                     self._note(change, kind, one)
                     self._changed.notify_all()
-            raise AssertionError("it has ended")
-        except Exception as error:
-            self.violations.append(f"the test's own watch of {kind} failed, so nothing is known: {error}")
-            raise
+            ended: object = "it has ended"
+        except (ApiError, OSError, HTTPException) as error:
+            ended = error
+        if not self._stopping:
+            self.violations.append(f"the test's own watch of {kind} failed, so nothing is known: {ended}")
 
     def _note(self, change: str, kind: str, one: Object) -> None:
         meta = one["metadata"]
