@@ -124,7 +124,9 @@ class Controller:
         decision = await self._decide(key, observed)
         if decision.recheck_seconds is not None:
             self._queue.add_after(key, decision.recheck_seconds)
-        if decision.prepare or decision.status is not None or decision.actions:
+        if await self._knew_too_little(key, decision):
+            self._queue.add(key)
+        elif decision.prepare or decision.status is not None or decision.actions:
             await self._carry_out(key, observed.job, decision)
             self._queue.add(key)  # What was done may be a step on the way.
         else:
@@ -150,6 +152,14 @@ class Controller:
             log.warning("%s/%s: why it is stuck could not be asked: %s", *key, error)
             return decision
         return decide(replace(observed, evidence=memory.evidence), datetime.now(UTC), self._settings)
+
+    async def _knew_too_little(self, key: Key, decision: Decision) -> bool:
+        """Whether a RayJob that is to be deleted has moved on: read it anew, since its watch may be behind that of its pods.
+
+        Else an attempt that has succeeded would be taken for one that lost its pods, as KubeRay lets its workers go at once.
+        """
+        doomed = [action for action in decision.actions if isinstance(action, Delete)]
+        return any([await self._refresh(RAYJOBS, key, one.name, one.uid) for one in doomed])
 
     async def _carry_out(self, key: Key, job: Job, decision: Decision) -> None:
         await self._act_all(key, job, decision.prepare)
@@ -266,12 +276,11 @@ class Controller:
         for resource, child in unwatched:
             await self._refresh(resource, key, child.name, child.uid)
 
-    async def _refresh(self, resource: Resource, key: Key, name: str, uid: str) -> None:
+    async def _refresh(self, resource: Resource, key: Key, name: str, uid: str) -> bool:
+        """Read an object into the cache; whether that brought news."""
         found = await self._client.get(resource, key[0], name)
-        if found is None or found["metadata"]["uid"] != uid:
-            self._cache.remove(resource, key, name, uid)
-        if found is not None:
-            self._cache.put(resource, found, key)
+        gone = (found is None or found["metadata"]["uid"] != uid) and self._cache.remove(resource, key, name, uid)
+        return (found is not None and self._cache.put(resource, found, key) is not None) or gone
 
 
 def _head(job: Job) -> dict[str, Any]:
