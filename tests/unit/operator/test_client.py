@@ -98,12 +98,14 @@ def test_two_kinds_of_conflict_are_told_apart() -> None:
     assert (there.conflict, there.already_exists) == (False, True)
 
 
-def test_what_is_gone_or_anothers_is_deleted_already() -> None:
-    for answer in (failure(404, "NotFound"), failure(409, "Conflict"), (200, {"kind": "Status", "status": "Success"}, {})):
+def test_what_is_gone_is_deleted_already_and_what_met_a_conflict_may_be_there_still() -> None:
+    for answer in (failure(404, "NotFound"), (200, {"kind": "Status", "status": "Success"}, {})):
         left, _ = against([answer], lambda client: client.delete(RAYJOBS, "ns", "a", "uid"))
         assert left is None
     left, _ = against([(200, MANIFEST, {})], lambda client: client.delete(RAYJOBS, "ns", "a", "uid"))
     assert left == MANIFEST
+    error, _ = against([failure(409, "Conflict")], lambda client: client.delete(RAYJOBS, "ns", "a", "uid"))
+    assert isinstance(error, ApiError) and error.conflict
 
 
 def test_an_answer_that_breaks_off_or_is_no_json_is_an_error_of_its_own_kind() -> None:
