@@ -83,7 +83,10 @@ def _account(view: View, cleanup: CleanupJob, left: float) -> Decision:
     started = any(pod.role == CLEANUP and pod.job_uid == view.job.uid for pod in view.observed.pods)
     if started or cluster.service_account_name or not cluster.service_account_annotations:
         return Decision(recheck_seconds=left)
-    return Decision(prepare=(Apply(cleanup_service_account(view.job, cluster, cleanup)),), recheck_seconds=left)
+    account = cleanup_service_account(view.job, cluster, cleanup)
+    if refusal := view.refusal(account):
+        return Decision(recheck_seconds=min(left, view.refused_for(refusal)))
+    return Decision(prepare=(Apply(account),), recheck_seconds=left)
 
 
 def _give_way(view: View, why: str) -> Decision:

@@ -95,11 +95,11 @@ def starting(
     return Wait(STARTING_REASON, f"KubeRay brings up the pods of RayJob {ray_job.name}", stuck=False)
 
 
-def refused(job: Job, refusal: Refusal) -> Wait:
+def refused(refusal: Refusal) -> Wait:
     """What the API server refused to make."""
     message = redacted(refusal.message)
     if refusal.reason == "AlreadyExists":
-        return name_taken(refusal.name)
+        return name_taken(refusal.kind, refusal.name)
     if "exceeded quota" in message:
         return Wait("QuotaExceeded", f"{refusal.kind} {refusal.name} does not fit the namespace's ResourceQuota: {message}; {_QUOTA_MEND}")
     if refusal.kind == "RayJob" and refusal.code == 404:
@@ -115,9 +115,13 @@ def refused(job: Job, refusal: Refusal) -> Wait:
     return Wait(reason, f"the API server refuses {refusal.kind} {refusal.name}: {message}; {mend}. It is tried again")
 
 
-def name_taken(name: str) -> Wait:
+def name_taken(kind: str, name: str) -> Wait:
     """An object of somebody else has the name that ours needs."""
-    return Wait("NameTaken", f"RayJob {name} belongs to something else; delete it, or apply this job under another name")
+    return Wait(
+        "NameTaken",
+        f"{kind} {name} is there already and belongs to something else; delete it, or apply this job under another name "
+        "(what belonged to a deleted job of this name goes by itself in a moment)",
+    )
 
 
 _QUOTA_MEND = "ask for less in cluster, or wait until others end (kubectl describe quota)"

@@ -474,6 +474,21 @@ class TestWhatIsNotOurs:
         assert "unknown field" in conditions(decision)["Running"]["message"]
         assert decision.actions == ()
 
+    def test_a_name_that_somebody_else_holds_is_named_and_tried_again_soon(self):
+        taken = self.refusal(kind="ConfigMap", name="lorarl-demo", code=409, reason="AlreadyExists")
+        decision = decided(raw_job(), refusal=taken)
+        assert conditions(decision)["Running"]["reason"] == "NameTaken"
+        assert "ConfigMap lorarl-demo is there already and belongs to something else" in conditions(decision)["Running"]["message"]
+        assert decision.actions == ()
+        assert decision.recheck_seconds == SETTINGS.taken_seconds
+
+    def test_an_attempt_whose_manifest_cannot_be_renewed_goes_on(self):
+        taken = self.refusal(kind="ConfigMap", name="lorarl-demo", code=409, reason="AlreadyExists", generation=2)
+        decision = decided(raw_job(status={"phase": "Running"}, generation=2), raw_ray_job(**RUNNING), refusal=taken)
+        assert decision.prepare == ()
+        assert decision.status["observedGeneration"] == 2
+        assert "goes on with the spec as it was" in decision.events[-1].message
+
     def test_it_is_tried_again_later_or_when_the_spec_changes(self):
         assert decided(raw_job(), refusal=self.refusal(at=START - timedelta(seconds=31))).actions
         assert decided(raw_job(generation=2), refusal=self.refusal()).actions
