@@ -317,7 +317,7 @@ def _waves(actions: Sequence[Action]) -> Iterator[Sequence[Action]]:
 
 
 def _controller(manifest: dict[str, Any]) -> str:
-    """uid of the object that owns this one as its controller; empty where there is none."""
+    """Uid of the object that owns this one as its controller; empty where there is none."""
     owners = manifest["metadata"].get("ownerReferences") or ()
     return next((str(owner["uid"]) for owner in owners if owner.get("controller")), "")
 
