@@ -124,7 +124,8 @@ class View:
 
     def refused_for(self, refusal: Refusal) -> float:
         """Seconds for which what was refused is not tried again."""
-        return self.settings.taken_seconds if refusal.reason == "AlreadyExists" else self.settings.refused_seconds
+        brief = refusal.reason == "AlreadyExists" or "status unknown for quota" in refusal.message
+        return self.settings.refused_briefly_seconds if brief else self.settings.refused_seconds
 
     def refusal(self, *manifests: Manifest) -> Refusal | None:
         """A refusal of one of these objects that is not to be tried again yet. A changed spec is tried at once."""

@@ -21,6 +21,7 @@ _IMAGE = frozenset(
 )
 _CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _MISSING = re.compile(r'(secret|configmap|serviceaccount) "([^"]+)" not found', re.IGNORECASE)
+_QUOTA = re.compile("exceeded quota|status unknown for quota")
 _MARKER = re.compile(r"^Failed\w+\n")
 _POD_NAME = re.compile(r'pods? "[^"]*"')
 _FRESH = timedelta(seconds=150)
@@ -100,7 +101,7 @@ def refused(refusal: Refusal) -> Wait:
     message = redacted(refusal.message)
     if refusal.reason == "AlreadyExists":
         return name_taken(refusal.kind, refusal.name)
-    if "exceeded quota" in message:
+    if _QUOTA.search(message):
         return Wait("QuotaExceeded", f"{refusal.kind} {refusal.name} does not fit the namespace's ResourceQuota: {message}; {_QUOTA_MEND}")
     if refusal.kind == "RayJob" and refusal.code == 404:
         return Wait("NoKubeRay", f"the cluster knows no RayJobs ({message}); install KubeRay 1.6")
@@ -140,7 +141,7 @@ def _refused_by_kuberay(ray_job: RayJob) -> Wait | None:
 def _creation_failed(job: Job, message: str) -> Wait:
     """A pod that the API server did not let KubeRay make; its name is a new one with each try."""
     message = _POD_NAME.sub("its pod", redacted(_MARKER.sub("", message)))
-    if "exceeded quota" in message:
+    if _QUOTA.search(message):
         return Wait("QuotaExceeded", f"{message}; {_QUOTA_MEND}")
     if missing := _missing(job, message):
         return missing

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from support.cluster.lorarljobs import condition, lorarljob, phase, report
-from support.cluster.operator import Operator, operator, prepare, quiet, wait_leader
+from support.cluster.operator import Operator, quiet
 from support.cluster.platform import Platform
 from support.cluster.processes import until
 
@@ -15,12 +13,6 @@ from support.cluster.processes import until
 @pytest.fixture(scope="module")
 def p(kuberay_platform: Platform) -> Platform:
     return kuberay_platform
-
-
-@pytest.fixture(scope="module")
-def replica(p: Platform) -> Iterator[Operator]:
-    with operator(p.cluster, prepare(p.cluster), "life") as one:
-        yield wait_leader(one)
 
 
 def writes(replica: Operator) -> float:

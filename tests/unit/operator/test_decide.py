@@ -480,7 +480,7 @@ class TestWhatIsNotOurs:
         assert conditions(decision)["Running"]["reason"] == "NameTaken"
         assert "ConfigMap lorarl-demo is there already and belongs to something else" in conditions(decision)["Running"]["message"]
         assert decision.actions == ()
-        assert decision.recheck_seconds == SETTINGS.taken_seconds
+        assert decision.recheck_seconds == SETTINGS.refused_briefly_seconds
 
     def test_an_attempt_whose_manifest_cannot_be_renewed_goes_on(self):
         taken = self.refusal(kind="ConfigMap", name="lorarl-demo", code=409, reason="AlreadyExists", generation=2)
