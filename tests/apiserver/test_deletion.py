@@ -71,27 +71,28 @@ def all_gone_but_cleanup(p: Platform, namespace: str, name: str) -> None:
         until(15, f"{kind} of {name} is gone", lambda kind=kind: not p.api.list(kind, namespace, labels=f"lorarl.io/job={name}"))
 
 
-@pytest.mark.parametrize(("how", "image"), [("fails", ENDS_AT_ONCE), ("hangs", HELD)])
-def test_a_clean_up_that_does_not_work_is_told_and_holds_nothing_up(
-    kuberay_platform: Platform, replica: Operator, how: str, image: str
-) -> None:
+def test_a_clean_up_that_does_not_work_is_told_and_holds_nothing_up(kuberay_platform: Platform, replica: Operator) -> None:
     """Its image stands for what goes wrong; so the job itself never runs. The operator of this platform gives a clean-up 10 s."""
     p = kuberay_platform
-    namespace = p.namespace(how)
-    p.api.create(lorarljob(namespace, how, checkpoint=DELETE, cluster={"image": image}))
-    p.api.wait("LoRARLJob", how, namespace, lambda job: phase(job) != "")
-    p.api.wait("RayJob", f"{how}-1", namespace, bool)
-    p.api.delete("LoRARLJob", how, namespace)
-    p.api.wait_gone("LoRARLJob", how, namespace, seconds=30)
-    left = events(p, namespace, how)["CheckpointsLeft"]
-    assert f"s3://team/adapters/{how} stays in the store" in left
-    assert "Remove it by hand" in left
+    namespace = p.namespace("cleanup")
+    for name, image in (("fails", ENDS_AT_ONCE), ("hangs", HELD)):
+        p.api.create(lorarljob(namespace, name, checkpoint=DELETE, cluster={"image": image}))
+    for name in ("fails", "hangs"):
+        p.api.wait("RayJob", f"{name}-1", namespace, bool)
+        p.api.delete("LoRARLJob", name, namespace)
+    p.api.wait("Job", "lorarl-fails-cleanup", namespace, bool)
+    p.api.patch("Job", "lorarl-fails-cleanup", {"spec": {"backoffLimit": 0}}, namespace)  # The test has no minute for three retries.
+    for name, why in (("fails", "Job lorarl-fails-cleanup failed: Job has reached the specified backoff limit"), ("hangs", "")):
+        p.api.wait_gone("LoRARLJob", name, namespace, seconds=30)
+        left = events(p, namespace, name)["CheckpointsLeft"]
+        assert f"s3://team/adapters/{name} stays in the store: {why}" in left
+        assert "Remove it by hand" in left
 
 
 def test_a_namespace_with_such_a_job_goes(kuberay_platform: Platform, replica: Operator) -> None:
     p = kuberay_platform
     namespace = p.namespace("terminating")
-    running(p, namespace, "inside", checkpoint=DELETE, cluster={"terminationGracePeriodSeconds": 10})
+    running(p, namespace, "inside", checkpoint=DELETE, cluster={"terminationGracePeriodSeconds": 1})
     p.api.delete("Namespace", namespace)
     p.api.wait_gone("Namespace", namespace, seconds=40)
 
