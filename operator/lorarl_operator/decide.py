@@ -39,7 +39,7 @@ from lorarl_operator.status import (
     Draft,
 )
 from lorarl_operator.view import View, deletions, look, soonest
-from lorarl_operator.waiting import EVENT_REASONS, STARTING_REASON, Wait, name_taken, queued, refused, starting
+from lorarl_operator.waiting import EVENT_REASONS, KUEUE_WANTS_IT, STARTING_REASON, Wait, name_taken, queued, refused, starting
 
 _ENDED = frozenset({"Complete", "Failed"})
 _AT_WORK = frozenset({"RUNNING", "SUCCEEDED", "FAILED", "STOPPED"})
@@ -300,13 +300,20 @@ def _make(view: View) -> Decision:
         return Decision(recheck_seconds=pause)
     try:
         prepare = view.prepared()
-        manifest = build_ray_job(view.job, checked_spec(view.job), view.attempt, view.settings)
+        queued = True if _kueue_wants_it(view) else None
+        manifest = build_ray_job(view.job, checked_spec(view.job), view.attempt, view.settings, queued=queued)
     except ManifestError as error:
         message = f"{error}; correct it and apply the job anew (what cannot be changed needs a new job)"
         return _blocked(view, Wait("Invalid", message), again=None)
-    if refusal := view.refusal(manifest, *(each.manifest for each in prepare)):
+    if not queued and (refusal := view.refusal(manifest, *(each.manifest for each in prepare))):
         return _blocked(view, refused(refusal), again=view.refused_for(refusal))
     return Decision(actions=(*prepare, Create(manifest)), recheck_seconds=view.settings.refused_seconds)
+
+
+def _kueue_wants_it(view: View) -> bool:
+    """Whether Kueue refused a RayJob without its label just now: it has put it into the namespace's default queue by itself."""
+    refusal = view.observed.refusal
+    return refusal is not None and refusal.name == view.ray_job_name and KUEUE_WANTS_IT in refusal.message
 
 
 def _blocked(view: View, wait: Wait, *, again: float | None) -> Decision:

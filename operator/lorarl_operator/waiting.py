@@ -21,6 +21,8 @@ _IMAGE = frozenset(
 )
 _CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _MISSING = re.compile(r'(secret|configmap|serviceaccount) "([^"]+)" not found', re.IGNORECASE)
+KUEUE_WANTS_IT = "a kueue managed job should delete the cluster after finishing"
+"""Kueue's webhook, of a RayJob with deletion rules."""
 _QUOTA = re.compile("exceeded quota|status unknown for quota")
 _MARKER = re.compile(r"^Failed\w+\n")
 _POD_NAME = re.compile(r'pods? "[^"]*"')
