@@ -69,8 +69,15 @@ def main(
     """
     logs.set_up(log_format, log_level)
     options = _Options(
-        *(namespaces, trainer_image, lease_namespace, lease_name),
-        *(metrics_port, probes_port, keep_head_seconds, cleanup_seconds, kubeconfig),
+        namespaces=namespaces,
+        trainer_image=trainer_image,
+        lease_namespace=lease_namespace,
+        lease_name=lease_name,
+        metrics_port=metrics_port,
+        probes_port=probes_port,
+        keep_head_seconds=keep_head_seconds,
+        cleanup_seconds=cleanup_seconds,
+        kubeconfig=kubeconfig,
     )
     try:
         sys.exit(asyncio.run(_run(options)))

@@ -65,7 +65,7 @@ LOSSES: dict[str, tuple[Loss, str]] = {
 
 def fail(p: Platform, namespace: str, job: str, attempt: int, reason: str = "OutOfMemory") -> None:
     """The trainer says why, and its attempt fails."""
-    message = "CUDA out of memory; lower trainer.tokensPerMicroBatch"
+    message = "CUDA out of memory 🔥; lower trainer.tokensPerMicroBatch"
     report(p.api, namespace, job, failure={"reason": reason, "message": message, "attempt": attempt})
     p.finish(namespace, f"{job}-{attempt}", "FAILED", "exit code 1")
 
@@ -123,7 +123,7 @@ def test_a_failure_is_counted_and_tried_again_after_a_while(kuberay_platform: Pl
     job = p.api.wait("LoRARLJob", "retries", namespace, lambda job: phase(job) == "Running" and job["status"]["attempts"] == 1, seconds=60)
     assert job["status"]["preemptions"] == 0
     (failed,) = [e for e in p.api.list("Event", namespace, fields="involvedObject.name=retries") if e["reason"] == "BackingOff"]
-    assert "CUDA out of memory" in failed["message"]
+    assert "CUDA out of memory 🔥" in failed["message"]
     assert "attempt 2 follows in 10 s (failure 1, backoffLimit 1)" in failed["message"]
     made = p.api.get("RayJob", "retries-2", namespace)
     assert made is not None
@@ -140,7 +140,7 @@ def test_past_backoff_limit_it_is_failed_and_says_why(kuberay_platform: Platform
     job = p.api.wait("LoRARLJob", "gives-up", namespace, lambda job: phase(job) == "Failed", seconds=30)
     failed = condition(job, "Failed")
     assert (failed["status"], failed["reason"]) == ("True", "OutOfMemory")
-    assert "attempt 1 failed, and backoffLimit is 0: CUDA out of memory; lower trainer.tokensPerMicroBatch" in failed["message"]
+    assert "attempt 1 failed, and backoffLimit is 0: CUDA out of memory 🔥; lower trainer.tokensPerMicroBatch" in failed["message"]
     assert job["status"]["completionTime"]
     until(10, "its workers are gone", lambda: not p.pods(namespace, "gives-up-1", pods.WORKER))
 
