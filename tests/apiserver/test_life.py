@@ -7,14 +7,15 @@ from itertools import pairwise
 
 import pytest
 
-from support.cluster import audit_log, pods
+from support.cluster import pods
+from support.cluster.audit import account, writes
 from support.cluster.client import Object
 from support.cluster.lorarljobs import condition, lorarljob, phase, report
 from support.cluster.operator import ACCOUNT, SYSTEM, Operator, quiet
 from support.cluster.platform import Platform
 from support.cluster.processes import until
 
-OPERATOR = f"system:serviceaccount:{SYSTEM}:{ACCOUNT}"
+OPERATOR = account(SYSTEM, ACCOUNT)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +73,7 @@ def test_from_its_creation_to_its_end_in_twelve_writes(p: Platform, replica: Ope
     assert done["status"]["completionTime"] >= done["status"]["startTime"]
     p.cluster.must("wait", "--for=condition=Complete", "lrj/whole", "-n", namespace, "--timeout=5s")
 
-    written = audit_log.writes(p.cluster, OPERATOR, namespace)
+    written = writes(p.cluster.audit_log, OPERATOR, namespace)
     assert len(written) <= 12, written
     assert sorted(one for one in written if "status" not in one) == [
         "create configmaps lorarl-whole",
@@ -102,7 +103,7 @@ def test_nothing_is_written_while_nothing_changes(p: Platform, replica: Operator
     p.api.wait("LoRARLJob", "calm", namespace, lambda job: phase(job) == "Running", seconds=30)
     p.api.wait("LoRARLJob", "stuck", namespace, lambda job: condition(job, "Running")["reason"] == "Unschedulable", seconds=30)
     # It waits for as long without a write, or fails after a minute.
-    quiet(12, lambda: len(audit_log.writes(p.cluster, OPERATOR, namespace)))
+    quiet(12, lambda: len(writes(p.cluster.audit_log, OPERATOR, namespace)))
     p.cluster.must("delete", "lrj", "--all", "-n", namespace)
 
 
