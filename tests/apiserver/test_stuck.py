@@ -169,3 +169,16 @@ def created(p: Platform, manifest: Object) -> bool:
         assert error.status in (422, 409), error
         return error.status == 409
     return True
+
+
+def test_where_restricted_is_enforced_the_other_submission_modes_pass(kuberay_platform: Platform, replica: Operator) -> None:
+    p = kuberay_platform
+    namespace = p.namespace("restricted")
+    restricted(p, namespace)
+    for name, mode in (("by-job", "K8sJobMode"), ("by-http", "HTTPMode")):
+        p.api.create(lorarljob(namespace, name, cluster={"submissionMode": mode}))
+    for name in ("by-job", "by-http"):
+        until(20, f"head and worker of {name}", lambda name=name: len(p.pods(namespace, f"{name}-1")) == 2)
+    submitter = until(20, "the submitter's pod", lambda: p.api.list("Pod", namespace, labels="job-name=by-job-1"))
+    assert submitter[0]["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] is False
+    p.cluster.must("delete", "lrj", "--all", "-n", namespace)

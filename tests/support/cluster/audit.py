@@ -9,7 +9,6 @@ from pathlib import Path
 
 from support.cluster.client import Object
 
-
 WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 
 
