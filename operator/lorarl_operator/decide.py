@@ -291,7 +291,7 @@ def _make(view: View) -> Decision:
     """Make the attempt's RayJob, when nothing of another attempt is left and its time has come."""
     going = deletions(view.others)
     if view.name_taken:
-        return _blocked(view, name_taken("RayJob", view.ray_job_name), again=view.settings.refused_seconds)
+        return _blocked(view, name_taken("RayJob", view.ray_job_name), again=view.settings.refused_briefly_seconds)
     if view.others:
         return Decision(actions=tuple(going), recheck_seconds=view.settings.refused_seconds)
     if pods := view.holding(view.pods):

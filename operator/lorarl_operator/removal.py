@@ -62,8 +62,8 @@ def _make(view: View, foreign: CleanupJob | None, left: float) -> Decision:
         if refusal.reason == "NamespaceTerminating":
             return _give_way(view, "the namespace is being deleted")
         waited = (view.now - refusal.at).total_seconds()
-        if 0 <= waited < view.settings.refused_seconds:
-            return Decision(recheck_seconds=min(left, view.settings.refused_seconds - waited))
+        if 0 <= waited < view.refused_for(refusal):
+            return Decision(recheck_seconds=min(left, view.refused_for(refusal) - waited))
     if foreign is not None:  # that of an older job with this name; its TTL removes it
         return Decision(recheck_seconds=min(left, _AGAIN_SECONDS))
     try:

@@ -47,8 +47,8 @@ def kueue_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platfor
 
 @pytest.fixture(scope="session")
 def replica(kuberay_platform: Platform) -> Iterator[Operator]:
-    """Our operator on the platform without Kueue. A clean-up may take it 10 s only."""
-    yield from _operator(kuberay_platform, "--cleanup-seconds=10")
+    """Our operator on the platform without Kueue. A clean-up may take it 20 s only."""
+    yield from _operator(kuberay_platform, "--cleanup-seconds=20")
 
 
 @pytest.fixture(scope="session")

@@ -30,6 +30,24 @@ def events(p: Platform, namespace: str, name: str) -> dict[str, str]:
     return {event["reason"]: event["message"] for event in found}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def broken(kuberay_platform: Platform, replica: Operator) -> str:
+    """A namespace with two jobs whose clean-up fails, or hangs, from the beginning of this file on; its last test looks at them.
+
+    Their image stands for what goes wrong, so the jobs themselves never run.
+    """
+    p = kuberay_platform
+    namespace = p.namespace("cleanup")
+    for name, image in (("fails", ENDS_AT_ONCE), ("hangs", HELD)):
+        p.api.create(lorarljob(namespace, name, checkpoint=DELETE, cluster={"image": image}))
+    for name in ("fails", "hangs"):
+        p.api.wait("RayJob", f"{name}-1", namespace, bool)
+        p.api.delete("LoRARLJob", name, namespace)
+    p.api.wait("Job", "lorarl-fails-cleanup", namespace, bool)
+    p.api.patch("Job", "lorarl-fails-cleanup", {"spec": {"backoffLimit": 0}}, namespace)  # The test has no minute for three retries.
+    return namespace
+
+
 @pytest.mark.parametrize("policy", ["Background", "Foreground"])
 def test_with_retain_everything_goes_but_the_checkpoints(kuberay_platform: Platform, replica: Operator, policy: str) -> None:
     p = kuberay_platform
@@ -71,24 +89,6 @@ def all_gone_but_cleanup(p: Platform, namespace: str, name: str) -> None:
         until(15, f"{kind} of {name} is gone", lambda kind=kind: not p.api.list(kind, namespace, labels=f"lorarl.io/job={name}"))
 
 
-def test_a_clean_up_that_does_not_work_is_told_and_holds_nothing_up(kuberay_platform: Platform, replica: Operator) -> None:
-    """Its image stands for what goes wrong; so the job itself never runs. The operator of this platform gives a clean-up 10 s."""
-    p = kuberay_platform
-    namespace = p.namespace("cleanup")
-    for name, image in (("fails", ENDS_AT_ONCE), ("hangs", HELD)):
-        p.api.create(lorarljob(namespace, name, checkpoint=DELETE, cluster={"image": image}))
-    for name in ("fails", "hangs"):
-        p.api.wait("RayJob", f"{name}-1", namespace, bool)
-        p.api.delete("LoRARLJob", name, namespace)
-    p.api.wait("Job", "lorarl-fails-cleanup", namespace, bool)
-    p.api.patch("Job", "lorarl-fails-cleanup", {"spec": {"backoffLimit": 0}}, namespace)  # The test has no minute for three retries.
-    for name, why in (("fails", "Job lorarl-fails-cleanup failed: Job has reached the specified backoff limit"), ("hangs", "")):
-        p.api.wait_gone("LoRARLJob", name, namespace, seconds=30)
-        left = events(p, namespace, name)["CheckpointsLeft"]
-        assert f"s3://team/adapters/{name} stays in the store: {why}" in left
-        assert "Remove it by hand" in left
-
-
 def test_a_namespace_with_such_a_job_goes(kuberay_platform: Platform, replica: Operator) -> None:
     p = kuberay_platform
     namespace = p.namespace("terminating")
@@ -117,3 +117,13 @@ def test_the_policy_may_change_while_it_runs(kuberay_platform: Platform, replica
         p.api.wait("LoRARLJob", "fickle", namespace, lambda job, want=finalizers: job["metadata"].get("finalizers", []) == want)
     p.api.delete("LoRARLJob", "fickle", namespace)
     p.api.wait_gone("LoRARLJob", "fickle", namespace)
+
+
+def test_a_clean_up_that_does_not_work_is_told_and_holds_nothing_up(kuberay_platform: Platform, broken: str) -> None:
+    """The operator of this platform gives a clean-up 20 s."""
+    p = kuberay_platform
+    for name, why in (("fails", "Job lorarl-fails-cleanup failed: Job has reached the specified backoff limit"), ("hangs", "")):
+        p.api.wait_gone("LoRARLJob", name, broken, seconds=40)
+        left = events(p, broken, name)["CheckpointsLeft"]
+        assert f"s3://team/adapters/{name} stays in the store: {why}" in left
+        assert "Remove it by hand" in left

@@ -462,7 +462,7 @@ class TestWhatIsNotOurs:
         decision = decided(raw_job(), raw_ray_job(owner="somebody", **RUNNING))
         assert conditions(decision)["Running"]["reason"] == "NameTaken"
         assert decision.actions == ()
-        assert decision.recheck_seconds == SETTINGS.refused_seconds
+        assert decision.recheck_seconds == SETTINGS.refused_briefly_seconds
 
     def refusal(self, **parts):
         given = {"kind": "RayJob", "name": "demo-1", "code": 422, "reason": "Invalid", "message": "spec.x: unknown field"}
