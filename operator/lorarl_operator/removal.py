@@ -35,7 +35,9 @@ def decide_removal(view: View) -> Decision:
     """The next step towards the end of a job that is being deleted."""
     if FINALIZER not in view.job.finalizers:
         return Decision()
-    if not wants_removal(view) or (not view.status.get("rayJobName") and not view.ray_jobs):
+    # Without a status, an attempt may have been made (and be gone by now) that nobody got to write down.
+    never_ran = view.phase and not view.status.get("rayJobName") and not view.ray_jobs
+    if not wants_removal(view) or never_ran:
         return Decision(actions=(RemoveFinalizer(),))
     asked = view.job.deleted_at or view.now
     left = view.settings.cleanup_seconds - (view.now - asked).total_seconds()
