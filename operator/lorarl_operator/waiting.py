@@ -103,6 +103,8 @@ def refused(refusal: Refusal) -> Wait:
     message = redacted(refusal.message)
     if refusal.reason == "AlreadyExists":
         return name_taken(refusal.kind, refusal.name)
+    if refusal.reason == "NamespaceTerminating":
+        return Wait("NamespaceTerminating", "the namespace is being deleted")
     if _QUOTA.search(message):
         return Wait("QuotaExceeded", f"{refusal.kind} {refusal.name} does not fit the namespace's ResourceQuota: {message}; {_QUOTA_MEND}")
     if refusal.kind == "RayJob" and refusal.code == 404:

@@ -94,6 +94,9 @@ def test_a_namespace_with_such_a_job_goes(kuberay_platform: Platform, replica: O
     namespace = p.namespace("terminating")
     running(p, namespace, "inside", checkpoint=DELETE, cluster={"terminationGracePeriodSeconds": 1})
     p.api.delete("Namespace", namespace)
+    # Nothing can be made in it any more, so the checkpoints stay, and nobody waits for their clean-up.
+    p.api.wait("LoRARLJob", "inside", namespace, lambda job: "deletionTimestamp" in job["metadata"])
+    p.api.wait_gone("LoRARLJob", "inside", namespace, seconds=10)
     p.api.wait_gone("Namespace", namespace, seconds=40)
 
 
