@@ -219,7 +219,7 @@ class Controller:
     async def _do(self, key: Key, job: Job, action: Action) -> None:
         match action:
             case Apply(manifest):
-                await self._client.apply(manifest)
+                await self._apply(key, manifest)
             case Create(manifest):
                 await self._create(key, job, manifest)
             case Delete(_, name, uid):
@@ -242,11 +242,24 @@ class Controller:
             if found is None:
                 raise _MovedError from error
             self._cache.put(resource, found, key)
-            owners = found["metadata"].get("ownerReferences") or ()
-            if any(owner.get("uid") == job.uid and owner.get("controller") for owner in owners):
+            if _controller(found) == job.uid:
                 return  # Our own request, whose answer was lost.
             raise
         self._cache.put(resource, answer, key)
+
+    async def _apply(self, key: Key, manifest: dict[str, Any]) -> None:
+        """Make an object that we own, or bring it up to date; one of somebody else is left as it is.
+
+        Server-side apply alone would take a foreign object over, and it would go with the job.
+        """
+        meta = manifest["metadata"]
+        found = await self._client.get(resource_of(manifest), key[0], meta["name"])
+        if found is None:
+            await self._client.create(manifest)
+        elif _controller(found) != _controller(manifest):
+            raise ApiError(f"apply {manifest['kind']} {meta['name']}", 409, "AlreadyExists", "it belongs to something else")
+        elif not _has(found, manifest):
+            await self._client.apply({**manifest, "metadata": {**meta, "uid": found["metadata"]["uid"]}})
 
     async def _delete(self, key: Key, resource: Resource, name: str, uid: str) -> None:
         try:
@@ -301,6 +314,19 @@ def _waves(actions: Sequence[Action]) -> Iterator[Sequence[Action]]:
         yield [action]
     if wave:
         yield wave
+
+
+def _controller(manifest: dict[str, Any]) -> str:
+    """Uid of the object that owns this one as its controller; empty where there is none."""
+    owners = manifest["metadata"].get("ownerReferences") or ()
+    return next((str(owner["uid"]) for owner in owners if owner.get("controller")), "")
+
+
+def _has(found: Any, wanted: Any) -> bool:
+    """Whether all that is wanted is there; what others added to mappings does no harm."""
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        return all(key in found and _has(found[key], value) for key, value in wanted.items())
+    return bool(found == wanted)
 
 
 def _target(job: Job, action: Action) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from lorarl_operator.causes import HEAD_GONE, Ending, Kind, Unsettled, ending, l
 from lorarl_operator.check import checked_spec, whole
 from lorarl_operator.decision import Apply, Create, Decision, DeleteJob, Event, Want
 from lorarl_operator.names import ray_job_name
-from lorarl_operator.objects import Observed, RayJob, Refusal
+from lorarl_operator.objects import Observed, RayJob
 from lorarl_operator.parse import time
 from lorarl_operator.removal import decide_removal, finalizer_actions
 from lorarl_operator.settings import Settings
@@ -39,7 +39,7 @@ from lorarl_operator.status import (
     Draft,
 )
 from lorarl_operator.view import View, deletions, look, soonest
-from lorarl_operator.waiting import EVENT_REASONS, STARTING_REASON, Wait, name_taken, queued, refused, starting
+from lorarl_operator.waiting import EVENT_REASONS, KUEUE_WANTS_IT, STARTING_REASON, Wait, name_taken, queued, refused, starting
 
 _ENDED = frozenset({"Complete", "Failed"})
 _AT_WORK = frozenset({"RUNNING", "SUCCEEDED", "FAILED", "STOPPED"})
@@ -178,9 +178,10 @@ def _starting(view: View, draft: Draft, ray_job: RayJob, recheck: float | None) 
 
 def _access_again(view: View) -> tuple[Apply, ...]:
     try:
-        return view.prepared()
+        prepare = view.prepared()
     except ManifestError:  # the RayJob was made from a spec that was valid; what it waits for is said anyway
         return ()
+    return () if view.refusal(*(each.manifest for each in prepare)) else prepare
 
 
 def _want(view: View, age: float, want: Want) -> Want | None:
@@ -290,7 +291,7 @@ def _make(view: View) -> Decision:
     """Make the attempt's RayJob, when nothing of another attempt is left and its time has come."""
     going = deletions(view.others)
     if view.name_taken:
-        return _blocked(view, name_taken(view.ray_job_name))
+        return _blocked(view, name_taken("RayJob", view.ray_job_name), again=view.settings.refused_briefly_seconds)
     if view.others:
         return Decision(actions=tuple(going), recheck_seconds=view.settings.refused_seconds)
     if pods := view.holding(view.pods):
@@ -299,27 +300,27 @@ def _make(view: View) -> Decision:
         return Decision(recheck_seconds=pause)
     try:
         prepare = view.prepared()
-        manifest = build_ray_job(view.job, checked_spec(view.job), view.attempt, view.settings)
+        queued = True if _kueue_wants_it(view) else None
+        manifest = build_ray_job(view.job, checked_spec(view.job), view.attempt, view.settings, queued=queued)
     except ManifestError as error:
         message = f"{error}; correct it and apply the job anew (what cannot be changed needs a new job)"
-        return _blocked(view, Wait("Invalid", message), again=False)
-    if (
-        refusal := _fresh_refusal(view, {manifest["metadata"]["name"], *(each.manifest["metadata"]["name"] for each in prepare)})
-    ) is not None:
-        return _blocked(view, refused(view.job, refusal))
+        return _blocked(view, Wait("Invalid", message), again=None)
+    if not queued and (refusal := view.refusal(manifest, *(each.manifest for each in prepare))):
+        return _blocked(view, refused(refusal), again=view.refused_for(refusal))
     return Decision(actions=(*prepare, Create(manifest)), recheck_seconds=view.settings.refused_seconds)
 
 
-def _fresh_refusal(view: View, names: set[str]) -> Refusal | None:
-    """A refusal that is not to be tried again yet. A changed spec is tried at once."""
+def _kueue_wants_it(view: View) -> bool:
+    """Whether Kueue refused a RayJob without its label just now: it has put it into the namespace's default queue by itself."""
     refusal = view.observed.refusal
-    if refusal is None or refusal.name not in names or refusal.generation != view.job.generation:
-        return None
-    return refusal if 0 <= (view.now - refusal.at).total_seconds() < view.settings.refused_seconds else None
+    return refusal is not None and refusal.name == view.ray_job_name and KUEUE_WANTS_IT in refusal.message
 
 
-def _blocked(view: View, wait: Wait, *, again: bool = True) -> Decision:
-    """Nothing can be made. The phase is Pending, in which a RayJob that is not there is made, not counted as lost."""
+def _blocked(view: View, wait: Wait, *, again: float | None) -> Decision:
+    """Nothing can be made before `again` seconds have passed, or without a change.
+
+    The phase is Pending, in which a RayJob that is not there is made, not counted as lost.
+    """
     draft = view.draft()
     news = Event("Warning", wait.reason, wait.message)
     draft.phase = PENDING
@@ -327,7 +328,7 @@ def _blocked(view: View, wait: Wait, *, again: bool = True) -> Decision:
     if draft.holds("Suspended"):
         draft.condition("Suspended", False, "Resumed", "spec.suspend is false")
     draft.condition("Running", False, wait.reason, wait.message)
-    return view.decision(draft, news, recheck=view.settings.refused_seconds if again else None)
+    return view.decision(draft, news, recheck=again)
 
 
 def _pause(view: View) -> float:

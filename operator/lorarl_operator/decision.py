@@ -21,7 +21,10 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Server-side apply, field manager `lorarl-operator`, force."""
+    """Make an object with an owner, or bring it up to date by server-side apply (field manager `lorarl-operator`, force).
+
+    Where another owner's object has the name, nothing is written, and the runtime keeps a `Refusal` AlreadyExists.
+    """
 
     manifest: Manifest
 

@@ -29,6 +29,8 @@ class _Options:
     lease_name: str
     metrics_port: int
     probes_port: int
+    keep_head_seconds: int
+    cleanup_seconds: int
     kubeconfig: str | None
 
 
@@ -39,6 +41,12 @@ class _Options:
 @click.option("--lease-name", default="lorarl-operator", help="Name of the lease.")
 @click.option("--metrics-port", default=8080, type=click.IntRange(1, 65535), help="Serves /metrics.")
 @click.option("--probes-port", default=8081, type=click.IntRange(1, 65535), help="Serves /healthz and /readyz.")
+@click.option(
+    "--keep-head-seconds", default=600, type=click.IntRange(0), help="How long the head pod of a job that ended stays, for its logs."
+)
+@click.option(
+    "--cleanup-seconds", default=900, type=click.IntRange(1), help="How long the removal of a deleted job's checkpoints may take."
+)
 @click.option("--log-format", default="text", type=click.Choice(["text", "json"]), help="For people, or for collectors.")
 @click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning", "error"]), help="From which level up to log.")
 @click.option("--kubeconfig", type=click.Path(exists=True), help="Outside a cluster; inside, the pod's service account is used.")
@@ -49,6 +57,8 @@ def main(
     lease_name: str,
     metrics_port: int,
     probes_port: int,
+    keep_head_seconds: int,
+    cleanup_seconds: int,
     log_format: str,
     log_level: str,
     kubeconfig: str | None,
@@ -58,7 +68,17 @@ def main(
     Several replicas may run: one works, the others stand by. Each option can be given as LORARL_<OPTION> too.
     """
     logs.set_up(log_format, log_level)
-    options = _Options(namespaces, trainer_image, lease_namespace, lease_name, metrics_port, probes_port, kubeconfig)
+    options = _Options(
+        namespaces=namespaces,
+        trainer_image=trainer_image,
+        lease_namespace=lease_namespace,
+        lease_name=lease_name,
+        metrics_port=metrics_port,
+        probes_port=probes_port,
+        keep_head_seconds=keep_head_seconds,
+        cleanup_seconds=cleanup_seconds,
+        kubeconfig=kubeconfig,
+    )
     try:
         sys.exit(asyncio.run(_run(options)))
     except ConfigException as error:
@@ -71,7 +91,11 @@ async def _run(options: _Options) -> int:
     client = await Client.connect(options.kubeconfig)
     identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
     lease = Lease(client, options.lease_namespace, options.lease_name, identity)
-    settings = Settings(trainer_image=options.trainer_image)
+    settings = Settings(
+        trainer_image=options.trainer_image,
+        keep_head_seconds=options.keep_head_seconds,
+        cleanup_seconds=options.cleanup_seconds,
+    )
     replica = Replica(client, lease, identity, options.namespaces, settings)
     REGISTRY.register(JobsCollector(replica.cache))
     health = {"/healthz": probes.checked(replica.alive), "/readyz": probes.checked(replica.ready)}

@@ -35,7 +35,9 @@ def decide_removal(view: View) -> Decision:
     """The next step towards the end of a job that is being deleted."""
     if FINALIZER not in view.job.finalizers:
         return Decision()
-    if not wants_removal(view) or (not view.status.get("rayJobName") and not view.ray_jobs):
+    # Without a status, an attempt may have been made (and be gone by now) that nobody got to write down.
+    never_ran = view.phase and not view.status.get("rayJobName") and not view.ray_jobs
+    if not wants_removal(view) or never_ran:
         return Decision(actions=(RemoveFinalizer(),))
     asked = view.job.deleted_at or view.now
     left = view.settings.cleanup_seconds - (view.now - asked).total_seconds()
@@ -62,8 +64,8 @@ def _make(view: View, foreign: CleanupJob | None, left: float) -> Decision:
         if refusal.reason == "NamespaceTerminating":
             return _give_way(view, "the namespace is being deleted")
         waited = (view.now - refusal.at).total_seconds()
-        if 0 <= waited < view.settings.refused_seconds:
-            return Decision(recheck_seconds=min(left, view.settings.refused_seconds - waited))
+        if 0 <= waited < view.refused_for(refusal):
+            return Decision(recheck_seconds=min(left, view.refused_for(refusal) - waited))
     if foreign is not None:  # that of an older job with this name; its TTL removes it
         return Decision(recheck_seconds=min(left, _AGAIN_SECONDS))
     try:
@@ -83,7 +85,10 @@ def _account(view: View, cleanup: CleanupJob, left: float) -> Decision:
     started = any(pod.role == CLEANUP and pod.job_uid == view.job.uid for pod in view.observed.pods)
     if started or cluster.service_account_name or not cluster.service_account_annotations:
         return Decision(recheck_seconds=left)
-    return Decision(prepare=(Apply(cleanup_service_account(view.job, cluster, cleanup)),), recheck_seconds=left)
+    account = cleanup_service_account(view.job, cluster, cleanup)
+    if refusal := view.refusal(account):
+        return Decision(recheck_seconds=min(left, view.refused_for(refusal)))
+    return Decision(prepare=(Apply(account),), recheck_seconds=left)
 
 
 def _give_way(view: View, why: str) -> Decision:

@@ -17,6 +17,8 @@ class Settings:
         settle_seconds: How long an end whose cause is not known yet waits for the news of pods and trainer: they come on other watches.
         stuck_seconds: An attempt that does not run after this long is explained, from events and from Kueue's Workload.
         refused_seconds: Wait before something that the API server refused is tried again.
+        refused_briefly_seconds: The same where it may be over in a moment: a name that somebody else holds, a quota that is not
+            counted yet.
         pods_gone_seconds: How long after their grace period pods that are being deleted may hold up the next attempt; on a lost node they
             never go.
         keep_head_seconds: How long the head pod of a finished job stays for its logs, where no queue asks for it to go at once.
@@ -30,6 +32,7 @@ class Settings:
     settle_seconds: float = 3.0
     stuck_seconds: float = 5.0
     refused_seconds: float = 30.0
+    refused_briefly_seconds: float = 3.0
     pods_gone_seconds: float = 10.0
     keep_head_seconds: int = 600
     cleanup_seconds: int = 900

@@ -12,9 +12,9 @@ from lorarl_operator.build.access import access
 from lorarl_operator.build.config import config_map
 from lorarl_operator.causes import Report, own_end
 from lorarl_operator.check import checked_spec, whole
-from lorarl_operator.decision import Action, Apply, Decision, Delete, Event, Want
+from lorarl_operator.decision import Action, Apply, Decision, Delete, Event, Manifest, Want
 from lorarl_operator.names import attempt_of, ray_job_name
-from lorarl_operator.objects import Job, Observed, Pod, RayCluster, RayJob
+from lorarl_operator.objects import Job, Observed, Pod, RayCluster, RayJob, Refusal
 from lorarl_operator.parse import time
 from lorarl_operator.settings import Settings
 from lorarl_operator.status import PENDING, RUNNING, STARTING, SUSPENDED, SUSPENDING, Draft, sound
@@ -122,6 +122,20 @@ class View:
         ends = [(pod.gone_by - self.now).total_seconds() + patience for pod in pods if pod.gone_by]
         return max(1.0, min(ends)) if ends else patience
 
+    def refused_for(self, refusal: Refusal) -> float:
+        """Seconds for which what was refused is not tried again."""
+        brief = refusal.reason == "AlreadyExists" or "status unknown for quota" in refusal.message
+        return self.settings.refused_briefly_seconds if brief else self.settings.refused_seconds
+
+    def refusal(self, *manifests: Manifest) -> Refusal | None:
+        """A refusal of one of these objects that is not to be tried again yet. A changed spec is tried at once."""
+        refusal = self.observed.refusal
+        if refusal is None or refusal.generation != self.job.generation:
+            return None
+        if (refusal.kind, refusal.name) not in {(each["kind"], each["metadata"]["name"]) for each in manifests}:
+            return None
+        return refusal if 0 <= (self.now - refusal.at).total_seconds() < self.refused_for(refusal) else None
+
     def prepared(self) -> tuple[Apply, ...]:
         """All that a RayJob needs, applied.
 
@@ -142,11 +156,17 @@ class View:
         """The decision to leave the status as drafted. Events belong to the transition: without a change there are none."""
         status = draft.written()
         if status is not None and not prepare and draft.phase in _LIVE and self._config_is_old():
+            config = config_map(self.job)
             try:
                 checked_spec(self.job)
-                prepare = (Apply(config_map(self.job)),)
             except ManifestError as error:
                 events = (*events, Event("Warning", "Invalid", f"the attempt goes on with the spec as it was: {error}"))
+            else:
+                if refusal := self.refusal(config):
+                    why = f"{refusal.kind} {refusal.name}: {refusal.message}"
+                    events = (*events, Event("Warning", "ObjectRefused", f"the attempt goes on with the spec as it was: {why}"))
+                else:
+                    prepare = (Apply(config),)
         return Decision(
             prepare=prepare,
             status=status,

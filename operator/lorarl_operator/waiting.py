@@ -21,6 +21,9 @@ _IMAGE = frozenset(
 )
 _CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _MISSING = re.compile(r'(secret|configmap|serviceaccount) "([^"]+)" not found', re.IGNORECASE)
+KUEUE_WANTS_IT = "a kueue managed job should delete the cluster after finishing"
+"""Kueue's webhook, of a RayJob with deletion rules."""
+_QUOTA = re.compile("exceeded quota|status unknown for quota")
 _MARKER = re.compile(r"^Failed\w+\n")
 _POD_NAME = re.compile(r'pods? "[^"]*"')
 _FRESH = timedelta(seconds=150)
@@ -95,12 +98,14 @@ def starting(
     return Wait(STARTING_REASON, f"KubeRay brings up the pods of RayJob {ray_job.name}", stuck=False)
 
 
-def refused(job: Job, refusal: Refusal) -> Wait:
+def refused(refusal: Refusal) -> Wait:
     """What the API server refused to make."""
     message = redacted(refusal.message)
     if refusal.reason == "AlreadyExists":
-        return name_taken(refusal.name)
-    if "exceeded quota" in message:
+        return name_taken(refusal.kind, refusal.name)
+    if refusal.reason == "NamespaceTerminating":
+        return Wait("NamespaceTerminating", "the namespace is being deleted")
+    if _QUOTA.search(message):
         return Wait("QuotaExceeded", f"{refusal.kind} {refusal.name} does not fit the namespace's ResourceQuota: {message}; {_QUOTA_MEND}")
     if refusal.kind == "RayJob" and refusal.code == 404:
         return Wait("NoKubeRay", f"the cluster knows no RayJobs ({message}); install KubeRay 1.6")
@@ -115,9 +120,13 @@ def refused(job: Job, refusal: Refusal) -> Wait:
     return Wait(reason, f"the API server refuses {refusal.kind} {refusal.name}: {message}; {mend}. It is tried again")
 
 
-def name_taken(name: str) -> Wait:
+def name_taken(kind: str, name: str) -> Wait:
     """An object of somebody else has the name that ours needs."""
-    return Wait("NameTaken", f"RayJob {name} belongs to something else; delete it, or apply this job under another name")
+    return Wait(
+        "NameTaken",
+        f"{kind} {name} is there already and belongs to something else; delete it, or apply this job under another name "
+        "(what belonged to a deleted job of this name goes by itself in a moment)",
+    )
 
 
 _QUOTA_MEND = "ask for less in cluster, or wait until others end (kubectl describe quota)"
@@ -136,7 +145,7 @@ def _refused_by_kuberay(ray_job: RayJob) -> Wait | None:
 def _creation_failed(job: Job, message: str) -> Wait:
     """A pod that the API server did not let KubeRay make; its name is a new one with each try."""
     message = _POD_NAME.sub("its pod", redacted(_MARKER.sub("", message)))
-    if "exceeded quota" in message:
+    if _QUOTA.search(message):
         return Wait("QuotaExceeded", f"{message}; {_QUOTA_MEND}")
     if missing := _missing(job, message):
         return missing

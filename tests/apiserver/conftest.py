@@ -9,6 +9,7 @@ import pytest
 
 from support.cluster.control_plane import Cluster, control_plane
 from support.cluster.crds import install_crds
+from support.cluster.operator import Operator, operator, prepare, wait_leader
 from support.cluster.platform import Platform, platform
 from support.cluster.processes import ToolMissingError
 
@@ -42,6 +43,23 @@ def kuberay_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platf
 def kueue_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     """The same with Kueue."""
     yield from _platform(tmp_path_factory.mktemp("kueue-platform"), kueue=True)
+
+
+@pytest.fixture(scope="session")
+def replica(kuberay_platform: Platform) -> Iterator[Operator]:
+    """Our operator on the platform without Kueue. A clean-up may take it 20 s only."""
+    yield from _operator(kuberay_platform, "--cleanup-seconds=20")
+
+
+@pytest.fixture(scope="session")
+def kueue_replica(kueue_platform: Platform) -> Iterator[Operator]:
+    """Our operator on the platform with Kueue."""
+    yield from _operator(kueue_platform)
+
+
+def _operator(p: Platform, *arguments: str) -> Iterator[Operator]:
+    with operator(p.cluster, prepare(p.cluster), "operator", *arguments) as one:
+        yield wait_leader(one)
 
 
 def _platform(folder: Path, *, kueue: bool) -> Iterator[Platform]:

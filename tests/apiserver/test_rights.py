@@ -54,6 +54,8 @@ def test_a_job_trains_is_suspended_twice_and_goes_by_itself(p: Platform, replica
         p.wait_running(namespace, f"whole-{number}", seconds=60)
         p.api.patch("LoRARLJob", "whole", {"spec": {"suspend": True}}, namespace)
         p.api.wait("LoRARLJob", "whole", namespace, lambda job: phase(job) == "Suspended", seconds=30)
+        for kind in ("ServiceAccount", "Role", "RoleBinding", "ConfigMap"):  # As an older operator might have made them.
+            p.api.patch(kind, "lorarl-whole", {"metadata": {"labels": {"lorarl.io/job-uid": None}}}, namespace)
         p.api.patch("LoRARLJob", "whole", {"spec": {"suspend": False}}, namespace)
     p.wait_running(namespace, "whole-3", seconds=60)
     p.finish(namespace, "whole-3", "SUCCEEDED")

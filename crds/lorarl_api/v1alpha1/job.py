@@ -208,7 +208,7 @@ class Metadata(Model):
     model_config = ConfigDict(extra="allow")
 
     name: str = Field(
-        description=f"Name of the job: a-z, 0-9 and -, at most {MAX_NAME} characters. Its checkpoints are kept under it.",
+        description=f"Name of the job: a letter, then a-z, 0-9 and -, at most {MAX_NAME} characters. Its checkpoints are kept under it.",
         examples=["gsm8k"],
     )
     namespace: str | None = Field(None, max_length=63, description="Namespace in the cluster.", examples=["default"])
@@ -239,8 +239,8 @@ class LoRARLJob(Checked):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "metadata.name",
-            f"size(self.metadata.name) <= {MAX_NAME} && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
-            f"a name of at most {MAX_NAME} characters a-z, 0-9 and -, with a letter or digit at both ends",
+            f"size(self.metadata.name) <= {MAX_NAME} && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+            f"a name of at most {MAX_NAME} characters a-z, 0-9 and -, which begins with a letter and ends with a letter or digit",
             "shorten or rename it; it becomes part of the names of pods and of the checkpoints' path",
         ),
     )

@@ -41,6 +41,8 @@ def merge(base: dict[str, Any], override: dict[str, Any], path: str) -> dict[str
             merged.pop(key, None)
         elif isinstance(value, dict) and isinstance(merged.get(key), dict):
             merged[key] = merge(merged[key], value, inner)
+        elif isinstance(merged.get(key), dict):
+            raise _fault(inner, value, "a mapping", "write it as Kubernetes has it")
         elif key in MERGED_BY or key in REPLACED_BY:
             merged[key] = _merge_list(key, merged.get(key) or [], value, inner)
         else:

@@ -29,8 +29,10 @@ ENTRYPOINT = f"lorarl run {CONFIG_FOLDER}/{CONFIG_KEY} --in-cluster"
 """Runs in the head's container, with its volumes and its environment."""
 
 
-def ray_job(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Settings) -> dict[str, Any]:
+def ray_job(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Settings, *, queued: bool | None = None) -> dict[str, Any]:
     """The RayJob of attempt `attempt`, which counts from 1.
+
+    `queued` says whether Kueue manages it; by default it does where the job has its label.
 
     Raises:
         ManifestError: `cluster.podTemplateOverrides` cannot be merged.
@@ -48,7 +50,7 @@ def ray_job(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Settings) -> 
             "entrypoint": ENTRYPOINT,
             "backoffLimit": 0,
             **_submitter(spec, settings),
-            **_clean_up(job, settings),
+            **_clean_up(settings, queued=QUEUE_LABEL in dict(job.passed_labels) if queued is None else queued),
             "rayClusterSpec": {
                 "rayVersion": RAY_VERSION,
                 "headGroupSpec": {
@@ -72,14 +74,14 @@ def ray_job(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Settings) -> 
     }
 
 
-def _clean_up(job: Job, settings: Settings) -> dict[str, Any]:
+def _clean_up(settings: Settings, *, queued: bool) -> dict[str, Any]:
     """What goes when the attempt has ended: the workers at once, their GPUs are wanted.
 
     A queue gives the whole quota away at the end, so all of it goes, and Kueue insists on shutdownAfterJobFinishes, which excludes
     deletion rules. A failure goes by the deployment status: jobStatus stays RUNNING where the head was lost or the submission failed.
     (KubeRay's rules know no other deployment status than Failed.)
     """
-    if QUEUE_LABEL in dict(job.passed_labels):
+    if queued:
         return {"shutdownAfterJobFinishes": True, "ttlSecondsAfterFinished": 0}
     rules = [
         {"policy": policy, "condition": {**ended, "ttlSeconds": seconds}}

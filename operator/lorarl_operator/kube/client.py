@@ -19,6 +19,7 @@ from kubernetes.aio import config as kube_config
 from kubernetes.aio.client import ApiClient, Configuration
 
 from lorarl_operator import metrics
+from lorarl_operator.kube.apply import APPLY_TYPE, apply_body
 from lorarl_operator.kube.errors import ApiError, NotLeaderError, from_answer
 from lorarl_operator.kube.resources import Resource, resource_of
 
@@ -143,8 +144,8 @@ class Client:
             "PATCH",
             resource.path(meta["namespace"], meta["name"], subresource),
             query={"fieldManager": FIELD_MANAGER, "force": "true"},
-            body=manifest,
-            content_type="application/apply-patch+yaml",
+            body=apply_body(manifest),
+            content_type=APPLY_TYPE,
         )
 
     async def merge(self, resource: Resource, namespace: str, name: str, patch: Manifest) -> Manifest:
@@ -191,7 +192,7 @@ class Client:
         path: str,
         *,
         query: dict[str, str] | None = None,
-        body: Manifest | None = None,
+        body: Manifest | bytes | None = None,
         content_type: str = "application/json",
         fence: Fence = unfenced,
     ) -> Manifest:
@@ -209,7 +210,7 @@ class Client:
         raise AssertionError("the last attempt returns or raises")
 
     async def _request_once(
-        self, method: str, path: str, query: dict[str, str] | None, body: Manifest | None, content_type: str, fence: Fence
+        self, method: str, path: str, query: dict[str, str] | None, body: Manifest | bytes | None, content_type: str, fence: Fence
     ) -> Manifest:
         left = fence()
         if left <= 0:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+NAMESPACE_TERMINATING = "NamespaceTerminating"
+"""Reason of a refusal to make something in a namespace that is being deleted."""
+
 
 class ApiError(Exception):
     """A request that did not succeed.
@@ -59,8 +62,11 @@ def from_answer(what: str, status: int, body: bytes, retry_after: str | None) ->
     if not isinstance(answer, dict):
         answer = {"message": body[:500].decode(errors="replace")}
     details = answer.get("details") or {}
+    reason = str(answer.get("reason") or "Unknown")
+    if any(cause.get("reason") == NAMESPACE_TERMINATING for cause in details.get("causes") or ()):
+        reason = NAMESPACE_TERMINATING  # Else it is Forbidden, as for a right that is missing.
     wait = retry_after if retry_after is not None else details.get("retryAfterSeconds")
-    return ApiError(what, status, str(answer.get("reason") or "Unknown"), str(answer.get("message") or ""), _seconds(wait))
+    return ApiError(what, status, reason, str(answer.get("message") or ""), _seconds(wait))
 
 
 def _seconds(text: object) -> float | None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from support.cluster.client import Object
 
+WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
+
 
 @dataclass(frozen=True, order=True)
 class Right:
@@ -46,6 +48,17 @@ def refused(log: Path, user: str) -> list[str]:
     """Every request of a user that was forbidden."""
     forbidden = (event for event in requests(log, user) if event.get("responseStatus", {}).get("code") == 403)
     return [f"{event['verb']} {event['requestURI']}: {event['responseStatus'].get('message')}" for event in forbidden]
+
+
+def writes(log: Path, user: str, namespace: str) -> list[str]:
+    """The writes of a user in a namespace, oldest first, each as `verb resource[/part] name`; Events are left out."""
+    found = []
+    for event in requests(log, user):
+        about = event["objectRef"]
+        if about.get("namespace") == namespace and about["resource"] != "events" and event["verb"] in WRITES:
+            right = _right(about, event["verb"])
+            found.append(f"{right.verb} {right.resource} {about.get('name', '')}")
+    return found
 
 
 def granted(rules: Iterable[Object]) -> set[Right]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from lorarl_operator.kube.apply import APPLY_TYPE, apply_body
 from support.cluster.processes import until
 
 Object = dict[str, Any]
@@ -87,7 +88,7 @@ class Api:
         """Server-side apply, taking over fields that others hold."""
         metadata = manifest["metadata"]
         path = path_of(manifest["kind"], metadata.get("namespace"), metadata["name"])
-        return self.request("PATCH", f"{path}?fieldManager={manager}&force=true", manifest, "application/apply-patch+yaml")
+        return self.request("PATCH", f"{path}?fieldManager={manager}&force=true", apply_body(manifest), APPLY_TYPE)
 
     def patch(self, kind: str, name: str, patch: Object, namespace: str | None = None, subresource: str = "") -> Object:
         """A JSON merge patch."""
@@ -131,7 +132,7 @@ class Api:
         finally:
             connection.close()
 
-    def request(self, method: str, path: str, body: Object | None = None, content_type: str = "application/json") -> Object:
+    def request(self, method: str, path: str, body: Object | bytes | None = None, content_type: str = "application/json") -> Object:
         """Any request; `path` begins with a slash.
 
         Raises:
@@ -156,12 +157,12 @@ class Api:
         return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=timeout, context=self._ssl)
 
     def _send(
-        self, connection: http.client.HTTPSConnection, method: str, path: str, body: Object | None, content_type: str
+        self, connection: http.client.HTTPSConnection, method: str, path: str, body: Object | bytes | None, content_type: str
     ) -> http.client.HTTPResponse:
         headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
         if body is not None:
             headers["Content-Type"] = content_type
-        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        connection.request(method, path, json.dumps(body) if isinstance(body, dict) else body, headers)
         answer = connection.getresponse()
         if answer.status >= 300:
             text = answer.read().decode(errors="replace")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lorarl_operator.kube.apply import APPLY_TYPE, apply_body
 from support.cluster.client import Api, Object, path_of
 
 TRAINER = "lorarl-trainer"
@@ -36,7 +37,7 @@ def report(api: Api, namespace: str, name: str, **status: Any) -> Object:
         "metadata": {"name": name, "namespace": namespace},
         "status": status,
     }
-    return api.request("PATCH", path, manifest, "application/apply-patch+yaml")
+    return api.request("PATCH", path, apply_body(manifest), APPLY_TYPE)
 
 
 def condition(job: Object, kind: str) -> Object:

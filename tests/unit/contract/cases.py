@@ -368,5 +368,6 @@ CASES = [
         "remove tolerationSeconds",
     ),
     Case("a name is not too long", {"metadata.name": "a" * 43}, {"metadata.name": "a" * 42}, "metadata.name", "shorten or rename"),
+    Case("a name begins with a letter", {"metadata.name": "8b-math"}, {"metadata.name": "math-8b"}, "metadata.name", "shorten or rename"),
     Case("a name has no dots", {"metadata.name": "a.b"}, {"metadata.name": "a-b"}, "metadata.name", "shorten or rename"),
 ]

@@ -166,11 +166,12 @@ class TestOverrides:
             ),
             ({"containers": {"name": "ray"}}, "o.containers: got a mapping with 1 entry, expected a list"),
             ({"volumes": ["v"]}, r"o.volumes\[0\]"),
+            ({"metadata": []}, r"o.metadata: got .*, expected a mapping"),
         ],
     )
     def test_what_cannot_be_merged_is_told(self, override, path):
         with pytest.raises(ManifestError, match=path):
-            merge({"containers": [{"name": "ray"}]}, override, "o")
+            merge({"containers": [{"name": "ray"}], "metadata": {"name": "x"}}, override, "o")
 
     def test_the_operator_finds_the_pods_again(self):
         override = {"metadata": {"labels": {"lorarl.io/attempt": "99", "mine": "1"}}}

@@ -462,7 +462,7 @@ class TestWhatIsNotOurs:
         decision = decided(raw_job(), raw_ray_job(owner="somebody", **RUNNING))
         assert conditions(decision)["Running"]["reason"] == "NameTaken"
         assert decision.actions == ()
-        assert decision.recheck_seconds == SETTINGS.refused_seconds
+        assert decision.recheck_seconds == SETTINGS.refused_briefly_seconds
 
     def refusal(self, **parts):
         given = {"kind": "RayJob", "name": "demo-1", "code": 422, "reason": "Invalid", "message": "spec.x: unknown field"}
@@ -473,6 +473,21 @@ class TestWhatIsNotOurs:
         assert conditions(decision)["Running"]["reason"] == "RayJobRefused"
         assert "unknown field" in conditions(decision)["Running"]["message"]
         assert decision.actions == ()
+
+    def test_a_name_that_somebody_else_holds_is_named_and_tried_again_soon(self):
+        taken = self.refusal(kind="ConfigMap", name="lorarl-demo", code=409, reason="AlreadyExists")
+        decision = decided(raw_job(), refusal=taken)
+        assert conditions(decision)["Running"]["reason"] == "NameTaken"
+        assert "ConfigMap lorarl-demo is there already and belongs to something else" in conditions(decision)["Running"]["message"]
+        assert decision.actions == ()
+        assert decision.recheck_seconds == SETTINGS.refused_briefly_seconds
+
+    def test_an_attempt_whose_manifest_cannot_be_renewed_goes_on(self):
+        taken = self.refusal(kind="ConfigMap", name="lorarl-demo", code=409, reason="AlreadyExists", generation=2)
+        decision = decided(raw_job(status={"phase": "Running"}, generation=2), raw_ray_job(**RUNNING), refusal=taken)
+        assert decision.prepare == ()
+        assert decision.status["observedGeneration"] == 2
+        assert "goes on with the spec as it was" in decision.events[-1].message
 
     def test_it_is_tried_again_later_or_when_the_spec_changes(self):
         assert decided(raw_job(), refusal=self.refusal(at=START - timedelta(seconds=31))).actions

@@ -100,7 +100,13 @@ def test_the_clean_up_of_an_older_job_is_waited_for():
 
 
 def test_a_job_that_never_ran_has_nothing_to_remove():
-    assert decided(going(status={})).actions == (RemoveFinalizer(),)
+    assert decided(going(status={"phase": "Suspended"})).actions == (RemoveFinalizer(),)
+
+
+def test_a_job_without_a_status_may_have_run():
+    """Its RayJob was made, and before anybody wrote that down the operator was killed, or the job deleted."""
+    (action,) = decided(going(status={})).actions
+    assert isinstance(action, Create)
 
 
 def test_a_policy_changed_to_retain_lets_it_go():

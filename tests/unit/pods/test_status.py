@@ -7,6 +7,7 @@ from dataclasses import replace
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJobStatus
 from lorarl_trainer.pods.status import RunStatus
+from lorarl_trainer.pods.status_sink import readable
 from lorarl_trainer.progress import CheckpointDone, EvalDone, RunFinished, RunStarted, StepDone
 from lorarl_trainer.progress.events import AdapterSummary
 
@@ -116,3 +117,11 @@ def test_a_failure_carries_its_reason_and_the_attempt() -> None:
 def test_success_is_no_failure() -> None:
     succeeded = RunFinished(state="succeeded", step=30, adapter_uri="u", total_seconds=1.0)
     assert "failure" not in status_after(STARTED, STEP, succeeded)
+
+
+def test_what_the_api_server_cannot_read_is_left_out() -> None:
+    status = {"step": 3, "failure": {"reason": "RewardFailed", "message": 'ZeroDivisionError in "\U0001f525 grün\\u0041"'}}
+    assert readable(status) == {
+        "step": 3,
+        "failure": {"reason": "RewardFailed", "message": 'ZeroDivisionError in "\N{REPLACEMENT CHARACTER} grün\\u0041"'},
+    }

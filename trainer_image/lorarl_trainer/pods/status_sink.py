@@ -6,6 +6,8 @@ away the training goes on; once it is back it gets the newest status.
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 from typing import Any
 
@@ -21,6 +23,8 @@ LONGEST_PAUSE = 30.0
 REQUEST_SECONDS = 10.0
 LAST_SECONDS = 15.0
 """How long the end of a run waits for its last status: less than a pod's grace period."""
+
+_ASTRAL = re.compile("[\U00010000-\U0010ffff]")
 
 
 class StatusSink:
@@ -96,6 +100,15 @@ class StatusSink:
         self._target.apply(status)
 
 
+def readable(status: dict[str, Any]) -> dict[str, Any]:
+    """The status without emojis and the like.
+
+    The official client escapes them as JSON does, and the API server reads an apply as YAML, which has no such escapes: it refuses it.
+    """
+    kept: dict[str, Any] = json.loads(_ASTRAL.sub("\N{REPLACEMENT CHARACTER}", json.dumps(status, ensure_ascii=False)))
+    return kept
+
+
 class _Target:
     """The LoRARLJob's status on the API server: of the cluster that this pod is in, or that KUBECONFIG names."""
 
@@ -122,7 +135,7 @@ class _Target:
         """Replace everything that the trainer has ever written there."""
         self._api.patch_namespaced_custom_object_status(
             *self._path,
-            {"apiVersion": API_VERSION, "kind": KIND, "metadata": self._metadata, "status": status},
+            {"apiVersion": API_VERSION, "kind": KIND, "metadata": self._metadata, "status": readable(status)},
             field_manager=FIELD_MANAGER,
             force=True,
             _content_type="application/apply-patch+yaml",

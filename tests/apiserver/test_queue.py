@@ -1,0 +1,124 @@
+"""Jobs in a queue of the real Kueue: they wait, say for what, are preempted and go on; what Kueue writes is Kueue's."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from support.cluster import pods
+from support.cluster.client import Object
+from support.cluster.kueue import PRIORITY_LABEL, QUEUE_LABEL, add_priority_class, add_queue
+from support.cluster.lorarljobs import condition, lorarljob, phase
+from support.cluster.operator import Operator
+from support.cluster.platform import Platform
+from support.cluster.processes import until
+
+QUOTA = {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "1"}
+# A container with a quota needs its requests; the head asks for 1 CPU and 4 GiB by itself.
+ONE_GPU = {"gpusPerNode": 1, "cpusPerNode": "1", "memoryPerNode": "4Gi"}
+
+
+@pytest.fixture(scope="module")
+def p(kueue_platform: Platform, kueue_replica: Operator) -> Platform:
+    return kueue_platform
+
+
+def queued(namespace: str, name: str, queue: str, **labels: str) -> Object:
+    return lorarljob(namespace, name, labels={QUEUE_LABEL: queue, **labels}, cluster=ONE_GPU)
+
+
+def is_running(job: Object) -> bool:
+    return phase(job) == "Running"
+
+
+def test_with_quota_for_one_the_second_waits_and_says_for_what(p: Platform) -> None:
+    namespace = p.namespace("queue")
+    add_queue(p.cluster, namespace, namespace, QUOTA)
+    p.api.create(queued(namespace, "first", namespace))
+    p.api.wait("LoRARLJob", "first", namespace, is_running, seconds=30)
+    p.api.create(queued(namespace, "second", namespace))
+
+    def says_why(job: Object) -> bool:
+        return "insufficient unused quota for nvidia.com/gpu" in condition(job, "Running").get("message", "")
+
+    job = p.api.wait("LoRARLJob", "second", namespace, says_why, seconds=30)
+    assert (phase(job), condition(job, "Running")["reason"]) == ("Pending", "Queued")
+    described = p.cluster.must("describe", "lrj", "second", "-n", namespace)
+    assert f"waits in queue {namespace}: couldn't assign flavors" in described
+    assert "startTime" not in job["status"], "a wait in a queue is no time of the job's"
+
+    urgent = f"urgent-{namespace}"
+    add_priority_class(p.cluster, urgent, 1000)
+    p.api.create(queued(namespace, "urgent", namespace, **{PRIORITY_LABEL: urgent}))
+    p.api.wait("LoRARLJob", "urgent", namespace, is_running, seconds=30)
+    job = p.api.wait("LoRARLJob", "first", namespace, lambda job: phase(job) == "Pending")
+    assert (job["status"]["preemptions"], job["status"]["attempts"], job["status"]["rayJobName"]) == (1, 0, "first-1")
+    assert condition(job, "Disrupted")["reason"] == "Preempted"
+    assert "it goes on from its checkpoint when there is room" in condition(job, "Disrupted")["message"]
+    assert not p.api.list("Pod", namespace, labels="lorarl.io/job=first")
+
+    p.finish(namespace, "urgent-1", "SUCCEEDED")
+    p.api.wait("LoRARLJob", "urgent", namespace, lambda job: phase(job) == "Succeeded", seconds=30)
+    until(10, "its whole cluster is gone", lambda: not p.api.list("Pod", namespace, labels="lorarl.io/job=urgent"))
+    job = p.api.wait("LoRARLJob", "first", namespace, is_running, seconds=30)
+    assert (job["status"]["preemptions"], job["status"]["rayJobName"]) == (1, "first-1"), "the same RayJob goes on"
+    assert condition(job, "Disrupted")["status"] == "False"
+    p.finish(namespace, "first-1", "SUCCEEDED")
+    p.api.wait("LoRARLJob", "second", namespace, is_running, seconds=40)
+
+    rayjob = p.api.get("RayJob", "second-1", namespace)
+    assert rayjob is not None
+    ours = [entry for entry in rayjob["metadata"]["managedFields"] if entry["manager"].startswith("lorarl")]
+    assert [entry["operation"] for entry in ours] == ["Update"], "made once"
+    assert ours[0]["time"] == rayjob["metadata"]["creationTimestamp"]
+    assert '"f:suspend"' not in json.dumps([entry for entry in ours if entry.get("subresource")])
+    p.cluster.must("delete", "lrj", "--all", "-n", namespace)
+
+
+def test_a_suspended_job_gives_its_quota_back(p: Platform) -> None:
+    namespace = p.namespace("gives")
+    add_queue(p.cluster, namespace, namespace, QUOTA)
+    p.api.create(queued(namespace, "first", namespace))
+    p.api.wait("LoRARLJob", "first", namespace, is_running, seconds=30)
+    p.api.create(queued(namespace, "second", namespace))
+    p.api.wait("LoRARLJob", "second", namespace, lambda job: phase(job) == "Pending")
+    p.api.patch("LoRARLJob", "first", {"spec": {"suspend": True}}, namespace)
+    p.api.wait("LoRARLJob", "second", namespace, is_running, seconds=40)
+    job = p.api.get("LoRARLJob", "first", namespace)
+    assert job is not None and phase(job) == "Suspended"
+    # A lost pod of the second: its next attempt comes before others in the queue only by Kueue's own order.
+    pods.evict(p.api, p.pods(namespace, "second-1", pods.WORKER)[0])
+    again = p.api.wait("LoRARLJob", "second", namespace, lambda job: is_running(job) and job["status"]["preemptions"] == 1, seconds=40)
+    assert again["status"]["rayJobName"] == "second-2"
+    p.cluster.must("delete", "lrj", "--all", "-n", namespace)
+
+
+def test_a_queue_that_is_not_there_is_told(p: Platform) -> None:
+    namespace = p.namespace("nowhere")
+    p.api.create(queued(namespace, "lost", "no-such-queue"))
+    job = p.api.wait(
+        "LoRARLJob", "lost", namespace, lambda job: "no-such-queue" in condition(job, "Running").get("message", ""), seconds=30
+    )
+    assert condition(job, "Running")["reason"] == "Queued"
+    until(20, "it says how to see the queues", lambda: "doesn't exist" in message(p, namespace, "lost"))
+    p.api.delete("LoRARLJob", "lost", namespace)
+
+
+def test_with_a_default_queue_the_label_is_not_needed(p: Platform) -> None:
+    """Kueue labels RayJobs without a queue where the namespace has a LocalQueue `default`."""
+    namespace = p.namespace("default")
+    add_queue(p.cluster, namespace, namespace, QUOTA)
+    local = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue", "metadata": {"name": "default", "namespace": namespace}}
+    p.api.create({**local, "spec": {"clusterQueue": namespace}})
+    p.api.create(lorarljob(namespace, "plain", cluster=ONE_GPU))
+    p.api.wait("LoRARLJob", "plain", namespace, is_running, seconds=30)
+    rayjob = p.api.get("RayJob", "plain-1", namespace)
+    assert rayjob is not None
+    assert rayjob["metadata"]["labels"][QUEUE_LABEL] == "default"
+    p.api.delete("LoRARLJob", "plain", namespace)
+
+
+def message(p: Platform, namespace: str, name: str) -> str:
+    job = p.api.get("LoRARLJob", name, namespace)
+    return str(condition(job or {}, "Running").get("message", ""))

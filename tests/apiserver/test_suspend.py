@@ -1,0 +1,81 @@
+"""spec.suspend, as in batch/v1: whenever it is set the machines are given back, and the job goes on when it is taken back."""
+
+from __future__ import annotations
+
+import json
+
+from support.cluster.client import ApiError
+from support.cluster.lorarljobs import condition, lorarljob, phase
+from support.cluster.operator import Operator
+from support.cluster.platform import Platform
+from support.cluster.processes import until
+
+JOBS = ("born", "pending", "starting", "running")
+
+
+def test_suspended_and_resumed_in_any_phase(kuberay_platform: Platform, replica: Operator) -> None:
+    p = kuberay_platform
+    namespace = p.namespace("suspend")
+    p.api.create(lorarljob(namespace, "born", suspend=True))
+    p.api.create(lorarljob(namespace, "pending", cluster={"gpusPerNode": 64}))
+    p.api.create(lorarljob(namespace, "running"))
+    p.api.wait("LoRARLJob", "pending", namespace, lambda job: condition(job, "Running").get("reason") == "Unschedulable", seconds=30)
+    before = p.api.wait("LoRARLJob", "running", namespace, lambda job: phase(job) == "Running", seconds=30)
+    p.api.create(lorarljob(namespace, "starting"))
+    p.api.wait("LoRARLJob", "starting", namespace, lambda job: phase(job) == "Starting")
+    for name in JOBS:
+        p.api.patch("LoRARLJob", name, {"spec": {"suspend": True}}, namespace)
+    for name in JOBS:
+        job = p.api.wait("LoRARLJob", name, namespace, lambda job: phase(job) == "Suspended", seconds=30)
+        assert condition(job, "Suspended")["status"] == "True"
+        assert "set it to false and the job goes on" in condition(job, "Suspended")["message"]
+        assert "startTime" not in job["status"]
+        assert (job["status"]["attempts"], job["status"]["preemptions"]) == (0, 0)
+    assert p.api.list("RayJob", namespace) == []
+    assert p.api.list("Pod", namespace) == []
+    for name in JOBS:
+        p.api.patch("LoRARLJob", name, {"spec": {"suspend": False}}, namespace)
+    for name in ("born", "starting", "running"):
+        job = p.api.wait("LoRARLJob", name, namespace, lambda job: phase(job) == "Running", seconds=40)
+        assert condition(job, "Suspended").get("status", "False") == "False"
+        assert (job["status"]["attempts"], job["status"]["preemptions"]) == (0, 0)
+        assert len(p.api.list("RayJob", namespace, labels=f"lorarl.io/job={name}")) == 1
+    after = p.api.get("LoRARLJob", "running", namespace)
+    assert after is not None
+    assert after["status"]["rayJobName"] == "running-2"
+    assert after["status"]["startTime"] > before["status"]["startTime"], "the clock of activeDeadlineSeconds starts anew"
+    p.cluster.must("wait", "--for=condition=Running", "lrj/running", "-n", namespace, "--timeout=5s")
+    p.cluster.must("delete", "lrj", "--all", "-n", namespace)
+
+
+def test_what_may_change_while_it_runs_does_and_the_rest_is_refused(kuberay_platform: Platform, replica: Operator) -> None:
+    p = kuberay_platform
+    namespace = p.namespace("change")
+    p.api.create(lorarljob(namespace, "longer"))
+    p.api.wait("LoRARLJob", "longer", namespace, lambda job: phase(job) == "Running", seconds=30)
+    rayjob = p.api.get("RayJob", "longer-1", namespace)
+    p.api.patch("LoRARLJob", "longer", {"spec": {"trainer": {"steps": 500}}}, namespace)
+
+    def steps() -> int:
+        config = p.api.get("ConfigMap", "lorarl-longer", namespace)
+        assert config is not None
+        found: int = json.loads(config["data"]["job.yaml"])["spec"]["trainer"]["steps"]
+        return found
+
+    until(10, "the trainer's manifest has the new steps", lambda: steps() == 500)
+    p.api.wait("LoRARLJob", "longer", namespace, lambda job: job["status"]["observedGeneration"] == job["metadata"]["generation"])
+    now = p.api.get("RayJob", "longer-1", namespace)
+    assert rayjob is not None and now is not None
+    assert (now["metadata"]["uid"], now["metadata"]["generation"]) == (rayjob["metadata"]["uid"], rayjob["metadata"]["generation"])
+    for change, said in (
+        ({"adapter": {"rank": 16}}, "another metadata.name"),
+        ({"cluster": {"nodes": 2}}, "delete the job and apply it again"),
+        ({"trainer": {"seed": 7}}, "delete the job and apply it again"),
+    ):
+        try:
+            p.api.patch("LoRARLJob", "longer", {"spec": change}, namespace)
+        except ApiError as refused:
+            assert refused.status == 422 and said in str(refused)
+        else:
+            raise AssertionError(f"{change} was not refused")
+    p.api.delete("LoRARLJob", "longer", namespace)
