@@ -10,13 +10,19 @@ from support.cluster.api_proxy import Call, api_proxy
 from support.cluster.lorarljobs import lorarljob, phase
 from support.cluster.operator import ACCOUNT, SYSTEM, operator, prepare, wait_leader
 from support.cluster.platform import Platform
+from support.cluster.processes import until
 
 
 def test_an_attempt_that_succeeds_while_its_watch_is_silent_has_not_lost_its_pods(kuberay_platform: Platform) -> None:
     p, silent = kuberay_platform, threading.Event()
+    lists = 0
 
     async def mute_rayjobs(call: Call) -> web.StreamResponse:
-        return await (call.stream(silent_once=silent) if call.watches and "rayjobs" in call.path else call.forward())
+        nonlocal lists
+        if call.watches and call.path.endswith("/rayjobs"):
+            return await call.stream(silent_once=silent)
+        lists += call.path.endswith("/rayjobs") and not call.writes
+        return await call.forward()
 
     namespace = p.namespace()
     prepare(p.cluster)
@@ -27,6 +33,7 @@ def test_an_attempt_that_succeeds_while_its_watch_is_silent_has_not_lost_its_pod
             wait_leader(replica)
             p.api.create(lorarljob(namespace, "quiet"))
             p.api.wait("LoRARLJob", "quiet", namespace, lambda job: phase(job) == "Running", seconds=60)
+            until(20, "the cache is filled, watched and audited, which is not done again soon", lambda: lists == 3)
             silent.set()
             p.finish(namespace, "quiet-1", "SUCCEEDED")
             # KubeRay takes the workers away at once: that is all that the operator is told.
