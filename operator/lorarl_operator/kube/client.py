@@ -200,7 +200,7 @@ class Client:
             try:
                 return await self._request_once(method, path, query, body, content_type, fence)
             except ApiError as error:
-                if attempt == ATTEMPTS or not error.transient or error.reason == "NamespaceTerminating":
+                if attempt == ATTEMPTS or not _passes(error, body):
                     raise
                 wait = FIRST_BACKOFF_SECONDS * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)
                 wait = max(wait, error.retry_after or 0.0)
@@ -236,3 +236,12 @@ class Client:
         except ValueError as error:
             raise ApiError(what, 0, "NotJson", f"the answer is no JSON: {error}") from error
         return answer
+
+
+def _passes(error: ApiError, body: Manifest | None) -> bool:
+    """Whether the same request may succeed later. A conflict does where no precondition of ours can have caused it."""
+    if error.reason == "NamespaceTerminating":
+        return False
+    meta = (body or {}).get("metadata", {})
+    conditional = "preconditions" in (body or {}) or "resourceVersion" in meta or "uid" in meta
+    return error.transient or (error.conflict and not conditional)
