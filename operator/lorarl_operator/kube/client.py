@@ -126,7 +126,8 @@ class Client:
         """Replace an object, if nobody changed it since its resourceVersion was read."""
         resource = resource_of(manifest)
         meta = manifest["metadata"]
-        return await self._write("update", resource, "PUT", resource.path(meta["namespace"], meta["name"]), body=manifest)
+        path = resource.path(meta["namespace"], meta["name"])
+        return await self._write("update", resource, "PUT", path, body=manifest, conditional=_has_precondition(manifest))
 
     async def apply(self, manifest: Manifest, *, subresource: str | None = None) -> Manifest:
         """Server-side apply: the manifest's fields become ours, those that we applied before and left out now go.
@@ -146,12 +147,13 @@ class Client:
             query={"fieldManager": FIELD_MANAGER, "force": "true"},
             body=apply_body(manifest),
             content_type=APPLY_TYPE,
+            conditional=_has_precondition(manifest),
         )
 
     async def merge(self, resource: Resource, namespace: str, name: str, patch: Manifest) -> Manifest:
         """JSON merge patch."""
-        content_type = "application/merge-patch+json"
-        return await self._write("patch", resource, "PATCH", resource.path(namespace, name), body=patch, content_type=content_type)
+        path, content_type, conditional = resource.path(namespace, name), "application/merge-patch+json", _has_precondition(patch)
+        return await self._write("patch", resource, "PATCH", path, body=patch, content_type=content_type, conditional=conditional)
 
     async def delete(self, resource: Resource, namespace: str, name: str, uid: str, propagation: str = "Background") -> Manifest | None:
         """Delete an object, if it is still the one with this uid.
@@ -164,7 +166,7 @@ class Client:
         """
         body = {"preconditions": {"uid": uid}, "propagationPolicy": propagation}
         try:
-            answer = await self._write("delete", resource, "DELETE", resource.path(namespace, name), body=body)
+            answer = await self._write("delete", resource, "DELETE", resource.path(namespace, name), body=body, conditional=True)
         except ApiError as error:
             if error.not_found:
                 return None
@@ -194,13 +196,14 @@ class Client:
         query: dict[str, str] | None = None,
         body: Manifest | bytes | None = None,
         content_type: str = "application/json",
+        conditional: bool = False,
         fence: Fence = unfenced,
     ) -> Manifest:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return await self._request_once(method, path, query, body, content_type, fence)
             except ApiError as error:
-                if attempt == ATTEMPTS or not error.transient or error.reason == "NamespaceTerminating":
+                if attempt == ATTEMPTS or not _passes(error, conditional):
                     raise
                 wait = FIRST_BACKOFF_SECONDS * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)
                 wait = max(wait, error.retry_after or 0.0)
@@ -236,3 +239,15 @@ class Client:
         except ValueError as error:
             raise ApiError(what, 0, "NotJson", f"the answer is no JSON: {error}") from error
         return answer
+
+
+def _has_precondition(manifest: Manifest) -> bool:
+    meta = manifest.get("metadata", {})
+    return "resourceVersion" in meta or "uid" in meta
+
+
+def _passes(error: ApiError, conditional: bool) -> bool:
+    """Whether the same request may succeed later. A conflict does where no precondition of ours can have caused it."""
+    if error.reason == "NamespaceTerminating":
+        return False
+    return error.transient or (error.conflict and not conditional)

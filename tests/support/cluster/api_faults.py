@@ -17,7 +17,7 @@ Strike = Callable[[Call], Awaitable[web.StreamResponse]]
 
 
 class ApiFaults:
-    """Strikes every third write with a conflict, and a part of all requests, twice that of watches, with something else.
+    """Strikes every third write with a conflict, and a part of all requests and every watch with something else.
 
     Nothing any more as soon as it is `healed`.
     """
@@ -38,9 +38,12 @@ class ApiFaults:
             self._writes += 1
             if self._writes % 3 == 0:
                 return await self._strike("conflict", call)
-        if self._chance.random() >= (2 * self._part if call.watches else self._part):
+        if call.watches:
+            # None lives for long, so that there are many.
+            return await self._strike(next(self._of_watches) if self._chance.random() < 2 * self._part else "cut_watch", call)
+        if self._chance.random() >= self._part:
             return await call.forward()
-        return await self._strike(next(self._of_watches) if call.watches else self._chance.choice(_OF_ALL), call)
+        return await self._strike(self._chance.choice(_OF_ALL), call)
 
     async def _strike(self, name: str, call: Call) -> web.StreamResponse:
         self.struck[name] += 1
@@ -76,7 +79,7 @@ class ApiFaults:
         return await call.stream(silent_after=self._chance.uniform(0, 10))
 
     async def _cut_watch(self, call: Call) -> web.StreamResponse:
-        return await call.stream(cut_after=self._chance.uniform(0, 10))
+        return await call.stream(cut_after=self._chance.uniform(0, 40))
 
     async def _gone(self, call: Call) -> web.StreamResponse:
         return await call.expired()

@@ -49,15 +49,18 @@ class Call:
         async with self._ask(60) as answer:
             return web.Response(status=answer.status, headers=_kept(answer), body=await answer.read())
 
-    async def stream(self, *, silent_after: float | None = None, cut_after: float | None = None) -> web.StreamResponse:
-        """Pass a watch on; after so many seconds say nothing any more, or break the connection in the middle."""
+    async def stream(
+        self, *, silent_after: float | None = None, cut_after: float | None = None, silent_once: threading.Event | None = None
+    ) -> web.StreamResponse:
+        """Pass a watch on; after so many seconds, or once an event is set, say nothing any more, or break the connection in the middle."""
         async with self._ask(_LONGEST_WATCH_SECONDS) as answer:
             response = web.StreamResponse(status=answer.status, headers=_kept(answer))
             await response.prepare(self._request)
             try:
                 async with asyncio.timeout(silent_after if silent_after is not None else cut_after):
                     async for chunk in answer.content.iter_any():
-                        await response.write(chunk)
+                        if silent_once is None or not silent_once.is_set():
+                            await response.write(chunk)
             except TimeoutError:
                 if cut_after is not None:
                     return self.drop()

@@ -104,8 +104,18 @@ def test_what_is_gone_is_deleted_already_and_what_met_a_conflict_may_be_there_st
         assert left is None
     left, _ = against([(200, MANIFEST, {})], lambda client: client.delete(RAYJOBS, "ns", "a", "uid"))
     assert left == MANIFEST
-    error, _ = against([failure(409, "Conflict")], lambda client: client.delete(RAYJOBS, "ns", "a", "uid"))
-    assert isinstance(error, ApiError) and error.conflict
+    error, requests = against([failure(409, "Conflict")], lambda client: client.delete(RAYJOBS, "ns", "a", "uid"))
+    assert error.conflict and len(requests) == 1
+
+
+def test_a_conflict_is_tried_again_where_no_precondition_can_have_caused_it() -> None:
+    answers = [failure(409, "Conflict"), (200, MANIFEST, {})]
+    assert against(answers, lambda client: client.apply(MANIFEST))[0] == MANIFEST
+    assert against(answers, lambda client: client.create(MANIFEST))[0] == MANIFEST
+    conditional = {**MANIFEST, "metadata": {**MANIFEST["metadata"], "resourceVersion": "7"}}
+    for use in (lambda client: client.apply(conditional, subresource="status"), lambda client: client.replace(conditional)):
+        error, requests = against(answers, use)
+        assert error.conflict and len(requests) == 1
 
 
 def test_an_answer_that_breaks_off_or_is_no_json_is_an_error_of_its_own_kind() -> None:

@@ -1,0 +1,66 @@
+"""What the chaos tests have found, each on its own: news that comes late, and answers that say less than they seem to."""
+
+from __future__ import annotations
+
+import threading
+
+from aiohttp import web
+
+from support.cluster.api_proxy import Call, api_proxy
+from support.cluster.lorarljobs import lorarljob, phase
+from support.cluster.operator import ACCOUNT, SYSTEM, operator, prepare, wait_leader
+from support.cluster.platform import Platform
+from support.cluster.processes import until
+
+
+def test_an_attempt_that_succeeds_while_its_watch_is_silent_has_not_lost_its_pods(kuberay_platform: Platform) -> None:
+    p, silent = kuberay_platform, threading.Event()
+    lists = 0
+
+    async def mute_rayjobs(call: Call) -> web.StreamResponse:
+        nonlocal lists
+        if call.watches and call.path.endswith("/rayjobs"):
+            return await call.stream(silent_once=silent)
+        lists += call.path.endswith("/rayjobs") and not call.writes
+        return await call.forward()
+
+    namespace = p.namespace()
+    prepare(p.cluster)
+    with api_proxy(p.cluster) as proxy:
+        proxy.intercept = mute_rayjobs
+        kubeconfig = proxy.kubeconfig(p.cluster, "mute", p.cluster.service_account_token(SYSTEM, ACCOUNT))
+        with operator(p.cluster, kubeconfig, "mute") as replica:
+            wait_leader(replica)
+            p.api.create(lorarljob(namespace, "quiet"))
+            p.api.wait("LoRARLJob", "quiet", namespace, lambda job: phase(job) == "Running", seconds=60)
+            until(20, "the cache is filled, watched and audited, which is not done again soon", lambda: lists == 3)
+            silent.set()
+            p.finish(namespace, "quiet-1", "SUCCEEDED")
+            # KubeRay takes the workers away at once: that is all that the operator is told.
+            job = p.api.wait("LoRARLJob", "quiet", namespace, lambda job: phase(job) not in ("Running", ""), seconds=60)
+    assert (phase(job), job["status"]["rayJobName"], job["status"]["preemptions"]) == ("Succeeded", "quiet-1", 0)
+
+
+def test_a_rayjob_whose_deletion_met_a_conflict_is_not_taken_for_gone(kuberay_platform: Platform) -> None:
+    p, refused = kuberay_platform, threading.Event()
+
+    async def refuse_once(call: Call) -> web.StreamResponse:
+        if call.method != "DELETE" or refused.is_set():
+            return await call.forward()
+        refused.set()
+        return call.answer(409, "Conflict", "the object has been modified")
+
+    namespace = p.namespace()
+    prepare(p.cluster)
+    with api_proxy(p.cluster) as proxy:
+        proxy.intercept = refuse_once
+        kubeconfig = proxy.kubeconfig(p.cluster, "refused", p.cluster.service_account_token(SYSTEM, ACCOUNT))
+        with operator(p.cluster, kubeconfig, "refused") as replica:
+            wait_leader(replica)
+            p.api.create(lorarljob(namespace, "nap"))
+            p.wait_running(namespace, "nap-1", seconds=60)
+            p.api.patch("LoRARLJob", "nap", {"spec": {"suspend": True}}, namespace)
+            p.api.wait("LoRARLJob", "nap", namespace, lambda job: phase(job) == "Suspended", seconds=30)
+            assert refused.is_set()
+            assert p.api.get("RayJob", "nap-1", namespace) is None
+    p.api.delete("LoRARLJob", "nap", namespace)
