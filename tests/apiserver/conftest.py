@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 
 from support.cluster.control_plane import Cluster, control_plane
-from support.cluster.crds import install_crds
+from support.cluster.crds import CRD, install_crds
 from support.cluster.operator import Operator, operator, prepare, wait_leader
 from support.cluster.platform import Platform, platform
 from support.cluster.processes import ToolMissingError
-
-CRD = Path(__file__).parents[2] / "crds/lorarl.io_lorarljobs.yaml"
 
 
 @pytest.fixture(scope="session")

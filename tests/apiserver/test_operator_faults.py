@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 
+import pytest
 from aiohttp import web
 
 from support.cluster.api_proxy import Call, api_proxy
+from support.cluster.crds import CRD
 from support.cluster.lorarljobs import lorarljob, phase
 from support.cluster.operator import ACCOUNT, SYSTEM, operator, prepare, wait_leader
-from support.cluster.platform import Platform
-from support.cluster.processes import until
+from support.cluster.platform import Platform, platform
+from support.cluster.processes import ToolMissingError, until
 
 
-def test_an_attempt_that_succeeds_while_its_watch_is_silent_has_not_lost_its_pods(kuberay_platform: Platform) -> None:
-    p, silent = kuberay_platform, threading.Event()
+def test_an_attempt_that_succeeds_while_its_watch_is_silent_has_not_lost_its_pods(own_platform: Platform) -> None:
+    p, silent = own_platform, threading.Event()
     lists = 0
 
     async def mute_rayjobs(call: Call) -> web.StreamResponse:
@@ -41,8 +44,8 @@ def test_an_attempt_that_succeeds_while_its_watch_is_silent_has_not_lost_its_pod
     assert (phase(job), job["status"]["rayJobName"], job["status"]["preemptions"]) == ("Succeeded", "quiet-1", 0)
 
 
-def test_a_rayjob_whose_deletion_met_a_conflict_is_not_taken_for_gone(kuberay_platform: Platform) -> None:
-    p, refused = kuberay_platform, threading.Event()
+def test_a_rayjob_whose_deletion_met_a_conflict_is_not_taken_for_gone(own_platform: Platform) -> None:
+    p, refused = own_platform, threading.Event()
 
     async def refuse_once(call: Call) -> web.StreamResponse:
         if call.method != "DELETE" or refused.is_set():
@@ -64,3 +67,13 @@ def test_a_rayjob_whose_deletion_met_a_conflict_is_not_taken_for_gone(kuberay_pl
             assert refused.is_set()
             assert p.api.get("RayJob", "nap-1", namespace) is None
     p.api.delete("LoRARLJob", "nap", namespace)
+
+
+@pytest.fixture(scope="module")
+def own_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """Not the one that the other tests share: there an operator leads already."""
+    try:
+        with platform(tmp_path_factory.mktemp("faults"), crds=[CRD]) as running:
+            yield running
+    except ToolMissingError as missing:
+        pytest.skip(str(missing))

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
 from support.cluster.client import Object
 from support.cluster.control_plane import Cluster, control_plane
-from support.cluster.crds import install_crds
+from support.cluster.crds import CRD, install_crds
 from support.cluster.kuberay import install_kuberay
 from support.cluster.lorarljobs import lorarljob, phase
 from support.cluster.operator import SYSTEM, Operator, create, operator, prepare, quiet, wait_leader
 from support.cluster.processes import ToolMissingError, find_share, until
 from support.tcp_gate import TcpGate
-
-CRD = Path(__file__).parents[2] / "crds/lorarl.io_lorarljobs.yaml"
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ The first tests of this file lead jobs through every branch in which the operato
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import yaml
@@ -17,6 +16,7 @@ from lorarl_operator.cache import WATCHED
 from lorarl_operator.parse import job as parse_job
 from support.cluster.audit import Right, account, granted, refused, used
 from support.cluster.client import Api, ApiError, Object
+from support.cluster.crds import CRD
 from support.cluster.kwok import CANNOT_BE_PULLED
 from support.cluster.lorarljobs import condition, lorarljob, phase, report
 from support.cluster.operator import ACCOUNT, RIGHTS, SYSTEM, Operator, operator, prepare, wait_leader
@@ -24,7 +24,6 @@ from support.cluster.platform import Platform, platform
 from support.cluster.processes import ToolMissingError, until
 from support.cluster.rayjobs import rayjob
 
-CRD = Path(__file__).parents[2] / "crds/lorarl.io_lorarljobs.yaml"
 OPERATOR = account(SYSTEM, ACCOUNT)
 # An admission plugin that OpenShift has on: who makes an object that blocks its owner's deletion must be allowed to finalize the owner.
 GUARDED_OWNERS = "OwnerReferencesPermissionEnforcement"

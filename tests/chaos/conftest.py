@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from support.cluster.crds import CRD
 from support.cluster.kwok import add_node
 from support.cluster.platform import Platform, platform
 from support.cluster.processes import ToolMissingError
-
-CRD = Path(__file__).parents[2] / "crds/lorarl.io_lorarljobs.yaml"
 
 
 @pytest.fixture(scope="session")

@@ -21,10 +21,10 @@ from lorarl_operator import parse
 from lorarl_operator.build.access import access
 from support.cluster.audit import account, granted, refused, used
 from support.cluster.control_plane import Cluster, control_plane
+from support.cluster.crds import CRD
 from support.cluster.processes import ToolMissingError
 from support.tcp_gate import TcpGate
 
-CRD = Path(__file__).parents[2] / "crds/lorarl.io_lorarljobs.yaml"
 NAMESPACE = "default"
 
 

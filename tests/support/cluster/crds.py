@@ -10,6 +10,8 @@ import yaml
 from support.cluster.client import Object
 from support.cluster.control_plane import Cluster
 
+CRD = Path(__file__).parents[3] / "crds/lorarl.io_lorarljobs.yaml"
+"""Ours."""
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
