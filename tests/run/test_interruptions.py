@@ -78,6 +78,7 @@ def test_a_worker_that_is_killed_ends_the_run_with_the_end_of_its_log(interrupte
     interrupted_job.gate.unlink(missing_ok=True)
     before = published_steps(interrupted_job.checkpoints)
     run = interrupted_job.start()
+    run.wait_for_output(f"going on after step {before[-1]}")  # until then metrics.jsonl has the steps of the run before
     run.wait_for_step(before[-1] + 1)
     interrupted_job.gate.touch()
     # Waited for, because Ray writes the process's title anew for each call.
