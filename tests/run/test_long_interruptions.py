@@ -39,7 +39,7 @@ def test_a_disk_that_fills_is_told_and_the_run_goes_on_when_there_is_room(job: J
     ended = job.run(on_disk)
     assert ended.code == 1, ended
     assert len(ended.stderr.splitlines()) == 1
-    assert "No space left" in ended.stderr or "no space left" in ended.stderr
+    assert "the disk is full" in ended.stderr
     assert "It is kept in" in ended.stderr
     published = published_steps(small_disk / job.checkpoints.name)
     assert 2 <= published[-1] < STEPS
