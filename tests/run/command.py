@@ -26,7 +26,7 @@ COMMAND = [sys.executable, "-m", "lorarl_trainer.cli", "run"]
 PATIENCE_SECONDS = 240.0
 """Longest time that a run, or a moment in it, is waited for."""
 LAST_SECONDS = 30.0
-"""Longest time that the command's processes may take to end after it: a worker of Ray that is just starting looks for its parents once it is up."""
+"""Longest time that the command's processes may take to end after it: a worker of Ray that is just starting first comes up."""
 SHARED_MEMORY = Path("/dev/shm")
 
 
