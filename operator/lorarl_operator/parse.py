@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from lorarl_api.v1alpha1 import SCHEDULING_PREFIXES
 from lorarl_operator.objects import (
     ANNOTATION_GENERATION,
     LABEL_ATTEMPT,
@@ -26,8 +27,6 @@ from lorarl_operator.objects import (
 Raw = Mapping[str, Any]
 """An object as the API server sends it."""
 
-PASSED_PREFIXES = ("kueue.x-k8s.io/", "volcano.sh/", "scheduling.volcano.sh/", "scheduling.k8s.io/", "kai.scheduler/", "ray.io/")
-"""Labels and annotations of the LoRARLJob that are meant for schedulers and KubeRay."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 
@@ -75,8 +74,8 @@ def ray_job(raw: Raw) -> RayJob:
         message=_text(status, "message"),
         cluster_name=_text(status, "rayClusterName"),
         dashboard_url=_text(status, "dashboardURL"),
-        started_at=_time(status.get("startTime")),
-        ended_at=_time(status.get("endTime")),
+        started_at=time(status.get("startTime")),
+        ended_at=time(status.get("endTime")),
     )
 
 
@@ -116,7 +115,7 @@ def pod(raw: Raw) -> Pod:
         message=_text(status, "message"),
         ready=ready.get("status") == "True",
         deletion_asked_at=_deletion_asked_at(meta),
-        gone_by=_time(meta.get("deletionTimestamp")),
+        gone_by=time(meta.get("deletionTimestamp")),
         unschedulable=_text(scheduled, "message") if waits and scheduled.get("reason") == "Unschedulable" else "",
         gated=waits and scheduled.get("reason") == "SchedulingGated",
         disruption_reason=_text(target, "reason") if disrupted else "",
@@ -142,7 +141,7 @@ def cleanup_job(raw: Raw) -> CleanupJob:
 def event(raw: Raw) -> KubeEvent:
     """A core/v1 Event."""
     about = _dict(raw, "involvedObject")
-    seen = _time(raw.get("lastTimestamp")) or _time(_dict(raw, "series").get("lastObservedTime")) or _time(raw.get("eventTime"))
+    seen = time(raw.get("lastTimestamp")) or time(_dict(raw, "series").get("lastObservedTime")) or time(raw.get("eventTime"))
     return KubeEvent(
         kind=_text(about, "kind"),
         name=_text(about, "name"),
@@ -163,7 +162,10 @@ def workload(raw: Raw) -> Workload:
 
 def time(text: Any) -> datetime | None:
     """A time of the API (RFC 3339); None where it is none."""
-    return _time(text)
+    try:
+        return datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
 
 
 def _containers(status: Raw) -> Iterator[Container]:
@@ -180,7 +182,7 @@ def _containers(status: Raw) -> Iterator[Container]:
                         exit_code=code if isinstance(code, int) else 0,
                         reason=_text(ended, "reason"),
                         message=_text(ended, "message"),
-                        ended_at=_time(ended.get("finishedAt")),
+                        ended_at=time(ended.get("finishedAt")),
                     )
 
 
@@ -197,12 +199,12 @@ def _controller(meta: Raw) -> Raw:
 
 
 def _deletion_asked_at(meta: Raw) -> datetime | None:
-    gone_by = _time(meta.get("deletionTimestamp"))
+    gone_by = time(meta.get("deletionTimestamp"))
     return gone_by and gone_by - timedelta(seconds=meta.get("deletionGracePeriodSeconds") or 0)
 
 
 def _passed(pairs: Any) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((key, value) for key, value in (pairs or {}).items() if key.startswith(PASSED_PREFIXES)))
+    return tuple(sorted((key, value) for key, value in (pairs or {}).items() if key.startswith(SCHEDULING_PREFIXES)))
 
 
 def _compact(value: Any) -> bytes:
@@ -227,15 +229,8 @@ def _text(raw: Raw, key: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _time(text: Any) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text) if isinstance(text, str) else None
-    except ValueError:
-        return None
-
-
 def _required_time(text: Any) -> datetime:
-    found = _time(text)
+    found = time(text)
     if found is None:
         raise ValueError(f"metadata.creationTimestamp: got {text!r}, expected a time; only objects that the API server sent can be read")
     return found

@@ -10,7 +10,7 @@ from lorarl_api.rules import Rule
 from lorarl_api.v1alpha1.common import Model, ObjectName, SecretName
 
 MAX_GRACE_SECONDS = 3600
-SCHEDULING_PREFIXES = ("kueue.x-k8s.io/", "volcano.sh/", "scheduling.volcano.sh/", "kai.scheduler/", "ray.io/")
+SCHEDULING_PREFIXES = ("kueue.x-k8s.io/", "volcano.sh/", "scheduling.volcano.sh/", "scheduling.k8s.io/", "kai.scheduler/", "ray.io/")
 """Labels and annotations of a job that are for its RayJob and pods: queues, priorities, gangs."""
 
 _LABEL_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
