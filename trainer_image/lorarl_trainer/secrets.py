@@ -17,15 +17,7 @@ def read_secrets(spec: LoRARLJobSpec) -> Secrets:
     Raises:
         InputError: one is not there.
     """
-    tracking = spec.tracking
-    named = {
-        "spec.model.credentialsSecret": spec.model.credentials_secret,
-        "spec.data.credentialsSecret": spec.data.credentials_secret,
-        "spec.checkpoint.credentialsSecret": spec.checkpoint.credentials_secret,
-        "spec.tracking.wandb.credentialsSecret": tracking.wandb.credentials_secret if tracking.wandb else None,
-        "spec.tracking.mlflow.credentialsSecret": tracking.mlflow.credentials_secret if tracking.mlflow else None,
-    }
-    return {name: read_secret(name, field) for field, name in named.items() if name}
+    return {name: read_secret(name, field) for field, name in spec.secrets.items()}
 
 
 def secret_of(secrets: Secrets, name: str | None) -> Mapping[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationInfo, model_validator
@@ -180,6 +181,11 @@ class LoRARLJobSpec(Checked):
         return self.cluster.gpus_per_node or self.trainer.tensor_parallel_size
 
     @property
+    def secrets(self) -> dict[str, str]:
+        """The Secrets that the job names, by the field that names each (`spec.checkpoint.credentialsSecret`)."""
+        return dict(_secrets("spec", self))
+
+    @property
     def claims(self) -> list[str]:
         """Names of the PersistentVolumeClaims that model and data lie on, sorted."""
         uris = [self.model.uri, self.data.train.uri, *([self.data.eval.uri] if self.data.eval else [])]
@@ -189,6 +195,15 @@ class LoRARLJobSpec(Checked):
     def world_size(self) -> int:
         """Workers on all machines together."""
         return self.cluster.nodes * self.workers_per_node
+
+
+def _secrets(path: str, part: Model) -> Iterator[tuple[str, str]]:
+    for name, field in type(part).model_fields.items():
+        value, inner = getattr(part, name), f"{path}.{field.alias or name}"
+        if isinstance(value, Model):
+            yield from _secrets(inner, value)
+        elif name == "credentials_secret" and value is not None:
+            yield inner, value
 
 
 LabelText = Annotated[str, Field(max_length=262_144)]

@@ -25,7 +25,7 @@ def cleanup_job(job: Job, spec: LoRARLJobSpec, settings: Settings) -> dict[str, 
     """The Job: `lorarl purge` with the trainer's image and the Secret of the checkpoints."""
     cluster = spec.cluster
     account = cluster.service_account_name or (cleanup_name(job.name) if cluster.service_account_annotations else None)
-    secrets, mounts = secret_volumes(spec.checkpoint.model_dump(exclude_none=True))
+    secrets, mounts = secret_volumes([spec.checkpoint.credentials_secret] if spec.checkpoint.credentials_secret else [])
     container = {
         "name": CLEANUP,
         **image_of(spec, settings),

@@ -1,9 +1,8 @@
-"""The ConfigMap with the manifest that the trainer loads, and what is read out of a spec."""
+"""The ConfigMap with the manifest that the trainer loads."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from lorarl_api.v1alpha1 import API_VERSION, KIND
@@ -33,20 +32,3 @@ def config_map(job: Job) -> dict[str, Any]:
         "metadata": metadata(job, access_name(job.name)),
         "data": {CONFIG_KEY: json.dumps(manifest(job), indent=1, sort_keys=True)},
     }
-
-
-def secret_names(spec: Any) -> list[str]:
-    """Names of the Secrets that a spec refers to in its fields `credentialsSecret`, each once."""
-    return sorted(set(_secret_names(spec)))
-
-
-def _secret_names(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if key == "credentialsSecret" and isinstance(inner, str):
-                yield inner
-            elif key != "podTemplateOverrides":
-                yield from _secret_names(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _secret_names(inner)

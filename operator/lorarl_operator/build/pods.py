@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from lorarl_api.v1alpha1 import LoRARLJobSpec, PodTemplateOverride
+from lorarl_api.v1alpha1 import CLAIMS_FOLDER, LoRARLJobSpec, PodTemplateOverride
 from lorarl_operator.build.access import service_account_of
-from lorarl_operator.build.config import CONFIG_FOLDER, SECRETS_FOLDER, secret_names
+from lorarl_operator.build.config import CONFIG_FOLDER, SECRETS_FOLDER
 from lorarl_operator.build.overrides import merge
 from lorarl_operator.names import access_name, labels
 from lorarl_operator.objects import LABEL_ATTEMPT, LABEL_JOB_UID, LABEL_ROLE, Job
@@ -89,12 +90,23 @@ def pull_secrets(spec: LoRARLJobSpec) -> dict[str, Any]:
     return {"imagePullSecrets": [{"name": name} for name in names]} if names else {}
 
 
-def secret_volumes(spec: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Volumes and mounts of the Secrets that a spec names: each at /etc/lorarl/secrets/NAME. Their values are read by kubelet alone."""
-    names = secret_names(spec)
-    # A Secret's name may be longer than a volume's, so volumes are numbered.
-    volumes = [{"name": f"secret-{number}", "secret": {"secretName": name}} for number, name in enumerate(names)]
-    mounts = [{"name": f"secret-{number}", "mountPath": f"{SECRETS_FOLDER}/{name}", "readOnly": True} for number, name in enumerate(names)]
+def secret_volumes(names: Iterable[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Volumes and mounts of Secrets: each at /etc/lorarl/secrets/NAME. Their values are read by kubelet alone."""
+    return _mounted("secret", SECRETS_FOLDER, names, lambda name: {"secret": {"secretName": name}})
+
+
+def _claim_volumes(names: Iterable[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Volumes and mounts of the PersistentVolumeClaims that model and data lie on: each at /mnt/pvc/NAME, for reading."""
+    return _mounted("claim", CLAIMS_FOLDER, names, lambda name: {"persistentVolumeClaim": {"claimName": name, "readOnly": True}})
+
+
+def _mounted(
+    kind: str, folder: str, names: Iterable[str], source: Callable[[str], dict[str, Any]]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Volumes, and their mounts at FOLDER/NAME. An object's name may be longer than a volume's, so volumes are numbered."""
+    each = list(enumerate(sorted(set(names))))
+    volumes = [{"name": f"{kind}-{number}", **source(name)} for number, name in each]
+    mounts = [{"name": f"{kind}-{number}", "mountPath": f"{folder}/{name}", "readOnly": True} for number, name in each]
     return volumes, mounts
 
 
@@ -107,7 +119,8 @@ def tolerations(spec: LoRARLJobSpec) -> dict[str, Any]:
 def _template(job: Job, spec: LoRARLJobSpec, attempt: int, role: str, settings: Settings, resources: dict[str, Any]) -> Template:
     """What head and workers have in common."""
     cluster = spec.cluster
-    secrets, secret_mounts = secret_volumes(job.read_spec())
+    secrets, secret_mounts = secret_volumes(spec.secrets.values())
+    claims, claim_mounts = _claim_volumes(spec.claims)
     container = {
         "name": f"ray-{role}",
         **image_of(spec, settings),
@@ -121,6 +134,7 @@ def _template(job: Job, spec: LoRARLJobSpec, attempt: int, role: str, settings: 
             {"name": "job", "mountPath": CONFIG_FOLDER, "readOnly": True},
             {"name": "cache", "mountPath": CACHE_FOLDER},
             *secret_mounts,
+            *claim_mounts,
         ],
     }
     pod = {
@@ -137,6 +151,7 @@ def _template(job: Job, spec: LoRARLJobSpec, attempt: int, role: str, settings: 
             {"name": "job", "configMap": {"name": access_name(job.name)}},
             {"name": "cache", "emptyDir": {}},
             *secrets,
+            *claims,
         ],
     }
     about: dict[str, Any] = {"labels": _labels(job, attempt, role) | _for_schedulers(job.passed_labels)}

@@ -12,10 +12,9 @@ from observed_world import SETTINGS, raw_job
 
 from lorarl_api.faults import ManifestError
 from lorarl_api.load import documents
-from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_api.v1alpha1 import CLAIMS_FOLDER, LoRARLJob
 from lorarl_operator import parse
 from lorarl_operator.build.access import access
-from lorarl_operator.build.config import secret_names
 from lorarl_operator.build.overrides import merge
 from lorarl_operator.build.rayjob import RAY_VERSION, ray_job
 from lorarl_operator.check import checked_spec
@@ -128,7 +127,21 @@ def test_secrets_are_named_and_never_read():
     pod = head(built(spec))["spec"]
     assert [volume.get("secret") for volume in pod["volumes"][2:]] == [{"secretName": "s3-keys"}, {"secretName": "x" * 200}]
     assert pod["containers"][0]["volumeMounts"][2] == {"name": "secret-0", "mountPath": "/etc/lorarl/secrets/s3-keys", "readOnly": True}
-    assert secret_names({"cluster": {"podTemplateOverrides": {"head": {"credentialsSecret": "no"}}}}) == []
+    labelled = built({"cluster": {"podTemplateOverrides": {"head": {"metadata": {"labels": {"credentialsSecret": "no"}}}}}})
+    assert head(labelled)["spec"]["volumes"] == head(built())["spec"]["volumes"]
+
+
+def test_claims_of_model_and_data_are_mounted_for_reading_in_head_and_workers():
+    claim = "models." + "x" * 100
+    spec = {"model": {"uri": f"pvc://{claim}/qwen"}, "data": {"train": {"uri": "pvc://data/train.jsonl"}}}
+    for pod in (head(built(spec))["spec"], workers(built(spec))["template"]["spec"]):
+        claims = [volume["persistentVolumeClaim"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume]
+        assert claims == [{"claimName": "data", "readOnly": True}, {"claimName": claim, "readOnly": True}]
+        mounts = [mount for mount in pod["containers"][0]["volumeMounts"] if mount["mountPath"].startswith(CLAIMS_FOLDER)]
+        assert mounts == [
+            {"name": "claim-0", "mountPath": "/mnt/pvc/data", "readOnly": True},
+            {"name": "claim-1", "mountPath": f"/mnt/pvc/{claim}", "readOnly": True},
+        ]
 
 
 def test_a_service_account_that_is_there_is_bound_and_not_made():
