@@ -64,9 +64,10 @@ def main() -> None:
         bench = Bench(p, chosen)
         try:
             bench.run()
-        finally:
+        except BaseException:
             for log in Path(folder).glob("bench-*.log"):
                 print(f"--- {log.name}\n{log.read_text()[-2000:]}", file=sys.stderr)
+            raise
         show(bench.rows, chosen)
 
 

@@ -81,6 +81,26 @@ def ending(ray_job: RayJob, pods: Sequence[Pod], report: Report | None, now: dat
     return _of_the_live(ray_job, pods, report, now, settings)
 
 
+def two_heads(pods: Sequence[Pod], now: datetime, settings: Settings) -> Ending | Unsettled | None:
+    """A cluster with two head pods, which KubeRay makes when it is busy: from then on it works on neither, and would for ever.
+
+    Args:
+        pods: The attempt's pods that are there.
+        now: The time.
+        settings: For how long to wait for news.
+    """
+    heads = sorted(
+        (pod for pod in pods if pod.role == "head" and not pod.deletion_asked_at and pod.phase in {"Pending", "Running"}),
+        key=lambda pod: pod.created_at,
+    )
+    if len(heads) < 2:
+        return None
+    if 0 <= (age := (now - heads[-1].created_at).total_seconds()) < settings.settle_seconds:
+        return Unsettled(settings.settle_seconds - age)
+    names = " and ".join(pod.name for pod in heads)
+    return Ending(Kind.PREEMPTED, "TwoHeads", f"KubeRay made two head pods, {names}, and then works on neither")
+
+
 def _of_the_ended(ray_job: RayJob, pods: Sequence[Pod], report: Report | None, now: datetime, settings: Settings) -> Ending | Unsettled:
     """The cause behind a RayJob that KubeRay calls failed.
 

@@ -132,6 +132,7 @@ class Pod:
         cluster: Name of its RayCluster.
         attempt: Number of the attempt; 0 where its label is none.
         role: `head`, `worker` or `cleanup`.
+        created_at: When the API server took it.
         deletion_asked_at: When its deletion was asked for: deletionTimestamp less the grace period.
         gone_by: deletionTimestamp: when its grace period ends.
         ready: Whether its condition Ready is True.
@@ -153,6 +154,7 @@ class Pod:
     reason: str
     message: str
     ready: bool
+    created_at: datetime
     deletion_asked_at: datetime | None
     gone_by: datetime | None
     unschedulable: str

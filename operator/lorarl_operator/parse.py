@@ -114,6 +114,7 @@ def pod(raw: Raw) -> Pod:
         reason=_text(status, "reason"),
         message=_text(status, "message"),
         ready=ready.get("status") == "True",
+        created_at=_required_time(meta.get("creationTimestamp")),
         deletion_asked_at=_deletion_asked_at(meta),
         gone_by=time(meta.get("deletionTimestamp")),
         unschedulable=_text(scheduled, "message") if waits and scheduled.get("reason") == "Unschedulable" else "",

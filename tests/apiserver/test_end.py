@@ -38,6 +38,14 @@ def delete_head(p: Platform, namespace: str, job: str) -> None:
     p.api.delete("Pod", of(p, namespace, job, pods.HEAD)["metadata"]["name"], namespace)
 
 
+def second_head(p: Platform, namespace: str, job: str) -> None:
+    """What KubeRay does by itself when its cache is behind, once in some thousand clusters."""
+    head = of(p, namespace, job, pods.HEAD)
+    kept = {key: head["metadata"][key] for key in ("namespace", "labels", "annotations", "ownerReferences")}
+    about = {**kept, "generateName": f"{job}-head-"}
+    p.api.create({"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": {**head["spec"], "nodeName": ""}})
+
+
 def delete_rayjob(p: Platform, namespace: str, job: str) -> None:
     p.api.delete("RayJob", f"{job}-1", namespace)
 
@@ -57,6 +65,7 @@ LOSSES: dict[str, tuple[Loss, str]] = {
     "worker-out-of-memory-node": (evict_by_kubelet, "TerminationByKubelet"),
     "worker-deleted": (delete_worker, "PodDeleted"),
     "head-deleted": (delete_head, ""),
+    "two-heads": (second_head, "TwoHeads"),
     "rayjob-deleted": (delete_rayjob, "RayJobDeleted"),
     "raycluster-deleted": (delete_raycluster, ""),
     "interrupted": (interrupted, "Interrupted"),

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from lorarl_api.v1alpha1 import ClusterSpec
-from lorarl_operator.build.access import access
+from lorarl_operator.build.access import needs
 from lorarl_operator.cache import WATCHED
 from lorarl_operator.parse import job as parse_job
 from support.cluster.audit import Right, account, granted, refused, used
@@ -123,7 +123,7 @@ def test_owners_that_are_guarded_need_the_right_to_finalize_them(p: Platform) ->
     """The one right whose use no log shows: an admission plugin asks for it."""
     namespace = p.namespace()
     owner = p.api.create(lorarljob(namespace, "owner", suspend=True))
-    config_map = next(one for one in access(parse_job(owner), ClusterSpec()) if one["kind"] == "ConfigMap")
+    config_map = next(one for one in needs(parse_job(owner), ClusterSpec()) if one["kind"] == "ConfigMap")
     config_map["metadata"]["name"] = "made-by-the-test"
     role = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create", "patch"]}]
     grant(p, namespace, role)

@@ -18,7 +18,7 @@ from jobs import NAME, STEPS, Job
 
 from lorarl_api.v1alpha1 import ClusterSpec
 from lorarl_operator import parse
-from lorarl_operator.build.access import access
+from lorarl_operator.build.access import grants, needs
 from support.cluster.audit import account, granted, refused, used
 from support.cluster.control_plane import Cluster, control_plane
 from support.cluster.crds import CRD
@@ -156,7 +156,7 @@ def _job_in(cluster: Cluster, gate: TcpGate, job: Job, run_dir: Path) -> InClust
     (job.folder / "job.yaml").write_text(yaml.safe_dump(manifest))
     parsed = parse.job(stored)
 
-    for made in access(parsed, ClusterSpec()):
+    for made in (*needs(parsed, ClusterSpec()), *grants(parsed, ClusterSpec())):
         cluster.must("apply", "--server-side", "-f", "-", stdin=json.dumps(made))
     token = cluster.service_account_token(NAMESPACE, f"lorarl-{NAME}")
     kubeconfig = gate.kubeconfig(cluster, token)

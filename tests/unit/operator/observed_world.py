@@ -55,12 +55,13 @@ def raw_ray_job(attempt: int = 1, *, age: float = 60, owner: str = "job-uid", su
     }
 
 
-def raw_pod(role: str = "worker", attempt: int = 1, *, name: str = "", **parts: Any) -> Raw:
-    """A pod; `parts` are of its status, but for deletionTimestamp, deletionGracePeriodSeconds and nodeName."""
+def raw_pod(role: str = "worker", attempt: int = 1, *, name: str = "", age: float = 60, **parts: Any) -> Raw:
+    """A pod, made `age` seconds ago; `parts` are of its status, but for deletionTimestamp, deletionGracePeriodSeconds and nodeName."""
     about: Raw = {
         "name": name or f"demo-{attempt}-{role}",
         "uid": f"pod-{role}-{attempt}",
         "resourceVersion": "1",
+        "creationTimestamp": ago(age),
         "labels": {LABEL_JOB: "demo", LABEL_JOB_UID: "job-uid", LABEL_ATTEMPT: str(attempt), LABEL_ROLE: role},
     }
     about["labels"]["ray.io/cluster"] = f"cluster-{attempt}"

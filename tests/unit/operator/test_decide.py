@@ -189,6 +189,29 @@ class TestTheEndOfAnAttempt:
         assert decision.status["preemptions"] == 1
         assert decision.actions == ()
 
+    def test_a_cluster_of_two_heads_is_given_up_and_nobody_s_fault(self):
+        starting = raw_job({"backoffLimit": 0}, status_of("Starting"))
+        heads = [raw_pod("head", name="demo-head-a"), raw_pod("head", name="demo-head-b", age=5)]
+        decision = decided(starting, raw_ray_job(jobDeploymentStatus="Initializing"), pods=heads)
+        assert decision.status["phase"] == "Restarting"
+        assert (decision.status["attempts"], decision.status["preemptions"]) == (0, 1)
+        assert conditions(decision)["Disrupted"]["reason"] == "TwoHeads"
+        assert "demo-head-a and demo-head-b" in conditions(decision)["Disrupted"]["message"]
+        assert decision.actions == (Delete("RayJob", "demo-1", "ray-1"),)
+
+    @pytest.mark.parametrize(
+        "second",
+        [
+            {"age": 1},  # news of the first may be on its way
+            {"deletionTimestamp": ago(0)},
+            {"phase": "Failed", "reason": "Evicted"},
+        ],
+    )
+    def test_a_head_that_goes_is_no_second_one(self, second):
+        heads = [raw_pod("head", name="demo-head-a"), raw_pod("head", name="demo-head-b", **second)]
+        ray_job = raw_ray_job(jobDeploymentStatus="Initializing")
+        assert decided(raw_job(status=status_of("Starting")), ray_job, pods=heads).actions == ()
+
     def test_one_that_was_never_seen_is_made_again_and_not_counted(self):
         decision = decided(raw_job(status=status_of("Pending", conditions=[condition("Running", False, "RayJobRefused")])))
         assert decision.status is None
