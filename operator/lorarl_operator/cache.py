@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from lorarl_operator import parse
@@ -46,6 +47,7 @@ class Cache:
         self._entries: dict[Key, _Entry] = {}
         self._deleted: OrderedDict[str, None] = OrderedDict()
         self._unwatched: set[str] = set()
+        self._kuberay_began: datetime | None = None
 
     def __len__(self) -> int:
         """How many jobs there are."""
@@ -75,7 +77,9 @@ class Cache:
         if resource == LORARLJOBS:
             entry.job = parse.job(raw)
             return key
-        entry.children[resource, meta["name"]] = _PARSERS[resource](raw)
+        entry.children[resource, meta["name"]] = child = _PARSERS[resource](raw)
+        if isinstance(child, RayJob) and child.started_at:
+            self._kuberay_began = max(self._kuberay_began or child.started_at, child.started_at)
         if known and known.uid != meta["uid"]:
             self._unwatched.discard(known.uid)
         if not _is_watched(raw, key):
@@ -117,6 +121,7 @@ class Cache:
             pods=tuple(one for one in children if isinstance(one, Pod)),
             departed=entry.departed,
             cleanup=next((one for one in children if isinstance(one, CleanupJob)), None),
+            kuberay_began=self._kuberay_began,
         )
 
     def unwatched(self, key: Key) -> list[tuple[Resource, Child]]:

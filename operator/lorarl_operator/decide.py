@@ -19,13 +19,13 @@ from dataclasses import replace
 from datetime import datetime
 
 from lorarl_api.faults import ManifestError
+from lorarl_operator import retries
 from lorarl_operator.build.rayjob import ray_job as build_ray_job
 from lorarl_operator.causes import HEAD_GONE, Ending, Kind, Unsettled, ending, lost, two_heads
 from lorarl_operator.check import checked_spec, whole
 from lorarl_operator.decision import Apply, Create, Decision, DeleteJob, Event, Want
 from lorarl_operator.names import ray_job_name
 from lorarl_operator.objects import Observed, RayJob
-from lorarl_operator.parse import time
 from lorarl_operator.removal import decide_removal, finalizer_actions
 from lorarl_operator.settings import Settings
 from lorarl_operator.status import (
@@ -47,12 +47,9 @@ from lorarl_operator.waiting import EVENT_REASONS, KUEUE_WANTS_IT, STARTING_REAS
 _ENDED = frozenset({"Complete", "Failed"})
 _AT_WORK = frozenset({"RUNNING", "SUCCEEDED", "FAILED", "STOPPED"})
 """Ray's states of a job whose process has started."""
-_BACKING_OFF = "BackingOff"
-_RESTARTING = "Restarting"
 _SLOWEST_LOOK = 120.0
 _NODE_LOOK = 20.0
 """Seconds between looks at the events of a pod that a node is busy with: kubelet says there what it misses."""
-_BACKOFF_DOUBLINGS = 16
 
 
 def decide(observed: Observed, now: datetime, settings: Settings) -> Decision:
@@ -176,7 +173,7 @@ def _queued(view: View, draft: Draft, ray_job: RayJob) -> Decision:
 def _starting(view: View, draft: Draft, ray_job: RayJob, recheck: float | None) -> Decision:
     """The RayJob is not held back, but its process does not run yet."""
     pods = view.attempt_pods
-    wait = starting(view.job, ray_job, view.clusters, pods, view.observed.evidence, view.now)
+    wait = starting(view.observed, ray_job, view.clusters, pods, view.now)
     known = draft.reason("Running")
     if view.observed.evidence is None and wait.reason == STARTING_REASON and known in EVENT_REASONS:
         # What events told stays true until they are looked at again.
@@ -247,14 +244,16 @@ def _end_attempt(view: View, end: Ending) -> Decision:
     draft.phase = RESTARTING
     draft.put("rayJobName", ray_job_name(view.job.name, following))
     draft.put("dashboardURL", None)
-    if end.kind is Kind.FAILED:
-        limit = whole(view.spec.get("backoffLimit"), 3)
-        reason, delay = _BACKING_OFF, _backoff(view.settings, draft.counter("attempts"))
-        when = f"attempt {following} follows in {delay:g} s (failure {draft.counter('attempts')}, backoffLimit {limit})"
+    reason = retries.BACKING_OFF if end.kind is Kind.FAILED else retries.reason_of_preemption(draft, view.now)
+    delay = retries.wait(reason, draft, view.settings)
+    follows = f"attempt {following} follows in {delay:g} s"
+    if reason == retries.BACKING_OFF:
+        follows += f" (failure {draft.counter('attempts')}, backoffLimit {whole(view.spec.get('backoffLimit'), 3)})"
+    elif reason == retries.PREEMPTED_AGAIN:
+        follows += f" (preemption {draft.counter('preemptions')}, soon after the one before)"
     else:
-        reason, delay = _RESTARTING, view.settings.retry_after_preemption_seconds
-        when = f"attempt {following} goes on from the newest checkpoint"
-    message = f"attempt {view.attempt} ended, {end.reason}: {end.message}; {when}"
+        follows = f"attempt {following} goes on from the newest checkpoint"
+    message = f"attempt {view.attempt} ended, {end.reason}: {end.message}; {follows}"
     draft.condition("Running", False, reason, message, anew=True)
     return view.decision(draft, Event("Warning", reason, message), actions=deletions(view.ray_jobs), recheck=delay)
 
@@ -264,11 +263,6 @@ def _out_of_attempts(view: View, draft: Draft, end: Ending) -> Decision | None:
     if limit is None or draft.counter("attempts") <= limit:
         return None
     return _fail(view, draft, end.reason, f"attempt {view.attempt} failed, and backoffLimit is {limit}: {end.message}")
-
-
-def _backoff(settings: Settings, failures: int) -> float:
-    doublings = min(max(failures - 1, 0), _BACKOFF_DOUBLINGS)
-    return float(min(settings.backoff_seconds * 2**doublings, settings.backoff_limit_seconds))
 
 
 def _succeed(view: View, draft: Draft) -> Decision:
@@ -319,7 +313,7 @@ def _make(view: View) -> Decision:
         return Decision(actions=tuple(going), recheck_seconds=view.settings.refused_seconds)
     if pods := view.holding(view.pods):
         return Decision(recheck_seconds=view.until_gone(pods))
-    if (pause := _pause(view)) > 0:
+    if (pause := retries.pause(view.draft(), view.now, view.settings)) > 0:
         return Decision(recheck_seconds=pause)
     try:
         prepare = view.prepared() if view.announced else view.needs()
@@ -354,20 +348,6 @@ def _blocked(view: View, wait: Wait, *, again: float | None) -> Decision:
         draft.condition("Suspended", False, "Resumed", "spec.suspend is false")
     draft.condition("Running", False, wait.reason, wait.message)
     return view.decision(draft, news, recheck=again)
-
-
-def _pause(view: View) -> float:
-    """Seconds until the next attempt may be made. A time of failure in the far future is a wrong clock, and no pause."""
-    if view.phase != RESTARTING:
-        return 0.0
-    draft = view.draft()
-    failed = draft.since("Running") or time(view.status.get("startTime"))
-    delay = view.settings.retry_after_preemption_seconds
-    if draft.reason("Running") == _BACKING_OFF:
-        delay = _backoff(view.settings, draft.counter("attempts"))
-    if failed is None or (view.now - failed).total_seconds() < -delay:
-        return 0.0
-    return delay - (view.now - failed).total_seconds()
 
 
 # ---- suspension ------------------------------------------------------------------------------------------------------------------------

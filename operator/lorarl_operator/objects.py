@@ -243,6 +243,8 @@ class Observed:
     departed: tuple[Pod, ...] = ()
     """The last pods that went, as they were at the end: KubeRay replaces a pod within a moment, and why it ended is told by it alone."""
     cleanup: CleanupJob | None = None
+    kuberay_began: datetime | None = None
+    """When KubeRay last took up a RayJob, of any job: one that waits longer behind a thousand others is not forgotten."""
     evidence: Evidence | None = None
     refusal: Refusal | None = None
 

@@ -13,7 +13,9 @@ class Settings:
         trainer_image: Image of jobs that name none in `cluster.image`.
         backoff_seconds: Wait before the first retry of a failed attempt; doubles with each failure.
         backoff_limit_seconds: Longest wait before a retry.
-        retry_after_preemption_seconds: Wait before the retry of an attempt that was preempted or lost its machine.
+        retry_after_preemption_seconds: Wait before the retry of an attempt that was preempted or lost its machine; doubles with each
+            preemption where one follows soon after the other.
+        preemption_limit_seconds: Longest wait before such a retry.
         settle_seconds: How long an end whose cause is not known yet waits for the news of pods and trainer: they come on other watches.
         stuck_seconds: An attempt that does not run after this long is explained, from events and from Kueue's Workload.
         refused_seconds: Wait before something that the API server refused is tried again.
@@ -29,6 +31,7 @@ class Settings:
     backoff_seconds: float = 10.0
     backoff_limit_seconds: float = 360.0
     retry_after_preemption_seconds: float = 1.0
+    preemption_limit_seconds: float = 60.0
     settle_seconds: float = 3.0
     stuck_seconds: float = 5.0
     refused_seconds: float = 30.0

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from lorarl_api.faults import redacted
 from lorarl_operator.names import access_name
-from lorarl_operator.objects import Evidence, Job, KubeEvent, Pod, RayCluster, RayJob, Refusal
+from lorarl_operator.objects import Evidence, Job, KubeEvent, Observed, Pod, RayCluster, RayJob, Refusal
 
 STARTING_REASON = "Starting"
 EVENT_REASONS = frozenset(
@@ -70,10 +70,10 @@ def queued(ray_job: RayJob, evidence: Evidence | None) -> Wait:
     return Wait("Queued", f"queue {ray_job.queue} has reserved its quota; it waits to be admitted: {message or 'for admission checks'}")
 
 
-def unheard(ray_job: RayJob, namespace: str, now: datetime) -> Wait | None:
-    """A RayJob that KubeRay does not take up."""
+def unheard(ray_job: RayJob, namespace: str, began: datetime | None, now: datetime) -> Wait | None:
+    """A RayJob that KubeRay does not take up, nor any other since (`began`)."""
     # With a queue its age says nothing: it may just have been let go.
-    if ray_job.deployment_status or ray_job.queue or now - ray_job.created_at < _UNHEARD:
+    if ray_job.deployment_status or ray_job.queue or now - max(ray_job.created_at, began or ray_job.created_at) < _UNHEARD:
         return None
     return Wait(
         "NoKubeRay",
@@ -82,11 +82,10 @@ def unheard(ray_job: RayJob, namespace: str, now: datetime) -> Wait | None:
     )
 
 
-def starting(
-    job: Job, ray_job: RayJob, clusters: Sequence[RayCluster], pods: Sequence[Pod], evidence: Evidence | None, now: datetime
-) -> Wait:
+def starting(observed: Observed, ray_job: RayJob, clusters: Sequence[RayCluster], pods: Sequence[Pod], now: datetime) -> Wait:
     """What a RayJob that is not suspended waits for: the first of what is wrong, from the RayJob down to its containers."""
-    found = _refused_by_kuberay(ray_job) or unheard(ray_job, job.namespace, now)
+    job, evidence = observed.job, observed.evidence
+    found = _refused_by_kuberay(ray_job) or unheard(ray_job, job.namespace, observed.kuberay_began, now)
     if not found:
         found = next((_creation_failed(job, each.replica_failure_message) for each in clusters if each.replica_failure_message), None)
     found = found or next((wait for pod in pods if (wait := _of_a_pod(job, pod))), None)

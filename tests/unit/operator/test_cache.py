@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from hypothesis import given, settings
@@ -49,6 +50,17 @@ def test_the_last_pods_that_went_are_kept_until_their_rayjob_goes() -> None:
     cache.remove(RAYJOBS, KEY, "job-1", "a")
     observed = cache.observe(KEY)
     assert observed is not None and observed.departed == ()
+
+
+def test_it_remembers_when_kuberay_last_took_up_a_rayjob_of_any_job() -> None:
+    cache = Cache()
+    cache.put(LORARLJOBS, raw("job", "1", 1, {}))
+    other = {**OURS, "lorarl.io/job": "other"}
+    for version, begun in ((2, "2026-01-01T00:00:05Z"), (3, "2026-01-01T00:00:09Z"), (4, "2026-01-01T00:00:07Z")):
+        cache.put(RAYJOBS, raw(f"other-{version}", f"r{version}", version, other, status={"startTime": begun}))
+    cache.put(RAYJOBS, raw("job-1", "a", 5))
+    observed = cache.observe(KEY)
+    assert observed is not None and observed.kuberay_began == datetime(2026, 1, 1, 0, 0, 9, tzinfo=UTC)
 
 
 def test_an_older_version_never_replaces_a_newer_one() -> None:

@@ -177,6 +177,18 @@ class TestTheEndOfAnAttempt:
         assert conditions(decision)["Disrupted"]["reason"] == reason
         assert decision.recheck_seconds == 1
 
+    @pytest.mark.parametrize(
+        ("preemptions", "lived", "seconds"), [(0, 5, 1), (1, 5, 2), (2, 5, 4), (5, 5, 32), (6, 5, 60), (500, 5, 60), (500, 700, 1)]
+    )
+    def test_preemptions_soon_after_each_other_wait_longer(self, preemptions, lived, seconds):
+        began = condition("Running", True, "Running", age=lived)
+        status = status_of("Running", conditions=[began]) | {"preemptions": preemptions}
+        decision = decided(raw_job(status=status))
+        assert decision.recheck_seconds == seconds
+        restarting = raw_job(status=decision.status)
+        assert decided(restarting).recheck_seconds == seconds
+        assert decided(restarting, now=START + timedelta(seconds=seconds)).actions
+
     def test_a_rayjob_that_somebody_deleted_is_a_preemption(self):
         decision = decided(raw_job(status=running_status()))
         assert decision.status["preemptions"] == 1

@@ -145,6 +145,14 @@ def test_what_events_told_ends_with_the_next_look_at_them():
     assert (again.status["phase"], reason) == ("Starting", "Starting")
 
 
+def test_a_busy_kuberay_is_not_a_missing_one():
+    took_another_up = START - timedelta(seconds=3)
+    _, reason, _ = told(ray_job=raw_ray_job(age=100), kuberay_began=took_another_up)
+    assert reason == "Starting"
+    _, reason, _ = told(ray_job=raw_ray_job(age=100), kuberay_began=took_another_up - timedelta(seconds=10))
+    assert reason == "NoKubeRay"
+
+
 def test_old_events_are_not_believed():
     old = Evidence((event("Pod", "demo-1-worker", "FailedMount", SECRET, age=600),))
     _, reason, _ = told(pods=[pending()], evidence=old)
