@@ -124,7 +124,7 @@ class Controller:
         decision = await self._decide(key, observed)
         if decision.recheck_seconds is not None:
             self._queue.add_after(key, decision.recheck_seconds)
-        if await self._knew_too_little(key, decision):
+        if await self._knew_too_little(key, observed, decision):
             self._queue.add(key)
         elif decision.prepare or decision.status is not None or decision.actions:
             await self._carry_out(key, observed.job, decision)
@@ -153,13 +153,17 @@ class Controller:
             return decision
         return decide(replace(observed, evidence=memory.evidence), datetime.now(UTC), self._settings)
 
-    async def _knew_too_little(self, key: Key, decision: Decision) -> bool:
+    async def _knew_too_little(self, key: Key, observed: Observed, decision: Decision) -> bool:
         """Whether a RayJob that is to be deleted has moved on: read it anew, since its watch may be behind that of its pods.
 
-        Else an attempt that has succeeded would be taken for one that lost its pods, as KubeRay lets its workers go at once.
+        Else an attempt that has succeeded would be taken for one that lost its pods, as KubeRay lets its workers go at once. What was
+        observed is compared, not what is known by now: while the answer is awaited, the watch may bring the same.
         """
         doomed = [action for action in decision.actions if isinstance(action, Delete)]
-        return any([await self._refresh(RAYJOBS, key, one.name, one.uid) for one in doomed])
+        for one in doomed:
+            await self._refresh(RAYJOBS, key, one.name, one.uid)
+        now = self._cache.observe(key)
+        return bool(doomed) and (now is None or now.ray_jobs != observed.ray_jobs)
 
     async def _carry_out(self, key: Key, job: Job, decision: Decision) -> None:
         await self._act_all(key, job, decision.prepare)
