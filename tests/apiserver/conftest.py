@@ -11,17 +11,14 @@ from support.cluster.control_plane import Cluster, control_plane
 from support.cluster.crds import CRD, install_crds
 from support.cluster.operator import Operator, operator, prepare, wait_leader
 from support.cluster.platform import Platform, platform
-from support.cluster.processes import ToolMissingError
+from support.cluster.tools import tools_or_skip
 
 
 @pytest.fixture(scope="session")
 def bare_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """An API server without our CRD."""
-    try:
-        with control_plane(tmp_path_factory.mktemp("control-plane")) as cluster:
-            yield cluster
-    except ToolMissingError as missing:
-        pytest.skip(str(missing))
+    with tools_or_skip(), control_plane(tmp_path_factory.mktemp("control-plane")) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")
@@ -61,8 +58,5 @@ def _operator(p: Platform, *arguments: str) -> Iterator[Operator]:
 
 
 def _platform(folder: Path, *, kueue: bool) -> Iterator[Platform]:
-    try:
-        with platform(folder, crds=[CRD], kueue=kueue, audit=True) as running:
-            yield running
-    except ToolMissingError as missing:
-        pytest.skip(str(missing))
+    with tools_or_skip(), platform(folder, crds=[CRD], kueue=kueue, audit=True) as running:
+        yield running

@@ -18,7 +18,8 @@ from support.cluster.client import ApiError, Object
 from support.cluster.control_plane import Cluster, control_plane
 from support.cluster.controllers import controllers
 from support.cluster.kuberay import install_kuberay
-from support.cluster.processes import ToolMissingError, find, find_share, until
+from support.cluster.processes import find, find_share, until
+from support.cluster.tools import tools_or_skip
 from support.helm import CHART, flags, helm, only, rendered
 
 CRD = "lorarljobs.lorarl.io"
@@ -84,7 +85,7 @@ def everything(cluster: Cluster, labels: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    try:
+    with tools_or_skip():
         find("helm")
         find_share("ray-operator")
         with control_plane(tmp_path_factory.mktemp("chart"), service_accounts=True) as cluster, controllers(cluster):
@@ -94,8 +95,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             for namespace in ("team-a", "team-b"):
                 cluster.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
             yield Site(cluster, refused, left)
-    except ToolMissingError as missing:
-        pytest.skip(str(missing))
 
 
 def older_chart(folder: Path) -> Path:

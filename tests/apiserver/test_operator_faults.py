@@ -14,7 +14,8 @@ from support.cluster.crds import CRD
 from support.cluster.lorarljobs import lorarljob, phase
 from support.cluster.operator import ACCOUNT, SYSTEM, Operator, operator, prepare, wait_leader
 from support.cluster.platform import Platform, platform
-from support.cluster.processes import ToolMissingError, until
+from support.cluster.processes import until
+from support.cluster.tools import tools_or_skip
 
 AUDITED = "the cache is filled, watched and audited, which is not done again soon"
 
@@ -117,8 +118,5 @@ def test_a_rayjob_whose_deletion_met_a_conflict_is_not_taken_for_gone(own_platfo
 @pytest.fixture(scope="module")
 def own_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     """Not the one that the other tests share: there an operator leads already."""
-    try:
-        with platform(tmp_path_factory.mktemp("faults"), crds=[CRD]) as running:
-            yield running
-    except ToolMissingError as missing:
-        pytest.skip(str(missing))
+    with tools_or_skip(), platform(tmp_path_factory.mktemp("faults"), crds=[CRD]) as running:
+        yield running

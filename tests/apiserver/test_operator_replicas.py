@@ -14,20 +14,19 @@ from support.cluster.crds import CRD, install_crds
 from support.cluster.kuberay import install_kuberay
 from support.cluster.lorarljobs import lorarljob, phase
 from support.cluster.operator import SYSTEM, Operator, create, operator, prepare, quiet, wait_leader
-from support.cluster.processes import ToolMissingError, find_share, until
+from support.cluster.processes import find_share, until
+from support.cluster.tools import tools_or_skip
 from support.tcp_gate import TcpGate
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """An API server of this file's own: KubeRay's kinds are missing at first."""
-    try:
+    with tools_or_skip():
         find_share("ray-operator")
         with control_plane(tmp_path_factory.mktemp("replicas")) as running:
             install_crds(running, CRD)
             yield running
-    except ToolMissingError as missing:
-        pytest.skip(str(missing))
 
 
 def test_without_kuberay_it_is_not_ready_and_says_how_to_get_it(cluster: Cluster) -> None:

@@ -21,8 +21,9 @@ from support.cluster.kwok import CANNOT_BE_PULLED
 from support.cluster.lorarljobs import condition, lorarljob, phase, report
 from support.cluster.operator import ACCOUNT, RIGHTS, SYSTEM, Operator, operator, prepare, wait_leader
 from support.cluster.platform import Platform, platform
-from support.cluster.processes import ToolMissingError, until
+from support.cluster.processes import until
 from support.cluster.rayjobs import rayjob
+from support.cluster.tools import tools_or_skip
 
 OPERATOR = account(SYSTEM, ACCOUNT)
 # An admission plugin that OpenShift has on: who makes an object that blocks its owner's deletion must be allowed to finalize the owner.
@@ -33,11 +34,8 @@ GET_JOB = Right("lorarl.io", "lorarljobs", "get")
 
 @pytest.fixture(scope="module")
 def p(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    try:
-        with platform(tmp_path_factory.mktemp("rights"), crds=[CRD], audit=True, admission=[GUARDED_OWNERS]) as running:
-            yield running
-    except ToolMissingError as missing:
-        pytest.skip(str(missing))
+    with tools_or_skip(), platform(tmp_path_factory.mktemp("rights"), crds=[CRD], audit=True, admission=[GUARDED_OWNERS]) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

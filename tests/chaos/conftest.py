@@ -9,14 +9,11 @@ import pytest
 from support.cluster.crds import CRD
 from support.cluster.kwok import add_node
 from support.cluster.platform import Platform, platform
-from support.cluster.processes import ToolMissingError
+from support.cluster.tools import tools_or_skip
 
 
 @pytest.fixture(scope="session")
 def p(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    try:
-        with platform(tmp_path_factory.mktemp("chaos"), crds=[CRD]) as running:
-            add_node(running.cluster, "large", cpus=10_000, memory="40Ti", pods=5_000)
-            yield running
-    except ToolMissingError as missing:
-        pytest.skip(str(missing))
+    with tools_or_skip(), platform(tmp_path_factory.mktemp("chaos"), crds=[CRD]) as running:
+        add_node(running.cluster, "large", cpus=10_000, memory="40Ti", pods=5_000)
+        yield running

@@ -22,7 +22,7 @@ from lorarl_operator.build.access import grants, needs
 from support.cluster.audit import account, granted, refused, used
 from support.cluster.control_plane import Cluster, control_plane
 from support.cluster.crds import CRD
-from support.cluster.processes import ToolMissingError
+from support.cluster.tools import tools_or_skip
 from support.tcp_gate import TcpGate
 
 NAMESPACE = "default"
@@ -138,13 +138,11 @@ def test_the_trainer_uses_every_right_that_it_has(in_cluster: InCluster) -> None
 
 @pytest.fixture(scope="module")
 def in_cluster(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InCluster]:
-    try:
-        with control_plane(tmp_path_factory.mktemp("control-plane"), audit=True) as cluster, TcpGate(cluster.port) as gate:
-            cluster.must("apply", "--server-side", "-f", str(CRD))
-            cluster.must("wait", "--for=condition=Established", "--timeout=30s", "crd/lorarljobs.lorarl.io")
-            yield _job_in(cluster, gate, Job(tmp_path_factory.mktemp("in-cluster"), base), tmp_path_factory.mktemp("pod"))
-    except ToolMissingError as missing:
-        pytest.skip(str(missing))
+    folder = tmp_path_factory.mktemp("control-plane")
+    with tools_or_skip(), control_plane(folder, audit=True) as cluster, TcpGate(cluster.port) as gate:
+        cluster.must("apply", "--server-side", "-f", str(CRD))
+        cluster.must("wait", "--for=condition=Established", "--timeout=30s", "crd/lorarljobs.lorarl.io")
+        yield _job_in(cluster, gate, Job(tmp_path_factory.mktemp("in-cluster"), base), tmp_path_factory.mktemp("pod"))
 
 
 def _job_in(cluster: Cluster, gate: TcpGate, job: Job, run_dir: Path) -> InCluster:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from support.cluster.processes import ToolMissingError, find
+from support.cluster.processes import find
+from support.cluster.tools import tools_or_skip
 
 
 @pytest.fixture(autouse=True, scope="session")
 def helm_is_there() -> None:
-    try:
+    with tools_or_skip():
         find("helm")
-    except ToolMissingError as missing:
-        pytest.skip(str(missing))
