@@ -13,8 +13,9 @@ import pytest
 from command import Ended, digest
 from jobs import STEPS, Job, published_steps
 
+from support.cluster.tools import tools_or_skip
 from support.fault_proxy import FOREVER, FaultProxy, fault_proxy
-from support.s3_server import find_versitygw, s3_server
+from support.s3_server import s3_server
 
 BUCKET = "team"
 ON_S3 = (f"checkpoint.uri=s3://{BUCKET}/adapters", "checkpoint.credentialsSecret=s3-keys")
@@ -74,11 +75,8 @@ def test_the_newer_of_two_runs_goes_on_from_what_was_kept_and_the_older_is_fence
 
 @pytest.fixture(scope="module")
 def stored(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
-    binary = find_versitygw()
-    if binary is None:
-        pytest.skip("no S3 server: versitygw is neither in $LORARL_CACHE/bin nor on the PATH")
     job = Job(tmp_path_factory.mktemp("stored"), base)
-    with s3_server(binary) as server, fault_proxy(server.url) as proxy:
+    with tools_or_skip(), s3_server() as server, fault_proxy(server.url) as proxy:
         server.make_bucket(BUCKET)
         job.write_secret("s3-keys", server.secret(proxy.url))
         yield Stored(job, proxy, server.root / BUCKET / "adapters" / job.checkpoints.name)

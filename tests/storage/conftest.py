@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from lorarl_trainer.storage import Store, open_store
+from support.cluster.tools import tools_or_skip
 from support.fault_proxy import FaultProxy, fault_proxy
-from support.s3_server import S3Server, find_versitygw, s3_server
+from support.s3_server import S3Server, s3_server
 from support.stores import QUICK
 
 _buckets = itertools.count()
@@ -18,10 +19,7 @@ _buckets = itertools.count()
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3Server]:
-    binary = find_versitygw()
-    if binary is None:
-        pytest.skip("no S3 server: versitygw is neither in $LORARL_CACHE/bin nor on the PATH")
-    with s3_server(binary) as server:
+    with tools_or_skip(), s3_server() as server:
         yield server
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import socket
-import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from support.cluster.processes import find, free_ports, listens, running, until
 
 ACCESS_KEY = "test-access"
 SECRET_KEY = "test-secret"
@@ -40,56 +37,19 @@ class S3Server:
         }
 
 
-def find_versitygw() -> Path | None:
-    """The server's binary: in $LORARL_CACHE/bin (default ~/.cache/lorarl/bin), else on the PATH."""
-    cached = Path(os.environ.get("LORARL_CACHE") or Path.home() / ".cache" / "lorarl") / "bin" / "versitygw"
-    if cached.is_file():
-        return cached
-    found = shutil.which("versitygw")
-    return Path(found) if found else None
-
-
 @contextmanager
-def s3_server(binary: Path, parent: Path | None = None) -> Iterator[S3Server]:
-    """Run `binary` over a new folder under `parent` until the block ends."""
+def s3_server(parent: Path | None = None) -> Iterator[S3Server]:
+    """Run a server over a new folder under `parent` until the block ends.
+
+    Raises:
+        ToolMissingError: versitygw is not there.
+    """
     with tempfile.TemporaryDirectory(prefix="s3-", dir=parent) as folder:
         root = Path(folder, "buckets")
         root.mkdir()
-        log = Path(folder, "log")
-        port = _free_port()
-        command = [
-            str(binary),
-            "--access",
-            ACCESS_KEY,
-            "--secret",
-            SECRET_KEY,
-            "--port",
-            f"127.0.0.1:{port}",
-            "--quiet",
-            "posix",
-            str(root),
-        ]
-        with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process:
-            try:
-                _wait_until_it_answers(process, port, log)
-                yield S3Server(f"http://127.0.0.1:{port}", root)
-            finally:
-                process.kill()
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-def _wait_until_it_answers(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    deadline = time.monotonic() + STARTUP_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            time.sleep(0.02)
-        else:
-            return
-    raise RuntimeError(f"versitygw did not listen on port {port}: {log.read_text()}")
+        (port,) = free_ports(1)
+        keys = ["--access", ACCESS_KEY, "--secret", SECRET_KEY]
+        command = [find("versitygw"), *keys, "--port", f"127.0.0.1:{port}", "--quiet", "posix", str(root)]
+        with running(command, Path(folder, "versitygw.log")) as process:
+            until(STARTUP_SECONDS, "versitygw listens", lambda: listens(port), process)
+            yield S3Server(f"http://127.0.0.1:{port}", root)
