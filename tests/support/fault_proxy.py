@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 import aiohttp
 from aiohttp import web
 
+from support.serving import catch_all, serving
+
 FOREVER = 1_000_000
 ERROR_BODY = '<?xml version="1.0" encoding="UTF-8"?><Error><Code>Injected</Code><Message>injected by the proxy</Message></Error>'
 Strike = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -134,6 +136,10 @@ class FaultProxy:
         """Forget all faults."""
         self._faults.clear()
 
+    def application(self) -> web.Application:
+        """What serves it."""
+        return catch_all(self._handle, self._closing)
+
     def _add(self, strike: Strike, times: int, method: str, path: str) -> Fault:
         fault = Fault(strike, times, method, path)
         self._faults.append(fault)
@@ -167,33 +173,10 @@ class FaultProxy:
                 response.headers["Content-Length"] = answer.headers["Content-Length"]
             return response
 
-    async def serve(self, ready: threading.Event, stop: threading.Event) -> None:
-        """Serve until `stop` is set."""
-        application = web.Application(client_max_size=1 << 30)
-        application.router.add_route("*", "/{path:.*}", self._handle)
-        runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        host, port = runner.addresses[0][:2]
-        self.url = f"http://{host}:{port}"
-        ready.set()
-        await asyncio.get_running_loop().run_in_executor(None, stop.wait)
-        self._closing.set()
-        await runner.cleanup()
-
 
 @contextmanager
 def fault_proxy(upstream: str) -> Iterator[FaultProxy]:
     """Run a proxy in front of `upstream` (as http://127.0.0.1:7070) until the block ends."""
     proxy = FaultProxy(upstream)
-    ready, stop = threading.Event(), threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(proxy.serve(ready, stop)), name="fault-proxy", daemon=True)
-    thread.start()
-    if not ready.wait(10):
-        raise RuntimeError("the fault proxy did not start within 10 s")
-    try:
+    with serving(proxy.application()) as proxy.url:
         yield proxy
-    finally:
-        stop.set()
-        thread.join(10)

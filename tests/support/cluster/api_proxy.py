@@ -11,7 +11,7 @@ import asyncio
 import json
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import aiohttp
 from aiohttp import web
 
 from support.cluster.control_plane import Cluster
+from support.serving import catch_all, serving
 
 _OF_THE_CONNECTION = frozenset({"transfer-encoding", "connection", "content-length", "host", "keep-alive"})
 _SKIP = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
@@ -117,7 +118,7 @@ class ApiProxy:
         self.intercept: Intercept | None = None
         self._certificate = cluster.ca
         self.session: aiohttp.ClientSession
-        self.closing: asyncio.Event
+        self.closing = asyncio.Event()
 
     def kubeconfig(self, cluster: Cluster, name: str, token: str) -> Path:
         """A kubeconfig by which a token's holder reaches the API server through the proxy; the certificate is the server's own."""
@@ -127,24 +128,16 @@ class ApiProxy:
         path.write_text(json.dumps(content))
         return path
 
-    async def serve(self, ready: threading.Event, stop: threading.Event) -> None:
-        """Serve until `stop` is set."""
-        self.closing = asyncio.Event()
-        trusted = ssl.create_default_context(cafile=str(self._certificate))
-        own = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        own.load_cert_chain(self._certificate, self._certificate.with_suffix(".key"))
-        connector = aiohttp.TCPConnector(ssl=trusted, limit=0)
+    def application(self) -> web.Application:
+        """What serves it."""
+        made = catch_all(self._handle, self.closing)
+        made.cleanup_ctx.append(self._to_the_server)
+        return made
+
+    async def _to_the_server(self, _: web.Application) -> AsyncIterator[None]:
+        connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=str(self._certificate)), limit=0)
         async with aiohttp.ClientSession(connector=connector, auto_decompress=False, skip_auto_headers=_SKIP) as self.session:
-            application = web.Application(client_max_size=1 << 30)
-            application.router.add_route("*", "/{path:.*}", self._handle)
-            runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
-            await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=own).start()
-            self.url = f"https://127.0.0.1:{runner.addresses[0][1]}"
-            ready.set()
-            await asyncio.get_running_loop().run_in_executor(None, stop.wait)
-            self.closing.set()
-            await runner.cleanup()
+            yield
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         call = Call(self, request, await request.read())
@@ -158,16 +151,11 @@ class ApiProxy:
 def api_proxy(cluster: Cluster) -> Iterator[ApiProxy]:
     """Run a proxy until the block ends."""
     proxy = ApiProxy(cluster)
-    ready, stop = threading.Event(), threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(proxy.serve(ready, stop)), name="api-proxy", daemon=True)
-    thread.start()
-    if not ready.wait(10):
-        raise RuntimeError("the proxy did not start within 10 s")
-    try:
+    own = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    own.load_cert_chain(cluster.ca, cluster.ca.with_suffix(".key"))
+    # The API server, too, gives up what its client does not wait for any more.
+    with serving(proxy.application(), tls=own, cancel_abandoned=True) as proxy.url:
         yield proxy
-    finally:
-        stop.set()
-        thread.join(10)
 
 
 def _kept(answer: aiohttp.ClientResponse) -> dict[str, str]:
