@@ -11,7 +11,8 @@ from prometheus_client.registry import Collector
 
 from lorarl_operator.cache import Cache
 
-_LABELS = ["namespace", "job"]
+_LABELS = ["namespace", "job_name"]
+"""`job` is Prometheus' own label of a target."""
 _FINISHED = frozenset({"Succeeded", "Failed", "Suspended"})
 
 
@@ -45,8 +46,8 @@ class JobsCollector(Collector):
     def _families() -> dict[str, GaugeMetricFamily]:
         families = [
             GaugeMetricFamily("lorarl_jobs", "LoRARLJobs by phase.", labels=["phase"]),
-            GaugeMetricFamily("lorarl_job_step", "Steps done; its rate is the speed of training.", labels=_LABELS),
-            GaugeMetricFamily("lorarl_job_steps_total", "Steps to do.", labels=_LABELS),
+            GaugeMetricFamily("lorarl_job_step", "Steps done; its delta is the speed of training.", labels=_LABELS),
+            GaugeMetricFamily("lorarl_job_total_steps", "Steps to do.", labels=_LABELS),
             GaugeMetricFamily("lorarl_job_tokens_per_second", "Tokens generated and trained on, a second.", labels=_LABELS),
             GaugeMetricFamily("lorarl_job_reward", "Mean reward of the newest step.", labels=_LABELS),
             GaugeMetricFamily("lorarl_job_attempts", "Attempts that failed.", labels=_LABELS),
@@ -59,7 +60,7 @@ def _figures(status: dict[str, Any]) -> Iterator[tuple[str, float]]:
     metrics = status.get("metrics") or {}
     found = {
         "lorarl_job_step": status.get("step"),
-        "lorarl_job_steps_total": status.get("totalSteps"),
+        "lorarl_job_total_steps": status.get("totalSteps"),
         "lorarl_job_tokens_per_second": metrics.get("tokensPerSecond"),
         "lorarl_job_reward": metrics.get("reward"),
         "lorarl_job_attempts": status.get("attempts"),

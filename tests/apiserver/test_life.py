@@ -58,8 +58,8 @@ def test_from_its_creation_to_its_end_in_twelve_writes(p: Platform, replica: Ope
     shown = row(p, namespace, "-o", "wide")
     assert (shown["NAME"], shown["PHASE"], shown["STEP"], shown["REWARD"]) == ("whole", "Running", "3", "0.75")
     assert (shown["RAYJOB"], shown["RESTARTS"], shown["URI"]) == ("whole-1", "0", ADAPTER["uri"])
-    until(10, "the step is in the metrics", lambda: replica.metric("lorarl_job_step", job="whole") == 3)
-    assert replica.metric("lorarl_job_tokens_per_second", job="whole") == 1200.5
+    until(10, "the step is in the metrics", lambda: replica.metric("lorarl_job_step", job_name="whole") == 3)
+    assert replica.metric("lorarl_job_tokens_per_second", job_name="whole") == 1200.5
 
     p.finish(namespace, "whole-1", "SUCCEEDED")
     done = p.api.wait("LoRARLJob", "whole", namespace, lambda job: phase(job) == "Succeeded", seconds=30)

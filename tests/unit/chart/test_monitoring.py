@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
 import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
+from lorarl_operator import metrics
+from lorarl_operator.cache import Cache
+from lorarl_operator.jobs_metrics import JobsCollector
 from support.helm import CHART, of, only, rendered
 
 DASHBOARD = json.loads((CHART / "files/dashboard.json").read_text())
@@ -34,10 +36,6 @@ def expressions() -> list[str]:
 
 def exported() -> dict[str, set[str]]:
     """The series that the operator exports, and their labels."""
-    metrics = pytest.importorskip("lorarl_operator.metrics", reason="the operator is not there yet")
-    from lorarl_operator.cache import Cache
-    from lorarl_operator.jobs_metrics import JobsCollector
-
     found: dict[str, set[str]] = {}
     for metric in vars(metrics).values():
         if not isinstance(metric, MetricWrapperBase):
@@ -49,6 +47,14 @@ def exported() -> dict[str, set[str]]:
     for family in JobsCollector(Cache()).describe():
         found[family.name] = set(family._labelnames)
     return found
+
+
+def test_names_and_labels_are_those_of_prometheus_conventions() -> None:
+    known = exported()
+    of_a_target = {"job", "instance", "pod", "service", "container", "endpoint"}
+    assert {name: labels & of_a_target for name, labels in known.items() if labels & of_a_target} == {}
+    gauges = [family.name for family in JobsCollector(Cache()).describe()]
+    assert [name for name in gauges if name.endswith("_total")] == [], "a name for counters"
 
 
 def test_every_metric_named_is_exported_with_the_labels_used() -> None:

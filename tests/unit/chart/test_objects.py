@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from lorarl_operator.main import main as operator_command
 from support.helm import CHART, Object, of, only, rendered
 
 MONITORING = {f"metrics.{name}.enabled": True for name in ("serviceMonitor", "prometheusRule", "dashboard")}
@@ -197,8 +198,7 @@ def test_ports_agree_everywhere() -> None:
 
 
 def test_the_operator_knows_every_flag() -> None:
-    main = pytest.importorskip("lorarl_operator.main", reason="the operator is not there yet").main
-    known = {name for option in main.params for name in option.opts}
+    known = {name for option in operator_command.params for name in option.opts}
     assert set(arguments(rendered({"watchNamespaces": ["a"]}))) <= known
 
 
