@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from heapq import nlargest
 from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from lorarl_operator.cache import Cache
+from lorarl_operator.parse import time
+from lorarl_operator.status import FAILED, FINISHED, SUSPENDED, sound
 
 _LABELS = ["namespace", "job_name"]
 """`job` is Prometheus' own label of a target."""
-_FINISHED = frozenset({"Succeeded", "Failed", "Suspended"})
+_AT_REST = FINISHED | {SUSPENDED}
+_FAILURES_NAMED = 100
+"""Failed jobs may stay for ever, and thousands may fail at once: that many series are enough to say which failed last."""
 
 
 class JobsCollector(Collector):
-    """Jobs by phase; of the jobs that are under way, what the trainer reports in their status."""
+    """Jobs by phase; of the jobs that are under way, what the trainer reports in their status; of those that failed last, when and why."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
@@ -30,16 +35,21 @@ class JobsCollector(Collector):
         """The figures now."""
         families = self._families()
         phases: Counter[str] = Counter()
+        failures: list[tuple[float, list[str]]] = []
         for job in self._cache.jobs():
             status = job.read_status()
             phase = str(status.get("phase") or "Pending")
             phases[phase] += 1
-            if phase in _FINISHED:
+            if phase == FAILED and (failed_at := time(status.get("completionTime"))):
+                failures.append((failed_at.timestamp(), [job.namespace, job.name, _failure(status)]))
+            if phase in _AT_REST:
                 continue
             for name, value in _figures(status):
                 families[name].add_metric([job.namespace, job.name], value)
         for phase, count in sorted(phases.items()):
             families["lorarl_jobs"].add_metric([phase], count)
+        for seconds, labels in nlargest(_FAILURES_NAMED, failures):
+            families["lorarl_job_failure_time_seconds"].add_metric(labels, seconds)
         yield from families.values()
 
     @staticmethod
@@ -52,8 +62,17 @@ class JobsCollector(Collector):
             GaugeMetricFamily("lorarl_job_reward", "Mean reward of the newest step.", labels=_LABELS),
             GaugeMetricFamily("lorarl_job_attempts", "Attempts that failed.", labels=_LABELS),
             GaugeMetricFamily("lorarl_job_preemptions", "Attempts that were preempted or lost their machine.", labels=_LABELS),
+            GaugeMetricFamily(
+                "lorarl_job_failure_time_seconds", "When a job failed, in seconds since 1970; the newest only.", labels=[*_LABELS, "reason"]
+            ),
         ]
         return {family.name: family for family in families}
+
+
+def _failure(status: dict[str, Any]) -> str:
+    """Reason of the condition Failed."""
+    conditions = sound(status).get("conditions", ())
+    return next((str(each.get("reason", "")) for each in conditions if each["type"] == "Failed"), "")
 
 
 def _figures(status: dict[str, Any]) -> Iterator[tuple[str, float]]:

@@ -17,7 +17,7 @@ from support.helm import CHART, of, only, rendered
 
 DASHBOARD = json.loads((CHART / "files/dashboard.json").read_text())
 # Which option of a panel Grafana needs, by the panel's type.
-KINDS = {"row": set(), "stat": {"reduceOptions"}, "timeseries": {"legend", "tooltip"}}
+KINDS = {"row": set(), "stat": {"reduceOptions"}, "timeseries": {"legend", "tooltip"}, "table": {"showHeader"}}
 
 
 def panels() -> Iterator[dict[str, Any]]:
@@ -32,6 +32,11 @@ def rules() -> list[dict[str, Any]]:
 
 def expressions() -> list[str]:
     return [target["expr"] for panel in panels() for target in panel["targets"]] + [rule["expr"] for rule in rules()]
+
+
+def kept_labels(expression: str) -> set[str]:
+    """The labels that the first `by (...)` of an expression leaves."""
+    return set(re.split(r",\s*", " ".join(re.findall(r"by \(([^)]*)\)", expression)[:1])))
 
 
 def exported() -> dict[str, set[str]]:
@@ -78,8 +83,7 @@ def test_every_metric_is_on_the_dashboard_or_in_an_alert() -> None:
 def test_legends_name_labels_that_the_expression_keeps() -> None:
     for panel in panels():
         for target in panel["targets"]:
-            kept = set(re.split(r",\s*", " ".join(re.findall(r"by \(([^)]*)\)", target["expr"])[:1])))
-            assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= kept, panel["title"]
+            assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= kept_labels(target["expr"]), panel["title"]
 
 
 def test_grafana_can_load_the_dashboard() -> None:
@@ -124,6 +128,15 @@ def test_every_alert_says_what_is_wrong_and_what_to_do() -> None:
     assert [name for name in alerts if f"`{name}`" not in docs] == []
     stuck = only(rendered({"metrics.prometheusRule": {"enabled": True, "stuckAfterMinutes": 7}}), "PrometheusRule")
     assert "[7m:1m]" in yaml.safe_dump(stuck)
+
+
+def test_an_alert_names_in_words_only_labels_that_its_expression_keeps() -> None:
+    """Prometheus writes nothing for a label that is not there: `LoRARLJob / has failed`."""
+    alerts = {rule["alert"]: rule for rule in rules()}
+    told = {name: set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values()))) for name, rule in alerts.items()}
+    for name, rule in alerts.items():
+        assert told[name] <= kept_labels(rule["expr"]), name
+    assert {"namespace", "job_name"} <= told["LorarlJobFailed"] & told["LorarlJobStuck"], "whoever is called must know which job it is"
 
 
 def test_the_service_monitor_finds_the_service_and_keeps_the_jobs_labels() -> None:

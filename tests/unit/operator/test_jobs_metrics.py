@@ -1,0 +1,71 @@
+"""What Prometheus learns of the jobs: few series, whatever there is in the cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from observed_world import ago, condition, raw_job
+
+from lorarl_operator.cache import Cache
+from lorarl_operator.jobs_metrics import JobsCollector
+from lorarl_operator.kube.resources import LORARLJOBS
+
+type Samples = dict[str, dict[tuple[str, ...], float]]
+
+
+def cache_of(jobs: dict[str, dict[str, Any]]) -> Cache:
+    """A cache with these jobs: the status of each, by name."""
+    cache = Cache()
+    for name, status in jobs.items():
+        cache.put(LORARLJOBS, raw_job(status=status, name=name, uid=name))
+    return cache
+
+
+def samples(cache: Cache) -> Samples:
+    """Each metric's values by the values of its labels."""
+    return {family.name: {tuple(one.labels.values()): one.value for one in family.samples} for family in JobsCollector(cache).collect()}
+
+
+def failed(age: float, reason: str = "OutOfMemory") -> dict[str, Any]:
+    """The status of a job that failed so many seconds ago."""
+    return {"phase": "Failed", "completionTime": ago(age), "step": 7, "conditions": [condition("Failed", True, reason)]}
+
+
+def test_a_job_under_way_has_the_figures_that_its_trainer_reports() -> None:
+    metrics = {"reward": 0.5, "tokensPerSecond": 1200.5, "kl": 0.1}
+    running = {"phase": "Running", "step": 3, "totalSteps": 10, "metrics": metrics, "attempts": 1, "preemptions": 2}
+    found = samples(cache_of({"whole": running}))
+    assert {name: values[("team", "whole")] for name, values in found.items() if name.startswith("lorarl_job_") and values} == {
+        "lorarl_job_step": 3,
+        "lorarl_job_total_steps": 10,
+        "lorarl_job_reward": 0.5,
+        "lorarl_job_tokens_per_second": 1200.5,
+        "lorarl_job_attempts": 1,
+        "lorarl_job_preemptions": 2,
+    }
+
+
+def test_jobs_at_rest_are_counted_and_no_more() -> None:
+    found = samples(cache_of({"new": {}, **{phase: {"phase": phase, "step": 3} for phase in ("Succeeded", "Failed", "Suspended")}}))
+    assert found.pop("lorarl_jobs") == {("Pending",): 1, ("Succeeded",): 1, ("Failed",): 1, ("Suspended",): 1}
+    assert not any(found.values())
+
+
+def test_a_job_that_failed_is_named_with_its_reason_and_when() -> None:
+    found = samples(cache_of({"good": {"phase": "Succeeded", "completionTime": ago(5)}, "bad": failed(60)}))
+    (labels,) = found["lorarl_job_failure_time_seconds"]
+    assert labels == ("team", "bad", "OutOfMemory")
+
+
+def test_of_thousands_that_failed_the_newest_are_named() -> None:
+    found = samples(cache_of({f"job-{age}": failed(age) for age in range(2000)}))
+    assert found["lorarl_jobs"] == {("Failed",): 2000}
+    times = found["lorarl_job_failure_time_seconds"]
+    assert {name for _, name, _ in times} == {f"job-{age}" for age in range(100)}
+    assert max(times.values()) - min(times.values()) == 99, "in seconds"
+
+
+def test_a_status_that_somebody_has_spoilt_does_not_hide_the_others() -> None:
+    spoilt = {"when": {**failed(1), "completionTime": "soon"}, "why": {**failed(2), "conditions": "none"}}
+    found = samples(cache_of({**spoilt, "bad": failed(3)}))
+    assert set(found["lorarl_job_failure_time_seconds"]) == {("team", "why", ""), ("team", "bad", "OutOfMemory")}
