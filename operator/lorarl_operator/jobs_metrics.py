@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from lorarl_operator.cache import Cache
 from lorarl_operator.parse import time
-from lorarl_operator.status import FAILED, FINISHED, SUSPENDED, sound
+from lorarl_operator.status import FAILED, FINISHED, RUNNING, SUSPENDED, sound
 
 _LABELS = ["namespace", "job_name"]
 """`job` is Prometheus' own label of a target."""
@@ -78,7 +78,8 @@ def _failure(status: dict[str, Any]) -> str:
 def _figures(status: dict[str, Any]) -> Iterator[tuple[str, float]]:
     metrics = status.get("metrics") or {}
     found = {
-        "lorarl_job_step": status.get("step"),
+        # A job that hangs before its first step has made none: it is to be missed as one that hangs later.
+        "lorarl_job_step": status.get("step", 0 if status.get("phase") == RUNNING else None),
         "lorarl_job_total_steps": status.get("totalSteps"),
         "lorarl_job_tokens_per_second": metrics.get("tokensPerSecond"),
         "lorarl_job_reward": metrics.get("reward"),

@@ -39,6 +39,11 @@ def kept_labels(expression: str) -> set[str]:
     return set(re.split(r",\s*", " ".join(re.findall(r"by \(([^)]*)\)", expression)[:1])))
 
 
+def stem(series: str) -> str:
+    """The name of the metric that a series belongs to."""
+    return re.sub(r"_(sum|count|bucket)$", "", series)
+
+
 def exported() -> dict[str, set[str]]:
     """The series that the operator exports, and their labels."""
     found: dict[str, set[str]] = {}
@@ -62,6 +67,15 @@ def test_names_and_labels_are_those_of_prometheus_conventions() -> None:
     assert [name for name in gauges if name.endswith("_total")] == [], "a name for counters"
 
 
+def test_the_docs_table_of_metrics_is_what_is_exported() -> None:
+    text = (CHART.parents[1] / "docs/operator.md").read_text()
+    told = {}
+    for names, labels in re.findall(r"^\| (`lorarl_[^|]*`) \|([^|]*)\|", text, re.MULTILINE):
+        for name in re.findall(r"`([^`]+)`", names):
+            told[name] = set(re.findall(r"\w+", labels))
+    assert told == {stem(name): labels - {"le"} for name, labels in exported().items()}
+
+
 def test_every_metric_named_is_exported_with_the_labels_used() -> None:
     known = exported()
     scraped = {"namespace", "service", "pod"}  # which Prometheus adds
@@ -76,8 +90,7 @@ def test_every_metric_named_is_exported_with_the_labels_used() -> None:
 
 def test_every_metric_is_on_the_dashboard_or_in_an_alert() -> None:
     named = set(re.findall(r"\blorarl_\w+", " ".join(expressions())))
-    stems = {re.sub(r"_(sum|count|bucket)$", "", name) for name in exported()}
-    assert stems == {re.sub(r"_(sum|count|bucket)$", "", name) for name in named}
+    assert {stem(name) for name in exported()} == {stem(name) for name in named}
 
 
 def test_legends_name_labels_that_the_expression_keeps() -> None:
@@ -137,6 +150,11 @@ def test_an_alert_names_in_words_only_labels_that_its_expression_keeps() -> None
     for name, rule in alerts.items():
         assert told[name] <= kept_labels(rule["expr"]), name
     assert {"namespace", "job_name"} <= told["LorarlJobFailed"] & told["LorarlJobStuck"], "whoever is called must know which job it is"
+
+
+def test_a_replica_that_stands_by_again_raises_no_alarm_though_its_watches_have_ended() -> None:
+    (dead,) = (rule for rule in rules() if rule["alert"] == "LorarlWatchDead")
+    assert re.search(r" and lorarl_operator_leader\{[^}]*\} == 1$", dead["expr"])
 
 
 def test_the_service_monitor_finds_the_service_and_keeps_the_jobs_labels() -> None:

@@ -45,6 +45,11 @@ def test_a_job_under_way_has_the_figures_that_its_trainer_reports() -> None:
     }
 
 
+def test_a_job_that_runs_has_made_no_step_until_it_says_otherwise_and_one_that_waits_says_nothing() -> None:
+    found = samples(cache_of({"first": {"phase": "Running"}, "waits": {"phase": "Pending"}, "starts": {"phase": "Starting"}}))
+    assert found["lorarl_job_step"] == {("team", "first"): 0}
+
+
 def test_jobs_at_rest_are_counted_and_no_more() -> None:
     found = samples(cache_of({"new": {}, **{phase: {"phase": phase, "step": 3} for phase in ("Succeeded", "Failed", "Suspended")}}))
     assert found.pop("lorarl_jobs") == {("Pending",): 1, ("Succeeded",): 1, ("Failed",): 1, ("Suspended",): 1}
