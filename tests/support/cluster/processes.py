@@ -1,4 +1,4 @@
-"""Programs that run beside a test: found, started on free ports of the loopback interface, ended by their id."""
+"""Programs that run beside a test: found, started on free ports of the loopback interface, ended by their id or with the test itself."""
 
 from __future__ import annotations
 
@@ -6,14 +6,21 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 CACHE = Path(os.environ.get("LORARL_CACHE") or Path.home() / ".cache/lorarl")
 STOP_SECONDS = 5.0
 POLL_SECONDS = 0.05
+# Isolated and without site: it starts in a few milliseconds, and leaves the command's own environment alone.
+_DIE_WITH_PARENT = (sys.executable, "-I", "-S", str(Path(__file__).with_name("die_with_parent.py")))
+# To the kernel the parent of a program is the THREAD that started it, and its end is the program's. So all are started by this one, which
+# lives as long as the process; who asks for a program may be a thread that ends before.
+_STARTER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="starter")
 
 
 class ToolMissingError(Exception):
@@ -56,12 +63,19 @@ def listens(port: int) -> bool:
 
 
 class Process:
-    """A program in the background, and where its output goes."""
+    """A program in the background, and where its output goes. It never outlives this process, even where that is killed (-9)."""
 
     def __init__(self, command: list[str], log: Path, environment: Mapping[str, str]) -> None:
         self.log = log
         with log.open("ab") as output:
-            self._popen = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **environment})
+            started = _STARTER.submit(
+                subprocess.Popen,
+                [*_DIE_WITH_PARENT, str(os.getpid()), *command],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environment},
+            )
+            self._popen: subprocess.Popen[bytes] = started.result()
 
     @property
     def pid(self) -> int:

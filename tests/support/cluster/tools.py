@@ -12,7 +12,7 @@ from support.cluster.processes import ToolMissingError
 
 @contextmanager
 def tools_or_skip() -> Iterator[None]:
-    """Skip the tests of the fixture that stands in this block, and print why, where a program is missing. `make test` builds them all first."""
+    """Skip the tests of the fixture in this block, and print why, where a program is missing. `make test` builds them all first."""
     try:
         yield
     except ToolMissingError as missing:
