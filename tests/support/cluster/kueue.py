@@ -76,15 +76,21 @@ def add_queue(cluster: Cluster, namespace: str, name: str, quota: dict[str, str]
             "resourceGroups": [{"coveredResources": list(quota), "flavors": [{"name": name, "resources": resources}]}],
         },
     }
+    for manifest in (flavor, cluster_queue):
+        cluster.api.create(manifest)
+    add_local_queue(cluster, namespace, name, name)
+
+
+def add_local_queue(cluster: Cluster, namespace: str, name: str, cluster_queue: str) -> None:
+    """A namespace's way into a ClusterQueue. When this returns Kueue knows of it: it makes nothing of jobs that it sees before."""
     local_queue = {
         "apiVersion": "kueue.x-k8s.io/v1beta2",
         "kind": "LocalQueue",
         "metadata": {"name": name, "namespace": namespace},
-        "spec": {"clusterQueue": name},
+        "spec": {"clusterQueue": cluster_queue},
     }
-    for manifest in (flavor, cluster_queue, local_queue):
-        cluster.api.create(manifest)
-    cluster.api.wait("LocalQueue", name, namespace, _is_active)
+    cluster.api.create(local_queue)
+    cluster.api.wait("LocalQueue", name, namespace, _is_active, seconds=READY_SECONDS)
 
 
 def add_priority_class(cluster: Cluster, name: str, value: int) -> None:
