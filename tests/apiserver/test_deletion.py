@@ -100,7 +100,7 @@ def test_a_namespace_with_such_a_job_goes(kuberay_platform: Platform, replica: O
     p.api.wait_gone("Namespace", namespace, seconds=40)
 
 
-def test_a_job_that_never_ran_has_nothing_to_remove(kuberay_platform: Platform, replica: Operator) -> None:
+def test_a_job_that_never_ran_goes_and_no_clean_up_is_made(kuberay_platform: Platform, replica: Operator) -> None:
     p = kuberay_platform
     namespace = p.namespace("never")
     p.api.create(lorarljob(namespace, "never", suspend=True, checkpoint=DELETE))

@@ -35,7 +35,7 @@ def wait(p: Platform, namespace: str, name: str, wanted: str) -> Object:
     return p.api.wait("LoRARLJob", name, namespace, lambda job: phase(job) == wanted, seconds=PATIENCE)
 
 
-def test_with_quota_for_one_the_second_waits_and_says_for_what(p: Platform) -> None:
+def test_with_quota_for_one_the_second_says_what_it_waits_for_and_an_urgent_one_preempts_the_first(p: Platform) -> None:
     namespace = p.namespace("queue")
     add_queue(p.cluster, namespace, namespace, QUOTA)
     p.api.create(queued(namespace, "first", namespace))

@@ -193,7 +193,7 @@ def test_a_lost_worker_is_made_anew_and_the_rayjob_goes_on(
     assert p.wait_running(namespace, "worker-lost")["status"]["jobId"] == job_id
 
 
-def test_a_head_that_ends_at_once_is_made_anew_for_ever(kuberay_platform: Platform) -> None:
+def test_kuberay_makes_a_head_that_ends_at_once_anew_for_ever(kuberay_platform: Platform) -> None:
     p = kuberay_platform
     namespace = p.namespace()
     p.api.create(rayjob(namespace, "crash", image=ENDS_AT_ONCE))
@@ -224,7 +224,7 @@ def test_a_held_pod_reports_what_the_test_says(kuberay_platform: Platform) -> No
     assert "FailedMount" in {event["reason"] for event in events}
 
 
-def test_with_quota_for_one_the_second_job_waits(kueue_platform: Platform) -> None:
+def test_kueue_holds_a_rayjob_back_until_there_is_quota_and_says_so(kueue_platform: Platform) -> None:
     p = kueue_platform
     namespace = p.namespace()
     add_queue(p.cluster, namespace, f"{namespace}-queue", {"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": "1"})
@@ -246,7 +246,7 @@ def test_with_quota_for_one_the_second_job_waits(kueue_platform: Platform) -> No
     p.wait_running(namespace, "second")
 
 
-def test_a_job_of_higher_priority_preempts_and_the_first_resumes(kueue_platform: Platform) -> None:
+def test_kueue_suspends_a_rayjob_for_one_of_higher_priority_and_resumes_it(kueue_platform: Platform) -> None:
     p = kueue_platform
     namespace = p.namespace()
     add_queue(p.cluster, namespace, f"{namespace}-queue", {"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": "1"})

@@ -99,7 +99,7 @@ def test_the_clean_up_of_an_older_job_is_waited_for():
     assert decision.recheck_seconds
 
 
-def test_a_job_that_never_ran_has_nothing_to_remove():
+def test_a_job_that_never_ran_is_let_go_without_a_clean_up():
     assert decided(going(status={"phase": "Suspended"})).actions == (RemoveFinalizer(),)
 
 
