@@ -13,6 +13,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from lorarl_operator import metrics
 from lorarl_operator.cache import Cache
 from lorarl_operator.jobs_metrics import JobsCollector
+from lorarl_operator.queue import LONGEST_BACKOFF_SECONDS
 from support.helm import CHART, of, only, rendered
 
 DASHBOARD = json.loads((CHART / "files/dashboard.json").read_text())
@@ -150,6 +151,13 @@ def test_an_alert_names_in_words_only_labels_that_its_expression_keeps() -> None
     for name, rule in alerts.items():
         assert told[name] <= kept_labels(rule["expr"]), name
     assert {"namespace", "job_name"} <= told["LorarlJobFailed"] & told["LorarlJobStuck"], "whoever is called must know which job it is"
+
+
+def test_one_job_that_fails_at_every_look_is_enough_for_an_alarm() -> None:
+    (errors,) = (rule for rule in rules() if rule["alert"] == "LorarlReconcileErrors")
+    found = re.search(r"\[(\d+)m\]\)\) > (\d+)$", errors["expr"])
+    assert found is not None
+    assert int(found[1]) * 60 / LONGEST_BACKOFF_SECONDS > int(found[2])
 
 
 def test_a_replica_that_stands_by_again_raises_no_alarm_though_its_watches_have_ended() -> None:
