@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shutil
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.helm import CHART, helm, of, only, refusal, rendered
+from support.helm import CHART, flags, helm, of, only, refusal, rendered
 
 ROOT = CHART.parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -52,6 +53,63 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+ALL_OBJECTS = {
+    "metrics.serviceMonitor.enabled": True,
+    "metrics.prometheusRule.enabled": True,
+    "metrics.dashboard.enabled": True,
+    "networkPolicy.egress.enabled": True,
+}
+# Each value, and another than its default (than ALL_OBJECTS).
+CHANGED: dict[str, Any] = {
+    "fullnameOverride": "other",
+    "image.repository": "localhost:5000/operator",
+    "image.tag": "1",
+    "image.digest": "sha256:" + "0" * 64,
+    "image.pullPolicy": "Always",
+    "trainerImage.repository": "localhost:5000/trainer",
+    "trainerImage.tag": "1",
+    "trainerImage.digest": "sha256:" + "0" * 64,
+    "imagePullSecrets": [{"name": "registry"}],
+    "watchNamespaces": ["team"],
+    "replicas": 3,
+    "logFormat": "text",
+    "logLevel": "debug",
+    "resources": {"requests": {"cpu": "1"}},
+    "runAsUser": None,
+    "extraEnv": [{"name": "HTTPS_PROXY", "value": "p"}],
+    "podLabels": {"team": "ml"},
+    "podAnnotations": {"note": "x"},
+    "nodeSelector": {"pool": "system"},
+    "tolerations": [{"operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+    "topologySpreadConstraints": [],
+    "priorityClassName": "system-cluster-critical",
+    "podDisruptionBudget": False,
+    "serviceAccount.create": False,
+    "serviceAccount.name": "own",
+    "serviceAccount.annotations": {"role": "x"},
+    "aggregatedRoles": False,
+    "crds.install": False,
+    "crds.keep": False,
+    "networkPolicy.enabled": False,
+    "networkPolicy.metricsFrom": [{"podSelector": {}}],
+    "networkPolicy.egress.enabled": False,
+    "networkPolicy.egress.apiServerPorts": [6443],
+    "networkPolicy.egress.apiServerCIDRs": ["10.0.0.1/32"],
+    "metrics.port": 9000,
+    "metrics.serviceMonitor.enabled": False,
+    "metrics.serviceMonitor.interval": "10s",
+    "metrics.serviceMonitor.labels": {"release": "prometheus"},
+    "metrics.prometheusRule.enabled": False,
+    "metrics.prometheusRule.labels": {"release": "prometheus"},
+    "metrics.prometheusRule.stuckAfterMinutes": 7,
+    "metrics.dashboard.enabled": False,
+    "metrics.dashboard.labels": {"dashboards": "yes"},
+    "metrics.dashboard.annotations": {"grafana_folder": "ML"},
+    "probesPort": 9001,
+}
+
+
 @pytest.mark.parametrize(("values", "message"), BAD, ids=[json.dumps(values) for values, _ in BAD])
 def test_bad_values_are_refused_with_their_place_and_the_mend(values: dict[str, Any], message: str) -> None:
     said = refusal(values)
@@ -68,13 +126,29 @@ def leaves(schema: dict[str, Any], path: str = "") -> Iterator[str]:
             yield f"{path}{name}"
 
 
-def test_each_value_is_in_the_schema_in_the_readme_and_read_by_a_template() -> None:
-    schema = json.loads((CHART / "values.schema.json").read_text())
+VALUES = set(leaves(json.loads((CHART / "values.schema.json").read_text())))
+
+
+def test_each_value_is_in_the_schema_and_in_the_readme() -> None:
     rows = dict(re.findall(r"^\| `([\w.]+)` \| (.*?) \| ", (CHART / "README.md").read_text(), re.MULTILINE))
-    templates = "".join(path.read_text() for path in (CHART / "templates").rglob("*.*"))
-    assert {path for path, default in rows.items() if default} == set(leaves(schema))
-    for path in leaves(schema):
-        assert re.search(rf"\.{path.split('.')[-1]}\b", templates), f"no template reads {path}"
+    assert {path for path, default in rows.items() if default} == VALUES
+
+
+@functools.cache
+def template(*arguments: str) -> str:
+    done = helm("template", "lorarl", str(CHART), *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("path", sorted(CHANGED))
+def test_each_value_changes_what_is_installed(path: str) -> None:
+    before = ALL_OBJECTS | ({"serviceAccount.name": "own"} if path == "serviceAccount.create" else {})
+    assert template(*flags(before | {path: CHANGED[path]})) != template(*flags(before))
+
+
+def test_no_value_was_left_out() -> None:
+    assert set(CHANGED) | {"kuberay.check"} == VALUES, "what kuberay.check does is seen on a cluster alone"
 
 
 def test_the_readme_and_the_crd_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
