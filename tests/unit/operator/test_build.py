@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from observed_world import SETTINGS, raw_job
 
 from lorarl_api.faults import ManifestError
 from lorarl_api.load import documents
-from lorarl_api.v1alpha1 import CLAIMS_FOLDER, LoRARLJob
+from lorarl_api.v1alpha1 import CLAIMS_FOLDER, SCHEDULING_PREFIXES, LoRARLJob
 from lorarl_operator import parse
 from lorarl_operator.build.access import grants, needs
 from lorarl_operator.build.overrides import merge
@@ -73,6 +74,11 @@ def test_a_queue_owns_what_it_writes_and_all_goes_at_the_end():
     spec = built(labels={"kueue.x-k8s.io/queue-name": "research"})["spec"]
     assert "suspend" not in spec
     assert (spec["shutdownAfterJobFinishes"], spec["ttlSecondsAfterFinished"], "deletionStrategy" in spec) == (True, 0, False)
+
+
+def test_the_docs_say_which_labels_reach_a_scheduler():
+    section = (ROOT / "docs/jobs.md").read_text().partition("## Volcano, KAI")[2].partition("\n## ")[0]
+    assert set(re.findall(r"`([-a-z0-9.]+/)`", section)) == set(SCHEDULING_PREFIXES)
 
 
 def test_without_a_queue_the_workers_go_at_once_and_the_head_stays_for_its_logs():
