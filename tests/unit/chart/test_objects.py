@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from lorarl_operator.main import main as operator_command
 from support.helm import CHART, Object, of, only, rendered
@@ -200,6 +201,17 @@ def test_ports_agree_everywhere() -> None:
 def test_the_operator_knows_every_flag() -> None:
     known = {name for option in operator_command.params for name in option.opts}
     assert set(arguments(rendered({"watchNamespaces": ["a"]}))) <= known
+
+
+def test_the_operator_reads_the_environment_that_the_docs_name() -> None:
+    text = (CHART.parents[1] / "docs/operator.md").read_text()
+    told = dict(re.findall(r"^\| `(LORARL_\w+)` \| (\d+) \|", text, re.MULTILINE))
+    assert told
+    defaults = {f"LORARL_{str(option.name).upper()}": str(option.default) for option in operator_command.params}
+    assert told.items() <= defaults.items()
+    for name in told:
+        done = CliRunner().invoke(operator_command, ["--trainer-image=x", "--lease-namespace=x"], env={name: "soon"})
+        assert "'soon' is not a valid integer range" in done.output, name
 
 
 def test_the_network_policy_lets_in_reads_of_metrics_and_out_what_is_said() -> None:
