@@ -4,34 +4,50 @@
 # done where it is up to date, and a new version here builds anew. Cold about twenty minutes on two cores, and 15 GB of Go's own caches.
 # What a program needs beside itself (custom resource definitions, webhooks) is copied from its module to $LORARL_CACHE/share/<name>.
 #   scripts/tools.sh              all of them
+#   scripts/tools.sh servers      those that run as anybody: what most tests need
+#   scripts/tools.sh node         those that a whole node needs besides, as root (`make cluster`)
 #   scripts/tools.sh etcd kubectl some of them
 #   scripts/tools.sh --list       what there is, and whether it is up to date
 set -euo pipefail
 
-# name | how | module@version | package | folders of the module to keep in share/<name>, if any. A new tool is a line here.
+# name | group | how | module@version | package | folders of the module to keep in share/<name>, if any. A new tool is a line here.
 #   own:  in the module's own folder, with the dependencies that its authors tested
 #   wrap: in a module that requires it, for modules that cannot be built in their own folder (nested modules, replace directives)
+#   tree: a folder of this repository; raise its version when it changes
 TOOLS='
-etcd                     wrap  go.etcd.io/etcd/server/v3@v3.6.8                    go.etcd.io/etcd/server/v3
-kube-apiserver           wrap  k8s.io/kubernetes@v1.34.4                           k8s.io/kubernetes/cmd/kube-apiserver
-kubectl                  wrap  k8s.io/kubernetes@v1.34.4                           k8s.io/kubernetes/cmd/kubectl
-kube-controller-manager  wrap  k8s.io/kubernetes@v1.34.4                           k8s.io/kubernetes/cmd/kube-controller-manager
-kube-scheduler           wrap  k8s.io/kubernetes@v1.34.4                           k8s.io/kubernetes/cmd/kube-scheduler
-ray-operator             own   github.com/ray-project/kuberay/ray-operator@v1.6.2  .                                              config
-kueue                    own   sigs.k8s.io/kueue@v0.19.2                           ./cmd/kueue                                    config
-kwok                     own   sigs.k8s.io/kwok@v0.8.0                             ./cmd/kwok
-helm                     own   helm.sh/helm/v3@v3.21.4                             ./cmd/helm
-versitygw                own   github.com/versity/versitygw@v1.8.0                 ./cmd/versitygw
+etcd                     servers  wrap  go.etcd.io/etcd/server/v3@v3.6.8                    go.etcd.io/etcd/server/v3
+kube-apiserver           servers  wrap  k8s.io/kubernetes@v1.34.4                           k8s.io/kubernetes/cmd/kube-apiserver
+kubectl                  servers  wrap  k8s.io/kubernetes@v1.34.4                           k8s.io/kubernetes/cmd/kubectl
+kube-controller-manager  servers  wrap  k8s.io/kubernetes@v1.34.4                           k8s.io/kubernetes/cmd/kube-controller-manager
+kube-scheduler           servers  wrap  k8s.io/kubernetes@v1.34.4                           k8s.io/kubernetes/cmd/kube-scheduler
+ray-operator             servers  own   github.com/ray-project/kuberay/ray-operator@v1.6.2  .                                              config
+kueue                    servers  own   sigs.k8s.io/kueue@v0.19.2                           ./cmd/kueue                                    config
+kwok                     servers  own   sigs.k8s.io/kwok@v0.8.0                             ./cmd/kwok
+helm                     servers  own   helm.sh/helm/v3@v3.21.4                             ./cmd/helm
+versitygw                servers  own   github.com/versity/versitygw@v1.8.0                 ./cmd/versitygw
+kubelet                  node     wrap  k8s.io/kubernetes@v1.34.4                           k8s.io/kubernetes/cmd/kubelet
+kube-proxy               node     wrap  k8s.io/kubernetes@v1.34.4                           k8s.io/kubernetes/cmd/kube-proxy
+containerd               node     own   github.com/containerd/containerd/v2@v2.2.0          ./cmd/containerd
+ctr                      node     own   github.com/containerd/containerd/v2@v2.2.0          ./cmd/ctr
+containerd-shim-runc-v2  node     own   github.com/containerd/containerd/v2@v2.2.0          ./cmd/containerd-shim-runc-v2
+coredns                  node     own   github.com/coredns/coredns@v1.14.7                  .
+buildkitd                node     wrap  github.com/moby/buildkit@v0.27.0                    github.com/moby/buildkit/cmd/buildkitd
+buildctl                 node     wrap  github.com/moby/buildkit@v0.27.0                    github.com/moby/buildkit/cmd/buildctl
+pause                    node     tree  tests/cluster/go/pause@1                        main.go
+hello                    node     tree  tests/cluster/go/hello@1                        main.go
 '
 RECIPE=1 # part of every stamp: raise it when the way of building changes
 
 bin="${LORARL_CACHE:-$HOME/.cache/lorarl}/bin"
 share="${LORARL_CACHE:-$HOME/.cache/lorarl}/share"
-export CGO_ENABLED=0
+root="$(cd "$(dirname "$0")/.." && pwd)"
+export CGO_ENABLED=0 GOFLAGS="${GOFLAGS:-} -tags=no_btrfs" # containerd's snapshotter for btrfs needs C headers
 
 say() { echo "tools: $*" >&2; }
 
 tool() { awk -v name="$1" '$1 == name' <<<"$TOOLS"; }
+
+members() { awk -v group="$1" '$2 == group {print $1}' <<<"$TOOLS"; }
 
 stamp() { # module@version package folders
   echo "recipe $RECIPE: $1 $2${3:+ and $3}"
@@ -67,6 +83,8 @@ build() { # name how module@version package
   local name="$1" how="$2" module="${3%@*}" version="${3##*@}" package="$4" folder flags="-s -w"
   if [ "$how" = own ]; then
     folder="$(download "$module@$version")" || return 1
+  elif [ "$how" = tree ]; then
+    folder="$root/$module"
   else
     folder="$work/${module//\//_}@$version"
     if [ ! -d "$folder" ]; then
@@ -94,6 +112,7 @@ main() {
   for name in "$@"; do
     case "$name" in
       --list) list=1 ;;
+      servers | node) mapfile -t -O ${#wanted[@]} wanted < <(members "$name") ;;
       *) [ -n "$(tool "$name")" ] || { say "there is no tool $name; there are: $(awk 'NF {printf "%s ", $1}' <<<"$TOOLS")"; return 2; }
          wanted+=("$name") ;;
     esac
@@ -102,7 +121,7 @@ main() {
 
   local missing=()
   for name in "${wanted[@]}"; do
-    read -r _ how module package folders <<<"$(tool "$name")"
+    read -r _ _ how module package folders <<<"$(tool "$name")"
     if up_to_date "$name" "$(stamp "$module" "$package" "$folders")"; then
       [ "$list" = 0 ] || echo "$name ${module##*@}: up to date"
     else
@@ -120,7 +139,7 @@ main() {
   work="$(mktemp -d)"
   trap 'rm -rf "$work"' EXIT
   for name in "${missing[@]}"; do
-    read -r _ how module package folders <<<"$(tool "$name")"
+    read -r _ _ how module package folders <<<"$(tool "$name")"
     started=$SECONDS
     say "building $name from $module"
     build "$name" "$how" "$module" "$package" || { say "$name could not be built"; return 1; }

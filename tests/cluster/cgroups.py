@@ -1,0 +1,87 @@
+"""The cgroup that pods and image builds live in, with version 1 (one hierarchy a controller) and version 2 (one for all)."""
+
+from __future__ import annotations
+
+import errno
+import time
+from pathlib import Path
+
+MOUNTS = Path("/proc/self/mounts")
+# kubelet and runc limit by these; it counts what `mount` shows.
+NEEDED = frozenset({"cpu", "cpuset", "memory", "pids"})
+REMOVAL_SECONDS = 10.0
+
+
+def hierarchies(mounts: str) -> list[Path]:
+    """Where hierarchies are mounted that controllers can be used in: that of version 2, or all of version 1.
+
+    In the hybrid layout (version 1 with an empty hierarchy of version 2 beside it) those of version 1 count.
+    """
+    found: dict[str, list[Path]] = {"cgroup": [], "cgroup2": []}
+    for line in mounts.splitlines():
+        _, folder, kind, *_ = line.split()
+        if kind in found and Path(folder) not in found[kind]:
+            found[kind].append(Path(folder))
+    return found["cgroup"] or found["cgroup2"][:1]
+
+
+def is_version_2(folder: Path) -> bool:
+    """Whether this is a cgroup of version 2."""
+    return (folder / "cgroup.controllers").exists()
+
+
+def controllers() -> set[str]:
+    """The controllers that can be used."""
+    folders = hierarchies(MOUNTS.read_text())
+    if len(folders) == 1 and is_version_2(folders[0]):
+        return set((folders[0] / "cgroup.controllers").read_text().split())
+    return {name for folder in folders for name in folder.name.split(",")}
+
+
+def make(name: str) -> None:
+    """Make the cgroup in each hierarchy, with all controllers.
+
+    Raises:
+        OSError: The kernel refuses; with version 2 a cgroup that has processes of its own cannot hand its controllers down.
+    """
+    for root in hierarchies(MOUNTS.read_text()):
+        folder = root / name
+        if is_version_2(root):
+            _hand_down(root)
+            folder.mkdir(exist_ok=True)
+            _hand_down(folder)
+        else:
+            folder.mkdir(exist_ok=True)
+            for file in ("cpuset.cpus", "cpuset.mems"):
+                if (folder / file).exists():
+                    (folder / file).write_text((root / file).read_text())  # empty otherwise, and then no process can join
+
+
+def _hand_down(folder: Path) -> None:
+    for controller in (folder / "cgroup.controllers").read_text().split():
+        (folder / "cgroup.subtree_control").write_text(f"+{controller}")
+
+
+def remove(name: str) -> None:
+    """Remove the cgroup with all below it. Its processes must have ended; the kernel may take a moment to let go of it."""
+    for root in hierarchies(MOUNTS.read_text()):
+        folder = root / name
+        if folder.exists():
+            for below in sorted((path for path in folder.rglob("*") if path.is_dir()), key=lambda path: len(path.parts), reverse=True):
+                _remove_one(below)
+            _remove_one(folder)
+
+
+def _remove_one(folder: Path) -> None:
+    deadline = time.monotonic() + REMOVAL_SECONDS
+    while True:
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            return
