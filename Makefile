@@ -39,8 +39,20 @@ demo: setup ## The main job: make a tiny base model, train it with GRPO, measure
 	$(PYTHON) scripts/demo.py
 
 .PHONY: tools
-tools: ## Build the tests' servers (Kubernetes, KubeRay, Kueue, kwok, helm, an S3 server) into ~/.cache/lorarl
-	@scripts/tools.sh
+tools: ## Build the tests' servers (Kubernetes, KubeRay, Kueue, kwok, helm, an S3 server; as root a node's too) into ~/.cache/lorarl
+	@scripts/tools.sh servers $(if $(filter 0,$(shell id -u)),node)
+
+.PHONY: cluster
+cluster: setup tools ## Bring up a one-node Kubernetes on this machine, as root: docs/cluster.md
+	@PYTHONPATH=tests $(PYTHON) -m cluster up
+
+.PHONY: cluster-down
+cluster-down: ## Remove every trace of that node (ALL=1: its images and build cache, too)
+	@PYTHONPATH=tests $(PYTHON) -m cluster down $(if $(ALL),--all)
+
+.PHONY: test-cluster
+test-cluster: setup tools ## Tests in a real cluster: that node, or the cluster of KUBECONFIG=...
+	LORARL_TEST_KUBECONFIG="$(KUBECONFIG)" $(PYTHON) -m pytest tests/cluster
 
 .PHONY: test
 test: setup tools lint ## All that CI checks, with the real parts

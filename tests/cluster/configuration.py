@@ -158,19 +158,19 @@ def node_resolv_conf(candidates: Iterable[str]) -> str:
     A server on the host's loopback interface (systemd-resolved, dnsmasq) is not; without any other the last resort is a public one.
     """
     for text in candidates:
-        lines = [line for line in text.splitlines() if not _names_loopback(line)]
+        lines = [line for line in text.splitlines() if not _is_out_of_reach(line)]
         if any(line.split()[:1] == ["nameserver"] for line in lines):
             return "\n".join(lines) + "\n"
     return "nameserver 1.1.1.1\n"
 
 
-def _names_loopback(line: str) -> bool:
+def _is_out_of_reach(line: str) -> bool:
     words = line.split()
-    if words[:1] != ["nameserver"] or len(words) < 2:
+    if words[:1] != ["nameserver"]:
         return False
     try:
         return ip_address(words[1].partition("%")[0]).is_loopback
-    except ValueError:
+    except (IndexError, ValueError):
         return True  # not an address: nobody can ask it
 
 

@@ -13,7 +13,7 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def archive(image: str, program: Path, *, user: str = "") -> bytes:
-    """An image in the format of `docker save`. Its only file is the program, which is its entrypoint; the same input gives the same bytes."""
+    """An image as `docker save` would write it, with one file: the program, its entrypoint. The same input gives the same bytes."""
     layer = _tar({program.name: program.read_bytes()})
     config = {
         "architecture": ARCHITECTURES.get(platform.machine(), platform.machine()),

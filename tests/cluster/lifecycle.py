@@ -21,7 +21,7 @@ from pathlib import Path
 
 from cluster import cgroups, configuration, namespaces, network, pki, prerequisites, programs
 from cluster.configuration import IMAGE_NAMESPACE
-from cluster.node import Node, NodeError, wait_until
+from cluster.node import Node, NodeError, NotReadyError, wait_until
 from cluster.settings import NODE, Settings
 
 BUILDER, WHOLE = "builder", "node"
@@ -50,6 +50,7 @@ def builder(settings: Settings, say: Say) -> Builder:
     """containerd and BuildKit, started unless they run.
 
     Raises:
+        NotReadyError: The machine lacks something; nothing was begun.
         NodeError: They cannot be started.
     """
     _bring_up(settings, BUILDER, say)
@@ -60,6 +61,7 @@ def up(settings: Settings, say: Say) -> Node:
     """The whole node, ready for pods, started unless it runs.
 
     Raises:
+        NotReadyError: The machine lacks something; nothing was begun.
         NodeError: It cannot be started.
     """
     return _bring_up(settings, WHOLE, say)
@@ -117,7 +119,7 @@ def _check(settings: Settings, say: Say, *, fresh: bool) -> None:
         prerequisites.install(packages)
         facts = prerequisites.look(settings, fresh=fresh)
     if found := prerequisites.complaints(facts, settings):
-        raise NodeError("this machine is not ready for a node:\n" + "\n".join(f"- {complaint}" for complaint in found))
+        raise NotReadyError("this machine is not ready for a node:\n" + "\n".join(f"- {complaint}" for complaint in found))
 
 
 def _make_empty_node(settings: Settings) -> None:

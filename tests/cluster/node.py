@@ -28,6 +28,10 @@ class NodeError(Exception):
     """The node cannot be brought up, taken down or used so; the text says why and what to do."""
 
 
+class NotReadyError(NodeError):
+    """The machine lacks something that a node needs; nothing was begun."""
+
+
 class Node:
     """The node of some settings, whether it runs or not."""
 

@@ -48,7 +48,7 @@ def make(settings: Settings) -> None:
     folder = settings.pki
     (folder / "openssl.cnf").write_text(OPENSSL_CONF)
     for authority in ("ca", "front-proxy-ca"):
-        constraints = ("-addext", "basicConstraints=critical,CA:TRUE")
+        constraints = ("-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign,cRLSign,digitalSignature")
         _openssl(folder, "req", "-x509", *NEW_KEY, *_files(authority), "-subj", f"/CN={settings.name}-{authority}", *constraints)
     for certificate in certificates(settings):
         _openssl(folder, *request(certificate))

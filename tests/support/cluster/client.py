@@ -57,11 +57,14 @@ class ApiError(Exception):
 
 
 class Api:
-    """Requests as one user. Safe to use from any thread: each has its own connection."""
+    """Requests as one user. Safe to use from any thread: each has its own connection.
 
-    def __init__(self, port: int, ca: str, token: str) -> None:
+    On loopback there is either an API server, with a CA and a token, or a `kubectl proxy`, which needs neither.
+    """
+
+    def __init__(self, port: int, ca: str | None = None, token: str | None = None) -> None:
         self.port = port
-        self._ssl = ssl.create_default_context(cafile=ca)
+        self._ssl = ssl.create_default_context(cafile=ca) if ca else None
         self._token = token
         self._local = threading.local()
 
@@ -139,7 +142,7 @@ class Api:
             ApiError: The answer is no success.
         """
         for attempt in ("kept connection", "new connection"):
-            connection: http.client.HTTPSConnection | None = getattr(self._local, "connection", None)
+            connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
             if connection is None:
                 connection = self._local.connection = self._connect(TIMEOUT_SECONDS)
             try:
@@ -153,13 +156,15 @@ class Api:
         parsed: Object = json.loads(data) if data.startswith(b"{") else {"text": data.decode()}
         return parsed
 
-    def _connect(self, timeout: float) -> http.client.HTTPSConnection:
+    def _connect(self, timeout: float) -> http.client.HTTPConnection:
+        if self._ssl is None:
+            return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=timeout, context=self._ssl)
 
     def _send(
-        self, connection: http.client.HTTPSConnection, method: str, path: str, body: Object | bytes | None, content_type: str
+        self, connection: http.client.HTTPConnection, method: str, path: str, body: Object | bytes | None, content_type: str
     ) -> http.client.HTTPResponse:
-        headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
+        headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {self._token}"} if self._token else {})
         if body is not None:
             headers["Content-Type"] = content_type
         connection.request(method, path, json.dumps(body) if isinstance(body, dict) else body, headers)

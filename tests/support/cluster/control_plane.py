@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.cluster.client import Api, Object
+from support.cluster.kubectl import KubectlUser
 from support.cluster.processes import find, free_ports, running, until
 
 READY_SECONDS = 60.0
@@ -33,7 +34,7 @@ AUDIT_POLICY = {
 
 
 @dataclass(frozen=True)
-class Cluster:
+class Cluster(KubectlUser):
     """A running API server."""
 
     folder: Path
@@ -92,16 +93,9 @@ class Cluster:
         events = [json.loads(line) for line in self.audit_log.read_text().splitlines()]
         return [event for event in events if event["user"]["username"] == user]
 
-    def kubectl(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-        """Run kubectl as the administrator."""
-        command = [self.kubectl_path, f"--kubeconfig={self.folder}/admin.kubeconfig", *arguments]
-        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
-
-    def must(self, *arguments: str, stdin: str | None = None) -> str:
-        """Run kubectl, which must succeed; what it printed."""
-        done = self.kubectl(*arguments, stdin=stdin)
-        assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
-        return done.stdout
+    @property
+    def kubectl_command(self) -> list[str]:
+        return [self.kubectl_path, f"--kubeconfig={self.folder}/admin.kubeconfig"]
 
 
 @contextmanager

@@ -1,19 +1,21 @@
 // What the pods of the node's own tests run: `hello serve ADDRESS` answers every request with a greeting and logs it,
-// `hello get URL` prints the answer.
+// `hello get URL` prints the answer, `hello eat MIB` takes so much memory.
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"log"
 	"net/http"
 	"os"
+	"strconv"
 	"time"
 )
 
 func main() {
 	if len(os.Args) != 3 {
-		log.Fatal("hello serve ADDRESS | hello get URL")
+		log.Fatal("hello serve ADDRESS | hello get URL | hello eat MIB")
 	}
 	switch argument := os.Args[2]; os.Args[1] {
 	case "serve":
@@ -21,6 +23,10 @@ func main() {
 		log.Fatal(http.ListenAndServe(argument, http.HandlerFunc(greet)))
 	case "get":
 		if err := get(argument); err != nil {
+			log.Fatal(err)
+		}
+	case "eat":
+		if err := eat(argument); err != nil {
 			log.Fatal(err)
 		}
 	default:
@@ -42,4 +48,17 @@ func get(url string) error {
 	defer answer.Body.Close()
 	_, err = io.Copy(os.Stdout, answer.Body)
 	return err
+}
+
+func eat(mib string) error {
+	count, err := strconv.Atoi(mib)
+	if err != nil {
+		return err
+	}
+	eaten := make([][]byte, count)
+	for i := range eaten {
+		eaten[i] = bytes.Repeat([]byte{1}, 1<<20)
+	}
+	fmt.Printf("%d MiB eaten\n", len(eaten))
+	return nil
 }

@@ -1,0 +1,17 @@
+"""Where a node cannot be, its tests are skipped, and say why."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster import lifecycle
+from cluster.node import Node, NotReadyError
+from cluster.settings import Settings
+
+
+def up_or_skip(settings: Settings) -> Node:
+    """The node, up; the test that asks is skipped where the machine is not made for it."""
+    try:
+        return lifecycle.up(settings, print)
+    except NotReadyError as reason:
+        pytest.skip(str(reason))

@@ -1,0 +1,123 @@
+"""The node comes and goes: it leaves nothing, a second start is harmless, and one that was killed half-way is cleaned up by the next."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cluster import hello, lifecycle
+from cluster.node import Node
+from cluster.settings import Settings
+from cluster.skipping import up_or_skip
+from cluster.traces import processes_of, still_alive, traces
+from support.cluster.processes import find
+
+UP_SECONDS = 30.0
+KILLS = 5
+
+
+@pytest.fixture(autouse=True)
+def gone(spare: Settings) -> None:
+    """Each test begins without a node."""
+    if os.geteuid() == 0:
+        lifecycle.down(spare, print, everything=False)
+
+
+def test_it_comes_and_leaves_nothing(spare: Settings) -> None:
+    before = traces() if os.geteuid() == 0 else {}
+    started = time.monotonic()
+    node = up_or_skip(spare)
+    took = time.monotonic() - started
+    hello.load(node)
+    node.kubectl("apply", "-f", "-", stdin=json.dumps(hello.pod("left")))
+    node.kubectl("wait", "--for=condition=Ready", "pod/left", "--timeout=30s")
+    alive = processes_of(node)
+    assert len(alive) > len(node.running())
+    # A second start changes nothing, and says so.
+    said: list[str] = []
+    running = node.running()
+    again = time.monotonic()
+    lifecycle.up(spare, said.append)
+    again = time.monotonic() - again
+    assert said == ["the node is up already"]
+    assert node.running() == running
+
+    removed = time.monotonic()
+    lifecycle.down(spare, print, everything=False)
+    print(f"up {took:.1f} s, up again {again:.2f} s, down {time.monotonic() - removed:.1f} s, {len(alive)} processes")
+    assert not still_alive(alive)
+    after = traces()
+    left = {kind: after[kind] - before[kind] for kind in before} | {"lost": set().union(*(before[kind] - after[kind] for kind in before))}
+    assert left == {kind: set() for kind in left} | {"files": {str(spare.data)}}, "only images may stay"
+    assert took < UP_SECONDS
+    lifecycle.down(spare, print, everything=True)
+    assert not spare.data.exists()
+
+
+def test_killed_half_way_the_next_start_cleans_up(spare: Settings) -> None:
+    started = time.monotonic()
+    up_or_skip(spare)
+    whole = time.monotonic() - started
+    lifecycle.down(spare, print, everything=False)
+    before = traces()
+    seed = random.randrange(1_000_000)
+    moments = random.Random(seed)
+    print(f"seed {seed}")
+    alive: dict[int, str] = {}
+    for _ in range(KILLS):
+        with subprocess.Popen([sys.executable, "-m", "cluster", "up"], env=_environment(spare), start_new_session=True) as starting:
+            moment = moments.uniform(0, whole)
+            try:
+                starting.wait(timeout=moment)
+            except subprocess.TimeoutExpired:
+                os.killpg(starting.pid, signal.SIGKILL)
+        left = processes_of(Node(spare))
+        print(f"killed after {moment:.2f} s: {len(left)} processes left behind")
+        alive |= left
+    node = lifecycle.up(spare, print)
+    assert set(node.running()) == set(lifecycle.STAGE_PROGRAMS[lifecycle.WHOLE])
+    assert not still_alive(alive) - processes_of(node).keys()
+    lifecycle.down(spare, print, everything=False)
+    assert traces() == before
+
+
+def test_a_program_that_was_stopped_is_started_again(spare: Settings) -> None:
+    node = up_or_skip(spare)
+    before = node.running()
+    node.stop("kube-apiserver", signal.SIGKILL)
+    assert "kube-apiserver" not in node.running()
+    lifecycle.up(spare, print)
+    after = node.running()
+    assert after.keys() == before.keys()
+    assert {name for name in after if after[name] != before[name]} >= {"kube-apiserver"}
+    assert node.get("/readyz") == "ok"
+
+
+def test_the_builder_grows_into_a_node(spare: Settings) -> None:
+    try:
+        builder = lifecycle.builder(spare, print)
+    except lifecycle.NotReadyError as reason:
+        pytest.skip(str(reason))
+    node = Node(spare)
+    before = node.running()
+    assert set(before) == {"containerd", "buildkitd"}
+    workers = subprocess.run(
+        [find("buildctl"), f"--addr=unix://{builder.buildkit_socket}", "debug", "workers"], capture_output=True, text=True, check=True
+    )
+    assert "linux/" in workers.stdout
+    lifecycle.up(spare, print)
+    assert before.items() <= node.running().items()
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    names = {"NAME": settings.name, "OUT": settings.out, "SUBNET": settings.subnet, "FREE_GB": settings.free_gb}
+    folder = str(Path(__file__).resolve().parents[1])
+    return {**os.environ, "PYTHONPATH": folder, **{f"LORARL_CLUSTER_{key}": str(value) for key, value in names.items()}}

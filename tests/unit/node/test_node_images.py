@@ -1,0 +1,34 @@
+"""An image of one program, without a builder."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from pathlib import Path
+
+from cluster.images import archive
+
+
+def test_the_program_is_the_entrypoint_of_its_image(tmp_path: Path) -> None:
+    program = tmp_path / "pause"
+    program.write_bytes(b"\x7fELF...")
+    made = archive("localhost/pause:1", program, user="65532")
+    with tarfile.open(fileobj=io.BytesIO(made)) as image:
+        (manifest,) = json.load(_file(image, "manifest.json"))
+        config = json.load(_file(image, manifest["Config"]))
+        layer = _file(image, manifest["Layers"][0]).read()
+    assert manifest["RepoTags"] == ["localhost/pause:1"]
+    assert config["config"] == {"Entrypoint": ["/pause"], "User": "65532"}
+    assert config["rootfs"]["diff_ids"] == [f"sha256:{hashlib.sha256(layer).hexdigest()}"]
+    with tarfile.open(fileobj=io.BytesIO(layer)) as files:
+        (entry,) = files.getmembers()
+        assert (entry.name, entry.mode) == ("pause", 0o755)
+    assert archive("localhost/pause:1", program, user="65532") == made, "the same input gives the same bytes"
+
+
+def _file(image: tarfile.TarFile, name: str) -> io.BufferedReader:
+    file = image.extractfile(name)
+    assert isinstance(file, io.BufferedReader)
+    return file
