@@ -67,6 +67,7 @@ def buildkitd(settings: Settings) -> str:
   networkMode = "host"
   defaultCgroupParent = "/{settings.name}/builds"
   gc = true
+  reservedSpace = "{BUILD_CACHE_GB}GB"
   maxUsedSpace = "{BUILD_CACHE_GB}GB"
 """
 

@@ -99,6 +99,7 @@ def make(record: Path, binds: list[tuple[str, str]]) -> None:
         _arrange_mounts(binds)
         os.write(ready_writer, b"1")
         os.closerange(0, ready_writer + 1)
+        os.chdir("/")
         _reap()
     os.close(ready_writer)
     stat = read_stat(child)
