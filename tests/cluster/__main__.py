@@ -62,9 +62,7 @@ def _change(node: Node, options: argparse.Namespace) -> None:
 
 
 def _enter(settings: Settings, words: list[str]) -> int:
-    init = Node(settings).init
-    if init is None:
-        raise NodeError("there is no node to enter; `make cluster` brings one up")
+    init = Node(settings).must_be_there()
     return subprocess.run(init.enter(words or [os.environ.get("SHELL", "sh")])).returncode
 
 

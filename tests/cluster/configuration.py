@@ -51,7 +51,10 @@ state = "{CONTAINERD_STATE}"
 
 
 def buildkitd(settings: Settings) -> str:
-    """buildkitd.toml: containerd is its worker, and a build's RUN has the node's network."""
+    """buildkitd.toml: containerd is its worker, and a build's RUN has the node's network.
+
+    One rule says what is kept. BuildKit's own rules would keep but 512 MB of package caches, and nothing on a disk that is 80% full.
+    """
     return f"""root = "{settings.data}/buildkit"
 [grpc]
   address = ["unix://{settings.buildkit_socket}"]
@@ -67,8 +70,10 @@ def buildkitd(settings: Settings) -> str:
   networkMode = "host"
   defaultCgroupParent = "/{settings.name}/builds"
   gc = true
-  reservedSpace = "{BUILD_CACHE_GB}GB"
-  maxUsedSpace = "{BUILD_CACHE_GB}GB"
+  [[worker.containerd.gcpolicy]]
+    all = true
+    reservedSpace = "{BUILD_CACHE_GB}GB"
+    maxUsedSpace = "{BUILD_CACHE_GB}GB"
 """
 
 

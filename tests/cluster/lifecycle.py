@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from cluster.settings import NODE, Settings
 
 BUILDER, WHOLE = "builder", "node"
 STAGE_PROGRAMS = {BUILDER: programs.BUILDER, WHOLE: programs.ALL}
+STAGE_TOOLS = {BUILDER: programs.BUILDER_TOOLS, WHOLE: programs.TOOLS}
 LOCK_SECONDS = 120.0
 END_SECONDS = 30.0
 # Where the programs insist on having files -> what lies there inside the node, below the folder `run` or the volatile one.
@@ -89,7 +90,7 @@ def _bring_up(settings: Settings, stage: str, say: Say) -> Node:
     started = time.monotonic()
     with _lock(settings):
         is_new = not settings.run.exists()
-        _check(settings, say, fresh=is_new)
+        _check(settings, STAGE_TOOLS[stage], say, fresh=is_new)
         node = Node(settings)
         complete = settings.run / "complete"
         reached = complete.read_text() if complete.exists() and node.init else ""
@@ -111,13 +112,13 @@ def _bring_up(settings: Settings, stage: str, say: Say) -> Node:
         return node
 
 
-def _check(settings: Settings, say: Say, *, fresh: bool) -> None:
-    facts = prerequisites.look(settings, fresh=fresh)
+def _check(settings: Settings, tools: Sequence[str], say: Say, *, fresh: bool) -> None:
+    facts = prerequisites.look(settings, tools, fresh=fresh)
     packages = prerequisites.missing_packages(facts)
     if packages and facts.is_root and settings.install and prerequisites.can_install():
         say(f"installing {' '.join(packages)}")
         prerequisites.install(packages)
-        facts = prerequisites.look(settings, fresh=fresh)
+        facts = prerequisites.look(settings, tools, fresh=fresh)
     if found := prerequisites.complaints(facts, settings):
         raise NotReadyError("this machine is not ready for a node:\n" + "\n".join(f"- {complaint}" for complaint in found))
 

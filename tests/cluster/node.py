@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster import images, namespaces, prerequisites, programs
-from cluster.configuration import IMAGE_NAMESPACE, PAUSE_IMAGE
+from cluster.configuration import CONTAINERD_ADDRESS, IMAGE_NAMESPACE, PAUSE_IMAGE
 from cluster.settings import Settings
 from support.cluster.processes import ToolMissingError, find, until
 
@@ -46,6 +46,17 @@ class Node:
         init = namespaces.read_record(self.settings.run / "init")
         return init if init is not None and init.alive else None
 
+    def must_be_there(self) -> namespaces.Init:
+        """The process that holds the node's namespaces.
+
+        Raises:
+            NodeError: There is none.
+        """
+        init = self.init
+        if init is None:
+            raise NodeError("there is no node; `make cluster` brings one up")
+        return init
+
     def log(self, name: str) -> Path:
         """Where a program's output goes."""
         return self.settings.logs / f"{name}.log"
@@ -63,9 +74,7 @@ class Node:
         Raises:
             NodeError: There is no node, or one ended at once; the text has the end of its log.
         """
-        init = self.init
-        if init is None:
-            raise NodeError("there is no node; `make cluster` brings one up")
+        init = self.must_be_there()
         for name in names:
             if name in self.running():
                 continue
@@ -118,9 +127,15 @@ class Node:
         return _must(command, (stdin or "").encode())
 
     def ctr(self, *arguments: str, stdin: bytes = b"") -> str:
-        """Run containerd's own client, in the namespace of kubelet's images and containers; what it printed."""
-        command = [self._tools["ctr"], f"--address={self.settings.containerd_socket}", f"--namespace={IMAGE_NAMESPACE}", *arguments]
-        return _must(command, stdin)
+        """Run containerd's own client, in the namespace of kubelet's images and containers; what it printed.
+
+        Inside the node: it makes files in /run/containerd.
+
+        Raises:
+            NodeError: There is no node, or the client failed.
+        """
+        command = [self._tools["ctr"], f"--address={CONTAINERD_ADDRESS}", f"--namespace={IMAGE_NAMESPACE}", *arguments]
+        return _must(self.must_be_there().enter(command), stdin)
 
     def load(self, image: str, program: Path, *, user: str = "") -> None:
         """Make an image of one static program and put it into the node's store, to run as `user` (of the image's own choice: root)."""

@@ -12,7 +12,6 @@ from ipaddress import IPv4Network
 from pathlib import Path
 
 from cluster import cgroups, network
-from cluster.programs import TOOLS
 from cluster.settings import Settings
 from support.cluster.processes import ToolMissingError, find
 
@@ -105,8 +104,14 @@ def _of_place(facts: Facts, settings: Settings) -> Iterator[str]:
         yield f"{settings.subnet} is in use on this machine ({routes}): choose another LORARL_CLUSTER_SUBNET, as in 172.31.255.0/30"
 
 
-def look(settings: Settings, *, fresh: bool) -> Facts:
-    """The facts about this machine; `fresh`: no node of this name is here, so its names must be free."""
+def look(settings: Settings, tools: Iterable[str], *, fresh: bool) -> Facts:
+    """The facts about this machine.
+
+    Args:
+        settings: The node that is wanted.
+        tools: Which of the programs of scripts/tools.sh are needed.
+        fresh: No node of this name is here, so its names must be free.
+    """
     missing_commands = frozenset(command for command in COMMANDS if shutil.which(command, path=search_path()) is None)
     has_ip, has_nft = "ip" not in missing_commands, "nft" not in missing_commands
     foreign = []
@@ -119,7 +124,7 @@ def look(settings: Settings, *, fresh: bool) -> Facts:
         capabilities=effective_capabilities(),
         missing_commands=missing_commands,
         missing_cni_plugins=frozenset(CNI_PLUGINS) if cni_folder() is None else frozenset(),
-        missing_tools=frozenset(_missing_tools(TOOLS)),
+        missing_tools=frozenset(_missing_tools(tools)),
         limits={name: value for name in LIMITS if (value := _kernel_limit(name)) is not None},
         open_files=_open_files(),
         has_overlayfs=_has_overlayfs(),

@@ -11,8 +11,9 @@ BUILDER = ("containerd", "buildkitd")
 CONTROL_PLANE = ("etcd", "kube-apiserver")
 WORKERS = ("kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "coredns")
 ALL = (*BUILDER, *CONTROL_PLANE, *WORKERS)
-# What scripts/tools.sh builds and these programs or this tool run.
-TOOLS = (*ALL, "kubectl", "ctr", "containerd-shim-runc-v2", "pause")
+# What scripts/tools.sh builds, and these programs or this tool run.
+BUILDER_TOOLS = (*BUILDER, "ctr", "containerd-shim-runc-v2")
+TOOLS = (*ALL, "ctr", "containerd-shim-runc-v2", "kubectl", "pause")
 
 ETCD = "http://127.0.0.1:2379"
 
