@@ -12,17 +12,25 @@ NEEDED = frozenset({"cpu", "cpuset", "memory", "pids"})
 REMOVAL_SECONDS = 10.0
 
 
-def hierarchies(mounts: str) -> list[Path]:
-    """Where hierarchies are mounted that controllers can be used in: that of version 2, or all of version 1.
-
-    In the hybrid layout (version 1 with an empty hierarchy of version 2 beside it) those of version 1 count.
-    """
+def hierarchies(mounts: str) -> dict[str, list[Path]]:
+    """Where hierarchies are mounted, by their file system: `cgroup` is version 1, `cgroup2` version 2."""
     found: dict[str, list[Path]] = {"cgroup": [], "cgroup2": []}
     for line in mounts.splitlines():
         _, folder, kind, *_ = line.split()
         if kind in found and Path(folder) not in found[kind]:
             found[kind].append(Path(folder))
+    return found
+
+
+def usable(mounts: str) -> list[Path]:
+    """The hierarchies with controllers. In the hybrid layout, where that of version 2 is empty, they are those of version 1."""
+    found = hierarchies(mounts)
     return found["cgroup"] or found["cgroup2"][:1]
+
+
+def everywhere(name: str) -> list[Path]:
+    """The folders of this cgroup that exist. In the hybrid layout runc makes one in the empty hierarchy, too."""
+    return [folder / name for roots in hierarchies(MOUNTS.read_text()).values() for folder in roots if (folder / name).exists()]
 
 
 def is_version_2(folder: Path) -> bool:
@@ -32,7 +40,7 @@ def is_version_2(folder: Path) -> bool:
 
 def controllers() -> set[str]:
     """The controllers that can be used."""
-    folders = hierarchies(MOUNTS.read_text())
+    folders = usable(MOUNTS.read_text())
     if len(folders) == 1 and is_version_2(folders[0]):
         return set((folders[0] / "cgroup.controllers").read_text().split())
     return {name for folder in folders for name in folder.name.split(",")}
@@ -44,7 +52,7 @@ def make(name: str) -> None:
     Raises:
         OSError: The kernel refuses; with version 2 a cgroup that has processes of its own cannot hand its controllers down.
     """
-    for root in hierarchies(MOUNTS.read_text()):
+    for root in usable(MOUNTS.read_text()):
         folder = root / name
         if is_version_2(root):
             _hand_down(root)
@@ -64,12 +72,10 @@ def _hand_down(folder: Path) -> None:
 
 def remove(name: str) -> None:
     """Remove the cgroup with all below it. Its processes must have ended; the kernel may take a moment to let go of it."""
-    for root in hierarchies(MOUNTS.read_text()):
-        folder = root / name
-        if folder.exists():
-            for below in sorted((path for path in folder.rglob("*") if path.is_dir()), key=lambda path: len(path.parts), reverse=True):
-                _remove_one(below)
-            _remove_one(folder)
+    for folder in everywhere(name):
+        for below in sorted((path for path in folder.rglob("*") if path.is_dir()), key=lambda path: len(path.parts), reverse=True):
+            _remove_one(below)
+        _remove_one(folder)
 
 
 def _remove_one(folder: Path) -> None:

@@ -22,7 +22,7 @@ def traces() -> dict[str, set[str]]:
         "network namespaces": _lines("ip", "netns", "list"),
         "nft tables": _lines("nft", "list", "tables"),
         "mounts": set(Path("/proc/self/mounts").read_text().splitlines()),
-        "cgroups": {str(path) for root in cgroups.hierarchies(cgroups.MOUNTS.read_text()) for path in root.glob("*/") if path.is_dir()},
+        "cgroups": {str(path) for root in _cgroup_roots() for path in root.glob("*/")},
         "files": {str(path) for folder in FOLDERS if Path(folder).is_dir() for path in Path(folder).iterdir()},
         "kernel settings": {f"{name}={_read(Path('/proc/sys', name))}" for name in SETTINGS},
     }
@@ -42,6 +42,10 @@ def still_alive(processes: dict[int, str]) -> set[int]:
     return {
         pid for pid, start_time in processes.items() if (stat := read_stat(pid)) and stat[START_TIME] == start_time and stat[STATE] != "Z"
     }
+
+
+def _cgroup_roots() -> list[Path]:
+    return [root for roots in cgroups.hierarchies(cgroups.MOUNTS.read_text()).values() for root in roots]
 
 
 def _lines(*command: str) -> set[str]:
