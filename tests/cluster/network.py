@@ -31,10 +31,7 @@ def connect(settings: Settings, init: Init) -> None:
     _tell([*inside, "nft", "-f", "-"], pods_stay_inside(settings))
     _tell([*inside, "tee", str(IP_FORWARD)], "1\n")
     if device:
-        before = settings.run / FORWARD_BEFORE
-        if not before.exists():
-            before.write_text(IP_FORWARD.read_text())
-        IP_FORWARD.write_text("1\n")
+        switch_forwarding_on(settings)
         _tell(["nft", "-f", "-"], masquerade(settings, device))
 
 
@@ -44,10 +41,7 @@ def disconnect(settings: Settings) -> None:
         subprocess.run(["ip", "link", "delete", settings.link], check=False, capture_output=True)  # it may be vanishing by itself
     if table_exists(settings):
         subprocess.run(["nft", "delete", "table", "ip", settings.name], check=True)
-    before = settings.run / FORWARD_BEFORE
-    if before.exists() and before.read_text().strip() == "0":
-        IP_FORWARD.write_text("0\n")
-    before.unlink(missing_ok=True)
+    restore_forwarding(settings)
 
 
 def link_exists(settings: Settings) -> bool:
@@ -115,6 +109,28 @@ def masquerade(settings: Settings, device: str) -> str:
   }}
 }}
 """
+
+
+def switch_forwarding_on(settings: Settings) -> None:
+    """Let the host's kernel forward, and note what was so before."""
+    note = settings.run / FORWARD_BEFORE
+    if not note.exists():
+        note.write_text(IP_FORWARD.read_text())
+    IP_FORWARD.write_text("1\n")
+
+
+def restore_forwarding(settings: Settings) -> None:
+    """Put it back, unless another node needs it."""
+    note = settings.run / FORWARD_BEFORE
+    if not note.exists():
+        return
+    others = [path for path in settings.run.parent.glob(f"*/{FORWARD_BEFORE}") if path != note]
+    if others:
+        # Another node still needs it, and puts it back in our place. What it noted itself was what we had set, or older than that.
+        others[0].write_text(min(note.read_text(), others[0].read_text()))
+    else:
+        IP_FORWARD.write_text(note.read_text())
+    note.unlink()
 
 
 def _tell(command: list[str], text: str) -> None:

@@ -111,3 +111,22 @@ def test_only_the_node_itself_is_let_out() -> None:
     assert "address add 10.9.8.5/30 dev other0" in network.on_the_host(SETTINGS, 42, 1400)
     assert "mtu 1400" in network.in_the_node(SETTINGS, 1400)
     assert SETTINGS.host_address == IPv4Address("10.9.8.5")
+
+
+def test_the_last_node_puts_forwarding_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two nodes on a machine that forwarded nothing: whichever goes first, it is off only when both are gone."""
+    forwarding = tmp_path / "ip_forward"
+    monkeypatch.setattr(network, "IP_FORWARD", forwarding)
+    first, second = (dataclasses.replace(SETTINGS, name=name, run=tmp_path / f"{name}-cluster") for name in ("first", "second"))
+    for gone, stays in ((first, second), (second, first)):
+        forwarding.write_text("0\n")
+        for node in (first, second):
+            node.run.mkdir(exist_ok=True)
+            network.switch_forwarding_on(node)
+        assert forwarding.read_text() == "1\n"
+        network.restore_forwarding(gone)
+        assert forwarding.read_text() == "1\n"
+        network.restore_forwarding(stays)
+        assert forwarding.read_text() == "0\n"
+        network.restore_forwarding(stays)  # once is enough
+        assert forwarding.read_text() == "0\n"
