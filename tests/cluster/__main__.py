@@ -8,8 +8,9 @@ import subprocess
 import sys
 
 from cluster import lifecycle, programs
-from cluster.node import Node, NodeError
-from cluster.settings import Settings, SettingsError, from_environment
+from cluster.errors import NodeError
+from cluster.node import Node
+from cluster.settings import Settings, from_environment
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         return _run(options, from_environment())
-    except (NodeError, SettingsError) as error:
+    except NodeError as error:
         _say(str(error))
         return 1
 

@@ -21,7 +21,8 @@ from pathlib import Path
 
 from cluster import cgroups, configuration, namespaces, network, pki, prerequisites, programs
 from cluster.configuration import IMAGE_NAMESPACE
-from cluster.node import Node, NodeError, NotReadyError, wait_until
+from cluster.errors import NodeError, NotReadyError
+from cluster.node import Node, wait_until
 from cluster.settings import NODE, Settings
 
 BUILDER, WHOLE = "builder", "node"
@@ -143,7 +144,10 @@ def _make_empty_node(settings: Settings) -> None:
     _make_mount_points(settings, [Path(place) for place in binds])
     if Path("/etc/resolv.conf").exists():
         binds["/etc/resolv.conf"] = settings.run / "resolv.conf"
-    cgroups.make(settings.name)
+    try:
+        cgroups.make(settings.name)
+    except OSError as error:
+        raise NodeError(f"the cgroup {settings.name} could not be made: {error}") from error
     script = [sys.executable, namespaces.__file__, str(settings.run / "init"), *(f"{source}={place}" for place, source in binds.items())]
     done = subprocess.run(script, capture_output=True, text=True, start_new_session=True)
     init = namespaces.read_record(settings.run / "init")

@@ -12,6 +12,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
+from cluster.errors import NodeError
 from cluster.namespaces import Init
 from cluster.settings import POD_GATEWAY, POD_RANGE, UPLINK, Settings
 
@@ -136,7 +137,7 @@ def restore_forwarding(settings: Settings) -> None:
 def _tell(command: list[str], text: str) -> None:
     done = subprocess.run(command, input=text, capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}\n{text}")
+        raise NodeError(f"{' '.join(command)}: {done.stderr.strip()}\n{text}")
 
 
 def _ip_json(*arguments: str) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from cluster import images, namespaces, prerequisites, programs
 from cluster.configuration import CONTAINERD_ADDRESS, IMAGE_NAMESPACE, PAUSE_IMAGE
+from cluster.errors import NodeError
 from cluster.settings import Settings
 from support.cluster.processes import ToolMissingError, find, until
 
@@ -22,14 +23,6 @@ READY_SECONDS = 60.0
 STOP_SECONDS = 10.0
 # How pulls and builds reach the world where there is a proxy. The other programs talk to each other alone.
 PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR")
-
-
-class NodeError(Exception):
-    """The node cannot be brought up, taken down or used so; the text says why and what to do."""
-
-
-class NotReadyError(NodeError):
-    """The machine lacks something that a node needs; nothing was begun."""
 
 
 class Node:

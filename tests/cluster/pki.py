@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.errors import NodeError
 from cluster.settings import API_SERVICE, DOMAIN, NODE, Settings
 
 DAYS = 365
@@ -74,4 +75,4 @@ def _openssl(folder: Path, *arguments: str) -> None:
     command: Sequence[str] = ["openssl", *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
+        raise NodeError(f"{' '.join(command)}: {done.stderr}")

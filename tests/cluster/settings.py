@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
+from cluster.errors import SettingsError
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 NODE = "node-0"
 # Ranges that exist inside the node's network namespace only.
@@ -23,10 +25,6 @@ DOMAIN = "cluster.local"
 LINK_RANGE = IPv4Network("172.30.0.0/30")  # of host and node
 UPLINK = "uplink"  # the link to the host, as it is called inside
 MAX_NAME = 13  # a link's name has 15 characters at most
-
-
-class SettingsError(ValueError):
-    """An environment variable has a value that is not understood."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cluster import lifecycle
-from cluster.node import Node, NotReadyError
+from cluster.errors import NotReadyError
+from cluster.node import Node
 from cluster.settings import Settings
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from cluster import hello, lifecycle
+from cluster.errors import NotReadyError
 from cluster.node import Node
 from cluster.settings import Settings
 from cluster.skipping import up_or_skip
@@ -104,7 +105,7 @@ def test_a_program_that_was_stopped_is_started_again(spare: Settings) -> None:
 def test_the_builder_grows_into_a_node(spare: Settings) -> None:
     try:
         builder = lifecycle.builder(spare, print)
-    except lifecycle.NotReadyError as reason:
+    except NotReadyError as reason:
         pytest.skip(str(reason))
     node = Node(spare)
     before = node.running()
