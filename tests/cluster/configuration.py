@@ -138,8 +138,8 @@ def kube_proxy(settings: Settings) -> str:
 
 
 def corefile(settings: Settings) -> str:
-    """CoreDNS answers for the cluster's names alone: pods have no way out, so there is nobody to forward to."""
-    return f""".:53 {{
+    """CoreDNS answers for the cluster's names. Others do not exist: pods have no way out, so there is nobody to forward to."""
+    return f"""{DOMAIN} in-addr.arpa ip6.arpa {{
     bind {POD_GATEWAY}
     errors
     ready {settings.node_address}:8181
@@ -149,6 +149,13 @@ def corefile(settings: Settings) -> str:
     }}
     cache 5
     loadbalance
+}}
+. {{
+    bind {POD_GATEWAY}
+    errors
+    template ANY ANY {{
+        rcode NXDOMAIN
+    }}
 }}
 """
 

@@ -36,13 +36,16 @@ def here(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealC
             cluster.api.create(hello.service(name))
         for name in ("one", "two"):
             cluster.api.wait("Pod", name, "default", _is_ready, seconds=POD_SECONDS)
+        for name in ("one", "two"):  # kube-proxy learns of a ready pod a moment later
+            until(POD_SECONDS, f"the Service {name} has its pod", lambda n=name: _hello(cluster, "one", f"{n}.default").returncode == 0)
         yield cluster
 
 
 def test_pods_find_each_other_by_their_services_names(here: RealCluster) -> None:
     for name in ("two", "two.default", "two.default.svc.cluster.local"):
-        assert _get(here, "one", f"http://{name}/") == "hello from two\n"
-    assert _get(here, "one", "http://one/") == "hello from one\n", "a pod reaches itself through its Service"
+        assert _hello(here, "one", name).stdout == "hello from two\n"
+    # A pod reaches itself through its Service (`one` alone would be its own host name).
+    assert _hello(here, "one", "one.default").stdout == "hello from one\n"
 
 
 def test_logs_and_exec_and_port_forward(here: RealCluster, tmp_path: Path) -> None:
@@ -72,10 +75,11 @@ def test_a_node_port_is_reached_from_the_host(node: Node, here: RealCluster) -> 
 
 def test_pods_have_no_way_out(node: Node, here: RealCluster) -> None:
     """Neither to the host nor beyond: test traffic stays in the node."""
-    refused = here.kubectl("exec", "one", "--", "/hello", "get", "http://192.0.2.1/")
+    refused = _hello(here, "one", "192.0.2.1")
     assert refused.returncode != 0
     assert "no route to host" in refused.stderr or "prohibited" in refused.stderr or "unreachable" in refused.stderr
-    assert "no such host" in here.kubectl("exec", "one", "--", "/hello", "get", "http://example.com/").stderr
+    assert _hello(here, "one", str(node.settings.host_address)).returncode != 0
+    assert "no such host" in _hello(here, "one", "example.com").stderr
 
 
 def test_rights_are_enforced(node: Node, here: RealCluster) -> None:
@@ -121,8 +125,8 @@ def test_a_container_that_needs_too_much_memory_is_killed(here: RealCluster) -> 
     assert hungry["status"]["containerStatuses"][0]["state"]["terminated"]["reason"] == "OOMKilled"
 
 
-def _get(cluster: RealCluster, pod: str, url: str) -> str:
-    return cluster.must("exec", pod, "--", "/hello", "get", url)
+def _hello(cluster: RealCluster, pod: str, host: str) -> subprocess.CompletedProcess[str]:
+    return cluster.kubectl("exec", pod, "--", "/hello", "get", f"http://{host}/")
 
 
 def _is_ready(pod: dict) -> bool:
