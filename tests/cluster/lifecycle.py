@@ -104,8 +104,9 @@ def _bring_up(settings: Settings, stage: str, say: Say) -> Node:
         complete.unlink(missing_ok=True)
         if not reached:
             _make_empty_node(settings)
-        node.start(*programs.BUILDER)
-        node.wait("BuildKit is ready", settings.buildkit_socket.exists, *programs.BUILDER)
+        for name, path in (("containerd", settings.containerd_socket), ("buildkitd", settings.buildkit_socket)):
+            node.start(name)
+            node.wait(f"{name} is ready", lambda path=path: _accepts(path), name)
         if WHOLE in (stage, reached):
             _start_kubernetes(node)
         complete.write_text(WHOLE if WHOLE in (stage, reached) else BUILDER)
@@ -198,6 +199,15 @@ def _start_kubernetes(node: Node) -> None:
     node.wait("pods can be made in `default`", lambda: node.get("/api/v1/namespaces/default/serviceaccounts/default"), *programs.ALL)
     node.wait("kube-proxy is ready", lambda: node.answers(*KUBE_PROXY_READY), *programs.ALL)
     node.wait("CoreDNS is ready", lambda: node.answers(*COREDNS_READY), *programs.ALL)
+
+
+def _accepts(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(str(path))
+        except OSError:
+            return False
+        return True
 
 
 def _is_ready(node: dict | None) -> bool:

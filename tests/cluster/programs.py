@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from cluster.settings import DOMAIN, NODE, POD_RANGE, SERVICE_RANGE, Settings
 
-# In the order in which they are started.
+# In the order in which they are started. buildkitd ends when there is no containerd yet.
 BUILDER = ("containerd", "buildkitd")
 CONTROL_PLANE = ("etcd", "kube-apiserver")
 WORKERS = ("kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "coredns")

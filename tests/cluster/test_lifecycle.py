@@ -66,28 +66,48 @@ def test_it_comes_and_leaves_nothing(spare: Settings) -> None:
 def test_killed_half_way_the_next_start_cleans_up(spare: Settings) -> None:
     started = time.monotonic()
     up_or_skip(spare)
-    whole = time.monotonic() - started
+    up_seconds = time.monotonic() - started
+    started = time.monotonic()
     lifecycle.down(spare, print, everything=False)
+    down_seconds = time.monotonic() - started
     before = traces()
     seed = random.randrange(1_000_000)
     moments = random.Random(seed)
     print(f"seed {seed}")
     alive: dict[int, str] = {}
-    for _ in range(KILLS):
-        with subprocess.Popen([sys.executable, "-m", "cluster", "up"], env=_environment(spare), start_new_session=True) as starting:
-            moment = moments.uniform(0, whole)
-            try:
-                starting.wait(timeout=moment)
-            except subprocess.TimeoutExpired:
-                os.killpg(starting.pid, signal.SIGKILL)
-        left = processes_of(Node(spare))
-        print(f"killed after {moment:.2f} s: {len(left)} processes left behind")
-        alive |= left
+    kills = 0
+    while kills < KILLS:
+        if _killed_at(moments.uniform(0, up_seconds), "up", spare):
+            kills += 1
+            alive |= processes_of(Node(spare))
+            print(f"{len(alive)} processes seen that were left behind")
+        else:  # it was quicker this time
+            lifecycle.down(spare, print, everything=False)
     node = lifecycle.up(spare, print)
     assert set(node.running()) == set(lifecycle.STAGE_PROGRAMS[lifecycle.WHOLE])
-    assert not still_alive(alive) - processes_of(node).keys()
+    assert not still_alive(alive)
+
+    alive = processes_of(node)
+    _killed_at(moments.uniform(0, down_seconds), "down", spare)
+    again = lifecycle.up(spare, print)
+    assert set(again.running()) == set(node.running())
+    if again.init != node.init:  # else it was killed before it had begun
+        assert not still_alive(alive)
     lifecycle.down(spare, print, everything=False)
     assert traces() == before
+
+
+def _killed_at(moment: float, command: str, settings: Settings) -> bool:
+    """Kill the tool (-9) after so many seconds; whether it was still at it."""
+    with subprocess.Popen([sys.executable, "-m", "cluster", command], env=_environment(settings), start_new_session=True) as tool:
+        try:
+            tool.wait(timeout=moment)
+        except subprocess.TimeoutExpired:
+            os.killpg(tool.pid, signal.SIGKILL)
+            print(f"{command} killed after {moment:.2f} s")
+            return True
+    assert tool.returncode == 0
+    return False
 
 
 def test_a_program_that_was_stopped_is_started_again(spare: Settings) -> None:
