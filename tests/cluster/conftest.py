@@ -40,6 +40,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
 
 
 @pytest.fixture(scope="session")
+def own_node(cluster: RealCluster) -> Node:
+    """The node behind `cluster`, for tests that stop its programs: never those of a cluster that a user names."""
+    if cluster.kubeconfig != from_environment().kubeconfig:
+        pytest.skip(f"{cluster.kubeconfig} is not the node of `make cluster`, and its programs are not ours to stop")
+    return Node(from_environment())
+
+
+@pytest.fixture(scope="session")
 def spare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """The settings of a node beside that of `make cluster`, with everything of its own: tests may do to it what they like."""
     settings = dataclasses.replace(

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+from cluster.node import Node
+from support.cluster.client import Object
 from support.cluster.kubectl import RealCluster
+from support.cluster.processes import until
+
+READY_SECONDS = 60.0
 
 
 def test_its_nodes_are_ready_and_we_may_do_anything(cluster: RealCluster) -> None:
     nodes = cluster.api.list("Node")
     assert nodes
-    for node in nodes:
-        assert any(condition["type"] == "Ready" and condition["status"] == "True" for condition in node["status"]["conditions"])
+    assert all(_is_ready(node) for node in nodes)
     assert cluster.must("auth", "can-i", "*", "*", "--all-namespaces").strip() == "yes"
+
+
+def test_it_comes_back_when_its_programs_do(own_node: Node, cluster: RealCluster) -> None:
+    """The API server and kubelet of our own node are stopped and started again, as tests of faults will."""
+    before = own_node.running()
+    own_node.stop("kube-apiserver")
+    assert cluster.kubectl("get", "nodes").returncode != 0
+    own_node.start("kube-apiserver")
+    until(READY_SECONDS, "the API server answers", lambda: cluster.kubectl("get", "nodes").returncode == 0)
+    own_node.stop("kubelet")
+    own_node.start("kubelet")
+    assert {name for name, pid in own_node.running().items() if pid != before[name]} >= {"kube-apiserver", "kubelet"}
+    for node in cluster.api.list("Node"):
+        cluster.api.wait("Node", node["metadata"]["name"], None, _is_ready, seconds=READY_SECONDS)
+
+
+def _is_ready(node: Object) -> bool:
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in node["status"]["conditions"])
