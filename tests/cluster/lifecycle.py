@@ -91,13 +91,13 @@ def _bring_up(settings: Settings, stage: str, say: Say) -> Node:
     started = time.monotonic()
     with _lock(settings):
         is_new = not settings.run.exists()
-        _check(settings, STAGE_TOOLS[stage], say, fresh=is_new)
         node = Node(settings)
         complete = settings.run / "complete"
         reached = complete.read_text() if complete.exists() and node.init else ""
         if reached in (stage, WHOLE) and set(STAGE_PROGRAMS[stage]) <= node.running().keys():
             say(f"the {stage} is up already")
             return node
+        _check(settings, STAGE_TOOLS[stage], say, fresh=is_new)
         if not reached and not is_new:
             say("removing what a start that did not end has left")
             _remove(settings)

@@ -9,6 +9,7 @@ import signal
 import ssl
 import subprocess
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,12 +82,21 @@ class Node:
         pid = self.running().get(name)
         if pid is None:
             return
-        os.kill(pid, how)
+        before = namespaces.read_stat(pid)
+
+        def is_gone() -> bool:
+            # Reaped, and not just without a command line: a thread that is still ending may hold the program's port.
+            now = namespaces.read_stat(pid)
+            return before is None or now is None or now[namespaces.START_TIME] != before[namespaces.START_TIME]
+
+        with suppress(ProcessLookupError):
+            os.kill(pid, how)
         try:
-            wait_until(STOP_SECONDS, f"{name} has ended", lambda: self.running().get(name) != pid)
+            wait_until(STOP_SECONDS, f"{name} has ended", is_gone)
         except NodeError:
-            os.kill(pid, signal.SIGKILL)
-            wait_until(STOP_SECONDS, f"{name} was killed", lambda: self.running().get(name) != pid)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            wait_until(STOP_SECONDS, f"{name} was killed", is_gone)
 
     def wait(self, what: str, probe: Callable[[], object], *needed: str) -> None:
         """Return when `probe` holds; the programs `needed` must live that long.
