@@ -79,30 +79,29 @@ def test_a_manifest_that_is_not_there(trained_job: Job) -> None:
 
 @pytest.mark.parametrize(("overrides", "message"), BY_ITS_PREPARATION, ids=named)
 def test_bad_input_is_refused_while_the_run_is_prepared_and_costs_nothing(
-    trained_job: Job, overrides: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    trained_job: Job, overrides: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In this process and without Ray, which would start meanwhile: the same functions in the same order."""
     monkeypatch.chdir(trained_job.folder)
     before = trained_job.contents()
     with pytest.raises(InputError) as refused:
-        prepare_run(trained_job, overrides, tmp_path)
+        prepare_run(trained_job, overrides)
     assert message in str(refused.value)
     assert trained_job.contents() == before
 
 
-def prepare_run(a_job: Job, overrides: list[str], scratch: Path) -> None:
+def prepare_run(a_job: Job, overrides: list[str]) -> None:
     job = load_job(a_job.folder / "job.yaml", [f"spec.{change}" for change in overrides])
     spec = job.spec
-    model = prepare.load_model(spec, {})
-    if spec.adapter.init_from is not None:
-        prepare.first_adapter(spec, {}, model, scratch)
-    prepare.load_rows(spec, model, {})
+    prepare.load_rows(spec, prepare.load_vocabulary(spec, {}), {})
     assert spec.reward is not None
     scorer = make_scorer(spec.reward, a_job.folder, processes=1)
     try:
         asyncio.run(scorer.ready())
     finally:
         scorer.close()
+    model = prepare.fetch_base_model(spec, {})
+    prepare.first_adapter(spec, {}, model.fingerprint)
     prepare.check_checkpoints(job, {}, prepare.identity(spec, model.fingerprint), a_job.out / "unpublished")
 
 

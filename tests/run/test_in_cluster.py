@@ -2,65 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
-from command import Running
+from in_cluster import NAMESPACE, InCluster, in_cluster
 from jobs import NAME, STEPS, Job
 
-from lorarl_api.v1alpha1 import ClusterSpec
-from lorarl_operator import parse
-from lorarl_operator.build.access import grants, needs
 from support.cluster.audit import account, granted, refused, used
-from support.cluster.control_plane import Cluster, control_plane
-from support.cluster.crds import CRD
 from support.cluster.tools import tools_or_skip
-from support.tcp_gate import TcpGate
-
-NAMESPACE = "default"
-
-
-@dataclass
-class InCluster:
-    """A LoRARLJob on an API server, and the mounted manifest of its pods. The gate stands between the trainer and the server."""
-
-    cluster: Cluster
-    gate: TcpGate
-    job: Job
-    run_dir: Path
-    environment: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def status(self) -> dict[str, Any]:
-        return dict(self.stored.get("status", {}))
-
-    @property
-    def stored(self) -> dict[str, Any]:
-        return dict(json.loads(self.cluster.must("get", "lrj", NAME, "-o", "json", "--show-managed-fields")))
-
-    def start(self, attempt: int) -> Running:
-        self.job.environment |= {
-            "KUBECONFIG": self.environment["KUBECONFIG"],
-            "LORARL_ATTEMPT": str(attempt),
-            "LORARL_RUN_DIR": str(self.run_dir),
-        }
-        return self.job.start(more=["--in-cluster"])
-
-    def change_steps(self, steps: int) -> None:
-        """What the operator and kubelet do when the user changes spec.trainer.steps."""
-        path = self.job.folder / "job.yaml"
-        manifest = yaml.safe_load(path.read_text())
-        manifest["spec"]["trainer"]["steps"] = steps
-        path.with_suffix(".new").write_text(yaml.safe_dump(manifest))
-        path.with_suffix(".new").rename(path)
 
 
 def test_progress_reaches_the_status_also_after_the_api_server_was_away_and_a_drain_publishes_a_checkpoint(in_cluster: InCluster) -> None:
@@ -136,26 +89,7 @@ def test_the_trainer_uses_every_right_that_it_has(in_cluster: InCluster) -> None
     assert refused(log, user) == []
 
 
-@pytest.fixture(scope="module")
-def in_cluster(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InCluster]:
-    folder = tmp_path_factory.mktemp("control-plane")
-    with tools_or_skip(), control_plane(folder, audit=True) as cluster, TcpGate(cluster.port) as gate:
-        cluster.must("apply", "--server-side", "-f", str(CRD))
-        cluster.must("wait", "--for=condition=Established", "--timeout=30s", "crd/lorarljobs.lorarl.io")
-        yield _job_in(cluster, gate, Job(tmp_path_factory.mktemp("in-cluster"), base), tmp_path_factory.mktemp("pod"))
-
-
-def _job_in(cluster: Cluster, gate: TcpGate, job: Job, run_dir: Path) -> InCluster:
-    manifest = yaml.safe_load((job.folder / "job.yaml").read_text())
-    cluster.must("apply", "-f", "-", stdin=json.dumps(manifest))
-    stored = json.loads(cluster.must("get", "lrj", NAME, "-o", "json"))
-    # What the operator mounts into the pods, and the rights it gives them.
-    manifest["metadata"] = {key: stored["metadata"][key] for key in ("name", "namespace", "uid")}
-    (job.folder / "job.yaml").write_text(yaml.safe_dump(manifest))
-    parsed = parse.job(stored)
-
-    for made in (*needs(parsed, ClusterSpec()), *grants(parsed, ClusterSpec())):
-        cluster.must("apply", "--server-side", "-f", "-", stdin=json.dumps(made))
-    token = cluster.service_account_token(NAMESPACE, f"lorarl-{NAME}")
-    kubeconfig = gate.kubeconfig(cluster, token)
-    return InCluster(cluster, gate, job, run_dir, {"KUBECONFIG": str(kubeconfig)})
+@pytest.fixture(scope="module", name="in_cluster")
+def a_job_in_a_cluster(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InCluster]:
+    with tools_or_skip(), in_cluster(Job(tmp_path_factory.mktemp("job"), base), tmp_path_factory.mktemp("in-cluster")) as job:
+        yield job

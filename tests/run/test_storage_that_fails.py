@@ -35,7 +35,10 @@ def test_a_checkpoint_that_the_store_refuses_is_kept_on_this_machine(stored: Sto
     ended = stored.job.run(*ON_S3)
     assert ended.code == 1, ended
     kept = stored.job.out / "unpublished" / "iter_0000004"
-    assert f"The checkpoint of step 4 could not be published: s3://{BUCKET}/adapters/letters/iter_0000004/" in ended.stderr
+    assert (
+        f"The checkpoint of step 4 could not be published: spec.checkpoint.uri: s3://{BUCKET}/adapters/letters/iter_0000004/"
+        in ended.stderr
+    )
     assert "403" in ended.stderr
     assert f"It is kept in {kept.relative_to(stored.job.folder)}" in ended.stderr
     assert "start the same job on this machine: it goes on from there" in ended.stderr

@@ -110,7 +110,7 @@ def test_an_adapter_made_by_peft_itself_is_a_start(colocated, tmp_path: Path) ->
     config = LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
     theirs = get_peft_model(AutoModelForCausalLM.from_pretrained(worker.model, dtype=torch.float32), config).eval()
     theirs.save_pretrained(tmp_path / "theirs")
-    worker.load(peft_format.read_adapter(tmp_path / "theirs", "spec.adapter.initFrom"))
+    worker.load(peft_format.read_adapter((tmp_path / "theirs" / "adapter_model.safetensors").read_bytes(), "spec.adapter.initFrom"))
     worker.worker.sync()
     samples = samples_of(prompts(), rollouts := worker.generate(prompts()))
     expected = hf_logprobs(theirs, samples)

@@ -43,6 +43,22 @@ def run(manifest: Path, out_dir: Path | None, overrides: tuple[str, ...], in_clu
 
 
 @main.command()
+@click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("uri")
+@click.option("--secret", metavar="NAME", help="Secret with the store's keys, as credentialsSecret names one.  [default: the environment]")
+def upload(sources: tuple[Path, ...], uri: str, secret: str | None) -> None:
+    """Copy files and folders, such as a base model, into the folder URI of a store, where a cluster's pods find them."""
+    from lorarl_trainer.errors import LorarlError
+    from lorarl_trainer.upload import upload as upload_files
+
+    try:
+        for there in upload_files(sources, uri, secret):
+            print(there)
+    except LorarlError as error:
+        sys.exit(f"lorarl: {error}")
+
+
+@main.command()
 def drain() -> None:
     """Announce the end of this pod: ask the trainer for a checkpoint and wait until it has ended. The pods' preStop hook."""
     from lorarl_trainer.pods.drain import drain as drain_pod

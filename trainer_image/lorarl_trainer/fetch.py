@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
@@ -15,10 +16,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lorarl_api.v1alpha1 import CLAIMS_FOLDER, BaseModelSpec, claim_of
-from lorarl_trainer.errors import InputError, LorarlError
+from lorarl_trainer.errors import InputError, LorarlError, StorageError
 from lorarl_trainer.storage.base import Entry
 
-MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.tiktoken", "vocab.txt", "merges.txt")
+WEIGHTS = "*.safetensors"
+MODEL_FILES = (WEIGHTS, "*.json", "*.jinja", "*.model", "*.tiktoken", "vocab.txt", "merges.txt")
 """What a model needs: weights, configuration, tokenizer. Training states, other formats and subfolders stay where they are."""
 _LOCAL = ("file", "pvc")
 NOT_MODEL_FILES = ("*/*", "consolidated*.safetensors")  # the latter repeat the weights in another format
@@ -42,8 +44,8 @@ OpenFolder = Callable[[str, Mapping[str, str]], RemoteFolder]
 """Opens the store behind an s3://, gs:// or az:// URI with the keys of a Secret."""
 
 
-def fetch_model(spec: BaseModelSpec, *, secret: Mapping[str, str], open_folder: OpenFolder) -> Path:
-    """Give the folder of the base model on this machine.
+def fetch_model(spec: BaseModelSpec, *, secret: Mapping[str, str], open_folder: OpenFolder, weights: bool = True) -> Path:
+    """Give the folder of the base model on this machine, or of all but its weights.
 
     hf:// goes through the hub's own cache, s3://, gs:// and az:// into $LORARL_CACHE/models; file: and pvc: are used in place. Of
     processes that ask at the same time one downloads and the others wait. A download that was killed goes on where it was.
@@ -52,25 +54,33 @@ def fetch_model(spec: BaseModelSpec, *, secret: Mapping[str, str], open_folder: 
         spec: `spec.model`.
         secret: Keys and values of `spec.model.credentialsSecret`; empty when absent.
         open_folder: Opens remote stores.
+        weights: Whether to download the weights too. Without them only configuration and tokenizer are sure to be in the folder.
 
     Raises:
-        InputError: No such model, no access, or the folder lacks configuration, weights or tokenizer.
+        InputError: No such model, no access, or the folder lacks configuration, weights or tokenizer. (That a model of the hub has no
+            weights is seen when they are fetched.)
+        LorarlError: There is no room for it.
         StorageError: The store could not be reached.
     """
     field = "spec.model.uri"
     scheme = spec.uri.partition(":")[0]
+    known: set[str] | None  # names of the weights files
     if scheme == "hf":
-        folder = _fetch_from_hub(spec, secret.get("HF_TOKEN"))
+        folder = _fetch_from_hub(spec, secret.get("HF_TOKEN"), weights)
+        known = _weights_in(folder) if weights else None
     elif scheme in _LOCAL:
         folder = local_path(spec.uri, field)
+        known = _weights_in(folder)
     else:
         store = open_folder(spec.uri, secret)
         files = [file for file in store.entries() if _is_model_file(file.path)]
         if not files:
             mend = "Name the folder that holds config.json and the weights."
             raise InputError(field, f"{spec.uri}, where there is no model", "a folder with a model in Hugging Face format", mend)
-        folder = _download_once(cache_dir() / "models", spec.uri, store, files)
-    _check_model(folder, spec.uri)
+        known = {file.path for file in files if fnmatch(file.path, WEIGHTS)}
+        wanted = files if weights else [file for file in files if file.path not in known]
+        folder = _download_once(cache_dir() / "models", spec.uri, store, wanted, field)
+    _check_model(folder, spec.uri, known)
     return folder
 
 
@@ -85,6 +95,7 @@ def fetch_data(uri: str, *, field: str, secret: Mapping[str, str], open_folder: 
 
     Raises:
         InputError: No such object. (That a local file exists is seen when it is read.)
+        LorarlError: There is no room for it.
         StorageError: The store could not be reached.
     """
     if uri.partition(":")[0] in _LOCAL:
@@ -94,7 +105,7 @@ def fetch_data(uri: str, *, field: str, secret: Mapping[str, str], open_folder: 
     file = store.find(name)
     if file is None:
         raise InputError(field, f"{uri}, which does not exist", "an object that can be read", "Mend the URI, or upload the file.")
-    return _download_once(cache_dir() / "data", uri, store, [file]) / name
+    return _download_once(cache_dir() / "data", uri, store, [file], field) / name
 
 
 def read_model_config(folder: Path) -> dict[str, Any]:
@@ -144,17 +155,20 @@ def _is_model_file(path: str) -> bool:
     return any(fnmatch(path, pattern) for pattern in MODEL_FILES) and not any(fnmatch(path, pattern) for pattern in NOT_MODEL_FILES)
 
 
-def _fetch_from_hub(spec: BaseModelSpec, token: str | None) -> Path:
+def _weights_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.glob(WEIGHTS)}
+
+
+def _fetch_from_hub(spec: BaseModelSpec, token: str | None, weights: bool) -> Path:
     from httpx import HTTPError
     from huggingface_hub import snapshot_download  # takes most of a second, and only hf:// needs it
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
     name = spec.uri.removeprefix("hf://")
+    wanted = [pattern for pattern in MODEL_FILES if weights or pattern != WEIGHTS]
     try:
         return Path(
-            snapshot_download(
-                name, revision=spec.revision, token=token, allow_patterns=list(MODEL_FILES), ignore_patterns=list(NOT_MODEL_FILES)
-            )
+            snapshot_download(name, revision=spec.revision, token=token, allow_patterns=wanted, ignore_patterns=list(NOT_MODEL_FILES))
         )
     except RevisionNotFoundError as error:
         raise InputError(
@@ -171,7 +185,7 @@ def _fetch_from_hub(spec: BaseModelSpec, token: str | None) -> Path:
         raise InputError("spec.model.uri", f"{spec.uri}, which could not be downloaded ({reason})", "a hub that answers", mend) from error
 
 
-def _download_once(cache: Path, uri: str, store: RemoteFolder, files: Sequence[Entry]) -> Path:
+def _download_once(cache: Path, uri: str, store: RemoteFolder, files: Sequence[Entry], field: str) -> Path:
     """Download files into a folder named after the URI and what is there now, so that a changed model is another folder."""
     listing = sorted((file.path, file.size, file.version) for file in files)
     digest = hashlib.sha256(json.dumps([uri, listing]).encode()).hexdigest()[:32]
@@ -182,14 +196,15 @@ def _download_once(cache: Path, uri: str, store: RemoteFolder, files: Sequence[E
                 for file in files:
                     _download_file(store, file, partial / file.path)
                 partial.rename(folder)  # whole or not there at all
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
+    except (OSError, StorageError) as error:
+        cause = error.__cause__ if isinstance(error, StorageError) else error  # a store tells of a copy that it could not write
+        if not isinstance(cause, OSError) or cause.errno != errno.ENOSPC:
             raise
         need = sum(file.size for file in files)
         free = shutil.disk_usage(cache).free
         raise LorarlError(
-            f"{uri}: no space left in {cache} ({need:,} bytes are needed, {free:,} are free). "
-            "Free some, or set LORARL_CACHE to another disk."
+            f"{field}: no space left for {uri} in {cache} of {socket.gethostname()} ({need:,} bytes are needed, {free:,} are free). "
+            "Free some, or set LORARL_CACHE to another disk; in a cluster replace the volume `cache` by spec.cluster.podTemplateOverrides."
         ) from error
     return folder
 
@@ -218,12 +233,22 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _check_model(folder: Path, uri: str) -> None:
+def _check_model(folder: Path, uri: str, weights: set[str] | None) -> None:
+    """Refuse what is no whole model. `weights` are the weights files that there are; None where that is not known."""
     field, expected = "spec.model.uri", "a folder with a model in Hugging Face format"
     if not folder.is_dir():
         raise InputError(field, f"{uri}, which is no folder", expected, f"Looked at {folder}.")
     read_model_config(folder)
-    weights = {path.name for path in folder.glob("*.safetensors")}
+    if weights is not None:
+        _check_weights(folder, uri, weights)
+    if not any(True for pattern in TOKENIZER_FILES for _ in folder.glob(pattern)):
+        raise InputError(
+            field, f"{uri}, which has no tokenizer", expected, "Put tokenizer.json and tokenizer_config.json beside config.json."
+        )
+
+
+def _check_weights(folder: Path, uri: str, weights: set[str]) -> None:
+    field, expected = "spec.model.uri", "a folder with a model in Hugging Face format"
     if not weights:
         mend = "Convert pytorch_model.bin with save_pretrained(safe_serialization=True)."
         raise InputError(field, f"{uri}, which has no *.safetensors weights", expected, mend)
@@ -235,10 +260,6 @@ def _check_model(folder: Path, uri: str) -> None:
             raise InputError(
                 field, f"{uri}, which lacks {', '.join(missing)}", "all files of model.safetensors.index.json", "Copy it anew."
             )
-    if not any(True for pattern in TOKENIZER_FILES for _ in folder.glob(pattern)):
-        raise InputError(
-            field, f"{uri}, which has no tokenizer", expected, "Put tokenizer.json and tokenizer_config.json beside config.json."
-        )
 
 
 def _read_json(path: Path) -> dict[str, Any]:

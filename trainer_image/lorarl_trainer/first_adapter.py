@@ -16,14 +16,16 @@ CONFIG_FILE, WEIGHTS_FILE, METADATA_FILE = "adapter_config.json", "adapter_model
 _MEND = "Give the folder that PEFT's save_pretrained, or lorarl, wrote."
 
 
-def fetch_first_adapter(spec: LoRARLJobSpec, secret: Mapping[str, str], base_fingerprint: str, folder: Path) -> Path | None:
-    """Copy the adapter into `folder` and check that it is one that the job can train; None where the job starts with a new one.
+def read_first_adapter(spec: LoRARLJobSpec, secret: Mapping[str, str], base_fingerprint: str) -> bytes | None:
+    """Read the adapter and check that it is one that the job can train; None where the job starts with a new one.
 
     Args:
         spec: the job.
         secret: keys and values of `spec.checkpoint.credentialsSecret`: adapters lie where checkpoints do.
         base_fingerprint: of the job's base model.
-        folder: an empty one.
+
+    Returns:
+        The content of adapter_model.safetensors, of which nothing is looked at here.
 
     Raises:
         InputError: there is no adapter, or it has another rank, scaling, kind or base model than the job.
@@ -33,18 +35,15 @@ def fetch_first_adapter(spec: LoRARLJobSpec, secret: Mapping[str, str], base_fin
     if uri is None:
         return None
     store = open_store(uri, secret, field=FIELD)
-    there = {name for name in (CONFIG_FILE, WEIGHTS_FILE, METADATA_FILE) if store.find(name) is not None}
-    for name in (CONFIG_FILE, WEIGHTS_FILE):
-        if name not in there:
-            raise InputError(FIELD, f"{uri}, where there is no {name}", "the folder of a PEFT LoRA adapter", _MEND)
-    for name in there:
-        store.download_file(name, folder / name)
-    config = _read_json(folder / CONFIG_FILE, uri)
+    config = _parsed(store.get(CONFIG_FILE), CONFIG_FILE, uri)
     _check_kind(config, uri)
     _check_fit(config, spec)
-    if METADATA_FILE in there:
-        _check_base(_read_json(folder / METADATA_FILE, uri), base_fingerprint, spec)
-    return folder
+    if (metadata := store.get(METADATA_FILE)) is not None:
+        _check_base(_parsed(metadata, METADATA_FILE, uri), base_fingerprint, spec)
+    weights = store.get(WEIGHTS_FILE)
+    if weights is None:
+        raise _missing(WEIGHTS_FILE, uri)
+    return weights
 
 
 def _check_kind(config: Mapping[str, Any], uri: str) -> None:
@@ -89,8 +88,14 @@ def _check_base(metadata: Mapping[str, Any], base_fingerprint: str, spec: LoRARL
         )
 
 
-def _read_json(file: Path, uri: str) -> dict[str, Any]:
+def _parsed(content: bytes | None, name: str, uri: str) -> dict[str, Any]:
+    if content is None:
+        raise _missing(name, uri)
     try:
-        return dict(json.loads(file.read_text()))
-    except (OSError, ValueError, TypeError) as error:
-        raise InputError(FIELD, f"{uri}, whose {file.name} cannot be read ({error})", "a PEFT LoRA adapter", _MEND) from error
+        return dict(json.loads(content))
+    except (ValueError, TypeError) as error:
+        raise InputError(FIELD, f"{uri}, whose {name} cannot be read ({error})", "a PEFT LoRA adapter", _MEND) from error
+
+
+def _missing(name: str, uri: str) -> InputError:
+    return InputError(FIELD, f"{uri}, where there is no {name}", "the folder of a PEFT LoRA adapter", _MEND)

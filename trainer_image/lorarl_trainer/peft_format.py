@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.first_adapter import CONFIG_FILE, WEIGHTS_FILE
@@ -73,15 +73,15 @@ def write_adapter(folder: Path, adapter: Mapping[str, torch.Tensor], config: Map
     (folder / WEIGHTS_FILE).write_bytes(weights_bytes(adapter))
 
 
-def read_adapter(folder: Path, field: str) -> dict[str, torch.Tensor]:
-    """Read the tensors of a PEFT adapter, without PEFT's prefix.
+def read_adapter(weights: bytes, field: str) -> dict[str, torch.Tensor]:
+    """Return the tensors of adapter_model.safetensors, without PEFT's prefix.
 
     Raises:
         InputError: naming `field`, where the file is broken or holds values that are no numbers.
     """
     try:
-        tensors = load_file(folder / WEIGHTS_FILE)
-    except (OSError, SafetensorError) as error:
+        tensors = load(weights)
+    except SafetensorError as error:
         raise InputError(field, f"{WEIGHTS_FILE} that cannot be read ({error})", "a safetensors file", "Copy the adapter anew.") from error
     adapter = {name.removeprefix(PEFT_PREFIX): tensor for name, tensor in tensors.items()}
     broken = [name for name, tensor in adapter.items() if not torch.isfinite(tensor).all()]

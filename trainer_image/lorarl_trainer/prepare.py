@@ -16,7 +16,7 @@ from lorarl_trainer.data.encoding import EncodedRow, EncodedRows, PromptEncoder,
 from lorarl_trainer.data.rows import load_rows as read_rows
 from lorarl_trainer.data.tokenizer import load_tokenizer, stop_token_ids
 from lorarl_trainer.fetch import fetch_data, fetch_model, local_path, read_generation_config
-from lorarl_trainer.first_adapter import fetch_first_adapter
+from lorarl_trainer.first_adapter import read_first_adapter
 from lorarl_trainer.rewards.scorer import needs_answers
 from lorarl_trainer.secrets import Secrets, secret_of
 from lorarl_trainer.storage import open_store
@@ -25,18 +25,14 @@ _HEAD_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class BaseModel:
-    """The base model on this machine.
+class Vocabulary:
+    """What the driver needs of the base model. The weights are for the workers' machines.
 
     Attributes:
-        folder: in Hugging Face format.
-        fingerprint: changes with the model's content; cheap to make.
         tokenizer: of transformers.
         stop_token_ids: a completion ends with any of them.
     """
 
-    folder: Path
-    fingerprint: str
     tokenizer: Any
     stop_token_ids: tuple[int, ...]
 
@@ -44,6 +40,19 @@ class BaseModel:
         """Return the completions' texts, special tokens left out."""
         texts: list[str] = self.tokenizer.batch_decode(completions, skip_special_tokens=True)
         return texts
+
+
+@dataclass(frozen=True)
+class BaseModel:
+    """The base model on a machine.
+
+    Attributes:
+        folder: in Hugging Face format.
+        fingerprint: changes with the model's content; cheap to make.
+    """
+
+    folder: Path
+    fingerprint: str
 
 
 @dataclass(frozen=True)
@@ -55,26 +64,35 @@ class Rows:
     warnings: list[str]
 
 
-def load_model(spec: LoRARLJobSpec, secrets: Secrets) -> BaseModel:
-    """Fetch the base model to this machine and load its tokenizer.
+def load_vocabulary(spec: LoRARLJobSpec, secrets: Secrets) -> Vocabulary:
+    """Fetch all of the base model but its weights to this machine, and load its tokenizer.
 
     Raises:
         LorarlError: there is no usable model.
     """
-    secret = secret_of(secrets, spec.model.credentials_secret)
-    folder = fetch_model(spec.model, secret=secret, open_folder=partial(open_store, field="spec.model.uri"))
+    folder = _fetch_model(spec, secrets, weights=False)
     tokenizer = load_tokenizer(folder)
-    return BaseModel(folder, fingerprint(folder), tokenizer, tuple(stop_token_ids(tokenizer, read_generation_config(folder))))
+    return Vocabulary(tokenizer, tuple(stop_token_ids(tokenizer, read_generation_config(folder))))
 
 
-def load_rows(spec: LoRARLJobSpec, model: BaseModel, secrets: Secrets) -> Rows:
+def fetch_base_model(spec: LoRARLJobSpec, secrets: Secrets) -> BaseModel:
+    """Fetch the base model to this machine. Once, however many processes of it ask.
+
+    Raises:
+        LorarlError: there is no usable model, or no room for it.
+    """
+    folder = _fetch_model(spec, secrets, weights=True)
+    return BaseModel(folder, fingerprint(folder))
+
+
+def load_rows(spec: LoRARLJobSpec, vocabulary: Vocabulary, secrets: Secrets) -> Rows:
     """Read and encode the training and the held-out rows.
 
     Raises:
         LorarlError: they cannot be read, or none fits.
     """
     secret = secret_of(secrets, spec.data.credentials_secret)
-    encoder = PromptEncoder(model.tokenizer, chat_template=spec.data.chat_template, stop_ids=model.stop_token_ids)
+    encoder = PromptEncoder(vocabulary.tokenizer, chat_template=spec.data.chat_template, stop_ids=vocabulary.stop_token_ids)
     warnings: list[str] = []
 
     def encoded(source: DataSource, field: str) -> list[EncodedRow]:
@@ -95,9 +113,9 @@ def load_rows(spec: LoRARLJobSpec, model: BaseModel, secrets: Secrets) -> Rows:
     return Rows(train, held_out, warnings)
 
 
-def first_adapter(spec: LoRARLJobSpec, secrets: Secrets, model: BaseModel, folder: Path) -> Path | None:
-    """Fetch the adapter of `spec.adapter.initFrom` into `folder` and check it; None without one."""
-    return fetch_first_adapter(spec, secret_of(secrets, spec.checkpoint.credentials_secret), model.fingerprint, folder)
+def first_adapter(spec: LoRARLJobSpec, secrets: Secrets, fingerprint: str) -> bytes | None:
+    """Read and check the adapter of `spec.adapter.initFrom`, as the content of its safetensors file; None without one."""
+    return read_first_adapter(spec, secret_of(secrets, spec.checkpoint.credentials_secret), fingerprint)
 
 
 def base_model_name(spec: LoRARLJobSpec) -> str:
@@ -153,6 +171,11 @@ def fingerprint(folder: Path) -> str:
         with file.open("rb") as weights:
             digest.update(weights.read(_HEAD_BYTES))
     return digest.hexdigest()
+
+
+def _fetch_model(spec: LoRARLJobSpec, secrets: Secrets, *, weights: bool) -> Path:
+    secret = secret_of(secrets, spec.model.credentials_secret)
+    return fetch_model(spec.model, secret=secret, open_folder=partial(open_store, field="spec.model.uri"), weights=weights)
 
 
 def _left_out(rows: EncodedRows, field: str, spec: LoRARLJobSpec) -> list[str]:

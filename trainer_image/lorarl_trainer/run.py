@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +44,7 @@ from lorarl_trainer.session import Session
 from lorarl_trainer.signals import Interruption
 from lorarl_trainer.surroundings import Surroundings, in_pods, one_machine
 from lorarl_trainer.worker import Built, Resumed
+from lorarl_trainer.worker_group import WorkerGroup
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 75
@@ -61,8 +61,7 @@ def run_manifest(path: Path, out_dir: Path | None, overrides: list[str], in_clus
         job = load_job(path, overrides)
         out_dir = out_dir or Path("out") / job.name
         surroundings = in_pods(job, path) if in_cluster else one_machine(job, out_dir)
-        with surroundings.presence:
-            return asyncio.run(_run(job, path.parent, out_dir, surroundings))
+        return asyncio.run(_run(job, path.parent, out_dir, surroundings))
     except (LorarlError, ManifestError) as error:
         print(f"lorarl: {error}", file=sys.stderr)
         return EXIT_FAILED
@@ -143,25 +142,25 @@ async def _train(
     spec = job.spec
     scorer = make_scorer(spec.reward, manifest_folder) if spec.reward else None
     with contextlib.ExitStack() as stack:
-        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="lorarl-"))
         if scorer:
             stack.callback(scorer.close)
             scorer.warm_up()
         progress.emit(Noted(f"starting Ray and {spec.world_size} worker(s): imports of torch, Megatron and vLLM take most of a start"))
         async with Machines(spec, surroundings.log_dir) as machines:
             progress.emit(Noted(f"base model: {spec.model.uri}"))
-            model = await asyncio.to_thread(prepare.load_model, spec, secrets)
-            identity = prepare.identity(spec, model.fingerprint)
-            rows, first_adapter, _, _ = await asyncio.gather(
-                asyncio.to_thread(prepare.load_rows, spec, model, secrets),
-                asyncio.to_thread(prepare.first_adapter, spec, secrets, model, Path(scratch)),
-                asyncio.to_thread(prepare.check_checkpoints, job, secrets, identity, out_dir / "unpublished"),
+            vocabulary = await asyncio.to_thread(prepare.load_vocabulary, spec, secrets)
+            rows, (workers, fingerprint), _ = await asyncio.gather(
+                asyncio.to_thread(prepare.load_rows, spec, vocabulary, secrets),
+                _fetch_model(machines, secrets, interruption),
                 scorer.ready() if scorer else asyncio.sleep(0),
             )
-            workers = await machines.workers()
-            interruption.install()
+            identity = prepare.identity(spec, fingerprint)
+            first_adapter, _ = await asyncio.gather(
+                asyncio.to_thread(prepare.first_adapter, spec, secrets, fingerprint),
+                asyncio.to_thread(prepare.check_checkpoints, job, secrets, identity, out_dir / "unpublished"),
+            )
             progress.emit(Noted(f"data: {len(rows.train):,} rows, {len(rows.held_out):,} held out; loading the model in the workers"))
-            built = await workers.start(model.folder, model.stop_token_ids, first_adapter)
+            built = await workers.start(vocabulary.stop_token_ids, first_adapter)
             resumed = await workers.resume(job.name, secrets, identity, out_dir / "unpublished")
             for warning in (*rows.warnings, *resumed.warnings):
                 progress.emit(Warned(warning))
@@ -173,7 +172,7 @@ async def _train(
                 train_rows=rows.train,
                 eval_rows=rows.held_out,
                 order=DataOrder(len(rows.train), spec.trainer.seed),
-                decode=model.decode,
+                decode=vocabulary.decode,
                 progress=progress,
                 stop=interruption.asked,
                 steer=surroundings.steer,
@@ -188,6 +187,13 @@ async def _train(
                 outcome.done = outcome.step >= session.total_steps
             finally:
                 outcome.adapter_uri = session.adapter_uri or outcome.adapter_uri
+
+
+async def _fetch_model(machines: Machines, secrets: Secrets, interruption: Interruption) -> tuple[WorkerGroup, str]:
+    """Have the workers' machines fetch the base model; return the workers and the model's fingerprint."""
+    workers = await machines.workers()
+    interruption.install()
+    return workers, await workers.fetch_model(secrets)
 
 
 def _started(job: LoRARLJob, built: Built, resumed: Resumed, out_dir: Path) -> RunStarted:

@@ -112,8 +112,8 @@ class Worker:
             import_vllm()
         self._imported = True
 
-    def start(self, model_path: Path, stop_token_ids: tuple[int, ...], first_adapter: Path | None) -> Built:
-        """Load the base model, start the engine, and make the adapter: a new one, or the one in the folder `first_adapter`."""
+    def start(self, model_path: Path, stop_token_ids: tuple[int, ...], first_adapter: bytes | None) -> Built:
+        """Load the base model, start the engine, and make the adapter: a new one, or that of the safetensors file `first_adapter`."""
         spec, platform = self._spec, self._platform
         self.preload()
         from lorarl_trainer import peft_format

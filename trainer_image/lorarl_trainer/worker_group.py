@@ -14,11 +14,16 @@ from lorarl_trainer.batch import Completion, Sample, Samples, UpdateRequest, Upd
 from lorarl_trainer.checkpoint import Published
 from lorarl_trainer.errors import LorarlError, NodeLostError, WorkerError
 from lorarl_trainer.platforms import get_platform
+from lorarl_trainer.prepare import fetch_base_model
 from lorarl_trainer.secrets import Secrets
 from lorarl_trainer.worker import Built, Place, Resumed, Worker
 
 UPLOAD_SECONDS = 900.0
 """How long the end of a run waits for its last checkpoint: longer than storage retries a write."""
+
+LOSS_SECONDS = 40.0
+"""How long Ray may take to see that a machine is gone: its health checks need 14 to 25 s. The calls to it fail at once, and so do the
+collective operations of its peers."""
 
 _LOG_TAIL_LINES = 20
 _LONGEST_LINE = 300
@@ -48,25 +53,54 @@ class WorkerGroup:
         # A node of a cluster has as many workers as GPUs; on CPU the workers of one tensor-parallel group stay together too.
         self._group = ray.util.placement_group([bundle] * self.size, strategy="PACK")
         ray.get(self._group.ready())
+        self._nodes = by_node(ray.util.placement_group_table(self._group)["bundles_to_node_id"])
+        self._folders: list[Path] = []
         threads = max(1, len(os.sched_getaffinity(0)) // spec.workers_per_node)
         environment = get_platform(gpus).environment(threads)
         self._logs = [log_dir / f"worker-{rank}.log" if log_dir else None for rank in range(self.size)]
         address, port = _meeting_point(self._group) if self.size > 1 else (None, None)
         self._actors: list[Any] = []
-        for rank in range(self.size):
-            place = Place(rank, self.size, rank % spec.workers_per_node, address, port, threads)
+        for rank, (local_rank, bundle_index) in enumerate(place for node in self._nodes for place in enumerate(node)):
+            place = Place(rank, self.size, local_rank, address, port, threads)
             actor = ray.remote(Worker).options(
                 num_cpus=1,
                 num_gpus=1 if gpus else 0,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=rank),
+                scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle_index),
                 runtime_env={"env_vars": environment},
             )
             self._actors.append(actor.remote(spec, place, self._logs[rank]))
             self._actors[-1].preload.remote()  # goes on while the caller prepares what `start` needs
 
-    async def start(self, model_path: Path, stop_token_ids: tuple[int, ...], first_adapter: Path | None) -> Built:
-        """Build model, adapter and engine in every worker."""
-        return (await self._all("start", model_path, stop_token_ids, first_adapter))[0]
+    async def fetch_model(self, secrets: Secrets) -> str:
+        """Fetch the base model to each machine, once for all its workers, while these import their engines; return its fingerprint.
+
+        Raises:
+            LorarlError: a machine cannot get the model, or has no room for it.
+        """
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        # Tasks, in processes of their own: a worker itself is busy importing.
+        fetch, calls = ray.remote(fetch_base_model), []
+        for node in self._nodes:
+            there = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=node[0])
+            calls.append(fetch.options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(self._spec, secrets))
+        models = await self._await(calls)
+        fingerprints = {model.fingerprint for model in models}
+        if len(fingerprints) > 1:
+            uri, mend = self._spec.model.uri, "Start the job again. (A commit as spec.model.revision never changes.)"
+            raise LorarlError(f"spec.model.uri: {uri} changed while the machines fetched it, and not all have the same model. {mend}")
+        self._folders = [model.folder for model, node in zip(models, self._nodes, strict=True) for _ in node]
+        return str(fingerprints.pop())
+
+    async def start(self, stop_token_ids: tuple[int, ...], first_adapter: bytes | None) -> Built:
+        """Build model, adapter and engine in every worker. `fetch_model` comes before."""
+        import ray
+
+        adapter = first_adapter if first_adapter is None else ray.put(first_adapter)  # once, however many workers read it
+        calls = [actor.start.remote(folder, stop_token_ids, adapter) for actor, folder in zip(self._actors, self._folders, strict=True)]
+        built: Built = (await self._await(calls))[0]
+        return built
 
     async def resume(self, job_name: str, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path) -> Resumed:
         """Take over the job's checkpoints and bring every worker to the newest whole one."""
@@ -146,20 +180,47 @@ class WorkerGroup:
 
     async def _await(self, calls: Sequence[Any]) -> list[Any]:
         """Wait for all; the first failure ends the wait, since its peers may hang in a collective operation."""
-        from ray.exceptions import RayActorError, RayTaskError
+        from ray.exceptions import NodeDiedError, RayActorError, RayTaskError, WorkerCrashedError
 
         try:
             return list(await asyncio.gather(*calls))
-        except RayTaskError as error:
+        except (RayTaskError, RayActorError, NodeDiedError, WorkerCrashedError) as error:
+            raise self._told(await self._cause(error)) from error
+
+    async def _cause(self, error: Exception) -> Exception:
+        """Return what is behind a failure: the end of a worker, where that explains it; otherwise the failure itself."""
+        from ray.exceptions import ActorUnavailableError, RayTaskError
+
+        of_a_worker = isinstance(error, RayTaskError) and not isinstance(error.cause, LorarlError)
+        if not of_a_worker and not isinstance(error, ActorUnavailableError):
+            return error
+        questions = [asyncio.create_task(_end_of(actor)) for actor in self._actors]
+        try:
+            for question in asyncio.as_completed(questions, timeout=LOSS_SECONDS):
+                if (end := await question) is not None:
+                    return end
+        except TimeoutError:
+            pass  # those that do not answer are busy, or Ray cannot say what became of them
+        finally:
+            for task in questions:
+                task.cancel()
+        return error
+
+    def _told(self, error: Any) -> LorarlError:
+        """Say a failure of Ray's in our words."""
+        from ray.exceptions import ActorUnavailableError, NodeDiedError, RayActorError, RayTaskError
+
+        if isinstance(error, RayTaskError):
             if isinstance(error.cause, LorarlError):
-                raise error.cause from error
+                return error.cause
             first_line = str(error.cause).strip().partition("\n")[0][:_LONGEST_LINE]
-            raise WorkerError(f"a worker failed: {type(error.cause).__name__}: {first_line} {self._where_to_look(str(error))}") from error
-        except RayActorError as error:
-            if _NODE_LOST in str(error) or error.preempted:
-                raise NodeLostError(f"a worker's machine or pod is gone. {self._where_to_look()}") from error
-            cause = str(error) if error.actor_init_failed or "low on memory" in str(error) else _ENDED
-            raise WorkerError(f"a worker process ended: {cause} {self._where_to_look()}") from error
+            return WorkerError(f"a worker failed: {type(error.cause).__name__}: {first_line} {self._where_to_look(str(error))}")
+        of_an_actor = isinstance(error, RayActorError)
+        lost = isinstance(error, NodeDiedError | ActorUnavailableError) or (of_an_actor and error.preempted)
+        if lost or _NODE_LOST in str(error):
+            return NodeLostError(f"a worker's machine or pod is gone. {self._where_to_look()}")
+        cause = str(error) if (of_an_actor and error.actor_init_failed) or "low on memory" in str(error) else _ENDED
+        return WorkerError(f"a worker process ended: {cause} {self._where_to_look()}")
 
     def _where_to_look(self, traceback: str = "") -> str:
         """Tell the end of the log, to which a traceback that the worker did not print itself is added."""
@@ -171,6 +232,28 @@ class WorkerGroup:
             file.write(traceback)
         tail = "\n".join(f"  | {line[:_LONGEST_LINE]}" for line in newest.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
         return f"The same command goes on from the newest checkpoint. The end of {newest}:\n{tail}"
+
+
+def by_node(placement: Mapping[int, str]) -> list[list[int]]:
+    """Return the bundles of each node, from the node of every bundle: the first node has bundle 0."""
+    nodes: dict[str, list[int]] = {}
+    for bundle in sorted(placement):
+        nodes.setdefault(placement[bundle], []).append(bundle)
+    return list(nodes.values())
+
+
+async def _end_of(actor: Any) -> Exception | None:
+    """Return how a worker ended, once Ray knows; None where it lives and has nothing to do."""
+    from ray.exceptions import ActorUnavailableError, RayActorError
+
+    while True:
+        try:
+            await actor.drain_asked.remote()
+        except ActorUnavailableError:
+            continue  # Ray takes its time for this answer
+        except RayActorError as end:
+            return end
+        return None
 
 
 def _meeting_point(group: Any) -> tuple[str, int]:

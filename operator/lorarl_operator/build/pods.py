@@ -15,6 +15,9 @@ from lorarl_operator.parse import QUEUE_LABEL
 from lorarl_operator.settings import Settings
 
 CACHE_FOLDER = "/var/cache/lorarl"
+"""Base model, data and compiled kernels: once a node. A job may lay a volume there that outlives its pods, or that pods share."""
+SCRATCH_FOLDER = "/tmp"
+"""Of this pod alone: Ray's sessions and logs, what the run writes, and who is to be waited for at the pod's end."""
 HEAD, WORKER = "head", "worker"
 POD_PREFIXES = ("volcano.sh/", "scheduling.volcano.sh/", "scheduling.k8s.io/", "kai.scheduler/")
 """Of what is passed on to the RayJob, this also goes to its pods: these schedulers read it there. Kueue must not see it twice."""
@@ -133,6 +136,7 @@ def _template(job: Job, spec: LoRARLJobSpec, attempt: int, role: str, settings: 
         "volumeMounts": [
             {"name": "job", "mountPath": CONFIG_FOLDER, "readOnly": True},
             {"name": "cache", "mountPath": CACHE_FOLDER},
+            {"name": "scratch", "mountPath": SCRATCH_FOLDER},
             *secret_mounts,
             *claim_mounts,
         ],
@@ -150,6 +154,7 @@ def _template(job: Job, spec: LoRARLJobSpec, attempt: int, role: str, settings: 
         "volumes": [
             {"name": "job", "configMap": {"name": access_name(job.name)}},
             {"name": "cache", "emptyDir": {}},
+            {"name": "scratch", "emptyDir": {}},
             *secrets,
             *claims,
         ],
@@ -171,6 +176,7 @@ def _for_schedulers(passed: tuple[tuple[str, str], ...]) -> dict[str, str]:
 def _env(spec: LoRARLJobSpec, attempt: int) -> dict[str, str]:
     env = {
         "LORARL_ATTEMPT": str(attempt),
+        "LORARL_RUN_DIR": f"{SCRATCH_FOLDER}/lorarl-run",
         "LORARL_SECRETS_DIR": SECRETS_FOLDER,
         "LORARL_CACHE": CACHE_FOLDER,
         "HF_HOME": f"{CACHE_FOLDER}/huggingface",

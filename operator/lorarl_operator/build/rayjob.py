@@ -10,6 +10,7 @@ from typing import Any
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_operator.build.config import CONFIG_FOLDER, CONFIG_KEY
 from lorarl_operator.build.pods import (
+    SCRATCH_FOLDER,
     head_template,
     image_of,
     pod_security_context,
@@ -25,7 +26,9 @@ from lorarl_operator.settings import Settings
 
 RAY_VERSION = "2.60.0"
 """Ray of our trainer's image. KubeRay chooses the pods' probes by it."""
-ENTRYPOINT = f"lorarl run {CONFIG_FOLDER}/{CONFIG_KEY} --in-cluster"
+OUT_FOLDER = f"{SCRATCH_FOLDER}/lorarl-out"
+"""The working directory belongs to the image, and need not be writable."""
+ENTRYPOINT = f"lorarl run {CONFIG_FOLDER}/{CONFIG_KEY} --in-cluster --out {OUT_FOLDER}"
 """Runs in the head's container, with its volumes and its environment."""
 
 

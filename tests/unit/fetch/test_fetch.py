@@ -152,7 +152,7 @@ def test_a_full_disk_says_how_much_is_needed_and_where_to_go(store):
             with Path("/dev/full").open("wb", buffering=0) as full:
                 full.write(b"x")
 
-    with pytest.raises(LorarlError, match=r"no space left in .*10,025 bytes are needed.*LORARL_CACHE"):
+    with pytest.raises(LorarlError, match=r"^spec.model.uri: no space left for s3://.*10,025 bytes are needed.*LORARL_CACHE"):
         fetch(FullDisk(store.root))
 
 

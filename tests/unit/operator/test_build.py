@@ -17,7 +17,7 @@ from lorarl_api.v1alpha1 import CLAIMS_FOLDER, SCHEDULING_PREFIXES, LoRARLJob
 from lorarl_operator import parse
 from lorarl_operator.build.access import grants, needs
 from lorarl_operator.build.overrides import merge
-from lorarl_operator.build.rayjob import RAY_VERSION, ray_job
+from lorarl_operator.build.rayjob import OUT_FOLDER, RAY_VERSION, ray_job
 from lorarl_operator.check import checked_spec
 from lorarl_operator.names import attempt_of
 
@@ -132,8 +132,9 @@ def test_every_container_of_ours_is_restricted(mode):
 def test_secrets_are_named_and_never_read():
     spec = {"model": {"uri": "hf://a/b", "credentialsSecret": "x" * 200}, "checkpoint": {"uri": "s3://t", "credentialsSecret": "s3-keys"}}
     pod = head(built(spec))["spec"]
-    assert [volume.get("secret") for volume in pod["volumes"][2:]] == [{"secretName": "s3-keys"}, {"secretName": "x" * 200}]
-    assert pod["containers"][0]["volumeMounts"][2] == {"name": "secret-0", "mountPath": "/etc/lorarl/secrets/s3-keys", "readOnly": True}
+    assert [volume["secret"] for volume in pod["volumes"] if "secret" in volume] == [{"secretName": "s3-keys"}, {"secretName": "x" * 200}]
+    mount = {"name": "secret-0", "mountPath": "/etc/lorarl/secrets/s3-keys", "readOnly": True}
+    assert mount in pod["containers"][0]["volumeMounts"]
     labelled = built({"cluster": {"podTemplateOverrides": {"head": {"metadata": {"labels": {"credentialsSecret": "no"}}}}}})
     assert head(labelled)["spec"]["volumes"] == head(built())["spec"]["volumes"]
 
@@ -149,6 +150,21 @@ def test_claims_of_model_and_data_are_mounted_for_reading_in_head_and_workers():
             {"name": "claim-0", "mountPath": "/mnt/pvc/data", "readOnly": True},
             {"name": "claim-1", "mountPath": f"/mnt/pvc/{claim}", "readOnly": True},
         ]
+
+
+def test_whatever_the_trainer_writes_lies_on_volumes_of_the_pods():
+    rayjob = built()
+    assert rayjob["spec"]["entrypoint"].endswith(f" --out {OUT_FOLDER}")
+    for pod in (head(rayjob)["spec"], workers(rayjob)["template"]["spec"]):
+        container = pod["containers"][0]
+        empty = {volume["name"] for volume in pod["volumes"] if "emptyDir" in volume}
+        writable = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] in empty]
+        env = {each["name"]: each["value"] for each in container["env"]}
+        names = ("LORARL_CACHE", "LORARL_RUN_DIR", "HF_HOME", "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR")
+        written = [OUT_FOLDER, *(env[name] for name in names)]
+        assert all(any(folder == path or folder.startswith(f"{path}/") for path in writable) for folder in written)
+        # The cache may be given a volume that pods share; what is of one pod alone must not lie there.
+        assert not any(folder.startswith(env["LORARL_CACHE"]) for folder in (OUT_FOLDER, env["LORARL_RUN_DIR"]))
 
 
 def test_a_service_account_that_is_there_is_bound_and_not_made():

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from lorarl_trainer.pods.drain import RUN_DIR, drain_asked, register_driver
+from lorarl_trainer.pods.drain import DRIVER, RUN_DIR, drain_asked, register
 
 WORKER = "from lorarl_trainer.pods.drain import register; register('worker-0'); print('up', flush=True); input()"
-DRIVER = """
+DRIVER_PROGRAM = """
 import signal, sys
-from lorarl_trainer.pods.drain import register_driver
+from lorarl_trainer.pods.drain import DRIVER, register
 signal.signal(signal.SIGTERM, lambda *_: (print('checkpoint', flush=True), sys.exit(75)))
-with register_driver():
-    print('up', flush=True)
-    signal.pause()
+register(DRIVER)
+print('up', flush=True)
+signal.pause()
 """
 
 
@@ -33,7 +33,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., subp
 
 
 def test_the_driver_is_terminated_and_waited_for(start: Callable[..., subprocess.Popen[str]]) -> None:
-    driver = start("-c", DRIVER)
+    driver = start("-c", DRIVER_PROGRAM)
     assert driver.stdout and driver.stdout.readline() == "up\n"
     drain = start("-m", "lorarl_trainer.cli", "drain")
     assert driver.stdout.readline() == "checkpoint\n"
@@ -57,10 +57,21 @@ def test_a_worker_is_told_and_waited_for_and_never_signalled(start: Callable[...
 
 
 def test_a_pod_whose_trainer_has_ended_is_let_go_at_once(start: Callable[..., subprocess.Popen[str]]) -> None:
-    worker = start("-c", WORKER)
-    assert worker.stdout and worker.stdout.readline() == "up\n"
-    worker.send_signal(signal.SIGKILL)
-    worker.wait(30)
-    with register_driver():
-        pass
+    for program in (WORKER, DRIVER_PROGRAM):
+        process = start("-c", program)
+        assert process.stdout and process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGKILL)
+        process.wait(30)
     assert start("-m", "lorarl_trainer.cli", "drain").wait(30) == 0
+
+
+def test_outside_pods_nobody_registers_and_there_is_nothing_to_drain(
+    start: Callable[..., subprocess.Popen[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "drain").touch()
+    monkeypatch.delenv(RUN_DIR)
+    monkeypatch.chdir(tmp_path)
+    register(DRIVER)
+    assert not drain_asked()
+    assert start("-m", "lorarl_trainer.cli", "drain").wait(30) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["drain"]

@@ -10,48 +10,26 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 RUN_DIR = "LORARL_RUN_DIR"
-"""Environment variable: the folder by which the processes of a pod know of each other."""
-_DEFAULT = "/tmp/lorarl-run"
+"""Environment variable: the folder by which the processes of a pod know of each other. Outside pods there is none, and no hook."""
+DRIVER = "driver"
 _ASKED = "drain"
-_DRIVER = "driver"
 _LOOK_SECONDS = 0.2
-
-
-def run_dir() -> Path:
-    """The folder by which the processes of this pod know of each other."""
-    return Path(os.environ.get(RUN_DIR, _DEFAULT))
 
 
 def drain_asked() -> bool:
     """Whether this pod is about to be taken away."""
-    return (run_dir() / _ASKED).exists()
+    folder = _run_dir()
+    return folder is not None and (folder / _ASKED).exists()
 
 
-@contextlib.contextmanager
-def registered(name: str) -> Iterator[None]:
-    """Let `drain` wait for this process while the block runs; the driver gets SIGTERM besides."""
-    path = register(name)
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-
-
-def register(name: str) -> Path:
-    """Let `drain` wait until this process has ended."""
-    run_dir().mkdir(parents=True, exist_ok=True)
-    path = run_dir() / f"{name}.pid"
-    path.write_text(str(os.getpid()))
-    return path
-
-
-def register_driver() -> contextlib.AbstractContextManager[None]:
-    """Register the driver, which answers SIGTERM with a checkpoint."""
-    return registered(_DRIVER)
+def register(name: str) -> None:
+    """Let `drain` wait until this process has ended. The one named `DRIVER` gets SIGTERM besides, and answers with a checkpoint."""
+    if (folder := _run_dir()) is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.pid").write_text(str(os.getpid()))
 
 
 def drain() -> None:
@@ -60,16 +38,22 @@ def drain() -> None:
     A worker tells the driver, which is in another pod, with its next step. How long to wait is Kubernetes' matter: it ends this
     process with the grace period.
     """
-    folder = run_dir()
+    if (folder := _run_dir()) is None:
+        return
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _ASKED).touch()
     asked = False
     while running := {path.stem: pid for path in folder.glob("*.pid") if (pid := _living(path)) is not None}:
-        if _DRIVER in running and not asked:
+        if DRIVER in running and not asked:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(running[_DRIVER], signal.SIGTERM)
+                os.kill(running[DRIVER], signal.SIGTERM)
             asked = True
         time.sleep(_LOOK_SECONDS)
+
+
+def _run_dir() -> Path | None:
+    named = os.environ.get(RUN_DIR)
+    return Path(named) if named else None
 
 
 def _living(path: Path) -> int | None:

@@ -46,7 +46,7 @@ class RemoteStore(Store):
 
     def __init__(self, uri: StoreUri, secret: Mapping[str, str], retries: RetryPolicy, field: str) -> None:
         """Check the credentials' form; see `open_store`."""
-        self.uri = uri.text
+        self.uri, self._field = uri.text, field
         self.retries = retries
         self._bucket = uri.bucket
         self._endpoint = endpoint_of(uri, secret)
@@ -152,7 +152,7 @@ class RemoteStore(Store):
                 descriptor = file.fileno()
 
                 def fetch(span: tuple[int, int]) -> None:
-                    os.pwrite(descriptor, self._chunk(path, *span, meta["e_tag"]), span[0])
+                    _write(descriptor, self._chunk(path, *span, meta["e_tag"]), span[0])
 
                 for _ in threads.map(fetch, _spans(meta["size"])):
                     pass
@@ -183,7 +183,7 @@ class RemoteStore(Store):
         except STORE_ERRORS as error:
             answer = read_answer(error)
             mend = answer.mend(self._bucket, self._endpoint)
-            raise StorageError(f"{self.uri_of(path)}: cannot {operation}: the store said: {answer}. {mend}") from None
+            raise StorageError(f"{self._field}: {self.uri_of(path)}: cannot {operation}: the store said: {answer}. {mend}") from None
 
     def _writer(self, nbytes: int) -> ObjectStore:
         """A client whose time limit leaves room for `nbytes`; limits are a client's in obstore, so there is one for each power of two."""
@@ -200,6 +200,14 @@ def _transient(error: BaseException) -> bool:
 
 def _update(tag: Tag) -> PutMode:
     return {"e_tag": tag.e_tag} if tag.version is None else {"e_tag": tag.e_tag, "version": tag.version}
+
+
+def _write(descriptor: int, data: bytes, position: int) -> None:
+    """Write all of it: a disk that is nearly full takes a part, and says so only when the rest is written."""
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(descriptor, rest, position)
+        rest, position = rest[written:], position + written
 
 
 def _spans(size: int) -> Iterator[tuple[int, int]]:

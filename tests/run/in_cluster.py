@@ -1,0 +1,90 @@
+"""A LoRARLJob on a real API server, and its trainer as the pods run it: under the job's own ServiceAccount, with the mounted manifest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from command import Running
+from jobs import NAME, Job
+
+from lorarl_api.v1alpha1 import ClusterSpec
+from lorarl_operator import parse
+from lorarl_operator.build.access import grants, needs
+from support.cluster.control_plane import Cluster, control_plane
+from support.cluster.crds import CRD
+from support.tcp_gate import TcpGate
+
+NAMESPACE = "default"
+
+
+@dataclass
+class InCluster:
+    """A LoRARLJob on an API server, and the mounted manifest of its pods. The gate stands between the trainer and the server."""
+
+    cluster: Cluster
+    gate: TcpGate
+    job: Job
+    run_dir: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return dict(self.stored.get("status", {}))
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        return dict(json.loads(self.cluster.must("get", "lrj", NAME, "-o", "json", "--show-managed-fields")))
+
+    def start(self, attempt: int, **environment: str) -> Running:
+        self.job.environment |= environment | {
+            "KUBECONFIG": self.environment["KUBECONFIG"],
+            "LORARL_ATTEMPT": str(attempt),
+            "LORARL_RUN_DIR": str(self.run_dir),
+        }
+        return self.job.start(more=["--in-cluster"])
+
+    def change_steps(self, steps: int) -> None:
+        """What the operator and kubelet do when the user changes spec.trainer.steps."""
+        path = self.job.folder / "job.yaml"
+        manifest = yaml.safe_load(path.read_text())
+        manifest["spec"]["trainer"]["steps"] = steps
+        path.with_suffix(".new").write_text(yaml.safe_dump(manifest))
+        path.with_suffix(".new").rename(path)
+
+
+@contextmanager
+def in_cluster(job: Job, folder: Path) -> Iterator[InCluster]:
+    """Bring an API server up under `folder` and give it the job, with the rights that the operator gives to the trainer.
+
+    Raises:
+        ToolMissingError: a server is not there.
+    """
+    servers, pod = folder / "control-plane", folder / "pod"
+    servers.mkdir()
+    pod.mkdir()
+    with control_plane(servers, audit=True) as cluster, TcpGate(cluster.port) as gate:
+        cluster.must("apply", "--server-side", "-f", str(CRD))
+        cluster.must("wait", "--for=condition=Established", "--timeout=30s", "crd/lorarljobs.lorarl.io")
+        yield _job_in(cluster, gate, job, pod)
+
+
+def _job_in(cluster: Cluster, gate: TcpGate, job: Job, run_dir: Path) -> InCluster:
+    manifest = yaml.safe_load((job.folder / "job.yaml").read_text())
+    cluster.must("apply", "-f", "-", stdin=json.dumps(manifest))
+    stored = json.loads(cluster.must("get", "lrj", NAME, "-o", "json"))
+    # What the operator mounts into the pods, and the rights it gives them.
+    manifest["metadata"] = {key: stored["metadata"][key] for key in ("name", "namespace", "uid")}
+    (job.folder / "job.yaml").write_text(yaml.safe_dump(manifest))
+    parsed = parse.job(stored)
+
+    for made in (*needs(parsed, ClusterSpec()), *grants(parsed, ClusterSpec())):
+        cluster.must("apply", "--server-side", "-f", "-", stdin=json.dumps(made))
+    token = cluster.service_account_token(NAMESPACE, f"lorarl-{NAME}")
+    kubeconfig = gate.kubeconfig(cluster, token)
+    return InCluster(cluster, gate, job, run_dir, {"KUBECONFIG": str(kubeconfig)})

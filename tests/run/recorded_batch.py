@@ -1,0 +1,61 @@
+"""Makes one update on a recorded batch with the workers of a Ray cluster, and publishes the checkpoint. Run with: JOB.YAML BATCH OUT.
+
+RAY_ADDRESS names the cluster. Where there is no file BATCH yet, the workers generate one first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import sys
+from pathlib import Path
+
+import numpy as np
+import ray
+
+from lorarl_api.load import load_job
+from lorarl_trainer import prepare
+from lorarl_trainer.algorithms import LossChoice
+from lorarl_trainer.batch import Sample, Samples, UpdateRequest
+from lorarl_trainer.worker_group import WorkerGroup
+
+PROMPTS = 12
+
+
+async def main(manifest: Path, batch: Path, out: Path) -> None:
+    job = load_job(manifest)
+    spec = job.spec
+    vocabulary = prepare.load_vocabulary(spec, {})
+    workers = WorkerGroup(spec, out / "logs")
+    try:
+        identity = prepare.identity(spec, await workers.fetch_model({}))
+        await workers.start(vocabulary.stop_token_ids, None)
+        await workers.resume(job.name, {}, identity, out / "unpublished")
+        await workers.sync()
+        if not batch.exists():
+            await _record(workers, batch)
+        samples = pickle.loads(batch.read_bytes())
+        tokens = sum(sample.response_length for sample in samples)
+        loss = LossChoice("policy_gradient", 0.2)
+        result = await workers.update(UpdateRequest(Samples(samples), loss, tokens, 1.0, 5e-4, 0, on_policy=False, tolerance=1.0))
+        await workers.publish(1, 0)
+        await workers.drain_uploads()
+        print(f"{workers.size} worker(s): loss {result.loss:.9f}, gradient norm {result.grad_norm:.9f}")
+    finally:
+        workers.kill()
+
+
+async def _record(workers: WorkerGroup, batch: Path) -> None:
+    stream = np.random.default_rng(0)
+    prompts = [stream.integers(4, 100, size=3 + index).tolist() for index in range(PROMPTS)]
+    completions, _ = await workers.generate(prompts, list(range(PROMPTS)))
+    samples = [
+        Sample(np.concatenate([prompt, completion.tokens]), len(prompt), (-1.0) ** index, completion.logprobs)
+        for index, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
+    ]
+    batch.write_bytes(pickle.dumps(samples))
+
+
+if __name__ == "__main__":
+    ray.init(log_to_driver=False)
+    asyncio.run(main(*map(Path, sys.argv[1:4])))

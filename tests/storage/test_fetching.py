@@ -1,0 +1,121 @@
+"""The base model and the data from a real S3 server: what can be wrong with it, and that nothing half-fetched is used."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lorarl_api.v1alpha1 import BaseModelSpec
+from lorarl_trainer.errors import InputError, LorarlError
+from lorarl_trainer.fetch import cache_dir, fetch_data, fetch_model
+from lorarl_trainer.storage import open_store
+from lorarl_trainer.upload import upload
+from support.fault_proxy import FOREVER, FaultProxy
+from support.s3_server import S3Server
+from support.stores import QUICK
+
+WEIGHTS_BYTES = 3_000_000
+DISK_BYTES = 2_000_000
+FIELD = "spec.model.uri"
+
+
+@pytest.fixture
+def secret(s3: S3Server, proxy: FaultProxy) -> dict[str, str]:
+    return s3.secret(proxy.url)
+
+
+@pytest.fixture
+def uri(s3: S3Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A model in a bucket, copied there by `lorarl upload` with the environment's keys."""
+    monkeypatch.setenv("LORARL_CACHE", str(tmp_path / "cache"))
+    model = tmp_path / "base"
+    model.mkdir()
+    (model / "config.json").write_text('{"model_type": "qwen3"}')
+    (model / "tokenizer.json").write_text("{}")
+    (model / "model.safetensors").write_bytes(b"w" * WEIGHTS_BYTES)
+    (tmp_path / "train.jsonl").write_text("{}\n")
+    with monkeypatch.context() as environment:
+        for name, value in s3.secret().items():
+            environment.setenv(name, value)
+        there = list(upload([model, tmp_path / "train.jsonl"], f"s3://{bucket}/mine", None))
+    assert there == [
+        f"s3://{bucket}/mine/{name}" for name in ("base/config.json", "base/model.safetensors", "base/tokenizer.json", "train.jsonl")
+    ]
+    return f"s3://{bucket}/mine/base"
+
+
+def fetch(uri: str, secret: dict[str, str], **options: Any) -> Path:
+    return fetch_model(BaseModelSpec(uri=uri), secret=secret, open_folder=partial(open_store, field=FIELD, retries=QUICK), **options)
+
+
+def test_the_driver_fetches_all_but_the_weights_and_a_worker_s_machine_everything(
+    uri: str, secret: dict[str, str], proxy: FaultProxy
+) -> None:
+    small = fetch(uri, secret, weights=False)
+    assert sorted(path.name for path in small.iterdir()) == ["config.json", "tokenizer.json"]
+    assert not [path for _, path in proxy.requests if "model.safetensors" in path]
+    whole = fetch(uri, secret)
+    assert (whole / "model.safetensors").stat().st_size == WEIGHTS_BYTES
+    assert whole == fetch(uri, secret)
+    assert [method for method, path in proxy.requests if "model.safetensors" in path] == ["HEAD", "GET"]
+
+
+def test_a_model_without_weights_is_told_before_anything_is_fetched_for_a_worker(uri: str, s3: S3Server, secret: dict[str, str]) -> None:
+    (s3.root / uri.removeprefix("s3://") / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"no \*\.safetensors weights"):
+        fetch(uri, secret, weights=False)
+
+
+def test_a_connection_that_breaks_leaves_nothing_that_is_used(uri: str, secret: dict[str, str], proxy: FaultProxy) -> None:
+    proxy.truncate(times=FOREVER, path="model.safetensors")
+    with pytest.raises(LorarlError, match=f"^{FIELD}: {uri}/model.safetensors: cannot read"):
+        fetch(uri, secret)
+    assert not [path for path in (cache_dir() / "models").iterdir() if path.is_dir() and path.suffix != ".partial"]
+    proxy.heal()
+    assert (fetch(uri, secret) / "model.safetensors").read_bytes() == b"w" * WEIGHTS_BYTES
+
+
+def test_what_the_store_refuses_is_told_with_field_and_mend(uri: str, secret: dict[str, str]) -> None:
+    with pytest.raises(
+        LorarlError, match=rf"^{FIELD}: {uri}: cannot list: the store said: 403 .*refuses the keys: check the Secret's keys"
+    ):
+        fetch(uri, secret | {"AWS_SECRET_ACCESS_KEY": "wrong"})
+    with pytest.raises(
+        LorarlError, match=rf"^{FIELD}: s3://nowhere/base: .*There is no bucket 'nowhere' at http.*make it, or mend the URI"
+    ):
+        fetch("s3://nowhere/base", secret)
+    with pytest.raises(InputError, match=rf"^{FIELD}: got {uri}/none, where there is no model"):
+        fetch(f"{uri}/none", secret)
+    data = partial(fetch_data, field="spec.data.train.uri", secret=secret, open_folder=partial(open_store, retries=QUICK))
+    train = uri.replace("/base", "/train.jsonl")
+    assert data(train).read_text() == "{}\n"
+    with pytest.raises(InputError, match=r"^spec.data.train.uri: got .*/none.jsonl, which does not exist"):
+        data(train.replace("train", "none"))
+
+
+def test_a_disk_without_room_is_told_with_what_is_needed_and_serves_again_once_there_is_room(
+    uri: str, secret: dict[str, str], small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LORARL_CACHE", str(small_disk))
+    with pytest.raises(
+        LorarlError, match=rf"^{FIELD}: no space left for {uri} in {small_disk}/models of .* \(3,000,025 bytes are needed, .* free\)"
+    ):
+        fetch(uri, secret)
+    subprocess.run(["mount", "-o", f"remount,size={10 * DISK_BYTES}", str(small_disk)], check=True)
+    assert (fetch(uri, secret) / "model.safetensors").stat().st_size == WEIGHTS_BYTES
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(folder)], capture_output=True, text=True)
+    if mount.returncode != 0:
+        pytest.skip(f"a small disk cannot be mounted here: {mount.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)

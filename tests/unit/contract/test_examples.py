@@ -1,0 +1,27 @@
+"""The examples say what they claim."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from lorarl_api.load import load_job
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_addition_is_the_same_training_in_a_cluster_as_on_one_machine() -> None:
+    here, there = (load_job(ROOT / "examples" / f"addition-{kind}.yaml") for kind in ("cpu", "cluster-cpu"))
+    for part in ("adapter", "algorithm", "reward", "rollout", "trainer"):
+        assert getattr(there.spec, part) == getattr(here.spec, part), part
+    places = {"uri": True}
+    for source in ("train", "eval"):
+        assert getattr(there.spec.data, source).model_dump(exclude=places) == getattr(here.spec.data, source).model_dump(exclude=places)
+    assert there.spec.data.chat_template == here.spec.data.chat_template
+    assert there.spec.world_size == here.spec.world_size == 1
+
+
+def test_addition_in_a_cluster_takes_this_version_s_image_from_the_node() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    cluster = load_job(ROOT / "examples" / "addition-cluster-cpu.yaml").spec.cluster
+    assert (cluster.image, cluster.image_pull_policy) == (f"lorarl/trainer:{version}-cpu", "IfNotPresent")
