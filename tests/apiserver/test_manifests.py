@@ -126,19 +126,20 @@ def test_no_manifest_stops_the_operator(kuberay_platform: Platform, replica: Ope
 
 
 @pytest.fixture(scope="module")
-def examples(kuberay_platform: Platform, replica: Operator) -> Iterator[str]:
-    """A namespace in which all examples are applied."""
-    namespace = kuberay_platform.namespace("examples")
-    for path in EXAMPLES:
+def examples(kuberay_platform: Platform, replica: Operator) -> Iterator[dict[Path, str]]:
+    """The namespace in which each example is applied: two may have the same name."""
+    namespaces = {path: kuberay_platform.namespace("example") for path in EXAMPLES}
+    for path, namespace in namespaces.items():
         kuberay_platform.cluster.must("apply", "-n", namespace, "-f", str(path))
-    yield namespace
-    kuberay_platform.cluster.must("delete", "lrj", "--all", "-n", namespace)
+    yield namespaces
+    for namespace in namespaces.values():
+        kuberay_platform.cluster.must("delete", "lrj", "--all", "-n", namespace)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_kuberay_takes_the_rayjob_of_every_example(kuberay_platform: Platform, examples: str, path: Path) -> None:
+def test_kuberay_takes_the_rayjob_of_every_example(kuberay_platform: Platform, examples: dict[Path, str], path: Path) -> None:
     name = yaml.safe_load(path.read_text())["metadata"]["name"]
     rayjob = kuberay_platform.api.wait(
-        "RayJob", f"{name}-1", examples, lambda job: job.get("status", {}).get("jobDeploymentStatus"), seconds=30
+        "RayJob", f"{name}-1", examples[path], lambda job: job.get("status", {}).get("jobDeploymentStatus"), seconds=30
     )
     assert rayjob["status"]["jobDeploymentStatus"] in ("Initializing", "Running"), rayjob["status"].get("message")
