@@ -15,8 +15,10 @@ SUITE = "bookworm"
 # What Python's own extension modules are linked with; apt and the rest of a minimal Debian come by themselves.
 PACKAGES = (
     *("ca-certificates", "libbz2-1.0", "libexpat1", "libffi8", "liblzma5", "libncursesw6", "libreadline8", "libsqlite3-0", "libssl3"),
-    *("libuuid1", "netbase", "tzdata", "zlib1g"),
+    *("libuuid1", "netbase", "tzdata", "usr-is-merged", "zlib1g"),
 )
+# With /usr merged from the start, nothing has to merge it: that would bring all of Perl.
+MERGED = "/usr/share/mmdebstrap/hooks/merged-usr"
 # As in Debian's slim images.
 UNWANTED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/lintian/*")
 # Of Python: what the official image leaves out too. Its site-packages are this machine's matter; pip is made anew.
@@ -28,7 +30,11 @@ class BaseImageError(Exception):
 
 
 def make_root_file_system(folder: Path) -> Path:
-    """The archive of the root file system in this folder, made unless it is there and up to date. Takes half a minute, as root."""
+    """The archive of the root file system in this folder, made unless it is there and up to date. Takes half a minute, as root.
+
+    Raises:
+        BaseImageError: It cannot be made here.
+    """
     archive, stamp = folder / "rootfs.tar", folder / "rootfs.stamp"
     recipe = hashlib.sha256(f"{sys.version} {inspect.getsource(sys.modules[__name__])}".encode()).hexdigest()
     if archive.exists() and stamp.exists() and stamp.read_text() == recipe:
@@ -38,12 +44,16 @@ def make_root_file_system(folder: Path) -> Path:
             "mmdebstrap is not installed, which makes the base image; apt-get install mmdebstrap, or name an image: PYTHON_IMAGE=..."
         )
     folder.mkdir(parents=True, exist_ok=True)
-    python = folder / "python.tar"
+    python, unfinished = folder / "python.tar", folder / "unfinished.tar"
     try:
         pack_python(python)
-        subprocess.run(_command(python, archive), check=True, stdin=subprocess.DEVNULL)
+        made = subprocess.run(_command(python, unfinished), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        if made.returncode:
+            raise BaseImageError(f"mmdebstrap could not make the base image:\n{made.stderr[-2000:]}")
+        unfinished.rename(archive)
     finally:
         python.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
     stamp.write_text(recipe)
     return archive
 
@@ -83,11 +93,11 @@ def _kept(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 def _command(python: Path, archive: Path) -> list[str]:
     return [
-        *("mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(PACKAGES)}"),
+        *("mmdebstrap", "--quiet", "--variant=minbase", f"--hook-dir={MERGED}", f"--include={','.join(PACKAGES)}"),
         *(f"--dpkgopt=path-exclude={pattern}" for pattern in UNWANTED),
         f"--customize-hook=tar-in {python} /",
         '--customize-hook=chroot "$1" ldconfig',
-        '--customize-hook=chroot "$1" python3 -m ensurepip --root-user-action=ignore',
+        '--customize-hook=PIP_ROOT_USER_ACTION=ignore chroot "$1" python3 -m ensurepip',
         '--customize-hook=find "$1/usr/local" -name __pycache__ -prune -exec rm -r {} +',
         '--customize-hook=rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/*',
         *(SUITE, str(archive)),
