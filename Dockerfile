@@ -95,12 +95,13 @@ RUN --mount=type=bind,source=scripts/sbom.py,target=/tmp/sbom.py \
 FROM base AS trainer-cuda
 # A compiler stays: Triton and FlashInfer compile their kernels' launchers when a job starts.
 RUN apt-get update -q && apt-get install -q -y --no-install-recommends g++ libgomp1 libnuma1 && rm -rf /var/lib/apt/lists/*
+# Its own way would be to fetch a binary that no lock knows, hence FORCE_BUILD. CUDA's headers come with the packages.
 ENV CUDA_HOME=/opt/lorarl/lib/python3.12/site-packages/nvidia/cu13 NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
     --mount=type=bind,source=requirements/gpu.lock,target=/tmp/requirements.lock \
     --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
     --mount=type=secret,id=uv.toml,target=/etc/uv/uv.toml \
-    export SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt NVTE_BUILD_USE_NVIDIA_WHEELS=1 \
+    export SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt NVTE_BUILD_USE_NVIDIA_WHEELS=1 NVTE_PYTORCH_FORCE_BUILD=TRUE \
     && /opt/tools/bin/uv venv -q --python python3.12 /opt/lorarl \
     && PYC_INVALIDATION_MODE=unchecked-hash /opt/tools/bin/uv pip install -q --no-cache --python /opt/lorarl/bin/python --no-deps \
        --require-hashes --compile-bytecode --no-build-isolation-package transformer-engine-torch -r /tmp/requirements.lock

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import configparser
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -20,8 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from cluster import lifecycle, prerequisites
 from cluster.base_image import BaseImageError, make_root_file_system
-from cluster.settings import REPOSITORY, Settings, from_environment
+from cluster.node import NodeError
+from cluster.settings import REPOSITORY, Settings, SettingsError, from_environment
 from support.cluster.processes import CACHE, ToolMissingError, find
 
 HERE = Path(__file__).parent
@@ -159,7 +162,7 @@ def _short(name: str) -> str:
 
 
 def build_all(settings: Settings, python_image: str = "") -> dict[str, float]:
-    """Base, ours and the others; seconds by name.
+    """Base, ours and the others; seconds by name. The node's builder must run.
 
     Args:
         settings: Which node's containerd they are for.
@@ -191,16 +194,25 @@ def _revision() -> str:
 
 
 def main() -> None:
-    """Build all of them."""
+    """Build all of them, in a builder that is started where none runs."""
     parser = argparse.ArgumentParser(prog="make images", description="Builds the images into the containerd of `make cluster`.")
     parser.add_argument("--python-image", default=os.environ.get("PYTHON_IMAGE", ""), help="base of our images; by default one is made")
-    settings = from_environment()
+    python_image = parser.parse_args().python_image
     try:
-        for name, seconds in build_all(settings, parser.parse_args().python_image).items():
-            print(f"{name}: {seconds:.1f} s")
-    except (BaseImageError, BuildError, ToolMissingError) as error:
-        sys.exit(f"images: {error}")
+        settings = from_environment()
+        lifecycle.builder(settings, _say)
+        if not python_image and settings.install and shutil.which("mmdebstrap") is None and prerequisites.can_install():
+            prerequisites.install(["mmdebstrap"])
+        for name, seconds in build_all(settings, python_image).items():
+            _say(f"{name}: {seconds:.1f} s")
+    except (BaseImageError, BuildError, NodeError, SettingsError, ToolMissingError) as error:
+        _say(str(error))
+        sys.exit(1)
     write_bills_of_materials(settings.out.parent / "images")
+
+
+def _say(text: str) -> None:
+    print(f"images: {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
