@@ -96,6 +96,8 @@ def _command(python: Path, archive: Path) -> list[str]:
         *("mmdebstrap", "--quiet", "--variant=minbase", f"--hook-dir={MERGED}", f"--include={','.join(PACKAGES)}"),
         *(f"--dpkgopt=path-exclude={pattern}" for pattern in UNWANTED),
         f"--customize-hook=tar-in {python} /",
+        # A Python that was compiled here has its library with debugging symbols, 24 MB.
+        '--customize-hook=! command -v strip >/dev/null || strip --strip-unneeded "$1"/usr/local/lib/libpython*.so.*',
         '--customize-hook=chroot "$1" ldconfig',
         '--customize-hook=PIP_ROOT_USER_ACTION=ignore chroot "$1" python3 -m ensurepip',
         '--customize-hook=find "$1/usr/local" -name __pycache__ -prune -exec rm -r {} +',
