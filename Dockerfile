@@ -35,7 +35,7 @@ RUN /opt/tools/bin/hatchling build -t wheel -d /wheel
 
 # ---- operator: packages, then lorarl ----
 FROM base AS operator-packages
-# Left out: extensions of CEL, and the typed API of the Kubernetes client, none of which the operator imports (kopf looks at three models).
+# Left out: what CEL's package carries besides CEL, and the typed API of the Kubernetes client (kopf alone looks at three models of it).
 RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
     --mount=type=bind,source=requirements/operator.lock,target=/tmp/requirements.lock \
     --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
@@ -44,7 +44,7 @@ RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
     && /opt/tools/bin/uv venv -q --python python3.12 /opt/lorarl \
     && /opt/tools/bin/uv pip install -q --no-cache --python /opt/lorarl/bin/python --no-deps --require-hashes -r /tmp/requirements.lock \
     && cd /opt/lorarl/lib/python3.12/site-packages \
-    && rm -r cel_expr_python/ext kubernetes/client/api kubernetes/aio/client/api \
+    && rm -r bazel-project cel_expr_python/ext kubernetes/client/api kubernetes/aio/client/api \
     && find kubernetes/client/models kubernetes/aio/client/models -name 'v*.py' ! -name v1_object_meta.py ! -name v1_owner_reference.py \
        ! -name v1_managed_fields_entry.py -delete \
     && python -m compileall -q --invalidation-mode unchecked-hash .
