@@ -79,7 +79,7 @@ RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
     --mount=type=secret,id=uv.toml,target=/etc/uv/uv.toml \
     export SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt \
     && /opt/tools/bin/uv venv -q --python python3.12 /opt/lorarl \
-    && PYC_INVALIDATION_MODE=unchecked-hash /opt/tools/bin/uv pip install -q --no-cache --python /opt/lorarl/bin/python --no-deps \
+    && PYC_INVALIDATION_MODE=UNCHECKED_HASH /opt/tools/bin/uv pip install -q --no-cache --python /opt/lorarl/bin/python --no-deps \
        --require-hashes --compile-bytecode -r /tmp/requirements.lock
 
 FROM trainer-cpu-packages AS cuda-stand-ins
@@ -106,7 +106,7 @@ RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
     --mount=type=secret,id=uv.toml,target=/etc/uv/uv.toml \
     export SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt NVTE_BUILD_USE_NVIDIA_WHEELS=1 NVTE_PYTORCH_FORCE_BUILD=TRUE \
     && /opt/tools/bin/uv venv -q --python python3.12 /opt/lorarl \
-    && PYC_INVALIDATION_MODE=unchecked-hash /opt/tools/bin/uv pip install -q --no-cache --python /opt/lorarl/bin/python --no-deps \
+    && PYC_INVALIDATION_MODE=UNCHECKED_HASH /opt/tools/bin/uv pip install -q --no-cache --python /opt/lorarl/bin/python --no-deps \
        --require-hashes --compile-bytecode --no-build-isolation-package transformer-engine-torch -r /tmp/requirements.lock
 RUN --mount=type=bind,source=scripts/sbom.py,target=/tmp/sbom.py \
     --mount=type=bind,source=requirements/gpu.lock,target=/tmp/requirements.lock \
