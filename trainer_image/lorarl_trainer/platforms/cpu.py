@@ -153,6 +153,8 @@ def _absent_triton() -> Iterator[None]:
     if importlib.util.find_spec("triton") is not None:
         yield
         return
+    import torch._dynamo  # noqa: F401  (looks for Triton itself, once, and must not take this for it)
+
     with _imported({name: _Decorators(name) for name in ("triton", "triton.language")}):
         yield
 
