@@ -21,6 +21,9 @@ PACKAGES = (
 MERGED = "/usr/share/mmdebstrap/hooks/merged-usr"
 # As in Debian's slim images.
 UNWANTED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/lintian/*")
+# As in Debian's and Python's images: no cache of apt's is left in a layer.
+APT_CLEAN = """DPkg::Post-Invoke { "rm -f /var/cache/apt/archives/*.deb /var/cache/apt/*.bin || true"; };
+Dir::Cache::pkgcache ""; Dir::Cache::srcpkgcache "";"""
 # Of Python: what the official image leaves out too. Its site-packages are this machine's matter; pip is made anew.
 LEFT_OUT = {"__pycache__", "site-packages", "test", "tests", "idle_test"}
 
@@ -101,6 +104,7 @@ def _command(python: Path, archive: Path) -> list[str]:
         '--customize-hook=chroot "$1" ldconfig',
         '--customize-hook=PIP_ROOT_USER_ACTION=ignore chroot "$1" python3 -m ensurepip',
         '--customize-hook=find "$1/usr/local" -name __pycache__ -prune -exec rm -r {} +',
+        f"--customize-hook=echo '{APT_CLEAN}' >\"$1\"/etc/apt/apt.conf.d/docker-clean",
         '--customize-hook=rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/*',
         *(SUITE, str(archive)),
     ]
