@@ -47,7 +47,8 @@ RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
     && rm -r bazel-project cel_expr_python/ext kubernetes/client/api kubernetes/aio/client/api \
     && find kubernetes/client/models kubernetes/aio/client/models -name 'v*.py' ! -name v1_object_meta.py ! -name v1_owner_reference.py \
        ! -name v1_managed_fields_entry.py -delete \
-    && python -m compileall -q --invalidation-mode unchecked-hash .
+    && python -m compileall -q --invalidation-mode unchecked-hash . \
+    && python -c 'import cel_expr_python.cel, kopf, kubernetes.config, kubernetes.aio.client, kubernetes.aio.config'
 
 FROM operator-packages AS operator
 RUN --mount=type=bind,source=scripts/sbom.py,target=/tmp/sbom.py \
@@ -56,8 +57,7 @@ RUN --mount=type=bind,source=scripts/sbom.py,target=/tmp/sbom.py \
     python /tmp/sbom.py /tmp/requirements.lock --image lorarl/operator --project /tmp/pyproject.toml --output /usr/share/lorarl/sbom.cdx.json
 RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
     /opt/tools/bin/uv pip install -q --no-cache --offline --python /opt/lorarl/bin/python --no-deps /wheel/*.whl \
-    && python -m compileall -q --invalidation-mode unchecked-hash /opt/lorarl/lib/python3.12/site-packages/lorarl_* \
-    && python -c 'import lorarl_operator.main, lorarl_operator.handlers, lorarl_api.validate'
+    && python -m compileall -q --invalidation-mode unchecked-hash /opt/lorarl/lib/python3.12/site-packages/lorarl_*
 USER 10001:10001
 ENTRYPOINT ["lorarl-operator"]
 ARG PYTHON_IMAGE

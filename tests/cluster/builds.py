@@ -158,7 +158,7 @@ def _build(image: Image, socket: Path, log: Path, secret_files: Mapping[str, Pat
 
 
 def _short(name: str) -> str:
-    return name.rpartition("/")[2].partition(":")[0]
+    return name.partition("/")[2].partition(":")[0].replace("/", "-")
 
 
 def build_all(settings: Settings, python_image: str = "") -> dict[str, float]:

@@ -48,8 +48,8 @@ assert not torch.cuda.is_available()
 dashboard = pathlib.Path(ray.__file__).parent / "dashboard/client/build/index.html"
 assert dashboard.exists(), dashboard
 # A start compiles nothing.
-compiled = [module.__cached__ for module in list(sys.modules.values()) if getattr(module, "__cached__", None)]
-late = [path for path in compiled if not pathlib.Path(path).exists()]
+compiled = [getattr(module, "__cached__", None) for module in list(sys.modules.values())]
+late = [path for path in compiled if isinstance(path, str) and not pathlib.Path(path).exists()]
 assert not late, late
 END
 """
