@@ -57,7 +57,8 @@ RUN --mount=type=bind,source=scripts/sbom.py,target=/tmp/sbom.py \
     python /tmp/sbom.py /tmp/requirements.lock --image lorarl/operator --project /tmp/pyproject.toml --output /usr/share/lorarl/sbom.cdx.json
 RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
     /opt/tools/bin/uv pip install -q --no-cache --offline --python /opt/lorarl/bin/python --no-deps /wheel/*.whl \
-    && python -m compileall -q --invalidation-mode unchecked-hash /opt/lorarl/lib/python3.12/site-packages/lorarl_*
+    && python -m compileall -q --invalidation-mode unchecked-hash /opt/lorarl/lib/python3.12/site-packages/lorarl_* \
+    && rm -f /opt/lorarl/.lock
 USER 10001:10001
 ENTRYPOINT ["lorarl-operator"]
 ARG PYTHON_IMAGE
@@ -118,7 +119,8 @@ FROM trainer-${FLAVOUR} AS trainer
 ARG FLAVOUR
 RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
     /opt/tools/bin/uv pip install -q --no-cache --offline --python /opt/lorarl/bin/python --no-deps /wheel/*.whl \
-    && python -m compileall -q --invalidation-mode unchecked-hash /opt/lorarl/lib/python3.12/site-packages/lorarl_*
+    && python -m compileall -q --invalidation-mode unchecked-hash /opt/lorarl/lib/python3.12/site-packages/lorarl_* \
+    && rm -f /opt/lorarl/.lock
 USER 10001:10001
 CMD ["lorarl", "--help"]
 ARG PYTHON_IMAGE
