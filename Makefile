@@ -50,6 +50,10 @@ cluster: setup tools ## Bring up a one-node Kubernetes on this machine, as root:
 cluster-down: ## Remove every trace of that node (ALL=1: its images and build cache, too)
 	@PYTHONPATH=tests $(PYTHON) -m cluster down $(if $(ALL),--all)
 
+.PHONY: images
+images: setup tools ## Build the images into that node's store, as root (elsewhere: docs/images.md)
+	@PYTHONPATH=tests $(PYTHON) -m cluster.builds
+
 .PHONY: test-cluster
 test-cluster: setup tools ## Tests in a real cluster: that node, or the cluster of KUBECONFIG=...
 	LORARL_TEST_KUBECONFIG="$(KUBECONFIG)" $(PYTHON) -m pytest tests/cluster

@@ -1,14 +1,39 @@
 #!/usr/bin/env bash
-# Resolves the packages of pyproject.toml into requirements/{cpu,gpu}.lock, with hashes.
+# Resolves the packages of pyproject.toml into requirements/*.lock, with hashes: cpu (what the tests run with) and gpu; and those that only
+# images have: operator and trainer-cpu, in the versions of cpu.lock, and build.
+#   scripts/lock.sh                     all of them
+#   scripts/lock.sh gpu operator        some of them
+#   scripts/lock.sh --check [NAME...]   only say whether a lock is what is resolved now, given what it has
 set -euo pipefail
 cd "$(dirname "$0")/.."
 uv="${LORARL_CACHE:-$HOME/.cache/lorarl}/uv/bin/uv"
-compile() { # flavour, extras...
-  local flavour="$1" extras=(); shift
-  for extra in "$@"; do extras+=(--extra "$extra"); done
-  "$uv" pip compile -q pyproject.toml --override "requirements/$flavour-overrides.txt" "${extras[@]}" \
-    --python .venv/bin/python --no-header --generate-hashes -o "requirements/$flavour.lock"
-  echo "requirements/$flavour.lock: $(grep -c '==' "requirements/$flavour.lock") packages"
+
+resolve() { # name, options and sources of uv pip compile...
+  local lock="requirements/$1.lock" output
+  output="$lock"; shift
+  if [ "$check" = 1 ]; then output="$scratch/lock"; cp "$lock" "$output"; fi
+  "$uv" pip compile -q --python .venv/bin/python --no-header --generate-hashes -o "$output" "$@"
+  if [ "$check" = 1 ]; then
+    diff -u "$lock" "$output" >&2 || { echo "lock: $lock is not what pyproject.toml resolves to; make lock writes it anew" >&2; exit 1; }
+  fi
+  echo "$lock: $(grep -c '==' "$lock") packages"
 }
-compile cpu cpu operator tracking dev
-compile gpu gpu tracking
+
+lock() {
+  case "$1" in
+    cpu) resolve cpu pyproject.toml --override requirements/cpu-overrides.txt --extra cpu --extra operator --extra tracking --extra dev ;;
+    gpu) resolve gpu pyproject.toml --override requirements/gpu-overrides.txt --extra gpu --extra tracking ;;
+    operator) resolve operator pyproject.toml --constraint requirements/cpu.lock --extra operator ;;
+    trainer-cpu) resolve trainer-cpu pyproject.toml --override requirements/cpu-overrides.txt --override requirements/trainer-cpu-overrides.txt \
+      --constraint requirements/cpu.lock --extra cpu --extra tracking ;;
+    build) resolve build requirements/build.in ;;
+    *) echo "lock: there is no $1; there are cpu, gpu, operator, trainer-cpu and build" >&2; exit 2 ;;
+  esac
+}
+
+check=0
+if [ "${1:-}" = --check ]; then check=1; shift; fi
+scratch="$(mktemp -d)"
+trap 'rm -rf "$scratch"' EXIT
+[ $# -gt 0 ] || set -- cpu gpu operator trainer-cpu build
+for name in "$@"; do lock "$name"; done

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib.machinery
+import importlib.util
 import sys
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 from unittest.mock import NonCallableMock
 
@@ -40,11 +41,12 @@ class CpuPlatform:
 
     def prepare_megatron(self) -> None:
         """See `Platform.prepare_megatron`."""
-        _let_cuda_mean_cpu()
-        with warnings.catch_warnings():
-            # Apex and Transformer Engine are not installed, and Megatron says so dozens of times.
-            warnings.simplefilter("ignore")
-            _import_bridge_without_transformer_engine()
+        with _absent_triton():
+            _let_cuda_mean_cpu()
+            with warnings.catch_warnings():
+                # Apex and Transformer Engine are not installed, and Megatron says so dozens of times.
+                warnings.simplefilter("ignore")
+                _import_bridge_without_transformer_engine()
 
     def configure_provider(self, provider: Any) -> None:
         """See `Platform.configure_provider`."""
@@ -138,10 +140,46 @@ def _absent_transformer_engine() -> Iterator[None]:
         setattr(pytorch, name, type(name, (), {}))
     pytorch.ops = types.SimpleNamespace(Sequential=type("Sequential", (), {}))  # type: ignore[attr-defined]  # named in annotations
     package.pytorch = pytorch  # type: ignore[attr-defined]  # how a submodule is reached
-    added = {"transformer_engine": package, "transformer_engine.pytorch": pytorch}
-    sys.modules.update(added)
+    with _imported({"transformer_engine": package, "transformer_engine.pytorch": pytorch}):
+        yield
+
+
+@contextlib.contextmanager
+def _absent_triton() -> Iterator[None]:
+    """Let megatron-core define its Triton kernels, none of which a CPU runs, where Triton (0.6 GB) is not installed.
+
+    It imports the package unconditionally. For the time of the import it gets a module whose decorators give back what they decorate.
+    """
+    if importlib.util.find_spec("triton") is not None:
+        yield
+        return
+    import torch._dynamo  # noqa: F401  (looks for Triton itself, once, and must not take this for it)
+
+    with _imported({name: _Decorators(name) for name in ("triton", "triton.language")}):
+        yield
+
+
+class _Decorators(types.ModuleType):
+    """A module whose every name is a decorator, with arguments or without; of a truth value it is the constant."""
+
+    __version__ = "0.0.0"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        decorates = len(arguments) == 1 and not options and isinstance(arguments[0], types.FunctionType | bool)
+        return arguments[0] if decorates else self
+
+
+@contextlib.contextmanager
+def _imported(modules: Mapping[str, types.ModuleType]) -> Iterator[None]:
+    """Let imports of these names find these modules until the block ends."""
+    sys.modules.update(modules)
     try:
         yield
     finally:
-        for name in added:
+        for name in modules:
             sys.modules.pop(name, None)

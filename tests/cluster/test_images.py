@@ -1,0 +1,154 @@
+"""Our images, built from the Dockerfile, do their work in pods as the chart and the operator make them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cluster import builds
+from cluster.base_image import BaseImageError
+from cluster.settings import REPOSITORY, from_environment
+from lorarl_operator.build.pods import pod_security_context, security_context
+from support.cluster.kubectl import RealCluster
+
+SECONDS = 240.0  # importing Megatron and vLLM takes half a minute of a whole core
+WARM_SECONDS = 5.0
+
+RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+NAMESPACE = "images"
+
+OPERATOR_SCRIPT = """
+set -eu
+lorarl-operator --help
+python -c 'import lorarl_operator.main, lorarl_operator.handlers'
+! python -c 'import torch' 2>/dev/null
+"""
+
+TRAINER_SCRIPT = """
+set -eu
+ray --version
+lorarl validate /job/addition-cpu.yaml
+bash -lc 'command -v ray python lorarl'
+python - <<'END'
+import importlib.util, pathlib, sys
+
+import vllm  # noqa: F401
+from lorarl_trainer.platforms.cpu import CpuPlatform
+
+CpuPlatform().prepare_megatron()
+import lorarl_trainer.run, mlflow, peft, ray, torch, wandb  # noqa: E401
+
+assert not torch.cuda.is_available()
+dashboard = pathlib.Path(ray.__file__).parent / "dashboard/client/build/index.html"
+assert dashboard.exists(), dashboard
+# A start compiles nothing.
+compiled = [getattr(module, "__cached__", None) for module in list(sys.modules.values())]
+late = [path for path in compiled if isinstance(path, str) and not pathlib.Path(path).exists()]
+assert not late, late
+END
+"""
+
+
+@pytest.fixture(scope="module")
+def here(cluster: RealCluster) -> Iterator[RealCluster]:
+    """The node, with our images as the tree has them now, and a namespace where pods must be restricted."""
+    if os.environ.get("LORARL_TEST_KUBECONFIG"):
+        pytest.skip("a named cluster has its images from a registry; these are built into the node of `make cluster`")
+    try:
+        builds.build_all(from_environment())
+    except BaseImageError as reason:
+        pytest.skip(str(reason))
+    cluster.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": RESTRICTED}})
+    yield cluster
+    cluster.must("delete", "namespace", NAMESPACE, "--wait=false")
+
+
+def test_the_operator_starts_with_the_charts_rights(here: RealCluster) -> None:
+    # As the chart's _security.tpl: any user but root, a root file system that cannot be written to, /tmp.
+    pod, container = {**pod_security_context(), "runAsUser": 65532}, {**security_context(), "readOnlyRootFilesystem": True}
+    said = run(here, "operator", builds.OPERATOR, OPERATOR_SCRIPT, pod, container)
+    assert "--trainer-image" in said
+
+
+def test_the_trainer_has_all_that_its_pods_call(here: RealCluster) -> None:
+    manifest = (REPOSITORY / "examples/addition-cpu.yaml").read_text()
+    here.api.create(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "job", "namespace": NAMESPACE},
+            "data": {"addition-cpu.yaml": manifest},
+        }
+    )
+    said = run(here, "trainer", builds.TRAINER, TRAINER_SCRIPT, pod_security_context(), security_context())
+    assert "ray, version " in said
+    assert "/opt/lorarl/bin/ray\n/opt/lorarl/bin/python\n/opt/lorarl/bin/lorarl\n" in said
+
+
+@pytest.mark.parametrize("image", [builds.OPERATOR, builds.TRAINER])
+def test_an_image_is_nobodys_to_write_and_holds_its_bill_of_materials_and_no_secret(here: RealCluster, image: str) -> None:
+    script = """
+    set -eu
+    id -u; id -g
+    places=$(find / -xdev \\( -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /var/tmp -o -path /run/lock \
+      -o -path /home/lorarl \\) -prune -o -writable ! -type l -print 2>/dev/null || true)
+    test -z "$places" || { echo "may be written: $places"; exit 1; }
+    test ! -e /etc/pip.conf && test ! -e /etc/uv
+    cat /usr/share/lorarl/sbom.cdx.json
+    """
+    name = "bill-" + builds.LOCKS[image]
+    said = run(here, name, image, script, pod_security_context(), security_context())
+    user, group, document = said.split("\n", 2)
+    assert (user, group) == ("10001", "10001"), "the image's own user, where the pod names none"
+    made = [
+        sys.executable,
+        "scripts/sbom.py",
+        f"requirements/{builds.LOCKS[image]}.lock",
+        "--image",
+        json.loads(document)["metadata"]["component"]["name"],
+    ]
+    assert document == subprocess.run(made, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+
+
+def test_an_operator_is_less_than_250_mb(here: RealCluster) -> None:
+    nodes = here.api.list("Node")
+    [size] = {each["sizeBytes"] for node in nodes for each in node["status"]["images"] if builds.OPERATOR in (each.get("names") or [])}
+    print(f"{builds.OPERATOR}: {size / 1e6:.0f} MB")
+    assert size < 250e6
+
+
+def test_what_did_not_change_is_not_built_again(here: RealCluster) -> None:
+    seconds = builds.build_all(from_environment())
+    print({name: round(took, 1) for name, took in seconds.items()})
+    assert max(seconds.values()) < WARM_SECONDS
+
+
+def run(here: RealCluster, name: str, image: str, script: str, pod_security: dict[str, Any], security: dict[str, Any]) -> str:
+    """What a pod's script printed; it must end well."""
+    container = {
+        "name": "main",
+        "image": image,
+        "imagePullPolicy": "Never",
+        "command": ["bash", "-c", script],
+        "securityContext": security,
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, {"name": "job", "mountPath": "/job"}],
+    }
+    volumes = [{"name": "tmp", "emptyDir": {}}, {"name": "job", "configMap": {"name": "job", "optional": True}}]
+    spec = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "securityContext": pod_security,
+        "containers": [container],
+        "volumes": volumes,
+    }
+    here.api.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec})
+    pod = here.api.wait("Pod", name, NAMESPACE, lambda pod: pod["status"].get("phase") in ("Succeeded", "Failed"), seconds=SECONDS)
+    said = here.must("logs", name, f"--namespace={NAMESPACE}")
+    assert pod["status"]["phase"] == "Succeeded", said
+    return said

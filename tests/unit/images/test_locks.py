@@ -1,0 +1,36 @@
+"""The images' locks are what pyproject.toml resolves to: that of the CUDA flavour, which no test builds, too."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize("lock", ["gpu", "operator", "trainer-cpu", "build"])
+def test_a_lock_resolves_to_itself(lock: str) -> None:
+    checked = subprocess.run(["scripts/lock.sh", "--check", lock], cwd=ROOT, capture_output=True, text=True)
+    if "error sending request" in checked.stderr:
+        pytest.skip(f"the package index cannot be reached: {checked.stderr.strip().splitlines()[-1]}")
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_a_lock_that_is_not_is_told(tmp_path: Path) -> None:
+    # A copy of what lock.sh reads, in which a package of the lock has another version than its source asks for.
+    for folder in ("scripts", "requirements"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / ".venv").symlink_to(ROOT / ".venv")
+    for name in ("scripts/lock.sh", "requirements/build.in", "requirements/build.lock"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    source = tmp_path / "requirements/build.in"
+    source.write_text(source.read_text().replace("hatchling==", "hatchling!="))
+
+    checked = subprocess.run(["bash", "scripts/lock.sh", "--check", "build"], cwd=tmp_path, capture_output=True, text=True)
+    if "error sending request" in checked.stderr:
+        pytest.skip(f"the package index cannot be reached: {checked.stderr.strip().splitlines()[-1]}")
+
+    assert checked.returncode == 1
+    assert "requirements/build.lock is not what pyproject.toml resolves to; make lock writes it anew" in checked.stderr
