@@ -33,6 +33,7 @@ VERSION: str = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["proje
 OPERATOR = f"docker.io/lorarl/operator:{VERSION}"
 TRAINER = f"docker.io/lorarl/trainer:{VERSION}-cpu"
 BASE = "localhost/python:3.12-slim-bookworm"
+STORE = "localhost/versitygw:1"
 LOCKS = {OPERATOR: "operator", TRAINER: "trainer-cpu"}
 
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -92,7 +93,7 @@ def others() -> list[Image]:
     names = {
         "kuberay": f"quay.io/kuberay/operator:{tool_version('ray-operator')}",
         "kueue": f"registry.k8s.io/kueue/kueue:{tool_version('kueue')}",
-        "versitygw": f"localhost/versitygw:{tool_version('versitygw')}",
+        "versitygw": STORE,
     }
     return [Image(name, HERE / "Dockerfile.tools", CACHE / "bin", target) for target, name in names.items()]
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster import lifecycle
+from cluster import builds, lifecycle
+from cluster.base_image import BaseImageError
+from cluster.installation import STORE, Images, install_kuberay, install_lorarl, install_store, wait_available
 from cluster.node import Node
 from cluster.settings import Settings, from_environment
 from cluster.skipping import up_or_skip
@@ -37,6 +39,40 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
     finally:
         if not was_up:
             lifecycle.down(settings, print, everything=False)
+
+
+@pytest.fixture(scope="session")
+def images(cluster: RealCluster) -> Images:
+    """Our images, and that of the S3 server: built from the tree as it is, or those that a user of another cluster names."""
+    if cluster.kubeconfig != from_environment().kubeconfig:
+        named = Images(*(os.environ.get(f"LORARL_TEST_{each.name.upper()}_IMAGE", "") for each in dataclasses.fields(Images)))
+        if not all(dataclasses.astuple(named)):
+            pytest.skip("a named cluster pulls its images: LORARL_TEST_OPERATOR_IMAGE, _TRAINER_IMAGE and _STORE_IMAGE say from where")
+        return named
+    try:
+        builds.build_all(from_environment())
+    except BaseImageError as reason:
+        pytest.skip(str(reason))
+    return Images(builds.OPERATOR, builds.TRAINER, builds.STORE)
+
+
+@pytest.fixture(scope="session")
+def out() -> Path:
+    """Where tests leave what they saw, for people."""
+    folder = from_environment().out
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def installed(cluster: RealCluster, images: Images) -> RealCluster:
+    """The cluster with KubeRay, lorarl and an S3 server, which stay there."""
+    install_kuberay(cluster)
+    install_store(cluster, images.store)
+    install_lorarl(cluster, images.operator, images.trainer)
+    wait_available(cluster, "default", "kuberay-operator")
+    wait_available(cluster, STORE, "s3")
+    return cluster
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,212 @@
+"""The project's main job on a real cluster: helm install, kubectl apply, a Ray cluster trains, the adapter lies in S3 and does the task.
+
+Everything is done as a user does it, with kubectl, helm and lorarl. What was seen is kept in out/cluster: `get.txt` (kubectl get -w),
+`describe.txt`, and `summary.json` with the times and the accuracies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.installation import STORE_KEYS, apply, forwarded, namespace, store_secret
+from cluster.store import Bucket
+from support.cluster.kubectl import RealCluster
+from support.cluster.processes import CACHE, running, until
+
+ROOT = Path(__file__).parents[2]
+TEAM = "team"
+JOB = "addition"
+EXAMPLE = ROOT / "examples/addition-cluster-cpu.yaml"
+LEAST_GAIN = 0.5
+LONGEST_SECONDS = 240
+"""From apply to Succeeded, on two cores."""
+
+
+@dataclass
+class Mission:
+    """The job's life as a user sees it."""
+
+    cluster: RealCluster
+    out: Path
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def job(self) -> dict[str, Any]:
+        """The LoRARLJob as it is."""
+        job: dict[str, Any] = json.loads(self.cluster.must("get", "lorarljob", JOB, "-n", TEAM, "-o", "json"))
+        return job
+
+
+@pytest.fixture(scope="module")
+def bucket(installed: RealCluster, out: Path) -> Iterator[Bucket]:
+    """The bucket that jobs read from and write to."""
+    with forwarded(installed, "store", "service/s3", 7070, out / "forward-s3.log") as address:
+        yield Bucket(f"http://{address}")
+
+
+@pytest.fixture(scope="module")
+def base(installed: RealCluster, bucket: Bucket) -> Path:
+    """The folder of the base model and its data; both are in the store as well."""
+    script = ROOT / "examples/addition/make_base.py"
+    folder = CACHE / "addition"
+    run([sys.executable, str(script), "--out", str(folder)])
+    environment = {**STORE_KEYS, "AWS_ENDPOINT_URL": bucket.url}
+    parts = [str(folder / name) for name in ("base", "train.jsonl", "held_out.jsonl")]
+    run([sys.executable, "-m", "lorarl_trainer.cli", "upload", *parts, "s3://lorarl/addition"], environment)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def mission(installed: RealCluster, base: Path, out: Path) -> Iterator[Mission]:
+    """The example, applied and followed to its end."""
+    mission = Mission(installed, out)
+    apply(installed, namespace(TEAM, "baseline"))
+    apply(installed, store_secret(), namespace=TEAM)
+    installed.must("delete", "lorarljob", JOB, "-n", TEAM, "--ignore-not-found", "--wait")
+    (out / "get.txt").unlink(missing_ok=True)
+    with running([*installed.kubectl_command, "get", "lorarljobs", "-n", TEAM, "-w"], out / "get.txt"):
+        started = time.monotonic()
+        installed.must("apply", "-n", TEAM, "-f", str(EXAMPLE))
+
+        def ended() -> bool:
+            status = mission.job().get("status", {})
+            mark(mission, started, status)
+            return status.get("phase") in ("Succeeded", "Failed")
+
+        try:
+            until(LONGEST_SECONDS * 2, "the job has ended", ended)
+        finally:
+            (out / "describe.txt").write_text(installed.must("describe", "lorarljob", JOB, "-n", TEAM))
+            logs = ("-n", TEAM, "-l", f"lorarl.io/job={JOB},lorarl.io/role=head", "-c", "ray-job-submitter", "--tail=-1")
+            (out / "job.log").write_text(installed.kubectl("logs", *logs).stdout)
+    yield mission
+    installed.must("delete", "lorarljob", JOB, "-n", TEAM, "--wait")
+
+
+def mark(mission: Mission, started: float, status: dict[str, Any]) -> None:
+    """Keep when each thing was seen first, in seconds since `kubectl apply`."""
+    now = time.monotonic() - started
+    pods = [] if "first pod runs" in mission.seconds else mission.cluster.api.list("Pod", TEAM)
+    seen = {
+        "RayJob": bool(status.get("rayJobName")),
+        "first pod runs": any(pod["status"]["phase"] == "Running" for pod in pods),
+        "running": status.get("phase") == "Running",
+        "first step": bool(status.get("step")),
+        "Succeeded": status.get("phase") == "Succeeded",
+    }
+    for what, is_so in seen.items():
+        if is_so:
+            mission.seconds.setdefault(what, round(now, 1))
+
+
+def run(command: list[str], environment: dict[str, str] | None = None) -> str:
+    """Run a program of this project; its output."""
+    packages = os.pathsep.join(str(ROOT / one) for one in ("crds", "trainer_image", "operator"))
+    whole = {**os.environ, "PYTHONPATH": packages, **(environment or {})}
+    done = subprocess.run(command, capture_output=True, text=True, env=whole, check=False, timeout=600)
+    assert done.returncode == 0, f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def test_the_job_succeeds_in_time(mission: Mission) -> None:
+    status = mission.job()["status"]
+    assert status["phase"] == "Succeeded", json.dumps(status, indent=1)
+    assert (status["attempts"], status["preemptions"], status["restarts"]) == (0, 0, 0)
+    assert status["step"] == status["totalSteps"] == 30
+    assert mission.seconds["Succeeded"] <= LONGEST_SECONDS, mission.seconds
+
+
+def test_kubectl_get_shows_how_it_goes(mission: Mission) -> None:
+    lines = [line.split() for line in (mission.out / "get.txt").read_text().splitlines() if line.startswith(JOB)]
+    phases = list(dict.fromkeys(line[1] for line in lines if len(line) > 2))
+    assert phases[-3:] == ["Starting", "Running", "Succeeded"], phases
+    steps = [int(line[2]) for line in lines if len(line) > 3 and line[2].isdecimal()]
+    assert steps == sorted(steps)
+    assert len(set(steps)) >= 10
+
+
+def test_the_adapter_in_the_store_does_the_task(mission: Mission, base: Path, bucket: Bucket, tmp_path: Path) -> None:
+    status = mission.job()["status"]
+    adapter = status["adapter"]
+    folder = bucket.download(adapter["uri"], tmp_path / "adapter")
+    figures = tmp_path / "accuracy.json"
+    evaluate = [sys.executable, str(ROOT / "examples/addition/evaluate.py"), "--base", str(base / "base"), "--adapter", str(folder)]
+    run([*evaluate, "--held-out", str(base / "held_out.jsonl"), "--out", str(figures)])
+    accuracy = json.loads(figures.read_text())
+    assert accuracy["accuracy_after"] - accuracy["accuracy_before"] >= LEAST_GAIN, accuracy
+    assert accuracy["accuracy_after"] == pytest.approx(status["metrics"]["evalScore"], abs=0.01)
+    summary = {"seconds": mission.seconds, **accuracy, "adapter": adapter, "took": took(status)}
+    (mission.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+
+
+def test_logs_and_ray_s_dashboard_can_be_read(mission: Mission) -> None:
+    text = (mission.out / "job.log").read_text()
+    assert "step 30/30" in text, text[-2000:]
+    assert STORE_KEYS["AWS_SECRET_ACCESS_KEY"] not in text + (mission.out / "describe.txt").read_text()
+    service, _, _ = mission.job()["status"]["dashboardURL"].removeprefix("http://").partition(".")
+    with (
+        forwarded(mission.cluster, TEAM, f"service/{service}", 8265, mission.out / "forward-dashboard.log") as address,
+        urllib.request.urlopen(f"http://{address}/api/jobs/", timeout=20) as answer,
+    ):
+        assert [job["status"] for job in json.load(answer) if job["type"] == "SUBMISSION"] == ["SUCCEEDED"]
+
+
+@pytest.mark.long
+def test_without_a_cluster_the_same_adapter_comes_out(mission: Mission, base: Path, tmp_path: Path) -> None:
+    changes = {
+        "model": {"uri": f"file:{base / 'base'}"},
+        "data.train.uri": f"file:{base / 'train.jsonl'}",
+        "data.eval.uri": f"file:{base / 'held_out.jsonl'}",
+        "checkpoint": {"uri": f"file:{tmp_path / 'checkpoints'}"},
+    }
+    settings = [argument for path, value in changes.items() for argument in ("--set", f"spec.{path}={json.dumps(value)}")]
+    example = str(ROOT / "examples/addition-cpu.yaml")
+    run([sys.executable, "-m", "lorarl_trainer.cli", "run", example, "--out", str(tmp_path / "out"), *settings])
+    (newest,) = tmp_path.glob("checkpoints/addition/iter_0000030/lora_adapter/adapter_model.safetensors")
+    assert hashlib.sha256(newest.read_bytes()).hexdigest() == mission.job()["status"]["adapter"]["sha256"]
+
+
+def test_the_trainer_may_write_its_status_and_nothing_else(mission: Mission) -> None:
+    user = f"system:serviceaccount:{TEAM}:lorarl-{JOB}"
+    anybody = f"system:serviceaccount:{TEAM}:default"
+    may, everybody = (rights(mission.cluster, one) for one in (user, anybody))
+    assert may - everybody == {("lorarljobs.lorarl.io/status", f"[{JOB}]", "[get patch]")}
+
+
+def test_a_deleted_job_leaves_its_adapters_and_nothing_else(mission: Mission, bucket: Bucket) -> None:
+    cluster = mission.cluster
+    cluster.must("delete", "lorarljob", JOB, "-n", TEAM, "--wait")
+
+    def left() -> list[str]:
+        kinds = "rayjobs,rayclusters,pods,services,configmaps,serviceaccounts,roles,rolebindings,secrets,jobs"
+        named = cluster.must("get", kinds, "-n", TEAM, "-o", "name").split()
+        return [one for one in named if JOB in one]
+
+    until(60, "everything of the job is gone", lambda: not left())
+    assert [one for one in bucket.names("adapters/addition/") if one.endswith("adapter_model.safetensors")]
+
+
+def rights(cluster: RealCluster, who: str) -> set[tuple[str, ...]]:
+    """What `kubectl auth can-i --list` says: resource, names, verbs."""
+    lines = cluster.must("auth", "can-i", "--list", "-n", TEAM, f"--as={who}").splitlines()[1:]
+    found = (re.fullmatch(r"(\S*)\s+(\[.*?\])\s+(\[.*?\])\s+(\[.*?\])", line) for line in lines)
+    return {(match[1], match[3], match[4]) for match in found if match}
+
+
+def took(status: dict[str, Any]) -> float:
+    """Seconds from start to completion, as the status says."""
+    times = [datetime.fromisoformat(status[name]) for name in ("startTime", "completionTime")]
+    return (times[1] - times[0]).total_seconds()
