@@ -14,7 +14,7 @@ _COLUMNS = [
     ("Phase", ".status.phase", "string", False),
     ("Step", ".status.step", "integer", False),
     ("Reward", ".status.metrics.reward", "number", False),
-    ("Adapter", ".status.adapter.version", "integer", False),
+    ("Adapter", ".status.adapter.step", "integer", False),
     ("Age", ".metadata.creationTimestamp", "date", False),
     ("RayJob", ".status.rayJobName", "string", True),
     ("KL", ".status.metrics.kl", "number", True),

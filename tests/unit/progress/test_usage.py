@@ -73,6 +73,14 @@ def test_an_adapter_in_a_store_is_downloaded_first(uri: str, command: str) -> No
     assert "addition=lora_adapter" in final_message(summary(adapter_uri=uri))
 
 
+def test_a_base_model_in_a_store_is_downloaded_too() -> None:
+    stored = summary(base_model="s3://team/models/tiny", adapter_uri="s3://team/a/lora_adapter")
+    lines = final_message(stored).splitlines()
+    assert lines[1] == "Download  aws s3 cp --recursive s3://team/models/tiny base_model"
+    assert "from_pretrained('base_model')" in peft_snippet(stored)
+    assert vllm_command(stored).startswith("vllm serve base_model ")
+
+
 @pytest.mark.parametrize(("uri", "path"), [("file:out/a", "out/a"), ("file:///a/b", "/a/b"), ("file:/a/100%", "/a/100%")])
 def test_a_file_uri_is_a_path(uri: str, path: str) -> None:
     assert local_path(uri) == path

@@ -7,6 +7,7 @@ away the training goes on; once it is back it gets the newest status.
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 from typing import Any
@@ -116,7 +117,10 @@ class _Target:
         # Here, in the main thread: Ray imports some of the same modules, and two threads see each other's half-made ones.
         from kubernetes import client, config
 
-        config.load_config()
+        if os.environ.get("KUBECONFIG"):
+            config.load_kube_config()
+        else:
+            config.load_incluster_config()
         self._api = client.CustomObjectsApi()
         self._metadata = {"name": job.name, "namespace": job.metadata.namespace or "default"}
         if uid := (job.metadata.model_extra or {}).get("uid"):

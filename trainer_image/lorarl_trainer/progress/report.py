@@ -10,7 +10,7 @@ from typing import Any
 from .console import collapse_layers, duration
 from .events import PHASES
 from .records import METRICS, Row, read_rows, read_summary
-from .usage import download_command, peft_snippet, vllm_command
+from .usage import download_commands, peft_snippet, vllm_command
 
 TEMPLATE = "report.html.jinja"
 
@@ -112,9 +112,8 @@ def snippets(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """How to load the adapter, as (title, code); nothing where none was published."""
     if summary["adapter_uri"] is None:
         return []
-    download = download_command(summary["adapter_uri"])
     return [
-        *([] if download is None else [("Download", download)]),
+        *(("Download", command) for command in download_commands(summary)),
         ("PEFT", peft_snippet(summary)),
         ("vLLM", vllm_command(summary)),
     ]

@@ -9,8 +9,10 @@ from urllib.parse import unquote, urlsplit
 
 from lorarl_api.v1alpha1 import served_rank
 
-LOCAL_FOLDER = "lora_adapter"
+ADAPTER_FOLDER = "lora_adapter"
 """Where the snippets download an adapter to."""
+BASE_FOLDER = "base_model"
+"""... and its base model."""
 
 
 def local_path(uri: str) -> str:
@@ -20,29 +22,41 @@ def local_path(uri: str) -> str:
     """
     if uri.startswith("file://"):
         return unquote(urlsplit(uri).path)
-    return uri.removeprefix("file:") if uri.startswith("file:") else LOCAL_FOLDER
+    return uri.removeprefix("file:") if uri.startswith("file:") else ADAPTER_FOLDER
 
 
-def download_command(uri: str) -> str | None:
-    """The store's own command that copies the adapter to LOCAL_FOLDER; None for an adapter that lies in a folder."""
+def download_command(uri: str, folder: str = ADAPTER_FOLDER) -> str | None:
+    """The store's own command that copies a folder of a store here; None for what lies in a folder or on a hub."""
     parts = urlsplit(uri)
     if parts.scheme == "s3":
-        return f"aws s3 cp --recursive {shlex.quote(uri)} {LOCAL_FOLDER}"
+        return f"aws s3 cp --recursive {shlex.quote(uri)} {folder}"
     if parts.scheme == "gs":
-        return f"gcloud storage rsync --recursive {shlex.quote(uri)} {LOCAL_FOLDER}"
+        return f"gcloud storage rsync --recursive {shlex.quote(uri)} {folder}"
     if parts.scheme == "az":
         # Blobs keep their path below the destination, so the last command moves the folder out of it.
         path = parts.path.strip("/")
         download = (
             f"az storage blob download-batch --source {shlex.quote(parts.netloc)} --pattern {shlex.quote(path + '/*')} --destination ."
         )
-        return f"{download} && mv {shlex.quote(path)} {LOCAL_FOLDER}"
+        return f"{download} && mv {shlex.quote(path)} {folder}"
     return None
+
+
+def download_commands(summary: Mapping[str, Any]) -> list[str]:
+    """What is to be downloaded before the snippets work: adapter and base model, where they lie in a store."""
+    commands = (download_command(summary["adapter_uri"]), download_command(summary["base_model"], BASE_FOLDER))
+    return [command for command in commands if command]
+
+
+def _base(summary: Mapping[str, Any]) -> str:
+    """What transformers and vLLM call the base model: neither reads from a store."""
+    name: str = summary["base_model"]
+    return BASE_FOLDER if download_command(name, BASE_FOLDER) else name
 
 
 def peft_snippet(summary: Mapping[str, Any]) -> str:
     """Python that loads base model and adapter with transformers and PEFT."""
-    base, revision = summary["base_model"], summary["base_revision"]
+    base, revision = _base(summary), summary["base_revision"]
     arguments = repr(base) + (f", revision={revision!r}" if revision else "")
     return "\n".join(
         [
@@ -61,7 +75,7 @@ def vllm_command(summary: Mapping[str, Any]) -> str:
     rank = served_rank(summary["adapter"]["rank"])
     revision = f" --revision {shlex.quote(summary['base_revision'])}" if summary["base_revision"] else ""
     module = shlex.quote(f"{summary['job']}={local_path(summary['adapter_uri'])}")
-    return f"vllm serve {shlex.quote(summary['base_model'])}{revision} --enable-lora --max-lora-rank {rank} --lora-modules {module}"
+    return f"vllm serve {shlex.quote(_base(summary))}{revision} --enable-lora --max-lora-rank {rank} --lora-modules {module}"
 
 
 def final_message(summary: Mapping[str, Any]) -> str:
@@ -69,11 +83,10 @@ def final_message(summary: Mapping[str, Any]) -> str:
     uri = summary["adapter_uri"]
     if uri is None:
         return "No adapter was published."
-    base = repr(summary["base_model"]) + (f", revision={summary['base_revision']!r}" if summary["base_revision"] else "")
-    download = download_command(uri)
+    base = repr(_base(summary)) + (f", revision={summary['base_revision']!r}" if summary["base_revision"] else "")
     return "\n".join(
         [
-            *([] if download is None else [f"Download  {download}"]),
+            *(f"Download  {command}" for command in download_commands(summary)),
             "PEFT      from peft import PeftModel; from transformers import AutoModelForCausalLM",
             f"          PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base}), {local_path(uri)!r})",
             f"vLLM      {vllm_command(summary)}",
