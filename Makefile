@@ -59,7 +59,8 @@ test-cluster: setup tools ## Tests in a real cluster: that node, or the cluster 
 	LORARL_TEST_KUBECONFIG="$(KUBECONFIG)" $(PYTHON) -m pytest tests/cluster
 
 .PHONY: test
-test: setup tools lint ## All that CI checks, with the real parts
+test: setup lint ## All that CI checks, with the real parts
+	@scripts/tools.sh servers
 	$(PYTHON) -m pytest tests/unit tests/storage tests/apiserver tests/gpu
 	$(PYTHON) -m pytest tests/trainer
 	$(PYTHON) -m pytest tests/run

@@ -93,7 +93,7 @@ def mission(installed: RealCluster, base: Path, out: Path) -> Iterator[Mission]:
             logs = ("-n", TEAM, "-l", f"lorarl.io/job={JOB},lorarl.io/role=head", "-c", "ray-job-submitter", "--tail=-1")
             (out / "job.log").write_text(installed.kubectl("logs", *logs).stdout)
     yield mission
-    installed.must("delete", "lorarljob", JOB, "-n", TEAM, "--wait")
+    installed.must("delete", "lorarljob", JOB, "-n", TEAM, "--ignore-not-found", "--wait")
 
 
 def mark(mission: Mission, started: float, status: dict[str, Any]) -> None:
