@@ -222,8 +222,8 @@ class Controller:
 
     async def _do(self, key: Key, job: Job, action: Action) -> None:
         match action:
-            case Apply(manifest):
-                await self._apply(key, manifest)
+            case Apply(manifest, new):
+                await self._apply(key, manifest, new)
             case Create(manifest):
                 await self._create(key, job, manifest)
             case Delete(_, name, uid):
@@ -251,12 +251,20 @@ class Controller:
             raise
         self._cache.put(resource, answer, key)
 
-    async def _apply(self, key: Key, manifest: dict[str, Any]) -> None:
+    async def _apply(self, key: Key, manifest: dict[str, Any], new: bool) -> None:
         """Make an object that we own, or bring it up to date; one of somebody else is left as it is.
 
         Server-side apply alone would take a foreign object over, and it would go with the job.
         """
         meta = manifest["metadata"]
+        if new:
+            try:
+                await self._client.create(manifest)
+            except ApiError as error:
+                if not error.already_exists:
+                    raise
+            else:
+                return
         found = await self._client.get(resource_of(manifest), key[0], meta["name"])
         if found is None:
             await self._client.create(manifest)

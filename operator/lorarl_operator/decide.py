@@ -8,11 +8,14 @@ The states that a job goes through, and who moves it:
 
 `status.rayJobName` names the attempt that is, or that is made next. A transition is one write of the status, made before anything
 else changes; RayJobs of other attempts are deleted, and the next one is made when none is left. So whoever is killed at any moment,
-the next operator goes on.
+the next operator goes on. A first attempt's RayJob is made before its trainer is granted its right, and the status that names the
+RayJob is written after that: machines are asked for as soon as can be, and no trainer runs before it may report.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 
 from lorarl_api.faults import ManifestError
@@ -100,6 +103,25 @@ def _end(view: View, ray_job: RayJob) -> Ending | Unsettled | None:
 
 
 def _follow(view: View, ray_job: RayJob) -> Decision:
+    """Follow a RayJob that goes on; of a new one, the trainer's right comes first."""
+    decision = _progress(view, ray_job)
+    if view.announced or decision.status is None:
+        return decision
+    granted = _applicable(view.grants)
+    if refusal := view.refusal(*(each.manifest for each in granted)):
+        return _blocked(view, refused(refusal), again=view.refused_for(refusal))
+    return replace(decision, prepare=(*granted, *decision.prepare))
+
+
+def _applicable(applies: Callable[[], tuple[Apply, ...]]) -> tuple[Apply, ...]:
+    """None, where the spec is not valid any more: the RayJob was made from one that was."""
+    try:
+        return applies()
+    except ManifestError:
+        return ()
+
+
+def _progress(view: View, ray_job: RayJob) -> Decision:
     """Say of a RayJob that goes on how it goes."""
     end = _end(view, ray_job)
     settle = end.seconds if isinstance(end, Unsettled) else None
@@ -172,15 +194,13 @@ def _starting(view: View, draft: Draft, ray_job: RayJob, recheck: float | None) 
     busy = any(pod.node and not pod.ready and not pod.deletion_asked_at for pod in pods)
     look_again = _patience(view, age, _NODE_LOOK if busy else _SLOWEST_LOOK)
     deadline = limit - age if limit is not None else None
-    again = _access_again(view) if wait.ours else ()
+    again = _made_again(view) if wait.ours else ()
     return view.decision(draft, *news, prepare=again, recheck=soonest(recheck, look_again, deadline), wants=_want(view, age, Want.EVENTS))
 
 
-def _access_again(view: View) -> tuple[Apply, ...]:
-    try:
-        prepare = view.prepared()
-    except ManifestError:  # the RayJob was made from a spec that was valid; what it waits for is said anyway
-        return ()
+def _made_again(view: View) -> tuple[Apply, ...]:
+    """Somebody deleted what we had made: all of it is made sure of."""
+    prepare = _applicable(view.prepared)
     return () if view.refusal(*(each.manifest for each in prepare)) else prepare
 
 
@@ -296,7 +316,7 @@ def _make(view: View) -> Decision:
     if (pause := retries.pause(view.draft(), view.now, view.settings)) > 0:
         return Decision(recheck_seconds=pause)
     try:
-        prepare = view.prepared()
+        prepare = view.prepared() if view.announced else view.needs()
         queued = True if _kueue_wants_it(view) else None
         manifest = build_ray_job(view.job, checked_spec(view.job), view.attempt, view.settings, queued=queued)
     except ManifestError as error:
@@ -316,12 +336,14 @@ def _kueue_wants_it(view: View) -> bool:
 def _blocked(view: View, wait: Wait, *, again: float | None) -> Decision:
     """Nothing can be made before `again` seconds have passed, or without a change.
 
-    The phase is Pending, in which a RayJob that is not there is made, not counted as lost.
+    The phase is Pending, in which a RayJob that is not there is made, not counted as lost. One that is there, but not its trainer's
+    right, is not named yet.
     """
     draft = view.draft()
     news = Event("Warning", wait.reason, wait.message)
     draft.phase = PENDING
-    draft.put("rayJobName", view.ray_job_name)
+    if not view.current:
+        draft.put("rayJobName", view.ray_job_name)
     if draft.holds("Suspended"):
         draft.condition("Suspended", False, "Resumed", "spec.suspend is false")
     draft.condition("Running", False, wait.reason, wait.message)

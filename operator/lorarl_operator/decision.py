@@ -24,9 +24,11 @@ class Apply:
     """Make an object with an owner, or bring it up to date by server-side apply (field manager `lorarl-operator`, force).
 
     Where another owner's object has the name, nothing is written, and the runtime keeps a `Refusal` AlreadyExists.
+    `new` says that it is hardly there yet: it is not asked for first.
     """
 
     manifest: Manifest
+    new: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from lorarl_api.faults import ManifestError
-from lorarl_operator.build.access import access
+from lorarl_operator.build.access import grants, needs
 from lorarl_operator.build.config import config_map
 from lorarl_operator.causes import Report, own_end
 from lorarl_operator.check import checked_spec, whole
@@ -136,13 +136,38 @@ class View:
             return None
         return refusal if 0 <= (self.now - refusal.at).total_seconds() < self.refused_for(refusal) else None
 
-    def prepared(self) -> tuple[Apply, ...]:
-        """All that a RayJob needs, applied.
+    @property
+    def announced(self) -> bool:
+        """Whether the status names the attempt: until then its RayJob is new, and the trainer's right is still to be granted."""
+        return bool(self.status.get("rayJobName") == self.ray_job_name)
+
+    def needs(self) -> tuple[Apply, ...]:
+        """What the attempt's pods cannot start without, applied.
 
         Raises:
             ManifestError: The spec is not valid.
         """
-        return tuple(Apply(manifest) for manifest in access(self.job, checked_spec(self.job).cluster))
+        return tuple(Apply(manifest, new=self._is_new) for manifest in needs(self.job, checked_spec(self.job).cluster))
+
+    def grants(self) -> tuple[Apply, ...]:
+        """The trainer's right to write this job's status, applied.
+
+        Raises:
+            ManifestError: The spec is not valid.
+        """
+        return tuple(Apply(manifest, new=self._is_new) for manifest in grants(self.job, checked_spec(self.job).cluster))
+
+    def prepared(self) -> tuple[Apply, ...]:
+        """Both.
+
+        Raises:
+            ManifestError: The spec is not valid.
+        """
+        return self.needs() + self.grants()
+
+    @property
+    def _is_new(self) -> bool:
+        return self.attempt == 1 and not self.announced
 
     def decision(
         self,
@@ -155,7 +180,8 @@ class View:
     ) -> Decision:
         """The decision to leave the status as drafted. Events belong to the transition: without a change there are none."""
         status = draft.written()
-        if status is not None and not prepare and draft.phase in _LIVE and self._config_is_old():
+        is_prepared = any(each.manifest["kind"] == "ConfigMap" for each in prepare)
+        if status is not None and not is_prepared and draft.phase in _LIVE and self._config_is_old():
             config = config_map(self.job)
             try:
                 checked_spec(self.job)
@@ -166,7 +192,7 @@ class View:
                     why = f"{refusal.kind} {refusal.name}: {refusal.message}"
                     events = (*events, Event("Warning", "ObjectRefused", f"the attempt goes on with the spec as it was: {why}"))
                 else:
-                    prepare = (Apply(config),)
+                    prepare = (*prepare, Apply(config))
         return Decision(
             prepare=prepare,
             status=status,

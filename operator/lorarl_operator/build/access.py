@@ -17,13 +17,15 @@ def service_account_of(job: Job, cluster: ClusterSpec) -> str:
     return cluster.service_account_name or access_name(job.name)
 
 
-def access(job: Job, cluster: ClusterSpec) -> list[dict[str, Any]]:
-    """Everything that is applied before a RayJob: ServiceAccount (where the job names none), Role, RoleBinding and ConfigMap.
-
-    The binding is last: the API server takes it only when the Role is there.
-    """
+def needs(job: Job, cluster: ClusterSpec) -> list[dict[str, Any]]:
+    """What a pod cannot start without: the ServiceAccount (where the job names none) and the ConfigMap."""
     accounts = [] if cluster.service_account_name else [_service_account(job, cluster)]
-    return [*accounts, _role(job), config_map(job), _role_binding(job, cluster)]
+    return [*accounts, config_map(job)]
+
+
+def grants(job: Job, cluster: ClusterSpec) -> list[dict[str, Any]]:
+    """The trainer's right: the Role, and then its RoleBinding, which the API server takes only when the Role is there."""
+    return [_role(job), _role_binding(job, cluster)]
 
 
 def cleanup_service_account(job: Job, cluster: ClusterSpec, cleanup: CleanupJob) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from lorarl_api.faults import ManifestError
 from lorarl_api.load import documents
 from lorarl_api.v1alpha1 import CLAIMS_FOLDER, SCHEDULING_PREFIXES, LoRARLJob
 from lorarl_operator import parse
-from lorarl_operator.build.access import access
+from lorarl_operator.build.access import grants, needs
 from lorarl_operator.build.overrides import merge
 from lorarl_operator.build.rayjob import OUT_FOLDER, RAY_VERSION, ray_job
 from lorarl_operator.check import checked_spec
@@ -48,7 +48,8 @@ def workers(rayjob):
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 def test_the_whole_rayjob(kind):
     job = job_of(ROOT / "examples/addition-cpu.yaml" if kind == "cpu" else HERE / "golden/gpu-job.yaml")
-    objects = [*access(job, checked_spec(job).cluster), ray_job(job, checked_spec(job), 2, SETTINGS)]
+    cluster = checked_spec(job).cluster
+    objects = [*needs(job, cluster), *grants(job, cluster), ray_job(job, checked_spec(job), 2, SETTINGS)]
     text = yaml.safe_dump_all(objects, sort_keys=False, width=130)
     golden = HERE / f"golden/{kind}-rayjob.yaml"
     if os.environ.get("LORARL_WRITE_GOLDEN"):
@@ -168,7 +169,8 @@ def test_whatever_the_trainer_writes_lies_on_volumes_of_the_pods():
 
 def test_a_service_account_that_is_there_is_bound_and_not_made():
     job = parse.job(raw_job({"cluster": {"serviceAccountName": "trainer"}}))
-    objects = {each["kind"]: each for each in access(job, checked_spec(job).cluster)}
+    cluster = checked_spec(job).cluster
+    objects = {each["kind"]: each for each in (*needs(job, cluster), *grants(job, cluster))}
     assert "ServiceAccount" not in objects
     assert objects["RoleBinding"]["subjects"][0]["name"] == "trainer"
     rule = {"apiGroups": ["lorarl.io"], "resources": ["lorarljobs/status"], "resourceNames": ["demo"], "verbs": ["get", "patch"]}

@@ -33,18 +33,40 @@ def conditions(decision):
     return {each["type"]: each for each in decision.status["conditions"]}
 
 
+def kinds(actions):
+    return [action.manifest["kind"] for action in actions]
+
+
 def decided(*args, now=START, **kwargs):
     return decide(observed(*args, **kwargs), now, SETTINGS)
 
 
 class TestTheFirstAttempt:
-    def test_access_then_the_rayjob_and_no_status_yet(self):
+    def test_what_its_pods_need_then_the_rayjob_and_no_status_yet(self):
         decision = decided(raw_job())
         assert decision.status is None
-        kinds = [action.manifest["kind"] for action in decision.actions]
-        assert kinds == ["ServiceAccount", "Role", "ConfigMap", "RoleBinding", "RayJob"]
-        assert [type(action) for action in decision.actions] == [Apply] * 4 + [Create]
+        assert kinds(decision.actions) == ["ServiceAccount", "ConfigMap", "RayJob"]
+        assert [type(action) for action in decision.actions] == [Apply, Apply, Create]
         assert decision.actions[-1].manifest["metadata"]["name"] == "demo-1"
+
+    @pytest.mark.parametrize("suspended", [False, True])
+    def test_its_trainer_is_granted_its_right_before_the_status_names_its_rayjob(self, suspended):
+        decision = decided(raw_job(), raw_ray_job(age=1, suspend=suspended))
+        assert kinds(decision.prepare) == ["Role", "RoleBinding"]
+        assert decision.status["rayJobName"] == "demo-1"
+        assert decided(raw_job(status=decision.status), raw_ray_job(age=1, suspend=suspended)).prepare == ()
+
+    def test_a_right_that_is_refused_is_told_and_granted_later(self):
+        refusal = Refusal("Role", "lorarl-demo", 403, "Forbidden", "attempting to grant RBAC permissions not held", START, 1)
+        decision = decided(raw_job(), raw_ray_job(age=1), refusal=refusal)
+        assert (decision.status["phase"], conditions(decision)["Running"]["reason"]) == ("Pending", "ObjectRefused")
+        later = decided(raw_job(status=decision.status), raw_ray_job(age=1))
+        assert kinds(later.prepare) == ["Role", "RoleBinding"]
+        assert later.status["phase"] == "Starting"
+
+    def test_of_a_later_attempt_all_is_made_sure_of_before_its_rayjob(self):
+        status = {"phase": "Restarting", "rayJobName": "demo-2", "preemptions": 1}
+        assert kinds(decided(raw_job(status=status)).actions) == ["ServiceAccount", "ConfigMap", "Role", "RoleBinding", "RayJob"]
 
     def test_its_rayjob_is_seen(self):
         decision = decided(raw_job(), raw_ray_job(age=1))
@@ -519,7 +541,8 @@ class TestWhatIsNotOurs:
 
     def test_an_attempt_whose_manifest_cannot_be_renewed_goes_on(self):
         taken = self.refusal(kind="ConfigMap", name="lorarl-demo", code=409, reason="AlreadyExists", generation=2)
-        decision = decided(raw_job(status={"phase": "Running"}, generation=2), raw_ray_job(**RUNNING), refusal=taken)
+        running = {"phase": "Running", "rayJobName": "demo-1"}
+        decision = decided(raw_job(status=running, generation=2), raw_ray_job(**RUNNING), refusal=taken)
         assert decision.prepare == ()
         assert decision.status["observedGeneration"] == 2
         assert "goes on with the spec as it was" in decision.events[-1].message

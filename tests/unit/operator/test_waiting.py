@@ -161,8 +161,8 @@ def test_old_events_are_not_believed():
 
 def test_our_own_missing_objects_are_made_again():
     seen, _, _ = STUCK["config map"]
-    decision, _, _ = told(**seen)
-    assert [apply.manifest["kind"] for apply in decision.prepare] == ["ServiceAccount", "Role", "ConfigMap", "RoleBinding"]
+    decision, _, _ = told(status={"phase": "Starting", "rayJobName": "demo-1"}, **seen)
+    assert [apply.manifest["kind"] for apply in decision.prepare] == ["ServiceAccount", "ConfigMap", "Role", "RoleBinding"]
 
 
 def test_events_are_asked_for_after_5_seconds_and_then_ever_less():
