@@ -7,6 +7,8 @@ from typing import Any
 from lorarl_api.v1alpha1 import API_VERSION, KIND
 from lorarl_operator.objects import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_MANAGED_BY, MANAGED_BY, Job
 
+_LONGEST_NUMBER = 9
+
 
 def ray_job_name(job: str, attempt: int) -> str:
     """Name of the RayJob of an attempt, which counts from 1."""
@@ -16,7 +18,7 @@ def ray_job_name(job: str, attempt: int) -> str:
 def attempt_of(job: str, ray_job: str) -> int:
     """The attempt that a RayJob's name speaks of; 0 where it is no name of this job's."""
     number = ray_job.removeprefix(f"{job}-")
-    return int(number) if number != ray_job and number.isascii() and number.isdecimal() else 0
+    return int(number) if number != ray_job and number.isascii() and number.isdecimal() and len(number) <= _LONGEST_NUMBER else 0
 
 
 def access_name(job: str) -> str:

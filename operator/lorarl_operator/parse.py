@@ -63,7 +63,7 @@ def ray_job(raw: Raw) -> RayJob:
         uid=_text(meta, "uid"),
         resource_version=_text(meta, "resourceVersion"),
         owner_uid=_controller(meta).get("uid", ""),
-        generation=int(generation) if generation.isdecimal() else 0,
+        generation=int(generation) if generation.isdecimal() and len(generation) < 20 else 0,
         created_at=_required_time(meta.get("creationTimestamp")),
         deleting=bool(meta.get("deletionTimestamp")),
         suspended=bool(spec.get("suspend")),

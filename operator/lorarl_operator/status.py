@@ -30,13 +30,16 @@ FIELDS = (
 """Fields of the status that the operator writes. The others are the trainer's."""
 
 _LONGEST_MESSAGE = 4096
+_MOST = 2**31
 _TYPES: dict[str, type] = {"conditions": list, "failure": dict} | dict.fromkeys(("observedGeneration", *COUNTERS, "restarts"), int)
 
 
 def sound(status: dict[str, Any]) -> dict[str, Any]:
     """A stored status without what is not of its type: an older CRD, or somebody's hand, may have let it in."""
     kept: dict[str, Any] = {
-        key: value for key, value in status.items() if key in (*FIELDS, "failure") and type(value) is _TYPES.get(key, str)
+        key: value
+        for key, value in status.items()
+        if key in (*FIELDS, "failure") and type(value) is _TYPES.get(key, str) and not (isinstance(value, int) and value >= _MOST)
     }
     if "conditions" in kept:
         kept["conditions"] = [each for each in kept["conditions"] if isinstance(each, dict) and isinstance(each.get("type"), str)]

@@ -216,6 +216,9 @@ class TestOverrides:
         assert (labels["lorarl.io/attempt"], labels["mine"]) == ("1", "1")
 
 
-@pytest.mark.parametrize(("name", "attempt"), [("demo-1", 1), ("demo-12", 12), ("demo", 0), ("demo-x", 0), ("other-3", 0), ("demo-²", 0)])
+@pytest.mark.parametrize(
+    ("name", "attempt"),
+    [("demo-1", 1), ("demo-12", 12), ("demo", 0), ("demo-x", 0), ("other-3", 0), ("demo-²", 0), (f"demo-{'9' * 200}", 0)],
+)
 def test_the_attempt_in_a_name(name, attempt):
     assert attempt_of("demo", name) == attempt
