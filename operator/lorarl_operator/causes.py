@@ -72,7 +72,7 @@ def ending(ray_job: RayJob, pods: Sequence[Pod], report: Report | None, now: dat
     """
     if ray_job.deployment_status == "Complete" and ray_job.job_status == "SUCCEEDED":
         return Ending(Kind.SUCCEEDED, "Succeeded", "training has ended")
-    if ray_job.deleting:
+    if ray_job.deleted_at:
         return lost(ray_job.name, report)
     if ray_job.deployment_status in {"Complete", "Failed"}:
         return _of_the_ended(ray_job, pods, report, now, settings)

@@ -42,7 +42,7 @@ from lorarl_operator.status import (
     Draft,
 )
 from lorarl_operator.view import View, deletions, look, soonest
-from lorarl_operator.waiting import EVENT_REASONS, KUEUE_WANTS_IT, STARTING_REASON, Wait, name_taken, queued, refused, starting
+from lorarl_operator.waiting import EVENT_REASONS, KUEUE_WANTS_IT, STARTING_REASON, Wait, name_taken, queued, refused, starting, stays
 
 _ENDED = frozenset({"Complete", "Failed"})
 _AT_WORK = frozenset({"RUNNING", "SUCCEEDED", "FAILED", "STOPPED"})
@@ -310,6 +310,8 @@ def _make(view: View) -> Decision:
     if view.name_taken:
         return _blocked(view, name_taken("RayJob", view.ray_job_name), again=view.settings.refused_briefly_seconds)
     if view.others:
+        if (wait := stays(view.others, view.now)) and retries.pause(view.draft(), view.now, view.settings) <= 0:
+            return _blocked(view, wait, again=view.settings.refused_seconds)
         return Decision(actions=tuple(going), recheck_seconds=view.settings.refused_seconds)
     if pods := view.holding(view.pods):
         return Decision(recheck_seconds=view.until_gone(pods))
@@ -374,13 +376,19 @@ def _suspend(view: View) -> Decision:
     draft.put("dashboardURL", None)
     pods = view.holding(view.pods)
     before = draft.phase
+    held = stays(view.ray_jobs, view.now)
     if view.ray_jobs or pods:
         draft.phase = SUSPENDING
-        message = "spec.suspend is true: the pods write a checkpoint and go"
+        message = held.message if held else "spec.suspend is true: the pods write a checkpoint and go"
     else:
         draft.phase = SUSPENDED
         message = "spec.suspend is true; set it to false and the job goes on from its newest checkpoint"
-    draft.condition("Running", False, draft.phase, message)
-    draft.condition("Suspended", draft.phase == SUSPENDED, draft.phase, message)
     news = () if draft.phase == before else (Event("Normal", draft.phase, message),)
-    return view.decision(draft, *news, actions=deletions(view.ray_jobs), recheck=view.until_gone(pods) if pods else None)
+    if held and draft.reason("Running") != held.reason:
+        news = (Event("Warning", held.reason, message),)
+    reason = held.reason if held else draft.phase
+    draft.condition("Running", False, reason, message)
+    draft.condition("Suspended", draft.phase == SUSPENDED, reason, message)
+    going = view.settings.refused_seconds if view.ray_jobs else None
+    recheck = soonest(going, view.until_gone(pods) if pods else None)
+    return view.decision(draft, *news, actions=deletions(view.ray_jobs), recheck=recheck)

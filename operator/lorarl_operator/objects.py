@@ -69,6 +69,8 @@ class RayJob:
         owner_uid: uid of its controller.
         generation: Generation of the LoRARLJob that it was made from.
         created_at: Its creation by the API server's clock.
+        deleted_at: When its deletion was asked for.
+        finalizers: Whoever must let it go first.
         suspended: `spec.suspend`, which belongs to the queue.
         started_at: When KubeRay began with it; anew after each suspension.
         ended_at: When KubeRay saw its end.
@@ -82,7 +84,8 @@ class RayJob:
     owner_uid: str
     generation: int
     created_at: datetime
-    deleting: bool
+    deleted_at: datetime | None
+    finalizers: tuple[str, ...]
     suspended: bool
     queue: str
     job_status: str

@@ -6,7 +6,7 @@ gone and the clean-up Job has removed the checkpoints; it gives way when that fa
 
 from __future__ import annotations
 
-from lorarl_api.faults import ManifestError
+from lorarl_api.faults import ManifestError, redacted
 from lorarl_operator.build.access import cleanup_service_account
 from lorarl_operator.build.cleanup import CLEANUP, cleanup_job
 from lorarl_operator.check import checked_spec, part
@@ -63,6 +63,8 @@ def _make(view: View, foreign: CleanupJob | None, left: float) -> Decision:
     if refusal is not None and refusal.name == name:
         if refusal.reason == "NamespaceTerminating":
             return _give_way(view, "the namespace is being deleted")
+        if refusal.reason == "Invalid":
+            return _give_way(view, f"the API server refuses Job {name}: {redacted(refusal.message)}")
         waited = (view.now - refusal.at).total_seconds()
         if 0 <= waited < view.refused_for(refusal):
             return Decision(recheck_seconds=min(left, view.refused_for(refusal) - waited))

@@ -236,7 +236,7 @@ def look(observed: Observed, now: datetime, settings: Settings) -> View:
 
 def deletions(ray_jobs: Iterable[RayJob]) -> list[Action]:
     """Delete those that are not being deleted yet."""
-    return [Delete("RayJob", each.name, each.uid) for each in ray_jobs if not each.deleting]
+    return [Delete("RayJob", each.name, each.uid) for each in ray_jobs if not each.deleted_at]
 
 
 def soonest(*seconds: float | None) -> float | None:

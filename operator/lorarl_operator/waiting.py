@@ -25,10 +25,14 @@ KUEUE_WANTS_IT = "a kueue managed job should delete the cluster after finishing"
 """Kueue's webhook, of a RayJob with deletion rules."""
 _QUOTA = re.compile("exceeded quota|status unknown for quota")
 _MARKER = re.compile(r"^Failed\w+\n")
-_POD_NAME = re.compile(r'pods? "[^"]*"')
+_POD_NAME = re.compile(r'pods? "[^"]*"', re.IGNORECASE)
 _FRESH = timedelta(seconds=150)
 """Kubelet repeats what is still wrong every two minutes; what is older may have been mended."""
+_EXISTS = "already exists"
+"""KubeRay's caches are behind now and then, and it makes again what it has made: nothing is missing."""
 _UNHEARD = timedelta(seconds=10)
+_GOING = timedelta(seconds=20)
+"""How long a RayJob may take to go before its finalizers are named: KubeRay stops its job first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,18 @@ def unheard(ray_job: RayJob, namespace: str, began: datetime | None, now: dateti
     )
 
 
+def stays(ray_jobs: Sequence[RayJob], now: datetime) -> Wait | None:
+    """A RayJob that was deleted and does not go: the next attempt, and a suspension, wait for it."""
+    found = next((each for each in ray_jobs if each.deleted_at and now - each.deleted_at >= _GOING), None)
+    if found is None:
+        return None
+    return Wait(
+        "RayJobStays",
+        f"RayJob {found.name} is being deleted, but its finalizers hold it: {', '.join(found.finalizers) or 'none'}; ask whether KubeRay's "
+        "operator is running (ray.io/...), or whoever set the finalizer",
+    )
+
+
 def starting(observed: Observed, ray_job: RayJob, clusters: Sequence[RayCluster], pods: Sequence[Pod], now: datetime) -> Wait:
     """What a RayJob that is not suspended waits for: the first of what is wrong, from the RayJob down to its containers."""
     job, evidence = observed.job, observed.evidence
@@ -113,6 +129,8 @@ def refused(refusal: Refusal) -> Wait:
         "correct cluster.podTemplateOverrides in a new job, if they are at fault"
         if refusal.kind == "RayJob"
         else "see the operator's rights"
+        if refusal.code == 403
+        else "correct what it names, in a new job"
     )
     if "kueue" in message.lower():
         mend = "label the LoRARLJob with kueue.x-k8s.io/queue-name, so that lorarl makes the RayJob as Kueue wants it"
@@ -185,7 +203,7 @@ def _of_events(job: Job, pods: Sequence[Pod], evidence: Evidence | None, now: da
         return None
     waiting = {pod.name: pod for pod in pods if pod.phase == "Pending" and not pod.deletion_asked_at}
     for event in evidence.events:
-        if now - event.last_seen > _FRESH:
+        if now - event.last_seen > _FRESH or _EXISTS in event.message:
             continue
         if event.reason.startswith("FailedToCreate") and (event.kind == "RayJob" or (event.kind == "RayCluster" and not pods)):
             return _creation_failed(job, event.message)

@@ -41,6 +41,13 @@ def decided(*args, now=START, **kwargs):
     return decide(observed(*args, **kwargs), now, SETTINGS)
 
 
+def gone_since(seconds):
+    """A RayJob whose deletion was asked for so long ago, and that somebody's finalizer holds."""
+    ray_job = raw_ray_job(**RUNNING)
+    ray_job["metadata"] |= {"deletionTimestamp": ago(seconds), "finalizers": ["example.com/hold"]}
+    return ray_job
+
+
 class TestTheFirstAttempt:
     def test_what_its_pods_need_then_the_rayjob_and_no_status_yet(self):
         decision = decided(raw_job())
@@ -395,6 +402,28 @@ class TestQueue:
         assert decision.actions == ()
 
 
+def test_absurd_numbers_in_a_status_are_not_counted_on():
+    status = status_of("Starting", f"demo-{'9' * 200}", attempts=2**62, preemptions=2**62)
+    decision = decided(raw_job(status=status), raw_ray_job(**RUNNING))
+    assert {key: decision.status[key] for key in ("phase", "rayJobName", "attempts", "preemptions", "restarts")} == {
+        "phase": "Running",
+        "rayJobName": "demo-1",
+        "attempts": 0,
+        "preemptions": 0,
+        "restarts": 0,
+    }
+
+
+class TestWhatTheServerRefuses:
+    @pytest.mark.parametrize(
+        ("code", "reason", "mend"),
+        [(403, "Forbidden", "see the operator's rights"), (422, "Invalid", "correct what it names, in a new job")],
+    )
+    def test_it_is_told_what_to_do(self, code, reason, mend):
+        refusal = Refusal("ConfigMap", "lorarl-demo", code, reason, "it says why", START, 1)
+        assert f"it says why; {mend}" in conditions(decided(raw_job(), refusal=refusal))["Running"]["message"]
+
+
 class TestSuspension:
     def test_a_job_that_starts_suspended_has_no_objects(self):
         decision = decided(raw_job({"suspend": True}))
@@ -427,6 +456,18 @@ class TestSuspension:
     def test_resumed_while_it_is_still_suspending(self):
         decision = decided(raw_job(status=status_of("Suspending")), raw_ray_job(1, **RUNNING))
         assert decision.actions == (Delete("RayJob", "demo-1", "ray-1"),)
+
+    @pytest.mark.parametrize("job", [raw_job({"suspend": True}, status_of("Suspending")), raw_job(status=status_of("Suspending"))])
+    def test_a_rayjob_that_does_not_go_is_named_with_its_finalizers(self, job):
+        assert not decided(job, gone_since(19), now=START).events
+        decision = decided(job, gone_since(20))
+        assert conditions(decision)["Running"]["reason"] == "RayJobStays"
+        assert "RayJob demo-1 is being deleted, but its finalizers hold it: example.com/hold" in conditions(decision)["Running"]["message"]
+        assert [event.reason for event in decision.events] == ["RayJobStays"]
+        later = decided(job | {"status": decision.status}, gone_since(50), now=START)
+        assert (later.status, later.actions, later.recheck_seconds) == (None, (), 30)
+        (made,) = (each for each in decided(raw_job(status=decision.status)).actions if isinstance(each, Create))
+        assert made.manifest["metadata"]["name"] == "demo-2"
 
     def test_a_job_that_succeeded_before_it_could_be_suspended(self):
         done = raw_ray_job(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED")

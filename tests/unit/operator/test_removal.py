@@ -83,6 +83,11 @@ def test_when_they_are_gone_so_is_the_job():
             {"refusal": Refusal("Job", "lorarl-demo-cleanup", 403, "NamespaceTerminating", "x", START, 1)},
             "namespace is being deleted",
         ),
+        (
+            going(),
+            {"refusal": Refusal("Job", "lorarl-demo-cleanup", 422, "Invalid", "metadata.annotations: Too long", START, 1)},
+            "refuses Job lorarl-demo-cleanup: metadata.annotations: Too long",
+        ),
     ],
 )
 def test_it_gives_way_and_says_what_is_left(job, rest, why):

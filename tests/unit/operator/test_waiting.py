@@ -122,12 +122,13 @@ def test_numbers_that_change_are_no_news():
     assert decide(seen, START, SETTINGS).status is None
 
 
-def test_the_name_of_a_pod_that_is_never_made_is_no_news():
+@pytest.mark.parametrize("text", ['pods "{}" is forbidden: exceeded quota: team', 'Pod "{}" is invalid: metadata.annotations: Too long'])
+def test_the_name_of_a_pod_that_is_never_made_is_no_news(text):
     def refused(name):
-        return cluster(f'FailedCreateWorkerPod\npods "{name}" is forbidden: exceeded quota: team')
+        return cluster(f"FailedCreateWorkerPod\n{text.format(name)}")
 
     decision, _, message = told(ray_clusters=(refused("demo-1-abcde"),))
-    assert message.startswith("its pod is forbidden: exceeded quota")
+    assert message.startswith("its pod is ")
     seen = observed(raw_job(status=decision.status), raw_ray_job(**UP), ray_clusters=(refused("demo-1-vwxyz"),))
     assert decide(seen, START, SETTINGS).status is None
 
@@ -156,6 +157,14 @@ def test_a_busy_kuberay_is_not_a_missing_one():
 def test_old_events_are_not_believed():
     old = Evidence((event("Pod", "demo-1-worker", "FailedMount", SECRET, age=600),))
     _, reason, _ = told(pods=[pending()], evidence=old)
+    assert reason == "Starting"
+
+
+def test_what_kuberay_makes_twice_is_not_missing():
+    twice = event(
+        "RayJob", "demo-1", "FailedToCreateRayCluster", 'Failed to create RayCluster team/c: rayclusters.ray.io "c" already exists'
+    )
+    _, reason, _ = told(pods=[raw_pod("head")], evidence=Evidence((twice,)))
     assert reason == "Starting"
 
 
