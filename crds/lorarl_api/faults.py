@@ -73,6 +73,11 @@ def _sentences(details: ErrorDetails) -> Iterator[Fault]:
         yield _unknown_key(path)
     elif kind == "metadata_keys":
         yield from (_unknown_key((*path, key)) for key in details["ctx"]["unknown"])
+    elif kind == "label_keys":
+        for key in details["ctx"]["refused"]:
+            yield Fault(
+                dotted(path), f"the key {shown(key)}", "[PREFIX/]NAME, of letters, digits, - _ and .", "mend it, e.g. example.com/name"
+            )
     elif kind == "missing":
         yield Fault(dotted(path), "nothing", in_words(schema), _add(path, schema))
     elif kind == "pattern":

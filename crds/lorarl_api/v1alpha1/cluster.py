@@ -15,7 +15,7 @@ SCHEDULING_PREFIXES = ("kueue.x-k8s.io/", "volcano.sh/", "scheduling.volcano.sh/
 
 _LABEL_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _CPU_QUANTITY = r"[1-9][0-9]{0,5}|[0-9]{1,6}[.][0-9]{1,3}|[1-9][0-9]{0,8}m"
-_QUALIFIED_NAME = rf"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?{_LABEL_NAME}"
+QUALIFIED_NAME = rf"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?{_LABEL_NAME}"
 
 LabelValue = Annotated[
     str,
@@ -32,7 +32,7 @@ QualifiedName = Annotated[
     Field(
         min_length=1,
         max_length=317,
-        pattern=rf"^{_QUALIFIED_NAME}$",
+        pattern=rf"^{QUALIFIED_NAME}$",
         json_schema_extra={"expected": "a name as Kubernetes has them, such as nvidia.com/gpu"},
     ),
 ]
@@ -85,7 +85,7 @@ def _cpu_rule(field: str, *, optional: bool = False) -> Rule:
 def _label_keys(field: str, what: str) -> Rule:
     return Rule(
         field,
-        f"self.{field}.all(key, key.matches(r'^{_QUALIFIED_NAME}$') && size(key) <= 317)",
+        f"self.{field}.all(key, key.matches(r'^{QUALIFIED_NAME}$') && size(key) <= 317)",
         f"{field} with keys that Kubernetes takes for {what}: [PREFIX/]NAME, of letters, digits, - _ and .",
         "mend the key, e.g. example.com/name",
     )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from lorarl_api.rules import Immutable, Rule, broken_rules, immutable, immutable_but
 from lorarl_api.v1alpha1.adapter import AdapterSpec, BaseModelSpec
 from lorarl_api.v1alpha1.algorithm import AlgorithmSpec, RewardSpec
-from lorarl_api.v1alpha1.cluster import ClusterSpec
+from lorarl_api.v1alpha1.cluster import QUALIFIED_NAME, ClusterSpec, LabelValue
 from lorarl_api.v1alpha1.common import API_VERSION, KIND, Model, claim_of
 from lorarl_api.v1alpha1.data import DataSpec
 from lorarl_api.v1alpha1.runtime import CheckpointSpec, RolloutSpec, TrackingSpec, TrainerSpec
@@ -206,7 +207,15 @@ def _secrets(path: str, part: Model) -> Iterator[tuple[str, str]]:
             yield inner, value
 
 
-LabelText = Annotated[str, Field(max_length=262_144)]
+AnnotationText = Annotated[str, Field(max_length=262_144)]
+Namespace = Annotated[
+    str,
+    Field(
+        max_length=63,
+        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+        json_schema_extra={"expected": "the name of a namespace: at most 63 characters a-z, 0-9 and -, a letter or digit at both ends"},
+    ),
+]
 
 # The rest of Kubernetes' ObjectMeta, which objects that are read back from a cluster carry.
 _OTHER_METADATA = frozenset(
@@ -226,9 +235,16 @@ class Metadata(Model):
         description=f"Name of the job: a letter, then a-z, 0-9 and -, at most {MAX_NAME} characters. Its checkpoints are kept under it.",
         examples=["gsm8k"],
     )
-    namespace: str | None = Field(None, max_length=63, description="Namespace in the cluster.", examples=["default"])
-    labels: dict[str, LabelText] = Field(default_factory=dict, description="Labels.")
-    annotations: dict[str, LabelText] = Field(default_factory=dict, description="Annotations.")
+    namespace: Namespace | None = Field(None, description="Namespace in the cluster.", examples=["default"])
+    labels: dict[str, LabelValue] = Field(default_factory=dict, description="Labels.")
+    annotations: dict[str, AnnotationText] = Field(default_factory=dict, description="Annotations.")
+
+    @field_validator("labels", "annotations")
+    @classmethod
+    def _keys_for_kubernetes(cls, value: dict[str, str]) -> dict[str, str]:
+        if refused := [key for key in value if not re.fullmatch(QUALIFIED_NAME, key)]:
+            raise PydanticCustomError("label_keys", "keys {refused}", {"refused": refused})
+        return value
 
     @model_validator(mode="before")
     @classmethod

@@ -115,8 +115,14 @@ def test_yaml_is_read_as_kubernetes_reads_it(trap: Trap) -> None:
             "metadata.lables: got an unknown key, expected one of name, namespace, labels, annotations; did you mean labels?",
         ),
         (
+            {"metadata.annotations": {"a b": "c"}},
+            'metadata.annotations: got the key "a b", expected [PREFIX/]NAME, of letters, digits, - _ and .; '
+            "mend it, e.g. example.com/name",
+        ),
+        (
             {"metadata.labels": {"a": 1}},
-            "metadata.labels.a: got 1, expected a text of at most 262144 characters; put it in quotes, so that YAML reads a text",
+            "metadata.labels.a: got 1, expected a label's value: at most 63 letters, digits, - _ and ., a letter or digit at both ends; "
+            "put it in quotes, so that YAML reads a text",
         ),
         ({"kind": "LoraRLJob"}, 'kind: got "LoraRLJob", expected LoRARLJob; write kind: LoRARLJob, or validate another file'),
         ({"apiVersion": None}, "apiVersion: got nothing, expected lorarl.io/v1alpha1; add apiVersion: lorarl.io/v1alpha1"),
