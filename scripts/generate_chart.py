@@ -24,7 +24,8 @@ _HEAD = """\
 
 ```
 helm install lorarl helm/lorarl --namespace lorarl-system --create-namespace \\
-  --set image.repository=REGISTRY/lorarl/operator --set trainerImage.repository=REGISTRY/lorarl/trainer
+  --set image.repository=REGISTRY/lorarl/operator \\
+  --set trainerImage.repository=REGISTRY/lorarl/trainer --set trainerImage.tag=0.1.0-cuda
 helm test lorarl --namespace lorarl-system
 ```
 

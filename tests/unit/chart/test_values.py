@@ -22,6 +22,7 @@ import generate_chart  # noqa: E402
 
 # What breaks the schema, and what helm's message must hold: where, and what is expected there.
 BAD: list[tuple[dict[str, Any], str]] = [
+    ({"metrics.port": 8081}, r"probesPort: got 8081, expected another port than metrics.port"),
     ({"replicas": -1}, r"/replicas.*minimum: got -1, want 0"),
     ({"replicas": "two"}, r"/replicas.*got string, want integer"),
     ({"replica": 3}, r"additional properties 'replica' not allowed"),
