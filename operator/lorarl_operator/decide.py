@@ -153,9 +153,11 @@ def _queued(view: View, draft: Draft, ray_job: RayJob) -> Decision:
     news = []
     if draft.phase == RUNNING:
         draft.count("preemptions")
-        message = (
-            f"queue {ray_job.queue} took the machines of attempt {view.attempt} back; it goes on from its checkpoint when there is room"
-        )
+        message = wait.message
+        if ray_job.queue:
+            message = (
+                f"queue {ray_job.queue} took the machines of attempt {view.attempt} back; it goes on from its checkpoint when there is room"
+            )
         draft.condition("Disrupted", True, "Preempted", message, anew=True)
         news = [Event("Warning", "Preempted", message)]
     elif draft.reason("Running") != wait.reason:

@@ -55,8 +55,8 @@ def queued(ray_job: RayJob, evidence: Evidence | None) -> Wait:
     if not ray_job.queue:
         return Wait(
             "RayJobSuspended",
-            f"RayJob {ray_job.name} was suspended by something that is no queue of Kueue's; set its spec.suspend to false, "
-            "or delete it, and it is made again",
+            f"RayJob {ray_job.name} was suspended by something that is no queue of Kueue's, which KubeRay does not take back; "
+            "delete it (kubectl delete rayjob), and it is made again",
         )
     if evidence is None or evidence.workload is None:
         return Wait("Queued", f"waits for its turn in queue {ray_job.queue}")
@@ -155,7 +155,7 @@ def _refused_by_kuberay(ray_job: RayJob) -> Wait | None:
     return Wait(
         "RayJobRefused",
         f"KubeRay refuses RayJob {ray_job.name}: {ray_job.message}; correct the job (cluster.podTemplateOverrides, if they are at fault) "
-        "and apply it anew",
+        "and apply it anew; if somebody changed the RayJob, delete it, and it is made again",
     )
 
 

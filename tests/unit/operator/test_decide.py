@@ -402,6 +402,14 @@ class TestQueue:
         assert decision.actions == ()
 
 
+def test_a_rayjob_that_somebody_suspended_was_not_taken_by_a_queue():
+    decision = decided(raw_job(status=running_status()), raw_ray_job(suspend=True, jobDeploymentStatus="ValidationFailed"))
+    assert (decision.status["phase"], decision.status["preemptions"]) == ("Pending", 1)
+    assert conditions(decision)["Disrupted"]["message"].startswith("RayJob demo-1 was suspended by something that is no queue")
+    (event,) = decision.events
+    assert "delete it (kubectl delete rayjob), and it is made again" in event.message
+
+
 def test_absurd_numbers_in_a_status_are_not_counted_on():
     status = status_of("Starting", f"demo-{'9' * 200}", attempts=2**62, preemptions=2**62)
     decision = decided(raw_job(status=status), raw_ray_job(**RUNNING))

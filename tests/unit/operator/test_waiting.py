@@ -89,7 +89,7 @@ STUCK = {
         ["restartPolicy for head Pod", "podTemplateOverrides"],
     ),
     "no KubeRay": ({"ray_job": raw_ray_job(age=11)}, "NoKubeRay", ["operator is running", "namespace team"]),
-    "a suspended RayJob without a queue": ({"ray_job": raw_ray_job(suspend=True)}, "RayJobSuspended", ["spec.suspend"]),
+    "a suspended RayJob without a queue": ({"ray_job": raw_ray_job(suspend=True)}, "RayJobSuspended", ["no queue of Kueue's", "delete it"]),
 }
 
 
