@@ -13,7 +13,8 @@ from lorarl_operator.objects import Evidence, Job, KubeEvent, Observed, Pod, Ray
 
 STARTING_REASON = "Starting"
 EVENT_REASONS = frozenset(
-    {"SecretMissing", "ConfigMapMissing", "ServiceAccountMissing", "VolumeNotMounted", "NodeNotReady"} | {"PodRefused", "QuotaExceeded"}
+    {"SecretMissing", "ConfigMapMissing", "ServiceAccountMissing", "VolumeNotMounted", "NodeNotReady"}
+    | {"PodRefused", "QuotaExceeded", "NameTaken"}
 )
 """Reasons that only events may tell; without a look at them they are neither there nor gone."""
 _IMAGE = frozenset(
@@ -28,8 +29,8 @@ _MARKER = re.compile(r"^Failed\w+\n")
 _POD_NAME = re.compile(r'pods? "[^"]*"', re.IGNORECASE)
 _FRESH = timedelta(seconds=150)
 """Kubelet repeats what is still wrong every two minutes; what is older may have been mended."""
-_EXISTS = "already exists"
-"""KubeRay's caches are behind now and then, and it makes again what it has made: nothing is missing."""
+_SUBMITTER_TAKEN = re.compile(r'jobs\.batch "([^"]+)" already exists')
+"""With K8sJobMode KubeRay makes a Job with the RayJob's name."""
 _UNHEARD = timedelta(seconds=10)
 _GOING = timedelta(seconds=20)
 """How long a RayJob may take to go before its finalizers are named: KubeRay stops its job first."""
@@ -166,6 +167,8 @@ def _creation_failed(job: Job, message: str) -> Wait:
         return Wait("QuotaExceeded", f"{message}; {_QUOTA_MEND}")
     if missing := _missing(job, message):
         return missing
+    if taken := _SUBMITTER_TAKEN.search(message):
+        return name_taken("Job", taken[1])
     if "violates PodSecurity" in message:
         mend = "KubeRay's own submitter has no security context: set cluster.submissionMode to K8sJobMode or HTTPMode"
         if "ray-job-submitter" not in message:
@@ -203,8 +206,8 @@ def _of_events(job: Job, pods: Sequence[Pod], evidence: Evidence | None, now: da
         return None
     waiting = {pod.name: pod for pod in pods if pod.phase == "Pending" and not pod.deletion_asked_at}
     for event in evidence.events:
-        if now - event.last_seen > _FRESH or _EXISTS in event.message:
-            continue
+        if now - event.last_seen > _FRESH or (event.reason == "FailedToCreateRayCluster" and "already exists" in event.message):
+            continue  # A RayCluster has a name that nobody else takes: KubeRay's cache was behind, and it made it twice.
         if event.reason.startswith("FailedToCreate") and (event.kind == "RayJob" or (event.kind == "RayCluster" and not pods)):
             return _creation_failed(job, event.message)
         if event.kind == "Pod" and event.name in waiting and (wait := _of_a_pod_event(job, waiting[event.name], event)):

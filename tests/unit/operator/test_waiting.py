@@ -73,6 +73,11 @@ STUCK = {
         "QuotaExceeded",
         ["exceeded quota: team"],
     ),
+    "a Job with the name of KubeRay's submitter": (
+        {"evidence": Evidence((event("RayJob", "demo-1", "FailedToCreateRayJobSubmitter", 'Failed: jobs.batch "demo-1" already exists'),))},
+        "NameTaken",
+        ["Job demo-1 is there already", "delete it"],
+    ),
     "pod security": (
         {"ray_clusters": (cluster('violates PodSecurity "restricted:latest": container "ray-job-submitter" must set ...'),)},
         "PodRefused",
