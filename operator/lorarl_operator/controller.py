@@ -289,7 +289,12 @@ class Controller:
 
     async def _set_finalizers(self, job: Job, finalizers: tuple[str, ...]) -> None:
         meta = {"resourceVersion": job.resource_version, "uid": job.uid, "finalizers": list(finalizers)}
-        self._cache.put(LORARLJOBS, await self._client.merge(LORARLJOBS, job.namespace, job.name, {"metadata": meta}))
+        answer = await self._client.merge(LORARLJOBS, job.namespace, job.name, {"metadata": meta})
+        if job.deleted_at and not answer["metadata"].get("finalizers"):
+            # That was the end of it, and the answer has the version of before.
+            self._cache.remove(LORARLJOBS, (job.namespace, job.name), job.name, job.uid)
+        else:
+            self._cache.put(LORARLJOBS, answer)
 
     async def _look_at_foreign(self, key: Key) -> None:
         if not (unwatched := self._cache.unwatched(key)):

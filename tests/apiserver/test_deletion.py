@@ -30,6 +30,15 @@ def events(p: Platform, namespace: str, name: str) -> dict[str, str]:
     return {event["reason"]: event["message"] for event in found}
 
 
+def said_once(p: Platform, namespace: str, name: str, reason: str) -> bool:
+    """Whether the operator posted one such Event, and then another job's: Events are posted in order."""
+    p.api.create(lorarljob(namespace, f"after-{name}", suspend=True))
+    until(10, "a later Event is posted", lambda: "Suspended" in events(p, namespace, f"after-{name}"))
+    p.api.delete("LoRARLJob", f"after-{name}", namespace)
+    fields = f"involvedObject.name={name},involvedObject.kind=LoRARLJob,reason={reason}"
+    return [event["count"] for event in p.api.list("Event", namespace, fields=fields)] == [1]
+
+
 @pytest.fixture(scope="module", autouse=True)
 def broken(kuberay_platform: Platform, replica: Operator) -> str:
     """A namespace with two jobs whose clean-up fails, or hangs, from the beginning of this file on; its last test looks at them.
@@ -79,6 +88,7 @@ def test_with_delete_a_job_removes_them_and_then_it_goes(kuberay_platform: Platf
     all_gone_but_cleanup(p, namespace, "removed")
     said = events(p, namespace, "removed")
     assert "s3://team/adapters/removed" in said["CheckpointsRemoved"]
+    assert said_once(p, namespace, "removed", "CheckpointsRemoved")
     # The same name again: the clean-up that is left is not in its way.
     running(p, namespace, "removed")
     p.api.delete("LoRARLJob", "removed", namespace)
