@@ -16,6 +16,8 @@ from lorarl_operator.objects import FINALIZER, CleanupJob
 from lorarl_operator.view import View, deletions
 
 _AGAIN_SECONDS = 10.0
+_SELDOM_SECONDS = 60.0
+"""Where a watch tells of the change; each look posts an Event."""
 
 
 def wants_removal(view: View) -> bool:
@@ -69,7 +71,8 @@ def _make(view: View, foreign: CleanupJob | None, left: float) -> Decision:
         if 0 <= waited < view.refused_for(refusal):
             return Decision(recheck_seconds=min(left, view.refused_for(refusal) - waited))
     if foreign is not None:  # that of an older job with this name; its TTL removes it
-        return Decision(recheck_seconds=min(left, _AGAIN_SECONDS))
+        message = f"Job {name} of a job that had this name before is still there; it goes by itself within 5 minutes, or delete it"
+        return Decision(events=(Event("Normal", "RemovingCheckpoints", message),), recheck_seconds=min(left, _SELDOM_SECONDS))
     try:
         manifest = cleanup_job(view.job, checked_spec(view.job), view.settings)
     except ManifestError as error:

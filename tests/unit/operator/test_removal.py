@@ -101,7 +101,9 @@ def test_it_gives_way_and_says_what_is_left(job, rest, why):
 def test_the_clean_up_of_an_older_job_is_waited_for():
     decision = decided(going(), cleanup=cleanup(owner="an-older-job"))
     assert decision.actions == ()
-    assert decision.recheck_seconds
+    assert decision.recheck_seconds == 60
+    (event,) = decision.events
+    assert "Job lorarl-demo-cleanup of a job that had this name before is still there" in event.message
 
 
 def test_a_job_that_never_ran_is_let_go_without_a_clean_up():
