@@ -42,7 +42,18 @@ from lorarl_operator.status import (
     Draft,
 )
 from lorarl_operator.view import View, deletions, look, soonest
-from lorarl_operator.waiting import EVENT_REASONS, KUEUE_WANTS_IT, STARTING_REASON, Wait, name_taken, queued, refused, starting, stays
+from lorarl_operator.waiting import (
+    EVENT_REASONS,
+    GOING_SECONDS,
+    KUEUE_WANTS_IT,
+    STARTING_REASON,
+    Wait,
+    name_taken,
+    queued,
+    refused,
+    starting,
+    stays,
+)
 
 _ENDED = frozenset({"Complete", "Failed"})
 _AT_WORK = frozenset({"RUNNING", "SUCCEEDED", "FAILED", "STOPPED"})
@@ -314,7 +325,7 @@ def _make(view: View) -> Decision:
     if view.others:
         if (wait := stays(view.others, view.now)) and retries.pause(view.draft(), view.now, view.settings) <= 0:
             return _blocked(view, wait, again=view.settings.refused_seconds)
-        return Decision(actions=tuple(going), recheck_seconds=view.settings.refused_seconds)
+        return Decision(actions=tuple(going), recheck_seconds=GOING_SECONDS)
     if pods := view.holding(view.pods):
         return Decision(recheck_seconds=view.until_gone(pods))
     if (pause := retries.pause(view.draft(), view.now, view.settings)) > 0:
@@ -391,6 +402,6 @@ def _suspend(view: View) -> Decision:
     reason = held.reason if held else draft.phase
     draft.condition("Running", False, reason, message)
     draft.condition("Suspended", draft.phase == SUSPENDED, reason, message)
-    going = view.settings.refused_seconds if view.ray_jobs else None
+    going = GOING_SECONDS if view.ray_jobs else None
     recheck = soonest(going, view.until_gone(pods) if pods else None)
     return view.decision(draft, *news, actions=deletions(view.ray_jobs), recheck=recheck)

@@ -32,7 +32,7 @@ _FRESH = timedelta(seconds=150)
 _SUBMITTER_TAKEN = re.compile(r'jobs\.batch "([^"]+)" already exists')
 """With K8sJobMode KubeRay makes a Job with the RayJob's name."""
 _UNHEARD = timedelta(seconds=10)
-_GOING = timedelta(seconds=20)
+GOING_SECONDS = 20.0
 """How long a RayJob may take to go before its finalizers are named: KubeRay stops its job first."""
 
 
@@ -89,7 +89,7 @@ def unheard(ray_job: RayJob, namespace: str, began: datetime | None, now: dateti
 
 def stays(ray_jobs: Sequence[RayJob], now: datetime) -> Wait | None:
     """A RayJob that was deleted and does not go: the next attempt, and a suspension, wait for it."""
-    found = next((each for each in ray_jobs if each.deleted_at and now - each.deleted_at >= _GOING), None)
+    found = next((each for each in ray_jobs if each.deleted_at and (now - each.deleted_at).total_seconds() >= GOING_SECONDS), None)
     if found is None:
         return None
     return Wait(
