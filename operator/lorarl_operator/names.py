@@ -27,8 +27,13 @@ def access_name(job: str) -> str:
 
 
 def cleanup_name(job: str) -> str:
-    """Name of the Job that removes the checkpoints, and of its ServiceAccount where it needs one."""
+    """Name of the Job that removes the checkpoints."""
     return f"lorarl-{job}-cleanup"
+
+
+def cleanup_account_name(job: str) -> str:
+    """Name of that Job's ServiceAccount, where it needs one; with a dot, which no job has: else a job `JOB-cleanup` had the same."""
+    return f"lorarl-{job}.cleanup"
 
 
 def labels(job: Job, attempt: int | None = None) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from lorarl_api.v1alpha1 import GROUP, ClusterSpec
 from lorarl_operator.build.config import config_map
-from lorarl_operator.names import access_name, cleanup_name, labels, metadata
+from lorarl_operator.names import access_name, cleanup_account_name, labels, metadata
 from lorarl_operator.objects import CleanupJob, Job
 
 _RBAC = "rbac.authorization.k8s.io"
@@ -37,7 +37,7 @@ def cleanup_service_account(job: Job, cluster: ClusterSpec, cleanup: CleanupJob)
         "apiVersion": "v1",
         "kind": "ServiceAccount",
         "metadata": {
-            "name": cleanup_name(job.name),
+            "name": cleanup_account_name(job.name),
             "namespace": job.namespace,
             "labels": labels(job),
             "annotations": dict(cluster.service_account_annotations),

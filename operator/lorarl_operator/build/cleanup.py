@@ -11,7 +11,7 @@ from typing import Any
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_operator.build.config import CONFIG_FOLDER, CONFIG_KEY, SECRETS_FOLDER, manifest
 from lorarl_operator.build.pods import image_of, pod_security_context, pull_secrets, secret_volumes, security_context, tolerations
-from lorarl_operator.names import cleanup_name, labels
+from lorarl_operator.names import cleanup_account_name, cleanup_name, labels
 from lorarl_operator.objects import LABEL_ROLE, Job
 from lorarl_operator.settings import Settings
 
@@ -24,7 +24,7 @@ _KEEP_SECONDS = 300
 def cleanup_job(job: Job, spec: LoRARLJobSpec, settings: Settings) -> dict[str, Any]:
     """The Job: `lorarl purge` with the trainer's image and the Secret of the checkpoints."""
     cluster = spec.cluster
-    account = cluster.service_account_name or (cleanup_name(job.name) if cluster.service_account_annotations else None)
+    account = cluster.service_account_name or (cleanup_account_name(job.name) if cluster.service_account_annotations else None)
     secrets, mounts = secret_volumes([spec.checkpoint.credentials_secret] if spec.checkpoint.credentials_secret else [])
     container = {
         "name": CLEANUP,

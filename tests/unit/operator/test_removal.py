@@ -11,6 +11,7 @@ from lorarl_api.load import load_job
 from lorarl_operator import parse
 from lorarl_operator.decide import decide
 from lorarl_operator.decision import Create, Delete, RemoveFinalizer
+from lorarl_operator.names import access_name
 from lorarl_operator.objects import FINALIZER, LABEL_JOB_UID, Refusal
 
 DELETE = {"checkpoint": {"uri": "s3://team/adapters", "credentialsSecret": "s3-keys", "deletionPolicy": "Delete"}}
@@ -65,6 +66,12 @@ def test_its_own_service_account_goes_with_the_clean_up():
     pods = [raw_pod("cleanup", attempt=0)]
     assert decided(going(WITH_ACCOUNT), cleanup=cleanup(), pods=pods).prepare == ()
     assert decided(going(), cleanup=cleanup()).prepare == ()
+
+
+def test_the_clean_up_runs_under_no_other_job_s_account():
+    account = decided(going(WITH_ACCOUNT), cleanup=cleanup()).prepare[0].manifest["metadata"]["name"]
+    assert account == "lorarl-demo.cleanup"
+    assert account != access_name("demo-cleanup")
 
 
 def test_when_they_are_gone_so_is_the_job():
