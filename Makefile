@@ -56,7 +56,7 @@ images: setup tools ## Build the images into that node's store, as root (elsewhe
 
 .PHONY: test-cluster
 test-cluster: setup tools ## Tests in a real cluster: that node, or the cluster of KUBECONFIG=...
-	LORARL_TEST_KUBECONFIG="$(KUBECONFIG)" $(PYTHON) -m pytest tests/cluster
+	LORARL_TEST_KUBECONFIG="$(KUBECONFIG)" $(PYTHON) -m pytest -m "long or not long" tests/cluster
 
 .PHONY: test
 test: setup lint ## All that CI checks, with the real parts

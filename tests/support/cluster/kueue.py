@@ -14,6 +14,7 @@ import yaml
 from support.cluster.client import Object
 from support.cluster.control_plane import Cluster
 from support.cluster.crds import LOADER, wait_until_served
+from support.cluster.kubectl import RealCluster
 from support.cluster.processes import Process, find, find_share, free_ports, running, until
 
 NAMESPACE = "kueue-system"
@@ -59,7 +60,7 @@ def kueue(cluster: Cluster, configuration: Path) -> Iterator[Process]:
         yield process
 
 
-def add_queue(cluster: Cluster, namespace: str, name: str, quota: dict[str, str], *, preempts: bool = True) -> None:
+def add_queue(cluster: Cluster | RealCluster, namespace: str, name: str, quota: dict[str, str], *, preempts: bool = True) -> None:
     """A LocalQueue and a ClusterQueue, both named `name`, with one flavour and this quota, as {"cpu": "8", "nvidia.com/gpu": "8"}.
 
     The names must be new in the cluster; resources that are not named in `quota` are not admitted at all.
@@ -81,7 +82,7 @@ def add_queue(cluster: Cluster, namespace: str, name: str, quota: dict[str, str]
     add_local_queue(cluster, namespace, name, name)
 
 
-def add_local_queue(cluster: Cluster, namespace: str, name: str, cluster_queue: str) -> None:
+def add_local_queue(cluster: Cluster | RealCluster, namespace: str, name: str, cluster_queue: str) -> None:
     """A namespace's way into a ClusterQueue. When this returns Kueue knows of it: it makes nothing of jobs that it sees before."""
     local_queue = {
         "apiVersion": "kueue.x-k8s.io/v1beta2",
@@ -93,7 +94,7 @@ def add_local_queue(cluster: Cluster, namespace: str, name: str, cluster_queue: 
     cluster.api.wait("LocalQueue", name, namespace, _is_active, seconds=READY_SECONDS)
 
 
-def add_priority_class(cluster: Cluster, name: str, value: int) -> None:
+def add_priority_class(cluster: Cluster | RealCluster, name: str, value: int) -> None:
     """A WorkloadPriorityClass."""
     head = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass"}
     cluster.api.apply({**head, "metadata": {"name": name}, "value": value, "description": ""})

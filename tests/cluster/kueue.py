@@ -1,0 +1,35 @@
+"""Kueue in a real cluster, from its own manifests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from cluster.builds import tool_version
+from cluster.installation import wait_available
+from support.cluster.crds import LOADER
+from support.cluster.kubectl import RealCluster
+from support.cluster.processes import find_share, until
+
+NAMESPACE = "kueue-system"
+MANAGER = "kueue-controller-manager"
+
+
+def install_kueue(cluster: RealCluster) -> None:
+    """Kueue as its release installs it. Returns when its webhooks answer."""
+    text = cluster.must("kustomize", str(find_share("kueue") / "config/default"))
+    manifests = [_of_the_release(one) for one in yaml.load_all(text, LOADER) if one]
+    cluster.must("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=yaml.safe_dump_all(manifests))
+    wait_available(cluster, NAMESPACE, MANAGER)
+    probe = yaml.safe_dump({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "probe"}})
+    asked = ("create", "--dry-run=server", "-f", "-")
+    until(60, "Kueue's webhooks answer", lambda: cluster.kubectl(*asked, stdin=probe).returncode == 0)
+
+
+def _of_the_release(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The manifests name the image of a developer's last build, and pull it always."""
+    if manifest["kind"] == "Deployment":
+        (container,) = manifest["spec"]["template"]["spec"]["containers"]
+        container |= {"image": f"registry.k8s.io/kueue/kueue:{tool_version('kueue')}", "imagePullPolicy": "IfNotPresent"}
+    return manifest

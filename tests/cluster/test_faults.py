@@ -1,0 +1,230 @@
+"""One job, and all that can happen to it in a cluster: it takes one fault after the other, and succeeds with a good adapter.
+
+A step costs a second or two and every step is published, so each fault may cost one step at most. What each cost is printed, and kept
+in out/cluster/summary.json.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pytest
+
+from cluster import example
+from cluster.installation import STORE, SYSTEM, apply, forwarded, namespace, store_secret, wait_available
+from cluster.kueue import install_kueue
+from cluster.node import Node
+from cluster.store import Bucket
+from cluster.watched import Cost, Watched, watched
+from support.cluster.client import Object
+from support.cluster.kubectl import RealCluster
+from support.cluster.kueue import PRIORITY_LABEL, QUEUE_LABEL, add_priority_class, add_queue
+from support.cluster.processes import until
+
+pytestmark = pytest.mark.long
+
+TEAM = "faults"
+JOB = "struck"
+QUEUE = "faults"
+OUTAGE_SECONDS = 60.0
+START_SECONDS = 180.0
+"""From a manifest, or from the end of an attempt, to steps: pods, imports of torch and vLLM, and a pause of a minute at most."""
+MORE_THAN_IT_WILL_MAKE = 2000
+LAST_STEPS = 15
+
+
+@dataclass
+class Trial:
+    """The job under trial, and what its trials have cost so far."""
+
+    cluster: RealCluster
+    job: Watched
+    out: Path
+    costs: dict[str, Cost]
+
+    @contextmanager
+    def fault(self, name: str, *, attempts: int = 0, preemptions: int = 0) -> Iterator[None]:
+        """The block is the fault; when it is overcome it must have cost a step at most, and be counted as said.
+
+        Args:
+            name: As it is told.
+            attempts: How many ends of an attempt are by the job's own fault.
+            preemptions: How many are not.
+        """
+        since, struck = self.job.settle(START_SECONDS), time.monotonic()
+        yield
+        cost = self.costs[name] = self.job.cost(since, struck, START_SECONDS)
+        print(f"{name}: {cost.steps_lost} steps lost, {cost.seconds} s")
+        example.note(self.out, faults={each: asdict(cost) for each, cost in self.costs.items()})
+        counted = tuple(now - before for now, before in zip(self.job.now.counters, since.counters, strict=True))
+        assert counted == (attempts, preemptions), self.job.now.status
+        assert cost.steps_lost <= 1
+        assert self.job.now.status["restarts"] == sum(self.job.now.counters)
+
+    def delete_pod(self, role: str) -> None:
+        """`kubectl delete pod`, as anybody might."""
+        self.cluster.must("delete", "pod", self.job.pod(role)["metadata"]["name"], "-n", TEAM, "--wait=false")
+
+    def delete_operator(self) -> None:
+        """All replicas at once."""
+        self.cluster.must("delete", "pods", "-n", SYSTEM, "-l", "app.kubernetes.io/component=operator", "--wait=false")
+
+    def set_spec(self, patch: Object) -> None:
+        """Change the job."""
+        self.cluster.api.patch("LoRARLJob", JOB, {"spec": patch}, TEAM)
+
+    def phase(self, phase: str) -> None:
+        """Return when the job is in that phase."""
+        self.job.until(START_SECONDS, phase, lambda seen: seen.status.get("phase") == phase)
+
+
+@pytest.fixture(scope="module")
+def trial(installed: RealCluster, out: Path) -> Iterator[Trial]:
+    """The example's job, with more steps than it will make, as it trains."""
+    install_kueue(installed)
+    with forwarded(installed, STORE, "service/s3", 7070, out / "forward-s3.log") as address:
+        example.upload(Bucket(f"http://{address}"))
+    apply(installed, namespace(TEAM, "baseline"))
+    apply(installed, store_secret(), namespace=TEAM)
+    installed.must("delete", "lorarljob", JOB, "-n", TEAM, "--ignore-not-found", "--wait")
+    changes = {
+        "trainer.steps": MORE_THAN_IT_WILL_MAKE,
+        "checkpoint.uri": f"s3://lorarl/faults-{time.time():.0f}",
+        "data.eval.every": MORE_THAN_IT_WILL_MAKE,
+    }
+    apply(installed, example.manifest(JOB, changes), namespace=TEAM)
+    with watched(installed.api, TEAM, JOB) as job:
+        try:
+            yield Trial(installed, job, out, {})
+        finally:
+            (out / "faults-describe.txt").write_text(installed.must("describe", "lorarljob", JOB, "-n", TEAM))
+            (out / "faults-events.txt").write_text(installed.must("get", "events", "-n", TEAM, "--sort-by=.lastTimestamp"))
+    installed.must("delete", "lorarljob", JOB, "-n", TEAM, "--wait")
+
+
+def test_a_worker_pod_is_deleted(trial: Trial) -> None:
+    with trial.fault("worker deleted", preemptions=1):
+        trial.delete_pod("worker")
+
+
+def test_the_store_is_down_for_a_minute(trial: Trial) -> None:
+    """Its container gets an image that is not there, so that the pod and what is in it stay."""
+    cluster = trial.cluster
+    (pod,) = cluster.api.list("Pod", STORE, "app=s3")
+    name, (container,) = pod["metadata"]["name"], pod["spec"]["containers"]
+    with trial.fault("S3 server down for 60 s"):
+        cluster.must("set", "image", f"pod/{name}", f"versitygw={container['image']}-gone", "-n", STORE)
+        cluster.must("wait", f"pod/{name}", "-n", STORE, "--for=condition=Ready=false", "--timeout=20s")
+        published = trial.job.now.status["adapter"]["step"]
+        time.sleep(OUTAGE_SECONDS)  # the fault itself
+        assert trial.job.now.status["adapter"]["step"] <= published + 1, "the store was not down"
+        cluster.must("set", "image", f"pod/{name}", f"versitygw={container['image']}", "-n", STORE)
+    wait_available(cluster, STORE, "s3")
+    caught_up = trial.job.now.step
+    trial.job.until(60, f"step {caught_up} is published", lambda seen: seen.status["adapter"]["step"] >= caught_up)
+
+
+def test_a_worker_pod_is_evicted(trial: Trial) -> None:
+    with trial.fault("worker evicted", preemptions=1):
+        pod = trial.job.pod("worker")["metadata"]["name"]
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": TEAM}}
+        trial.cluster.api.request("POST", f"/api/v1/namespaces/{TEAM}/pods/{pod}/eviction", eviction)
+    assert "EvictionByEvictionAPI" in trial.cluster.must("describe", "lorarljob", JOB, "-n", TEAM)
+
+
+def test_the_api_server_is_down_for_a_minute(trial: Trial, own_node: Node) -> None:
+    with trial.fault("kube-apiserver down for 60 s"):
+        own_node.stop("kube-apiserver")
+        time.sleep(OUTAGE_SECONDS)  # the fault itself
+        own_node.start("kube-apiserver")
+        until(60, "the API server answers", lambda: own_node.get("/readyz") == "ok")
+    for where, what in ((SYSTEM, "lorarl"), ("default", "kuberay-operator"), ("kueue-system", "kueue-controller-manager")):
+        wait_available(trial.cluster, where, what)
+
+
+def test_the_head_pod_is_deleted(trial: Trial) -> None:
+    with trial.fault("head deleted", preemptions=1):
+        trial.delete_pod("head")
+
+
+def test_the_operator_is_deleted(trial: Trial) -> None:
+    with trial.fault("operator deleted"):
+        trial.delete_operator()
+    wait_available(trial.cluster, SYSTEM, "lorarl")
+
+
+def test_the_kubelet_is_restarted(trial: Trial, own_node: Node) -> None:
+    before = own_node.running()["kubelet"]
+    with trial.fault("kubelet restarted"):
+        own_node.stop("kubelet")
+        own_node.start("kubelet")
+    assert own_node.running()["kubelet"] != before
+    wait_available(trial.cluster, STORE, "s3")
+
+
+def test_operator_and_worker_are_deleted(trial: Trial) -> None:
+    with trial.fault("operator and worker deleted", preemptions=1):
+        trial.delete_operator()
+        trial.delete_pod("worker")
+    wait_available(trial.cluster, SYSTEM, "lorarl")
+
+
+def test_the_worker_runs_out_of_memory(trial: Trial) -> None:
+    """A program in the worker's pod takes what is left of its limit; the kernel chooses whom to kill."""
+    with trial.fault("worker out of memory", attempts=1):
+        pod = trial.job.pod("worker")["metadata"]["name"]
+        # Byte by byte of a pattern, so that every page is there; whoever is killed, the exit code says nothing of the fault.
+        trial.cluster.kubectl("exec", pod, "-n", TEAM, "-c", "ray-worker", "--", "python", "-c", "held = b'x' * (5 << 30)")
+    told = trial.cluster.must("get", "events", "-n", TEAM, "--field-selector", f"involvedObject.name={JOB},reason=BackingOff", "-o", "yaml")
+    assert "OutOfMemory" in told, told
+    assert "memoryPerNode" in told, told
+
+
+def test_suspended_and_resumed(trial: Trial) -> None:
+    """Resumed, it goes through a queue of Kueue's: the label may be set while nothing of it runs."""
+    cluster = trial.cluster
+    cluster.must("delete", "clusterqueue,resourceflavor", QUEUE, "--ignore-not-found")
+    cluster.must("delete", "localqueue", QUEUE, "-n", TEAM, "--ignore-not-found")
+    add_queue(cluster, TEAM, QUEUE, {"cpu": "2", "memory": "10Gi"})
+    add_priority_class(cluster, "urgent", 1000)
+    with trial.fault("suspended and resumed"):
+        trial.set_spec({"suspend": True})
+        trial.phase("Suspended")
+        assert not cluster.api.list("Pod", TEAM, f"lorarl.io/job={JOB}")
+        cluster.must("label", "lorarljob", JOB, "-n", TEAM, f"{QUEUE_LABEL}={QUEUE}")
+        trial.set_spec({"suspend": False})
+
+
+def test_preempted_by_kueue(trial: Trial) -> None:
+    """A small job of higher priority wants memory of the same quota. Meanwhile ours is told to end soon."""
+    with trial.fault("preempted by Kueue", preemptions=1):
+        apply(trial.cluster, urgent_job(trial.job.pod("head")["spec"]["containers"][0]["image"]), namespace=TEAM)
+        trial.cluster.must("wait", "job/urgent", "-n", TEAM, "--for=condition=Complete", "--timeout=55s")
+        trial.set_spec({"trainer": {"steps": trial.job.now.step + LAST_STEPS}})
+    trial.cluster.must("delete", "job", "urgent", "-n", TEAM)
+
+
+def test_it_succeeds_with_a_good_adapter(trial: Trial, tmp_path: Path) -> None:
+    status = trial.job.until(START_SECONDS, "it has succeeded", lambda seen: seen.status.get("phase") == "Succeeded").status
+    assert (status["attempts"], status["preemptions"], status["restarts"]) == (1, 5, 6)
+    assert status["step"] == status["totalSteps"] == status["adapter"]["step"]
+    with forwarded(trial.cluster, STORE, "service/s3", 7070, trial.out / "forward-s3.log") as address:
+        figures = example.accuracy(Bucket(f"http://{address}"), status["adapter"], tmp_path)
+    print(figures)
+    assert figures["accuracy_after"] - figures["accuracy_before"] >= example.LEAST_GAIN, figures
+
+
+def urgent_job(image: str) -> Object:
+    """A Job of higher priority that does not fit beside ours, and ends at once."""
+    limits = {"cpu": "100m", "memory": "4Gi"}
+    container = {"name": "urgent", "image": image, "command": ["true"], "resources": {"requests": limits, "limits": limits}}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "urgent", "labels": {QUEUE_LABEL: QUEUE, PRIORITY_LABEL: "urgent"}},
+        "spec": {"suspend": True, "template": {"spec": {"restartPolicy": "Never", "containers": [container]}}},
+    }
