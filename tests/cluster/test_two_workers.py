@@ -1,0 +1,43 @@
+"""Two worker pods train one adapter, data parallel: two nodes of Ray, as two GPU nodes would be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cluster import example
+from cluster.installation import STORE, apply, forwarded, namespace, store_secret
+from cluster.store import Bucket
+from cluster.watched import watched
+from support.cluster.kubectl import RealCluster
+
+pytestmark = pytest.mark.long
+
+TEAM = "two"
+JOB = "addition-two"
+LONGEST_SECONDS = 400
+
+
+def test_two_worker_pods_train_a_good_adapter(installed: RealCluster, out: Path, tmp_path: Path) -> None:
+    cluster = installed
+    with forwarded(cluster, STORE, "service/s3", 7070, out / "forward-s3.log") as address:
+        bucket = Bucket(f"http://{address}")
+        example.upload(bucket)
+        apply(cluster, namespace(TEAM, "baseline"))
+        apply(cluster, store_secret(), namespace=TEAM)
+        cluster.must("delete", "lorarljob", JOB, "-n", TEAM, "--ignore-not-found", "--wait")
+        changes = {"cluster.nodes": 2, "checkpoint.resume": "Never", "checkpoint.every": 10, "data.eval.every": 30}
+        apply(cluster, example.manifest(JOB, changes), namespace=TEAM)
+        with watched(cluster.api, TEAM, JOB) as job:
+            running = job.until(LONGEST_SECONDS, "a step", lambda seen: seen.step > 0)
+            workers = cluster.api.list("Pod", TEAM, f"lorarl.io/job={JOB},lorarl.io/role=worker")
+            assert len({pod["status"]["podIP"] for pod in workers}) == 2
+            status = job.until(LONGEST_SECONDS, "it has succeeded", lambda seen: seen.status.get("phase") == "Succeeded").status
+            seconds = {"first step": round(running.at - job.history[0].at, 1), "Succeeded": round(job.now.at - job.history[0].at, 1)}
+        assert (status["attempts"], status["preemptions"]) == (0, 0)
+        figures = example.accuracy(bucket, status["adapter"], tmp_path)
+    print(seconds, figures)
+    example.note(out, two_workers={"seconds": seconds, **figures})
+    cluster.must("delete", "lorarljob", JOB, "-n", TEAM, "--wait")
+    assert figures["accuracy_after"] - figures["accuracy_before"] >= example.LEAST_GAIN, figures
