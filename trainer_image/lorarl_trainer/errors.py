@@ -55,6 +55,12 @@ class NodeLostError(WorkerError):
     reason = "NodeLost"
 
 
+class OutOfMemoryError(WorkerError):
+    """A worker process was ended because the memory of its pod, or machine, had run out."""
+
+    reason = "OutOfMemory"
+
+
 class StaleAdapterError(LorarlError):
     """vLLM answered with another adapter version than the newest."""
 

@@ -12,8 +12,10 @@ from typing import Any
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.batch import Completion, Sample, Samples, UpdateRequest, UpdateResult, split_evenly
 from lorarl_trainer.checkpoint import Published
-from lorarl_trainer.errors import LorarlError, NodeLostError, WorkerError
+from lorarl_trainer.errors import LorarlError, NodeLostError, OutOfMemoryError, WorkerError
 from lorarl_trainer.platforms import get_platform
+from lorarl_trainer.pods.drain import in_a_pod
+from lorarl_trainer.pods.memory import kills_for_memory
 from lorarl_trainer.prepare import fetch_base_model
 from lorarl_trainer.secrets import Secrets
 from lorarl_trainer.worker import Built, Place, Resumed, Worker
@@ -25,10 +27,15 @@ LOSS_SECONDS = 40.0
 """How long Ray may take to see that a machine is gone: its health checks need 14 to 25 s. The calls to it fail at once, and so do the
 collective operations of its peers."""
 
+ASK_SECONDS = 20.0
+"""How long a worker's pod may take to say whether its memory has run out: it starts a process for that."""
+
 _LOG_TAIL_LINES = 20
 _LONGEST_LINE = 300
 _NODE_LOST = "its node has died"
 """What Ray says of an actor whose machine, or pod, is no more."""
+_LOW_ON_MEMORY = "low on memory"
+"""... of a process that it ended itself, before the kernel does."""
 _ENDED = "it was killed, as by the kernel when memory runs out, or it crashed."
 
 
@@ -185,7 +192,10 @@ class WorkerGroup:
         try:
             return list(await asyncio.gather(*calls))
         except (RayTaskError, RayActorError, NodeDiedError, WorkerCrashedError) as error:
-            raise self._told(await self._cause(error)) from error
+            told = self._told(await self._cause(error))
+            if type(told) is WorkerError and in_a_pod() and await self._out_of_memory():
+                told = OutOfMemoryError(self._memory_ran_out())
+            raise told from error
 
     async def _cause(self, error: Exception) -> Exception:
         """Return what is behind a failure: the end of a worker, where that explains it; otherwise the failure itself."""
@@ -206,6 +216,30 @@ class WorkerGroup:
                 task.cancel()
         return error
 
+    async def _out_of_memory(self) -> bool:
+        """Whether the kernel has killed a process in a worker's pod for its memory. A pod that is gone does not say."""
+        import ray
+        from ray.exceptions import RayError
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        ask = ray.remote(kills_for_memory)
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                for node in self._nodes:
+                    there = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=node[0])
+                    if await ask.options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote():
+                        return True
+        except (RayError, TimeoutError):
+            pass
+        return False
+
+    def _memory_ran_out(self) -> str:
+        limit = self._spec.cluster.memory_per_node
+        return (
+            f"a worker process was killed because its pod had used all the memory of its limit, spec.cluster.memoryPerNode {limit}. "
+            f"Raise spec.cluster.memoryPerNode, or lower spec.trainer.tokensPerMicroBatch. {self._where_to_look()}"
+        )
+
     def _told(self, error: Any) -> LorarlError:
         """Say a failure of Ray's in our words."""
         from ray.exceptions import ActorUnavailableError, NodeDiedError, RayActorError, RayTaskError
@@ -219,7 +253,9 @@ class WorkerGroup:
         lost = isinstance(error, NodeDiedError | ActorUnavailableError) or (of_an_actor and error.preempted)
         if lost or _NODE_LOST in str(error):
             return NodeLostError(f"a worker's machine or pod is gone. {self._where_to_look()}")
-        cause = str(error) if (of_an_actor and error.actor_init_failed) or "low on memory" in str(error) else _ENDED
+        if _LOW_ON_MEMORY in str(error):
+            return OutOfMemoryError(f"Ray ended a worker process: {error} {self._where_to_look()}")
+        cause = str(error) if of_an_actor and error.actor_init_failed else _ENDED
         return WorkerError(f"a worker process ended: {cause} {self._where_to_look()}")
 
     def _where_to_look(self, traceback: str = "") -> str:

@@ -19,6 +19,11 @@ _ASKED = "drain"
 _LOOK_SECONDS = 0.2
 
 
+def in_a_pod() -> bool:
+    """Whether this process runs in a job's pod."""
+    return _run_dir() is not None
+
+
 def drain_asked() -> bool:
     """Whether this pod is about to be taken away."""
     folder = _run_dir()
