@@ -89,9 +89,7 @@ def test_what_the_trainer_finds_is_explained(cluster: RealCluster, mistake: Mist
         seconds = read_in_describe(cluster, mistake, out)
         until(SECONDS, "the job has failed", lambda: job.now.status["phase"] == "Failed")
     cluster.must("delete", "lorarljob", mistake.name, "-n", TEAM, "--wait=false")
-    print(
-        f"{mistake.name}: explained {seconds:.1f} s after the trainer failed, which was {job.now.at - job.history[0].at:.1f} s after the start"
-    )
+    print(f"{mistake.name}: explained {seconds:.1f} s after the trainer had failed")
 
 
 def read_in_describe(cluster: RealCluster, mistake: Mistake, out: Path) -> float:

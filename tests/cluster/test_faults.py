@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pytest
@@ -31,8 +31,8 @@ TEAM = "faults"
 JOB = "struck"
 QUEUE = "faults"
 OUTAGE_SECONDS = 60.0
-START_SECONDS = 180.0
-"""From a manifest, or from the end of an attempt, to steps: pods, imports of torch and vLLM, and a pause of a minute at most."""
+START_SECONDS = 300.0
+"""At most, from a manifest or from the end of an attempt to steps, where others keep the machine busy; a minute is usual."""
 MORE_THAN_IT_WILL_MAKE = 2000
 LAST_STEPS = 15
 
@@ -44,7 +44,9 @@ class Trial:
     cluster: RealCluster
     job: Watched
     out: Path
-    costs: dict[str, Cost]
+    costs: dict[str, Cost] = field(default_factory=dict)
+    counters: tuple[int, ...] = ()
+    """What the job's status must say: attempts and preemptions. A busy machine may have failed the very first start."""
 
     @contextmanager
     def fault(self, name: str, *, attempts: int = 0, preemptions: int = 0) -> Iterator[None]:
@@ -56,14 +58,16 @@ class Trial:
             preemptions: How many are not.
         """
         since, struck = self.job.settle(START_SECONDS), time.monotonic()
+        before = self.counters or since.counters
         yield
         cost = self.costs[name] = self.job.cost(since, struck, START_SECONDS)
         print(f"{name}: {cost.steps_lost} steps lost, {cost.seconds} s")
         example.note(self.out, faults={each: asdict(cost) for each, cost in self.costs.items()})
-        counted = tuple(now - before for now, before in zip(self.job.now.counters, since.counters, strict=True))
-        assert counted == (attempts, preemptions), self.job.now.status
+        status = self.job.now.status
+        self.counters = before[0] + attempts, before[1] + preemptions
+        assert self.job.now.counters == self.counters, status
+        assert status["restarts"] == sum(self.counters), status
         assert cost.steps_lost <= 1
-        assert self.job.now.status["restarts"] == sum(self.job.now.counters)
 
     def delete_pod(self, role: str) -> None:
         """`kubectl delete pod`, as anybody might."""
@@ -99,7 +103,7 @@ def trial(installed: RealCluster, out: Path) -> Iterator[Trial]:
     apply(installed, example.manifest(JOB, changes), namespace=TEAM)
     with watched(installed.api, TEAM, JOB) as job:
         try:
-            yield Trial(installed, job, out, {})
+            yield Trial(installed, job, out)
         finally:
             (out / "faults-describe.txt").write_text(installed.must("describe", "lorarljob", JOB, "-n", TEAM))
             (out / "faults-events.txt").write_text(installed.must("get", "events", "-n", TEAM, "--sort-by=.lastTimestamp"))
@@ -210,7 +214,7 @@ def test_preempted_by_kueue(trial: Trial) -> None:
 
 def test_it_succeeds_with_a_good_adapter(trial: Trial, tmp_path: Path) -> None:
     status = trial.job.until(START_SECONDS, "it has succeeded", lambda seen: seen.status.get("phase") == "Succeeded").status
-    assert (status["attempts"], status["preemptions"], status["restarts"]) == (1, 5, 6)
+    assert (status["attempts"], status["preemptions"], status["restarts"]) == (*trial.counters, sum(trial.counters))
     assert status["step"] == status["totalSteps"] == status["adapter"]["step"]
     with forwarded(trial.cluster, STORE, "service/s3", 7070, trial.out / "forward-s3.log") as address:
         figures = example.accuracy(Bucket(f"http://{address}"), status["adapter"], tmp_path)

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import subprocess
 import sys
 import time
 import urllib.request
@@ -22,16 +20,14 @@ from typing import Any
 
 import pytest
 
+from cluster.example import EXAMPLE, LEAST_GAIN, ROOT, accuracy, note, run, upload
 from cluster.installation import STORE_KEYS, apply, forwarded, namespace, store_secret
 from cluster.store import Bucket
 from support.cluster.kubectl import RealCluster
-from support.cluster.processes import CACHE, running, until
+from support.cluster.processes import running, until
 
-ROOT = Path(__file__).parents[2]
 TEAM = "team"
 JOB = "addition"
-EXAMPLE = ROOT / "examples/addition-cluster-cpu.yaml"
-LEAST_GAIN = 0.5
 LONGEST_SECONDS = 240
 """From apply to Succeeded, on two cores."""
 
@@ -60,13 +56,7 @@ def bucket(installed: RealCluster, out: Path) -> Iterator[Bucket]:
 @pytest.fixture(scope="module")
 def base(installed: RealCluster, bucket: Bucket) -> Path:
     """The folder of the base model and its data; both are in the store as well."""
-    script = ROOT / "examples/addition/make_base.py"
-    folder = CACHE / "addition"
-    run([sys.executable, str(script), "--out", str(folder)])
-    environment = {**STORE_KEYS, "AWS_ENDPOINT_URL": bucket.url}
-    parts = [str(folder / name) for name in ("base", "train.jsonl", "held_out.jsonl")]
-    run([sys.executable, "-m", "lorarl_trainer.cli", "upload", *parts, "s3://lorarl/addition"], environment)
-    return folder
+    return upload(bucket)
 
 
 @pytest.fixture(scope="module")
@@ -112,15 +102,6 @@ def mark(mission: Mission, started: float, status: dict[str, Any]) -> None:
             mission.seconds.setdefault(what, round(now, 1))
 
 
-def run(command: list[str], environment: dict[str, str] | None = None) -> str:
-    """Run a program of this project; its output."""
-    packages = os.pathsep.join(str(ROOT / one) for one in ("crds", "trainer_image", "operator"))
-    whole = {**os.environ, "PYTHONPATH": packages, **(environment or {})}
-    done = subprocess.run(command, capture_output=True, text=True, env=whole, check=False, timeout=600)
-    assert done.returncode == 0, f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
-    return done.stdout
-
-
 def test_the_job_succeeds_in_time(mission: Mission) -> None:
     status = mission.job()["status"]
     assert status["phase"] == "Succeeded", json.dumps(status, indent=1)
@@ -138,18 +119,13 @@ def test_kubectl_get_shows_how_it_goes(mission: Mission) -> None:
     assert len(set(steps)) >= 10
 
 
-def test_the_adapter_in_the_store_does_the_task(mission: Mission, base: Path, bucket: Bucket, tmp_path: Path) -> None:
+def test_the_adapter_in_the_store_does_the_task(mission: Mission, bucket: Bucket, tmp_path: Path) -> None:
     status = mission.job()["status"]
     adapter = status["adapter"]
-    folder = bucket.download(adapter["uri"], tmp_path / "adapter")
-    figures = tmp_path / "accuracy.json"
-    evaluate = [sys.executable, str(ROOT / "examples/addition/evaluate.py"), "--base", str(base / "base"), "--adapter", str(folder)]
-    run([*evaluate, "--held-out", str(base / "held_out.jsonl"), "--out", str(figures)])
-    accuracy = json.loads(figures.read_text())
-    assert accuracy["accuracy_after"] - accuracy["accuracy_before"] >= LEAST_GAIN, accuracy
-    assert accuracy["accuracy_after"] == pytest.approx(status["metrics"]["evalScore"], abs=0.01)
-    summary = {"seconds": mission.seconds, **accuracy, "adapter": adapter, "took": took(status)}
-    (mission.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    figures = accuracy(bucket, adapter, tmp_path)
+    assert figures["accuracy_after"] - figures["accuracy_before"] >= LEAST_GAIN, figures
+    assert figures["accuracy_after"] == pytest.approx(status["metrics"]["evalScore"], abs=0.01)
+    note(mission.out, seconds=mission.seconds, **figures, adapter=adapter, took=took(status))
 
 
 def test_logs_and_ray_s_dashboard_can_be_read(mission: Mission) -> None:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.long
 
 TEAM = "two"
 JOB = "addition-two"
-LONGEST_SECONDS = 400
+LONGEST_SECONDS = 500
 
 
 def test_two_worker_pods_train_a_good_adapter(installed: RealCluster, out: Path, tmp_path: Path) -> None:
