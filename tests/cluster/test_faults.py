@@ -49,18 +49,19 @@ class Trial:
     """What the job's status must say: attempts and preemptions. A busy machine may have failed the very first start."""
 
     @contextmanager
-    def fault(self, name: str, *, attempts: int = 0, preemptions: int = 0) -> Iterator[None]:
+    def fault(self, name: str, *, attempts: int = 0, preemptions: int = 0, suspended: bool = False) -> Iterator[None]:
         """The block is the fault; when it is overcome it must have cost a step at most, and be counted as said.
 
         Args:
             name: As it is told.
             attempts: How many ends of an attempt are by the job's own fault.
             preemptions: How many are not.
+            suspended: Whether a new run follows without an attempt that failed.
         """
         since, struck = self.job.settle(START_SECONDS), time.monotonic()
         before = self.counters or since.counters
         yield
-        cost = self.costs[name] = self.job.cost(since, struck, START_SECONDS)
+        cost = self.costs[name] = self.job.cost(since, struck, START_SECONDS, anew=bool(attempts or preemptions or suspended))
         print(f"{name}: {cost.steps_lost} steps lost, {cost.seconds} s")
         example.note(self.out, faults={each: asdict(cost) for each, cost in self.costs.items()})
         status = self.job.now.status
@@ -195,7 +196,7 @@ def test_suspended_and_resumed(trial: Trial) -> None:
     cluster.must("delete", "localqueue", QUEUE, "-n", TEAM, "--ignore-not-found")
     add_queue(cluster, TEAM, QUEUE, {"cpu": "2", "memory": "10Gi"})
     add_priority_class(cluster, "urgent", 1000)
-    with trial.fault("suspended and resumed"):
+    with trial.fault("suspended and resumed", suspended=True):
         trial.set_spec({"suspend": True})
         trial.phase("Suspended")
         assert not cluster.api.list("Pod", TEAM, f"lorarl.io/job={JOB}")

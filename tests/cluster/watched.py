@@ -90,12 +90,15 @@ class Watched:
         reached = max((seen.step for seen in self.history), default=0)
         return self.until(seconds, f"{SETTLED_STEPS} more steps", lambda seen: seen.step >= reached + SETTLED_STEPS)
 
-    def cost(self, since: Seen, struck: float, seconds: float) -> Cost:
-        """What something cost that was done at `struck`, when `since` was the newest status; returns when it is overcome."""
+    def cost(self, since: Seen, struck: float, seconds: float, *, anew: bool) -> Cost:
+        """What something cost that was done at `struck`, when `since` was the newest status; returns when it is overcome.
+
+        `anew` says whether a new run is to follow: the old one may make another step while it ends.
+        """
         start = self.history.index(since)
 
         def overcome() -> Cost | None:
-            return cost_of(struck, self.history[start:])
+            return cost_of(struck, self.history[start:], anew=anew)
 
         try:
             return until(seconds, "the job is further than it was", lambda: overcome() or self._must_go_on())
@@ -127,19 +130,19 @@ class Watched:
         self._over.set()
 
 
-def cost_of(struck: float, history: list[Seen]) -> Cost | None:
+def cost_of(struck: float, history: list[Seen], *, anew: bool) -> Cost | None:
     """What a fault at the time `struck` cost, from what the job said just before and since; None where it is not overcome yet.
 
     A run that was begun anew says from which step it went on; where none was, nothing was lost.
     """
     since = history[0]
-    anew = next((index for index, seen in enumerate(history) if seen.resumed_from != since.resumed_from), None)
-    reached = max((seen.step for seen in history[:anew]), default=0) if anew is not None else since.step
-    beyond = next((seen for seen in history[anew or 0 :] if seen.step > reached), None)
-    if beyond is None:
-        return None
-    lost = reached - (history[anew].resumed_from or 0) if anew is not None else 0
-    return Cost(lost, round(beyond.at - struck, 1))
+    begun = next((index for index, seen in enumerate(history) if seen.resumed_from != since.resumed_from), None)
+    if begun is None:
+        beyond = next((seen for seen in history if seen.step > since.step), None)
+        return None if anew or beyond is None else Cost(0, round(beyond.at - struck, 1))
+    reached = max(seen.step for seen in history[:begun])
+    beyond = next((seen for seen in history[begun:] if seen.step > reached), None)
+    return beyond and Cost(reached - (history[begun].resumed_from or 0), round(beyond.at - struck, 1))
 
 
 @contextmanager
