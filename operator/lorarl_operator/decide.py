@@ -7,9 +7,9 @@ The states that a job goes through, and who moves it:
     any -> Suspending -> Suspended -> Starting               spec.suspend
 
 `status.rayJobName` names the attempt that is, or that is made next. A transition is one write of the status, made before anything
-else changes; RayJobs of other attempts are deleted, and the next one is made when none is left. So whoever is killed at any moment,
-the next operator goes on. A first attempt's RayJob is made before its trainer is granted its right, and the status that names the
-RayJob is written after that: machines are asked for as soon as can be, and no trainer runs before it may report.
+else changes; RayJobs of other attempts are deleted, and the next one is made when none is left and no pod of theirs works. So whoever is
+killed at any moment, the next operator goes on. A first attempt's RayJob is made before its trainer is granted its right, and the status
+that names the RayJob is written after that: machines are asked for as soon as can be, and no trainer runs before it may report.
 """
 
 from __future__ import annotations
@@ -318,7 +318,7 @@ def _finished(view: View) -> Decision:
 
 
 def _make(view: View) -> Decision:
-    """Make the attempt's RayJob, when nothing of another attempt is left and its time has come."""
+    """Make the attempt's RayJob, when nothing of another attempt works any more and its time has come."""
     going = deletions(view.others)
     if view.name_taken:
         return _blocked(view, name_taken("RayJob", view.ray_job_name), again=view.settings.refused_briefly_seconds)
@@ -326,7 +326,7 @@ def _make(view: View) -> Decision:
         if (wait := stays(view.others, view.now)) and retries.pause(view.draft(), view.now, view.settings) <= 0:
             return _blocked(view, wait, again=view.settings.refused_seconds)
         return Decision(actions=tuple(going), recheck_seconds=GOING_SECONDS)
-    if pods := view.holding(view.pods):
+    if pods := view.training():
         return Decision(recheck_seconds=view.until_gone(pods))
     if (pause := retries.pause(view.draft(), view.now, view.settings)) > 0:
         return Decision(recheck_seconds=pause)

@@ -116,6 +116,14 @@ class View:
         patience = timedelta(seconds=self.settings.pods_gone_seconds)
         return [pod for pod in pods if pod.gone_by is None or self.now <= pod.gone_by + patience]
 
+    def training(self) -> list[Pod]:
+        """Pods that may still train.
+
+        One that is taken away before its containers have started does not. KubeRay replaces a lost pod at once, and what waits there
+        for the head hears no SIGTERM: it is there for its whole grace period.
+        """
+        return [pod for pod in self.holding(self.pods) if not (pod.gone_by and pod.phase == "Pending")]
+
     def until_gone(self, pods: Sequence[Pod]) -> float:
         """Seconds until pods that are being deleted stop to hold anything up; a while where some are not being deleted yet."""
         patience = self.settings.pods_gone_seconds

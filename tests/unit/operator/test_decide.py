@@ -357,6 +357,13 @@ class TestTheEndOfAnAttempt:
         on_a_lost_node = raw_pod("worker", 1, deletionTimestamp=ago(11), deletionGracePeriodSeconds=120)
         assert decided(raw_job(status=status), pods=[on_a_lost_node]).actions[-1].manifest["metadata"]["name"] == "demo-2"
 
+    def test_a_replacement_that_never_began_holds_nothing_up(self):
+        status = status_of("Restarting", "demo-2", conditions=[condition("Running", False, "Restarting", age=60)])
+        replacement = raw_pod("worker", 1, deletionTimestamp=ago(-100), deletionGracePeriodSeconds=120, phase="Pending")
+        assert decided(raw_job(status=status), pods=[replacement]).actions
+        del replacement["metadata"]["deletionTimestamp"]
+        assert not decided(raw_job(status=status), pods=[replacement]).actions
+
     def test_a_later_rayjob_than_the_status_knows_is_gone_on_with(self):
         decision = decided(raw_job(status=status_of("Restarting", "demo-2")), raw_ray_job(3, **RUNNING))
         assert decision.status["rayJobName"] == "demo-3"
