@@ -7,7 +7,7 @@ import logging
 import signal
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import kopf
 
@@ -133,6 +133,8 @@ class Replica:
                 clusterwide=not self.namespaces,
                 namespaces=self.namespaces,
                 ready_flag=started,
+                # By itself kopf asks for the user's name, and the user that a pod runs as has none.
+                identity=cast("Any", self.identity),
             )
         finally:
             again.cancel()
