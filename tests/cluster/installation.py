@@ -47,8 +47,9 @@ def install_kuberay(cluster: RealCluster) -> None:
 
 
 def install_lorarl(cluster: RealCluster, operator_image: str, trainer_image: str) -> None:
-    """lorarl from its chart."""
+    """lorarl from its chart. One that is there already gets new pods: the image may be another one under the same name."""
     apply(cluster, namespace(SYSTEM, "restricted"))
+    cluster.must("delete", "pods", "-n", SYSTEM, "--all", "--wait=false")
     values = {"image": operator_image, "trainerImage": trainer_image}
     flags = [flag for key, image in values.items() for part, value in _parts(image) for flag in ("--set", f"{key}.{part}={value}")]
     done = helm(

@@ -142,7 +142,8 @@ def cost_of(struck: float, history: list[Seen], *, anew: bool) -> Cost | None:
         return None if anew or beyond is None else Cost(0, round(beyond.at - struck, 1))
     reached = max(seen.step for seen in history[:begun])
     beyond = next((seen for seen in history[begun:] if seen.step > reached), None)
-    return beyond and Cost(reached - (history[begun].resumed_from or 0), round(beyond.at - struck, 1))
+    # A step that is published may not be told any more.
+    return beyond and Cost(max(0, reached - (history[begun].resumed_from or 0)), round(beyond.at - struck, 1))
 
 
 @contextmanager
