@@ -185,6 +185,8 @@ def _env(spec: LoRARLJobSpec, attempt: int) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         # A RayJob that is deleted has its driver stopped by Ray, which by itself kills it after 3 s: it needs the time of a checkpoint.
         "RAY_JOB_STOP_WAIT_TIME_S": str(spec.cluster.termination_grace_period_seconds),
+        # At SIGTERM the trainer's processes have ended: the preStop hook has waited for them. Ray would hold the head for 30 s more.
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     }
     return env | ({"NCCL_DEBUG": "WARN"} if spec.on_gpu else {})
 
