@@ -24,6 +24,7 @@ SECONDS = 30.0
 """From the moment when it stands still, or has failed, until the user can read why."""
 TRAINER_SECONDS = 180.0
 """From a manifest to the trainer's own words: pods, imports of torch and vLLM."""
+ALL = {"backoffLimit": 0, "cluster.terminationGracePeriodSeconds": 30}
 NO_IMAGE = "registry.invalid/nobody/nothing:1"
 
 
@@ -75,21 +76,27 @@ def cluster(installed: RealCluster, out: Path) -> Iterator[RealCluster]:
 @pytest.mark.parametrize("mistake", AT_ONCE, ids=lambda mistake: mistake.name)
 def test_what_cannot_start_is_explained(cluster: RealCluster, mistake: Mistake, images: Images, out: Path) -> None:
     changes = mistake.changes or {"cluster.image": images.store}
-    apply(cluster, example.manifest(mistake.name, {"backoffLimit": 0, **changes}), namespace=TEAM)
+    apply(cluster, example.manifest(mistake.name, {**ALL, **changes}), namespace=TEAM)
     seconds = read_in_describe(cluster, mistake, out)
-    cluster.must("delete", "lorarljob", mistake.name, "-n", TEAM, "--wait=false")
+    remove(cluster, mistake)
     print(f"{mistake.name}: explained {seconds:.1f} s after `kubectl apply`")
 
 
 @pytest.mark.parametrize("mistake", BY_THE_TRAINER, ids=lambda mistake: mistake.name)
 def test_what_the_trainer_finds_is_explained(cluster: RealCluster, mistake: Mistake, out: Path) -> None:
-    apply(cluster, example.manifest(mistake.name, {"backoffLimit": 0, **mistake.changes}), namespace=TEAM)
+    apply(cluster, example.manifest(mistake.name, {**ALL, **mistake.changes}), namespace=TEAM)
     with watched(cluster.api, TEAM, mistake.name) as job:
         until(TRAINER_SECONDS, "the trainer has failed", lambda: job.ended or job.now.status.get("failure"))
         seconds = read_in_describe(cluster, mistake, out)
         until(SECONDS, "the job has failed", lambda: job.now.status["phase"] == "Failed")
-    cluster.must("delete", "lorarljob", mistake.name, "-n", TEAM, "--wait=false")
+    remove(cluster, mistake)
     print(f"{mistake.name}: explained {seconds:.1f} s after the trainer had failed")
+
+
+def remove(cluster: RealCluster, mistake: Mistake) -> None:
+    """Delete the job, and wait until its pods do not take the place of the next one's."""
+    cluster.must("delete", "lorarljob", mistake.name, "-n", TEAM, "--wait")
+    until(TRAINER_SECONDS, f"the pods of {mistake.name} are gone", lambda: not cluster.api.list("Pod", TEAM))
 
 
 def read_in_describe(cluster: RealCluster, mistake: Mistake, out: Path) -> float:
