@@ -17,7 +17,7 @@ from lorarl_operator.view import View, deletions
 
 _AGAIN_SECONDS = 10.0
 _SELDOM_SECONDS = 60.0
-"""Where a watch tells of the change; each look posts an Event."""
+"""Where a watch tells of the change, as it does of what has our labels; each look posts an Event."""
 
 
 def wants_removal(view: View) -> bool:
@@ -72,7 +72,8 @@ def _make(view: View, foreign: CleanupJob | None, left: float) -> Decision:
             return Decision(recheck_seconds=min(left, view.refused_for(refusal) - waited))
     if foreign is not None:  # that of an older job with this name; its TTL removes it
         message = f"Job {name} of a job that had this name before is still there; it goes by itself within 5 minutes, or delete it"
-        return Decision(events=(Event("Normal", "RemovingCheckpoints", message),), recheck_seconds=min(left, _SELDOM_SECONDS))
+        again = _SELDOM_SECONDS if foreign.job_uid else _AGAIN_SECONDS
+        return Decision(events=(Event("Normal", "RemovingCheckpoints", message),), recheck_seconds=min(left, again))
     try:
         manifest = cleanup_job(view.job, checked_spec(view.job), view.settings)
     except ManifestError as error:

@@ -83,7 +83,7 @@ def test_with_delete_a_job_removes_them_and_then_it_goes(kuberay_platform: Platf
     p.api.wait_gone("LoRARLJob", "removed", namespace)
     done = p.api.get("Job", "lorarl-removed-cleanup", namespace)
     assert done is not None and done["status"]["succeeded"] == 1
-    account = p.api.get("ServiceAccount", "lorarl-removed-cleanup", namespace)
+    account = p.api.get("ServiceAccount", "lorarl-removed.cleanup", namespace)
     assert account is not None and account["metadata"]["annotations"] == {"example.com/role": "store"}
     all_gone_but_cleanup(p, namespace, "removed")
     said = events(p, namespace, "removed")

@@ -52,7 +52,6 @@ def test_other_programs_have_the_names_of_their_releases(tmp_path: Path, monkeyp
     for tool, module in (
         ("ray-operator", "github.com/ray-project/kuberay/ray-operator@v1.6.2 ."),
         ("kueue", "k@v0.19.2 ./cmd/kueue"),
-        ("versitygw", "v@v1.8.0 ."),
     ):
         (tmp_path / f"bin/{tool}.stamp").write_text(f"recipe 1: {module} and config\n")
     stages = (ROOT / "tests/cluster/Dockerfile.tools").read_text()
@@ -62,7 +61,7 @@ def test_other_programs_have_the_names_of_their_releases(tmp_path: Path, monkeyp
     assert images == {
         "quay.io/kuberay/operator:v1.6.2": "kuberay",
         "registry.k8s.io/kueue/kueue:v0.19.2": "kueue",
-        "localhost/versitygw:v1.8.0": "versitygw",
+        builds.STORE: "versitygw",
     }
     assert all(f"FROM scratch AS {target}\n" in stages for target in images.values())
     assert stages.count("USER 65532:65532") == len(images)
