@@ -22,7 +22,7 @@ def test_suspended_and_resumed_in_any_phase(kuberay_platform: Platform, replica:
     p.api.wait("LoRARLJob", "pending", namespace, lambda job: condition(job, "Running").get("reason") == "Unschedulable", seconds=30)
     before = p.api.wait("LoRARLJob", "running", namespace, lambda job: phase(job) == "Running", seconds=30)
     p.api.create(lorarljob(namespace, "starting"))
-    p.api.wait("LoRARLJob", "starting", namespace, lambda job: phase(job) == "Starting")
+    p.api.wait("RayJob", "starting-1", namespace, bool)
     for name in JOBS:
         p.api.patch("LoRARLJob", name, {"spec": {"suspend": True}}, namespace)
     for name in JOBS:
