@@ -60,12 +60,15 @@ def lost(ray_job: str, report: Report | None) -> Ending:
     return _reported(report) or Ending(Kind.PREEMPTED, "RayJobDeleted", f"RayJob {ray_job} was deleted by somebody")
 
 
-def ending(ray_job: RayJob, pods: Sequence[Pod], report: Report | None, now: datetime, settings: Settings) -> Ending | Unsettled | None:
+def ending(
+    ray_job: RayJob, pods: Sequence[Pod], departed: Sequence[Pod], report: Report | None, now: datetime, settings: Settings
+) -> Ending | Unsettled | None:
     """How the attempt ended; None while it goes on.
 
     Args:
         ray_job: The attempt's RayJob.
-        pods: The attempt's pods.
+        pods: The attempt's pods that are there.
+        departed: Those that went, as they were at the end.
         report: The trainer's word on this attempt.
         now: The time.
         settings: For how long to wait for news.
@@ -75,30 +78,10 @@ def ending(ray_job: RayJob, pods: Sequence[Pod], report: Report | None, now: dat
     if ray_job.deleted_at:
         return lost(ray_job.name, report)
     if ray_job.deployment_status in {"Complete", "Failed"}:
-        return _of_the_ended(ray_job, pods, report, now, settings)
+        return _of_the_ended(ray_job, (*pods, *departed), report, now, settings)
     if ray_job.suspended or ray_job.deployment_status in {"Suspending", "Suspended"}:
         return None  # a queue takes its pods away: it goes on by itself
-    return _of_the_live(ray_job, pods, report, now, settings)
-
-
-def two_heads(pods: Sequence[Pod], now: datetime, settings: Settings) -> Ending | Unsettled | None:
-    """A cluster with two head pods, which KubeRay makes when it is busy: from then on it works on neither, and would for ever.
-
-    Args:
-        pods: The attempt's pods that are there.
-        now: The time.
-        settings: For how long to wait for news.
-    """
-    heads = sorted(
-        (pod for pod in pods if pod.role == "head" and not pod.deletion_asked_at and pod.phase in {"Pending", "Running"}),
-        key=lambda pod: pod.created_at,
-    )
-    if len(heads) < 2:
-        return None
-    if 0 <= (age := (now - heads[-1].created_at).total_seconds()) < settings.settle_seconds:
-        return Unsettled(settings.settle_seconds - age)
-    names = " and ".join(pod.name for pod in heads)
-    return Ending(Kind.PREEMPTED, "TwoHeads", f"KubeRay made two head pods, {names}, and then works on neither")
+    return _of_the_live(ray_job, (*pods, *departed), report, now, settings) or _two_heads(pods, now, settings)
 
 
 def _of_the_ended(ray_job: RayJob, pods: Sequence[Pod], report: Report | None, now: datetime, settings: Settings) -> Ending | Unsettled:
@@ -145,6 +128,20 @@ def _of_the_live(
     if 0 <= max(ages) < settings.settle_seconds:
         return Unsettled(settings.settle_seconds - max(ages))
     return _reported(report, preempted_only=True) or _deleted(deleted[0])
+
+
+def _two_heads(pods: Sequence[Pod], now: datetime, settings: Settings) -> Ending | Unsettled | None:
+    """A cluster with two head pods, which KubeRay makes when it is busy: from then on it works on neither, and would for ever."""
+    heads = sorted(
+        (pod for pod in pods if pod.role == "head" and not pod.deletion_asked_at and pod.phase in {"Pending", "Running"}),
+        key=lambda pod: pod.created_at,
+    )
+    if len(heads) < 2:
+        return None
+    if 0 <= (age := (now - heads[-1].created_at).total_seconds()) < settings.settle_seconds:
+        return Unsettled(settings.settle_seconds - age)
+    names = " and ".join(pod.name for pod in heads)
+    return Ending(Kind.PREEMPTED, "TwoHeads", f"KubeRay made two head pods, {names}, and then works on neither")
 
 
 def _reported(report: Report | None, *, preempted_only: bool = False) -> Ending | None:

@@ -21,7 +21,7 @@ from datetime import datetime
 from lorarl_api.faults import ManifestError
 from lorarl_operator import retries
 from lorarl_operator.build.rayjob import ray_job as build_ray_job
-from lorarl_operator.causes import HEAD_GONE, Ending, Kind, Unsettled, ending, lost, two_heads
+from lorarl_operator.causes import HEAD_GONE, Ending, Kind, Unsettled, ending, lost
 from lorarl_operator.check import checked_spec, whole
 from lorarl_operator.decision import Apply, Create, Decision, DeleteJob, Event, Want
 from lorarl_operator.names import ray_job_name
@@ -107,10 +107,7 @@ def _of_the_living(view: View) -> Decision:
 
 
 def _end(view: View, ray_job: RayJob) -> Ending | Unsettled | None:
-    found = ending(ray_job, (*view.attempt_pods, *view.departed_pods), view.report, view.now, view.settings)
-    if found or ray_job.suspended or ray_job.deployment_status in _ENDED | {"Suspending", "Suspended"}:
-        return found
-    return two_heads(view.attempt_pods, view.now, view.settings)
+    return ending(ray_job, view.attempt_pods, view.departed_pods, view.report, view.now, view.settings)
 
 
 def _follow(view: View, ray_job: RayJob) -> Decision:
