@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from lorarl_api.faults import ManifestError
+from lorarl_api.v1alpha1 import ClusterSpec
 from lorarl_operator.build.access import grants, needs
 from lorarl_operator.build.config import config_map
 from lorarl_operator.causes import Report, own_end
@@ -155,7 +156,7 @@ class View:
         Raises:
             ManifestError: The spec is not valid.
         """
-        return tuple(Apply(manifest, new=self._is_new) for manifest in needs(self.job, checked_spec(self.job).cluster))
+        return self._applied(needs)
 
     def grants(self) -> tuple[Apply, ...]:
         """The trainer's right to write this job's status, applied.
@@ -163,7 +164,7 @@ class View:
         Raises:
             ManifestError: The spec is not valid.
         """
-        return tuple(Apply(manifest, new=self._is_new) for manifest in grants(self.job, checked_spec(self.job).cluster))
+        return self._applied(grants)
 
     def prepared(self) -> tuple[Apply, ...]:
         """Both.
@@ -173,9 +174,9 @@ class View:
         """
         return self.needs() + self.grants()
 
-    @property
-    def _is_new(self) -> bool:
-        return self.attempt == 1 and not self.announced
+    def _applied(self, build: Callable[[Job, ClusterSpec], list[Manifest]]) -> tuple[Apply, ...]:
+        new = self.attempt == 1 and not self.announced
+        return tuple(Apply(manifest, new) for manifest in build(self.job, checked_spec(self.job).cluster))
 
     def decision(
         self,
