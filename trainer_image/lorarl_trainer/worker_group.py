@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,15 +84,7 @@ class WorkerGroup:
         Raises:
             LorarlError: a machine cannot get the model, or has no room for it.
         """
-        import ray
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        # Tasks, in processes of their own: a worker itself is busy importing.
-        fetch, calls = ray.remote(fetch_base_model), []
-        for node in self._nodes:
-            there = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=node[0])
-            calls.append(fetch.options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(self._spec, secrets))
-        models = await self._await(calls)
+        models = await self._await(self._on_each_node(fetch_base_model, self._spec, secrets))
         fingerprints = {model.fingerprint for model in models}
         if len(fingerprints) > 1:
             uri, mend = self._spec.model.uri, "Start the job again. (A commit as spec.model.revision never changes.)"
@@ -218,20 +210,27 @@ class WorkerGroup:
 
     async def _out_of_memory(self) -> bool:
         """Whether the kernel has killed a process in a worker's pod for its memory. A pod that is gone does not say."""
-        import ray
         from ray.exceptions import RayError
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        ask = ray.remote(kills_for_memory)
         try:
             async with asyncio.timeout(ASK_SECONDS):
-                for node in self._nodes:
-                    there = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=node[0])
-                    if await ask.options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote():
+                for kills in self._on_each_node(kills_for_memory):
+                    if await kills:
                         return True
         except (RayError, TimeoutError):
             pass
         return False
+
+    def _on_each_node(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """Call a function once on each machine, in a process of its own: a worker may be busy, or be no more."""
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        calls = []
+        for node in self._nodes:
+            there = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=node[0])
+            calls.append(ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(*arguments))
+        return calls
 
     def _memory_ran_out(self) -> str:
         limit = self._spec.cluster.memory_per_node

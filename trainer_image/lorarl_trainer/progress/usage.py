@@ -54,10 +54,15 @@ def _base(summary: Mapping[str, Any]) -> str:
     return BASE_FOLDER if download_command(name, BASE_FOLDER) else name
 
 
+def _base_arguments(summary: Mapping[str, Any]) -> str:
+    """The arguments of from_pretrained for the base model."""
+    revision = summary["base_revision"]
+    return repr(_base(summary)) + (f", revision={revision!r}" if revision else "")
+
+
 def peft_snippet(summary: Mapping[str, Any]) -> str:
     """Python that loads base model and adapter with transformers and PEFT."""
-    base, revision = _base(summary), summary["base_revision"]
-    arguments = repr(base) + (f", revision={revision!r}" if revision else "")
+    arguments = _base_arguments(summary)
     return "\n".join(
         [
             "from peft import PeftModel",
@@ -83,12 +88,11 @@ def final_message(summary: Mapping[str, Any]) -> str:
     uri = summary["adapter_uri"]
     if uri is None:
         return "No adapter was published."
-    base = repr(_base(summary)) + (f", revision={summary['base_revision']!r}" if summary["base_revision"] else "")
     return "\n".join(
         [
             *(f"Download  {command}" for command in download_commands(summary)),
             "PEFT      from peft import PeftModel; from transformers import AutoModelForCausalLM",
-            f"          PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base}), {local_path(uri)!r})",
+            f"          PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({_base_arguments(summary)}), {local_path(uri)!r})",
             f"vLLM      {vllm_command(summary)}",
             f"Adapter   {uri}",
         ]
