@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lorarl_trainer.checkpoint import Found, Published
     from lorarl_trainer.rollout.engine import RolloutEngine
     from lorarl_trainer.rollout.sync import AdapterSync
+    from lorarl_trainer.rollout.sync_check import SyncCheck
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ class Worker:
         self._imported = False
         self._engine: RolloutEngine | None = None
         self._sync: AdapterSync | None = None
+        self._check: SyncCheck | None = None
         self._found: Found | None = None
         self._published: list[Published] = []
 
@@ -176,15 +178,20 @@ class Worker:
         """Bring the trainer's adapter to vLLM as the next version; return it and the seconds it took."""
         clock = time.perf_counter()
         self._version += 1
-        if self._sync is not None:
-            self._sync.push(self._model.export(), self._version)
+        if self._engine is not None and self._sync is not None:
+            self._engine.wake("weights")
+            self._sync.push(self._version)
         self._platform.synchronize()
-        return self._version, time.perf_counter() - clock
+        seconds = time.perf_counter() - clock
+        if self._check is not None:
+            self._check.compare()
+        return self._version, seconds
 
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> tuple[Completions, float]:
         """Generate a completion a prompt (greedily without seeds); return them and the seconds it took."""
         assert self._engine is not None, "sft has no rollouts"
         clock = time.perf_counter()
+        self._engine.wake("weights", "kv_cache")
         completions = self._engine.generate(prompts, seeds)
         return completions, time.perf_counter() - clock
 
@@ -194,6 +201,8 @@ class Worker:
 
     def update(self, request: UpdateRequest) -> UpdateResult:
         """Make one optimizer update."""
+        if self._engine is not None:
+            self._engine.sleep()
         return self._trainer.update(request)
 
     def log_probabilities(self, samples: Samples, temperature: float) -> list[Any]:
@@ -268,9 +277,11 @@ class Worker:
 
     def _start_engine(self, model_path: Path, stop_token_ids: tuple[int, ...]) -> None:
         from lorarl_trainer.rollout.engine import EngineConfig, RolloutEngine
+        from lorarl_trainer.rollout.shared_base import SharedBase
         from lorarl_trainer.rollout.sync import make_sync
+        from lorarl_trainer.rollout.sync_check import SyncCheck
 
-        spec = self._spec
+        spec, model, layout = self._spec, self._model, self._layout
         replicas = self._place.world_size // spec.rollout.tensor_parallel_size
         completions = spec.rollout.prompts_per_step * spec.algorithm.effective_group_size
         config = EngineConfig(
@@ -284,9 +295,15 @@ class Worker:
             stop_token_ids=stop_token_ids,
             tensor_parallel_size=spec.rollout.tensor_parallel_size,
             gpu_memory_fraction=spec.rollout.gpu_memory_fraction,
+            offload=tuple(spec.rollout.offload or ()),
         )
-        self._engine = RolloutEngine(self._platform, config, spec.trainer.seed)
-        self._sync = make_sync(spec.rollout.adapter_sync, self._engine, spec.adapter.rank, spec.adapter.alpha)
+        # Split alike, trainer and engine have the same tensors.
+        alike = spec.trainer.tensor_parallel_size == spec.rollout.tensor_parallel_size
+        base = SharedBase(model.base_in_hf_names()) if alike else None
+        self._engine = RolloutEngine(self._platform, config, spec.trainer.seed, base)
+        if spec.rollout.verify_sync:
+            self._check = SyncCheck(self._engine, model, layout, spec.adapter.rank, spec.adapter.alpha)
+        self._sync = make_sync(spec.rollout.adapter_sync, self._engine, model, layout, spec.adapter.rank, spec.adapter.alpha)
 
 
 def _redirect_output(log: Path) -> None:

@@ -142,6 +142,12 @@ class LoRARLJobSpec(Checked):
             "remove rollout.tensorParallelSize, or set cluster.gpusPerNode",
         ),
         Rule(
+            "rollout.offload",
+            "self.cluster.gpusPerNode > 0 || !has(self.rollout.offload) || size(self.rollout.offload) == 0",
+            "no rollout.offload on a CPU job (cluster.gpusPerNode 0)",
+            "remove rollout.offload, or set cluster.gpusPerNode",
+        ),
+        Rule(
             "trainer.precision",
             "self.cluster.gpusPerNode > 0 || !has(self.trainer.precision) || self.trainer.precision != 'bf16'",
             "trainer.precision fp32 on a CPU job (cluster.gpusPerNode 0)",

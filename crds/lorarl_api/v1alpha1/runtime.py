@@ -28,6 +28,18 @@ class RolloutSpec(Model):
         "tensor",
         description="How a new adapter reaches vLLM. tensor: in memory, within the process. disk: through files in shared memory.",
     )
+    verify_sync: bool = Field(
+        False,
+        description="After every sync compare all that vLLM holds of the adapter with what the trainer exports, bit by bit, and stop where "
+        "they differ. For finding faults: it takes longer than the sync.",
+    )
+    offload: list[Literal["kv_cache", "weights"]] | None = Field(
+        None,
+        max_length=2,
+        description="What vLLM gives up of its GPU memory while the trainer works: nothing ([]), the KV cache, or also the weights that it "
+        "does not share with the trainer. When absent the KV cache where memory is short, and otherwise nothing. GPU jobs alone.",
+        examples=[["kv_cache"]],
+    )
     logprob_tolerance: float | None = Field(
         None,
         gt=0.0,

@@ -12,25 +12,14 @@ k = [1, 3]. So q's rows are the parameter's rows 0 and 2: to import, q goes to t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
+from lorarl_trainer.blocks import Block, rectangle
 from lorarl_trainer.megatron_lora.model import LoraModel
 
 _EXACT_IN_FLOAT32 = 2**24
-
-
-@dataclass(frozen=True)
-class Piece:
-    """`parameter[rows][:, columns]` is `adapter[name][hf_rows][:, hf_columns]`."""
-
-    name: str
-    rows: torch.Tensor
-    columns: torch.Tensor
-    hf_rows: torch.Tensor
-    hf_columns: torch.Tensor
 
 
 class ConflictError(ValueError):
@@ -38,25 +27,35 @@ class ConflictError(ValueError):
 
 
 class AdapterLayout:
-    """The pieces of every trainable parameter of this rank, and the shapes of the whole adapter."""
+    """Where the parameters of this rank and of its tensor-parallel peers lie in the adapter.
+
+    Attributes:
+        shapes: of the whole adapter's tensors, by Hugging Face name.
+        blocks: what each parameter holds of it, by (rank, index among the rank's parameters). A tensor that several ranks hold alike
+            is one rank's.
+    """
 
     def __init__(self, model: LoraModel) -> None:
         """Read the layout off the bridge (collective: three exports)."""
         self._model = model
         parameters = list(model.parameters.values())
-        first = dist.get_rank() * len(parameters)  # this rank's tensors are numbered from here on
-        if dist.get_world_size() * len(parameters) >= _EXACT_IN_FLOAT32:
-            raise ValueError(f"{dist.get_world_size()} ranks with {len(parameters)} adapter tensors cannot be numbered in float32")
-        owners = self._export_numbers([torch.full(p.shape, float(first + i), device=p.device) for i, p in enumerate(parameters)])
-        rows = self._export_numbers([torch.arange(p.shape[0], device=p.device).float()[:, None].expand(p.shape) for p in parameters])
-        columns = self._export_numbers([torch.arange(p.shape[1], device=p.device).float().expand(p.shape) for p in parameters])
+        self._rank, count = dist.get_rank(), len(parameters)
+        if dist.get_world_size() * count >= _EXACT_IN_FLOAT32:
+            raise ValueError(f"{dist.get_world_size()} ranks with {count} adapter tensors cannot be numbered in float32")
+        first = self._rank * count  # this rank's tensors are numbered from here on
+        owners = self.gather([torch.full(p.shape, float(first + i), device=p.device) for i, p in enumerate(parameters)])
+        rows = self.gather([_numbers(p, 0) for p in parameters])
+        columns = self.gather([_numbers(p, 1) for p in parameters])
         self.shapes: dict[str, tuple[int, int]] = {name: (t.shape[0], t.shape[1]) for name, t in owners.items()}
-        self._pieces: list[list[Piece]] = [[] for _ in parameters]
+        self.blocks: dict[tuple[int, int], list[Block]] = {(self._rank, i): [] for i in range(count)}
         for name, owner in owners.items():
             for number in torch.unique(owner).tolist():
-                index = int(number) - first
-                if 0 <= index < len(parameters):
-                    self._pieces[index].append(_piece(name, owner == number, rows[name], columns[name]))
+                try:
+                    hf_rows, hf_columns, own_rows, own_columns = rectangle(owner == number, rows[name], columns[name])
+                except ValueError as error:
+                    raise ValueError(f"{name} is not made of whole rows and columns of one parameter") from error
+                block = Block(name, own_rows, own_columns, hf_rows, hf_columns)
+                self.blocks.setdefault(divmod(int(number), count), []).append(block)
 
     def scatter(self, adapter: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         """Return this rank's share of an adapter, one tensor a trainable parameter, in the parameters' order, on the CPU.
@@ -68,14 +67,15 @@ class AdapterLayout:
             ConflictError: tensors that have to be one parameter differ.
         """
         shares = []
-        for parameter, pieces in zip(self._model.parameters.values(), self._pieces, strict=True):
-            share = torch.full(parameter.shape, float("nan"), dtype=adapter[pieces[0].name].dtype)  # NaN: not written yet
-            for piece in pieces:
-                value = adapter[piece.name][piece.hf_rows][:, piece.hf_columns]
-                there = share[piece.rows][:, piece.columns]
+        for index, parameter in enumerate(self._model.parameters.values()):
+            blocks = self.blocks[self._rank, index]
+            share = torch.full(parameter.shape, float("nan"), dtype=adapter[blocks[0].name].dtype)  # NaN: not written yet
+            for block in blocks:
+                value = adapter[block.name][block.hf_rows][:, block.hf_columns]
+                there = share[block.rows][:, block.columns]
                 if not torch.equal(torch.where(torch.isnan(there), value, there), value):
-                    raise ConflictError(f"{pieces[0].name} and {piece.name} are one tensor in a fused adapter, but differ")
-                share[piece.rows[:, None], piece.columns] = value
+                    raise ConflictError(f"{blocks[0].name} and {block.name} are one tensor in a fused adapter, but differ")
+                share[block.rows[:, None], block.columns] = value
             shares.append(share)
         return shares
 
@@ -84,18 +84,8 @@ class AdapterLayout:
         with self._model.holding(values):
             return {name: tensor.clone() for name, tensor in self._model.export().items()}
 
-    def _export_numbers(self, numbers: list[torch.Tensor]) -> dict[str, torch.Tensor]:
-        return {name: tensor.cpu() for name, tensor in self.gather([n.contiguous() for n in numbers]).items()}
 
-
-def _piece(name: str, mine: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> Piece:
-    hf_rows, hf_columns = mine.any(1).nonzero().flatten(), mine.any(0).nonzero().flatten()
-    block = mine[hf_rows][:, hf_columns]
-    piece = Piece(name, rows[hf_rows, hf_columns[0]].long(), columns[hf_rows[0], hf_columns].long(), hf_rows, hf_columns)
-    if not (
-        block.all()
-        and torch.equal(rows[hf_rows][:, hf_columns].long(), piece.rows[:, None].expand(block.shape))
-        and torch.equal(columns[hf_rows][:, hf_columns].long(), piece.columns.expand(block.shape))
-    ):
-        raise ValueError(f"{name} is not made of whole rows and columns of one parameter")
-    return piece
+def _numbers(parameter: torch.Tensor, dimension: int) -> torch.Tensor:
+    """Return a tensor of the parameter's shape that holds each element's row (0) or column (1)."""
+    numbers = torch.arange(parameter.shape[dimension], device=parameter.device, dtype=torch.float32)
+    return (numbers[:, None] if dimension == 0 else numbers).expand(parameter.shape).contiguous()

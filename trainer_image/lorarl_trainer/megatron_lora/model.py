@@ -79,7 +79,8 @@ class LoraModel:
         )
         self.module = self._chunks[0]
         self.parameters: dict[str, torch.nn.Parameter] = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
-        self._tensor_parallel_group = parallel_state.get_tensor_model_parallel_group()
+        self.tensor_parallel_group = parallel_state.get_tensor_model_parallel_group()
+        self.tensor_parallel_size = tensor_parallel_size
         self.data_parallel_group = parallel_state.get_data_parallel_group()
         self.data_parallel_rank: int = parallel_state.get_data_parallel_rank()
         self.data_parallel_size: int = parallel_state.get_data_parallel_world_size()
@@ -123,17 +124,29 @@ class LoraModel:
         """Yield the frozen parameters of this rank."""
         yield from ((name, p.detach()) for name, p in self.module.named_parameters() if not p.requires_grad)
 
+    def base_in_hf_names(self) -> dict[frozenset[str], torch.Tensor]:
+        """Return this rank's frozen parameters by the Hugging Face parameters that each is made of, where the bridge knows them."""
+        registry = self._bridge._model_bridge.mapping_registry()
+        found = {}
+        for name, parameter in self.base_parameters():
+            # What wrappers for adapters and for mixed precision add to Megatron's own names.
+            mapping = registry.megatron_to_hf_lookup(name.replace(".to_wrap", "").removeprefix("module."))
+            if mapping is not None:
+                parts = mapping.hf_param
+                found[frozenset(parts.values() if isinstance(parts, dict) else [parts])] = parameter
+        return found
+
     def gradient_norm(self) -> float:
         """Return the norm of the gradient over all ranks of the model; every adapter tensor is split over the tensor-parallel ranks."""
         squares = torch.stack([p.grad.float().pow(2).sum() for p in self.parameters.values() if p.grad is not None]).sum()
-        dist.all_reduce(squares, group=self._tensor_parallel_group)
+        dist.all_reduce(squares, group=self.tensor_parallel_group)
         return math.sqrt(squares.item())
 
     def counts(self) -> ParameterCounts:
         """Count parameters over the tensor-parallel ranks (collective). Small replicated tensors, norms, count once a rank."""
         local = torch.tensor([sum(p.numel() for p in self.parameters.values()), sum(p.numel() for p in self.module.parameters())])
         local = local.to(next(self.module.parameters()).device)
-        dist.all_reduce(local, group=self._tensor_parallel_group)
+        dist.all_reduce(local, group=self.tensor_parallel_group)
         trainable, total = (int(n) for n in local.tolist())
         return ParameterCounts(trainable, total)
 

@@ -14,6 +14,8 @@ from lorarl_api.v1alpha1 import served_rank
 from lorarl_trainer.batch import Completion, Completions
 from lorarl_trainer.errors import StaleAdapterError
 from lorarl_trainer.platforms import Platform
+from lorarl_trainer.rollout.engine_memory import EngineMemory, Offloaded
+from lorarl_trainer.rollout.shared_base import LOAD_FORMAT, SharedBase
 
 _CPU_BLOCK_TOKENS = 128
 
@@ -28,6 +30,7 @@ class EngineConfig:
         sequences: how many one replica generates at most at a time.
         temperature: of sampling; evaluation is greedy.
         stop_token_ids: a completion ends with any of them.
+        offload: what of its memory it gives up while the trainer works.
     """
 
     model_path: Path
@@ -40,6 +43,7 @@ class EngineConfig:
     stop_token_ids: tuple[int, ...]
     tensor_parallel_size: int
     gpu_memory_fraction: float
+    offload: tuple[Offloaded, ...]
 
 
 def import_vllm() -> None:
@@ -52,8 +56,11 @@ def import_vllm() -> None:
 class RolloutEngine:
     """One vLLM engine core inside the worker's process."""
 
-    def __init__(self, platform: Platform, config: EngineConfig, seed: int) -> None:
-        """Start vLLM (collective over its tensor-parallel ranks; torch.distributed is initialised before)."""
+    def __init__(self, platform: Platform, config: EngineConfig, seed: int, base: SharedBase | None) -> None:
+        """Start vLLM (collective over its tensor-parallel ranks; torch.distributed is initialised before).
+
+        `base` are the trainer's weights, used in place of the model's files.
+        """
         from transformers import AutoConfig
 
         import_vllm()
@@ -61,8 +68,11 @@ class RolloutEngine:
 
         self._config = config
         hf_config = AutoConfig.from_pretrained(config.model_path)
+        if base:
+            base.register()
         self.llm = LLM(
             model=str(config.model_path),
+            load_format=LOAD_FORMAT if base else "auto",
             skip_tokenizer_init=True,
             dtype={"fp32": "float32", "bf16": "bfloat16"}[config.precision],
             max_model_len=config.max_prompt_tokens + config.max_response_tokens,
@@ -77,15 +87,31 @@ class RolloutEngine:
             tensor_parallel_size=config.tensor_parallel_size,
             distributed_executor_backend="external_launcher",
             seed=seed,
+            enable_sleep_mode=bool(config.offload),
             **platform.engine_arguments(config.gpu_memory_fraction, kv_cache_bytes(hf_config, config)),
         )
+        workers: list[Any] = []
+        self.llm.collective_rpc(workers.append)
+        self.vllm_worker = workers[0]
+        self._memory = EngineMemory(self.vllm_worker, config.offload) if config.offload else None
         self.version = 0
-        self._request: Any = None
+        self.request: Any = None
 
-    def use_adapter(self, version: int, request: Any) -> None:
-        """Generate with this version from now on; cached prefixes of the one before are dropped."""
-        self.version, self._request = version, request
-        self.llm.reset_prefix_cache()
+    def use_adapter(self, version: int, path: str) -> None:
+        """Generate with this version from now on. Cached prefixes are known by its name: those of other versions are not used."""
+        from vllm.lora.request import LoRARequest
+
+        self.version, self.request = version, LoRARequest(f"v{version}", version, path)
+
+    def sleep(self) -> None:
+        """Give up the memory that the trainer needs meanwhile, if any."""
+        if self._memory:
+            self._memory.sleep()
+
+    def wake(self, *tags: Offloaded) -> None:
+        """Take it back: `weights` before a sync, and the KV cache too before generating."""
+        if self._memory and self._memory.wake(*tags) and "kv_cache" in tags:
+            self.llm.reset_prefix_cache()  # its blocks are empty
 
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> Completions:
         """Generate one completion a prompt: sampled with a seed each, or greedily without seeds.
@@ -108,7 +134,7 @@ class RolloutEngine:
             sampled = {"temperature": self._config.temperature, "logprobs": 0, "flat_logprobs": True}
             parameters = [SamplingParams(seed=seed, **sampled, **common) for seed in seeds]
         outputs = self.llm.generate(
-            [{"prompt_token_ids": list(prompt)} for prompt in prompts], parameters, lora_request=self._request, use_tqdm=False
+            [{"prompt_token_ids": list(prompt)} for prompt in prompts], parameters, lora_request=self.request, use_tqdm=False
         )
         return Completions(self._completion(output) for output in outputs)
 
