@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lorarl_trainer.batch import Completions, Samples, UpdateRequest, UpdateResult
     from lorarl_trainer.checkpoint import Found, Published
     from lorarl_trainer.rollout.engine import RolloutEngine
+    from lorarl_trainer.rollout.shared_base import SharedBase
     from lorarl_trainer.rollout.sync import AdapterSync
     from lorarl_trainer.rollout.sync_check import SyncCheck
 
@@ -98,6 +99,7 @@ class Worker:
         self._engine: RolloutEngine | None = None
         self._sync: AdapterSync | None = None
         self._check: SyncCheck | None = None
+        self.base: SharedBase | None = None
         self._found: Found | None = None
         self._published: list[Published] = []
 
@@ -299,8 +301,8 @@ class Worker:
         )
         # Split alike, trainer and engine have the same tensors.
         alike = spec.trainer.tensor_parallel_size == spec.rollout.tensor_parallel_size
-        base = SharedBase(model.base_in_hf_names()) if alike else None
-        self._engine = RolloutEngine(self._platform, config, spec.trainer.seed, base)
+        self.base = SharedBase(model.base_in_hf_names()) if alike else None
+        self._engine = RolloutEngine(self._platform, config, spec.trainer.seed, self.base)
         if spec.rollout.verify_sync:
             self._check = SyncCheck(self._engine, model, layout, spec.adapter.rank, spec.adapter.alpha)
         self._sync = make_sync(spec.rollout.adapter_sync, self._engine, model, layout, spec.adapter.rank, spec.adapter.alpha)

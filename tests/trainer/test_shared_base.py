@@ -1,0 +1,67 @@
+"""vLLM works on the trainer's own weights; q, k and v alone are a copy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lorarl_trainer.errors import StaleAdapterError
+from lorarl_trainer.rollout.shared_base import SharedBase, query_key_value
+
+
+def test_query_key_value_undoes_megatrons_interleaving() -> None:
+    heads, groups, size, inputs = 4, 2, 3, 5
+    query, key, value = (torch.randn(count * size, inputs) for count in (heads, groups, groups))
+    rows = []
+    for group in range(groups):
+        rows += [
+            query[group * 2 * size : (group + 1) * 2 * size],
+            key[group * size : (group + 1) * size],
+            value[group * size : (group + 1) * size],
+        ]
+    assert torch.equal(query_key_value(torch.cat(rows), heads, groups, size), torch.cat([query, key, value]))
+
+
+@pytest.mark.parametrize("architecture", ["qwen3-tied", "qwen2", "llama"])
+def test_all_but_query_key_value_is_shared(colocated, architecture: str) -> None:
+    worker = colocated(architecture)
+    base = worker.worker.base
+    assert base.refused is None
+    fused = sum(p.nbytes for name, p in worker.worker._model.base_parameters() if "linear_qkv" in name and "norm" not in name)
+    assert base.copied_bytes == fused
+    assert base.shared_bytes == sum(p.nbytes for _, p in worker.worker._model.base_parameters()) - fused
+
+
+def test_a_model_with_a_part_of_its_own_is_loaded_from_its_files(colocated, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = colocated()
+    whole.randomise()
+    whole.worker.sync()
+    given = SharedBase.__init__
+
+    def without_one(self: SharedBase, tensors: dict[frozenset[str], torch.Tensor]) -> None:
+        given(self, {names: tensor for names, tensor in tensors.items() if names != frozenset(["model.norm.weight"])})
+
+    monkeypatch.setattr(SharedBase, "__init__", without_one)
+    partial = colocated()
+    partial.randomise()
+    partial.worker.sync()
+    assert partial.worker.base.refused == "the trainer has nothing in the layout of vLLM's model.norm.weight"
+    assert partial.worker.base.shared_bytes == 0
+    prompts = [[5, 6, 7], [9] * 9]
+    assert partial.greedy(prompts) == whole.greedy(prompts)
+
+
+@pytest.mark.parametrize("transport", ["tensor", "disk"])
+def test_verify_sync_finds_a_single_wrong_element(colocated, transport: str) -> None:
+    worker = colocated(rollout__adapterSync=transport, rollout__verifySync="true")
+    worker.randomise()
+    worker.worker.sync()
+    push = worker.worker._sync.push
+
+    def push_and_spoil(version: int) -> None:
+        push(version)
+        next(b for b in worker.worker._check._slot.buffers() if b.any())[0, 0] += 1
+
+    worker.worker._sync.push = push_and_spoil
+    with pytest.raises(StaleAdapterError, match=r"vLLM's copy of model\.layers\.0\..* is not the trainer's"):
+        worker.worker.sync()
