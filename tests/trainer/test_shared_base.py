@@ -60,7 +60,7 @@ def test_verify_sync_finds_a_single_wrong_element(colocated, transport: str) -> 
 
     def push_and_spoil(version: int) -> None:
         push(version)
-        next(b for b in worker.worker._check._slot.buffers() if b.any())[0, 0] += 1
+        next(b for b in worker.worker._check._slot.buffers() if b.any())[0, 0] += 1  # vLLM's own memory
 
     worker.worker._sync.push = push_and_spoil
     with pytest.raises(StaleAdapterError, match=r"vLLM's copy of model\.layers\.0\..* is not the trainer's"):

@@ -58,6 +58,10 @@ class AdapterSlot:
         self._manager._active_adapters[version] = None
         self._manager.lora_index_to_id[0] = version
 
+    def activate(self, version: int) -> None:
+        """Put an adapter that vLLM has read into the slot, which it would do only once it generates."""
+        self._manager.activate_adapter(version)
+
     def buffers(self) -> list[torch.Tensor]:
         """Return the buffers of this rank, A [rank, inputs] and B [outputs, rank] (already scaled), in an order that stays.
 

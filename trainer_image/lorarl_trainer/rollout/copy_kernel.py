@@ -1,11 +1,11 @@
-"""Hundreds of small copies in one launch: each program of the kernel moves one stretch of neighbouring elements.
+"""Hundreds of small copies in a launch or two: each program of the kernel moves one tile.
 
 Launched one by one they would take longer to launch than to run: an adapter of a 7B model is 392 tensors of 0.4 MB.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,67 +15,80 @@ import triton.language as tl
 if TYPE_CHECKING:
     from lorarl_trainer.rollout.copy_plan import Copy
 
-_STRETCH = 4096
-"""Most elements that one program moves: 8 KB in bf16, so that even a small adapter keeps every multiprocessor busy."""
+_TILE = 4096
+"""Elements that one program moves: 8 KB in bf16, so that even a small adapter keeps every multiprocessor busy."""
+_WIDE = 512
+"""Rows of at least this many elements are tiles of their own."""
 _ALIGNMENT = 16
 """Bytes that a GPU loads at once, where it knows that they are aligned."""
+_TYPES = {torch.bfloat16: tl.bfloat16, torch.float32: tl.float32, torch.float16: tl.float16}
 
 
 class CopyKernel:
-    """The copies of a plan, cut into stretches."""
+    """The copies of a plan, cut into tiles, one launch for all tiles of a width."""
 
     def __init__(self, copies: Sequence[Copy]) -> None:
         """Cut them. All tensors have one type."""
-        stretches = [stretch for copy in copies for stretch in _stretches(copy)]
-        device, size = copies[0].source.device, copies[0].source.element_size()
-        sources, targets, lengths, scales = zip(*stretches, strict=True)
-        self._sources = torch.tensor(sources, dtype=torch.int64, device=device)
-        self._targets = torch.tensor(targets, dtype=torch.int64, device=device)
-        self._lengths = torch.tensor(lengths, dtype=torch.int32, device=device)
-        self._scales = torch.tensor(scales, dtype=torch.float32, device=device)
-        self._aligned = all(address % _ALIGNMENT == 0 for address in (*sources, *targets)) and all(
-            length * size % _ALIGNMENT == 0 for length in lengths
-        )
-        self._type = {torch.bfloat16: tl.bfloat16, torch.float32: tl.float32, torch.float16: tl.float16}[copies[0].source.dtype]
+        tiles: dict[int, list[tuple[int, ...]]] = {}
+        scales: dict[int, list[float]] = {}
+        for copy in copies:
+            for width, tile in _tiles(copy):
+                tiles.setdefault(width, []).append(tile)
+                scales.setdefault(width, []).append(copy.scale)
+        device, self._type = copies[0].source.device, _TYPES[copies[0].source.dtype]
+        self._launches = []
+        for width, numbers in tiles.items():
+            size = copies[0].source.element_size()
+            aligned = all(
+                number % _ALIGNMENT == 0 for tile in numbers for number in (*tile[:2], *(elements * size for elements in tile[3:]))
+            )
+            table = torch.tensor(numbers, dtype=torch.int64, device=device)
+            self._launches.append((width, aligned, table, torch.tensor(scales[width], dtype=torch.float32, device=device)))
 
     def run(self) -> None:
         """Launch."""
-        _copy_stretches[(len(self._sources),)](
-            self._sources, self._targets, self._lengths, self._scales, TYPE=self._type, ALIGNED=self._aligned, STRETCH=_STRETCH
-        )
+        for width, aligned, table, scales in self._launches:
+            _copy_tiles[(len(table),)](table, scales, TYPE=self._type, ALIGNED=aligned, ROWS=_TILE // width, COLUMNS=width)
 
 
-def _stretches(copy: Copy) -> list[tuple[int, int, int, float]]:
-    """Return source address, target address, number of elements and scale of each stretch."""
+def _tiles(copy: Copy) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Yield width and numbers of each tile: source address, target address, rows, columns, source stride, target stride."""
     source, target, size = copy.source, copy.target, copy.source.element_size()
     if source.is_contiguous() and target.is_contiguous():
         source, target = source.reshape(1, -1), target.reshape(1, -1)
     if source.stride(1) != 1 or target.stride(1) != 1:
         raise ValueError(f"rows of neighbouring elements, got strides {source.stride()} and {target.stride()}")
-    rows, columns = source.shape
-    found = []
-    for row in range(rows):
-        for start in range(0, columns, _STRETCH):
-            addresses = [t.data_ptr() + (row * t.stride(0) + start) * size for t in (source, target)]
-            found.append((addresses[0], addresses[1], min(_STRETCH, columns - start), copy.scale))
-    return found
+    width = _TILE if source.shape[1] >= _WIDE else triton.next_power_of_2(source.shape[1])
+    height = _TILE // width
+    for row in range(0, source.shape[0], height):
+        for column in range(0, source.shape[1], width):
+            addresses = [t.data_ptr() + (row * t.stride(0) + column) * size for t in (source, target)]
+            rows, columns = min(height, source.shape[0] - row), min(width, source.shape[1] - column)
+            yield width, (addresses[0], addresses[1], rows, columns, source.stride(0), target.stride(0))
 
 
 @triton.jit
-def _copy_stretches(  # type: ignore[no-untyped-def]
-    sources, targets, lengths, scales, TYPE: tl.constexpr, ALIGNED: tl.constexpr, STRETCH: tl.constexpr
+def _copy_tiles(  # type: ignore[no-untyped-def]
+    table, scales, TYPE: tl.constexpr, ALIGNED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ) -> Any:
-    stretch = tl.program_id(0)
-    source = tl.load(sources + stretch).to(tl.pointer_type(TYPE))
-    target = tl.load(targets + stretch).to(tl.pointer_type(TYPE))
-    length = tl.load(lengths + stretch)
-    scale = tl.load(scales + stretch)
+    tile = tl.program_id(0)
+    numbers = table + tile * 6
+    source = tl.load(numbers).to(tl.pointer_type(TYPE))
+    target = tl.load(numbers + 1).to(tl.pointer_type(TYPE))
+    rows = tl.load(numbers + 2)
+    columns = tl.load(numbers + 3)
+    source_stride = tl.load(numbers + 4)
+    target_stride = tl.load(numbers + 5)
     if ALIGNED:
         source = tl.multiple_of(source, 16)
         target = tl.multiple_of(target, 16)
-        length = tl.multiple_of(length, 8)
-    offsets = tl.arange(0, STRETCH)
-    inside = offsets < length
-    values = tl.load(source + offsets, mask=inside)
+        columns = tl.multiple_of(columns, 8)
+        source_stride = tl.multiple_of(source_stride, 8)
+        target_stride = tl.multiple_of(target_stride, 8)
+    row = tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, COLUMNS)[None, :]
+    inside = (row < rows) & (column < columns)
+    values = tl.load(source + row * source_stride + column, mask=inside)
     # Scaled in float32 and rounded once, as vLLM's own loader does.
-    tl.store(target + offsets, (values.to(tl.float32) * scale).to(TYPE), mask=inside)
+    scaled = values.to(tl.float32) * tl.load(scales + tile)
+    tl.store(target + row * target_stride + column, scaled.to(TYPE), mask=inside)

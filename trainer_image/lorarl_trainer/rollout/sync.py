@@ -106,6 +106,7 @@ class DiskSync:
                 loras.remove_lora(self._engine.version)
             self._engine.use_adapter(version, str(path))
             loras.add_lora(self._engine.request)  # vLLM reads it here, once
+        AdapterSlot(self._engine.vllm_worker).activate(version)
 
 
 def _copies(
