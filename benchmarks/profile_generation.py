@@ -1,8 +1,8 @@
-"""Where the time of generation goes on one GPU: our RolloutEngine with random weights of Qwen2.5 shapes and one LoRA adapter on all linears.
+"""Where the time of generation goes on one GPU: our RolloutEngine with random weights of Qwen2.5 shapes and one LoRA adapter.
 
-python benchmarks/profile_generation.py --size 7b                       our layers, vLLM's own LoRA layers, no LoRA at all: 2 to 4 minutes
+python benchmarks/profile_generation.py --size 7b              our layers, vLLM's own LoRA layers, no LoRA at all: 2 to 4 minutes
 python benchmarks/profile_generation.py --size 0.5b --variants one_adapter
-python benchmarks/profile_generation.py --size 7b --products            the linear layers' products alone: seconds
+python benchmarks/profile_generation.py --size 7b --products   the linear layers' products alone: seconds
 
 It prints, a variant: seconds of the start, tokens/s, milliseconds of the host's work a decode step by part, and the GPU's busy share
 and time by kind of kernel over some decode steps. `--out` takes all of it as JSON, one line a variant.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import os
 import re
@@ -61,51 +62,56 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--runs", type=int, default=2, help="full runs to time; the fastest counts")
-    parser.add_argument("--gpu-memory-fraction", type=float, default=0.4)
+    parser.add_argument("--gpu-memory-fraction", type=float, default=0.3)
     parser.add_argument("--products", action="store_true", help="time the linear layers' products alone")
     parser.add_argument("--engine", type=json.loads, default={}, help="JSON: arguments of vllm.LLM to try")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    for found in [products(options)] if options.products else map(lambda v: measure(options, v), options.variants):
+    for variant in ["products"] if options.products else options.variants:
+        print(f"\n=== {options.size} {variant} {options.engine or ''}", flush=True)
+        found = products(options) if options.products else measure(options, variant)
         if options.out:
             with options.out.open("a") as file:
-                file.write(json.dumps({"size": options.size, "rank": options.rank, **found}) + "\n")
+                file.write(json.dumps({"size": options.size, "variant": variant, "rank": options.rank, **found}) + "\n")
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def measure(options: argparse.Namespace, variant: str) -> dict[str, Any]:
-    print(f"\n=== {options.size} {variant} {options.engine or ''}", flush=True)
     with tempfile.TemporaryDirectory() as folder, variant_of_vllm(variant, options.engine):
         clock = time.perf_counter()
         engine = start(options, Path(folder))
-        found: dict[str, Any] = {"variant": variant, "start_s": time.perf_counter() - clock}
-        if variant != "none":
-            push_adapter(engine, options)
-        facts(engine)
-        prompts = [prompt for prompt in random_prompts(options) for _ in range(options.group_size)]
-        seeds = list(range(len(prompts)))
-        engine.generate(prompts[: 2 * options.group_size], seeds[: 2 * options.group_size])
-        seconds = []
-        for run in range(options.runs):
-            engine.llm.reset_prefix_cache()
-            clock = time.perf_counter()
-            completions = engine.generate(prompts, [seed + run * len(seeds) for seed in seeds])
-            seconds.append(time.perf_counter() - clock)
-        made = sum(len(c.tokens) for c in completions)
-        assert made == len(prompts) * options.tokens, f"{made} tokens"
-        found |= {"seconds": seconds, "tokens_per_s": made / min(seconds), "ms_a_step": 1e3 * min(seconds) / options.tokens}
-        print(f"start {found['start_s']:.1f} s, {len(prompts)} x {options.tokens}: {min(seconds):.2f} s of {[round(s, 2) for s in seconds]}")
-        print(f"  {found['tokens_per_s']:.0f} tokens/s, {found['ms_a_step']:.2f} ms a step", flush=True)
-        engine.llm.reset_prefix_cache()
-        found["host_ms"] = host_times(engine, options, lambda: engine.generate(prompts, seeds))
-        engine.llm.reset_prefix_cache()
-        found["gpu"] = kernel_times(engine, options, lambda: engine.generate(prompts, seeds))
-        engine.llm.llm_engine.engine_core.shutdown()
-        del engine
-    import gc
+        starting = time.perf_counter() - clock
+    if variant != "none":
+        push_adapter(engine, options)
+    facts(engine)
+    prompts = [prompt for prompt in random_prompts(options) for _ in range(options.group_size)]
+    run = 0
 
-    gc.collect()
-    torch.cuda.empty_cache()
-    return found
+    def generate() -> Any:
+        nonlocal run
+        run += 1
+        engine.llm.reset_prefix_cache()
+        return engine.generate(prompts, [1_000_000 * run + index for index in range(len(prompts))])
+
+    engine.generate(prompts[: options.group_size], list(range(options.group_size)))
+    seconds = []
+    for _ in range(options.runs):
+        clock = time.perf_counter()
+        completions = generate()
+        seconds.append(time.perf_counter() - clock)
+    made = sum(len(c.tokens) for c in completions)
+    assert made == len(prompts) * options.tokens, f"{made} tokens"
+    best = min(seconds)
+    print(f"  start {starting:.1f} s; {len(prompts)} x {options.tokens} tokens in {[round(s, 2) for s in seconds]} s")
+    print(f"  {made / best:.0f} tokens/s, {1e3 * best / options.tokens:.2f} ms a step", flush=True)
+    return {
+        "start_s": starting,
+        "seconds": seconds,
+        "tokens_per_s": made / best,
+        "host_ms": host_times(engine, options, generate),
+        "gpu": kernel_times(engine, generate),
+    }
 
 
 @contextlib.contextmanager
@@ -197,7 +203,7 @@ def facts(engine: Any) -> None:
 
 
 def host_times(engine: Any, options: argparse.Namespace, generate: Callable[[], Any]) -> dict[str, float]:
-    """Milliseconds a decode step of each part of the host's work. `wait` is the host waiting for the GPU: near 0 means the host is the brake."""
+    """Milliseconds a decode step of each part of the host's work. `wait` is for the GPU: where it is near 0, the host is the brake."""
     from vllm.v1.worker.gpu.async_utils import AsyncOutput
 
     llm_engine = engine.llm.llm_engine
@@ -235,11 +241,16 @@ def host_times(engine: Any, options: argparse.Namespace, generate: Callable[[], 
     print(f"  host: {total:.2f} s in all, of it {1e3 * adding:.0f} ms taking {options.groups * options.group_size} requests in")
     spent["rest of step"] = step - sum(spent.values())
     ms = {name: 1e3 * seconds / options.tokens for name, seconds in spent.items()}
-    print("  a step, ms: " + ", ".join(f"{name} {value:.2f}" for name, value in ms.items()) + f"; in all {1e3 * step / options.tokens:.2f}", flush=True)
+    print(
+        "  a step, ms: " + ", ".join(f"{name} {value:.2f}" for name, value in ms.items()) + f"; in all {1e3 * step / options.tokens:.2f}",
+        flush=True,
+    )
     return ms | {"add_requests_in_all": 1e3 * adding}
 
 
-def kernel_times(engine: Any, options: argparse.Namespace, generate: Callable[[], Any], first: int = 100, steps: int = 20) -> dict[str, Any]:
+def kernel_times(
+    engine: Any, options: argparse.Namespace, generate: Callable[[], Any], first: int = 100, steps: int = 20
+) -> dict[str, Any]:
     """The GPU's busy share and its time by kind of kernel over some decode steps in the middle of a run."""
     llm_engine = engine.llm.llm_engine
     profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])

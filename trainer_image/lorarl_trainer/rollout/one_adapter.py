@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn.functional import linear
 
 
 @contextlib.contextmanager
@@ -115,7 +115,7 @@ class _OneAdapter:
             return torch.ops.lorarl.adapted_linear(x, self.base_layer.weight, bias, self.adapter_a, self.adapter_b)
         # vLLM's CPU layers keep their weight packed, out of sight.
         output: torch.Tensor = self._get_quant_method().apply(self.base_layer, x, bias)
-        return output.addmm_(F.linear(x, self.adapter_a), self.adapter_b.t())
+        return output.addmm_(linear(x, self.adapter_a), self.adapter_b.t())
 
 
 def adapted_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -124,7 +124,7 @@ def adapted_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | N
     The adapter's share comes first: the large product then takes it up where it would otherwise only write its result, and that
     costs nothing. The other way round, the adapter's product would read and write all of the result once more.
     """
-    output = F.linear(F.linear(x, a), b, bias)
+    output = linear(linear(x, a), b, bias)
     return output.addmm_(x, weight.t())
 
 
