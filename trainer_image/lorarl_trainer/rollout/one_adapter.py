@@ -91,6 +91,11 @@ def _layer_classes() -> tuple[type, ...]:
 class _OneAdapter:
     """What those classes have in place of vLLM's own. Under tensor parallelism A and B are this rank's shards, as vLLM cuts them."""
 
+    base_layer: Any
+    lora_a_stacked: tuple[torch.Tensor, ...]
+    lora_b_stacked: tuple[torch.Tensor, ...]
+    _get_quant_method: Any
+
     @classmethod
     def can_replace_layer(cls, **arguments: Any) -> bool:
         from vllm.model_executor.layers.linear import UnquantizedLinearMethod
