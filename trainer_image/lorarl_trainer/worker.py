@@ -278,6 +278,7 @@ class Worker:
             dist.init_process_group(backend, init_method=address, rank=place.rank, world_size=place.world_size)
 
     def _start_engine(self, model_path: Path, stop_token_ids: tuple[int, ...]) -> None:
+        from lorarl_trainer.megatron_lora.targets import short_names
         from lorarl_trainer.rollout.engine import EngineConfig, RolloutEngine
         from lorarl_trainer.rollout.shared_base import SharedBase
         from lorarl_trainer.rollout.sync import make_sync
@@ -290,6 +291,7 @@ class Worker:
             model_path=model_path,
             precision=spec.precision,
             rank=spec.adapter.rank,
+            target_modules=tuple(short_names(self._model.targets)),
             max_prompt_tokens=spec.rollout.max_prompt_tokens,
             max_response_tokens=spec.rollout.max_response_tokens,
             sequences=min(-(-completions // replicas), 1024),

@@ -25,7 +25,7 @@ class Platform(Protocol):
     def configure_provider(self, provider: Any) -> None:
         """Choose the layer implementation and the fusions of a Megatron-Bridge model provider."""
 
-    def engine_arguments(self, gpu_memory_fraction: float, kv_cache_bytes: int) -> dict[str, Any]:
+    def engine_arguments(self, gpu_memory_fraction: float, kv_cache_bytes: int, sequences: int) -> dict[str, Any]:
         """Return the arguments of `vllm.LLM` that belong to the platform."""
 
     def attention_mask(self, length: int) -> Any:

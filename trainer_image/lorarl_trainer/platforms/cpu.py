@@ -66,7 +66,7 @@ class CpuPlatform:
             setattr(provider, fusion, False)
         provider.attention_softmax_in_fp32 = True
 
-    def engine_arguments(self, gpu_memory_fraction: float, kv_cache_bytes: int) -> dict[str, Any]:
+    def engine_arguments(self, gpu_memory_fraction: float, kv_cache_bytes: int, sequences: int) -> dict[str, Any]:
         """See `Platform.engine_arguments`. A CPU engine takes the memory that its longest batch needs, not a share of the machine's."""
         return {"enforce_eager": True, "kv_cache_memory_bytes": kv_cache_bytes}
 

@@ -26,6 +26,7 @@ class EngineConfig:
 
     Attributes:
         rank: of the adapter.
+        target_modules: the linear layers that it changes, as Hugging Face names their last part (q_proj).
         max_prompt_tokens, max_response_tokens: together the longest sequence.
         sequences: how many one replica generates at most at a time.
         temperature: of sampling; evaluation is greedy.
@@ -36,6 +37,7 @@ class EngineConfig:
     model_path: Path
     precision: str
     rank: int
+    target_modules: tuple[str, ...]
     max_prompt_tokens: int
     max_response_tokens: int
     sequences: int
@@ -66,30 +68,35 @@ class RolloutEngine:
         import_vllm()
         from vllm import LLM
 
+        from lorarl_trainer.rollout.one_adapter import one_adapter_layers, skip_adapter_lookup
+
         self._config = config
         hf_config = AutoConfig.from_pretrained(config.model_path)
         if base:
             base.register()
-        self.llm = LLM(
-            model=str(config.model_path),
-            load_format=LOAD_FORMAT if base else "auto",
-            skip_tokenizer_init=True,
-            dtype={"fp32": "float32", "bf16": "bfloat16"}[config.precision],
-            max_model_len=config.max_prompt_tokens + config.max_response_tokens,
-            max_num_seqs=config.sequences,
-            enable_lora=True,
-            max_lora_rank=served_rank(config.rank),
-            max_loras=1,
-            max_cpu_loras=1,
-            logprobs_mode="processed_logprobs",
-            enable_prefix_caching=True,
-            disable_log_stats=True,
-            tensor_parallel_size=config.tensor_parallel_size,
-            distributed_executor_backend="external_launcher",
-            seed=seed,
-            enable_sleep_mode=bool(config.offload),
-            **platform.engine_arguments(config.gpu_memory_fraction, kv_cache_bytes(hf_config, config)),
-        )
+        with one_adapter_layers():
+            self.llm = LLM(
+                model=str(config.model_path),
+                load_format=LOAD_FORMAT if base else "auto",
+                skip_tokenizer_init=True,
+                dtype={"fp32": "float32", "bf16": "bfloat16"}[config.precision],
+                max_model_len=config.max_prompt_tokens + config.max_response_tokens,
+                max_num_seqs=config.sequences,
+                enable_lora=True,
+                max_lora_rank=served_rank(config.rank),
+                lora_target_modules=list(config.target_modules),  # by default the embedding and the output layer get one too
+                max_loras=1,
+                max_cpu_loras=1,
+                logprobs_mode="processed_logprobs",
+                enable_prefix_caching=True,
+                disable_log_stats=True,
+                tensor_parallel_size=config.tensor_parallel_size,
+                distributed_executor_backend="external_launcher",
+                seed=seed,
+                enable_sleep_mode=bool(config.offload),
+                **platform.engine_arguments(config.gpu_memory_fraction, kv_cache_bytes(hf_config, config), config.sequences),
+            )
+        self.llm.collective_rpc(skip_adapter_lookup)
         workers: list[Any] = []
         self.llm.collective_rpc(workers.append)
         self.vllm_worker = workers[0]

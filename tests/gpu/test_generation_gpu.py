@@ -1,0 +1,52 @@
+"""Generation on one GPU: the layers that vLLM generates with, under torch.compile and CUDA graphs, against vLLM's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from support.in_process import Colocated, prompts
+from support.own_layers import in_common, layer_kinds, vllm_lora_layers
+
+GPU = {"cluster__gpusPerNode": 1, "rollout__gpuMemoryFraction": 0.04, "rollout__promptsPerStep": 16, "rollout__maxResponseTokens": 32}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "rank", "adapter_type"),
+    [("qwen2-gpu", 8, "canonical_lora"), ("qwen3-gpu", 32, "lora"), ("llama-gpu", 128, "canonical_lora")],
+)
+def test_one_adapter_layers_and_vllms_own_agree(colocated, monkeypatch, architecture: str, rank: int, adapter_type: str) -> None:
+    changes = GPU | {"adapter__rank": rank, "adapter__alpha": rank, "adapter__type": adapter_type}
+    ours: Colocated = colocated(architecture, **changes)
+    with vllm_lora_layers(monkeypatch):
+        theirs: Colocated = colocated(architecture, **changes)
+    assert all(kind.startswith("OneAdapter") for kind in layer_kinds(ours))
+    assert all(kind.endswith("WithLoRA") for kind in layer_kinds(theirs))
+    base = ours.generate(prompts(64))
+    for worker in (ours, theirs):
+        worker.randomise(scale=0.02)
+        worker.worker.sync()
+    assert all(torch.equal(a, b) for a, b in zip(ours.vllm_buffers(), theirs.vllm_buffers(), strict=True))
+    adapted = ours.generate(prompts(64))
+    share, apart = in_common(adapted, theirs.generate(prompts(64)))
+    print(f"{architecture} rank {rank}: {100 * share:.1f}% of the tokens before a difference, log-probabilities {apart.mean():.5f} apart")
+    assert share > 0.5 and apart.mean() < 0.02
+    assert in_common(adapted, base)[1].mean() > 5 * apart.mean()  # the adapter matters
+
+
+def test_the_fast_paths_are_taken(colocated) -> None:
+    worker: Colocated = colocated("qwen2-gpu", **GPU)
+    config = worker.worker._engine.llm.llm_engine.vllm_config
+    assert config.use_v2_model_runner, "its sampler takes a seed a request in one kernel"
+    assert config.scheduler_config.async_scheduling
+    graphs = worker.worker._engine.llm.collective_rpc(lambda w: list(w.model_runner.cudagraph_manager.graphs))[0]
+    assert sorted(graph.num_tokens for graph in graphs) == config.compilation_config.cudagraph_capture_sizes
+    assert max(graph.num_tokens for graph in graphs) == worker.worker._engine._config.sequences
+
+
+def test_a_sample_depends_on_its_own_seed_alone(colocated) -> None:
+    worker: Colocated = colocated("qwen3-gpu", **GPU)
+    worker.worker.sync()
+    first, second = worker.generate(prompts(16), range(16)), worker.generate(prompts(16), [0, *range(101, 116)])
+    assert first[0].tokens[:8].tolist() == second[0].tokens[:8].tolist()
+    assert [c.tokens.tolist() for c in first[1:]] != [c.tokens.tolist() for c in second[1:]]

@@ -1,0 +1,44 @@
+"""vLLM's own LoRA layers in place of ours, to compare with."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from lorarl_trainer.batch import Completion
+from lorarl_trainer.rollout import one_adapter
+
+from .in_process import Colocated
+
+
+@contextlib.contextmanager
+def vllm_lora_layers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Engines that are started within have vLLM's own layers."""
+    with monkeypatch.context() as patch:
+        patch.setattr(one_adapter, "one_adapter_layers", contextlib.nullcontext)
+        patch.setattr(one_adapter, "skip_adapter_lookup", lambda worker: None)
+        # vLLM keeps compiled graphs on disk, and does not see that these are others.
+        patch.setenv("VLLM_DISABLE_COMPILE_CACHE", "1")
+        yield
+
+
+def layer_kinds(worker: Colocated) -> Counter[str]:
+    """How many layers with an adapter there are, by class."""
+    modules = worker.worker._engine.llm.collective_rpc(lambda w: w.model_runner.lora_manager._adapter_manager.modules)[0]
+    return Counter(type(module).__name__ for module in modules.values())
+
+
+def in_common(left: Sequence[Completion], right: Sequence[Completion]) -> tuple[float, np.ndarray]:
+    """The share of tokens before any pair's first difference, and how far the log-probabilities of those tokens are apart."""
+    apart, total = [], 0
+    for a, b in zip(left, right, strict=True):
+        length = min(len(a.tokens), len(b.tokens))
+        same = int(np.cumprod(a.tokens[:length] == b.tokens[:length]).sum())
+        apart.append(np.abs(a.logprobs[:same] - b.logprobs[:same]))
+        total += max(len(a.tokens), len(b.tokens))
+    differences = np.concatenate(apart)
+    return len(differences) / total, differences

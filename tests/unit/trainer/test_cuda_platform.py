@@ -1,0 +1,16 @@
+"""What the CUDA platform decides, which takes no GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from lorarl_trainer.platforms.cuda import capture_sizes
+
+
+@pytest.mark.parametrize("sequences", [1, 3, 8, 100, 128, 129, 512, 700, 1024])
+def test_a_cuda_graph_fits_every_batch(sequences: int) -> None:
+    sizes = capture_sizes(sequences)
+    assert sizes == sorted(set(sizes)) and sizes[0] == 1 and sizes[-1] == sequences
+    padded = {batch: min(size for size in sizes if size >= batch) - batch for batch in range(1, sequences + 1)}
+    assert all(padding < batch if batch <= 128 else padding < 32 for batch, padding in padded.items())
+    assert len(sizes) <= 36
