@@ -87,7 +87,7 @@ class _TokenLogProbabilities(torch.autograd.Function):
         return logprobs_N
 
     @staticmethod
-    def backward(ctx: Any, by_logprobs_N: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, by_logprobs_N: torch.Tensor) -> Any:
         (gradient_N_H,) = ctx.saved_tensors
         return (gradient_N_H * by_logprobs_N[:, None]).to(gradient_N_H.dtype), None, None, None, None, None
 

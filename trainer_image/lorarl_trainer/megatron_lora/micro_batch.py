@@ -25,15 +25,15 @@ class MicroBatch:
     """What the model is called with, and where the wanted log-probabilities are.
 
     Attributes:
-        tokens_B_S, positions_B_S: the model's input.
+        tokens, positions: the model's input, [B, S].
         segments: of a packing (then B is 1); None for padded rows.
         predictors: takes the hidden states that predict the response tokens out of all [S * B] (Megatron's order), padded at the end.
         targets: the response tokens, padded likewise.
         count: N, without that padding.
     """
 
-    tokens_B_S: torch.Tensor
-    positions_B_S: torch.Tensor
+    tokens: torch.Tensor
+    positions: torch.Tensor
     segments: Segments | None
     predictors: Rows
     targets: torch.Tensor
@@ -77,8 +77,8 @@ def _micro_batch(
 ) -> MicroBatch:
     padding = np.zeros(_padded(len(predictors)) - len(predictors), np.int64)
     return MicroBatch(
-        tokens_B_S=tokens,
-        positions_B_S=positions,
+        tokens=tokens,
+        positions=positions,
         segments=segments,
         predictors=Rows(np.concatenate([predictors, padding]), tokens.numel(), device),
         targets=torch.from_numpy(np.concatenate([targets, padding]).astype(np.int64)).to(device),

@@ -122,7 +122,7 @@ class LoraModel:
 
         mask = None
         if self._packing is None:
-            mask = self._platform.attention_mask(batch.tokens_B_S.shape[1])
+            mask = self._platform.attention_mask(batch.tokens.shape[1])
         else:
             self._packing.segments = batch.segments
 
@@ -134,7 +134,7 @@ class LoraModel:
             hidden = batch.predictors(hidden_states.flatten(0, 1))
             return token_log_probabilities(hidden, weight, batch.targets, temperature, self._vocabulary, self._tensor_parallel_group)
 
-        logprobs: torch.Tensor = self.module(batch.tokens_B_S, batch.positions_B_S, mask, output_processor=predict)
+        logprobs: torch.Tensor = self.module(batch.tokens, batch.positions, mask, output_processor=predict)
         return logprobs[: batch.count]
 
     @contextmanager

@@ -48,7 +48,7 @@ class _TakeRows(torch.autograd.Function):
         return matrix.index_select(0, index)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         order, offsets = ctx.saved_tensors
         # A bag a source row, of the places that it was taken to. Unlike index_add_, it adds up in float32 and without a race.
         summed = embedding_bag(order, gradient.reshape(len(order), -1), offsets, mode="sum")
@@ -59,7 +59,7 @@ class _TakeRows(torch.autograd.Function):
 class Segments:
     """A packing's segments on the device, as attention kernels want them."""
 
-    positions_T: torch.Tensor
+    positions: torch.Tensor
     longest_sequence: int
     keys: Rows
     query_ends: torch.Tensor
@@ -71,7 +71,7 @@ class Segments:
     def of(cls, packing: Packing, device: torch.device) -> Segments:
         """Bring a packing's segments to the device."""
         return cls(
-            positions_T=torch.from_numpy(packing.positions).to(device),
+            positions=torch.from_numpy(packing.positions).to(device),
             longest_sequence=int(packing.positions.max()) + 1,
             keys=Rows(packing.keys, len(packing.tokens), device),
             query_ends=torch.from_numpy(packing.query_ends).to(device),
@@ -106,7 +106,7 @@ class PackedRotary(torch.nn.Module):
     def forward(self, length: int, **_: Any) -> torch.Tensor:
         """Return the angles, [T, 1, 1, D]."""
         angles: torch.Tensor = self._rotary(length)
-        return angles[self._current.get().positions_T]
+        return angles[self._current.get().positions]
 
 
 class PackedAttention(torch.nn.Module):
@@ -120,7 +120,7 @@ class PackedAttention(torch.nn.Module):
         """Return the attention's output, [T, 1, A * D], from query [T, 1, A, D], key and value [T, 1, G, D]."""
         segments = self._current.get()
         keys_K_G_D, values_K_G_D = segments.keys(key[:, 0]), segments.keys(value[:, 0])
-        attend = _attend_cuda if query.is_cuda else _attend_cpu
+        attend = _attend_flash if query.is_cuda and query.dtype != torch.float32 else _attend_by_segment
         return attend(query[:, 0], keys_K_G_D, values_K_G_D, segments, self._scale).reshape(query.shape[0], 1, -1)
 
 
@@ -136,7 +136,7 @@ def pack_attention(model: torch.nn.Module) -> Current:
     if model.position_embedding_type != "rope":
         raise NotImplementedError(f"packed sequences need position_embedding_type rope, got {model.position_embedding_type}")
     current = Current()
-    model.rotary_pos_emb = PackedRotary(model.rotary_pos_emb, current)  # type: ignore[arg-type]
+    model.rotary_pos_emb = PackedRotary(model.rotary_pos_emb, current)
     scale = config.softmax_scale if config.softmax_scale is not None else config.kv_channels**-0.5
     for module in model.modules():
         if hasattr(module, "core_attention"):
@@ -144,7 +144,7 @@ def pack_attention(model: torch.nn.Module) -> Current:
     return current
 
 
-def _attend_cuda(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scale: float) -> torch.Tensor:
+def _attend_flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scale: float) -> torch.Tensor:
     result = torch.ops.aten._flash_attention_forward(
         query,
         key,
@@ -162,14 +162,13 @@ def _attend_cuda(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, se
     return output
 
 
-def _attend_cpu(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scale: float) -> torch.Tensor:
-    """Attend segment by segment: slow, and what the GPU's kernel is compared with."""
+def _attend_by_segment(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scale: float) -> torch.Tensor:
+    """Attend segment by segment: for fp32 and the CPU, for which there is no kernel, and what the GPU's is compared with."""
     ends = zip(segments.query_ends.tolist(), segments.key_ends.tolist(), strict=True)
     outputs, (query_start, key_start) = [], next(ends)
     for query_end, key_end in ends:
         q, k, v = (t.transpose(0, 1) for t in (query[query_start:query_end], key[key_start:key_end], value[key_start:key_end]))
-        hidden = q.shape[1], k.shape[1]
-        visible = torch.ones(hidden, dtype=torch.bool, device=q.device).tril_(k.shape[1] - q.shape[1])
+        visible = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool, device=q.device).tril_(k.shape[1] - q.shape[1])
         outputs.append(scaled_dot_product_attention(q, k, v, visible, scale=scale, enable_gqa=True).transpose(0, 1))
         query_start, key_start = query_end, key_end
     return torch.cat(outputs)
