@@ -20,8 +20,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lorarl_trainer.algorithms import LossChoice
-from lorarl_trainer.batch import Samples, UpdateRequest, split_evenly
+from lorarl_trainer.batch import Samples, UpdateRequest
 from lorarl_trainer.megatron_lora import state
+from lorarl_trainer.packing import split_evenly
 from lorarl_trainer.worker import Place, Worker
 from support.in_process import STOP, prompts, samples_of, tiny_job
 
@@ -48,7 +49,7 @@ def main() -> None:
 
         # The recorded batch, dealt out as the driver does it.
         recorded = pickle.loads((folder / "samples.pickle").read_bytes())
-        shares = split_evenly([len(s.tokens) for s in recorded], 2 // tensor_parallel)
+        shares = split_evenly(recorded, 2 // tensor_parallel)
         request = UpdateRequest(
             samples=Samples(recorded[i] for i in shares[rank // tensor_parallel]),
             loss=LossChoice("policy_gradient", 0.2),

@@ -166,14 +166,3 @@ def micro_batches(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
         else:
             groups.append([index])
     return groups
-
-
-def split_evenly(lengths: Sequence[int], parts: int) -> list[list[int]]:
-    """Deal sequences out to data-parallel workers so that each gets about the same number of tokens. Deterministic."""
-    shares: list[list[int]] = [[] for _ in range(parts)]
-    loads = [0] * parts
-    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        lightest = loads.index(min(loads))
-        shares[lightest].append(index)
-        loads[lightest] += lengths[index]
-    return [sorted(share) for share in shares]

@@ -128,7 +128,8 @@ class Worker:
         from lorarl_trainer.megatron_lora.trainer import Trainer
 
         self._meet()
-        self._model = LoraModel(platform, model_path, spec.adapter, spec.precision, spec.trainer.tensor_parallel_size)
+        trainer = spec.trainer
+        self._model = LoraModel(platform, model_path, spec.adapter, spec.precision, trainer.tensor_parallel_size, trainer.recompute)
         self._layout = AdapterLayout(self._model)
         self._optimizer = AdapterOptimizer(self._model, spec.trainer)
         self._trainer = Trainer(platform, self._model, self._optimizer, spec.trainer.tokens_per_micro_batch, spec.adapter.dropout)

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
-from lorarl_trainer.batch import Completion, Sample, Samples, UpdateRequest, UpdateResult, split_evenly
+from lorarl_trainer.batch import Completion, Sample, Samples, UpdateRequest, UpdateResult
 from lorarl_trainer.checkpoint import Published
 from lorarl_trainer.errors import LorarlError, NodeLostError, OutOfMemoryError, WorkerError
+from lorarl_trainer.packing import split_evenly
 from lorarl_trainer.platforms import get_platform
 from lorarl_trainer.pods.drain import in_a_pod
 from lorarl_trainer.pods.memory import kills_for_memory
@@ -132,7 +133,7 @@ class WorkerGroup:
 
     async def update(self, request: UpdateRequest) -> UpdateResult:
         """Make one optimizer update, the request's samples dealt out to the data-parallel workers."""
-        shares = split_evenly([len(s.tokens) for s in request.samples], self.size // self._trainer_tp)
+        shares = split_evenly(request.samples, self.size // self._trainer_tp)
         requests = [replace(request, samples=Samples(request.samples[i] for i in share)) for share in shares]
         calls = [actor.update.remote(requests[rank // self._trainer_tp]) for rank, actor in enumerate(self._actors)]
         result: UpdateResult = (await self._await(calls))[0]
@@ -140,7 +141,7 @@ class WorkerGroup:
 
     async def losses(self, samples: Sequence[Sample]) -> list[float]:
         """Return the sum of -log p over each sample's response tokens at temperature 1."""
-        shares = split_evenly([len(s.tokens) for s in samples], self.size // self._trainer_tp)
+        shares = split_evenly(samples, self.size // self._trainer_tp)
         calls = []
         for rank, actor in enumerate(self._actors):
             calls.append(actor.log_probabilities.remote(Samples(samples[i] for i in shares[rank // self._trainer_tp]), 1.0))

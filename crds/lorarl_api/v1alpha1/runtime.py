@@ -72,6 +72,13 @@ class TrainerSpec(Model):
     tokens_per_micro_batch: int = Field(
         16_384, ge=1, le=100_000_000, description="Most tokens, padding included, in one forward and backward pass of one worker."
     )
+    recompute: Literal["none", "selective", "full"] = Field(
+        "none",
+        description="What the backward pass computes again instead of keeping it in memory. none: nothing, the fastest. selective: each "
+        "layer's MLP, about two thirds of the memory. full: whole layers, of which only the inputs are kept. Set it where a job does "
+        "not fit with fewer tokensPerMicroBatch.",
+        examples=["selective"],
+    )
     tensor_parallel_size: int = Field(1, ge=1, le=64, description="Workers that one copy of the trainer's model is split over.")
     precision: Literal["fp32", "bf16"] | None = Field(
         None,

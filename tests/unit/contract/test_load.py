@@ -104,7 +104,7 @@ def test_yaml_is_read_as_kubernetes_reads_it(trap: Trap) -> None:
         (
             {"spec.trainer.learning_rate": 1},
             "spec.trainer.learning_rate: got an unknown key, expected one of steps, learningRate, warmupSteps, weightDecay, maxGradNorm, "
-            "tokensPerMicroBatch, tensorParallelSize, precision, seed; did you mean learningRate?",
+            "tokensPerMicroBatch, recompute, tensorParallelSize, precision, seed; did you mean learningRate?",
         ),
         (
             {"trainer": {}},

@@ -1,4 +1,4 @@
-"""How sequences are grouped: by token budget, and evenly over workers."""
+"""How padded sequences are grouped by token budget, and how samples travel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lorarl_trainer.batch import Completion, Completions, Sample, Samples, micro_batches, split_evenly
+from lorarl_trainer.batch import Completion, Completions, Sample, Samples, micro_batches
 
 lengths_lists = st.lists(st.integers(1, 300), max_size=60)
 
@@ -21,14 +21,6 @@ def test_micro_batches_hold_every_sequence_once_within_the_budget_of_padded_toke
     assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
     for group in groups:
         assert len(group) == 1 or max(lengths[i] for i in group) * len(group) <= budget
-
-
-@given(lengths_lists, st.integers(1, 8))
-def test_workers_get_every_sequence_once_and_about_the_same_number_of_tokens(lengths: list[int], workers: int) -> None:
-    shares = split_evenly(lengths, workers)
-    assert sorted(index for share in shares for index in share) == list(range(len(lengths)))
-    loads = [sum(lengths[i] for i in share) for share in shares]
-    assert max(loads) - min(loads) <= max(lengths, default=0)
 
 
 def some_samples(with_rollout: bool) -> Samples:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,11 @@ import torch
 import torch.distributed as dist
 
 from lorarl_api.v1alpha1 import AdapterSpec
+from lorarl_trainer.batch import Sample
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.megatron_lora.logprobs import token_log_probabilities
+from lorarl_trainer.megatron_lora.micro_batch import MicroBatch, grouped, packed_batch, padded_batch
+from lorarl_trainer.megatron_lora.packed import pack_attention
 from lorarl_trainer.megatron_lora.targets import Linear, Target, resolve_targets
 from lorarl_trainer.platforms import Platform
 
@@ -38,7 +42,15 @@ class LoraModel:
         parameters: the trainable parameters of this rank by Megatron name. Nothing else has a gradient.
     """
 
-    def __init__(self, platform: Platform, model_path: Path, adapter: AdapterSpec, precision: str, tensor_parallel_size: int) -> None:
+    def __init__(
+        self,
+        platform: Platform,
+        model_path: Path,
+        adapter: AdapterSpec,
+        precision: str,
+        tensor_parallel_size: int,
+        recompute: str = "none",
+    ) -> None:
         """Load the model. Collective over all workers; `platform.prepare_megatron()` and torch.distributed come first.
 
         Raises:
@@ -46,6 +58,7 @@ class LoraModel:
         """
         from megatron.bridge import AutoBridge
         from megatron.core import parallel_state
+        from megatron.core.utils import unwrap_model
 
         self._platform = platform
         dtype = DTYPES[precision]
@@ -60,6 +73,8 @@ class LoraModel:
         provider.tensor_model_parallel_size = tensor_parallel_size
         provider.params_dtype = provider.pipeline_dtype = provider.autocast_dtype = dtype
         provider.bf16, provider.fp16 = precision == "bf16", False
+        provider.sequence_parallel = platform.packs_sequences and tensor_parallel_size > 1
+        _configure_recompute(provider, recompute)
         provider.finalize()
         if not parallel_state.is_initialized():
             # Megatron's own random state plays no part: adapters are initialised in Hugging Face names, dropout is seeded a step.
@@ -81,21 +96,47 @@ class LoraModel:
         self.parameters: dict[str, torch.nn.Parameter] = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
         self.tensor_parallel_group = parallel_state.get_tensor_model_parallel_group()
         self.tensor_parallel_size = tensor_parallel_size
+        self._sequence_parallel, self._vocabulary = provider.sequence_parallel, provider.vocab_size
+        # Tensor cores like multiples of 16, and with sequence parallelism each rank holds an equal part of the tokens.
+        self._tokens_multiple = 16 * tensor_parallel_size
+        self._packing = pack_attention(unwrap_model(self.module)) if platform.packs_sequences else None
+        self.device = next(self.module.parameters()).device
         self.data_parallel_group = parallel_state.get_data_parallel_group()
         self.data_parallel_rank: int = parallel_state.get_data_parallel_rank()
         self.data_parallel_size: int = parallel_state.get_data_parallel_world_size()
 
-    def log_probabilities(self, tokens_B_S: torch.Tensor, temperature: float) -> torch.Tensor:
-        """Return log p(token t+1 | tokens up to t) at the given temperature, shape [B, S-1], float32, for right-padded rows."""
-        from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
+    def micro_batches(self, samples: Sequence[Sample], token_budget: int) -> Iterator[tuple[list[int], MicroBatch]]:
+        """Yield the micro-batches of some samples, and which of the samples each holds, in its order."""
+        for indices in grouped(samples, token_budget, packed=self._packing is not None):
+            chosen = [samples[index] for index in indices]
+            if self._packing is None:
+                yield indices, padded_batch(chosen, self.device)
+            else:
+                yield indices, packed_batch(chosen, self.device, self._tokens_multiple)
 
-        batch, length = tokens_B_S.shape
-        positions_B_S = torch.arange(length, device=tokens_B_S.device).expand(batch, length)
-        logits_B_S_V = self.module(tokens_B_S, positions_B_S, self._platform.attention_mask(length))
-        # Float first: softmax over a large vocabulary in bf16 loses what the comparison with vLLM measures.
-        scaled_B_S_V = logits_B_S_V[:, :-1].float() / temperature
-        loss_B_S: torch.Tensor = vocab_parallel_cross_entropy(scaled_B_S_V, tokens_B_S[:, 1:].contiguous())
-        return -loss_B_S
+    def log_probabilities(self, batch: MicroBatch, temperature: float) -> torch.Tensor:
+        """Return log p(response token | all before it) at the given temperature, [N], float32, sample by sample.
+
+        The backward pass has to come before another micro-batch's forward.
+        """
+        from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
+
+        mask = None
+        if self._packing is None:
+            mask = self._platform.attention_mask(batch.tokens.shape[1])
+        else:
+            self._packing.segments = batch.segments
+
+        def predict(hidden_states: torch.Tensor, output_layer: Any, output_weight: torch.Tensor | None, **_: Any) -> torch.Tensor:
+            if self._sequence_parallel:
+                # The gradient comes whole to every rank, so that each takes its part of it.
+                hidden_states = gather_from_sequence_parallel_region(hidden_states, False, group=self.tensor_parallel_group)
+            weight = output_layer.weight if output_weight is None else output_weight
+            hidden = batch.predictors(hidden_states.flatten(0, 1))
+            return token_log_probabilities(hidden, weight, batch.targets, temperature, self._vocabulary, self.tensor_parallel_group)
+
+        logprobs: torch.Tensor = self.module(batch.tokens, batch.positions, mask, output_processor=predict)
+        return logprobs[: batch.count]
 
     @contextmanager
     def base_only(self) -> Iterator[None]:
@@ -136,9 +177,9 @@ class LoraModel:
                 found[frozenset(parts.values() if isinstance(parts, dict) else [parts])] = parameter
         return found
 
-    def gradient_norm(self) -> float:
-        """Return the norm of the gradient over all ranks of the model; every adapter tensor is split over the tensor-parallel ranks."""
-        squares = torch.stack([p.grad.float().pow(2).sum() for p in self.parameters.values() if p.grad is not None]).sum()
+    def norm(self, values: Sequence[torch.Tensor]) -> float:
+        """Return the norm over all ranks of the model of a tensor a trainable parameter: adapters are split over tensor-parallel ranks."""
+        squares = torch.stack(torch._foreach_norm(values)).square().sum()
         dist.all_reduce(squares, group=self.tensor_parallel_group)
         return math.sqrt(squares.item())
 
@@ -161,6 +202,15 @@ class _NoAdapter(torch.nn.Module):
     def forward(self, hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
         """Return zeros in the shape of an adapter's output; with sequence parallelism adapters see the gathered sequence."""
         return hidden.new_zeros(hidden.shape[0] * self._tensor_parallel_size, *hidden.shape[1:-1], self._features)
+
+
+def _configure_recompute(provider: Any, recompute: str) -> None:
+    if recompute == "selective":
+        provider.recompute_granularity, provider.recompute_modules = "selective", ["mlp"]
+    elif recompute == "full":
+        provider.recompute_granularity, provider.recompute_method, provider.recompute_num_layers = "full", "uniform", 1
+    else:
+        provider.recompute_granularity = None
 
 
 def _make_lora(adapter: AdapterSpec, targets: list[Target]) -> Any:

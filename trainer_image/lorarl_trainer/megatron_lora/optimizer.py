@@ -5,6 +5,8 @@ The adapter is a thousandth of the model, so every worker keeps the whole state 
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.distributed as dist
 
@@ -16,7 +18,10 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class AdapterOptimizer:
-    """AdamW on fp32 masters of the trainable parameters."""
+    """AdamW on fp32 masters of the trainable parameters.
+
+    Gradients are added up in fp32 over micro-batches, in one flat buffer: what a bf16 sum would lose of a small contribution is kept.
+    """
 
     def __init__(self, model: LoraModel, spec: TrainerSpec) -> None:
         """Take the parameters' values as they are for the masters; `load` replaces them."""
@@ -24,27 +29,33 @@ class AdapterOptimizer:
         self._parameters = list(model.parameters.values())
         # In fp32 the parameters are their own masters.
         self.masters = [p if p.dtype == torch.float32 else p.detach().float().requires_grad_() for p in self._parameters]
+        self._gradient = torch.zeros(sum(p.numel() for p in self._parameters), device=self._parameters[0].device)
+        self.gradients = [
+            flat.view_as(p) for flat, p in zip(self._gradient.split([p.numel() for p in self._parameters]), self._parameters, strict=True)
+        ]
+        """The sum of the gradients so far, a view of the flat buffer for each parameter."""
+        for parameter, gradient in zip(self._parameters, self.gradients, strict=True):
+            parameter.register_post_accumulate_grad_hook(partial(_add_to, gradient))
         self._adamw = torch.optim.AdamW(self.masters, lr=spec.learning_rate, weight_decay=spec.weight_decay, foreach=True)
         self.updates = 0
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
-        for parameter in self._parameters:
-            parameter.grad = None
+        self._gradient.zero_()
 
     def step(self, rate: float) -> float:
         """Sum the gradients over the data-parallel workers, clip, update at this learning rate; return the norm before clipping."""
-        for parameter in self._parameters:
-            if parameter.grad is None:  # a worker whose share of the batch is empty
-                parameter.grad = torch.zeros_like(parameter)
-        self._sum_over_data_parallel()
-        norm = self._model.gradient_norm()
-        scale = min(1.0, self._spec.max_grad_norm / (norm + 1e-6))
-        for master, parameter in zip(self.masters, self._parameters, strict=True):
-            master.grad = parameter.grad.float().mul_(scale)
+        if self._model.data_parallel_size > 1:
+            dist.all_reduce(self._gradient, group=self._model.data_parallel_group)
+        norm = self._model.norm(self.gradients)
+        self._gradient.mul_(min(1.0, self._spec.max_grad_norm / (norm + 1e-6)))
+        for master, gradient in zip(self.masters, self.gradients, strict=True):
+            master.grad = gradient
         for group in self._adamw.param_groups:
             group["lr"] = rate
         self._adamw.step()
+        for master in self.masters:
+            master.grad = None  # in fp32 it is the parameter, whose next gradient is not to be added to it
         self.updates += 1
         self._write_back()
         return norm
@@ -66,17 +77,14 @@ class AdapterOptimizer:
                 self._adamw.state[master] = state
         self._write_back()
 
-    def _sum_over_data_parallel(self) -> None:
-        if self._model.data_parallel_size == 1:
-            return
-        gradients = [p.grad for p in self._parameters]
-        flat = torch.cat([g.float().flatten() for g in gradients])
-        dist.all_reduce(flat, group=self._model.data_parallel_group)
-        for gradient, summed in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
-            gradient.copy_(summed.view_as(gradient))
-
     @torch.no_grad()
     def _write_back(self) -> None:
-        for master, parameter in zip(self.masters, self._parameters, strict=True):
-            if master is not parameter:
-                parameter.copy_(master)
+        if self.masters[0] is not self._parameters[0]:
+            torch._foreach_copy_(self._parameters, self.masters)
+
+
+def _add_to(total: torch.Tensor, parameter: torch.Tensor) -> None:
+    """Add a micro-batch's gradient to the total and forget it."""
+    assert parameter.grad is not None, "called by autograd once it is there"
+    total.add_(parameter.grad)
+    parameter.grad = None

@@ -9,14 +9,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from lorarl_trainer.batch import Sample, UpdateRequest, UpdateResult, micro_batches
+from lorarl_trainer.batch import Sample, UpdateRequest, UpdateResult
+from lorarl_trainer.megatron_lora.micro_batch import MicroBatch
 from lorarl_trainer.megatron_lora.model import LoraModel
 from lorarl_trainer.megatron_lora.optimizer import AdapterOptimizer
 from lorarl_trainer.platforms import Platform
 
-_PAD_TO = 16
-"""Rows are padded to a multiple of this many tokens. CPU kernels end each thread's share with scalar code where it is no multiple of the
-vector width, and scalar and vector code round differently: so one thread and two give the same bytes. It suits tensor cores too."""
 _SUMS = ("loss", "difference", "rollout_kl", "base_kl", "clipped", "negative_logprob")
 
 
@@ -29,7 +27,7 @@ class Trainer:
         """`dropout` above zero means that the gate needs a forward pass of its own, with dropout off."""
         self._platform, self._model, self._optimizer = platform, model, optimizer
         self._budget, self._dropout = tokens_per_micro_batch, dropout
-        self._device = next(model.module.parameters()).device
+        self._device = model.device
 
     def update(self, request: UpdateRequest) -> UpdateResult:
         """Make one update, unless rollout and trainer disagree about the samples (collective over all workers)."""
@@ -64,11 +62,11 @@ class Trainer:
         """Return the current policy's log-probabilities of each sample's response tokens, dropout off."""
         self._model.module.eval()
         result: list[np.ndarray] = [np.empty(0)] * len(samples)
-        for group in micro_batches([_padded(s) for s in samples], self._budget):
-            tokens_B_S, mask_B_S = self._pad([samples[i] for i in group])
-            logprobs_B_S = self._model.log_probabilities(tokens_B_S, temperature)
-            for row, index in enumerate(group):
-                result[index] = logprobs_B_S[row][mask_B_S[row]].cpu().numpy()
+        for indices, batch in self._model.micro_batches(samples, self._budget):
+            logprobs_N = self._model.log_probabilities(batch, temperature).cpu().numpy()
+            ends = np.cumsum([samples[index].response_length for index in indices])
+            for index, logprobs in zip(indices, np.split(logprobs_N, ends[:-1]), strict=True):
+                result[index] = logprobs
         self._model.module.train()
         return result
 
@@ -76,12 +74,11 @@ class Trainer:
         """Run forward and backward over this worker's samples; return the sums of `_SUMS` and the largest difference."""
         sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=self._device)
         largest = torch.zeros((), dtype=torch.float64, device=self._device)
-        for group in micro_batches([_padded(s) for s in request.samples], self._budget):
-            samples = [request.samples[i] for i in group]
-            tokens_B_S, mask_B_S = self._pad(samples)
-            logprobs_N = self._model.log_probabilities(tokens_B_S, request.temperature)[mask_B_S]
-            measured_N = self._without_dropout(tokens_B_S, mask_B_S, request.temperature) if self._dropout else logprobs_N.detach()
-            loss_N, statistics = self._loss(request, samples, tokens_B_S, mask_B_S, logprobs_N, measured_N)
+        for indices, batch in self._model.micro_batches(request.samples, self._budget):
+            samples = [request.samples[index] for index in indices]
+            logprobs_N = self._model.log_probabilities(batch, request.temperature)
+            measured_N = self._without_dropout(batch, request.temperature) if self._dropout else logprobs_N.detach()
+            loss_N, statistics = self._loss(request, samples, batch, logprobs_N, measured_N)
             (loss_N.sum() / request.total_tokens).backward()
             sums += torch.stack([loss_N.detach().double().sum(), *(s.double().sum() for s in statistics)])
             largest = torch.maximum(largest, statistics[0].double().max())
@@ -91,8 +88,7 @@ class Trainer:
         self,
         request: UpdateRequest,
         samples: Sequence[Sample],
-        tokens_B_S: torch.Tensor,
-        mask_B_S: torch.Tensor,
+        batch: MicroBatch,
         logprobs_N: torch.Tensor,
         measured_N: torch.Tensor,
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
@@ -110,7 +106,7 @@ class Trainer:
         kl_N = nothing_N
         if request.loss.kl_coefficient > 0:
             with torch.no_grad(), self._model.base_only():
-                base_N = self._model.log_probabilities(tokens_B_S, request.temperature)[mask_B_S]
+                base_N = self._model.log_probabilities(batch, request.temperature)
             penalty_N = k3(logprobs_N, base_N)
             loss_N = loss_N + request.loss.kl_coefficient * penalty_N
             kl_N = penalty_N.detach()
@@ -118,21 +114,11 @@ class Trainer:
         return loss_N, [(measured_N - rollout_N).abs(), k3(rollout_N, measured_N), kl_N, clipped_N, -measured_N]
 
     @torch.no_grad()
-    def _without_dropout(self, tokens_B_S: torch.Tensor, mask_B_S: torch.Tensor, temperature: float) -> torch.Tensor:
+    def _without_dropout(self, batch: MicroBatch, temperature: float) -> torch.Tensor:
         self._model.module.eval()
-        logprobs_N = self._model.log_probabilities(tokens_B_S, temperature)[mask_B_S]
+        logprobs_N = self._model.log_probabilities(batch, temperature)
         self._model.module.train()
         return logprobs_N
-
-    def _pad(self, samples: Sequence[Sample]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return tokens [B, S], padded on the right, and which of the S - 1 predictions are of response tokens, [B, S - 1]."""
-        length = max(_padded(s) for s in samples)
-        tokens_B_S = np.zeros((len(samples), length), dtype=np.int64)
-        mask_B_S = np.zeros((len(samples), length - 1), dtype=bool)
-        for row, sample in enumerate(samples):
-            tokens_B_S[row, : len(sample.tokens)] = sample.tokens
-            mask_B_S[row, sample.prompt_length - 1 : len(sample.tokens) - 1] = True
-        return torch.from_numpy(tokens_B_S).to(self._device), torch.from_numpy(mask_B_S).to(self._device)
 
     def _a_token(self, values: Sequence[np.ndarray]) -> torch.Tensor:
         return torch.from_numpy(np.concatenate(values).astype(np.float32)).to(self._device)
@@ -142,10 +128,6 @@ class Trainer:
             dist.all_reduce(sums, group=self._model.data_parallel_group)
             dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self._model.data_parallel_group)
         return sums.tolist(), largest.item()
-
-
-def _padded(sample: Sample) -> int:
-    return -(-len(sample.tokens) // _PAD_TO) * _PAD_TO
 
 
 def k3(logprobs: torch.Tensor, others: torch.Tensor) -> torch.Tensor:

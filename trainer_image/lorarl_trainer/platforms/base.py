@@ -12,6 +12,8 @@ class Platform(Protocol):
 
     name: str
     distributed_backend: str
+    packs_sequences: bool
+    """Sequences share a row without padding; otherwise each has a padded row of its own."""
 
     def environment(self, threads: int) -> dict[str, str]:
         """Return the variables that a worker process needs before it imports torch."""

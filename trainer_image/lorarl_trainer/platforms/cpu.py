@@ -22,6 +22,7 @@ class CpuPlatform:
 
     name = "cpu"
     distributed_backend = "gloo"
+    packs_sequences = False
 
     def environment(self, threads: int) -> dict[str, str]:
         """See `Platform.environment`."""

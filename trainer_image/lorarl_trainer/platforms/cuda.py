@@ -10,6 +10,7 @@ class CudaPlatform:
 
     name = "cuda"
     distributed_backend = "nccl"
+    packs_sequences = True
 
     def environment(self, threads: int) -> dict[str, str]:
         """See `Platform.environment`."""

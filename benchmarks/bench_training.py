@@ -1,0 +1,239 @@
+"""One training step on one GPU, without vLLM: tokens a second, MFU, peak memory, and where the GPU's time goes.
+
+python benchmarks/bench_training.py --size 0.5b
+python benchmarks/bench_training.py --size 7b --tokens-per-micro-batch 16384 --profile
+
+The model has the shape of Qwen2.5 and random weights, made on the GPU. A step is that of a GRPO job: prompts with a group of completions
+each, the loss of PPO, AdamW on the adapter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from lorarl_trainer.platforms.cuda import CudaPlatform
+
+os.environ.update(CudaPlatform().environment(threads=8), RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from lorarl_api.v1alpha1 import AdapterSpec, TrainerSpec
+from lorarl_trainer.algorithms import LossChoice
+from lorarl_trainer.batch import Sample, Samples, UpdateRequest
+
+PEAK_TFLOPS = 790
+"""Measured with large bf16 matrices on an H200."""
+SHAPES: dict[str, dict[str, Any]] = {
+    "0.5b": {
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "vocab_size": 151936,
+        "tie_word_embeddings": True,
+    },
+    "7b": {
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "vocab_size": 152064,
+        "tie_word_embeddings": False,
+    },
+}
+CATEGORIES = {
+    "matrix products": r"nvjet|gemm|cutlass|xmma|cublas|sm90_",
+    "attention": r"flash|fmha|cudnn.*(attn|sdpa)|mha",
+    "norms": r"norm",
+    "rotary": r"rope|rotary",
+    "sums, softmax": r"reduce|softmax|logsumexp",
+    "gathers": r"index|gather|scatter|embedding",
+    "copies, joins": r"copy|CatArray|memcpy|memset|fill",
+    "optimizer": r"multi_tensor|foreach",
+    "elementwise": r"elementwise|triton|silu|swiglu|add|mul",
+}
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--size", choices=SHAPES, default="0.5b")
+    arguments.add_argument("--adapter", choices=("canonical_lora", "lora"), default="canonical_lora")
+    arguments.add_argument("--rank", type=int, default=32)
+    arguments.add_argument("--prompts", type=int, default=64)
+    arguments.add_argument("--completions", type=int, default=8, help="a prompt")
+    arguments.add_argument("--prompt-tokens", type=int, default=64)
+    arguments.add_argument("--response-tokens", type=int, default=256)
+    arguments.add_argument("--tokens-per-micro-batch", type=int, nargs="+", default=[16384])
+    arguments.add_argument("--recompute", choices=("none", "selective", "full"), default="none")
+    arguments.add_argument("--padded", action="store_true", help="padded rows, as on the CPU")
+    arguments.add_argument("--steps", type=int, default=3, help="timed ones, after one that warms up")
+    arguments.add_argument("--profile", action="store_true")
+    arguments.add_argument("--folder", type=Path, default=Path("/dev/shm"))
+    arguments.add_argument("--out", type=Path, help="write the figures to this JSON file")
+    chosen = arguments.parse_args()
+
+    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+    torch.cuda.set_device(0)
+    platform = CudaPlatform()
+    platform.packs_sequences = not chosen.padded
+    platform.prepare_megatron()
+    from lorarl_trainer.megatron_lora.model import LoraModel
+    from lorarl_trainer.megatron_lora.optimizer import AdapterOptimizer
+    from lorarl_trainer.megatron_lora.trainer import Trainer
+
+    clock = time.perf_counter()
+    folder = model_folder(chosen.size, chosen.folder)
+    spec = TrainerSpec.model_validate({"learningRate": 1e-5})
+    adapter = AdapterSpec.model_validate(
+        {"type": chosen.adapter, "rank": chosen.rank, "alpha": 2 * chosen.rank, "targetModules": ["all-linear"]}
+    )
+    model = LoraModel(platform, folder, adapter, "bf16", 1, chosen.recompute)
+    optimizer = AdapterOptimizer(model, spec)
+    print(f"model ready after {time.perf_counter() - clock:.1f} s, {torch.cuda.memory_allocated() / 1e9:.1f} GB", flush=True)
+    request = step_request(chosen)
+    rows = []
+    for budget in chosen.tokens_per_micro_batch:
+        trainer = Trainer(platform, model, optimizer, budget, dropout=0.0)
+        torch.cuda.reset_peak_memory_stats()
+        try:
+            trainer.update(request)
+            torch.cuda.synchronize()
+            seconds = []
+            for _ in range(chosen.steps):
+                clock = time.perf_counter()
+                result = trainer.update(request)
+                seconds.append((time.perf_counter() - clock, result.seconds["optimizer"]))
+        except torch.OutOfMemoryError as error:
+            print(f"budget {budget}: {str(error).splitlines()[0]}", flush=True)
+            optimizer.zero_grad()
+            torch.cuda.empty_cache()
+            continue
+        step, in_optimizer = min(seconds)
+        work = useful_work(chosen, model)
+        rows.append(
+            {
+                "size": chosen.size,
+                "adapter": chosen.adapter,
+                "layout": "padded" if chosen.padded else "packed",
+                "recompute": chosen.recompute,
+                "tokens_per_micro_batch": budget,
+                "micro_batches": sum(1 for _ in model.micro_batches(request.samples, budget)),
+                "seconds": round(step, 4),
+                "optimizer_ms": round(in_optimizer * 1e3, 2),
+                "tokens_per_second": round(work["tokens"] / step),
+                "mfu": round(work["flops"] / step / PEAK_TFLOPS / 1e12, 3),
+                "mfu_4N": round(work["flops_4N"] / step / PEAK_TFLOPS / 1e12, 3),
+                "peak_GB": round(torch.cuda.max_memory_allocated() / 1e9, 1),
+                "loss": result.loss,
+                "grad_norm": result.grad_norm,
+            }
+        )
+        print(json.dumps(rows[-1]), flush=True)
+        if chosen.profile:
+            profile(trainer, request)
+    if chosen.out:
+        chosen.out.write_text(json.dumps(rows, indent=1))
+
+
+def model_folder(size: str, root: Path) -> Path:
+    """Return the folder of a model with random weights, made on the GPU."""
+    from transformers import AutoModelForCausalLM, Qwen2Config
+
+    folder = root / f"lorarl-bench-{size}"
+    if (folder / "config.json").exists():
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        model = AutoModelForCausalLM.from_config(
+            Qwen2Config(max_position_embeddings=4096, rope_theta=1e6, **SHAPES[size]), dtype=torch.bfloat16
+        )
+    model.save_pretrained(folder)
+    del model
+    torch.cuda.empty_cache()
+    return folder
+
+
+def step_request(chosen: argparse.Namespace) -> UpdateRequest:
+    """Return a step's samples: random tokens, advantages around zero."""
+    stream = np.random.default_rng(0)
+    samples = []
+    for _ in range(chosen.prompts):
+        prompt = stream.integers(0, 150_000, chosen.prompt_tokens)
+        for _ in range(chosen.completions):
+            tokens = np.concatenate([prompt, stream.integers(0, 150_000, chosen.response_tokens)])
+            rollout = np.full(chosen.response_tokens, -11.9, np.float32)
+            samples.append(Sample(tokens, chosen.prompt_tokens, float(stream.normal()), rollout))
+    return UpdateRequest(
+        samples=Samples(samples),
+        loss=LossChoice("policy_gradient", clip_range=0.2),
+        total_tokens=sum(sample.response_length for sample in samples),
+        temperature=1.0,
+        learning_rate=1e-5,
+        seed=0,
+        on_policy=True,
+        tolerance=float("inf"),
+    )
+
+
+def useful_work(chosen: argparse.Namespace, model: Any) -> dict[str, float]:
+    """Return tokens and floating-point operations that a step needs, each prompt counted once.
+
+    A frozen matrix takes 2 operations a parameter and token forward and 2 backward, an adapter 2 and 4, the output layer those of the
+    response tokens alone; attention is left out. `flops_4N` counts 4 for every parameter and token, as floors in the literature do.
+    """
+    shape = SHAPES[chosen.size]
+    responses = chosen.prompts * chosen.completions * chosen.response_tokens
+    tokens = responses + chosen.prompts * chosen.prompt_tokens
+    adapter = sum(p.numel() for p in model.parameters.values())
+    linear = sum(p.numel() for name, p in model.module.named_parameters() if "decoder.layers" in name and p.dim() == 2) - adapter
+    head = shape["hidden_size"] * shape["vocab_size"]
+    everything = linear + head * (1 if shape["tie_word_embeddings"] else 2)
+    return {
+        "tokens": tokens,
+        "flops": tokens * (4 * linear + 6 * adapter) + responses * 4 * head,
+        "flops_4N": tokens * 4 * everything,
+    }
+
+
+def profile(trainer: Any, request: UpdateRequest) -> None:
+    """Print where the GPU's time of one step goes, by category and by kernel."""
+    activities = [torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=activities) as profiler:
+        clock = time.perf_counter()
+        trainer.update(request)
+        torch.cuda.synchronize()
+        wall = time.perf_counter() - clock
+    by_kernel: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
+    for event in profiler.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            by_kernel[event.name] += event.device_time_total
+            calls[event.name] += 1
+    by_category: Counter[str] = Counter()
+    for name, microseconds in by_kernel.items():
+        category = next((c for c, pattern in CATEGORIES.items() if re.search(pattern, name, re.IGNORECASE)), "other")
+        by_category[category] += microseconds
+    busy = sum(by_kernel.values())
+    print(f"profiled step {wall:.3f} s, kernels {busy / 1e6:.3f} s, {sum(calls.values())} kernels")
+    for category, microseconds in by_category.most_common():
+        print(f"  {category:18} {microseconds / 1e3:9.1f} ms {100 * microseconds / busy:5.1f}%")
+    for name, microseconds in by_kernel.most_common(40):
+        print(f"  {microseconds / 1e3:9.1f} ms {calls[name]:6} x {microseconds / calls[name]:8.1f} us  {name[:150]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""A trainer without an engine, on either platform: model, optimizer and the gradients of one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from lorarl_api.v1alpha1 import AdapterSpec, TrainerSpec
+from lorarl_trainer.algorithms import LossChoice
+from lorarl_trainer.batch import Sample, Samples, UpdateRequest
+from lorarl_trainer.platforms import Platform
+
+
+class BareTrainer:
+    """A LoRA model with random adapters on one device, its optimizer and its trainer."""
+
+    def __init__(
+        self,
+        platform: Platform,
+        folder: Path,
+        precision: str,
+        adapter_type: str = "canonical_lora",
+        recompute: str = "none",
+        budget: int = 16_384,
+        dropout: float = 0.0,
+    ) -> None:
+        platform.prepare_megatron()
+        if not dist.is_initialized():
+            dist.init_process_group(platform.distributed_backend, store=dist.HashStore(), rank=0, world_size=1)
+        platform.device(0)
+        from lorarl_trainer.megatron_lora.model import LoraModel
+        from lorarl_trainer.megatron_lora.optimizer import AdapterOptimizer
+        from lorarl_trainer.megatron_lora.trainer import Trainer
+
+        adapter = AdapterSpec.model_validate(
+            {"type": adapter_type, "rank": 8, "alpha": 16, "targetModules": ["all-linear"], "dropout": dropout}
+        )
+        self.model = LoraModel(platform, folder, adapter, precision, 1, recompute)
+        self.optimizer = AdapterOptimizer(self.model, TrainerSpec.model_validate({"learningRate": 1e-3}))
+        self.trainer = Trainer(platform, self.model, self.optimizer, budget, dropout)
+        stream = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for parameter in self.model.parameters.values():
+                parameter.copy_(0.05 * torch.randn(parameter.shape, generator=stream))
+
+    def loss_and_gradients(self, samples: Sequence[Sample], **changes: Any) -> tuple[float, dict[str, torch.Tensor]]:
+        """Run forward and backward without an update; return the mean loss and each adapter parameter's gradient, float32, on the CPU."""
+        values: dict[str, Any] = {
+            "samples": Samples(samples),
+            "loss": LossChoice("policy_gradient", clip_range=0.2),
+            "total_tokens": sum(sample.response_length for sample in samples),
+            "temperature": 0.8,
+            "learning_rate": 0.0,
+            "seed": 0,
+            "on_policy": True,
+            "tolerance": float("inf"),
+        }
+        request = UpdateRequest(**(values | changes))
+        self.optimizer.zero_grad()
+        sums, _ = self.trainer._accumulate(request)
+        gradients = [gradient.cpu().clone() for gradient in self.optimizer.gradients]
+        return sums[0].item() / request.total_tokens, dict(zip(self.model.parameters, gradients, strict=True))
+
+
+def grouped_samples(vocabulary: int, prompts: int = 4, longest: int = 30, seed: int = 0) -> list[Sample]:
+    """Samples of prompts with one to four completions each, in mixed order, with rollout log-probabilities of zero."""
+    stream = np.random.default_rng(seed)
+    samples = []
+    for number in range(prompts):
+        prompt = stream.integers(4, vocabulary, 1 + int(stream.integers(longest)))
+        for _ in range(1 + number % 4):
+            length = 1 + int(stream.integers(longest))
+            tokens = np.concatenate([prompt, stream.integers(4, vocabulary, length)])
+            samples.append(Sample(tokens, len(prompt), float(stream.normal()), np.zeros(length, np.float32)))
+    return [samples[index] for index in stream.permutation(len(samples))]
+
+
+def relative_difference(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> float:
+    """The norm of the difference of two gradients, over the norm of the second."""
+    difference = sum(float((left[name].double() - right[name].double()).square().sum()) for name in right)
+    return float((difference / sum(float(t.double().square().sum()) for t in right.values())) ** 0.5)

@@ -1,0 +1,71 @@
+"""Packings with shared prompts and padded rows are two ways to say the same: on the CPU, in fp32, to the last digits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lorarl_trainer.algorithms import LossChoice
+from lorarl_trainer.platforms.cpu import CpuPlatform
+from support.tiny_models import VOCABULARY
+from support.training import BareTrainer, grouped_samples, relative_difference
+
+
+class PackingCpu(CpuPlatform):
+    """The CPU with the GPU's layout; its attention then goes segment by segment."""
+
+    packs_sequences = True
+
+
+@pytest.mark.parametrize(
+    ("architecture", "adapter_type"),
+    [("qwen3-tied", "canonical_lora"), ("qwen2", "canonical_lora"), ("qwen2", "lora"), ("llama", "canonical_lora")],
+)
+def test_packed_and_padded_batches_give_the_same_loss_and_gradients(model_folder, architecture: str, adapter_type: str) -> None:
+    folder, samples = model_folder(architecture), grouped_samples(VOCABULARY, prompts=6)
+    padded = BareTrainer(CpuPlatform(), folder, "fp32", adapter_type)
+    packed = BareTrainer(PackingCpu(), folder, "fp32", adapter_type, budget=150)
+    choice = LossChoice("policy_gradient", 0.2, kl_coefficient=0.1)
+    loss, gradients = padded.loss_and_gradients(samples, loss=choice)
+    packed_loss, packed_gradients = packed.loss_and_gradients(samples, loss=choice)
+    assert len(list(packed.model.micro_batches(samples, 150))) > 1
+    assert packed_loss == pytest.approx(loss, abs=1e-6)
+    assert relative_difference(packed_gradients, gradients) < 1e-5
+    ours, theirs = (trainer.trainer.log_probabilities(samples, 0.8) for trainer in (packed, padded))
+    for left, right in zip(ours, theirs, strict=True):
+        assert left == pytest.approx(right, abs=1e-5)
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_what_is_recomputed_is_what_was_computed(model_folder, recompute: str) -> None:
+    folder, samples = model_folder("qwen3-tied"), grouped_samples(VOCABULARY)
+    kept = BareTrainer(PackingCpu(), folder, "fp32").loss_and_gradients(samples)
+    again = BareTrainer(PackingCpu(), folder, "fp32", recompute=recompute)
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    layers = again.model.module.decoder.layers
+    for layer in layers:
+        layer.mlp.linear_fc1.register_forward_hook(count)
+    loss, gradients = again.loss_and_gradients(samples)
+    assert calls == 2 * len(layers), "each MLP once forward and once more backward"
+    assert loss == pytest.approx(kept[0], abs=1e-7)
+    assert relative_difference(gradients, kept[1]) < 1e-6
+
+
+def test_a_prompt_is_computed_once_for_its_completions(model_folder) -> None:
+    packed = BareTrainer(PackingCpu(), model_folder("qwen2"), "fp32")
+    samples = grouped_samples(VOCABULARY)
+    ((_, batch),) = packed.model.micro_batches(samples, 10_000)
+    prompts = {tuple(s.tokens[: s.prompt_length].tolist()) for s in samples}
+    tokens = sum(map(len, prompts)) + sum(s.response_length - 1 for s in samples)
+    assert batch.tokens.shape == (1, -(-tokens // 16) * 16)
+    seen = []
+    hook = packed.model.module.decoder.layers[0].register_forward_hook(lambda *arguments: seen.append(arguments[2][0].shape[0]))
+    with torch.no_grad():
+        packed.model.log_probabilities(batch, 1.0)
+    hook.remove()
+    assert seen == [batch.tokens.shape[1]]

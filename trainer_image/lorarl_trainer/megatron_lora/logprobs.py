@@ -1,0 +1,99 @@
+"""Log-probabilities of given tokens from hidden states, without the logits of a whole batch in memory.
+
+The output layer is frozen, and the loss weighs each token's log-probability with one number. So the gradient of a log-probability by
+its hidden state, (W[y] - softmax(z) W) / temperature with z = W h / temperature, is computed with it, chunk by chunk, and kept in place
+of the logits: [N, H] in the model's precision instead of [N, V]. The backward pass is one multiplication.
+
+Shape suffixes: N tokens, C of them in a chunk, H hidden size, V vocabulary of this tensor-parallel rank.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+_CHUNK_ELEMENTS = 2**28
+"""Logits that exist at a time: 1 GiB in float32."""
+_ROWS_MULTIPLE = 16
+
+
+def token_log_probabilities(
+    hidden_N_H: torch.Tensor,
+    weight_V_H: torch.Tensor,
+    targets_N: torch.Tensor,
+    temperature: float,
+    vocabulary: int,
+    group: Any,
+    chunk_rows: int | None = None,
+) -> torch.Tensor:
+    """Return log softmax(W h / temperature)[target], [N], float32, differentiable by the hidden states.
+
+    Args:
+        hidden_N_H: hidden states before the output layer, whole on each tensor-parallel rank, and so is their gradient.
+        weight_V_H: this rank's rows of the output layer's frozen weight; rows past the vocabulary are padding.
+        targets_N: token ids, below `vocabulary`.
+        temperature: what logits are divided by.
+        vocabulary: number of tokens there are, over all ranks.
+        group: the tensor-parallel ranks.
+        chunk_rows: hidden states whose logits exist at a time; by default as many as fit 1 GiB.
+    """
+    if chunk_rows is None:
+        chunk_rows = max(_CHUNK_ELEMENTS // weight_V_H.shape[0] // _ROWS_MULTIPLE, 1) * _ROWS_MULTIPLE
+    first = dist.get_rank(group) * weight_V_H.shape[0]
+    in_vocabulary = weight_V_H.detach()[: max(vocabulary - first, 0)]
+    result: torch.Tensor = _TokenLogProbabilities.apply(
+        hidden_N_H, in_vocabulary, targets_N - first, temperature, group if dist.get_world_size(group) > 1 else None, chunk_rows
+    )
+    return result
+
+
+class _TokenLogProbabilities(torch.autograd.Function):
+    """See `token_log_probabilities`; targets count from this rank's first token, and others' lie outside of its vocabulary."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_N_H: torch.Tensor, weight_V_H: torch.Tensor, targets_N: torch.Tensor, temperature: float, group: Any, rows: int
+    ) -> torch.Tensor:
+        logprobs_N = torch.empty(hidden_N_H.shape[0], dtype=torch.float32, device=hidden_N_H.device)
+        gradient_N_H = torch.empty_like(hidden_N_H) if ctx.needs_input_grad[0] else None
+        for start in range(0, len(logprobs_N), rows):
+            chunk = slice(start, start + rows)
+            hidden_C_H = hidden_N_H[chunk]
+            logits_C_V = _product(hidden_C_H, weight_V_H.t()).div_(temperature)
+            mine_C = (targets_N[chunk] >= 0) & (targets_N[chunk] < weight_V_H.shape[0])
+            target_C_1 = targets_N[chunk].where(mine_C, 0)[:, None]
+            largest_C = logits_C_V.amax(1)
+            if group is not None:
+                dist.all_reduce(largest_C, dist.ReduceOp.MAX, group=group)
+            logits_C_V.sub_(largest_C[:, None])
+            of_target_C = logits_C_V.gather(1, target_C_1)[:, 0] * mine_C
+            sum_C = logits_C_V.exp_().sum(1)
+            if group is not None:
+                both = torch.stack([sum_C, of_target_C])
+                dist.all_reduce(both, group=group)
+                sum_C, of_target_C = both
+            logprobs_N[chunk] = of_target_C - sum_C.log()
+            if gradient_N_H is not None:
+                # One-hot minus softmax before rounding to the model's precision: of a probability near 1 the difference is what counts.
+                by_logits_C_V = logits_C_V.mul_(-1 / sum_C[:, None]).scatter_add_(1, target_C_1, mine_C[:, None].float())
+                by_hidden_C_H = _product(by_logits_C_V.to(hidden_C_H.dtype), weight_V_H)
+                if group is not None:
+                    dist.all_reduce(by_hidden_C_H, group=group)
+                gradient_N_H[chunk] = by_hidden_C_H.div_(temperature)
+        if gradient_N_H is not None:
+            ctx.save_for_backward(gradient_N_H)
+        return logprobs_N
+
+    @staticmethod
+    def backward(ctx: Any, by_logprobs_N: torch.Tensor) -> Any:
+        (gradient_N_H,) = ctx.saved_tensors
+        return (gradient_N_H * by_logprobs_N[:, None]).to(gradient_N_H.dtype), None, None, None, None, None
+
+
+def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Multiply matrices of the model's precision into one of float32."""
+    if left.dtype == torch.float32:
+        return left @ right
+    return torch.mm(left, right, out_dtype=torch.float32) if left.is_cuda else (left @ right).float()

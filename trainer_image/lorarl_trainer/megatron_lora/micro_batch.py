@@ -1,0 +1,90 @@
+"""One forward pass's samples on the device: packed in one row where the platform has the kernels for it, padded rows otherwise.
+
+Shape suffixes: B rows of S tokens, N response tokens of all samples one after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from lorarl_trainer.batch import Sample, micro_batches
+from lorarl_trainer.megatron_lora.packed import Rows, Segments
+from lorarl_trainer.packing import pack, packed_micro_batches
+
+_PAD_TO = 16
+"""Rows are padded to a multiple of this many tokens. CPU kernels end each thread's share with scalar code where it is no multiple of the
+vector width, and scalar and vector code round differently: so one thread and two give the same bytes. It suits tensor cores too."""
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """What the model is called with, and where the wanted log-probabilities are.
+
+    Attributes:
+        tokens, positions: the model's input, [B, S].
+        segments: of a packing (then B is 1); None for padded rows.
+        predictors: takes the hidden states that predict the response tokens out of all [S * B] (Megatron's order), padded at the end.
+        targets: the response tokens, padded likewise.
+        count: N, without that padding.
+    """
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    segments: Segments | None
+    predictors: Rows
+    targets: torch.Tensor
+    count: int
+
+
+def grouped(samples: Sequence[Sample], token_budget: int, packed: bool) -> list[list[int]]:
+    """Return the indices of the samples of each micro-batch, none of more than `token_budget` tokens (a longer sequence stands alone)."""
+    if packed:
+        return packed_micro_batches(samples, token_budget)
+    return micro_batches([_padded(len(sample.tokens)) for sample in samples], token_budget)
+
+
+def packed_batch(samples: Sequence[Sample], device: torch.device, multiple: int) -> MicroBatch:
+    """Lay samples out in one row whose length is a multiple of `multiple`, each distinct prompt once."""
+    packing = pack(samples, multiple)
+    tokens, positions = (torch.from_numpy(values)[None].to(device) for values in (packing.tokens, packing.positions))
+    return _micro_batch(tokens, positions, Segments.of(packing, device), packing.predictors, packing.targets, device)
+
+
+def padded_batch(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
+    """Lay samples out as rows, padded on the right."""
+    count, length = len(samples), max(_padded(len(sample.tokens)) for sample in samples)
+    tokens_B_S = np.zeros((count, length), dtype=np.int64)
+    predictors = []
+    for row, sample in enumerate(samples):
+        tokens_B_S[row, : len(sample.tokens)] = sample.tokens
+        predictors.append(np.arange(sample.prompt_length - 1, len(sample.tokens) - 1) * count + row)
+    targets = np.concatenate([sample.tokens[sample.prompt_length :] for sample in samples])
+    positions = torch.arange(length, device=device).expand(count, length)
+    return _micro_batch(torch.from_numpy(tokens_B_S).to(device), positions, None, np.concatenate(predictors), targets, device)
+
+
+def _micro_batch(
+    tokens: torch.Tensor,
+    positions: torch.Tensor,
+    segments: Segments | None,
+    predictors: np.ndarray,
+    targets: np.ndarray,
+    device: torch.device,
+) -> MicroBatch:
+    padding = np.zeros(_padded(len(predictors)) - len(predictors), np.int64)
+    return MicroBatch(
+        tokens=tokens,
+        positions=positions,
+        segments=segments,
+        predictors=Rows(np.concatenate([predictors, padding]), tokens.numel(), device),
+        targets=torch.from_numpy(np.concatenate([targets, padding]).astype(np.int64)).to(device),
+        count=len(predictors),
+    )
+
+
+def _padded(length: int) -> int:
+    return -(-length // _PAD_TO) * _PAD_TO

@@ -1,0 +1,164 @@
+"""Which sequences share a forward pass, and how they lie in it: prompts that several completions have in common are computed once.
+
+Pure functions on numpy arrays. T tokens of a packing, N response tokens whose log-probabilities are wanted, K keys that queries look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lorarl_trainer.batch import Ints, Sample
+
+_EVEN = 1.05
+"""The heaviest share may have this many times the mean load before samples of one prompt are parted."""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Samples one after another in a single row, without padding between them.
+
+    The row is made of segments, in each of which queries are consecutive tokens: a prompt, then each of its completions; a prompt with
+    one completion is one segment with it. A segment's keys are those of its prompt, then its own; query i of L sees all but the last
+    L - 1 - i of them (causal, aligned at the end). A response's last token predicts nothing that is asked for, and is left out.
+
+    Attributes:
+        tokens: the row, [T].
+        positions: each token's position in its own sequence, [T]: a completion goes on where its prompt ends.
+        query_ends, key_ends: where each segment's queries end in the row and its keys in `keys`, from 0 on, [segments + 1], int32.
+        keys: the place in the row of every key, [K].
+        predictors: the place in the row that predicts each response token, sample by sample, [N].
+        targets: those response tokens, [N].
+    """
+
+    tokens: Ints
+    positions: Ints
+    query_ends: np.ndarray
+    key_ends: np.ndarray
+    keys: Ints
+    predictors: Ints
+    targets: Ints
+
+
+def pack(samples: Sequence[Sample], multiple: int = 1) -> Packing:
+    """Lay samples out in one row; its length is filled up to a multiple of `multiple` with tokens that nobody looks at."""
+    row = _Row()
+    predictors: list[Ints] = [np.empty(0, np.int64)] * len(samples)
+    for group in prompt_groups(samples):
+        prompt = samples[group[0]].tokens[: samples[group[0]].prompt_length]
+        if len(group) == 1:
+            start = row.append(samples[group[0]].tokens[:-1], first_position=0, seen_before=np.empty(0, np.int64))
+            predictors[group[0]] = np.arange(start + len(prompt) - 1, row.length)
+            continue
+        start = row.append(prompt, first_position=0, seen_before=np.empty(0, np.int64))
+        seen = np.arange(start, row.length)
+        for index in group:
+            start = row.append(samples[index].tokens[len(prompt) : -1], first_position=len(prompt), seen_before=seen)
+            predictors[index] = np.concatenate([seen[-1:], np.arange(start, row.length)])
+    row.append(np.zeros(-row.length % multiple, np.int64), first_position=0, seen_before=np.empty(0, np.int64))
+    return Packing(
+        tokens=np.concatenate(row.tokens),
+        positions=np.concatenate(row.positions),
+        query_ends=_ends([len(tokens) for tokens in row.tokens]),
+        key_ends=_ends([len(keys) for keys in row.keys]),
+        keys=np.concatenate(row.keys),
+        predictors=np.concatenate(predictors),
+        targets=np.concatenate([sample.tokens[sample.prompt_length :] for sample in samples]),
+    )
+
+
+def prompt_groups(samples: Sequence[Sample]) -> list[list[int]]:
+    """Return the indices of the samples of each distinct prompt, prompts in the order in which they first appear."""
+    groups: dict[bytes, list[int]] = {}
+    for index, sample in enumerate(samples):
+        groups.setdefault(np.asarray(sample.tokens[: sample.prompt_length], np.int64).tobytes(), []).append(index)
+    return list(groups.values())
+
+
+def packed_micro_batches(samples: Sequence[Sample], token_budget: int) -> list[list[int]]:
+    """Group samples so that no packing has more than `token_budget` tokens; a longer sequence stands alone.
+
+    Samples of one prompt stay together where they fit. Largest groups first, each into the first micro-batch with room. Deterministic.
+    """
+    groups = [part for group in prompt_groups(samples) for part in _parts_within(samples, group, token_budget)]
+    groups.sort(key=lambda group: (-packed_length(samples, group), group))
+    batches: list[list[int]] = []
+    loads: list[int] = []
+    for group in groups:
+        load = packed_length(samples, group)
+        place = next((i for i, there in enumerate(loads) if there + load <= token_budget), None)
+        if place is None:
+            batches.append(group)
+            loads.append(load)
+        else:
+            batches[place] = batches[place] + group
+            loads[place] += load
+    return batches
+
+
+def split_evenly(samples: Sequence[Sample], parts: int) -> list[list[int]]:
+    """Deal samples out to data-parallel workers so that each gets about the same number of packed tokens. Deterministic.
+
+    Samples of one prompt stay together, where their prompt is computed once, unless the shares would be uneven: then the largest
+    groups are halved.
+    """
+    groups = prompt_groups(samples)
+    while True:
+        groups.sort(key=lambda group: (-packed_length(samples, group), group))
+        shares: list[list[int]] = [[] for _ in range(parts)]
+        loads = [0] * parts
+        for group in groups:
+            lightest = loads.index(min(loads))
+            shares[lightest].extend(group)
+            loads[lightest] += packed_length(samples, group)
+        most = max((len(group) for group in groups), default=0)
+        if most <= 1 or max(loads) * parts <= _EVEN * sum(loads):
+            return [sorted(share) for share in shares]
+        groups = [half for group in groups for half in (_halves(group) if len(group) == most else [group])]
+
+
+def packed_length(samples: Sequence[Sample], group: Sequence[int]) -> int:
+    """Return how many tokens samples of one prompt take: the prompt once, and each response."""
+    return samples[group[0]].prompt_length + sum(samples[index].response_length for index in group)
+
+
+class _Row:
+    """A row of tokens that grows segment by segment."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.tokens: list[Ints] = []
+        self.positions: list[Ints] = []
+        self.keys: list[Ints] = []
+
+    def append(self, tokens: Ints, first_position: int, seen_before: Ints) -> int:
+        """Add a segment and return where it starts; one without tokens is none."""
+        start = self.length
+        if len(tokens) > 0:
+            self.length += len(tokens)
+            self.tokens.append(np.asarray(tokens, np.int64))
+            self.positions.append(np.arange(first_position, first_position + len(tokens)))
+            self.keys.append(np.concatenate([seen_before, np.arange(start, self.length)]))
+        return start
+
+
+def _parts_within(samples: Sequence[Sample], group: list[int], token_budget: int) -> list[list[int]]:
+    """Return the samples of one prompt in parts that fit the budget, in their order."""
+    parts: list[list[int]] = []
+    for index in group:
+        if parts and packed_length(samples, [*parts[-1], index]) <= token_budget:
+            parts[-1].append(index)
+        else:
+            parts.append([index])
+    return parts
+
+
+def _halves(group: list[int]) -> list[list[int]]:
+    middle = (len(group) + 1) // 2
+    return [group[:middle], group[middle:]]
+
+
+def _ends(lengths: Sequence[int]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
