@@ -78,7 +78,7 @@ class Bench:
         }
 
     def run(self) -> int:
-        self.result |= json.loads(self.process("side_by_side.prepare", str(self.models), *self.chosen.sizes)[-1])
+        self.result |= last_object(self.process("side_by_side.prepare", str(self.models), *self.chosen.sizes))
         for size in self.chosen.sizes:
             parts = self.two_gpus(size) if self.chosen.gpus == 2 else self.one_gpu(size)
             for name, part in parts:
@@ -154,7 +154,7 @@ class Bench:
         job = ours.manifest(self.models / size, folder, Work(), 1, 1)
         *_, manifest, _, _ = ours.command(folder, job, [])
         lines = self.process("side_by_side.device_side", str(self.models / size), manifest, *overrides)
-        return {"system": "device", "size": size, "gpus": 1, **json.loads(lines[-1])}
+        return {"system": "device", "size": size, "gpus": 1, **last_object(lines)}
 
     def described(self, size: str, gpus: int, work: Work, steps: Sequence[Any], memory: PeakGpuMemory) -> dict[str, Any]:
         measured = list(steps[self.chosen.warmup :])
@@ -184,6 +184,12 @@ class Bench:
                 print(f"{printed[-2000:]}\n{log.read_text(errors='replace')[-6000:]}", file=sys.stderr)
                 raise
         return run.stdout
+
+
+def last_object(lines: Sequence[str]) -> dict[str, Any]:
+    """The last JSON object that was printed: libraries print, too."""
+    found: dict[str, Any] = json.loads(next(line for line in reversed(lines) if line.startswith("{")))
+    return found
 
 
 def model_folder() -> Path:

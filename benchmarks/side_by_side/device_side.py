@@ -62,11 +62,13 @@ def vllm_buffers(worker: Any) -> list[Any]:
 
 def gpu_busy_ms(work: Callable[[], object]) -> float:
     """Milliseconds for which the GPU had something to do: kernels and copies, not the gaps between them."""
+    from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
         work()
-    return float(sum(event.self_device_time_total for event in seen.key_averages()) / 1000)
+    on_gpu = [event for event in seen.events() if event.device_type == DeviceType.CUDA]
+    return float(sum(event.self_device_time_total for event in on_gpu) / 1000)
 
 
 def copy_ms(buffers: list[Any]) -> float:

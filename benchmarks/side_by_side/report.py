@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from side_by_side.work import SHAPES, train_flops
+from side_by_side.work import SHAPES, Work, train_flops
 
 DOCUMENT, PLOT = Path("docs/performance.md"), Path("docs/images/gpu-step.svg")
 BEGIN, END = "<!-- figures: written by benchmarks/bench_gpu.py -->", "<!-- end of the figures -->"
@@ -50,7 +50,7 @@ def train_seconds(run: Run) -> float:
 
 def mfu(result: Result, run: Run) -> float:
     """Share of the measured matrix-product ceiling that training reaches, by `train_flops`, over all of the run's GPUs."""
-    flops = train_flops(SHAPES[run["size"]], run["work"]["rank"], mean(run, "tokens"), mean(run, "response_tokens"))
+    flops = train_flops(SHAPES[run["size"]], Work(**run["work"]), mean(run, "response_tokens"))
     return flops / train_seconds(run) / (result["matmul_tflops"] * 1e12 * run["gpus"])
 
 

@@ -83,13 +83,14 @@ class Work:
         return replace(self, prompts=self.prompts * factor)
 
 
-def train_flops(shape: Shape, rank: int, tokens: float, response_tokens: float) -> float:
+def train_flops(shape: Shape, work: Work, response_tokens: float) -> float:
     """Floating-point operations that one LoRA update needs at least, without attention's own and without recomputation.
 
     A token takes 2 a base parameter forward and 2 backward (the gradient of the input; the weights' own is not needed), and 6 an adapter
-    parameter. The output matrix is needed for the `response_tokens` alone: only they have a loss.
+    parameter. A group's prompt counts once, and the output matrix for the `response_tokens` alone: only they have a loss.
     """
-    decoder = 4 * shape.decoder_parameters + 6 * shape.adapter_parameters(rank)
+    tokens = work.prompts * work.prompt_tokens + response_tokens
+    decoder = 4 * shape.decoder_parameters + 6 * shape.adapter_parameters(work.rank)
     return tokens * decoder + response_tokens * 4 * shape.head_parameters
 
 
