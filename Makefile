@@ -38,6 +38,10 @@ generate: setup ## Write the CRD and docs/reference.md from the models, and what
 demo: setup ## The main job: make a tiny base model, train it with GRPO, measure the adapter independently
 	$(PYTHON) scripts/demo.py
 
+.PHONY: demo-gpu
+demo-gpu: setup ## The same on a GPU: a small model made in a minute learns to carry and to borrow, and its curve goes into docs/images/
+	$(PYTHON) scripts/demo_gpu.py --picture docs/images/arithmetic-gpu.svg
+
 .PHONY: tools
 tools: ## Build the tests' servers (Kubernetes, KubeRay, Kueue, kwok, helm, an S3 server; as root a node's too) into ~/.cache/lorarl
 	@scripts/tools.sh servers $(if $(filter 0,$(shell id -u)),node)
@@ -72,3 +76,8 @@ test-long: setup tools ## The kill, chaos and full-disk suites
 .PHONY: bench-operator
 bench-operator: setup tools ## The operator's figures against their targets, into benchmarks/results/
 	$(PYTHON) benchmarks/bench_operator.py
+
+.PHONY: bench-gpu
+bench-gpu: setup ## lorarl and TRL side by side on this machine's GPU: raw figures into benchmarks/results/, table and plot into docs/performance.md
+	$(PYTHON) benchmarks/bench_gpu.py
+	$(PYTHON) benchmarks/bench_gpu.py --render benchmarks/results/gpu-$$(date +%F).json

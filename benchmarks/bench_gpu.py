@@ -1,0 +1,229 @@
+"""lorarl and TRL side by side on the GPUs of this machine: the same model shape, prompts, lengths, LoRA and precision.
+
+make bench-gpu                                        all of it on one GPU, 10 minutes; then the table and the plot in docs/
+python benchmarks/bench_gpu.py --sizes 7b --systems ours --steps 4 --out part.json      a part of it
+python benchmarks/bench_gpu.py --gpus 2 --out two.json                                  7B, data parallel 2 over 1
+python benchmarks/bench_gpu.py --merge part.json two.json --out benchmarks/results/gpu-DATE.json
+python benchmarks/bench_gpu.py --render benchmarks/results/gpu-DATE.json                docs/performance.md and its plot anew
+
+Each part runs in a process of its own, so that the GPU is empty at its start; the raw figures are written after each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / folder) for folder in ("benchmarks", "crds", "trainer_image")]
+
+from side_by_side import ours  # noqa: E402
+from side_by_side.memory import PeakGpuMemory  # noqa: E402
+from side_by_side.work import Work  # noqa: E402
+
+SYSTEMS = ("ours", "device", "trl")
+TMPFS = Path("/dev/shm")
+ROOM = 40 << 30
+"""What the models of both sizes take, and as much again."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", nargs="+", default=["0.5b", "7b"], help="model shapes: 0.5b, 7b (tiny to try things out)")
+    parser.add_argument("--systems", nargs="+", default=SYSTEMS, choices=SYSTEMS, help="device: a look inside lorarl's worker")
+    parser.add_argument("--trl-settings", nargs="+", default=["best"], help="best, default")
+    parser.add_argument("--steps", type=int, default=3, help="measured steps of each system")
+    parser.add_argument("--warmup", type=int, default=2, help="steps before them")
+    parser.add_argument("--gpus", type=int, default=1, help="2: one GPU, two with the same step, two with twice the prompts")
+    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="change lorarl's manifest, as `lorarl run` does")
+    parser.add_argument("--minutes", type=float, help="leave out what has not begun by then, and end what runs")
+    parser.add_argument("--models", type=Path, help="folder for the models  [default: shared memory where there is room]")
+    parser.add_argument("--out", type=Path, default=ROOT / f"benchmarks/results/gpu-{datetime.date.today():%Y-%m-%d}.json")
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="put raw figures together into --out")
+    parser.add_argument("--render", type=Path, metavar="FILE", help="write docs/performance.md's table and plot from raw figures")
+    chosen = parser.parse_args()
+    if chosen.merge:
+        write(chosen.out, merge([json.loads(path.read_text()) for path in chosen.merge]))
+    elif chosen.render:
+        from side_by_side.report import render
+
+        render(json.loads(chosen.render.read_text()), ROOT, chosen.render.resolve().relative_to(ROOT))
+    else:
+        sys.exit(Bench(chosen).run())
+
+
+class Bench:
+    """The parts in their order; a part that fails leaves the others."""
+
+    def __init__(self, chosen: argparse.Namespace) -> None:
+        self.chosen, self.started = chosen, time.monotonic()
+        self.folder = Path(tempfile.mkdtemp(prefix="lorarl-bench-"))
+        self.models = chosen.models or model_folder()
+        self.failed: list[str] = []
+        self.result: dict[str, Any] = {
+            "date": f"{datetime.datetime.now(datetime.UTC):%FT%TZ}",
+            "commands": [" ".join(["python", *sys.argv])],
+            "commit": ours.commit(ROOT),
+            "runs": [],
+        }
+
+    def run(self) -> int:
+        self.result |= last_object(self.process("side_by_side.prepare", str(self.models), *self.chosen.sizes))
+        for size in self.chosen.sizes:
+            parts = self.two_gpus(size) if self.chosen.gpus == 2 else self.one_gpu(size)
+            for name, part in parts:
+                self.attempt(f"{size} {name}", part)
+        shutil.rmtree(self.folder)
+        print(f"raw figures: {self.chosen.out}")
+        for failure in self.failed:
+            print(f"FAILED: {failure}", file=sys.stderr)
+        return 1 if self.failed else 0
+
+    def one_gpu(self, size: str) -> list[tuple[str, Any]]:
+        parts: list[tuple[str, Any]] = []
+        if "ours" in self.chosen.systems:
+            parts.append(("ours", lambda: self.ours(size, 1, Work())))
+        if "device" in self.chosen.systems:
+            parts.append(("device", lambda: self.device(size)))
+        if "trl" in self.chosen.systems:
+            parts += [(f"trl {setting}", lambda setting=setting: self.trl(size, setting)) for setting in self.chosen.trl_settings]
+        return parts
+
+    def two_gpus(self, size: str) -> list[tuple[str, Any]]:
+        return [
+            ("on one GPU", lambda: self.ours(size, 1, Work())),
+            ("on two GPUs, twice the prompts", lambda: self.ours(size, 2, Work().times(2))),
+            ("on two GPUs, the same step", lambda: self.ours(size, 2, Work())),
+        ]
+
+    def attempt(self, name: str, part: Any) -> None:
+        clock = time.monotonic()
+        print(f"{clock - self.started:5.0f} s  {name}", file=sys.stderr, flush=True)
+        try:
+            run = part()
+        except (subprocess.SubprocessError, OSError, ValueError) as error:
+            self.failed.append(f"{name}: {error}")
+            return
+        self.result["runs"].append({**run, "part_seconds": time.monotonic() - clock})
+        write(self.chosen.out, self.result)
+        print(f"         {brief(run)}", file=sys.stderr, flush=True)
+
+    def ours(self, size: str, gpus: int, work: Work) -> dict[str, Any]:
+        folder = self.folder / f"ours-{size}-{gpus}-{work.prompts}"
+        job = ours.manifest(self.models / size, folder, work, gpus, self.chosen.warmup + self.chosen.steps)
+        clock = time.monotonic()
+        with PeakGpuMemory() as memory:
+            try:
+                self.command(ours.command(folder, job, self.chosen.set))
+            except subprocess.SubprocessError:
+                print(ours.log_tail(folder), file=sys.stderr)
+                raise
+        ran = ours.work_of(folder, work)
+        steps = ours.steps_of(folder, ran)
+        startup = time.monotonic() - clock - sum(step["seconds"] for step in steps)
+        return {
+            "system": "lorarl",
+            "setting": " ".join(self.chosen.set),
+            **self.described(size, gpus, ran, steps, memory),
+            "startup_seconds": startup,
+        }
+
+    def trl(self, size: str, setting: str) -> dict[str, Any]:
+        from importlib.util import find_spec
+
+        if find_spec("trl") is None:
+            raise ValueError("TRL is not installed; `uv pip install --no-deps trl==1.16.0` adds it to the GPU environment")
+        with PeakGpuMemory() as memory:
+            lines = self.process("side_by_side.trl_side", str(self.models / size), setting, str(self.chosen.warmup + self.chosen.steps))
+        steps = [json.loads(line)["step"] for line in lines if line.startswith('{"step"')]
+        return {"system": "trl", "setting": setting, **self.described(size, 1, Work(), steps, memory)}
+
+    def device(self, size: str) -> dict[str, Any]:
+        folder = self.folder / f"device-{size}"
+        overrides = self.chosen.set
+        job = ours.manifest(self.models / size, folder, Work(), 1, 1)
+        *_, manifest, _, _ = ours.command(folder, job, [])
+        lines = self.process("side_by_side.device_side", str(self.models / size), manifest, *overrides)
+        return {"system": "device", "size": size, "gpus": 1, **last_object(lines)}
+
+    def described(self, size: str, gpus: int, work: Work, steps: Sequence[Any], memory: PeakGpuMemory) -> dict[str, Any]:
+        measured = list(steps[self.chosen.warmup :])
+        if len(measured) != self.chosen.steps:
+            raise ValueError(f"{len(steps)} steps were made, expected {self.chosen.warmup + self.chosen.steps}")
+        about = {"size": size, "gpus": gpus, "completions": work.completions, "work": vars(work)}
+        return {**about, "warmup": list(steps[: self.chosen.warmup]), "steps": measured, "peak_memory_bytes": memory.peak_bytes}
+
+    def process(self, module: str, *arguments: str) -> list[str]:
+        """Run a module of the benchmark; return the lines it prints."""
+        return self.command([sys.executable, "-m", module, *arguments]).splitlines()
+
+    def command(self, command: Sequence[str]) -> str:
+        """Run a command with the product and the benchmark on its path; its standard error is shown where it fails."""
+        path = [str(ROOT / folder) for folder in ("benchmarks", "crds", "trainer_image")]
+        inherited = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*path, *inherited])}
+        log = self.folder / "stderr.log"
+        left = None if self.chosen.minutes is None else self.chosen.minutes * 60 - (time.monotonic() - self.started)
+        if left is not None and left <= 0:
+            raise subprocess.SubprocessError(f"left out: {self.chosen.minutes} minutes are over")
+        with log.open("w") as errors:
+            try:
+                run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=left, check=True)
+            except subprocess.SubprocessError as error:
+                printed = getattr(error, "stdout", None) or ""
+                print(f"{printed[-2000:]}\n{log.read_text(errors='replace')[-6000:]}", file=sys.stderr)
+                raise
+        return run.stdout
+
+
+def last_object(lines: Sequence[str]) -> dict[str, Any]:
+    """The last JSON object that was printed: libraries print, too."""
+    found: dict[str, Any] = json.loads(next(line for line in reversed(lines) if line.startswith("{")))
+    return found
+
+
+def model_folder() -> Path:
+    """Shared memory where the models fit, a temporary folder elsewhere."""
+    room = shutil.disk_usage(TMPFS).free if TMPFS.is_dir() else 0
+    return Path(tempfile.gettempdir() if room < ROOM else TMPFS, "lorarl-bench-models")
+
+
+def merge(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One result of several: all their runs, the newest of two that are the same."""
+    runs: dict[tuple[Any, ...], Any] = {}
+    for part in sorted(parts, key=lambda part: part["date"]):
+        for run in part["runs"]:
+            key = (run["system"], run["size"], run["gpus"], run.get("completions"), run.get("setting"))
+            runs[key] = {**run, "date": run.get("date", part["date"]), "commit": run.get("commit", part["commit"])}
+    newest = max(parts, key=lambda part: part["date"])
+    commands = [command for part in parts for command in part["commands"]]
+    return {**newest, "commands": commands, "runs": list(runs.values())}
+
+
+def brief(run: dict[str, Any]) -> str:
+    """A run in a line."""
+    if "steps" not in run:
+        return ", ".join(f"{name} {value:.3f}" for name, value in run.items() if isinstance(value, float))
+    from side_by_side.report import mean
+
+    phases = {name: mean(run, name) for name in run["steps"][0]}
+    return ", ".join(f"{name} {value:.3f}" for name, value in phases.items())
+
+
+def write(path: Path, result: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""What only a look inside a worker shows: the adapter sync against the memory's own speed, and how often the base lies in memory.
+
+The worker is the product's own, without Ray. vLLM starts without CUDA graphs, which neither figure depends on. Prints one JSON object.
+
+python -m side_by_side.device_side MODEL MANIFEST [PATH=VALUE ...]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SYNCS = 30
+
+
+def main() -> None:
+    from lorarl_api.load import load_job
+    from lorarl_trainer.platforms.cuda import CudaPlatform
+    from lorarl_trainer.worker import Place, Worker
+
+    model, job = Path(sys.argv[1]), load_job(Path(sys.argv[2]), sys.argv[3:])
+    arguments = CudaPlatform.engine_arguments
+    CudaPlatform.engine_arguments = lambda *a, **k: arguments(*a, **k) | {"enforce_eager": True}  # type: ignore[method-assign]
+    worker = Worker(job.spec, Place(0, 1, 0, None, None, os.cpu_count() or 1))
+    clock = time.perf_counter()
+    worker.start(model, (1,), None)
+    started = time.perf_counter() - clock
+    # A first generation, so that all that is made on demand is there.
+    worker.sync()
+    worker.generate([[5, 6, 7]] * 8, list(range(8)))
+    walls = [worker.sync()[1] for _ in range(SYNCS)]
+    buffers = vllm_buffers(worker)
+    adapter = worker._model.export()
+    figures = {
+        "startup_seconds": started,
+        "sync_wall_ms": statistics.median(walls) * 1000,
+        "sync_wall_ms_all": [wall * 1000 for wall in walls],
+        "sync_gpu_ms": gpu_busy_ms(worker.sync),
+        "sync_floor_ms": copy_ms(buffers),
+        "adapter_bytes": sum(t.numel() * t.element_size() for t in adapter.values()),
+        "adapter_tensors": len(adapter),
+        "base_copies": base_copies(worker),
+    }
+    print(json.dumps(figures), flush=True)
+
+
+def vllm_buffers(worker: Any) -> list[Any]:
+    """vLLM's stacked adapter tensors, as they are."""
+
+    def found(rank: Any) -> list[Any]:
+        modules = rank.model_runner.lora_manager._adapter_manager.modules
+        return [tensor for name in sorted(modules) for tensor in (*modules[name].lora_a_stacked, *modules[name].lora_b_stacked)]
+
+    return list(worker._engine.llm.collective_rpc(found)[0])
+
+
+def gpu_busy_ms(work: Callable[[], object]) -> float:
+    """Milliseconds for which the GPU had something to do: kernels and copies, not the gaps between them."""
+    from torch.autograd import DeviceType
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        work()
+    on_gpu = [event for event in seen.events() if event.device_type == DeviceType.CUDA]
+    return float(sum(event.self_device_time_total for event in on_gpu) / 1000)
+
+
+def copy_ms(buffers: list[Any]) -> float:
+    """Milliseconds of one grouped copy of as many bytes: the floor of a sync."""
+    import torch
+
+    source = [buffer.clone() for buffer in buffers]
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    times = []
+    for _ in range(SYNCS):
+        begin.record()
+        torch._foreach_copy_(buffers, source)
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return statistics.median(times)
+
+
+def base_copies(worker: Any) -> float:
+    """Bytes that the base's parameters take in this process, trainer and vLLM together, over those that the trainer's take alone."""
+    trainer = [parameter for _, parameter in worker._model.base_parameters()]
+
+    def of_vllm(rank: Any) -> list[Any]:
+        return [parameter for name, parameter in rank.model_runner.model.named_parameters() if "lora" not in name]
+
+    vllm = worker._engine.llm.collective_rpc(of_vllm)[0]
+    return storage_bytes([*trainer, *vllm]) / storage_bytes(trainer)
+
+
+def storage_bytes(tensors: list[Any]) -> int:
+    """Bytes of the tensors; those that several share count once."""
+    return sum({tensor.data_ptr(): tensor.numel() * tensor.element_size() for tensor in tensors}.values())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""lorarl's side: `lorarl run` on a manifest, as a user starts it; every figure is read from the run's own metrics.jsonl."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lorarl_trainer.progress import METRICS, read_rows, read_summary
+from side_by_side.work import Work
+
+FRACTION = 0.4
+"""Share of the GPU's memory for vLLM: what the peer gets, too."""
+
+
+def manifest(model: Path, out: Path, work: Work, gpus: int, steps: int) -> dict[str, Any]:
+    """The job. A manifest is YAML, and JSON is YAML."""
+    return {
+        "apiVersion": "lorarl.io/v1alpha1",
+        "kind": "LoRARLJob",
+        "metadata": {"name": "bench"},
+        "spec": {
+            "model": {"uri": f"file://{model}"},
+            "adapter": {"rank": work.rank, "alpha": work.alpha, "targetModules": ["all-linear"]},
+            "algorithm": {"type": "grpo", "groupSize": work.group},
+            "reward": {"function": "side_by_side.work:score"},
+            "data": {"train": {"uri": f"file://{model}/prompts.jsonl"}, "chatTemplate": False},
+            "rollout": {
+                "promptsPerStep": work.prompts,
+                "maxPromptTokens": work.prompt_tokens,
+                "maxResponseTokens": work.response_tokens,
+                "temperature": work.temperature,
+                "gpuMemoryFraction": FRACTION,
+            },
+            "trainer": {"steps": steps, "learningRate": work.learning_rate},
+            # No checkpoint but the last step's, whose time is left out.
+            "checkpoint": {"uri": f"file://{out}/checkpoints", "every": 100_000, "resume": "Never"},
+            "cluster": {"gpusPerNode": gpus},
+        },
+    }
+
+
+def command(folder: Path, job: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
+    """Write the manifest into `folder` and return the command that runs it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "job.yaml").write_text(json.dumps(job, indent=1))
+    settings = [part for override in overrides for part in ("--set", override)]
+    return [sys.executable, "-m", "lorarl_trainer.cli", "run", str(folder / "job.yaml"), "--out", str(folder / "run"), *settings]
+
+
+def work_of(folder: Path, work: Work) -> Work:
+    """The work as it was run, where the manifest was changed by overrides."""
+    spec = yaml.safe_load(read_summary(folder / "run")["manifest"])["spec"]
+    rollout, adapter = spec["rollout"], spec["adapter"]
+    return replace(
+        work,
+        prompts=rollout["promptsPerStep"],
+        group=spec["algorithm"]["groupSize"],
+        response_tokens=rollout["maxResponseTokens"],
+        rank=adapter["rank"],
+        alpha=adapter["alpha"],
+    )
+
+
+def steps_of(folder: Path, work: Work) -> list[dict[str, float]]:
+    """The steps of a run: seconds in all and by phase, tokens in all and of completions."""
+    steps = []
+    for row in read_rows(folder / "run" / METRICS):
+        if "seconds" in row:
+            phases = {phase: seconds for phase, seconds in row["seconds"].items() if phase != "checkpoint"}
+            response_tokens = row["response_tokens_mean"] * work.completions
+            difference = row["mean_abs_logprob_diff"]
+            counted = {"tokens": row["tokens"], "response_tokens": response_tokens, "logprob_difference": difference}
+            steps.append({"seconds": sum(phases.values()), **counted, **phases})
+    return steps
+
+
+def log_tail(folder: Path, lines: int = 60) -> str:
+    """The end of the workers' logs, for a run that failed."""
+    logs = sorted((folder / "run").rglob("worker-*.log"))
+    return "\n".join(f"--- {log}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) for log in logs)
+
+
+def commit(root: Path) -> str | None:
+    """The commit that is measured, where the sources are a repository."""
+    found = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or None

@@ -1,0 +1,111 @@
+"""Makes the base models, with random weights, and measures what the GPU's matrix units give. Prints one JSON object.
+
+python -m side_by_side.prepare FOLDER 0.5b 7b
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from side_by_side.work import SHAPES, Shape, Work, write_prompts
+
+PACKAGES = ("torch", "vllm", "megatron-core", "megatron-bridge", "transformer-engine", "transformers", "peft", "trl", "ray", "triton")
+SPECIAL = {"pad": "<pad>", "eos": "<eos>", "unk": "<unk>"}
+MATMUL_SIZE, MATMUL_SECONDS = 8192, 2.0
+
+
+def main() -> None:
+    import torch
+
+    folder, names = Path(sys.argv[1]), sys.argv[2:]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    seconds = {name: make_model(SHAPES[name], folder / name, device) for name in names}
+    facts: dict[str, Any] = {"machine": machine(), "versions": versions(), "model_seconds": seconds}
+    if device == "cuda":
+        facts["matmul_tflops"] = matmul_tflops()
+    print(json.dumps(facts), flush=True)
+
+
+def make_model(shape: Shape, folder: Path, device: str) -> float:
+    """Write a model of this shape, a tokenizer and the prompts; return the seconds it took. Nothing where they are."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    if (folder / "prompts.jsonl").exists():
+        return 0.0
+    clock = time.perf_counter()
+    config = Qwen2Config(**shape.config, max_position_embeddings=4096, rope_theta=1e6, pad_token_id=0, eos_token_id=1, bos_token_id=None)
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = Qwen2ForCausalLM._from_config(config, dtype=torch.bfloat16)
+    model.save_pretrained(folder)
+    tokenizer(shape.vocab_size).save_pretrained(folder)
+    write_prompts(folder / "prompts.jsonl", Work())
+    return time.perf_counter() - clock
+
+
+def tokenizer(vocabulary: int) -> Any:
+    """Qwen2's, which transformers takes for every model of this type: a digit is a token, and the rest of the vocabulary is filled up."""
+    from tokenizers.pre_tokenizers import ByteLevel
+    from transformers import Qwen2Tokenizer
+
+    known = [*SPECIAL.values(), *sorted(ByteLevel.alphabet())]
+    words = [*known, *(f"w{number}" for number in range(len(known), vocabulary))]
+    return Qwen2Tokenizer(
+        vocab={word: number for number, word in enumerate(words)},
+        merges=[],
+        **{f"{name}_token": token for name, token in SPECIAL.items()},
+    )
+
+
+def matmul_tflops() -> float:
+    """What a large bf16 matrix product reaches on random values, in TFLOP/s, once the clocks have settled."""
+    import torch
+
+    a, b = (torch.randn(MATMUL_SIZE, MATMUL_SIZE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    best, started = 0.0, time.perf_counter()
+    while time.perf_counter() - started < MATMUL_SECONDS:
+        begin.record()
+        for _ in range(10):
+            a @ b
+        end.record()
+        end.synchronize()
+        best = max(best, 10 * 2 * MATMUL_SIZE**3 / (begin.elapsed_time(end) / 1000) / 1e12)
+    return best
+
+
+def machine() -> dict[str, Any]:
+    """The GPUs and the processor."""
+    import os
+
+    import torch
+
+    gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return {
+        "gpus": [{"name": gpu.name, "bytes": gpu.total_memory} for gpu in gpus],
+        "cpus": os.cpu_count(),
+        "python": platform.python_version(),
+        "cuda": torch.version.cuda,
+    }
+
+
+def versions() -> dict[str, str]:
+    """The packages that matter, where they are installed."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+if __name__ == "__main__":
+    main()

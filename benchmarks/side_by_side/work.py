@@ -1,0 +1,106 @@
+"""The work that every system does in the benchmark, and what it costs at least. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a base model, as `config.json` names them."""
+
+    name: str
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    vocab_size: int
+    tie_word_embeddings: bool
+
+    @property
+    def config(self) -> dict[str, int | bool]:
+        """The arguments of transformers' Qwen2Config."""
+        return {key: value for key, value in vars(self).items() if key != "name"}
+
+    @property
+    def linears(self) -> list[tuple[int, int]]:
+        """(in, out) of every linear layer of the decoder."""
+        keys = self.hidden_size * self.num_key_value_heads // self.num_attention_heads
+        attention = [(self.hidden_size, self.hidden_size), (self.hidden_size, keys), (self.hidden_size, keys), (self.hidden_size,) * 2]
+        mlp = [(self.hidden_size, self.intermediate_size)] * 2 + [(self.intermediate_size, self.hidden_size)]
+        return [*attention, *mlp] * self.num_hidden_layers
+
+    @property
+    def decoder_parameters(self) -> int:
+        """Parameters of the decoder's matrices."""
+        return sum(wide * high for wide, high in self.linears)
+
+    @property
+    def head_parameters(self) -> int:
+        """Parameters of the output matrix, which is the embedding where they are tied."""
+        return self.hidden_size * self.vocab_size
+
+    def adapter_parameters(self, rank: int) -> int:
+        """Parameters of a LoRA adapter on every linear layer of the decoder."""
+        return sum(rank * (wide + high) for wide, high in self.linears)
+
+
+SHAPES = {
+    shape.name: shape
+    for shape in (
+        Shape("0.5b", 896, 4864, 24, 14, 2, 151_936, tie_word_embeddings=True),
+        Shape("7b", 3584, 18_944, 28, 28, 4, 152_064, tie_word_embeddings=False),
+        # For trying the benchmark out, not for figures.
+        Shape("tiny", 256, 512, 2, 4, 2, 2048, tie_word_embeddings=True),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Work:
+    """One step: so many prompts, completions of each, and tokens of both; the adapter, and how it is trained."""
+
+    prompts: int = 64
+    group: int = 8
+    prompt_tokens: int = 64
+    response_tokens: int = 256
+    rank: int = 32
+    alpha: int = 64
+    learning_rate: float = 3e-5
+    temperature: float = 1.0
+
+    @property
+    def completions(self) -> int:
+        """Completions a step."""
+        return self.prompts * self.group
+
+    def times(self, factor: int) -> Work:
+        """The same with more prompts a step."""
+        return replace(self, prompts=self.prompts * factor)
+
+
+def train_flops(shape: Shape, work: Work, response_tokens: float) -> float:
+    """Floating-point operations that one LoRA update needs at least, without attention's own and without recomputation.
+
+    A token takes 2 a base parameter forward and 2 backward (the gradient of the input; the weights' own is not needed), and 6 an adapter
+    parameter. A group's prompt counts once, and the output matrix for the `response_tokens` alone: only they have a loss.
+    """
+    tokens = work.prompts * work.prompt_tokens + response_tokens
+    decoder = 4 * shape.decoder_parameters + 6 * shape.adapter_parameters(work.rank)
+    return tokens * decoder + response_tokens * 4 * shape.head_parameters
+
+
+def write_prompts(path: Path, work: Work, rows: int = 1024) -> None:
+    """Write prompts of `work.prompt_tokens` random digits: the benchmark's tokenizer makes a token of each."""
+    draw = random.Random(0)
+    digits = ["".join(draw.choices("0123456789", k=work.prompt_tokens)) for _ in range(rows)]
+    path.write_text("".join(json.dumps({"prompt": text, "answer": ""}) + "\n" for text in digits))
+
+
+def score(prompt: object, completion: str, answer: object, row: object) -> float:
+    """The reward of both systems: it costs nothing, and it differs within a group."""
+    return float(len(completion) % 7)
