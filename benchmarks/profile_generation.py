@@ -164,12 +164,13 @@ def start(options: argparse.Namespace, folder: Path) -> Any:
         stop_token_ids=(),
         tensor_parallel_size=1,
         gpu_memory_fraction=options.gpu_memory_fraction,
+        offload=(),
     )
     return RolloutEngine(CudaPlatform(), config, seed=0, base=None)
 
 
 def push_adapter(engine: Any, options: argparse.Namespace) -> None:
-    from lorarl_trainer.rollout.sync import make_sync
+    from lorarl_trainer.rollout.adapter_slot import AdapterSlot
 
     shape = SHAPES[options.size]
     hidden, mlp = shape["hidden_size"], shape["intermediate_size"]
@@ -182,7 +183,8 @@ def push_adapter(engine: Any, options: argparse.Namespace) -> None:
             prefix = f"model.layers.{layer}.{'mlp' if name in LINEARS[4:] else 'self_attn'}.{name}"
             adapter[f"{prefix}.lora_A.weight"] = (0.02 * torch.randn(options.rank, inputs)).bfloat16()
             adapter[f"{prefix}.lora_B.weight"] = (0.02 * torch.randn(outputs, options.rank)).bfloat16()
-    make_sync("disk", engine, options.rank, 2 * options.rank).push(adapter, 1)
+    AdapterSlot(engine.vllm_worker).load(adapter, options.rank, 2 * options.rank, version=1)
+    engine.use_adapter(1, "/adapter-is-in-memory")
 
 
 def random_prompts(options: argparse.Namespace) -> list[list[int]]:
