@@ -1,0 +1,172 @@
+"""The memory plan: sizes from a model's own files, parts that add up, and what is said of a job that does not fit."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+
+from lorarl_api.load import load_job
+from lorarl_api.v1alpha1 import AdapterSpec, LoRARLJobSpec
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.memory_mend import mend, require_fit
+from lorarl_trainer.memory_plan import Gpu, MemoryPlan, activation_bytes, plan
+from lorarl_trainer.model_sizes import ModelSizes, read_model_sizes
+
+GB = 1_000_000_000
+H200 = Gpu(150 * GB, 149 * GB)
+HIDDEN, FFN, LAYERS, HEADS, KEY_HEADS, VOCABULARY = 3584, 18_944, 28, 28, 4, 152_064
+PARAMETERS = 7_615_616_512
+"""Of Qwen2.5-7B, as its model card's total has it."""
+
+
+@pytest.fixture(scope="module")
+def model_7b(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Qwen2.5-7B's files without its weights: configuration and headers, in two shards."""
+    folder = tmp_path_factory.mktemp("7b")
+    config = {"hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KEY_HEADS}
+    (folder / "config.json").write_text(json.dumps({**config, "vocab_size": VOCABULARY, "tie_word_embeddings": False}))
+    keys = HIDDEN * KEY_HEADS // HEADS
+    shapes: dict[str, list[int]] = {"model.embed_tokens.weight": [VOCABULARY, HIDDEN], "lm_head.weight": [VOCABULARY, HIDDEN]}
+    shapes["model.norm.weight"] = [HIDDEN]
+    for layer in range(LAYERS):
+        prefix = f"model.layers.{layer}."
+        for name, high in (("q_proj", HIDDEN), ("k_proj", keys), ("v_proj", keys)):
+            shapes[f"{prefix}self_attn.{name}.weight"], shapes[f"{prefix}self_attn.{name}.bias"] = [high, HIDDEN], [high]
+        shapes[f"{prefix}self_attn.o_proj.weight"] = [HIDDEN, HIDDEN]
+        shapes[f"{prefix}mlp.gate_proj.weight"] = shapes[f"{prefix}mlp.up_proj.weight"] = [FFN, HIDDEN]
+        shapes[f"{prefix}mlp.down_proj.weight"] = [HIDDEN, FFN]
+        shapes[f"{prefix}input_layernorm.weight"] = shapes[f"{prefix}post_attention_layernorm.weight"] = [HIDDEN]
+    names = sorted(shapes)
+    for number, part in enumerate((names[::2], names[1::2])):
+        header = {"__metadata__": {"format": "pt"}} | {name: {"dtype": "BF16", "shape": shapes[name]} for name in part}
+        text = json.dumps(header).encode()
+        (folder / f"model-{number}.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sizes(model_7b: Path) -> ModelSizes:
+    return read_model_sizes(model_7b)
+
+
+def job(*changes: str) -> LoRARLJobSpec:
+    manifest = """
+apiVersion: lorarl.io/v1alpha1
+kind: LoRARLJob
+metadata: {name: planned}
+spec:
+  model: {uri: "hf://Qwen/Qwen2.5-7B"}
+  adapter: {rank: 32, alpha: 64, targetModules: [all-linear]}
+  reward: {type: exact}
+  data: {train: {uri: "file:train.jsonl"}}
+  rollout: {promptsPerStep: 64, maxPromptTokens: 64, maxResponseTokens: 256}
+  checkpoint: {uri: "file:checkpoints"}
+  cluster: {gpusPerNode: 1}
+"""
+    return load_job(manifest, [f"spec.{change}" for change in changes]).spec
+
+
+def planned(sizes: ModelSizes, *changes: str, gpu: Gpu = H200, offload: tuple[str, ...] = ("kv_cache",), shared: bool = True) -> MemoryPlan:
+    return plan(job(*changes), sizes, gpu, recompute="none", offload=frozenset(offload), shared_base=shared)
+
+
+def part(of: MemoryPlan, what: str) -> int:
+    (found,) = [part.bytes for part in of.parts if part.what == what]
+    return found
+
+
+def test_sizes_are_those_of_the_files(sizes: ModelSizes) -> None:
+    assert sum(high * (shape[1] if len(shape) > 1 else 1) for shape in sizes.shapes.values() for high in shape[:1]) == PARAMETERS
+    assert sizes.parameters(1) == PARAMETERS  # the vocabulary is a multiple of 128 already
+    norms = (2 * LAYERS + 1) * HIDDEN
+    assert sizes.parameters(2) == (PARAMETERS - norms) // 2 + norms
+    assert sizes.qkv_parameters(1) == LAYERS * (HIDDEN + 1) * (HIDDEN + 2 * 512)
+
+
+def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InputError, match="safetensors"):
+        read_model_sizes(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("targets", "layers"),
+    [(["all-linear"], 7), (["q_proj", "v_proj"], 2), (["linear_qkv"], 3), (["*.layers.0.*"], 7 / LAYERS), (["linear_fc1_gate"], 1)],
+)
+def test_only_the_targets_have_an_adapter(sizes: ModelSizes, targets: list[str], layers: float) -> None:
+    adapter = AdapterSpec(target_modules=targets)
+    assert len(sizes.adapted(adapter)) == layers * LAYERS
+
+
+def test_a_7b_job_of_the_benchmark_fits_an_h200(sizes: ModelSizes) -> None:
+    found = planned(sizes)
+    assert found.fits and mend(found) == ""
+    require_fit(found)
+    assert part(found, "base model") == 2 * PARAMETERS
+    assert part(found, "adapter and optimizer") == 80_740_352 * (2 + 4 + 4 + 8)
+    assert part(found, "vLLM's QKV layers") == 2 * sizes.qkv_parameters(1)
+    # 512 sequences of 320 tokens; keys and values of 28 layers, 4 heads of 128, in bf16.
+    assert found.kv_cache_bytes == part(found, "KV cache") == 512 * 320 * 2 * LAYERS * 4 * 128 * 2
+
+
+def test_parts_add_up_to_each_phase(sizes: ModelSizes) -> None:
+    asleep, awake = planned(sizes), planned(sizes, offload=())
+    assert awake.peak("training") == asleep.peak("training") + asleep.kv_cache_bytes
+    assert awake.peak("generation") == asleep.peak("generation")
+    two = planned(sizes, shared=False)
+    assert two.peak("generation") - asleep.peak("generation") == 2 * (PARAMETERS - sizes.qkv_parameters(1))
+
+
+def test_unequal_tensor_parallelism_shares_no_base(sizes: ModelSizes) -> None:
+    gpus = ("cluster.gpusPerNode=2", "rollout.tensorParallelSize=2")
+    assert any(p.what == "vLLM's base model" for p in planned(sizes, *gpus).parts)
+    assert any(p.what == "vLLM's QKV layers" for p in planned(sizes, *gpus, "trainer.tensorParallelSize=2").parts)
+
+
+@pytest.mark.parametrize(("recompute", "share"), [("none", 1.0), ("selective", 0.28), ("full", 0.043)])
+def test_recomputation_keeps_less(sizes: ModelSizes, recompute: str, share: float) -> None:
+    whole, _ = activation_bytes(sizes, "bf16", "none")
+    assert whole == 2 * LAYERS * (4 * HIDDEN + 3 * HIDDEN + 3 * 512 + 3 * FFN)
+    kept, _ = activation_bytes(sizes, "bf16", recompute)  # type: ignore[arg-type]
+    assert kept / whole == pytest.approx(share, abs=0.01)
+
+
+def test_a_small_step_is_one_micro_batch(sizes: ModelSizes) -> None:
+    small = planned(sizes, "rollout.promptsPerStep=1", "algorithm.groupSize=2")
+    assert part(small, "activations") == pytest.approx(part(planned(sizes), "activations") * 640 / 16_384, rel=1e-3)
+
+
+def test_what_does_not_fit_is_refused_with_table_and_mend(sizes: ModelSizes) -> None:
+    gpu = Gpu(80 * GB, 79 * GB)
+    found = planned(sizes, gpu=gpu)
+    assert not found.fits
+    with pytest.raises(InputError) as refused:
+        require_fit(found)
+    message = str(refused.value)
+    assert "107" in message and "79.0 GB that are free" in message and "activations" in message
+    assert "spec.trainer.tokensPerMicroBatch to 8192" in message
+    assert planned(sizes, "trainer.tokensPerMicroBatch=8192", gpu=gpu).fits
+
+
+def test_where_no_change_alone_is_enough_all_that_it_takes_are_named(sizes: ModelSizes) -> None:
+    gpu = Gpu(24 * GB, 23 * GB)
+    found = planned(sizes, "rollout.maxResponseTokens=4096", gpu=gpu, offload=())
+    told = mend(found)
+    assert told.startswith("Set ") and ", and " in told and "tensorParallelSize" in told
+
+
+def test_a_cache_that_holds_no_sequence_is_refused(sizes: ModelSizes) -> None:
+    found = planned(sizes, "rollout.gpuMemoryFraction=0.04")
+    assert found.peak("training") < H200.free and found.kv_cache_bytes < found.kv_cache_least
+    assert "gpuMemoryFraction to 0.5" in mend(found)
+    with pytest.raises(InputError, match="KV cache"):
+        require_fit(found)
+
+
+def test_sft_has_no_engine(sizes: ModelSizes) -> None:
+    found = planned(sizes, "algorithm.type=sft", "reward=null")
+    assert found.fits and found.kv_cache_bytes == 0
+    assert found.peak("generation") < found.peak("training")
