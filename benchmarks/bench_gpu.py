@@ -150,7 +150,7 @@ class Bench:
 
     def device(self, size: str) -> dict[str, Any]:
         folder = self.folder / f"device-{size}"
-        overrides = self.chosen.set
+        overrides = [*self.chosen.set, "spec.rollout.offload=[kv_cache]"]
         job = ours.manifest(self.models / size, folder, Work(), 1, 1)
         *_, manifest, _, _ = ours.command(folder, job, [])
         lines = self.process("side_by_side.device_side", str(self.models / size), manifest, *overrides)

@@ -1,6 +1,7 @@
-"""What only a look inside a worker shows: the adapter sync against the memory's own speed, and how often the base lies in memory.
+"""What only a look inside a worker shows: the adapter sync against the memory's own speed, how often the base lies in memory, and what it
+takes to give the KV cache up and to take it back.
 
-The worker is the product's own, without Ray. vLLM starts without CUDA graphs, which neither figure depends on. Prints one JSON object.
+The worker is the product's own, without Ray. vLLM starts without CUDA graphs, on which no figure depends. Prints one JSON object.
 
 python -m side_by_side.device_side MODEL MANIFEST [PATH=VALUE ...]
 """
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-SYNCS = 30
+SYNCS, SWITCHES = 30, 5
 
 
 def main() -> None:
@@ -35,6 +36,7 @@ def main() -> None:
     worker.sync()
     worker.generate([[5, 6, 7]] * 8, list(range(8)))
     walls = [worker.sync()[1] for _ in range(SYNCS)]
+    switches = [switch_seconds(worker) for _ in range(SWITCHES)]
     buffers = vllm_buffers(worker)
     adapter = worker._model.export()
     figures = {
@@ -46,8 +48,23 @@ def main() -> None:
         "adapter_bytes": sum(t.numel() * t.element_size() for t in adapter.values()),
         "adapter_tensors": len(adapter),
         "base_copies": base_copies(worker),
+        "sleep_seconds": statistics.median(sleep for sleep, _ in switches),
+        "wake_seconds": statistics.median(wake for _, wake in switches),
     }
     print(json.dumps(figures), flush=True)
+
+
+def switch_seconds(worker: Any) -> tuple[float, float]:
+    """Seconds in which the engine gives up its KV cache, and takes it back."""
+    import torch
+
+    started = time.perf_counter()
+    worker._engine.sleep()
+    torch.cuda.synchronize()
+    asleep = time.perf_counter()
+    worker._engine.wake("weights", "kv_cache")
+    torch.cuda.synchronize()
+    return asleep - started, time.perf_counter() - asleep
 
 
 def vllm_buffers(worker: Any) -> list[Any]:

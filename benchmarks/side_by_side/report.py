@@ -115,15 +115,13 @@ def _base_copies(result: Result) -> Row:
 
 
 def _switch(result: Result) -> Row:
-    def seconds(run: Run) -> float:
-        return mean(run, "sleep") + mean(run, "wake")
-
     def reached(run: Run) -> tuple[str, bool]:
-        return f"{seconds(run):.2f} s", seconds(run) <= 0.25
+        seconds = run["sleep_seconds"] + run["wake_seconds"]
+        return f"{seconds:.2f} s", seconds <= 0.25
 
     peer = find(result, "trl", "7b")
-    theirs = f"{seconds(peer):.2f} s" if peer else ""
-    return _row("KV cache given up and taken back, 7B", "0", theirs, "0.25 s", find(result, "lorarl", "7b"), reached)
+    theirs = f"{mean(peer, 'sleep') + mean(peer, 'wake'):.2f} s" if peer else ""
+    return _row("KV cache given up and taken back, 7B", "0 where it can stay", theirs, "0.25 s", find(result, "device", "7b"), reached)
 
 
 def _mfu(result: Result) -> Row:

@@ -137,19 +137,25 @@ class MemoryPlan:
         return make_plan(self.model, self.adapted, self.rank, demand, self.gpu)
 
 
-def plan(
-    spec: LoRARLJobSpec, model: ModelSizes, gpu: Gpu, *, recompute: Recompute, offload: frozenset[str], shared_base: bool
-) -> MemoryPlan:
+def plan(spec: LoRARLJobSpec, model: ModelSizes, gpu: Gpu, *, shared_base: bool = True) -> MemoryPlan:
     """Plan a job's memory on each of its GPUs.
+
+    Where `rollout.offload` is absent, the KV cache is given up if all does not fit otherwise: the plan's `demand.offload` says so.
 
     Args:
         spec: the job.
         model: sizes of its base model.
         gpu: what there is.
-        recompute: of `trainer.recompute`.
-        offload: of `rollout.offload`.
-        shared_base: whether trainer and engine hold one base where their tensor parallelism agrees.
+        shared_base: whether trainer and engine can hold one base; they do where both are split alike.
     """
+    chosen = spec.rollout.offload
+    found = _plan(spec, model, gpu, frozenset(chosen or ()), shared_base)
+    if chosen is None and not found.fits:
+        return _plan(spec, model, gpu, frozenset({"kv_cache"}), shared_base)
+    return found
+
+
+def _plan(spec: LoRARLJobSpec, model: ModelSizes, gpu: Gpu, offload: frozenset[str], shared_base: bool) -> MemoryPlan:
     ranks = spec.rollout.tensor_parallel_size
     engines = max(1, spec.world_size // ranks)
     completions = spec.rollout.prompts_per_step * spec.algorithm.effective_group_size
@@ -159,7 +165,7 @@ def plan(
         engine_ranks=ranks,
         micro_batch_tokens=spec.trainer.tokens_per_micro_batch,
         trained=-(-completions * spec.trainer.tensor_parallel_size // spec.world_size),
-        recompute=recompute,
+        recompute=spec.trainer.recompute,
         sequences=min(-(-completions // engines), 1024),
         longest=spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens,
         rollouts=spec.algorithm.type != "sft",

@@ -69,8 +69,8 @@ spec:
     return load_job(manifest, [f"spec.{change}" for change in changes]).spec
 
 
-def planned(sizes: ModelSizes, *changes: str, gpu: Gpu = H200, offload: tuple[str, ...] = ("kv_cache",), shared: bool = True) -> MemoryPlan:
-    return plan(job(*changes), sizes, gpu, recompute="none", offload=frozenset(offload), shared_base=shared)
+def planned(sizes: ModelSizes, *changes: str, gpu: Gpu = H200, offload: str = "[kv_cache]", shared: bool = True) -> MemoryPlan:
+    return plan(job(f"rollout.offload={offload}", *changes), sizes, gpu, shared_base=shared)
 
 
 def part(of: MemoryPlan, what: str) -> int:
@@ -113,11 +113,20 @@ def test_a_7b_job_of_the_benchmark_fits_an_h200(sizes: ModelSizes) -> None:
 
 
 def test_parts_add_up_to_each_phase(sizes: ModelSizes) -> None:
-    asleep, awake = planned(sizes), planned(sizes, offload=())
+    asleep, awake = planned(sizes), planned(sizes, offload="[]")
     assert awake.peak("training") == asleep.peak("training") + asleep.kv_cache_bytes
     assert awake.peak("generation") == asleep.peak("generation")
     two = planned(sizes, shared=False)
     assert two.peak("generation") - asleep.peak("generation") == 2 * (PARAMETERS - sizes.qkv_parameters(1))
+
+
+def test_an_absent_offload_gives_the_cache_up_only_where_memory_is_short(sizes: ModelSizes) -> None:
+    enough = planned(sizes, offload="null")
+    assert enough.fits and enough.demand.offload == frozenset()
+    assert part(enough, "KV cache") + part(planned(sizes), "activations") < enough.peak("training")
+    short = Gpu(enough.peak("training"), enough.peak("training") - GB)
+    assert planned(sizes, offload="null", gpu=short).fits
+    assert planned(sizes, offload="null", gpu=short).demand.offload == {"kv_cache"}
 
 
 def test_unequal_tensor_parallelism_shares_no_base(sizes: ModelSizes) -> None:
@@ -153,7 +162,7 @@ def test_what_does_not_fit_is_refused_with_table_and_mend(sizes: ModelSizes) -> 
 
 def test_where_no_change_alone_is_enough_all_that_it_takes_are_named(sizes: ModelSizes) -> None:
     gpu = Gpu(24 * GB, 23 * GB)
-    found = planned(sizes, "rollout.maxResponseTokens=4096", gpu=gpu, offload=())
+    found = planned(sizes, "rollout.maxResponseTokens=4096", gpu=gpu, offload="[]")
     told = mend(found)
     assert told.startswith("Set ") and ", and " in told and "tensorParallelSize" in told
 
@@ -167,6 +176,6 @@ def test_a_cache_that_holds_no_sequence_is_refused(sizes: ModelSizes) -> None:
 
 
 def test_sft_has_no_engine(sizes: ModelSizes) -> None:
-    found = planned(sizes, "algorithm.type=sft", "reward=null")
+    found = planned(sizes, "algorithm.type=sft", "reward=null", offload="null")
     assert found.fits and found.kv_cache_bytes == 0
     assert found.peak("generation") < found.peak("training")
