@@ -65,6 +65,13 @@ def install_store(cluster: RealCluster, image: str) -> None:
     cluster.must("apply", "--server-side", "-f", "-", stdin=manifests)
 
 
+def make_room(cluster: RealCluster, team: str, *secrets: Object) -> None:
+    """A namespace for a team's jobs, with the Secret of the store and more of them, and no job in it."""
+    apply(cluster, namespace(team, "baseline"))
+    apply(cluster, store_secret(), *secrets, namespace=team)
+    cluster.must("delete", "lorarljobs", "--all", "-n", team, "--wait")
+
+
 def apply(cluster: RealCluster, *manifests: Object, namespace: str = "default") -> None:
     """`kubectl apply` of objects."""
     listed = {"apiVersion": "v1", "kind": "List", "items": manifests}

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from cluster import example
-from cluster.installation import STORE, Images, apply, forwarded, namespace, store_secret
-from cluster.store import Bucket
+from cluster.installation import Images, apply, make_room, store_secret
+from cluster.store import bucket_of
 from cluster.watched import watched
 from support.cluster.client import Object
 from support.cluster.kubectl import RealCluster
@@ -64,11 +64,9 @@ BY_THE_TRAINER = [
 @pytest.fixture(scope="module")
 def cluster(installed: RealCluster, out: Path) -> Iterator[RealCluster]:
     """The cluster, where nothing keeps a job from running but its own mistake."""
-    with forwarded(installed, STORE, "service/s3", 7070, out / "forward-s3.log") as address:
-        example.upload(Bucket(f"http://{address}"))
-    apply(installed, namespace(TEAM, "baseline"))
-    apply(installed, store_secret(), store_secret("wrong-keys", AWS_SECRET_ACCESS_KEY="guessed"), namespace=TEAM)
-    installed.must("delete", "lorarljobs", "--all", "-n", TEAM, "--wait")
+    with bucket_of(installed, out) as bucket:
+        example.upload(bucket)
+    make_room(installed, TEAM, store_secret("wrong-keys", AWS_SECRET_ACCESS_KEY="guessed"))
     yield installed
     installed.must("delete", "lorarljobs", "--all", "-n", TEAM, "--wait")
 

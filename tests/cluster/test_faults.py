@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from cluster import example
-from cluster.installation import STORE, SYSTEM, apply, forwarded, namespace, store_secret, wait_available
+from cluster.installation import STORE, SYSTEM, apply, make_room, wait_available
 from cluster.kueue import install_kueue
 from cluster.node import Node
-from cluster.store import Bucket
+from cluster.store import bucket_of
 from cluster.watched import Cost, Watched, watched
 from support.cluster.client import Object
 from support.cluster.kubectl import RealCluster
@@ -91,11 +91,9 @@ class Trial:
 def trial(installed: RealCluster, out: Path) -> Iterator[Trial]:
     """The example's job, with more steps than it will make, as it trains."""
     install_kueue(installed)
-    with forwarded(installed, STORE, "service/s3", 7070, out / "forward-s3.log") as address:
-        example.upload(Bucket(f"http://{address}"))
-    apply(installed, namespace(TEAM, "baseline"))
-    apply(installed, store_secret(), namespace=TEAM)
-    installed.must("delete", "lorarljob", JOB, "-n", TEAM, "--ignore-not-found", "--wait")
+    with bucket_of(installed, out) as bucket:
+        example.upload(bucket)
+    make_room(installed, TEAM)
     changes = {
         "trainer.steps": MORE_THAN_IT_WILL_MAKE,
         "checkpoint.uri": f"s3://lorarl/faults-{time.time():.0f}",
@@ -214,8 +212,8 @@ def test_it_succeeds_with_a_good_adapter(trial: Trial, tmp_path: Path) -> None:
     status = trial.job.until(START_SECONDS, "it has succeeded", lambda seen: seen.status.get("phase") == "Succeeded").status
     assert (status["attempts"], status["preemptions"], status["restarts"]) == (*trial.counters, sum(trial.counters))
     assert status["step"] == status["totalSteps"] == status["adapter"]["step"]
-    with forwarded(trial.cluster, STORE, "service/s3", 7070, trial.out / "forward-s3.log") as address:
-        figures = example.accuracy(Bucket(f"http://{address}"), status["adapter"], tmp_path)
+    with bucket_of(trial.cluster, trial.out) as bucket:
+        figures = example.accuracy(bucket, status["adapter"], tmp_path)
     print(figures)
     assert figures["accuracy_after"] - figures["accuracy_before"] >= example.LEAST_GAIN, figures
 

@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 
 from cluster.example import EXAMPLE, LEAST_GAIN, ROOT, accuracy, note, run, upload
-from cluster.installation import STORE_KEYS, apply, forwarded, namespace, store_secret
-from cluster.store import Bucket
+from cluster.installation import STORE_KEYS, forwarded, make_room
+from cluster.store import Bucket, bucket_of
 from support.cluster.kubectl import RealCluster
 from support.cluster.processes import running, until
 
@@ -49,8 +49,8 @@ class Mission:
 @pytest.fixture(scope="module")
 def bucket(installed: RealCluster, out: Path) -> Iterator[Bucket]:
     """The bucket that jobs read from and write to."""
-    with forwarded(installed, "store", "service/s3", 7070, out / "forward-s3.log") as address:
-        yield Bucket(f"http://{address}")
+    with bucket_of(installed, out) as bucket:
+        yield bucket
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +63,7 @@ def base(installed: RealCluster, bucket: Bucket) -> Path:
 def mission(installed: RealCluster, base: Path, out: Path) -> Iterator[Mission]:
     """The example, applied and followed to its end."""
     mission = Mission(installed, out)
-    apply(installed, namespace(TEAM, "baseline"))
-    apply(installed, store_secret(), namespace=TEAM)
-    installed.must("delete", "lorarljob", JOB, "-n", TEAM, "--ignore-not-found", "--wait")
+    make_room(installed, TEAM)
     (out / "get.txt").unlink(missing_ok=True)
     with running([*installed.kubectl_command, "get", "lorarljobs", "-n", TEAM, "-w"], out / "get.txt"):
         started = time.monotonic()
