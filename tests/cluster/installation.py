@@ -19,6 +19,8 @@ STORE_KEYS = {"AWS_ACCESS_KEY_ID": "test-access", "AWS_SECRET_ACCESS_KEY": "test
 STORE_ENDPOINT = "http://s3.store:7070"
 STORE = "store"
 SYSTEM = "lorarl-system"
+KUBERAY = "default"
+"""Where its own manifests put it."""
 
 Object = dict[str, Any]
 
