@@ -78,6 +78,7 @@ def test_what_cannot_start_is_explained(cluster: RealCluster, mistake: Mistake, 
     seconds = read_in_describe(cluster, mistake, out)
     remove(cluster, mistake)
     print(f"{mistake.name}: explained {seconds:.1f} s after `kubectl apply`")
+    note(out, mistake, seconds)
 
 
 @pytest.mark.parametrize("mistake", BY_THE_TRAINER, ids=lambda mistake: mistake.name)
@@ -89,6 +90,12 @@ def test_what_the_trainer_finds_is_explained(cluster: RealCluster, mistake: Mist
         until(SECONDS, "the job has failed", lambda: job.now.status["phase"] == "Failed")
     remove(cluster, mistake)
     print(f"{mistake.name}: explained {seconds:.1f} s after the trainer had failed")
+    note(out, mistake, seconds)
+
+
+def note(out: Path, mistake: Mistake, seconds: float) -> None:
+    """Add it to what is known of the others."""
+    example.note(out, explained={**example.noted(out).get("explained", {}), mistake.name: round(seconds, 1)})
 
 
 def remove(cluster: RealCluster, mistake: Mistake) -> None:
