@@ -18,6 +18,16 @@ from cluster.settings import Settings, from_environment
 from cluster.skipping import up_or_skip
 from support.cluster.kubectl import RealCluster, real_cluster
 
+FIRST_SECONDS = 1800
+"""The first test pays for the images, which take minutes on a machine that has never built them."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the tests that want images the time to have them built."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents and "images" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(FIRST_SECONDS))
+
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
