@@ -265,7 +265,7 @@ class WorkerGroup:
         """Tell the end of the log, to which a traceback that the worker did not print itself is added."""
         logs = [log for log in self._logs if log is not None and log.exists()]
         if not logs:
-            return f"Its output is in the pod's log.\n{traceback}"
+            return traceback if self._log_dir else f"Its output is in the pod's log.\n{traceback}"
         newest = max(logs, key=lambda log: log.stat().st_mtime)
         with newest.open("a") as file:
             file.write(traceback)
