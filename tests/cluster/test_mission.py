@@ -24,6 +24,7 @@ from cluster.example import EXAMPLE, LEAST_GAIN, ROOT, accuracy, note, run, uplo
 from cluster.installation import STORE_KEYS, SYSTEM, forwarded, make_room
 from cluster.store import Bucket, bucket_of
 from support.cluster.kubectl import RealCluster
+from support.cluster.leftovers import leftovers
 from support.cluster.processes import running, until
 
 TEAM = "team"
@@ -116,9 +117,12 @@ def test_kubectl_get_shows_how_it_goes(mission: Mission) -> None:
     lines = [line.split() for line in (mission.out / "get.txt").read_text().splitlines() if line.startswith(JOB)]
     phases = list(dict.fromkeys(line[1] for line in lines if len(line) > 2))
     assert phases[-3:] == ["Starting", "Running", "Succeeded"], phases
-    steps = [int(line[2]) for line in lines if len(line) > 3 and line[2].isdecimal()]
-    assert steps == sorted(steps)
+    # NAME PHASE STEP REWARD ADAPTER AGE; what is not known yet is left out.
+    told = [(int(line[2]), float(line[3])) for line in lines if len(line) == 6]
+    steps, rewards = zip(*told, strict=True)
+    assert list(steps) == sorted(steps)
     assert len(set(steps)) >= 10
+    assert rewards[-1] > rewards[0] + LEAST_GAIN / 2
 
 
 def test_the_adapter_in_the_store_does_the_task(mission: Mission, bucket: Bucket, tmp_path: Path) -> None:
@@ -178,12 +182,7 @@ def test_a_deleted_job_leaves_its_adapters_and_nothing_else(mission: Mission, bu
     cluster = mission.cluster
     cluster.must("delete", "lorarljob", JOB, "-n", TEAM, "--wait")
 
-    def left() -> list[str]:
-        kinds = "rayjobs,rayclusters,pods,services,configmaps,serviceaccounts,roles,rolebindings,secrets,jobs"
-        named = cluster.must("get", kinds, "-n", TEAM, "-o", "name").split()
-        return [one for one in named if JOB in one]
-
-    until(60, "everything of the job is gone", lambda: not left())
+    until(60, "nothing is left but the user's own Secret", lambda: leftovers(cluster.api, TEAM) == ["Secret/s3-keys"])
     assert [one for one in bucket.names("adapters/addition/") if one.endswith("adapter_model.safetensors")]
 
 
