@@ -62,7 +62,7 @@ BY_THE_TRAINER = [
 
 
 @pytest.fixture(scope="module")
-def cluster(installed: RealCluster, out: Path) -> Iterator[RealCluster]:
+def here(installed: RealCluster, out: Path) -> Iterator[RealCluster]:
     """The cluster, where nothing keeps a job from running but its own mistake."""
     with bucket_of(installed, out) as bucket:
         example.upload(bucket)
@@ -72,23 +72,23 @@ def cluster(installed: RealCluster, out: Path) -> Iterator[RealCluster]:
 
 
 @pytest.mark.parametrize("mistake", AT_ONCE, ids=lambda mistake: mistake.name)
-def test_what_cannot_start_is_explained(cluster: RealCluster, mistake: Mistake, images: Images, out: Path) -> None:
+def test_what_cannot_start_is_explained(here: RealCluster, mistake: Mistake, images: Images, out: Path) -> None:
     changes = mistake.changes or {"cluster.image": images.store}
-    apply(cluster, example.manifest(mistake.name, {**ALL, **changes}), namespace=TEAM)
-    seconds = read_in_describe(cluster, mistake, out)
-    remove(cluster, mistake)
+    apply(here, example.manifest(mistake.name, {**ALL, **changes}), namespace=TEAM)
+    seconds = read_in_describe(here, mistake, out)
+    remove(here, mistake)
     print(f"{mistake.name}: explained {seconds:.1f} s after `kubectl apply`")
     note(out, mistake, seconds)
 
 
 @pytest.mark.parametrize("mistake", BY_THE_TRAINER, ids=lambda mistake: mistake.name)
-def test_what_the_trainer_finds_is_explained(cluster: RealCluster, mistake: Mistake, out: Path) -> None:
-    apply(cluster, example.manifest(mistake.name, {**ALL, **mistake.changes}), namespace=TEAM)
-    with watched(cluster.api, TEAM, mistake.name) as job:
+def test_what_the_trainer_finds_is_explained(here: RealCluster, mistake: Mistake, out: Path) -> None:
+    apply(here, example.manifest(mistake.name, {**ALL, **mistake.changes}), namespace=TEAM)
+    with watched(here.api, TEAM, mistake.name) as job:
         until(TRAINER_SECONDS, "the trainer has failed", lambda: job.ended or job.now.status.get("failure"))
-        seconds = read_in_describe(cluster, mistake, out)
+        seconds = read_in_describe(here, mistake, out)
         until(SECONDS, "the job has failed", lambda: job.now.status["phase"] == "Failed")
-    remove(cluster, mistake)
+    remove(here, mistake)
     print(f"{mistake.name}: explained {seconds:.1f} s after the trainer had failed")
     note(out, mistake, seconds)
 
