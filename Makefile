@@ -68,6 +68,8 @@ test: setup lint ## All that CI checks, with the real parts
 	$(PYTHON) -m pytest tests/unit tests/storage tests/apiserver tests/gpu
 	$(PYTHON) -m pytest tests/trainer
 	$(PYTHON) -m pytest tests/run
+	@! PYTHONPATH=tests $(PYTHON) -m cluster check || scripts/tools.sh node
+	$(PYTHON) -m pytest tests/cluster/test_mission.py
 
 .PHONY: test-long
 test-long: setup tools ## The kill, chaos and full-disk suites

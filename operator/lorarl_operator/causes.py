@@ -19,6 +19,10 @@ _TAKEN = frozenset(
 """Reasons of a pod's phase Failed by which kubelet gives a pod up."""
 _KILLED = frozenset({137, 143})
 """Exit codes of SIGKILL and SIGTERM."""
+_CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
+"""Reasons of a container that ended without having been."""
+_SUBMITTER = "ray-job-submitter"
+"""KubeRay's container in the head's pod, which ends with the training (SidecarMode)."""
 HEAD_GONE = "Ray head pod not found."
 """KubeRay's message where the head's pod is gone after the cluster was up."""
 
@@ -81,7 +85,11 @@ def ending(
         return _of_the_ended(ray_job, (*pods, *departed), report, now, settings)
     if ray_job.suspended or ray_job.deployment_status in {"Suspending", "Suspended"}:
         return None  # a queue takes its pods away: it goes on by itself
-    return _of_the_live(ray_job, (*pods, *departed), report, now, settings) or _two_heads(pods, now, settings)
+    return (
+        _of_the_live(ray_job, (*pods, *departed), report, now, settings)
+        or _two_heads(pods, now, settings)
+        or _over_too_soon(ray_job, pods, report, now, settings)
+    )
 
 
 def _of_the_ended(ray_job: RayJob, pods: Sequence[Pod], report: Report | None, now: datetime, settings: Settings) -> Ending | Unsettled:
@@ -144,6 +152,29 @@ def _two_heads(pods: Sequence[Pod], now: datetime, settings: Settings) -> Ending
     return Ending(Kind.PREEMPTED, "TwoHeads", f"KubeRay made two head pods, {names}, and then works on neither")
 
 
+def _over_too_soon(
+    ray_job: RayJob, pods: Sequence[Pod], report: Report | None, now: datetime, settings: Settings
+) -> Ending | Unsettled | None:
+    """A training that ended before KubeRay saw its cluster ready, as with a wrong key to the store.
+
+    Without its submitter the head's pod is not ready any more, and KubeRay would wait for that for ever.
+    """
+    if ray_job.deployment_status == "Running":
+        return None
+    heads = [pod for pod in pods if pod.role == "head" and not pod.deletion_asked_at]
+    over = next((c for pod in heads for c in pod.containers if c.name == _SUBMITTER and c.exit_code is not None), None)
+    if over is None:
+        return None
+    if over.ended_at and 0 <= (age := (now - over.ended_at).total_seconds()) < settings.settle_seconds:
+        return Unsettled(settings.settle_seconds - age)
+    if known := _reported(report):
+        return known
+    if over.exit_code == 0:
+        return Ending(Kind.SUCCEEDED, "Succeeded", "training has ended")
+    said = redacted(over.message.strip()) or "nothing"
+    return Ending(Kind.FAILED, "SubmissionFailed", f"the training ended with exit code {over.exit_code} at its start; it said: {said}")
+
+
 def _reported(report: Report | None, *, preempted_only: bool = False) -> Ending | None:
     if report is None:
         return None
@@ -172,6 +203,13 @@ def _own_ends(pods: Sequence[Pod]) -> Ending | None:
             continue
         said = redacted(container.message.strip())
         tail = f"; it said: {said}" if said else ""
+        if container.reason in _CANNOT_START:
+            mend = "correct the image or cluster.podTemplateOverrides"
+            return Ending(
+                Kind.FAILED,
+                "ContainerRefused",
+                f"container {container.name} of {_named(pod)} cannot be made: {said or 'no word why'}; {mend}",
+            )
         if container.reason == "OOMKilled":
             field = "cluster.head.memory" if pod.role == "head" else "cluster.memoryPerNode"
             mend = f"raise {field}" + ("" if pod.role == "head" else ", or lower trainer.tokensPerMicroBatch")

@@ -17,6 +17,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Do what the command line says; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m cluster", description="A one-node Kubernetes on this machine.")
     commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("check", help="say whether this machine can have a node, and what it lacks")
     commands.add_parser("up", help="bring the node up")
     commands.add_parser("builder", help="bring up containerd and BuildKit alone, to build images")
     down = commands.add_parser("down", help="remove every trace of the node")
@@ -36,7 +37,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, settings: Settings) -> int:
-    if options.command == "up":
+    if options.command == "check":
+        lifecycle.check(settings, _say)
+        _say("this machine can have a node")
+    elif options.command == "up":
         lifecycle.up(settings, _say)
         _say(f"logs are in {settings.logs}")
         print(f"export KUBECONFIG={settings.kubeconfig}")

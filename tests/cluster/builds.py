@@ -175,9 +175,11 @@ def build_all(settings: Settings, python_image: str = "") -> dict[str, float]:
     socket, seconds = settings.buildkit_socket, {}
     if not python_image:
         python_image = BASE
+        if settings.install and shutil.which("mmdebstrap") is None and prerequisites.can_install():
+            prerequisites.install(["mmdebstrap"])
         folder = make_root_file_system(settings.data / "base").parent
         seconds = build([Image(BASE, HERE / "Dockerfile.base", folder)], socket, settings.logs)
-    return seconds | build([*ours(python_image, _revision()), *others()], socket, settings.logs)
+    return seconds | build([*ours(python_image, revision()), *others()], socket, settings.logs)
 
 
 def write_bills_of_materials(folder: Path) -> None:
@@ -188,7 +190,7 @@ def write_bills_of_materials(folder: Path) -> None:
         subprocess.run([*script, "--output", str(folder / f"{_short(name)}.cdx.json")], cwd=REPOSITORY, check=True)
 
 
-def _revision() -> str:
+def revision() -> str:
     """The commit that is checked out."""
     answer = subprocess.run(["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False)
     return answer.stdout.strip() or "unknown"
@@ -202,8 +204,6 @@ def main() -> None:
     try:
         settings = from_environment()
         lifecycle.builder(settings, _say)
-        if not python_image and settings.install and shutil.which("mmdebstrap") is None and prerequisites.can_install():
-            prerequisites.install(["mmdebstrap"])
         for name, seconds in build_all(settings, python_image).items():
             _say(f"{name}: {seconds:.1f} s")
     except (BaseImageError, BuildError, NodeError, SettingsError, ToolMissingError) as error:

@@ -12,11 +12,21 @@ import pytest
 
 from cluster import builds, lifecycle
 from cluster.base_image import BaseImageError
-from cluster.installation import STORE, Images, install_kuberay, install_lorarl, install_store, wait_available
+from cluster.installation import KUBERAY, STORE, Images, install_kuberay, install_lorarl, install_store, wait_available
 from cluster.node import Node
 from cluster.settings import Settings, from_environment
 from cluster.skipping import up_or_skip
 from support.cluster.kubectl import RealCluster, real_cluster
+
+FIRST_SECONDS = 1800
+"""The first test pays for the images, which take minutes on a machine that has never built them."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the tests that want images the time to have them built."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents and "images" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(FIRST_SECONDS))
 
 
 @pytest.fixture(scope="session")
@@ -70,16 +80,16 @@ def installed(cluster: RealCluster, images: Images) -> RealCluster:
     install_kuberay(cluster)
     install_store(cluster, images.store)
     install_lorarl(cluster, images.operator, images.trainer)
-    wait_available(cluster, "default", "kuberay-operator")
+    wait_available(cluster, KUBERAY, "kuberay-operator")
     wait_available(cluster, STORE, "s3")
     return cluster
 
 
 @pytest.fixture(scope="session")
 def own_node(cluster: RealCluster) -> Node:
-    """The node behind `cluster`, for tests that stop its programs: never those of a cluster that a user names."""
+    """The node behind `cluster`, for tests that stop its programs or look at its images: never those of a cluster that a user names."""
     if cluster.kubeconfig != from_environment().kubeconfig:
-        pytest.skip(f"{cluster.kubeconfig} is not the node of `make cluster`, and its programs are not ours to stop")
+        pytest.skip(f"{cluster.kubeconfig} is not the node of `make cluster`: its programs and images are not ours")
     return Node(from_environment())
 
 

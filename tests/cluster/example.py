@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from cluster.builds import revision
 from cluster.installation import STORE_KEYS
 from cluster.store import Bucket
 from support.cluster.processes import CACHE
@@ -66,7 +67,13 @@ def run(command: list[str], environment: dict[str, str] | None = None) -> str:
 
 
 def note(out: Path, **what: Any) -> None:
-    """Add figures to out/cluster/summary.json."""
+    """Add figures to out/cluster/summary.json, which says as well on how many CPUs and with which commit they were taken."""
+    about = {"commit": revision(), "cpus": len(os.sched_getaffinity(0))}
+    (out / "summary.json").write_text(json.dumps({**noted(out), **about, **what}, indent=1) + "\n")
+
+
+def noted(out: Path) -> dict[str, Any]:
+    """The figures that are there."""
     summary = out / "summary.json"
-    known = json.loads(summary.read_text()) if summary.exists() else {}
-    summary.write_text(json.dumps({**known, **what}, indent=1) + "\n")
+    known: dict[str, Any] = json.loads(summary.read_text()) if summary.exists() else {}
+    return known

@@ -19,6 +19,8 @@ STORE_KEYS = {"AWS_ACCESS_KEY_ID": "test-access", "AWS_SECRET_ACCESS_KEY": "test
 STORE_ENDPOINT = "http://s3.store:7070"
 STORE = "store"
 SYSTEM = "lorarl-system"
+KUBERAY = "default"
+"""Where its own manifests put it."""
 
 Object = dict[str, Any]
 
@@ -63,6 +65,13 @@ def install_store(cluster: RealCluster, image: str) -> None:
     """An S3 server with the bucket `lorarl`."""
     manifests = (MANIFESTS / "store.yaml").read_text().replace("STORE_IMAGE", image)
     cluster.must("apply", "--server-side", "-f", "-", stdin=manifests)
+
+
+def make_room(cluster: RealCluster, team: str, *secrets: Object) -> None:
+    """A namespace for a team's jobs, with the Secret of the store and more of them, and no job in it."""
+    apply(cluster, namespace(team, "baseline"))
+    apply(cluster, store_secret(), *secrets, namespace=team)
+    cluster.must("delete", "lorarljobs", "--all", "-n", team, "--wait")
 
 
 def apply(cluster: RealCluster, *manifests: Object, namespace: str = "default") -> None:

@@ -10,9 +10,9 @@ from cluster.builds import tool_version
 from cluster.installation import wait_available
 from support.cluster.crds import LOADER
 from support.cluster.kubectl import RealCluster
+from support.cluster.kueue import NAMESPACE, READY_SECONDS, webhooks_answer
 from support.cluster.processes import find_share, until
 
-NAMESPACE = "kueue-system"
 MANAGER = "kueue-controller-manager"
 
 
@@ -22,9 +22,7 @@ def install_kueue(cluster: RealCluster) -> None:
     manifests = [_of_the_release(one) for one in yaml.load_all(text, LOADER) if one]
     cluster.must("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=yaml.safe_dump_all(manifests))
     wait_available(cluster, NAMESPACE, MANAGER)
-    probe = yaml.safe_dump({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "probe"}})
-    asked = ("create", "--dry-run=server", "-f", "-")
-    until(60, "Kueue's webhooks answer", lambda: cluster.kubectl(*asked, stdin=probe).returncode == 0)
+    until(READY_SECONDS, "Kueue's webhooks answer", lambda: webhooks_answer(cluster))
 
 
 def _of_the_release(manifest: dict[str, Any]) -> dict[str, Any]:

@@ -69,6 +69,15 @@ def up(settings: Settings, say: Say) -> Node:
     return _bring_up(settings, WHOLE, say)
 
 
+def check(settings: Settings, say: Say) -> None:
+    """Look whether this machine can have a node, its programs aside, which can be built.
+
+    Raises:
+        NotReadyError: It lacks something.
+    """
+    _check(settings, (), say, fresh=not settings.run.exists())
+
+
 def down(settings: Settings, say: Say, *, everything: bool) -> None:
     """Remove every trace of the node; with `everything`, images and build cache too.
 
@@ -96,6 +105,8 @@ def _bring_up(settings: Settings, stage: str, say: Say) -> Node:
         reached = complete.read_text() if complete.exists() and node.init else ""
         if reached in (stage, WHOLE) and set(STAGE_PROGRAMS[stage]) <= node.running().keys():
             say(f"the {stage} is up already")
+            if reached == WHOLE:
+                _hand_out(settings)  # another checkout may have brought it up
             return node
         _check(settings, STAGE_TOOLS[stage], say, fresh=is_new)
         if not reached and not is_new:
@@ -185,13 +196,19 @@ def _write_kubeconfig(settings: Settings, user: str, path: Path) -> None:
     path.write_text(configuration.kubeconfig(settings.api_url, *parts))
 
 
+def _hand_out(settings: Settings) -> None:
+    """What the node's user needs: the administrator's kubeconfig, and a folder for logs."""
+    settings.logs.mkdir(parents=True, exist_ok=True)
+    _write_kubeconfig(settings, "admin", settings.kubeconfig)
+    _give_to_caller(settings.out, settings.kubeconfig)
+
+
 def _start_kubernetes(node: Node) -> None:
     settings = node.settings
     node.start(*programs.CONTROL_PLANE)
     node.load_pause()
     node.wait("kube-apiserver is ready", lambda: node.get("/readyz"), *programs.CONTROL_PLANE)
-    _write_kubeconfig(settings, "admin", settings.kubeconfig)
-    _give_to_caller(settings.out, settings.kubeconfig)
+    _hand_out(settings)
     node.start(*programs.WORKERS)
     objects = {"apiVersion": "v1", "kind": "List", "items": configuration.first_objects()}
     node.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(objects))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import obstore
 from obstore.store import S3Store
 
-from cluster.installation import STORE_KEYS
+from cluster.installation import STORE, STORE_KEYS, forwarded
+from support.cluster.kubectl import RealCluster
 
 BUCKET = "lorarl"
 
@@ -38,3 +41,10 @@ class Bucket:
         for name in self.names(prefix):
             (folder / name.removeprefix(prefix)).write_bytes(bytes(obstore.get(self._store, name).bytes()))
         return folder
+
+
+@contextmanager
+def bucket_of(cluster: RealCluster, out: Path) -> Iterator[Bucket]:
+    """The bucket of a cluster's S3 server until the block ends, by `kubectl port-forward`, whose log goes to `out`."""
+    with forwarded(cluster, STORE, "service/s3", 7070, out / "forward-s3.log") as address:
+        yield Bucket(f"http://{address}")

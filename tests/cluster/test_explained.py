@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from cluster import example
-from cluster.installation import STORE, Images, apply, forwarded, namespace, store_secret
-from cluster.store import Bucket
+from cluster.installation import Images, apply, make_room, store_secret
+from cluster.store import bucket_of
 from cluster.watched import watched
 from support.cluster.client import Object
 from support.cluster.kubectl import RealCluster
@@ -62,35 +62,40 @@ BY_THE_TRAINER = [
 
 
 @pytest.fixture(scope="module")
-def cluster(installed: RealCluster, out: Path) -> Iterator[RealCluster]:
+def here(installed: RealCluster, out: Path) -> Iterator[RealCluster]:
     """The cluster, where nothing keeps a job from running but its own mistake."""
-    with forwarded(installed, STORE, "service/s3", 7070, out / "forward-s3.log") as address:
-        example.upload(Bucket(f"http://{address}"))
-    apply(installed, namespace(TEAM, "baseline"))
-    apply(installed, store_secret(), store_secret("wrong-keys", AWS_SECRET_ACCESS_KEY="guessed"), namespace=TEAM)
-    installed.must("delete", "lorarljobs", "--all", "-n", TEAM, "--wait")
+    with bucket_of(installed, out) as bucket:
+        example.upload(bucket)
+    make_room(installed, TEAM, store_secret("wrong-keys", AWS_SECRET_ACCESS_KEY="guessed"))
     yield installed
     installed.must("delete", "lorarljobs", "--all", "-n", TEAM, "--wait")
 
 
 @pytest.mark.parametrize("mistake", AT_ONCE, ids=lambda mistake: mistake.name)
-def test_what_cannot_start_is_explained(cluster: RealCluster, mistake: Mistake, images: Images, out: Path) -> None:
+def test_what_cannot_start_is_explained(here: RealCluster, mistake: Mistake, images: Images, out: Path) -> None:
     changes = mistake.changes or {"cluster.image": images.store}
-    apply(cluster, example.manifest(mistake.name, {**ALL, **changes}), namespace=TEAM)
-    seconds = read_in_describe(cluster, mistake, out)
-    remove(cluster, mistake)
+    apply(here, example.manifest(mistake.name, {**ALL, **changes}), namespace=TEAM)
+    seconds = read_in_describe(here, mistake, out)
+    remove(here, mistake)
     print(f"{mistake.name}: explained {seconds:.1f} s after `kubectl apply`")
+    note(out, mistake, seconds)
 
 
 @pytest.mark.parametrize("mistake", BY_THE_TRAINER, ids=lambda mistake: mistake.name)
-def test_what_the_trainer_finds_is_explained(cluster: RealCluster, mistake: Mistake, out: Path) -> None:
-    apply(cluster, example.manifest(mistake.name, {**ALL, **mistake.changes}), namespace=TEAM)
-    with watched(cluster.api, TEAM, mistake.name) as job:
+def test_what_the_trainer_finds_is_explained(here: RealCluster, mistake: Mistake, out: Path) -> None:
+    apply(here, example.manifest(mistake.name, {**ALL, **mistake.changes}), namespace=TEAM)
+    with watched(here.api, TEAM, mistake.name) as job:
         until(TRAINER_SECONDS, "the trainer has failed", lambda: job.ended or job.now.status.get("failure"))
-        seconds = read_in_describe(cluster, mistake, out)
+        seconds = read_in_describe(here, mistake, out)
         until(SECONDS, "the job has failed", lambda: job.now.status["phase"] == "Failed")
-    remove(cluster, mistake)
+    remove(here, mistake)
     print(f"{mistake.name}: explained {seconds:.1f} s after the trainer had failed")
+    note(out, mistake, seconds)
+
+
+def note(out: Path, mistake: Mistake, seconds: float) -> None:
+    """Add it to what is known of the others."""
+    example.note(out, explained={**example.noted(out).get("explained", {}), mistake.name: round(seconds, 1)})
 
 
 def remove(cluster: RealCluster, mistake: Mistake) -> None:

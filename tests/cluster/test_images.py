@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +11,8 @@ from typing import Any
 import pytest
 
 from cluster import builds
-from cluster.base_image import BaseImageError
+from cluster.installation import Images, apply, namespace
+from cluster.node import Node
 from cluster.settings import REPOSITORY, from_environment
 from lorarl_operator.build.pods import pod_security_context, security_context
 from support.cluster.kubectl import RealCluster
@@ -20,7 +20,6 @@ from support.cluster.kubectl import RealCluster
 SECONDS = 240.0  # importing Megatron and vLLM takes half a minute of a whole core
 WARM_SECONDS = 5.0
 
-RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 NAMESPACE = "images"
 
 OPERATOR_SCRIPT = """
@@ -56,17 +55,11 @@ END
 
 
 @pytest.fixture(scope="module")
-def here(cluster: RealCluster) -> Iterator[RealCluster]:
-    """The node, with our images as the tree has them now, and a namespace where pods must be restricted."""
-    if os.environ.get("LORARL_TEST_KUBECONFIG"):
-        pytest.skip("a named cluster has its images from a registry; these are built into the node of `make cluster`")
-    try:
-        builds.build_all(from_environment())
-    except BaseImageError as reason:
-        pytest.skip(str(reason))
-    cluster.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": RESTRICTED}})
+def here(cluster: RealCluster, own_node: Node, images: Images) -> Iterator[RealCluster]:
+    """The node of `make cluster`, with our images as the tree has them now, and a namespace where pods must be restricted."""
+    apply(cluster, namespace(NAMESPACE, "restricted"))
     yield cluster
-    cluster.must("delete", "namespace", NAMESPACE, "--wait=false")
+    cluster.must("delete", "namespace", NAMESPACE)
 
 
 def test_the_operator_starts_with_the_charts_rights(here: RealCluster) -> None:

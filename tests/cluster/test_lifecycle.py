@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -32,7 +33,7 @@ def gone(spare: Settings) -> None:
         lifecycle.down(spare, print, everything=False)
 
 
-def test_it_comes_and_leaves_nothing(spare: Settings) -> None:
+def test_it_comes_and_leaves_nothing(spare: Settings, tmp_path: Path) -> None:
     before = traces() if os.geteuid() == 0 else {}
     started = time.monotonic()
     node = up_or_skip(spare)
@@ -50,6 +51,10 @@ def test_it_comes_and_leaves_nothing(spare: Settings) -> None:
     again = time.monotonic() - again
     assert said == ["the node is up already"]
     assert node.running() == running
+    # Not even from another checkout, which gets a kubeconfig of its own.
+    elsewhere = dataclasses.replace(spare, out=tmp_path)
+    assert lifecycle.up(elsewhere, print).running() == running
+    assert elsewhere.kubeconfig.read_text() == spare.kubeconfig.read_text()
 
     removed = time.monotonic()
     lifecycle.down(spare, print, everything=False)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cluster import example
-from cluster.installation import STORE, apply, forwarded, namespace, store_secret
-from cluster.store import Bucket
+from cluster.installation import apply, make_room
+from cluster.store import bucket_of
 from cluster.watched import watched
 from support.cluster.kubectl import RealCluster
 
@@ -21,12 +21,9 @@ LONGEST_SECONDS = 500
 
 def test_two_worker_pods_train_a_good_adapter(installed: RealCluster, out: Path, tmp_path: Path) -> None:
     cluster = installed
-    with forwarded(cluster, STORE, "service/s3", 7070, out / "forward-s3.log") as address:
-        bucket = Bucket(f"http://{address}")
+    with bucket_of(cluster, out) as bucket:
         example.upload(bucket)
-        apply(cluster, namespace(TEAM, "baseline"))
-        apply(cluster, store_secret(), namespace=TEAM)
-        cluster.must("delete", "lorarljob", JOB, "-n", TEAM, "--ignore-not-found", "--wait")
+        make_room(cluster, TEAM)
         changes = {"cluster.nodes": 2, "checkpoint.resume": "Never", "checkpoint.every": 10, "data.eval.every": 30}
         apply(cluster, example.manifest(JOB, changes), namespace=TEAM)
         with watched(cluster.api, TEAM, JOB) as job:

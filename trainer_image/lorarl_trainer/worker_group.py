@@ -181,13 +181,14 @@ class WorkerGroup:
     async def _await(self, calls: Sequence[Any]) -> list[Any]:
         """Wait for all; the first failure ends the wait, since its peers may hang in a collective operation."""
         from ray.exceptions import NodeDiedError, RayActorError, RayTaskError, WorkerCrashedError
+        from ray.exceptions import OutOfMemoryError as EndedByRayError
 
         try:
             return list(await asyncio.gather(*calls))
-        except (RayTaskError, RayActorError, NodeDiedError, WorkerCrashedError) as error:
+        except (RayTaskError, RayActorError, NodeDiedError, WorkerCrashedError, EndedByRayError) as error:
             told = self._told(await self._cause(error))
             if type(told) is WorkerError and in_a_pod() and await self._out_of_memory():
-                told = OutOfMemoryError(self._memory_ran_out())
+                told = self._memory_ran_out()
             raise told from error
 
     async def _cause(self, error: Exception) -> Exception:
@@ -233,12 +234,14 @@ class WorkerGroup:
             calls.append(ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(*arguments))
         return calls
 
-    def _memory_ran_out(self) -> str:
-        limit = self._spec.cluster.memory_per_node
-        return (
-            f"a worker process was killed because its pod had used all the memory of its limit, spec.cluster.memoryPerNode {limit}. "
-            f"Raise spec.cluster.memoryPerNode, or lower spec.trainer.tokensPerMicroBatch. {self._where_to_look()}"
+    def _memory_ran_out(self, words: str = "") -> OutOfMemoryError:
+        """Say how much it was and what to do; `words` are Ray's own, where it saw it first."""
+        limit = self._spec.cluster.memory_per_node if in_a_pod() else None
+        used = (
+            f"its pod had used the memory of its limit, spec.cluster.memoryPerNode {limit}" if limit else "its machine's memory was used up"
         )
+        mend = f"{'Raise spec.cluster.memoryPerNode, or lower' if limit else 'Lower'} spec.trainer.tokensPerMicroBatch."
+        return OutOfMemoryError(f"a worker process was killed, since {used}. {mend} {words}{self._where_to_look()}")
 
     def _told(self, error: Any) -> LorarlError:
         """Say a failure of Ray's in our words."""
@@ -254,7 +257,8 @@ class WorkerGroup:
         if lost or _NODE_LOST in str(error):
             return NodeLostError(f"a worker's machine or pod is gone. {self._where_to_look()}")
         if _LOW_ON_MEMORY in str(error):
-            return OutOfMemoryError(f"Ray ended a worker process: {error} {self._where_to_look()}")
+            line = next(line for line in str(error).splitlines() if _LOW_ON_MEMORY in line)
+            return self._memory_ran_out(f"Ray: {line.strip()[:_LONGEST_LINE]} ")
         cause = str(error) if of_an_actor and error.actor_init_failed else _ENDED
         return WorkerError(f"a worker process ended: {cause} {self._where_to_look()}")
 
@@ -262,7 +266,7 @@ class WorkerGroup:
         """Tell the end of the log, to which a traceback that the worker did not print itself is added."""
         logs = [log for log in self._logs if log is not None and log.exists()]
         if not logs:
-            return f"Its output is in the pod's log.\n{traceback}"
+            return traceback if self._log_dir else f"Its output is in the pod's log.\n{traceback}"
         newest = max(logs, key=lambda log: log.stat().st_mtime)
         with newest.open("a") as file:
             file.write(traceback)
@@ -281,13 +285,14 @@ def by_node(placement: Mapping[int, str]) -> list[list[int]]:
 async def _end_of(actor: Any) -> Exception | None:
     """Return how a worker ended, once Ray knows; None where it lives and has nothing to do."""
     from ray.exceptions import ActorUnavailableError, RayActorError
+    from ray.exceptions import OutOfMemoryError as EndedByRayError
 
     while True:
         try:
             await actor.drain_asked.remote()
         except ActorUnavailableError:
             continue  # Ray takes its time for this answer
-        except RayActorError as end:
+        except (RayActorError, EndedByRayError) as end:
             return end
         return None
 

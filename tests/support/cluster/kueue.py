@@ -56,7 +56,7 @@ def kueue(cluster: Cluster, configuration: Path) -> Iterator[Process]:
     """Run Kueue until the block ends. KubeRay's definitions must be there: it manages their kinds."""
     environment = {"KUBECONFIG": str(cluster.kubeconfig_of("kueue"))}
     with running([find("kueue"), f"--config={configuration}"], cluster.folder / "kueue.log", environment) as process:
-        until(READY_SECONDS, "Kueue's webhooks answer", lambda: _webhooks_answer(cluster), process)
+        until(READY_SECONDS, "Kueue's webhooks answer", lambda: webhooks_answer(cluster), process)
         yield process
 
 
@@ -98,6 +98,16 @@ def add_priority_class(cluster: Cluster | RealCluster, name: str, value: int) ->
     """A WorkloadPriorityClass."""
     head = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass"}
     cluster.api.apply({**head, "metadata": {"name": name}, "value": value, "description": ""})
+
+
+def webhooks_answer(cluster: Cluster | RealCluster) -> bool:
+    """A dry run passes Kueue's mutating webhook only when it is there."""
+    flavor = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "probe"}}
+    try:
+        cluster.api.request("POST", "/apis/kueue.x-k8s.io/v1beta2/resourceflavors?dryRun=All", flavor)
+    except Exception:  # noqa: BLE001 -- refused while it starts
+        return False
+    return True
 
 
 def _is_active(queue: Object) -> bool:
@@ -148,13 +158,3 @@ def _install(cluster: Cluster, folder: Path, url: str) -> None:
         configuration["webhooks"] = [{**w, "clientConfig": on_loopback(w["clientConfig"]["service"]["path"])} for w in kept]
         cluster.api.create(configuration)
     wait_until_served(cluster, [definition["metadata"]["name"] for definition in definitions])
-
-
-def _webhooks_answer(cluster: Cluster) -> bool:
-    """A dry run passes Kueue's mutating webhook only when it is there."""
-    flavor = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "probe"}}
-    try:
-        cluster.api.request("POST", "/apis/kueue.x-k8s.io/v1beta2/resourceflavors?dryRun=All", flavor)
-    except Exception:  # noqa: BLE001 -- refused while it starts
-        return False
-    return True

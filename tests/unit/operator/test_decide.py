@@ -260,6 +260,36 @@ class TestTheEndOfAnAttempt:
         assert reason in conditions(decision)["Running"]["message"]
         assert decision.actions == (Delete("RayJob", "demo-1", "ray-1"),)
 
+    @pytest.mark.parametrize(
+        ("code", "failure", "phase", "told"),
+        [
+            (1, {"reason": "StorageFailed", "message": "There is no bucket", "attempt": 1}, "Failed", "There is no bucket"),
+            (1, {"reason": "StorageFailed", "message": "an older one", "attempt": 0}, "Failed", "exit code 1 at its start; it said: x"),
+            (1, {"reason": "Interrupted", "message": "SIGTERM", "attempt": 1}, "Restarting", "SIGTERM"),
+            (0, None, "Succeeded", "training has ended"),
+        ],
+    )
+    def test_a_training_that_ends_before_kuberay_sees_it_run(self, code, failure, phase, told):
+        """KubeRay waits for ever then: the head's pod is never ready again."""
+        head = raw_pod("head", containerStatuses=ended("job-submitter", code, message="x", age=5))
+        job = raw_job({"backoffLimit": 0}, status_of("Starting", startTime=ago(50), **({"failure": failure} if failure else {})))
+        decision = decided(job, raw_ray_job(jobDeploymentStatus="Initializing"), pods=[head])
+        assert decision.status["phase"] == phase
+        assert told in conditions(decision)["Running"]["message"]
+        # Just now: the trainer's own word may be on its way.
+        head = raw_pod("head", containerStatuses=ended("job-submitter", code, age=1))
+        assert decided(job, raw_ray_job(jobDeploymentStatus="Initializing"), pods=[head]).status["phase"] == "Starting"
+        # Where KubeRay has seen it run, it sees its end.
+        assert decided(raw_job(status=running_status()), raw_ray_job(**RUNNING), pods=[head]).actions == ()
+
+    def test_a_container_that_cannot_be_made_is_told_with_the_mend(self):
+        head = raw_pod("head", containerStatuses=ended("head", 128, "StartError", 'exec: "/bin/bash": no such file or directory'))
+        job = raw_job({"backoffLimit": 0}, status_of("Starting"))
+        decision = decided(job, raw_ray_job(jobDeploymentStatus="Initializing"), pods=[head])
+        failed = conditions(decision)["Failed"]
+        assert failed["reason"] == "ContainerRefused"
+        assert 'cannot be made: exec: "/bin/bash": no such file or directory; correct the image' in failed["message"]
+
     def test_workers_that_end_because_the_heads_machine_is_gone(self):
         pods = [raw_pod("head", conditions=[condition("Ready", False)]), raw_pod("worker", containerStatuses=ended("worker", 1))]
         decision = decided(raw_job(status=running_status()), raw_ray_job(**RUNNING), pods=pods)

@@ -32,10 +32,10 @@ class RunStatus:
                 if event.resumed_from_step is not None:
                     self._status["resumedFromStep"] = event.resumed_from_step
             case EvalDone():
-                self._metrics["evalScore"] = event.score if event.score is not None else event.loss
+                self._metrics["evalScore"] = _short(event.score if event.score is not None else event.loss)
             case StepDone():
                 self._status |= {"step": event.step, "totalSteps": event.total_steps}
-                self._metrics |= {"reward": event.reward_mean, "kl": event.kl, "tokensPerSecond": round(event.tokens_per_second, 1)}
+                self._metrics |= {"reward": _short(event.reward_mean), "kl": _short(event.kl), "tokensPerSecond": round(event.tokens_per_second, 1)}
                 if event.evaluation:
                     self.on_event(event.evaluation)
             case CheckpointDone():
@@ -70,3 +70,8 @@ class RunStatus:
             "rank": self._job.spec.adapter.rank,
             "publishedAt": event.published_at,
         }
+
+
+def _short(value: float | None) -> float | None:
+    """Four digits: the columns of `kubectl get` show a number as it is."""
+    return None if value is None else float(f"{value:.4g}")

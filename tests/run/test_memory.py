@@ -1,0 +1,15 @@
+"""A worker that Ray ends because memory runs out, which it does before the kernel would."""
+
+from __future__ import annotations
+
+from jobs import Job
+
+
+def test_a_worker_without_memory_is_told_as_such(job: Job) -> None:
+    # Ray's monitor finds too little left of any machine.
+    job.environment |= {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "2000"}
+    ended = job.run()
+    assert ended.code == 1, ended
+    assert "a worker process was killed, since its machine's memory was used up. Lower spec.trainer.tokensPerMicroBatch." in ended.stderr
+    assert "low on memory" in ended.stderr
+    assert ended.left_running == []
