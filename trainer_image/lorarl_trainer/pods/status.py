@@ -35,7 +35,11 @@ class RunStatus:
                 self._metrics["evalScore"] = _short(event.score if event.score is not None else event.loss)
             case StepDone():
                 self._status |= {"step": event.step, "totalSteps": event.total_steps}
-                self._metrics |= {"reward": _short(event.reward_mean), "kl": _short(event.kl), "tokensPerSecond": round(event.tokens_per_second, 1)}
+                self._metrics |= {
+                    "reward": _short(event.reward_mean),
+                    "kl": _short(event.kl),
+                    "tokensPerSecond": round(event.tokens_per_second, 1),
+                }
                 if event.evaluation:
                     self.on_event(event.evaluation)
             case CheckpointDone():
