@@ -27,7 +27,7 @@ def test_sleep_frees_memory_and_waking_changes_nothing(on_gpu, offload: str) -> 
     worker: Colocated = on_gpu(rollout__offload=offload, rollout__tensorParallelSize=1)
     worker.randomise(scale=0.02)
     worker.worker.sync()
-    engine = worker.worker._engine
+    engine = worker.engine
     before, buffers, base = worker.generate(prompts(64)), worker.vllm_buffers(), worker.vllm_base()
     awake = used()
     engine.sleep()
@@ -62,8 +62,8 @@ def test_vllm_has_the_trainers_storage(on_gpu, architecture: str) -> None:
     def foreign(vllm: object) -> list[str]:
         return [n for n, p in vllm.model_runner.model.named_parameters() if p.data_ptr() not in own and "lora" not in n]
 
-    names = worker.worker._engine.llm.collective_rpc(foreign)[0]
-    assert worker.worker.base.refused is None
+    names = worker.engine.llm.collective_rpc(foreign)[0]
+    assert worker.rollouts.base.refused is None
     assert names and all("qkv_proj" in name for name in names)
 
 
@@ -71,7 +71,7 @@ def test_vllm_has_the_trainers_storage(on_gpu, architecture: str) -> None:
 def test_a_sync_takes_less_than_a_millisecond(on_gpu, adapter_type: str) -> None:
     worker: Colocated = on_gpu(adapter__type=adapter_type, adapter__rank=32)
     worker.worker.sync()
-    plan = worker.worker._sync.plan
+    plan = worker.rollouts._sync.plan
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     plan.run()
     start.record()

@@ -36,12 +36,12 @@ def test_one_adapter_layers_and_vllms_own_agree(colocated, monkeypatch, architec
 
 def test_the_fast_paths_are_taken(colocated) -> None:
     worker: Colocated = colocated("qwen2-gpu", **GPU)
-    config = worker.worker._engine.llm.llm_engine.vllm_config
+    config = worker.engine.llm.llm_engine.vllm_config
     assert config.use_v2_model_runner, "its sampler takes a seed a request in one kernel"
     assert config.scheduler_config.async_scheduling
-    graphs = worker.worker._engine.llm.collective_rpc(lambda w: list(w.model_runner.cudagraph_manager.graphs))[0]
+    graphs = worker.engine.llm.collective_rpc(lambda w: list(w.model_runner.cudagraph_manager.graphs))[0]
     assert sorted(graph.num_tokens for graph in graphs) == config.compilation_config.cudagraph_capture_sizes
-    assert max(graph.num_tokens for graph in graphs) == worker.worker._engine._config.sequences
+    assert max(graph.num_tokens for graph in graphs) == worker.engine._config.sequences
 
 
 def test_a_sample_depends_on_its_own_seed_alone(colocated) -> None:

@@ -16,6 +16,8 @@ from lorarl_trainer.algorithms import LossChoice
 from lorarl_trainer.batch import Completion, Sample, Samples, UpdateRequest, UpdateResult
 from lorarl_trainer.checkpoint import Published
 from lorarl_trainer.peft_format import adapter_config, write_adapter
+from lorarl_trainer.rollout.engine import RolloutEngine
+from lorarl_trainer.rollout.side import RolloutSide
 from lorarl_trainer.worker import Built, Place, Resumed, Worker
 
 STOP = (2,)
@@ -50,6 +52,16 @@ class Colocated:
         self.spec = self.job.spec
         self.worker = Worker(self.spec, ALONE)
         self.built: Built = self.worker.start(model, STOP, None)
+
+    @property
+    def rollouts(self) -> RolloutSide:
+        rollouts = self.worker._rollouts
+        assert rollouts is not None, "sft has none"
+        return rollouts
+
+    @property
+    def engine(self) -> RolloutEngine:
+        return self.rollouts.engine
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
@@ -91,12 +103,12 @@ class Colocated:
             modules = worker.model_runner.lora_manager._adapter_manager.modules
             return [t.clone() for name in sorted(modules) for t in (*modules[name].lora_a_stacked, *modules[name].lora_b_stacked)]
 
-        return list(self.worker._engine.llm.collective_rpc(copies)[0])
+        return list(self.engine.llm.collective_rpc(copies)[0])
 
     def vllm_base(self) -> dict[str, torch.Tensor]:
         """vLLM's base parameters, copied."""
         return dict(
-            self.worker._engine.llm.collective_rpc(
+            self.engine.llm.collective_rpc(
                 lambda w: {n: p.detach().clone() for n, p in w.model_runner.model.named_parameters() if "lora" not in n}
             )[0]
         )
@@ -125,7 +137,9 @@ class OneWorker:
     async def sync(self) -> tuple[int, float]:
         return self.worker.sync()
 
-    async def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> tuple[list[Completion], float]:
+    async def generate(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None
+    ) -> tuple[Sequence[Completion], Mapping[str, float]]:
         return self.worker.generate(prompts, seeds)
 
     async def update(self, request: UpdateRequest) -> UpdateResult:

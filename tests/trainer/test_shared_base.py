@@ -25,7 +25,7 @@ def test_query_key_value_undoes_megatrons_interleaving() -> None:
 @pytest.mark.parametrize("architecture", ["qwen3-tied", "qwen2", "llama"])
 def test_all_but_query_key_value_is_shared(colocated, architecture: str) -> None:
     worker = colocated(architecture)
-    base = worker.worker.base
+    base = worker.rollouts.base
     assert base.refused is None
     fused = sum(p.nbytes for name, p in worker.worker._model.base_parameters() if "linear_qkv" in name and "norm" not in name)
     assert base.copied_bytes == fused
@@ -45,8 +45,8 @@ def test_a_model_with_a_part_of_its_own_is_loaded_from_its_files(colocated, monk
     partial = colocated()
     partial.randomise()
     partial.worker.sync()
-    assert partial.worker.base.refused == "the trainer has nothing in the layout of vLLM's model.norm.weight"
-    assert partial.worker.base.shared_bytes == 0
+    assert partial.rollouts.base.refused == "the trainer has nothing in the layout of vLLM's model.norm.weight"
+    assert partial.rollouts.base.shared_bytes == 0
     prompts = [[5, 6, 7], [9] * 9]
     assert partial.greedy(prompts) == whole.greedy(prompts)
 
@@ -56,12 +56,12 @@ def test_verify_sync_finds_a_single_wrong_element(colocated, transport: str) -> 
     worker = colocated(rollout__adapterSync=transport, rollout__verifySync="true")
     worker.randomise()
     worker.worker.sync()
-    push = worker.worker._sync.push
+    push = worker.rollouts._sync.push
 
     def push_and_spoil(version: int) -> None:
         push(version)
-        next(b for b in worker.worker._check._slot.buffers() if b.any())[0, 0] += 1  # vLLM's own memory
+        next(b for b in worker.rollouts._check._slot.buffers() if b.any())[0, 0] += 1  # vLLM's own memory
 
-    worker.worker._sync.push = push_and_spoil
+    worker.rollouts._sync.push = push_and_spoil
     with pytest.raises(StaleAdapterError, match=r"vLLM's copy of model\.layers\.0\..* is not the trainer's"):
         worker.worker.sync()

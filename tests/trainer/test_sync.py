@@ -87,7 +87,7 @@ def test_failure_5_rollouts_of_another_version_are_refused(colocated) -> None:
 def test_failure_5_a_request_without_the_adapter_is_refused(colocated) -> None:
     worker: Colocated = colocated()
     push(worker, 0)
-    worker.worker._engine.request = None
+    worker.engine.request = None
     with pytest.raises(StaleAdapterError, match="version 0, expected 1"):
         worker.generate(prompts())
 
@@ -124,7 +124,7 @@ def test_failures_16_and_21_two_hundred_syncs_leave_memory_flat_and_one_adapter(
     settled, later = resident_after(60), resident_after(200)
     one_adapter = sum(tensor.nbytes for tensor in adapters[0].values())
     assert later - settled < 20 * one_adapter, "200 adapters that pile up would be 200 times one"
-    kept = worker.worker._engine.llm.collective_rpc(lambda w: set(w.model_runner.lora_manager.list_adapters()))[0]
+    kept = worker.engine.llm.collective_rpc(lambda w: set(w.model_runner.lora_manager.list_adapters()))[0]
     assert kept == {worker.worker._version}
 
 
@@ -132,7 +132,7 @@ def test_failure_17_only_the_newest_version_is_ever_asked_for(colocated) -> None
     worker: Colocated = colocated()
     for seed in range(3):
         push(worker, seed)
-    slots = worker.worker._engine.llm.collective_rpc(lambda w: w.model_runner.lora_manager._adapter_manager.lora_index_to_id)[0]
+    slots = worker.engine.llm.collective_rpc(lambda w: w.model_runner.lora_manager._adapter_manager.lora_index_to_id)[0]
     assert [slot for slot in slots if slot is not None] == [3]
 
 

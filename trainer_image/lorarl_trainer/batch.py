@@ -96,7 +96,7 @@ class UpdateResult:
         clipped: share of tokens whose ratio was clipped; None for sft.
         entropy: mean -log p of the sampled tokens, an unbiased estimate of the policy's entropy in nats; None for sft.
         drifted: the difference passed the tolerance (or is no number): no update was made.
-        seconds: forward_backward and optimizer.
+        seconds: forward_backward and optimizer, and sleep where vLLM gave up memory for it.
     """
 
     loss: float

@@ -65,8 +65,8 @@ async def reinforce(session: Session, algorithm: Algorithm, step: int, clock: St
 
     # Rollouts: G completions a prompt, by the newest adapter and no other. A seed a sample: the same on any number of engines.
     seeds_S = [seed_of(spec.trainer.seed, "sample", step, index) for index in range(len(rows_S))]
-    completions_S, seconds = await workers.generate([row.prompt_ids for row in rows_S], seeds_S)
-    clock.add("generate", seconds)
+    completions_S, phases = await workers.generate([row.prompt_ids for row in rows_S], seeds_S)
+    clock.add_all(phases)
     require_version(completions_S, session.adapter_version)
 
     # Rewards: NaN where a completion could not be scored; it then takes no part.
@@ -98,8 +98,7 @@ async def reinforce(session: Session, algorithm: Algorithm, step: int, clock: St
             tolerance=spec.logprob_tolerance,
         )
         result = await workers.update(request)
-        for phase, seconds in result.seconds.items():
-            clock.add(phase, seconds)
+        clock.add_all(result.seconds)
         require_agreement(result, step, request.tolerance)
         results.append(result)
 

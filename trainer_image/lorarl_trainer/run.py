@@ -161,6 +161,8 @@ async def _train(
             )
             progress.emit(Noted(f"data: {len(rows.train):,} rows, {len(rows.held_out):,} held out; loading the model in the workers"))
             built = await workers.start(vocabulary.stop_token_ids, first_adapter)
+            if built.memory:
+                progress.emit(Noted(f"memory of each GPU:\n{built.memory}"))
             resumed = await workers.resume(job.name, secrets, identity, out_dir / "unpublished")
             for warning in (*rows.warnings, *resumed.warnings):
                 progress.emit(Warned(warning))

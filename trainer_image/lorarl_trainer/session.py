@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +30,11 @@ class StepClock:
     def add(self, phase: str, seconds: float) -> None:
         """Count seconds that a worker measured."""
         self._phases[phase] = self._phases.get(phase, 0.0) + seconds
+
+    def add_all(self, phases: Mapping[str, float]) -> None:
+        """Count the seconds of several phases."""
+        for phase, seconds in phases.items():
+            self.add(phase, seconds)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -10,9 +10,8 @@ import hashlib
 import logging
 import os
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +25,8 @@ from lorarl_trainer.secrets import Secrets
 if TYPE_CHECKING:
     from lorarl_trainer.batch import Completions, Samples, UpdateRequest, UpdateResult
     from lorarl_trainer.checkpoint import Found, Published
-    from lorarl_trainer.rollout.engine import RolloutEngine
-    from lorarl_trainer.rollout.shared_base import SharedBase
-    from lorarl_trainer.rollout.sync import AdapterSync
-    from lorarl_trainer.rollout.sync_check import SyncCheck
+    from lorarl_trainer.memory_plan import MemoryPlan
+    from lorarl_trainer.rollout.side import RolloutSide
 
 
 @dataclass(frozen=True)
@@ -58,11 +55,13 @@ class Built:
     Attributes:
         modules: full Hugging Face names of the layers with an adapter.
         trainable_parameters, total_parameters: over all tensor-parallel ranks.
+        memory: what takes how much of a GPU's memory, as a table; None on CPU.
     """
 
     modules: tuple[str, ...]
     trainable_parameters: int
     total_parameters: int
+    memory: str | None
 
 
 @dataclass(frozen=True)
@@ -96,10 +95,7 @@ class Worker:
         register(f"worker-{place.rank}")
         self._version = 0  # `sync` adds one: the first adapter that vLLM gets is version 1
         self._imported = False
-        self._engine: RolloutEngine | None = None
-        self._sync: AdapterSync | None = None
-        self._check: SyncCheck | None = None
-        self.base: SharedBase | None = None
+        self._rollouts: RolloutSide | None = None
         self._found: Found | None = None
         self._published: list[Published] = []
 
@@ -128,21 +124,24 @@ class Worker:
         from lorarl_trainer.megatron_lora.trainer import Trainer
 
         self._meet()
+        plan = self._plan_memory(model_path)
         trainer = spec.trainer
         self._model = LoraModel(platform, model_path, spec.adapter, spec.precision, trainer.tensor_parallel_size, trainer.recompute)
         self._layout = AdapterLayout(self._model)
         self._optimizer = AdapterOptimizer(self._model, spec.trainer)
         self._trainer = Trainer(platform, self._model, self._optimizer, spec.trainer.tokens_per_micro_batch, spec.adapter.dropout)
-        # After Megatron, so that vLLM plans with the memory that is left.
         if spec.algorithm.type != "sft":
-            self._start_engine(model_path, stop_token_ids)
+            from lorarl_trainer.rollout.side import RolloutSide
+
+            self._rollouts = RolloutSide(platform, spec, self._model, self._layout, model_path, stop_token_ids, plan)
         if first_adapter is None:
             adapter = state.new_adapter(self._model, self._layout, spec.trainer.seed)
         else:
             adapter = peft_format.read_adapter(first_adapter, INIT_FROM)
         state.load_adapter(self._layout, self._optimizer, adapter, INIT_FROM)
         counts = self._model.counts()
-        return Built(tuple(n for t in self._model.targets for n in t.hf_names), counts.trainable, counts.total)
+        modules = tuple(name for target in self._model.targets for name in target.hf_names)
+        return Built(modules, counts.trainable, counts.total, plan.table() if plan else None)
 
     def open_checkpoints(self, job_name: str, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path) -> Resumed:
         """Take over the job's checkpoints and find the one to go on from. For the first worker alone.
@@ -179,24 +178,13 @@ class Worker:
 
     def sync(self) -> tuple[int, float]:
         """Bring the trainer's adapter to vLLM as the next version; return it and the seconds it took."""
-        clock = time.perf_counter()
         self._version += 1
-        if self._engine is not None and self._sync is not None:
-            self._engine.wake("weights")
-            self._sync.push(self._version)
-        self._platform.synchronize()
-        seconds = time.perf_counter() - clock
-        if self._check is not None:
-            self._check.compare()
-        return self._version, seconds
+        return self._version, self._rollouts.sync(self._version) if self._rollouts else 0.0
 
-    def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> tuple[Completions, float]:
-        """Generate a completion a prompt (greedily without seeds); return them and the seconds it took."""
-        assert self._engine is not None, "sft has no rollouts"
-        clock = time.perf_counter()
-        self._engine.wake("weights", "kv_cache")
-        completions = self._engine.generate(prompts, seeds)
-        return completions, time.perf_counter() - clock
+    def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> tuple[Completions, Mapping[str, float]]:
+        """Generate a completion a prompt (greedily without seeds); return them and the seconds of each phase."""
+        assert self._rollouts is not None, "sft has no rollouts"
+        return self._rollouts.generate(prompts, seeds)
 
     def drain_asked(self) -> bool:
         """Whether this worker's pod is about to be taken away."""
@@ -204,9 +192,9 @@ class Worker:
 
     def update(self, request: UpdateRequest) -> UpdateResult:
         """Make one optimizer update."""
-        if self._engine is not None:
-            self._engine.sleep()
-        return self._trainer.update(request)
+        asleep = self._rollouts.sleep() if self._rollouts else {}
+        result = self._trainer.update(request)
+        return replace(result, seconds={**asleep, **result.seconds})
 
     def log_probabilities(self, samples: Samples, temperature: float) -> list[Any]:
         """Return the trainer's log-probabilities of each sample's response tokens."""
@@ -264,6 +252,23 @@ class Worker:
             digest.update(parameter.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
 
+    def _plan_memory(self, model_path: Path) -> MemoryPlan | None:
+        """Plan the GPU's memory; None on CPU.
+
+        Raises:
+            InputError: the job cannot fit.
+        """
+        from lorarl_trainer.memory_mend import require_fit
+        from lorarl_trainer.memory_plan import plan
+        from lorarl_trainer.model_sizes import read_model_sizes
+
+        gpu = self._platform.memory()
+        if gpu is None:
+            return None
+        found = plan(self._spec, read_model_sizes(model_path), gpu)
+        require_fit(found)
+        return found
+
     def _meet(self) -> None:
         """Initialise torch.distributed. A single worker needs no address."""
         import torch.distributed as dist
@@ -277,38 +282,6 @@ class Worker:
         else:
             address = f"tcp://{place.master_address}:{place.master_port}"
             dist.init_process_group(backend, init_method=address, rank=place.rank, world_size=place.world_size)
-
-    def _start_engine(self, model_path: Path, stop_token_ids: tuple[int, ...]) -> None:
-        from lorarl_trainer.megatron_lora.targets import short_names
-        from lorarl_trainer.rollout.engine import EngineConfig, RolloutEngine
-        from lorarl_trainer.rollout.shared_base import SharedBase
-        from lorarl_trainer.rollout.sync import make_sync
-        from lorarl_trainer.rollout.sync_check import SyncCheck
-
-        spec, model, layout = self._spec, self._model, self._layout
-        replicas = self._place.world_size // spec.rollout.tensor_parallel_size
-        completions = spec.rollout.prompts_per_step * spec.algorithm.effective_group_size
-        config = EngineConfig(
-            model_path=model_path,
-            precision=spec.precision,
-            rank=spec.adapter.rank,
-            target_modules=tuple(short_names(self._model.targets)),
-            max_prompt_tokens=spec.rollout.max_prompt_tokens,
-            max_response_tokens=spec.rollout.max_response_tokens,
-            sequences=min(-(-completions // replicas), 1024),
-            temperature=spec.rollout.temperature,
-            stop_token_ids=stop_token_ids,
-            tensor_parallel_size=spec.rollout.tensor_parallel_size,
-            gpu_memory_fraction=spec.rollout.gpu_memory_fraction,
-            offload=tuple(spec.rollout.offload or ()),
-        )
-        # Split alike, trainer and engine have the same tensors.
-        alike = spec.trainer.tensor_parallel_size == spec.rollout.tensor_parallel_size
-        self.base = SharedBase(model.base_in_hf_names()) if alike else None
-        self._engine = RolloutEngine(self._platform, config, spec.trainer.seed, self.base)
-        if spec.rollout.verify_sync:
-            self._check = SyncCheck(self._engine, model, layout, spec.adapter.rank, spec.adapter.alpha)
-        self._sync = make_sync(spec.rollout.adapter_sync, self._engine, model, layout, spec.adapter.rank, spec.adapter.alpha)
 
 
 def _redirect_output(log: Path) -> None:

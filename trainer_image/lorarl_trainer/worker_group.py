@@ -116,8 +116,8 @@ class WorkerGroup:
         results = await self._all("sync")
         return results[0][0], max(seconds for _, seconds in results)
 
-    async def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> tuple[list[Completion], float]:
-        """Generate a completion a prompt, spread over the engines; return them in order and the slowest engine's seconds.
+    async def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> tuple[list[Completion], dict[str, float]]:
+        """Generate a completion a prompt, spread over the engines; return them in order and the slowest engine's seconds by phase.
 
         Neighbours stay together, so that an engine computes a group's prompt once.
         """
@@ -129,7 +129,8 @@ class WorkerGroup:
             share = slice(bounds[rank // self._rollout_tp], bounds[rank // self._rollout_tp + 1])
             calls.append(actor.generate.remote(prompts[share], seeds[share] if seeds is not None else None))
         results = (await self._await(calls))[:: self._rollout_tp]
-        return [completion for completions, _ in results for completion in completions], max(seconds for _, seconds in results)
+        phases = {phase: max(seconds.get(phase, 0.0) for _, seconds in results) for _, all_seconds in results for phase in all_seconds}
+        return [completion for completions, _ in results for completion in completions], phases
 
     async def update(self, request: UpdateRequest) -> UpdateResult:
         """Make one optimizer update, the request's samples dealt out to the data-parallel workers."""

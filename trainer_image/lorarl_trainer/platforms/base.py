@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, Protocol
 
+from lorarl_trainer.memory_plan import Gpu
+
 Precision = Literal["fp32", "bf16"]
 
 
@@ -27,7 +29,10 @@ class Platform(Protocol):
     def configure_provider(self, provider: Any) -> None:
         """Choose the layer implementation and the fusions of a Megatron-Bridge model provider."""
 
-    def engine_arguments(self, gpu_memory_fraction: float, kv_cache_bytes: int, sequences: int) -> dict[str, Any]:
+    def memory(self) -> Gpu | None:
+        """Return the memory of this worker's GPU; None on CPU."""
+
+    def engine_arguments(self, sequences: int) -> dict[str, Any]:
         """Return the arguments of `vllm.LLM` that belong to the platform."""
 
     def attention_mask(self, length: int) -> Any:

@@ -67,9 +67,12 @@ class CpuPlatform:
             setattr(provider, fusion, False)
         provider.attention_softmax_in_fp32 = True
 
-    def engine_arguments(self, gpu_memory_fraction: float, kv_cache_bytes: int, sequences: int) -> dict[str, Any]:
-        """See `Platform.engine_arguments`. A CPU engine takes the memory that its longest batch needs, not a share of the machine's."""
-        return {"enforce_eager": True, "kv_cache_memory_bytes": kv_cache_bytes}
+    def memory(self) -> None:
+        """See `Platform.memory`."""
+
+    def engine_arguments(self, sequences: int) -> dict[str, Any]:
+        """See `Platform.engine_arguments`."""
+        return {"enforce_eager": True}
 
     def attention_mask(self, length: int) -> Any:
         """See `Platform.attention_mask`. Megatron's local attention is not causal by itself."""

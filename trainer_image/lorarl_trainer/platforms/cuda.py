@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from lorarl_trainer.memory_plan import Gpu
+
 
 class CudaPlatform:
     """One NVIDIA GPU."""
@@ -37,10 +39,19 @@ class CudaPlatform:
         # It needs an extension of Apex, and adapters are too small to gain from it.
         provider.gradient_accumulation_fusion = False
 
-    def engine_arguments(self, gpu_memory_fraction: float, kv_cache_bytes: int, sequences: int) -> dict[str, Any]:
-        """See `Platform.engine_arguments`. vLLM sizes its own KV cache within its share of the GPU."""
+    def memory(self) -> Gpu:
+        """See `Platform.memory`."""
+        import torch
+
+        free, total = torch.cuda.mem_get_info()
+        return Gpu(total, free)
+
+    def engine_arguments(self, sequences: int) -> dict[str, Any]:
+        """See `Platform.engine_arguments`."""
+        gpu = self.memory()
         return {
-            "gpu_memory_utilization": gpu_memory_fraction,
+            # vLLM is told the size of its KV cache; of this share it only asks that so much is free.
+            "gpu_memory_utilization": 0.9 * gpu.free / gpu.total,
             # Prompts come in batches too large for a graph; only decoding gains from one.
             "compilation_config": {"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": capture_sizes(sequences)},
         }

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-PHASES = ("generate", "reward", "forward_backward", "optimizer", "sync", "checkpoint", "evaluate", "other")
+PHASES = ("wake", "generate", "reward", "sleep", "forward_backward", "optimizer", "sync", "checkpoint", "evaluate", "other")
 """Where a step's time goes, in the order of the loop. `StepDone.seconds` has these keys, or some of them."""
 
 TIME_COLUMNS = frozenset({"seconds", "tokens_per_second", "eval_seconds"})

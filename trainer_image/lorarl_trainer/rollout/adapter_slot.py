@@ -90,6 +90,7 @@ class AdapterSlot:
         owners = self._arrived({name: torch.full(shapes[name], float(i + 1)) for i, name in enumerate(names)}, rank)
         rows = self._arrived({name: torch.arange(float(shapes[name][0]))[:, None].expand(shapes[name]) for name in names}, rank)
         columns = self._arrived({name: torch.arange(float(shapes[name][1])).expand(shapes[name]) for name in names}, rank)
+        self._forget()
         layout: list[list[Block]] = []
         for owner, row, column in zip(owners, rows, columns, strict=True):
             numbers = [int(number) for number in torch.unique(owner).tolist() if number]  # 0: no adapter here

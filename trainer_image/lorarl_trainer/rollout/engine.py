@@ -31,6 +31,7 @@ class EngineConfig:
         sequences: how many one replica generates at most at a time.
         temperature: of sampling; evaluation is greedy.
         stop_token_ids: a completion ends with any of them.
+        kv_cache_bytes: size of the KV cache; None for what all sequences need at their longest.
         offload: what of its memory it gives up while the trainer works.
     """
 
@@ -44,8 +45,8 @@ class EngineConfig:
     temperature: float
     stop_token_ids: tuple[int, ...]
     tensor_parallel_size: int
-    gpu_memory_fraction: float
-    offload: tuple[Offloaded, ...]
+    kv_cache_bytes: int | None
+    offload: frozenset[str]
 
 
 def import_vllm() -> None:
@@ -94,7 +95,8 @@ class RolloutEngine:
                 distributed_executor_backend="external_launcher",
                 seed=seed,
                 enable_sleep_mode=bool(config.offload),
-                **platform.engine_arguments(config.gpu_memory_fraction, kv_cache_bytes(hf_config, config), config.sequences),
+                kv_cache_memory_bytes=config.kv_cache_bytes or kv_cache_bytes(hf_config, config),
+                **platform.engine_arguments(config.sequences),
             )
         self.llm.collective_rpc(skip_adapter_lookup)
         workers: list[Any] = []
@@ -110,15 +112,16 @@ class RolloutEngine:
 
         self.version, self.request = version, LoRARequest(f"v{version}", version, path)
 
-    def sleep(self) -> None:
-        """Give up the memory that the trainer needs meanwhile, if any."""
-        if self._memory:
-            self._memory.sleep()
+    def sleep(self) -> bool:
+        """Give up the memory that the trainer needs meanwhile; return whether there is any."""
+        return self._memory.sleep() if self._memory else False
 
-    def wake(self, *tags: Offloaded) -> None:
-        """Take it back: `weights` before a sync, and the KV cache too before generating."""
-        if self._memory and self._memory.wake(*tags) and "kv_cache" in tags:
+    def wake(self, *tags: Offloaded) -> bool:
+        """Take it back, `weights` before a sync, and the KV cache too before generating; return whether any of it slept."""
+        woke = self._memory.wake(*tags) if self._memory else False
+        if woke and "kv_cache" in tags:
             self.llm.reset_prefix_cache()  # its blocks are empty
+        return woke
 
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> Completions:
         """Generate one completion a prompt: sampled with a seed each, or greedily without seeds.

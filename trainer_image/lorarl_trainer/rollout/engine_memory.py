@@ -17,18 +17,18 @@ Offloaded = Literal["kv_cache", "weights"]
 class EngineMemory:
     """What of the engine's memory sleeps between rollouts."""
 
-    def __init__(self, worker: Any, offload: Collection[Offloaded]) -> None:
+    def __init__(self, worker: Any, offload: Collection[str]) -> None:
         """`worker` is vLLM's, started with `enable_sleep_mode`; `offload` are its own tags of what shall sleep."""
         self._worker, self._offload = worker, frozenset(offload)
         self._backups: dict[int, torch.Tensor] = {}
         self.asleep: frozenset[str] = frozenset()
 
-    def sleep(self) -> None:
-        """Give the memory to the GPU."""
+    def sleep(self) -> bool:
+        """Give the memory to the trainer; return whether it was awake."""
         from vllm.device_allocator.cumem import unmap_and_release
 
         if self.asleep == self._offload:
-            return
+            return False
         torch.cuda.synchronize()
         for address, allocation in self._allocations(self._offload - self.asleep):
             if allocation.tag == "weights" and address not in self._backups:
@@ -36,6 +36,7 @@ class EngineMemory:
             unmap_and_release(allocation.handle)
             allocation.is_asleep = True
         self.asleep = self._offload
+        return True
 
     def wake(self, *tags: Offloaded) -> bool:
         """Take memory back, weights with what was in them, the KV cache empty; return whether any of it slept."""

@@ -1,0 +1,97 @@
+"""The rollout side of a worker, built out of the job: the engine, and how a new adapter reaches it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.batch import Completions
+from lorarl_trainer.megatron_lora.layout import AdapterLayout
+from lorarl_trainer.megatron_lora.model import LoraModel
+from lorarl_trainer.megatron_lora.targets import short_names
+from lorarl_trainer.memory_plan import MemoryPlan
+from lorarl_trainer.platforms import Platform
+from lorarl_trainer.rollout.engine import EngineConfig, RolloutEngine
+from lorarl_trainer.rollout.shared_base import SharedBase
+from lorarl_trainer.rollout.sync import make_sync
+from lorarl_trainer.rollout.sync_check import SyncCheck
+
+MOST_SEQUENCES = 1024
+"""Sequences that one engine generates at a time; more wait."""
+
+
+class RolloutSide:
+    """One rank's engine and the way of the adapter to it.
+
+    Attributes:
+        engine: vLLM.
+        base: what it shares with the trainer; None where it has a base of its own.
+    """
+
+    def __init__(
+        self,
+        platform: Platform,
+        spec: LoRARLJobSpec,
+        model: LoraModel,
+        layout: AdapterLayout,
+        model_path: Path,
+        stop_token_ids: tuple[int, ...],
+        plan: MemoryPlan | None,
+    ) -> None:
+        """Start the engine (collective). `plan` says what memory it has; without one it takes what its longest batch needs."""
+        engines = spec.world_size // spec.rollout.tensor_parallel_size
+        completions = spec.rollout.prompts_per_step * spec.algorithm.effective_group_size
+        config = EngineConfig(
+            model_path=model_path,
+            precision=spec.precision,
+            rank=spec.adapter.rank,
+            target_modules=tuple(short_names(model.targets)),
+            max_prompt_tokens=spec.rollout.max_prompt_tokens,
+            max_response_tokens=spec.rollout.max_response_tokens,
+            sequences=min(-(-completions // engines), MOST_SEQUENCES),
+            temperature=spec.rollout.temperature,
+            stop_token_ids=stop_token_ids,
+            tensor_parallel_size=spec.rollout.tensor_parallel_size,
+            kv_cache_bytes=plan.kv_cache_bytes if plan else None,
+            offload=plan.demand.offload if plan else frozenset(),
+        )
+        # Split alike, trainer and engine have the same tensors.
+        alike = spec.trainer.tensor_parallel_size == spec.rollout.tensor_parallel_size
+        self.base = SharedBase(model.base_in_hf_names()) if alike else None
+        self.engine = RolloutEngine(platform, config, spec.trainer.seed, self.base)
+        rank, alpha = spec.adapter.rank, spec.adapter.alpha
+        self._check = SyncCheck(self.engine, model, layout, rank, alpha) if spec.rollout.verify_sync else None
+        self._sync = make_sync(spec.rollout.adapter_sync, self.engine, model, layout, rank, alpha)
+        self._platform = platform
+
+    def sync(self, version: int) -> float:
+        """Bring the trainer's adapter to the engine as this version (collective); return the seconds it took.
+
+        Raises:
+            StaleAdapterError: `rollout.verifySync` found a difference.
+        """
+        self.engine.wake("weights")
+        self._platform.synchronize()
+        clock = time.perf_counter()
+        self._sync.push(version)
+        self._platform.synchronize()
+        seconds = time.perf_counter() - clock
+        if self._check is not None:
+            self._check.compare()
+        return seconds
+
+    def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> tuple[Completions, Mapping[str, float]]:
+        """Generate a completion a prompt (greedily without seeds); return them and the seconds of each phase."""
+        clock = time.perf_counter()
+        woke = self.engine.wake("weights", "kv_cache")
+        awake = time.perf_counter()
+        completions = self.engine.generate(prompts, seeds)
+        seconds = {"generate": time.perf_counter() - awake}
+        return completions, seconds | ({"wake": awake - clock} if woke else {})
+
+    def sleep(self) -> Mapping[str, float]:
+        """Give up the memory that the trainer needs meanwhile; return the seconds of the phase, if there is any."""
+        clock = time.perf_counter()
+        return {"sleep": time.perf_counter() - clock} if self.engine.sleep() else {}
