@@ -59,10 +59,10 @@ def switch_seconds(worker: Any) -> tuple[float, float]:
     import torch
 
     started = time.perf_counter()
-    worker._engine.sleep()
+    worker._rollouts.engine.sleep()
     torch.cuda.synchronize()
     asleep = time.perf_counter()
-    worker._engine.wake("weights", "kv_cache")
+    worker._rollouts.engine.wake("weights", "kv_cache")
     torch.cuda.synchronize()
     return asleep - started, time.perf_counter() - asleep
 
@@ -74,7 +74,7 @@ def vllm_buffers(worker: Any) -> list[Any]:
         modules = rank.model_runner.lora_manager._adapter_manager.modules
         return [tensor for name in sorted(modules) for tensor in (*modules[name].lora_a_stacked, *modules[name].lora_b_stacked)]
 
-    return list(worker._engine.llm.collective_rpc(found)[0])
+    return list(worker._rollouts.engine.llm.collective_rpc(found)[0])
 
 
 def gpu_busy_ms(work: Callable[[], object]) -> float:
@@ -92,12 +92,13 @@ def copy_ms(buffers: list[Any]) -> float:
     """Milliseconds of one grouped copy of as many bytes: the floor of a sync."""
     import torch
 
-    source = [buffer.clone() for buffer in buffers]
+    # Whole tensors: rows that are apart would be copied one tensor at a time.
+    source, target = ([buffer.clone(memory_format=torch.contiguous_format) for buffer in buffers] for _ in range(2))
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     times = []
     for _ in range(SYNCS):
         begin.record()
-        torch._foreach_copy_(buffers, source)
+        torch._foreach_copy_(target, source)
         end.record()
         end.synchronize()
         times.append(begin.elapsed_time(end))
@@ -111,7 +112,7 @@ def base_copies(worker: Any) -> float:
     def of_vllm(rank: Any) -> list[Any]:
         return [parameter for name, parameter in rank.model_runner.model.named_parameters() if "lora" not in name]
 
-    vllm = worker._engine.llm.collective_rpc(of_vllm)[0]
+    vllm = worker._rollouts.engine.llm.collective_rpc(of_vllm)[0]
     return storage_bytes([*trainer, *vllm]) / storage_bytes(trainer)
 
 
