@@ -290,6 +290,13 @@ CASES = [
         "remove rollout.tensorParallelSize",
     ),
     Case(
+        "offload on a CPU job",
+        {"spec.rollout.offload": ["kv_cache"]},
+        GPUS | {"spec.rollout.offload": ["kv_cache"]},
+        "spec.rollout.offload",
+        "remove rollout.offload",
+    ),
+    Case(
         "no bf16 on CPU",
         {"spec.trainer.precision": "bf16"},
         GPUS | {"spec.trainer.precision": "bf16"},

@@ -22,7 +22,13 @@ FEW_STEPS = 40
 SIZE = (5.6, 3.0)
 """Inches."""
 BLUE, ORANGE, GREY, INK = "#2563eb", "#ea580c", "#94a3b8", "#334155"
-PHASE_COLOURS = ("#2563eb", "#7c3aed", "#0d9488", "#84cc16", "#f59e0b", "#ef4444", "#ec4899", "#94a3b8")
+PHASE_COLOURS = dict(
+    zip(
+        PHASES,
+        ("#93c5fd", "#2563eb", "#7c3aed", "#5eead4", "#0d9488", "#84cc16", "#f59e0b", "#ef4444", "#ec4899", "#94a3b8"),
+        strict=True,
+    )
+)
 STYLE = {
     "axes.edgecolor": GREY,
     "axes.labelcolor": INK,
@@ -123,7 +129,7 @@ def phase_seconds(rows: Sequence[Row]) -> Figure:
     steps = np.array([row["step"] for row in steps_only], dtype=float)
     used = [phase for phase in PHASES if any(row["seconds"].get(phase, 0.0) > 0 for row in steps_only)]
     seconds = {phase: np.array([row["seconds"].get(phase, 0.0) for row in steps_only], dtype=float) for phase in used}
-    colours = [PHASE_COLOURS[PHASES.index(phase)] for phase in used]
+    colours = [PHASE_COLOURS[phase] for phase in used]
     labels = [phase.replace("_", "/") for phase in used]
     figure, axes = _figure("seconds a step")
     if len(steps) <= FEW_STEPS:

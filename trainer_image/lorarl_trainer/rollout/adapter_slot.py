@@ -79,7 +79,7 @@ class AdapterSlot:
         return found
 
     def layout(self, shapes: Mapping[str, tuple[int, int]], rank: int) -> list[list[Block]]:
-        """Return what each of `buffers()` holds of an adapter with tensors of these shapes. Overwrites the slot.
+        """Return what each of `buffers()` holds of an adapter with tensors of these shapes. Empties the slot.
 
         Read off vLLM's own loader: numbers that it is given arrive where an adapter's elements do.
 
@@ -91,6 +91,8 @@ class AdapterSlot:
         rows = self._arrived({name: torch.arange(float(shapes[name][0]))[:, None].expand(shapes[name]) for name in names}, rank)
         columns = self._arrived({name: torch.arange(float(shapes[name][1])).expand(shapes[name]) for name in names}, rank)
         self._forget()
+        for buffer in self.buffers():
+            buffer.zero_()
         layout: list[list[Block]] = []
         for owner, row, column in zip(owners, rows, columns, strict=True):
             numbers = [int(number) for number in torch.unique(owner).tolist() if number]  # 0: no adapter here

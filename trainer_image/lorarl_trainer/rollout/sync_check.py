@@ -15,7 +15,7 @@ class SyncCheck:
     """Compares vLLM's buffers with what Megatron-Bridge exports, by whatever transport it came."""
 
     def __init__(self, engine: RolloutEngine, model: LoraModel, layout: AdapterLayout, rank: int, alpha: int) -> None:
-        """Learn vLLM's layout (collective). Overwrites the slot: it comes before the first sync."""
+        """Learn vLLM's layout (collective). Empties the slot: it comes before the first sync."""
         self._model, self._scaling = model, alpha / rank
         self._slot = AdapterSlot(engine.vllm_worker)
         self._layout = self._slot.layout(layout.shapes, rank)
