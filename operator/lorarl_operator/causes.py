@@ -123,6 +123,10 @@ def _of_the_live(
     if been_up and (taken := next((found for pod in pods if (found := _taken(pod))), None)):
         return taken
     if own := _own_ends(pods):
+        # Ray ends with 1 at SIGTERM: in the second of the deletion this may as well be KubeRay's clean-up after the end of the training.
+        doubts = [pod for pod in pods if been_up and (end := own_end(pod)) and end.reason != "OOMKilled" and pod.deletion_asked_at]
+        if doubts and (wait := _until_settled(doubts, now, settings)):
+            return wait
         interrupted = _reported(report, preempted_only=True)
         head_lost = been_up and any(pod.role == "head" and not pod.ready and not own_end(pod) for pod in pods)
         if head_lost and own.reason == "WorkerExited":
@@ -132,10 +136,14 @@ def _of_the_live(
     if not deleted:
         return None
     # KubeRay deletes pods too, when a queue suspends the RayJob or when it has ended: that news comes on another watch.
-    ages = [(now - pod.deletion_asked_at).total_seconds() for pod in deleted if pod.deletion_asked_at]
-    if 0 <= max(ages) < settings.settle_seconds:
-        return Unsettled(settings.settle_seconds - max(ages))
+    if wait := _until_settled(deleted, now, settings):
+        return wait
     return _reported(report, preempted_only=True) or _deleted(deleted[0])
+
+
+def _until_settled(deleted: Sequence[Pod], now: datetime, settings: Settings) -> Unsettled | None:
+    age = max((now - pod.deletion_asked_at).total_seconds() for pod in deleted if pod.deletion_asked_at)
+    return Unsettled(settings.settle_seconds - age) if 0 <= age < settings.settle_seconds else None
 
 
 def _two_heads(pods: Sequence[Pod], now: datetime, settings: Settings) -> Ending | Unsettled | None:

@@ -308,6 +308,16 @@ class TestTheEndOfAnAttempt:
         decision = decided(raw_job(status=running_status()), raw_ray_job(**RUNNING), pods=pods, departed=departed)
         assert (decision.status["attempts"], decision.status["preemptions"]) == counters
 
+    def test_a_worker_that_ended_in_the_second_of_its_deletion_may_be_kuberays_clean_up(self):
+        """Ray ends with 1 at SIGTERM, and that the RayJob is complete comes on another watch."""
+        worker = raw_pod("worker", containerStatuses=ended("worker", 1), deletionTimestamp=ago(-119), deletionGracePeriodSeconds=120)
+        decision = decided(raw_job(status=running_status()), raw_ray_job(**RUNNING), pods=[worker])
+        assert (decision.status, decision.recheck_seconds) == (None, 2)
+        done = raw_ray_job(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED")
+        assert decided(raw_job(status=running_status()), done, pods=[worker]).status["phase"] == "Succeeded"
+        worker = raw_pod("worker", containerStatuses=ended("worker", 1, age=4), deletionTimestamp=ago(-116), deletionGracePeriodSeconds=120)
+        assert decided(raw_job(status=running_status()), raw_ray_job(**RUNNING), pods=[worker]).status["attempts"] == 1
+
     def test_a_pod_that_was_replaced_before_anything_ran_cost_nothing(self):
         departed = (parse.pod(raw_pod("worker", deletionTimestamp=ago(60), deletionGracePeriodSeconds=0)),)
         status = status_of("Running", startTime=ago(90), conditions=[condition("Running", True, "Running", "attempt 1 trains", age=30)])
