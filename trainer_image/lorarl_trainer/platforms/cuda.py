@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from lorarl_trainer.memory_plan import Gpu
@@ -16,7 +17,10 @@ class CudaPlatform:
 
     def environment(self, threads: int) -> dict[str, str]:
         """See `Platform.environment`."""
+        # vLLM adds up over GPUs through NVLink multicast, without a look at the variable by which PyTorch is told that there is none.
+        no_multicast = os.environ.get("TORCH_SYMM_MEM_DISABLE_MULTICAST", "0") != "0"
         return {
+            **({"VLLM_ALLREDUCE_USE_SYMM_MEM": "0"} if no_multicast else {}),
             "OMP_NUM_THREADS": str(threads),
             # Megatron's order of kernels and communication under tensor parallelism relies on a single hardware queue.
             "CUDA_DEVICE_MAX_CONNECTIONS": "1",
