@@ -78,6 +78,7 @@ def main() -> None:
     arguments.add_argument("--tokens-per-micro-batch", type=int, nargs="+", default=[16384])
     arguments.add_argument("--recompute", choices=("none", "selective", "full"), default="none")
     arguments.add_argument("--padded", action="store_true", help="padded rows, as on the CPU")
+    arguments.add_argument("--bridge-adapters", action="store_true", help="Megatron-Bridge's own adapter layers, for comparison")
     arguments.add_argument("--steps", type=int, default=3, help="timed ones, after one that warms up")
     arguments.add_argument("--profile", action="store_true")
     arguments.add_argument("--folder", type=Path, default=Path("/dev/shm"))
@@ -89,10 +90,13 @@ def main() -> None:
     platform = CudaPlatform()
     platform.packs_sequences = not chosen.padded
     platform.prepare_megatron()
+    from lorarl_trainer.megatron_lora import model as model_module
     from lorarl_trainer.megatron_lora.model import LoraModel
     from lorarl_trainer.megatron_lora.optimizer import AdapterOptimizer
     from lorarl_trainer.megatron_lora.trainer import Trainer
 
+    if chosen.bridge_adapters:
+        model_module.fuse_adapters = lambda _: 0
     clock = time.perf_counter()
     folder = model_folder(chosen.size, chosen.folder)
     spec = TrainerSpec.model_validate({"learningRate": 1e-5})
@@ -127,6 +131,7 @@ def main() -> None:
                 "size": chosen.size,
                 "adapter": chosen.adapter,
                 "layout": "padded" if chosen.padded else "packed",
+                "adapters": "bridge" if chosen.bridge_adapters or chosen.padded else "fused",
                 "recompute": chosen.recompute,
                 "tokens_per_micro_batch": budget,
                 "micro_batches": sum(1 for _ in model.micro_batches(request.samples, budget)),

@@ -28,6 +28,7 @@ class BareTrainer:
         recompute: str = "none",
         budget: int = 16_384,
         dropout: float = 0.0,
+        targets: Sequence[str] = ("all-linear",),
     ) -> None:
         platform.prepare_megatron()
         if not dist.is_initialized():
@@ -38,7 +39,7 @@ class BareTrainer:
         from lorarl_trainer.megatron_lora.trainer import Trainer
 
         adapter = AdapterSpec.model_validate(
-            {"type": adapter_type, "rank": 8, "alpha": 16, "targetModules": ["all-linear"], "dropout": dropout}
+            {"type": adapter_type, "rank": 8, "alpha": 16, "targetModules": list(targets), "dropout": dropout}
         )
         self.model = LoraModel(platform, folder, adapter, precision, 1, recompute)
         self.optimizer = AdapterOptimizer(self.model, TrainerSpec.model_validate({"learningRate": 1e-3}))

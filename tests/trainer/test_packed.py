@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lorarl_trainer.algorithms import LossChoice
+from lorarl_trainer.megatron_lora.fused import fuse_adapters
 from lorarl_trainer.platforms.cpu import CpuPlatform
 from support.tiny_models import VOCABULARY
 from support.training import BareTrainer, grouped_samples, relative_difference
@@ -34,6 +35,16 @@ def test_packed_and_padded_batches_give_the_same_loss_and_gradients(model_folder
     ours, theirs = (trainer.trainer.log_probabilities(samples, 0.8) for trainer in (packed, padded))
     for left, right in zip(ours, theirs, strict=True):
         assert left == pytest.approx(right, abs=1e-5)
+
+
+def test_fused_adapters_may_leave_out_parts_of_a_layer(model_folder) -> None:
+    folder, samples, targets = model_folder("qwen2"), grouped_samples(VOCABULARY), ("q_proj", "v_proj", "up_proj", "o_proj")
+    bridge = BareTrainer(CpuPlatform(), folder, "fp32", targets=targets)
+    fused = BareTrainer(PackingCpu(), folder, "fp32", targets=targets)
+    assert fuse_adapters(fused.model.module) == 3 * 2, "linear_qkv, linear_proj and linear_fc1 of two layers"
+    (loss, gradients), (fused_loss, fused_gradients) = (trainer.loss_and_gradients(samples) for trainer in (bridge, fused))
+    assert fused_loss == pytest.approx(loss, abs=1e-6)
+    assert relative_difference(fused_gradients, gradients) < 1e-5
 
 
 @pytest.mark.parametrize("recompute", ["selective", "full"])

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.batch import Sample
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.megatron_lora.fused import fuse_adapters
 from lorarl_trainer.megatron_lora.logprobs import token_log_probabilities
 from lorarl_trainer.megatron_lora.micro_batch import MicroBatch, grouped, packed_batch, padded_batch
 from lorarl_trainer.megatron_lora.packed import pack_attention
@@ -100,6 +101,8 @@ class LoraModel:
         # Tensor cores like multiples of 16, and with sequence parallelism each rank holds an equal part of the tokens.
         self._tokens_multiple = 16 * tensor_parallel_size
         self._packing = pack_attention(unwrap_model(self.module)) if platform.packs_sequences else None
+        if platform.packs_sequences and tensor_parallel_size == 1:
+            fuse_adapters(self.module)
         self.device = next(self.module.parameters()).device
         self.data_parallel_group = parallel_state.get_data_parallel_group()
         self.data_parallel_rank: int = parallel_state.get_data_parallel_rank()
@@ -197,11 +200,11 @@ class _NoAdapter(torch.nn.Module):
 
     def __init__(self, features: int, tensor_parallel_size: int) -> None:
         super().__init__()
-        self._features, self._tensor_parallel_size = features, tensor_parallel_size
+        self.features, self._tensor_parallel_size = features, tensor_parallel_size
 
     def forward(self, hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
         """Return zeros in the shape of an adapter's output; with sequence parallelism adapters see the gathered sequence."""
-        return hidden.new_zeros(hidden.shape[0] * self._tensor_parallel_size, *hidden.shape[1:-1], self._features)
+        return hidden.new_zeros(hidden.shape[0] * self._tensor_parallel_size, *hidden.shape[1:-1], self.features)
 
 
 def _configure_recompute(provider: Any, recompute: str) -> None:
