@@ -78,7 +78,7 @@ def main() -> None:
     arguments.add_argument("--tokens-per-micro-batch", type=int, nargs="+", default=[16384])
     arguments.add_argument("--recompute", choices=("none", "selective", "full"), default="none")
     arguments.add_argument("--padded", action="store_true", help="padded rows, as on the CPU")
-    arguments.add_argument("--bridge-adapters", action="store_true", help="Megatron-Bridge's own adapter layers, for comparison")
+    arguments.add_argument("--megatron-layers", action="store_true", help="Megatron's own layers and adapters, for comparison")
     arguments.add_argument("--steps", type=int, default=3, help="timed ones, after one that warms up")
     arguments.add_argument("--profile", action="store_true")
     arguments.add_argument("--folder", type=Path, default=Path("/dev/shm"))
@@ -95,8 +95,8 @@ def main() -> None:
     from lorarl_trainer.megatron_lora.optimizer import AdapterOptimizer
     from lorarl_trainer.megatron_lora.trainer import Trainer
 
-    if chosen.bridge_adapters:
-        model_module.fuse_adapters = lambda _: 0
+    if chosen.megatron_layers:
+        model_module.fuse_layers = lambda *_: 0
     clock = time.perf_counter()
     folder = model_folder(chosen.size, chosen.folder)
     spec = TrainerSpec.model_validate({"learningRate": 1e-5})
@@ -131,7 +131,7 @@ def main() -> None:
                 "size": chosen.size,
                 "adapter": chosen.adapter,
                 "layout": "padded" if chosen.padded else "packed",
-                "adapters": "bridge" if chosen.bridge_adapters or chosen.padded else "fused",
+                "layers": "megatron" if chosen.megatron_layers or chosen.padded else "fused",
                 "recompute": chosen.recompute,
                 "tokens_per_micro_batch": budget,
                 "micro_batches": sum(1 for _ in model.micro_batches(request.samples, budget)),

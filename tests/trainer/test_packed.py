@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from lorarl_trainer.algorithms import LossChoice
-from lorarl_trainer.megatron_lora.fused import fuse_adapters
+from lorarl_trainer.batch import Sample
+from lorarl_trainer.megatron_lora.fused_layer import fuse_layers
+from lorarl_trainer.megatron_lora.model import LoraModel
 from lorarl_trainer.platforms.cpu import CpuPlatform
 from support.tiny_models import VOCABULARY
 from support.training import BareTrainer, grouped_samples, relative_difference
@@ -41,7 +43,7 @@ def test_fused_adapters_may_leave_out_parts_of_a_layer(model_folder) -> None:
     folder, samples, targets = model_folder("qwen2"), grouped_samples(VOCABULARY), ("q_proj", "v_proj", "up_proj", "o_proj")
     bridge = BareTrainer(CpuPlatform(), folder, "fp32", targets=targets)
     fused = BareTrainer(PackingCpu(), folder, "fp32", targets=targets)
-    assert fuse_adapters(fused.model.module) == 3 * 2, "linear_qkv, linear_proj and linear_fc1 of two layers"
+    assert fuse_layers(fused.model.module, fused.model._packing) == 2
     (loss, gradients), (fused_loss, fused_gradients) = (trainer.loss_and_gradients(samples) for trainer in (bridge, fused))
     assert fused_loss == pytest.approx(loss, abs=1e-6)
     assert relative_difference(fused_gradients, gradients) < 1e-5
@@ -50,21 +52,29 @@ def test_fused_adapters_may_leave_out_parts_of_a_layer(model_folder) -> None:
 @pytest.mark.parametrize("recompute", ["selective", "full"])
 def test_what_is_recomputed_is_what_was_computed(model_folder, recompute: str) -> None:
     folder, samples = model_folder("qwen3-tied"), grouped_samples(VOCABULARY)
-    kept = BareTrainer(PackingCpu(), folder, "fp32").loss_and_gradients(samples)
-    again = BareTrainer(PackingCpu(), folder, "fp32", recompute=recompute)
-    calls = 0
+    trainers = [BareTrainer(PackingCpu(), folder, "fp32", recompute=how) for how in ("none", recompute)]
+    kept, again = (_elements_kept(trainer.model, samples) for trainer in trainers)
+    config, ((_, batch),) = trainers[0].model.module.config, trainers[0].model.micro_batches(samples, 10_000)
+    gate_and_up = batch.tokens.numel() * config.num_layers * 2 * config.ffn_hidden_size
+    assert kept - again >= gate_and_up, "what is recomputed is not kept"
+    (loss, gradients), (same_loss, same_gradients) = (trainer.loss_and_gradients(samples) for trainer in trainers)
+    assert same_loss == pytest.approx(loss, abs=1e-7)
+    assert relative_difference(same_gradients, gradients) < 1e-6
 
-    def count(*_: object) -> None:
-        nonlocal calls
-        calls += 1
 
-    layers = again.model.module.decoder.layers
-    for layer in layers:
-        layer.mlp.linear_fc1.register_forward_hook(count)
-    loss, gradients = again.loss_and_gradients(samples)
-    assert calls == 2 * len(layers), "each MLP once forward and once more backward"
-    assert loss == pytest.approx(kept[0], abs=1e-7)
-    assert relative_difference(gradients, kept[1]) < 1e-6
+def _elements_kept(model: LoraModel, samples: list[Sample]) -> int:
+    """Return how many elements a forward pass keeps for the backward pass."""
+    kept = 0
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal kept
+        kept += 0 if isinstance(tensor, torch.nn.Parameter) else tensor.numel()
+        return tensor
+
+    ((_, batch),) = model.micro_batches(samples, 10_000)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model.log_probabilities(batch, 1.0)
+    return kept
 
 
 def test_a_prompt_is_computed_once_for_its_completions(model_folder) -> None:

@@ -58,30 +58,27 @@ class _TokenLogProbabilities(torch.autograd.Function):
     ) -> torch.Tensor:
         logprobs_N = torch.empty(hidden_N_H.shape[0], dtype=torch.float32, device=hidden_N_H.device)
         gradient_N_H = torch.empty_like(hidden_N_H) if ctx.needs_input_grad[0] else None
+        scale = 1 / temperature
         for start in range(0, len(logprobs_N), rows):
             chunk = slice(start, start + rows)
-            hidden_C_H = hidden_N_H[chunk]
-            logits_C_V = _product(hidden_C_H, weight_V_H.t()).div_(temperature)
-            mine_C = (targets_N[chunk] >= 0) & (targets_N[chunk] < weight_V_H.shape[0])
-            target_C_1 = targets_N[chunk].where(mine_C, 0)[:, None]
-            largest_C = logits_C_V.amax(1)
+            hidden_C_H, targets_C = hidden_N_H[chunk], targets_N[chunk]
+            logits_C_V = _product(hidden_C_H, weight_V_H.t())
+            largest_C, sum_C, of_target_C = _statistics(logits_C_V, targets_C, scale)
             if group is not None:
+                own_largest_C = largest_C.clone()
                 dist.all_reduce(largest_C, dist.ReduceOp.MAX, group=group)
-            logits_C_V.sub_(largest_C[:, None])
-            of_target_C = logits_C_V.gather(1, target_C_1)[:, 0] * mine_C
-            sum_C = logits_C_V.exp_().sum(1)
-            if group is not None:
-                both = torch.stack([sum_C, of_target_C])
+                both = torch.stack([sum_C * (own_largest_C - largest_C).exp(), of_target_C])
                 dist.all_reduce(both, group=group)
                 sum_C, of_target_C = both
-            logprobs_N[chunk] = of_target_C - sum_C.log()
+            logprobs_N[chunk] = of_target_C - largest_C - sum_C.log()
             if gradient_N_H is not None:
-                # One-hot minus softmax before rounding to the model's precision: of a probability near 1 the difference is what counts.
-                by_logits_C_V = logits_C_V.mul_(-1 / sum_C[:, None]).scatter_add_(1, target_C_1, mine_C[:, None].float())
-                by_hidden_C_H = _product(by_logits_C_V.to(hidden_C_H.dtype), weight_V_H)
-                if group is not None:
+                by_logits_C_V = _target_minus_softmax(logits_C_V, targets_C, largest_C, sum_C, scale, hidden_C_H.dtype)
+                if group is None:
+                    torch.mm(by_logits_C_V, weight_V_H, out=gradient_N_H[chunk])
+                else:
+                    by_hidden_C_H = _product(by_logits_C_V, weight_V_H)
                     dist.all_reduce(by_hidden_C_H, group=group)
-                gradient_N_H[chunk] = by_hidden_C_H.div_(temperature)
+                    gradient_N_H[chunk] = by_hidden_C_H
         if gradient_N_H is not None:
             ctx.save_for_backward(gradient_N_H)
         return logprobs_N
@@ -90,6 +87,38 @@ class _TokenLogProbabilities(torch.autograd.Function):
     def backward(ctx: Any, by_logprobs_N: torch.Tensor) -> Any:
         (gradient_N_H,) = ctx.saved_tensors
         return (gradient_N_H * by_logprobs_N[:, None]).to(gradient_N_H.dtype), None, None, None, None, None
+
+
+def _statistics(logits_C_V: torch.Tensor, targets_C: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the largest z = scale * logit, the sum of exp(z - largest), and z of the target (0 where it is not in the row), each [C]."""
+    if logits_C_V.is_cuda:
+        from lorarl_trainer.megatron_lora import kernels
+
+        return kernels.softmax_statistics(logits_C_V, targets_C, scale)
+    z_C_V = logits_C_V * scale
+    largest_C = z_C_V.amax(1)
+    mine_C, column_C = _place(targets_C, logits_C_V.shape[1])
+    return largest_C, (z_C_V - largest_C[:, None]).exp().sum(1), z_C_V.gather(1, column_C[:, None])[:, 0] * mine_C
+
+
+def _target_minus_softmax(
+    logits_C_V: torch.Tensor, targets_C: torch.Tensor, largest_C: torch.Tensor, sum_C: torch.Tensor, scale: float, dtype: torch.dtype
+) -> torch.Tensor:
+    """Return scale * (one-hot target - exp(z - largest) / sum), [C, V]: the gradient of log softmax(z)[target] by the logits."""
+    if logits_C_V.is_cuda:
+        from lorarl_trainer.megatron_lora import kernels
+
+        return kernels.target_minus_softmax(logits_C_V, targets_C, largest_C, sum_C, scale, dtype)
+    mine_C, column_C = _place(targets_C, logits_C_V.shape[1])
+    gradient_C_V = (logits_C_V * scale - largest_C[:, None]).exp() / -sum_C[:, None]
+    # Before rounding to the model's precision: of a probability near 1 the difference is what counts.
+    return gradient_C_V.scatter_add_(1, column_C[:, None], mine_C[:, None].float()).mul_(scale).to(dtype)
+
+
+def _place(targets_C: torch.Tensor, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return which targets are in this rank's part of the vocabulary, and their columns there (0 for others)."""
+    mine_C = (targets_C >= 0) & (targets_C < vocabulary)
+    return mine_C, targets_C.where(mine_C, 0)
 
 
 def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

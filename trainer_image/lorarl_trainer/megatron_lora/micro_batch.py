@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from lorarl_trainer.batch import Sample, micro_batches
-from lorarl_trainer.megatron_lora.packed import Rows, Segments
+from lorarl_trainer.megatron_lora.packed import Rows, Segments, on_device
 from lorarl_trainer.packing import pack, packed_micro_batches
 
 _PAD_TO = 16
@@ -50,7 +50,7 @@ def grouped(samples: Sequence[Sample], token_budget: int, packed: bool) -> list[
 def packed_batch(samples: Sequence[Sample], device: torch.device, multiple: int) -> MicroBatch:
     """Lay samples out in one row whose length is a multiple of `multiple`, each distinct prompt once."""
     packing = pack(samples, multiple)
-    tokens, positions = (torch.from_numpy(values)[None].to(device) for values in (packing.tokens, packing.positions))
+    tokens, positions = (on_device(values, device)[None] for values in (packing.tokens, packing.positions))
     return _micro_batch(tokens, positions, Segments.of(packing, device), packing.predictors, packing.targets, device)
 
 
@@ -64,7 +64,7 @@ def padded_batch(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
         predictors.append(np.arange(sample.prompt_length - 1, len(sample.tokens) - 1) * count + row)
     targets = np.concatenate([sample.tokens[sample.prompt_length :] for sample in samples])
     positions = torch.arange(length, device=device).expand(count, length)
-    return _micro_batch(torch.from_numpy(tokens_B_S).to(device), positions, None, np.concatenate(predictors), targets, device)
+    return _micro_batch(on_device(tokens_B_S, device), positions, None, np.concatenate(predictors), targets, device)
 
 
 def _micro_batch(
@@ -81,7 +81,7 @@ def _micro_batch(
         positions=positions,
         segments=segments,
         predictors=Rows(np.concatenate([predictors, padding]), tokens.numel(), device),
-        targets=torch.from_numpy(np.concatenate([targets, padding]).astype(np.int64)).to(device),
+        targets=on_device(np.concatenate([targets, padding]).astype(np.int64), device),
         count=len(predictors),
     )
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.batch import Sample
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.megatron_lora.fused import fuse_adapters
+from lorarl_trainer.megatron_lora.fused_layer import fuse_layers
 from lorarl_trainer.megatron_lora.logprobs import token_log_probabilities
 from lorarl_trainer.megatron_lora.micro_batch import MicroBatch, grouped, packed_batch, padded_batch
 from lorarl_trainer.megatron_lora.packed import pack_attention
@@ -101,8 +101,8 @@ class LoraModel:
         # Tensor cores like multiples of 16, and with sequence parallelism each rank holds an equal part of the tokens.
         self._tokens_multiple = 16 * tensor_parallel_size
         self._packing = pack_attention(unwrap_model(self.module)) if platform.packs_sequences else None
-        if platform.packs_sequences and tensor_parallel_size == 1:
-            fuse_adapters(self.module)
+        if self._packing is not None and tensor_parallel_size == 1:
+            fuse_layers(unwrap_model(self.module), self._packing)
         self.device = next(self.module.parameters()).device
         self.data_parallel_group = parallel_state.get_data_parallel_group()
         self.data_parallel_rank: int = parallel_state.get_data_parallel_rank()

@@ -19,6 +19,12 @@ from torch.nn.functional import embedding_bag, scaled_dot_product_attention
 from lorarl_trainer.packing import Packing
 
 
+def on_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
+    """Bring an array to the device without waiting for what the device is at."""
+    tensor = torch.from_numpy(values)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
 class Rows:
     """Rows to take from a matrix, in any order and as often as one likes: `rows(matrix)` is `matrix[index]`, differentiable.
 
@@ -27,32 +33,34 @@ class Rows:
 
     def __init__(self, index: np.ndarray, of: int, device: torch.device) -> None:
         """`index` points into a matrix of `of` rows."""
-        self._identity = np.array_equal(index, np.arange(of))
-        self.index = torch.from_numpy(index).to(device)
-        self._order = torch.from_numpy(np.argsort(index, kind="stable")).to(device)
-        counts = np.bincount(index, minlength=of)
-        self._offsets = torch.from_numpy(np.cumsum(counts) - counts).to(device)
+        self.identity = np.array_equal(index, np.arange(of))
+        self.index = on_device(index, device)
+        self.order = on_device(np.argsort(index, kind="stable"), device)
+        self.ends = on_device(np.concatenate([[0], np.cumsum(np.bincount(index, minlength=of))]), device)
 
     def __call__(self, matrix: torch.Tensor) -> torch.Tensor:
         """Return the rows of `matrix`, [of, ...]."""
-        if self._identity:
+        if self.identity:
             return matrix
-        taken: torch.Tensor = _TakeRows.apply(matrix, self.index, self._order, self._offsets)
+        taken: torch.Tensor = _TakeRows.apply(matrix, self)
         return taken
+
+    def summed(self, taken: torch.Tensor) -> torch.Tensor:
+        """Return for each row of the matrix the sum of the rows that were taken from it, [of, ...]."""
+        # A bag a row of the matrix, of the places that it was taken to. Unlike index_add_, it adds up in float32 and without a race.
+        sums = embedding_bag(self.order, taken.reshape(len(self.order), -1), self.ends, mode="sum", include_last_offset=True)
+        return sums.view(-1, *taken.shape[1:])
 
 
 class _TakeRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, matrix: torch.Tensor, index: torch.Tensor, order: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(order, offsets)
-        return matrix.index_select(0, index)
+    def forward(ctx: Any, matrix: torch.Tensor, rows: Rows) -> torch.Tensor:
+        ctx.rows = rows
+        return matrix.index_select(0, rows.index)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        order, offsets = ctx.saved_tensors
-        # A bag a source row, of the places that it was taken to. Unlike index_add_, it adds up in float32 and without a race.
-        summed = embedding_bag(order, gradient.reshape(len(order), -1), offsets, mode="sum")
-        return summed.view(len(offsets), *gradient.shape[1:]), None, None, None
+        return ctx.rows.summed(gradient), None
 
 
 @dataclass(frozen=True)
@@ -71,20 +79,26 @@ class Segments:
     def of(cls, packing: Packing, device: torch.device) -> Segments:
         """Bring a packing's segments to the device."""
         return cls(
-            positions=torch.from_numpy(packing.positions).to(device),
+            positions=on_device(packing.positions, device),
             longest_sequence=int(packing.positions.max()) + 1,
             keys=Rows(packing.keys, len(packing.tokens), device),
-            query_ends=torch.from_numpy(packing.query_ends).to(device),
-            key_ends=torch.from_numpy(packing.key_ends).to(device),
+            query_ends=on_device(packing.query_ends, device),
+            key_ends=on_device(packing.key_ends, device),
             longest_query=int(np.diff(packing.query_ends).max()),
             longest_key=int(np.diff(packing.key_ends).max()),
         )
 
 
 class Current:
-    """Holds the segments of the micro-batch whose forward or backward pass (which may recompute the forward) is running."""
+    """Holds the segments of the micro-batch whose forward or backward pass (which may recompute the forward) is running.
+
+    Attributes:
+        segments: of the micro-batch.
+        angles: cosines and sines of its tokens' rotary angles, [T, D / 2] each.
+    """
 
     segments: Segments | None = None
+    angles: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def get(self) -> Segments:
         """Return them."""
@@ -105,8 +119,10 @@ class PackedRotary(torch.nn.Module):
 
     def forward(self, length: int, **_: Any) -> torch.Tensor:
         """Return the angles, [T, 1, 1, D]."""
-        angles: torch.Tensor = self._rotary(length)
-        return angles[self._current.get().positions]
+        angles: torch.Tensor = self._rotary(length)[self._current.get().positions]
+        half = angles[:, 0, 0, : angles.shape[-1] // 2].float()
+        self._current.angles = half.cos(), half.sin()
+        return angles
 
 
 class PackedAttention(torch.nn.Module):
@@ -120,8 +136,12 @@ class PackedAttention(torch.nn.Module):
         """Return the attention's output, [T, 1, A * D], from query [T, 1, A, D], key and value [T, 1, G, D]."""
         segments = self._current.get()
         keys_K_G_D, values_K_G_D = segments.keys(key[:, 0]), segments.keys(value[:, 0])
-        attend = _attend_flash if query.is_cuda and query.dtype != torch.float32 else _attend_by_segment
-        return attend(query[:, 0], keys_K_G_D, values_K_G_D, segments, self._scale).reshape(query.shape[0], 1, -1)
+        return self.attend(query[:, 0], keys_K_G_D, values_K_G_D).reshape(query.shape[0], 1, -1)
+
+    def attend(self, query_T_A_D: torch.Tensor, key_K_G_D: torch.Tensor, value_K_G_D: torch.Tensor) -> torch.Tensor:
+        """Return the output, [T, A, D], given each segment's keys and values one after another."""
+        kernel = _attend_flash if query_T_A_D.is_cuda and query_T_A_D.dtype != torch.float32 else _attend_by_segment
+        return kernel(query_T_A_D, key_K_G_D, value_K_G_D, self._current.get(), self._scale)
 
 
 def pack_attention(model: torch.nn.Module) -> Current:

@@ -13,6 +13,7 @@ from lorarl_trainer.batch import Sample, UpdateRequest, UpdateResult
 from lorarl_trainer.megatron_lora.micro_batch import MicroBatch
 from lorarl_trainer.megatron_lora.model import LoraModel
 from lorarl_trainer.megatron_lora.optimizer import AdapterOptimizer
+from lorarl_trainer.megatron_lora.packed import on_device
 from lorarl_trainer.platforms import Platform
 
 _SUMS = ("loss", "difference", "rollout_kl", "base_kl", "clipped", "negative_logprob")
@@ -121,7 +122,7 @@ class Trainer:
         return logprobs_N
 
     def _a_token(self, values: Sequence[np.ndarray]) -> torch.Tensor:
-        return torch.from_numpy(np.concatenate(values).astype(np.float32)).to(self._device)
+        return on_device(np.concatenate(values).astype(np.float32), self._device)
 
     def _reduce(self, sums: torch.Tensor, largest: torch.Tensor) -> tuple[list[float], float]:
         if self._model.data_parallel_size > 1:

@@ -1,0 +1,91 @@
+"""The trainer's Triton kernels against the same operations in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lorarl_trainer.megatron_lora import kernels, logprobs, operations
+from lorarl_trainer.megatron_lora.operations import Heads
+from lorarl_trainer.megatron_lora.packed import Rows
+
+DEVICE = torch.device("cuda")
+
+
+def random(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape)
+
+
+def same(kernel: Callable[..., Any], plain: Callable[..., Any], *arguments: Any) -> None:
+    """Run both in float32, the kernel on `DEVICE`, on copies (some write into an argument), and in bf16."""
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2)):
+        cast = [a.to(dtype) if isinstance(a, torch.Tensor) and a.is_floating_point() and a.dim() > 1 else a for a in arguments]
+        expected = plain(*(a.float() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in _copies(cast, "cpu")))
+        found = kernel(*_copies(cast, DEVICE))
+        for left, right in zip(_tuple(found), _tuple(expected), strict=True):
+            torch.testing.assert_close(left.cpu().float(), right, rtol=tolerance, atol=tolerance)
+
+
+def _copies(arguments: Any, device: Any) -> list[Any]:
+    return [a.to(device, copy=True) if isinstance(a, torch.Tensor) else a for a in arguments]
+
+
+def _tuple(values: Any) -> tuple[torch.Tensor, ...]:
+    return values if isinstance(values, tuple) else (values,)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(5, 896), (3, 3584), (2, 100)])
+def test_norms(rows: int, columns: int) -> None:
+    torch.manual_seed(0)
+    x, weight, by_y, by_residual = random(rows, columns), random(columns), random(rows, columns), random(rows, columns)
+    same(kernels.rms_norm, operations.rms_norm, x, weight, 1e-6)
+    inverse = operations.rms_norm(x, weight, 1e-6)[1]
+    same(kernels.rms_norm_backward, operations.rms_norm_backward, by_y, by_residual, x, weight, inverse)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(5, 4864), (3, 100)])
+def test_swiglu(rows: int, columns: int) -> None:
+    torch.manual_seed(0)
+    gate_up, by_product = random(rows, 2 * columns), random(rows, columns)
+    same(kernels.swiglu, operations.swiglu, gate_up)
+    same(kernels.swiglu_backward, operations.swiglu_backward, gate_up, by_product)
+
+
+@pytest.mark.parametrize(("queries", "groups", "size"), [(7, 2, 64), (7, 4, 128), (1, 3, 96)])
+@pytest.mark.parametrize("normed", [False, True])
+def test_heads(queries: int, groups: int, size: int, normed: bool) -> None:
+    torch.manual_seed(0)
+    tokens, width = 11, (queries + 2) * size
+    qkv, angle = random(tokens, groups * width), random(tokens, size // 2)
+    angles, norm = (angle.cos(), angle.sin()), (1 + 0.1 * random(size), 1e-6) if normed else None
+    rows = np.array([0, 1, 2, 0, 1, 2, 3, 4, 0, 1, 2, 5, 6, 7, 8, 9, 10])
+    for heads, taken_rows in (
+        (Heads(queries * groups, queries, 0, width, size), None),
+        (Heads(groups, 1, queries * size, width, size), rows),
+    ):
+        results = []
+        for device in (torch.device("cpu"), DEVICE):
+            there = tuple(a.to(device) for a in angles), None if norm is None else (norm[0].to(device), norm[1])
+            index = None if taken_rows is None else Rows(taken_rows, tokens, device)
+            on = qkv.to(device)
+            taken = operations.take_heads(on, heads, index, *there)
+            torch.manual_seed(1)
+            by_qkv, by_taken = torch.zeros_like(on), random(*taken.shape).to(device)
+            operations.put_heads(by_taken, by_qkv, on, heads, index, *there)
+            results.append((taken.cpu(), by_qkv.cpu()))
+        torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-5)
+
+
+def test_softmax() -> None:
+    torch.manual_seed(0)
+    logits, targets = 5 * random(6, 10_007), torch.tensor([0, 5, 10_006, -3, 10_007, 9_000])
+    expected = logprobs._statistics(logits, targets, 1.25)
+    found = kernels.softmax_statistics(logits.to(DEVICE), targets.to(DEVICE), 1.25)
+    torch.testing.assert_close(tuple(t.cpu() for t in found), expected, rtol=1e-5, atol=1e-5)
+    gradient = kernels.target_minus_softmax(logits.to(DEVICE), targets.to(DEVICE), found[0], found[1], 1.25, torch.float32)
+    plain = logprobs._target_minus_softmax(logits, targets, expected[0], expected[1], 1.25, torch.float32)
+    torch.testing.assert_close(gradient.cpu(), plain, rtol=1e-5, atol=1e-6)
