@@ -7,8 +7,10 @@ import torch
 
 from lorarl_trainer.algorithms import LossChoice
 from lorarl_trainer.batch import Sample
+from lorarl_trainer.errors import InputError
 from lorarl_trainer.megatron_lora.fused_layer import fuse_layers
 from lorarl_trainer.megatron_lora.model import LoraModel
+from lorarl_trainer.megatron_lora.packed import unpackable
 from lorarl_trainer.platforms.cpu import CpuPlatform
 from support.tiny_models import VOCABULARY
 from support.training import BareTrainer, grouped_samples, relative_difference
@@ -90,3 +92,20 @@ def test_a_prompt_is_computed_once_for_its_completions(model_folder) -> None:
         packed.model.log_probabilities(batch, 1.0)
     hook.remove()
     assert seen == [batch.tokens.shape[1]]
+
+
+def test_what_packings_are_not_made_for_is_seen(model_folder) -> None:
+    model = BareTrainer(CpuPlatform(), model_folder("qwen2"), "fp32").model.module
+    assert unpackable(model) == []
+    model.config.window_size, model.config.attention_dropout = (7, 0), 0.1
+    assert unpackable(model) == ["a sliding window", "attention dropout"]
+
+
+def test_logits_that_are_more_than_a_product_are_refused(model_folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    CpuPlatform().prepare_megatron()
+    from megatron.bridge.models.gemma.gemma2_provider import Gemma2OutputLayer
+    from megatron.core import tensor_parallel
+
+    monkeypatch.setattr(tensor_parallel, "ColumnParallelLinear", Gemma2OutputLayer)
+    with pytest.raises(InputError, match=r"spec\.model\.uri: got .*Gemma2OutputLayer.*Choose another model"):
+        BareTrainer(CpuPlatform(), model_folder("qwen2"), "fp32")

@@ -164,7 +164,7 @@ async def _train(
             if built.memory:
                 progress.emit(Noted(f"memory of each GPU:\n{built.memory}"))
             resumed = await workers.resume(job.name, secrets, identity, out_dir / "unpublished")
-            for warning in (*rows.warnings, *resumed.warnings):
+            for warning in (*rows.warnings, *built.warnings, *resumed.warnings):
                 progress.emit(Warned(warning))
             session = Session(
                 spec=spec,

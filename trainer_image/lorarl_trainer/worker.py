@@ -56,12 +56,14 @@ class Built:
         modules: full Hugging Face names of the layers with an adapter.
         trainable_parameters, total_parameters: over all tensor-parallel ranks.
         memory: what takes how much of a GPU's memory, as a table; None on CPU.
+        warnings: what the user should know of the model.
     """
 
     modules: tuple[str, ...]
     trainable_parameters: int
     total_parameters: int
     memory: str | None
+    warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -140,8 +142,13 @@ class Worker:
             adapter = peft_format.read_adapter(first_adapter, INIT_FROM)
         state.load_adapter(self._layout, self._optimizer, adapter, INIT_FROM)
         counts = self._model.counts()
-        modules = tuple(name for target in self._model.targets for name in target.hf_names)
-        return Built(modules, counts.trainable, counts.total, plan.table() if plan else None)
+        return Built(
+            modules=tuple(name for target in self._model.targets for name in target.hf_names),
+            trainable_parameters=counts.trainable,
+            total_parameters=counts.total,
+            memory=plan.table() if plan else None,
+            warnings=tuple(f"sequences are padded, which is slower than packed: the model has {w}" for w in self._model.unpackable),
+        )
 
     def open_checkpoints(self, job_name: str, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path) -> Resumed:
         """Take over the job's checkpoints and find the one to go on from. For the first worker alone.

@@ -18,7 +18,7 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.megatron_lora.fused_layer import fuse_layers
 from lorarl_trainer.megatron_lora.logprobs import token_log_probabilities
 from lorarl_trainer.megatron_lora.micro_batch import MicroBatch, grouped, packed_batch, padded_batch
-from lorarl_trainer.megatron_lora.packed import pack_attention
+from lorarl_trainer.megatron_lora.packed import pack_attention, unpackable
 from lorarl_trainer.megatron_lora.targets import Linear, Target, resolve_targets
 from lorarl_trainer.platforms import Platform
 
@@ -41,6 +41,7 @@ class LoraModel:
         targets: the adapters, in the model's order.
         linear_names: Hugging Face names of all linear layers of the decoder.
         parameters: the trainable parameters of this rank by Megatron name. Nothing else has a gradient.
+        unpackable: what the model has that keeps it from packed sequences, on a platform that packs them.
     """
 
     def __init__(
@@ -55,7 +56,8 @@ class LoraModel:
         """Load the model. Collective over all workers; `platform.prepare_megatron()` and torch.distributed come first.
 
         Raises:
-            InputError: Megatron-Bridge does not know the model's architecture, or `adapter.targetModules` does not fit it.
+            InputError: Megatron-Bridge does not know the model's architecture, its logits are more than a product with the output
+                layer's weight, or `adapter.targetModules` does not fit it.
         """
         from megatron.bridge import AutoBridge
         from megatron.core import parallel_state
@@ -100,9 +102,12 @@ class LoraModel:
         self._sequence_parallel, self._vocabulary = provider.sequence_parallel, provider.vocab_size
         # Tensor cores like multiples of 16, and with sequence parallelism each rank holds an equal part of the tokens.
         self._tokens_multiple = 16 * tensor_parallel_size
-        self._packing = pack_attention(unwrap_model(self.module)) if platform.packs_sequences else None
+        model = unwrap_model(self.module)
+        _check_output_layer(model, model_path)
+        self.unpackable = unpackable(model) if platform.packs_sequences else []
+        self._packing = pack_attention(model) if platform.packs_sequences and not self.unpackable else None
         if self._packing is not None and tensor_parallel_size == 1:
-            fuse_layers(unwrap_model(self.module), self._packing)
+            fuse_layers(model, self._packing)
         self.device = next(self.module.parameters()).device
         self.data_parallel_group = parallel_state.get_data_parallel_group()
         self.data_parallel_rank: int = parallel_state.get_data_parallel_rank()
@@ -205,6 +210,19 @@ class _NoAdapter(torch.nn.Module):
     def forward(self, hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
         """Return zeros in the shape of an adapter's output; with sequence parallelism adapters see the gathered sequence."""
         return hidden.new_zeros(hidden.shape[0] * self._tensor_parallel_size, *hidden.shape[1:-1], self.features)
+
+
+def _check_output_layer(model: Any, model_path: Path) -> None:
+    """Refuse a model whose log-probabilities `token_log_probabilities` would get wrong."""
+    layer = model.output_layer
+    kind = type(layer).__name__
+    if kind != "ColumnParallelLinear" or layer.bias is not None or model.config.use_mup:
+        raise InputError(
+            "spec.model.uri",
+            f"{model_path} with logits of its own kind ({kind}: a soft cap, a bias or a scale)",
+            "a model whose logits are the output layer's weight times the hidden state",
+            "Choose another model, of the Qwen2, Qwen3 or Llama family for instance.",
+        )
 
 
 def _configure_recompute(provider: Any, recompute: str) -> None:

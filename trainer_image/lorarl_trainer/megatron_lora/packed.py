@@ -144,17 +144,25 @@ class PackedAttention(torch.nn.Module):
         return kernel(query_T_A_D, key_K_G_D, value_K_G_D, self._current.get(), self._scale)
 
 
-def pack_attention(model: torch.nn.Module) -> Current:
-    """Make a Megatron GPT model take packings; return where to put the current one.
-
-    Raises:
-        NotImplementedError: its attention is more than softmax over all that came before, or its positions are not rotary.
-    """
+def unpackable(model: torch.nn.Module) -> list[str]:
+    """Return what a Megatron GPT model has that packings are not made for; nothing where they fit."""
     config: Any = model.config
-    if config.window_size is not None or config.softmax_type != "vanilla" or config.attention_dropout or config.multi_latent_attention:
-        raise NotImplementedError("packed sequences need plain causal attention without window, sink, dropout or latent heads")
-    if model.position_embedding_type != "rope":
-        raise NotImplementedError(f"packed sequences need position_embedding_type rope, got {model.position_embedding_type}")
+    kinds = {type(module.core_attention).__name__ for module in model.modules() if hasattr(module, "core_attention")}
+    own = sorted(kinds - {"TEDotProductAttention", "DotProductAttention"})
+    found = {
+        f"positions of type {model.position_embedding_type}": model.position_embedding_type != "rope",
+        "a sliding window": config.window_size is not None,
+        "attention sinks": config.softmax_type != "vanilla",
+        "attention dropout": config.attention_dropout > 0,
+        "latent attention": config.multi_latent_attention,
+        f"attention of its own, {', '.join(own)}": own,
+    }
+    return [what for what, there in found.items() if there]
+
+
+def pack_attention(model: torch.nn.Module) -> Current:
+    """Make a Megatron GPT model that packings fit take them; return where to put the current one."""
+    config: Any = model.config
     current = Current()
     model.rotary_pos_emb = PackedRotary(model.rotary_pos_emb, current)
     scale = config.softmax_scale if config.softmax_scale is not None else config.kv_channels**-0.5
