@@ -54,10 +54,10 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
 }
 CATEGORIES = {
-    "matrix products": r"nvjet|gemm|cutlass|xmma|cublas|sm90_",
     "attention": r"flash|fmha|cudnn.*(attn|sdpa)|mha",
+    "matrix products": r"nvjet|gemm|cutlass|xmma|cublas|sm90_|splitKreduce",
     "norms": r"norm",
-    "rotary": r"rope|rotary",
+    "rotary, heads": r"rope|rotary|heads",
     "sums, softmax": r"reduce|softmax|logsumexp",
     "gathers": r"index|gather|scatter|embedding",
     "copies, joins": r"copy|CatArray|memcpy|memset|fill",

@@ -36,7 +36,10 @@ class AdapterOptimizer:
         """The sum of the gradients so far, a view of the flat buffer for each parameter."""
         for parameter, gradient in zip(self._parameters, self.gradients, strict=True):
             parameter.register_post_accumulate_grad_hook(partial(_add_to, gradient))
-        self._adamw = torch.optim.AdamW(self.masters, lr=spec.learning_rate, weight_decay=spec.weight_decay, foreach=True)
+        on_gpu = self._gradient.is_cuda  # one kernel for many tensors, which counts its steps there too
+        self._adamw = torch.optim.AdamW(
+            self.masters, lr=spec.learning_rate, weight_decay=spec.weight_decay, fused=on_gpu, foreach=not on_gpu
+        )
         self.updates = 0
 
     def zero_grad(self) -> None:
@@ -71,8 +74,8 @@ class AdapterOptimizer:
         for index, master in enumerate(self.masters):
             master.copy_(masters[index])
             if updates:
-                # AdamW keeps its step count as a float32 tensor on the CPU.
-                state = {"step": torch.tensor(float(updates))}
+                # AdamW keeps its step count as a float32 tensor, on the GPU only where it is fused.
+                state = {"step": torch.tensor(float(updates), device=master.device)}
                 state.update({name: moments[name][index].to(master, copy=True) for name in MOMENTS})
                 self._adamw.state[master] = state
         self._write_back()
