@@ -64,8 +64,9 @@ class BareTrainer:
         request = UpdateRequest(**(values | changes))
         self.optimizer.zero_grad()
         sums, _ = self.trainer._accumulate(request)
+        names = [name.removeprefix("module.") for name in self.model.parameters]  # the wrapper of bf16 models
         gradients = [gradient.cpu().clone() for gradient in self.optimizer.gradients]
-        return sums[0].item() / request.total_tokens, dict(zip(self.model.parameters, gradients, strict=True))
+        return sums[0].item() / request.total_tokens, dict(zip(names, gradients, strict=True))
 
 
 def grouped_samples(vocabulary: int, prompts: int = 4, longest: int = 30, seed: int = 0) -> list[Sample]:
