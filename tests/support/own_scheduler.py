@@ -30,7 +30,7 @@ def vllm_generate(worker: Colocated, prompts: Sequence[list[int]], seeds: Sequen
     """What `LLM.generate` answers."""
     from vllm import SamplingParams
 
-    own: engine.RolloutEngine = worker.worker._engine
+    own: engine.RolloutEngine = worker.engine
     limits: dict[str, Any] = {
         "max_tokens": own._config.max_response_tokens,
         "stop_token_ids": list(own._config.stop_token_ids),

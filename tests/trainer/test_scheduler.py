@@ -51,7 +51,7 @@ def assert_equal(ours: Sequence[Completion], theirs: Sequence[Completion]) -> No
 
 
 def scheduler(worker: Colocated) -> Any:
-    return worker.worker._engine.llm.llm_engine.engine_core.engine_core.scheduler
+    return worker.engine.llm.llm_engine.engine_core.engine_core.scheduler
 
 
 def test_it_generates_what_vllms_own_does(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,7 @@ def test_a_prompt_longer_than_a_step(start: Start) -> None:
     prompts = groups(4)
     worker = start()
     expected = worker.greedy(prompts)  # vLLM's CPU runner cannot sample with seeds then
-    worker.worker._engine.llm.reset_prefix_cache()
+    worker.engine.llm.reset_prefix_cache()
     scheduler(worker).max_num_scheduled_tokens = 48
     counted = spy(worker)
     assert worker.greedy(prompts) == expected
@@ -112,7 +112,7 @@ def test_steps_that_overlap_change_nothing(start: Start) -> None:
     prompts = groups(12)
     worker = start(24)
     expected = worker.generate(prompts, range(len(prompts)))
-    core = worker.worker._engine.llm.llm_engine.engine_core.engine_core
+    core = worker.engine.llm.llm_engine.engine_core.engine_core
     core.batch_queue, core.batch_queue_size, core.step_fn = deque(maxlen=2), 2, core.step_with_batch_queue
     made = worker.generate(prompts, range(len(prompts)))
     assert [c.tokens.tolist() for c in made] == [c.tokens.tolist() for c in expected]

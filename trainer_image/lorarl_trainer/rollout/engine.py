@@ -69,6 +69,7 @@ class RolloutEngine:
         import_vllm()
         from vllm import LLM
 
+        from lorarl_trainer.rollout.lean_start import lean_start
         from lorarl_trainer.rollout.one_adapter import one_adapter_layers, skip_adapter_lookup
         from lorarl_trainer.rollout.scheduler import RolloutScheduler
 
@@ -76,7 +77,7 @@ class RolloutEngine:
         hf_config = AutoConfig.from_pretrained(config.model_path)
         if base:
             base.register()
-        with one_adapter_layers():
+        with lean_start(hf_config.architectures or (), config.temperature), one_adapter_layers():
             self.llm = LLM(
                 model=str(config.model_path),
                 load_format=LOAD_FORMAT if base else "auto",

@@ -25,6 +25,9 @@ from lorarl_trainer.rollout.seats import Ended, Seats
 class RolloutScheduler(AsyncScheduler):
     """In place of vLLM's (`scheduler_cls`). Not served: stop strings, n > 1, structured output, speculative decoding, aborts."""
 
+    running: list[Request]
+    finished_req_ids: set[str]
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._seats = Seats(self.max_num_running_reqs, self.max_model_len)
