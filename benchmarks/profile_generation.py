@@ -63,7 +63,6 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--runs", type=int, default=2, help="full runs to time; the fastest counts")
-    parser.add_argument("--gpu-memory-fraction", type=float, default=0.3)
     parser.add_argument("--products", action="store_true", help="time the linear layers' products alone")
     parser.add_argument("--engine", type=json.loads, default={}, help="JSON: arguments of vllm.LLM to try")
     parser.add_argument("--out", type=Path)
@@ -164,7 +163,7 @@ def start(options: argparse.Namespace, folder: Path) -> Any:
         temperature=1.0,
         stop_token_ids=(),
         tensor_parallel_size=1,
-        gpu_memory_fraction=options.gpu_memory_fraction,
+        kv_cache_bytes=None,
         offload=(),
     )
     return RolloutEngine(CudaPlatform(), config, seed=0, base=None)

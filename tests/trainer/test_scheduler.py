@@ -11,6 +11,7 @@ import pytest
 
 from lorarl_trainer.batch import Completion
 from lorarl_trainer.platforms.cpu import CpuPlatform
+from lorarl_trainer.rollout import engine
 from support.in_process import Colocated
 from support.own_scheduler import vllm_generate, vllm_scheduler
 
@@ -27,8 +28,8 @@ def start(colocated: Start, monkeypatch: pytest.MonkeyPatch) -> Start:
 
     def with_blocks(blocks: int = SEATS * 4, **changes: object) -> Colocated:
         size = 2 * 2 * 2 * 32 * 4 * BLOCK  # keys and values, layers, heads of 32, fp32
-        arguments = {"enforce_eager": True, "block_size": BLOCK, "kv_cache_memory_bytes": blocks * size}
-        monkeypatch.setattr(CpuPlatform, "engine_arguments", lambda *_: arguments)
+        monkeypatch.setattr(CpuPlatform, "engine_arguments", lambda *_: {"enforce_eager": True, "block_size": BLOCK})
+        monkeypatch.setattr(engine, "kv_cache_bytes", lambda *_: blocks * size)
         worker = colocated(**LENGTHS, **changes)
         worker.randomise(scale=0.05)
         worker.worker.sync()
