@@ -1,6 +1,7 @@
 """Where the time of generation goes on one GPU: our RolloutEngine with random weights of Qwen2.5 shapes and one LoRA adapter.
 
-python benchmarks/profile_generation.py --size 7b              our layers, vLLM's own LoRA layers, no LoRA at all: 2 to 4 minutes
+python benchmarks/profile_generation.py --size 7b              our layers, the same without torch.compile, vLLM's own LoRA layers,
+                                                               no LoRA at all: 2 to 4 minutes
 python benchmarks/profile_generation.py --size 0.5b --variants one_adapter
 python benchmarks/profile_generation.py --size 7b --products   the linear layers' products alone: seconds
 
@@ -41,7 +42,7 @@ SHAPES = {
 }
 VOCABULARY = {"0.5b": 151936, "7b": 152064}
 LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-VARIANTS = ("one_adapter", "punica", "none")
+VARIANTS = ("one_adapter", "eager", "punica", "none")
 KINDS = (
     ("attention", r"flash|fmha|attention|reshape_and_cache"),
     ("LoRA (Punica)", r"lora_shrink|lora_expand"),
@@ -62,7 +63,6 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--runs", type=int, default=2, help="full runs to time; the fastest counts")
-    parser.add_argument("--gpu-memory-fraction", type=float, default=0.3)
     parser.add_argument("--products", action="store_true", help="time the linear layers' products alone")
     parser.add_argument("--engine", type=json.loads, default={}, help="JSON: arguments of vllm.LLM to try")
     parser.add_argument("--out", type=Path)
@@ -110,7 +110,7 @@ def measure(options: argparse.Namespace, variant: str) -> dict[str, Any]:
         "seconds": seconds,
         "tokens_per_s": made / best,
         "host_ms": host_times(engine, options, generate),
-        "gpu": kernel_times(engine, generate),
+        "gpu": kernel_times(engine, options, generate),
     }
 
 
@@ -129,13 +129,13 @@ def variant_of_vllm(variant: str, arguments: dict[str, Any]) -> Iterator[None]:
             given = {name: value for name, value in given.items() if "lora" not in name}
         # The variant is a part of the key of vLLM's cache of compiled graphs.
         extra = {"load_format": "dummy", "additional_config": {"variant": variant}}
-        if "compilation_config" in arguments:
-            extra["compilation_config"] = given["compilation_config"] | arguments["compilation_config"]
+        compilation = {"mode": 0} if variant == "eager" else {}
+        extra["compilation_config"] = given["compilation_config"] | compilation | arguments.get("compilation_config", {})
         return real(**(given | arguments | extra))
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(vllm, "LLM", llm))
-        if variant != "one_adapter":
+        if variant not in ("one_adapter", "eager"):
             stack.enter_context(mock.patch.object(one_adapter, "one_adapter_layers", contextlib.nullcontext))
             stack.enter_context(mock.patch.object(one_adapter, "skip_adapter_lookup", lambda worker: None))
         yield
@@ -163,7 +163,7 @@ def start(options: argparse.Namespace, folder: Path) -> Any:
         temperature=1.0,
         stop_token_ids=(),
         tensor_parallel_size=1,
-        gpu_memory_fraction=options.gpu_memory_fraction,
+        kv_cache_bytes=None,
         offload=(),
     )
     return RolloutEngine(CudaPlatform(), config, seed=0, base=None)
@@ -208,18 +208,29 @@ def host_times(engine: Any, options: argparse.Namespace, generate: Callable[[], 
     """Milliseconds a decode step of each part of the host's work. `wait` is for the GPU: where it is near 0, the host is the brake."""
     from vllm.v1.worker.gpu.async_utils import AsyncOutput
 
-    llm_engine = engine.llm.llm_engine
-    core = llm_engine.engine_core.engine_core
+    core = engine.llm.llm_engine.engine_core.engine_core
+    runner = engine.vllm_worker.model_runner
     places = {
-        "add_request": (llm_engine, "add_request"),
-        "step": (llm_engine, "step"),
+        "add_request": (core, "add_request"),
+        "step": (core, "step_fn"),
         "schedule": (core.scheduler, "schedule"),
         "execute_model": (core.model_executor, "execute_model"),
         "sample_tokens": (core.model_executor, "sample_tokens"),
         "wait": (torch.cuda.Event, "synchronize"),
         "get_output": (AsyncOutput, "get_output"),
         "update_from_output": (core.scheduler, "update_from_output"),
-        "process_outputs": (llm_engine.output_processor, "process_outputs"),
+    }
+    # What is within execute_model and sample_tokens.
+    within = {
+        "update_requests": (runner, "update_requests"),
+        "prepare_inputs": (runner, "prepare_inputs"),
+        "prepare_attn": (runner, "prepare_attn"),
+        "attention metadata": (runner.model_state, "prepare_attn"),
+        "graph": (runner.cudagraph_manager, "run_fullgraph"),
+        "logits": (runner.model, "compute_logits"),
+        "sampler": (type(runner.sampler), "__call__"),
+        "copies": (AsyncOutput, "__init__"),
+        "postprocess": (runner, "postprocess_sampled"),
     }
     spent: dict[str, float] = defaultdict(float)
 
@@ -234,29 +245,28 @@ def host_times(engine: Any, options: argparse.Namespace, generate: Callable[[], 
         return timer
 
     with contextlib.ExitStack() as stack:
-        for name, (owner, attribute) in places.items():
+        for name, (owner, attribute) in (places | within).items():
             stack.enter_context(mock.patch.object(owner, attribute, timed(name, getattr(owner, attribute))))
         timed("generate", generate)()
     spent["get_output"] -= spent["wait"]
+    details = {name: 1e3 * spent.pop(name, 0.0) / options.tokens for name in within}
     total, step = spent.pop("generate"), spent.pop("step")
     adding = spent.pop("add_request")
     print(f"  host: {total:.2f} s in all, of it {1e3 * adding:.0f} ms taking {options.groups * options.group_size} requests in")
     spent["rest of step"] = step - sum(spent.values())
     ms = {name: 1e3 * seconds / options.tokens for name, seconds in spent.items()}
-    print(
-        "  a step, ms: " + ", ".join(f"{name} {value:.2f}" for name, value in ms.items()) + f"; in all {1e3 * step / options.tokens:.2f}",
-        flush=True,
-    )
-    return ms | {"add_requests_in_all": 1e3 * adding}
+    print("  a step, ms: " + ", ".join(f"{name} {value:.2f}" for name, value in ms.items()) + f"; in all {1e3 * step / options.tokens:.2f}")
+    print("  within execute_model and sample_tokens: " + ", ".join(f"{name} {value:.2f}" for name, value in details.items()), flush=True)
+    return ms | details | {"add_requests_in_all": 1e3 * adding}
 
 
 def kernel_times(
     engine: Any, options: argparse.Namespace, generate: Callable[[], Any], first: int = 100, steps: int = 20
 ) -> dict[str, Any]:
     """The GPU's busy share and its time by kind of kernel over some decode steps in the middle of a run."""
-    llm_engine = engine.llm.llm_engine
+    core = engine.llm.llm_engine.engine_core.engine_core
     profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
-    step, count = llm_engine.step, 0
+    step, count = core.step_fn, 0
 
     def counted() -> Any:
         nonlocal count
@@ -268,7 +278,7 @@ def kernel_times(
             profiler.stop()
         return step()
 
-    with mock.patch.object(llm_engine, "step", counted):
+    with mock.patch.object(core, "step_fn", counted):
         generate()
     spans = []
     names: Counter[str] = Counter()

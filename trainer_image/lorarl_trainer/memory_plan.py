@@ -184,7 +184,8 @@ def make_plan(model: ModelSizes, adapted: tuple[LinearSize, ...], rank: int, dem
     engine = list(_engine(model, adapted, rank, demand))
     a_token = _kv_bytes_a_token(model, demand)
     blocks = -(-demand.longest // BLOCK_TOKENS) * BLOCK_TOKENS
-    wanted = blocks * a_token * demand.sequences
+    block = BLOCK_TOKENS * a_token  # vLLM keeps one to itself, without which the last sequence would wait for another's end
+    wanted = blocks * a_token * demand.sequences + block
     own = sum(part.bytes for part in engine)
     elsewhere = sum(part.bytes for part in parts if part.phase != "training")
     room = min(int(demand.engine_fraction * gpu.total) - own, gpu.free - own - elsewhere)
@@ -193,7 +194,7 @@ def make_plan(model: ModelSizes, adapted: tuple[LinearSize, ...], rank: int, dem
     if given < wanted:
         source += f"; all at their longest: {gigabytes(wanted)}"
     cache = Part("KV cache", given, "generation" if "kv_cache" in demand.offload else "always", source)
-    return MemoryPlan(model, adapted, rank, demand, gpu, (*parts, *engine, cache), given, blocks * a_token)
+    return MemoryPlan(model, adapted, rank, demand, gpu, (*parts, *engine, cache), given, blocks * a_token + block)
 
 
 def activation_bytes(model: ModelSizes, precision: str, recompute: Recompute) -> tuple[int, int]:

@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch.nn.functional import linear
 
+from lorarl_trainer.rollout.lean_start import replaced
+
 
 @contextlib.contextmanager
 def one_adapter_layers() -> Iterator[None]:
@@ -29,23 +31,13 @@ def one_adapter_layers() -> Iterator[None]:
 
     with contextlib.ExitStack() as stack:
         # The first class that fits a layer is taken.
-        stack.enter_context(_replaced(utils, "_all_lora_classes", (*_layer_classes(), *utils._all_lora_classes)))
+        stack.enter_context(replaced(utils, "_all_lora_classes", (*_layer_classes(), *utils._all_lora_classes)))
         if current_platform.is_cuda():
             from vllm.v1.worker.gpu import model_runner
 
             # Every request has the adapter, so there is no need for CUDA graphs of batches without one.
-            stack.enter_context(_replaced(model_runner, "get_lora_capture_cases", lambda lora, _: [lora.max_loras + 1]))
+            stack.enter_context(replaced(model_runner, "get_lora_capture_cases", lambda lora, _: [lora.max_loras + 1]))
         yield
-
-
-@contextlib.contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
 
 
 def skip_adapter_lookup(worker: Any) -> None:
@@ -53,10 +45,18 @@ def skip_adapter_lookup(worker: Any) -> None:
     manager = worker.model_runner.lora_manager._adapter_manager
     if all(isinstance(module, _layer_classes()) for module in manager.modules.values()):
         manager._set_adapter_mapping = _ignore
+        if state := getattr(worker.model_runner, "lora_state", None):  # of the V2 runner
+            state.get_activate_loras = functools.partial(_adapter_in_use, state)
+            state.make_lora_inputs = lambda names, *_: ((), (), state.get_activate_loras(names))
 
 
 def _ignore(mapping: Any) -> None:
     pass
+
+
+def _adapter_in_use(state: Any, names: list[str]) -> set[Any]:
+    """Return the adapter that all requests of a step have, as a set of one, or of none."""
+    return {adapter} if (adapter := state.lora_requests.get(names[0])) else set()
 
 
 @functools.cache
