@@ -101,7 +101,11 @@ def _of_the_ended(ray_job: RayJob, pods: Sequence[Pod], report: Report | None, n
     if taken := next((found for pod in before if (found := _taken(pod))), None):
         return _reported(report, preempted_only=True) or taken
     head_deleted = [pod for pod in pods if pod.role == "head" and pod.deletion_asked_at and not ray_job.queue and not own_end(pod)]
-    known = _reported(report) or _own_ends(pods) or next((_deleted(pod) for pod in head_deleted), None)
+    known = (
+        _reported(report)
+        or _own_ends([pod for pod in pods if not _cleaned_up(pod, ray_job)])
+        or next((_deleted(pod) for pod in head_deleted), None)
+    )
     if known:
         return known
     if ray_job.ended_at and 0 <= (age := (now - ray_job.ended_at).total_seconds()) < settings.settle_seconds:
@@ -113,6 +117,13 @@ def _of_the_ended(ray_job: RayJob, pods: Sequence[Pod], report: Report | None, n
     return Ending(
         Kind.FAILED, ray_job.reason or "RayJobFailed", redacted(ray_job.message) or f"RayJob {ray_job.name} failed without a word"
     )
+
+
+def _cleaned_up(pod: Pod, ray_job: RayJob) -> bool:
+    """Whether the pod's end in the second of its deletion is KubeRay's doing, after the training: Ray ends with 1 at SIGTERM."""
+    end, asked = own_end(pod), pod.deletion_asked_at
+    after = asked is not None and ray_job.ended_at is not None and asked > ray_job.ended_at
+    return after and end is not None and end.reason != "OOMKilled" and end.ended_at == asked
 
 
 def _of_the_live(

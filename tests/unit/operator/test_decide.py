@@ -364,6 +364,13 @@ class TestTheEndOfAnAttempt:
         done = raw_ray_job(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED")
         assert decided(raw_job(status=running_status()), done, pods=pods).status["phase"] == "Succeeded"
 
+    def test_a_worker_that_kuberay_ended_after_the_training_is_not_its_cause(self):
+        ended_at_its_deletion = {"deletionTimestamp": ago(-90), "deletionGracePeriodSeconds": 120}
+        for age, told in ((30, "the entrypoint failed"), (31, "WorkerExited")):
+            worker = raw_pod("worker", containerStatuses=ended("worker", 1, age=age), **ended_at_its_deletion)
+            failed = raw_ray_job(jobDeploymentStatus="Failed", jobStatus="FAILED", endTime=ago(33), message="the entrypoint failed")
+            assert told in conditions(decided(raw_job(status=running_status()), failed, pods=[worker]))["Running"]["message"]
+
     def test_a_stopped_ray_job_has_not_succeeded(self):
         ray_job = raw_ray_job(jobDeploymentStatus="Complete", jobStatus="STOPPED", endTime=ago(30))
         assert "Stopped" in conditions(decided(raw_job(status=running_status()), ray_job))["Running"]["message"]
