@@ -147,6 +147,8 @@ def name_taken(kind: str, name: str) -> Wait:
     )
 
 
+_KUBELET_IS_BUSY = re.compile(r"failed to sync (configmap|secret) cache: timed out")
+"""What it says of an object that is there, and that the API server was slow to bring."""
 _QUOTA_MEND = "ask for less in cluster, or wait until others end (kubectl describe quota)"
 
 
@@ -217,6 +219,8 @@ def _of_events(job: Job, pods: Sequence[Pod], evidence: Evidence | None, now: da
 
 def _of_a_pod_event(job: Job, pod: Pod, event: KubeEvent) -> Wait | None:
     message = redacted(event.message)
+    if event.reason == "FailedMount" and _KUBELET_IS_BUSY.search(message):
+        return None  # it asks again by itself
     if event.reason == "FailedMount":
         return _missing(job, message) or Wait("VolumeNotMounted", f"{pod.role} pod {pod.name}: {message}; correct what it names")
     if event.reason in {"FailedAttachVolume", "FailedCreatePodSandBox"}:

@@ -173,6 +173,12 @@ def test_what_kuberay_makes_twice_is_not_missing():
     assert reason == "Starting"
 
 
+def test_a_busy_kubelet_is_no_mistake_of_the_users():
+    busy = 'MountVolume.SetUp failed for volume "job" : failed to sync configmap cache: timed out waiting for the condition'
+    _, reason, _ = told(pods=[pending()], evidence=Evidence((event("Pod", "demo-1-worker", "FailedMount", busy),)))
+    assert reason == "Starting"
+
+
 def test_our_own_missing_objects_are_made_again():
     seen, _, _ = STUCK["config map"]
     decision, _, _ = told(status={"phase": "Starting", "rayJobName": "demo-1"}, **seen)
