@@ -34,6 +34,10 @@ class Bucket:
         """The names of the objects under a prefix."""
         return [one["path"] for batch in obstore.list(self._store, prefix) for one in batch]
 
+    def clear(self, prefix: str) -> None:
+        """Remove all objects under a prefix."""
+        obstore.delete(self._store, self.names(prefix))
+
     def download(self, uri: str, folder: Path) -> Path:
         """Copy the folder behind `s3://lorarl/...` to `folder`."""
         folder.mkdir(parents=True)
