@@ -92,4 +92,5 @@ def changes(demand: Demand) -> Iterator[Change]:
     both = f"tensorParallelSize of {trainer} and {rollout}"
     for ranks in (2, 4, 8):
         if ranks > max(demand.trainer_ranks, demand.engine_ranks):
-            yield Change(both, f"{ranks} (with as many GPUs)", {"trainer_ranks": ranks, "engine_ranks": ranks})
+            split = {"trainer_ranks": ranks, "engine_ranks": ranks, "fused_layers": False}
+            yield Change(both, f"{ranks} (with as many GPUs)", split)

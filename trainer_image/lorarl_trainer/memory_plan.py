@@ -8,13 +8,15 @@ without the scores that flash attention does not keep, with SwiGLU, and with wha
 keeps nothing, and its adapter the layer's input. With h the hidden size, q and k the widths of queries and keys, and f that of the MLP, a
 token of a layer keeps, in the model's precision,
 
-    h + h               input of the first norm, and of the QKV layer
-    q + 2k, q + k, q    fused QKV, rotated queries and keys, attention's output
-    h + h               input of the second norm, and of gate and up
-    2f + f              gate and up, and their product: 4h + 3q + 3k + 3f in all
+    fused layers (`megatron_lora/fused_layer.py`)     2h + 2q + 2k + 2f
+        hidden states before attention and MLP; q, k, v and attention's output; gate and up
+    Megatron's own (tensor parallel, adapter dropout)  4h + 3q + 3k + 5f
+        also the norms' outputs, q and k before rotation, SwiGLU's product, and fc1's output before and after its adapter's share
 
-`trainer.recompute: selective` computes the MLP again from its norm's input (3h + 3q + 3k stay), `full` a whole layer (h stays). Either
-brings one layer back at a time. Sequence parallelism splits all of it over the ranks.
+`trainer.recompute: selective` computes gate and up, or Megatron's MLP, again; `full` a whole layer (h stays). Either brings one layer
+back at a time. Sequence parallelism splits all of it over the ranks.
+
+Measured on an H200, 7B shape, fused, 16,384 tokens a micro-batch, without vLLM: 64.6 GB.
 """
 
 from __future__ import annotations
@@ -59,6 +61,7 @@ class Demand:
         engine_fraction: share of the GPU for vLLM.
         offload: what is given up while the other phase runs.
         shared_base: trainer and vLLM use the same base tensors, which takes the same tensor parallelism.
+        fused_layers: the trainer's layers compute in a few steps, which takes one rank and no adapter dropout.
     """
 
     precision: str
@@ -73,6 +76,7 @@ class Demand:
     engine_fraction: float
     offload: frozenset[str]
     shared_base: bool
+    fused_layers: bool
 
 
 @dataclass(frozen=True)
@@ -172,6 +176,7 @@ def _plan(spec: LoRARLJobSpec, model: ModelSizes, gpu: Gpu, offload: frozenset[s
         engine_fraction=spec.rollout.gpu_memory_fraction,
         offload=offload,
         shared_base=shared_base and ranks == spec.trainer.tensor_parallel_size,
+        fused_layers=spec.trainer.tensor_parallel_size == 1 and spec.adapter.dropout == 0,
     )
     return make_plan(model, model.adapted(spec.adapter), spec.adapter.rank, demand, gpu)
 
@@ -197,11 +202,12 @@ def make_plan(model: ModelSizes, adapted: tuple[LinearSize, ...], rank: int, dem
     return MemoryPlan(model, adapted, rank, demand, gpu, (*parts, *engine, cache), given, blocks * a_token + block)
 
 
-def activation_bytes(model: ModelSizes, precision: str, recompute: Recompute) -> tuple[int, int]:
+def activation_bytes(model: ModelSizes, precision: str, recompute: Recompute, fused: bool) -> tuple[int, int]:
     """Bytes that a token keeps in all layers until the backward pass, and in one layer while that is computed. See the module."""
-    h, q, k = model.hidden, model.width("q_proj"), model.width("k_proj")
-    whole = 4 * h + 3 * q + 3 * k + 3 * model.width("up_proj")
-    kept = {"none": whole, "selective": 3 * h + 3 * q + 3 * k, "full": h}[recompute]
+    h, q, k, f = model.hidden, model.width("q_proj"), model.width("k_proj"), model.width("up_proj")
+    whole = 2 * h + 2 * q + 2 * k + 2 * f if fused else 4 * h + 3 * q + 3 * k + 5 * f
+    selective = 2 * h + 2 * q + 2 * k if fused else 3 * h + 3 * q + 3 * k
+    kept = {"none": whole, "selective": selective, "full": h}[recompute]
     # The gradients of a layer's activations are as large as they are; with recomputation the activations come back besides.
     at_work = whole if recompute == "none" else 2 * whole
     return kept * model.layers * BYTES[precision], at_work * BYTES[precision]
@@ -218,7 +224,7 @@ def _trainer(model: ModelSizes, adapted: tuple[LinearSize, ...], rank: int, dema
     yield Part("adapter and optimizer", trainable * STATE_BYTES[demand.precision], "always", source)
     # A longer sequence stands alone, and a small step is one micro-batch.
     tokens = min(max(demand.micro_batch_tokens, demand.longest), demand.trained * demand.longest)
-    kept, at_work = (size // ranks for size in activation_bytes(model, demand.precision, demand.recompute))
+    kept, at_work = (size // ranks for size in activation_bytes(model, demand.precision, demand.recompute, demand.fused_layers))
     activations = int(tokens * (kept + at_work + 2 * model.hidden * width // ranks) * (1 + UNUSABLE))
     source = f"{tokens:,} tokens of a micro-batch x {kept:,} bytes, and one layer at work; recompute: {demand.recompute}"
     yield Part("activations", activations, "training", source)
