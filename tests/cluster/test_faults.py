@@ -168,10 +168,10 @@ def test_the_kubelet_is_restarted(trial: Trial, own_node: Node) -> None:
     wait_available(trial.cluster, STORE, "s3")
 
 
-def test_operator_and_worker_are_deleted(trial: Trial) -> None:
-    with trial.fault("operator and worker deleted", preemptions=1):
+def test_operator_and_head_are_deleted(trial: Trial) -> None:
+    with trial.fault("operator and head deleted", preemptions=1):
         trial.delete_operator()
-        trial.delete_pod("worker")
+        trial.delete_pod("head")
     wait_available(trial.cluster, SYSTEM, "lorarl")
 
 
