@@ -35,12 +35,19 @@ def wait(p: Platform, namespace: str, name: str, wanted: str) -> Object:
     return p.api.wait("LoRARLJob", name, namespace, lambda job: phase(job) == wanted, seconds=PATIENCE)
 
 
-def test_with_quota_for_one_the_second_says_what_it_waits_for_and_an_urgent_one_preempts_the_first(p: Platform) -> None:
-    namespace = p.namespace("queue")
+def first_runs_and_second_waits(p: Platform, prefix: str) -> str:
+    """Two jobs in a queue with quota for one, which has the name of their namespace: it is returned."""
+    namespace = p.namespace(prefix)
     add_queue(p.cluster, namespace, namespace, QUOTA)
     p.api.create(queued(namespace, "first", namespace))
     wait(p, namespace, "first", "Running")
     p.api.create(queued(namespace, "second", namespace))
+    wait(p, namespace, "second", "Pending")
+    return namespace
+
+
+def test_with_quota_for_one_the_second_says_what_it_waits_for_and_an_urgent_one_preempts_the_first(p: Platform) -> None:
+    namespace = first_runs_and_second_waits(p, "queue")
 
     def says_why(job: Object) -> bool:
         return "insufficient unused quota for nvidia.com/gpu" in condition(job, "Running").get("message", "")
@@ -81,12 +88,7 @@ def test_with_quota_for_one_the_second_says_what_it_waits_for_and_an_urgent_one_
 
 
 def test_a_suspended_job_gives_its_quota_back(p: Platform) -> None:
-    namespace = p.namespace("gives")
-    add_queue(p.cluster, namespace, namespace, QUOTA)
-    p.api.create(queued(namespace, "first", namespace))
-    wait(p, namespace, "first", "Running")
-    p.api.create(queued(namespace, "second", namespace))
-    wait(p, namespace, "second", "Pending")
+    namespace = first_runs_and_second_waits(p, "gives")
     p.api.patch("LoRARLJob", "first", {"spec": {"suspend": True}}, namespace)
     wait(p, namespace, "second", "Running")
     wait(p, namespace, "first", "Suspended")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from aiohttp import web
@@ -17,81 +18,91 @@ from support.cluster.platform import Platform, platform
 from support.cluster.processes import until
 from support.cluster.tools import tools_or_skip
 
-AUDITED = "the cache is filled, watched and audited, which is not done again soon"
+Intercept = Callable[[Call], Awaitable[web.StreamResponse]]
+
+
+class RayJobsWatch:
+    """The operator's watch of the RayJobs, which falls silent when it is told to."""
+
+    def __init__(self) -> None:
+        self.silent = threading.Event()
+        self._lists = 0
+
+    async def __call__(self, call: Call) -> web.StreamResponse:
+        if call.path.endswith("/rayjobs"):
+            if call.watches:
+                return await call.stream(silent_once=self.silent)
+            self._lists += not call.writes
+        return await call.forward()
+
+    def silence(self) -> None:
+        until(20, "the cache is filled, watched and audited, which is not done again soon", lambda: self._lists == 3)
+        self.silent.set()
+
+
+@contextmanager
+def behind(p: Platform, name: str, intercept: Intercept) -> Iterator[Operator]:
+    """A leading operator, each of whose calls goes through `intercept`."""
+    prepare(p.cluster)
+    with api_proxy(p.cluster) as proxy:
+        proxy.intercept = intercept
+        kubeconfig = proxy.kubeconfig(p.cluster, name, p.cluster.service_account_token(SYSTEM, ACCOUNT))
+        with operator(p.cluster, kubeconfig, name) as replica:
+            yield wait_leader(replica)
+
+
+def running_job(p: Platform, namespace: str, name: str) -> None:
+    p.api.create(lorarljob(namespace, name))
+    p.api.wait("LoRARLJob", name, namespace, lambda job: phase(job) == "Running", seconds=60)
+
+
+def require_success(p: Platform, namespace: str, name: str) -> None:
+    """The job's first attempt is told to have succeeded, and none to have been lost."""
+    job = p.api.wait("LoRARLJob", name, namespace, lambda job: phase(job) not in ("Running", ""), seconds=60)
+    assert (phase(job), job["status"]["rayJobName"], job["status"]["preemptions"]) == ("Succeeded", f"{name}-1", 0)
 
 
 def test_an_attempt_that_succeeds_while_its_watch_is_silent_has_not_lost_its_pods(own_platform: Platform) -> None:
-    p, silent = own_platform, threading.Event()
-    lists = 0
-
-    async def mute_rayjobs(call: Call) -> web.StreamResponse:
-        nonlocal lists
-        if call.watches and call.path.endswith("/rayjobs"):
-            return await call.stream(silent_once=silent)
-        lists += call.path.endswith("/rayjobs") and not call.writes
-        return await call.forward()
-
-    namespace = p.namespace()
-    prepare(p.cluster)
-    with api_proxy(p.cluster) as proxy:
-        proxy.intercept = mute_rayjobs
-        kubeconfig = proxy.kubeconfig(p.cluster, "mute", p.cluster.service_account_token(SYSTEM, ACCOUNT))
-        with operator(p.cluster, kubeconfig, "mute") as replica:
-            wait_leader(replica)
-            p.api.create(lorarljob(namespace, "quiet"))
-            p.api.wait("LoRARLJob", "quiet", namespace, lambda job: phase(job) == "Running", seconds=60)
-            until(20, AUDITED, lambda: lists == 3)
-            silent.set()
-            p.finish(namespace, "quiet-1", "SUCCEEDED")
-            # KubeRay takes the workers away at once: that is all that the operator is told.
-            job = p.api.wait("LoRARLJob", "quiet", namespace, lambda job: phase(job) not in ("Running", ""), seconds=60)
-    assert (phase(job), job["status"]["rayJobName"], job["status"]["preemptions"]) == ("Succeeded", "quiet-1", 0)
+    p, namespace, watch = own_platform, own_platform.namespace(), RayJobsWatch()
+    with behind(p, "mute", watch):
+        running_job(p, namespace, "quiet")
+        watch.silence()
+        p.finish(namespace, "quiet-1", "SUCCEEDED")
+        # KubeRay takes the workers away at once: that is all that the operator is told.
+        require_success(p, namespace, "quiet")
 
 
 def test_news_that_overtakes_its_own_question_is_heeded(own_platform: Platform) -> None:
     """The operator asks whether the attempt has ended, and the watch tells it before the answer comes."""
-    p, silent, asked = own_platform, threading.Event(), threading.Event()
+    p, namespace, watch, asked = own_platform, own_platform.namespace(), RayJobsWatch(), threading.Event()
     replicas: list[Operator] = []
-    lists = 0
 
-    def tell_first(namespace: str) -> None:
+    def tell_first() -> None:
         def told() -> float:
             return replicas[0].metric("lorarl_operator_watch_events_total", resource="rayjobs")
 
         before = told()
-        silent.clear()
+        watch.silent.clear()
         p.api.patch("RayJob", "overtaken-1", {"metadata": {"annotations": {"test.invalid/again": "1"}}}, namespace)
         until(20, "the watch has told it", lambda: told() > before)
 
     async def overtake(call: Call) -> web.StreamResponse:
-        nonlocal lists
-        lists += call.path.endswith("/rayjobs") and not call.writes and not call.watches
-        if call.watches and call.path.endswith("/rayjobs"):
-            return await call.stream(silent_once=silent)
-        if call.path.endswith("/rayjobs/overtaken-1") and not call.writes and silent.is_set() and not asked.is_set():
+        if call.path.endswith("/rayjobs/overtaken-1") and not call.writes and watch.silent.is_set() and not asked.is_set():
             asked.set()
-            await asyncio.to_thread(tell_first, namespace)
-        return await call.forward()
+            await asyncio.to_thread(tell_first)
+        return await watch(call)
 
-    namespace = p.namespace()
-    prepare(p.cluster)
-    with api_proxy(p.cluster) as proxy:
-        proxy.intercept = overtake
-        kubeconfig = proxy.kubeconfig(p.cluster, "overtaken", p.cluster.service_account_token(SYSTEM, ACCOUNT))
-        with operator(p.cluster, kubeconfig, "overtaken") as replica:
-            replicas.append(wait_leader(replica))
-            p.api.create(lorarljob(namespace, "overtaken"))
-            p.api.wait("LoRARLJob", "overtaken", namespace, lambda job: phase(job) == "Running", seconds=60)
-            until(20, AUDITED, lambda: lists == 3)
-            silent.set()
-            p.finish(namespace, "overtaken-1", "SUCCEEDED")
-            job = p.api.wait("LoRARLJob", "overtaken", namespace, lambda job: phase(job) not in ("Running", ""), seconds=60)
+    with behind(p, "overtaken", overtake) as replica:
+        replicas.append(replica)
+        running_job(p, namespace, "overtaken")
+        watch.silence()
+        p.finish(namespace, "overtaken-1", "SUCCEEDED")
+        require_success(p, namespace, "overtaken")
     assert asked.is_set()
-    assert (phase(job), job["status"]["rayJobName"], job["status"]["preemptions"]) == ("Succeeded", "overtaken-1", 0)
 
 
 def test_a_rayjob_whose_deletion_met_a_conflict_is_not_taken_for_gone(own_platform: Platform) -> None:
-    p, refused = own_platform, threading.Event()
+    p, namespace, refused = own_platform, own_platform.namespace(), threading.Event()
 
     async def refuse_once(call: Call) -> web.StreamResponse:
         if call.method != "DELETE" or refused.is_set():
@@ -99,19 +110,13 @@ def test_a_rayjob_whose_deletion_met_a_conflict_is_not_taken_for_gone(own_platfo
         refused.set()
         return call.answer(409, "Conflict", "the object has been modified")
 
-    namespace = p.namespace()
-    prepare(p.cluster)
-    with api_proxy(p.cluster) as proxy:
-        proxy.intercept = refuse_once
-        kubeconfig = proxy.kubeconfig(p.cluster, "refused", p.cluster.service_account_token(SYSTEM, ACCOUNT))
-        with operator(p.cluster, kubeconfig, "refused") as replica:
-            wait_leader(replica)
-            p.api.create(lorarljob(namespace, "nap"))
-            p.wait_running(namespace, "nap-1", seconds=60)
-            p.api.patch("LoRARLJob", "nap", {"spec": {"suspend": True}}, namespace)
-            p.api.wait("LoRARLJob", "nap", namespace, lambda job: phase(job) == "Suspended", seconds=30)
-            assert refused.is_set()
-            assert p.api.get("RayJob", "nap-1", namespace) is None
+    with behind(p, "refused", refuse_once):
+        p.api.create(lorarljob(namespace, "nap"))
+        p.wait_running(namespace, "nap-1", seconds=60)
+        p.api.patch("LoRARLJob", "nap", {"spec": {"suspend": True}}, namespace)
+        p.api.wait("LoRARLJob", "nap", namespace, lambda job: phase(job) == "Suspended", seconds=30)
+        assert refused.is_set()
+        assert p.api.get("RayJob", "nap-1", namespace) is None
     p.api.delete("LoRARLJob", "nap", namespace)
 
 
