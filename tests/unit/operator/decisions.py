@@ -1,0 +1,44 @@
+"""One look at a job, and what is decided: what the tests of `decide` are written in."""
+
+from __future__ import annotations
+
+from observed_world import SETTINGS, START, ago, condition, observed, raw_ray_job
+
+from lorarl_operator.decide import decide
+
+QUEUE = {"kueue.x-k8s.io/queue-name": "research"}
+DELETE = {"checkpoint": {"uri": "s3://team/adapters", "deletionPolicy": "Delete"}}
+RUNNING = {"jobDeploymentStatus": "Running", "jobStatus": "RUNNING"}
+
+
+def status_of(phase, name="demo-1", **rest):
+    counters = {"attempts": 0, "preemptions": 0, "restarts": 0, "observedGeneration": 1}
+    return counters | ({"rayJobName": name} if name else {}) | {"phase": phase, **rest}
+
+
+def running_status(**rest):
+    return status_of(
+        "Running",
+        startTime=ago(50),
+        conditions=[condition("Running", True, "Running", "attempt 1 trains in RayJob demo-1", age=50)],
+        **rest,
+    )
+
+
+def conditions(decision):
+    return {each["type"]: each for each in decision.status["conditions"]}
+
+
+def kinds(actions):
+    return [action.manifest["kind"] for action in actions]
+
+
+def decided(*args, now=START, **kwargs):
+    return decide(observed(*args, **kwargs), now, SETTINGS)
+
+
+def gone_since(seconds):
+    """A RayJob whose deletion was asked for so long ago, and that somebody's finalizer holds."""
+    ray_job = raw_ray_job(**RUNNING)
+    ray_job["metadata"] |= {"deletionTimestamp": ago(seconds), "finalizers": ["example.com/hold"]}
+    return ray_job
