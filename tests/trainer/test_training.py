@@ -11,7 +11,7 @@ import torch
 
 from lorarl_trainer.algorithms import LossChoice
 from lorarl_trainer.batch import Sample
-from lorarl_trainer.errors import PolicyDriftError
+from lorarl_trainer.errors import OutOfMemoryError, PolicyDriftError
 from lorarl_trainer.loop import require_agreement
 from support.in_process import Colocated, prompts, samples_of, update_request, worst
 
@@ -154,3 +154,18 @@ def test_several_updates_a_step_see_equal_shares(colocated) -> None:
     rows = asyncio.run(run_in_process(worker))
     assert worker.worker._optimizer.updates == 4
     assert [row.step for row in rows] == [1, 2]
+
+
+def test_a_gpu_without_memory_is_told_with_what_to_do(colocated, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker: Colocated = colocated()
+    worker.worker.sync()
+    samples = rollouts(worker)
+    words = "CUDA out of memory. Tried to allocate 2.32 GiB. GPU 0 has a total capacity of 139.81 GiB of which 1.20 GiB is free."
+
+    def fail(*_: object) -> None:
+        raise torch.OutOfMemoryError(words)
+
+    monkeypatch.setattr(worker.worker._model, "log_probabilities", fail)
+    told = r"\(CUDA out of memory\. Tried to allocate 2\.32 GiB\)\. Lower spec\.trainer\.tokensPerMicroBatch"
+    with pytest.raises(OutOfMemoryError, match=told):
+        worker.worker.update(update_request(samples))

@@ -56,7 +56,7 @@ class NodeLostError(WorkerError):
 
 
 class OutOfMemoryError(WorkerError):
-    """A worker process was ended because the memory of its pod, or machine, had run out."""
+    """The memory of a worker's pod, machine or GPU has run out."""
 
     reason = "OutOfMemory"
 

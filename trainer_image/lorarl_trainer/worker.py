@@ -10,13 +10,15 @@ import hashlib
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_TENSORS
+from lorarl_trainer.errors import OutOfMemoryError
 from lorarl_trainer.first_adapter import FIELD as INIT_FROM
 from lorarl_trainer.platforms import get_platform
 from lorarl_trainer.pods.drain import drain_asked, register
@@ -198,14 +200,20 @@ class Worker:
         return drain_asked()
 
     def update(self, request: UpdateRequest) -> UpdateResult:
-        """Make one optimizer update."""
+        """Make one optimizer update.
+
+        Raises:
+            OutOfMemoryError: of the GPU's memory.
+        """
         asleep = self._rollouts.sleep() if self._rollouts else {}
-        result = self._trainer.update(request)
+        with _gpu_memory_told():
+            result = self._trainer.update(request)
         return replace(result, seconds={**asleep, **result.seconds})
 
     def log_probabilities(self, samples: Samples, temperature: float) -> list[Any]:
         """Return the trainer's log-probabilities of each sample's response tokens."""
-        return self._trainer.log_probabilities(samples, temperature)
+        with _gpu_memory_told():
+            return self._trainer.log_probabilities(samples, temperature)
 
     def publish(self, step: int, position: int) -> None:
         """Take a checkpoint (collective) and hand it to the uploader; training goes on while it is published.
@@ -289,6 +297,20 @@ class Worker:
         else:
             address = f"tcp://{place.master_address}:{place.master_port}"
             dist.init_process_group(backend, init_method=address, rank=place.rank, world_size=place.world_size)
+
+
+@contextmanager
+def _gpu_memory_told() -> Iterator[None]:
+    """Say in a user's words that the GPU's memory has run out."""
+    import torch
+
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemoryError(
+            f"the GPU's memory is used up ({str(error).partition('. GPU')[0]}). Lower spec.trainer.tokensPerMicroBatch, or set "
+            "spec.trainer.recompute: selective, or spec.rollout.offload: [kv_cache]. What was planned is told at the start of the run."
+        ) from error
 
 
 def _redirect_output(log: Path) -> None:
