@@ -67,6 +67,8 @@ def test_with_quota_for_one_the_second_says_what_it_waits_for_and_an_urgent_one_
     assert condition(job, "Disrupted")["reason"] == "Preempted"
     assert "it goes on from its checkpoint when there is room" in condition(job, "Disrupted")["message"]
     until(PATIENCE, "its pods are gone", lambda: not p.api.list("Pod", namespace, labels="lorarl.io/job=first"))
+    # Kueue has it in its queue again, before the second: until then the second would be next.
+    p.api.wait("LoRARLJob", "first", namespace, says_why, seconds=PATIENCE)
 
     p.finish(namespace, "urgent-1", "SUCCEEDED")
     wait(p, namespace, "urgent", "Succeeded")
