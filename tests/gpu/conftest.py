@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from lorarl_trainer.platforms.cuda import CudaPlatform
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from support.colocated import colocated, model_folder  # noqa: F401  # fixtures
+from support.in_process import Colocated
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -19,3 +21,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if "gpu" in item.path.parts:
                 item.add_marker(pytest.mark.skip(reason="this machine has no CUDA GPU"))
+
+
+@pytest.fixture
+def on_gpu(colocated: Callable[..., Colocated]) -> Callable[..., Colocated]:  # noqa: F811  # the fixture
+    """Starts workers on one GPU, of which vLLM takes little: a tiny model needs no more, and several stand beside each other."""
+    gpu = {"cluster__gpusPerNode": 1, "rollout__gpuMemoryFraction": 0.04}
+    return lambda architecture="qwen3-gpu", **changes: colocated(architecture, **(gpu | changes))

@@ -9,12 +9,6 @@ import torch
 from support.in_process import Colocated, prompts, random_adapter, samples_of, update_request
 
 MEAN_DIFFERENCE, KL = 0.02, 2e-3
-GPU = {"cluster__gpusPerNode": 1, "rollout__gpuMemoryFraction": 0.04}
-
-
-@pytest.fixture
-def on_gpu(colocated):
-    return lambda architecture="qwen3-gpu", **changes: colocated(architecture, **(GPU | changes))
 
 
 @pytest.mark.parametrize(
@@ -24,7 +18,7 @@ def on_gpu(colocated):
 def test_rollout_and_trainer_agree_over_twenty_steps(on_gpu, architecture: str, adapter_type: str) -> None:
     worker: Colocated = on_gpu(architecture, adapter__type=adapter_type)
     worker.randomise(scale=0.02)
-    base = worker.rollouts.base_digest()
+    base = worker.worker.base_digest()
     worker.worker.sync()
     for _ in range(20):
         samples = samples_of(prompts(64), worker.generate(prompts(64)))
@@ -32,7 +26,7 @@ def test_rollout_and_trainer_agree_over_twenty_steps(on_gpu, architecture: str, 
         assert not result.drifted
         assert result.logprob_difference < MEAN_DIFFERENCE and result.rollout_kl < KL
         worker.worker.sync()
-    assert worker.rollouts.base_digest() == base
+    assert worker.worker.base_digest() == base
 
 
 @pytest.mark.parametrize(("rank", "temperature"), [(8, 1.0), (32, 0.6), (128, 1.0)])

@@ -8,13 +8,6 @@ import torch
 
 from support.in_process import Colocated, prompts, samples_of, update_request, worst
 
-GPU = {"cluster__gpusPerNode": 1, "rollout__gpuMemoryFraction": 0.04}
-
-
-@pytest.fixture
-def on_gpu(colocated):
-    return lambda architecture="qwen3-gpu", **changes: colocated(architecture, **(GPU | changes))
-
 
 def used() -> int:
     torch.cuda.synchronize()

@@ -9,18 +9,18 @@ from support.in_process import Colocated, prompts
 from support.own_layers import in_common, layer_kinds, vllm_lora_layers
 from support.own_scheduler import vllm_generate, vllm_scheduler
 
-GPU = {"cluster__gpusPerNode": 1, "rollout__gpuMemoryFraction": 0.04, "rollout__promptsPerStep": 16, "rollout__maxResponseTokens": 32}
+BATCH = {"rollout__promptsPerStep": 16, "rollout__maxResponseTokens": 32}
 
 
 @pytest.mark.parametrize(
     ("architecture", "rank", "adapter_type"),
     [("qwen2-gpu", 8, "canonical_lora"), ("qwen3-gpu", 32, "lora"), ("llama-gpu", 128, "canonical_lora")],
 )
-def test_one_adapter_layers_and_vllms_own_agree(colocated, monkeypatch, architecture: str, rank: int, adapter_type: str) -> None:
-    changes = GPU | {"adapter__rank": rank, "adapter__alpha": rank, "adapter__type": adapter_type}
-    ours: Colocated = colocated(architecture, **changes)
+def test_one_adapter_layers_and_vllms_own_agree(on_gpu, monkeypatch, architecture: str, rank: int, adapter_type: str) -> None:
+    changes = BATCH | {"adapter__rank": rank, "adapter__alpha": rank, "adapter__type": adapter_type}
+    ours: Colocated = on_gpu(architecture, **changes)
     with vllm_lora_layers(monkeypatch):
-        theirs: Colocated = colocated(architecture, **changes)
+        theirs: Colocated = on_gpu(architecture, **changes)
     assert all(kind.startswith("OneAdapter") for kind in layer_kinds(ours))
     assert all(kind.endswith("WithLoRA") for kind in layer_kinds(theirs))
     base = ours.generate(prompts(64))
@@ -35,8 +35,8 @@ def test_one_adapter_layers_and_vllms_own_agree(colocated, monkeypatch, architec
     assert in_common(adapted, base)[1].mean() > 5 * apart.mean()  # the adapter matters
 
 
-def test_the_fast_paths_are_taken(colocated) -> None:
-    worker: Colocated = colocated("qwen2-gpu", **GPU)
+def test_the_fast_paths_are_taken(on_gpu) -> None:
+    worker: Colocated = on_gpu("qwen2-gpu", **BATCH)
     config = worker.engine.llm.llm_engine.vllm_config
     assert config.use_v2_model_runner, "its sampler takes a seed a request in one kernel"
     core = worker.engine.llm.llm_engine.engine_core.engine_core
@@ -46,18 +46,18 @@ def test_the_fast_paths_are_taken(colocated) -> None:
     assert max(graph.num_tokens for graph in graphs) == worker.engine._config.sequences
 
 
-def test_a_sample_depends_on_its_own_seed_alone(colocated) -> None:
-    worker: Colocated = colocated("qwen3-gpu", **GPU)
+def test_a_sample_depends_on_its_own_seed_alone(on_gpu) -> None:
+    worker: Colocated = on_gpu("qwen3-gpu", **BATCH)
     worker.worker.sync()
     first, second = worker.generate(prompts(16), range(16)), worker.generate(prompts(16), [0, *range(101, 116)])
     assert first[0].tokens[:8].tolist() == second[0].tokens[:8].tolist()
     assert [c.tokens.tolist() for c in first[1:]] != [c.tokens.tolist() for c in second[1:]]
 
 
-def test_our_scheduler_and_vllms_own_agree(colocated, monkeypatch) -> None:
-    ours: Colocated = colocated("qwen2-gpu", **GPU)
+def test_our_scheduler_and_vllms_own_agree(on_gpu, monkeypatch) -> None:
+    ours: Colocated = on_gpu("qwen2-gpu", **BATCH)
     with vllm_scheduler(monkeypatch):
-        theirs: Colocated = colocated("qwen2-gpu", **GPU)
+        theirs: Colocated = on_gpu("qwen2-gpu", **BATCH)
     for worker in (ours, theirs):
         worker.randomise(scale=0.02)
         worker.worker.sync()
