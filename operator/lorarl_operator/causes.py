@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -108,8 +108,8 @@ def _of_the_ended(ray_job: RayJob, pods: Sequence[Pod], report: Report | None, n
     )
     if known:
         return known
-    if ray_job.ended_at and 0 <= (age := (now - ray_job.ended_at).total_seconds()) < settings.settle_seconds:
-        return Unsettled(settings.settle_seconds - age)
+    if wait := _until_settled([ray_job.ended_at], now, settings):
+        return wait
     if ray_job.message == HEAD_GONE:
         return Ending(Kind.PREEMPTED, "HeadLost", "the head's pod is gone, with its machine or by somebody's hand")
     if ray_job.job_status == "STOPPED":
@@ -135,8 +135,8 @@ def _of_the_live(
         return taken
     if own := _own_ends(pods):
         # Ray ends with 1 at SIGTERM: in the second of the deletion this may as well be KubeRay's clean-up after the end of the training.
-        doubts = [pod for pod in pods if been_up and (end := own_end(pod)) and end.reason != "OOMKilled" and pod.deletion_asked_at]
-        if doubts and (wait := _until_settled(doubts, now, settings)):
+        doubts = [pod.deletion_asked_at for pod in pods if been_up and (end := own_end(pod)) and end.reason != "OOMKilled"]
+        if wait := _until_settled(doubts, now, settings):
             return wait
         interrupted = _reported(report, preempted_only=True)
         head_lost = been_up and any(pod.role == "head" and not pod.ready and not own_end(pod) for pod in pods)
@@ -147,13 +147,14 @@ def _of_the_live(
     if not deleted:
         return None
     # KubeRay deletes pods too, when a queue suspends the RayJob or when it has ended: that news comes on another watch.
-    if wait := _until_settled(deleted, now, settings):
+    if wait := _until_settled([pod.deletion_asked_at for pod in deleted], now, settings):
         return wait
     return _reported(report, preempted_only=True) or _deleted(deleted[0])
 
 
-def _until_settled(deleted: Sequence[Pod], now: datetime, settings: Settings) -> Unsettled | None:
-    age = max((now - pod.deletion_asked_at).total_seconds() for pod in deleted if pod.deletion_asked_at)
+def _until_settled(times: Iterable[datetime | None], now: datetime, settings: Settings) -> Unsettled | None:
+    """Wait for news that may still come of what happened; None where that is long enough ago, or where it is not known when."""
+    age = max(((now - time).total_seconds() for time in times if time), default=settings.settle_seconds)
     return Unsettled(settings.settle_seconds - age) if 0 <= age < settings.settle_seconds else None
 
 
@@ -165,8 +166,8 @@ def _two_heads(pods: Sequence[Pod], now: datetime, settings: Settings) -> Ending
     )
     if len(heads) < 2:
         return None
-    if 0 <= (age := (now - heads[-1].created_at).total_seconds()) < settings.settle_seconds:
-        return Unsettled(settings.settle_seconds - age)
+    if wait := _until_settled([heads[-1].created_at], now, settings):
+        return wait
     names = " and ".join(pod.name for pod in heads)
     return Ending(Kind.PREEMPTED, "TwoHeads", f"KubeRay made two head pods, {names}, and then works on neither")
 
@@ -184,8 +185,8 @@ def _over_too_soon(
     over = next((c for pod in heads for c in pod.containers if c.name == _SUBMITTER and c.exit_code is not None), None)
     if over is None:
         return None
-    if over.ended_at and 0 <= (age := (now - over.ended_at).total_seconds()) < settings.settle_seconds:
-        return Unsettled(settings.settle_seconds - age)
+    if wait := _until_settled([over.ended_at], now, settings):
+        return wait
     if known := _reported(report):
         return known
     if over.exit_code == 0:
