@@ -187,7 +187,8 @@ def make_plan(model: ModelSizes, adapted: tuple[LinearSize, ...], rank: int, dem
     if not demand.rollouts:
         return MemoryPlan(model, adapted, rank, demand, gpu, tuple(parts), 0, 0)
     engine = list(_engine(model, adapted, rank, demand))
-    a_token = _kv_bytes_a_token(model, demand)
+    # A rank has one head at least.
+    a_token = kv_bytes_a_token(model.layers, max(1, model.key_heads // demand.engine_ranks), model.head, demand.precision)
     blocks = -(-demand.longest // BLOCK_TOKENS) * BLOCK_TOKENS
     block = BLOCK_TOKENS * a_token  # vLLM keeps one to itself, without which the last sequence would wait for another's end
     wanted = blocks * a_token * demand.sequences + block
@@ -254,10 +255,9 @@ def _buffer_parameters(linear: LinearSize, rank: int, ranks: int) -> int:
     return rank * (linear.wide // ranks + linear.high)
 
 
-def _kv_bytes_a_token(model: ModelSizes, demand: Demand) -> int:
-    """Keys and values of one token in all layers; a rank has one head at least."""
-    heads = max(1, model.key_heads // demand.engine_ranks)
-    return 2 * model.layers * heads * model.head * BYTES[demand.precision]
+def kv_bytes_a_token(layers: int, key_heads: int, head: int, precision: str) -> int:
+    """Keys and values of one token in all layers, in bytes."""
+    return 2 * layers * key_heads * head * BYTES[precision]
 
 
 def gigabytes(size: int) -> str:

@@ -28,6 +28,7 @@ class AdapterSlot:
         self._loras = worker.model_runner.lora_manager
         self._manager = self._loras._adapter_manager
         self._device = worker.device
+        self._layout: list[list[Block]] | None = None
 
     @torch.no_grad()
     def load(self, adapter: Adapter, rank: int, alpha: int, version: int) -> None:
@@ -79,13 +80,18 @@ class AdapterSlot:
         return found
 
     def layout(self, shapes: Mapping[str, tuple[int, int]], rank: int) -> list[list[Block]]:
-        """Return what each of `buffers()` holds of an adapter with tensors of these shapes. Empties the slot.
+        """Return what each of `buffers()` holds of an adapter with tensors of these shapes: the job's, always the same.
 
-        Read off vLLM's own loader: numbers that it is given arrive where an adapter's elements do.
+        Read off vLLM's own loader, once: numbers that it is given arrive where an adapter's elements do. That empties the slot.
 
         Raises:
             ValueError: the buffers do not hold whole rows and columns.
         """
+        if self._layout is None:
+            self._layout = self._read_layout(shapes, rank)
+        return self._layout
+
+    def _read_layout(self, shapes: Mapping[str, tuple[int, int]], rank: int) -> list[list[Block]]:
         names = sorted(shapes)
         owners = self._arrived({name: torch.full(shapes[name], float(i + 1)) for i, name in enumerate(names)}, rank)
         rows = self._arrived({name: torch.arange(float(shapes[name][0]))[:, None].expand(shapes[name]) for name in names}, rank)

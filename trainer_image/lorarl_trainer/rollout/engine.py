@@ -13,6 +13,7 @@ import numpy as np
 from lorarl_api.v1alpha1 import served_rank
 from lorarl_trainer.batch import Completion, Completions
 from lorarl_trainer.errors import StaleAdapterError
+from lorarl_trainer.memory_plan import kv_bytes_a_token
 from lorarl_trainer.platforms import Platform
 from lorarl_trainer.rollout.engine_memory import EngineMemory, Offloaded
 from lorarl_trainer.rollout.shared_base import LOAD_FORMAT, SharedBase
@@ -177,6 +178,6 @@ def kv_cache_bytes(hf_config: Any, config: EngineConfig) -> int:
     """Return the KV cache that holds every sequence at its longest, each rounded up to whole blocks, plus one spare block a sequence."""
     heads = getattr(hf_config, "num_key_value_heads", None) or hf_config.num_attention_heads
     head_size = getattr(hf_config, "head_dim", None) or hf_config.hidden_size // hf_config.num_attention_heads
-    a_token = 2 * hf_config.num_hidden_layers * heads * head_size * {"fp32": 4, "bf16": 2}[config.precision]
+    a_token = kv_bytes_a_token(hf_config.num_hidden_layers, heads, head_size, config.precision)
     blocks = -(-(config.max_prompt_tokens + config.max_response_tokens) // _CPU_BLOCK_TOKENS) + 1
     return int(a_token * _CPU_BLOCK_TOKENS * blocks * config.sequences)

@@ -13,6 +13,7 @@ from lorarl_trainer.megatron_lora.model import LoraModel
 from lorarl_trainer.megatron_lora.targets import short_names
 from lorarl_trainer.memory_plan import MemoryPlan
 from lorarl_trainer.platforms import Platform
+from lorarl_trainer.rollout.adapter_slot import AdapterSlot
 from lorarl_trainer.rollout.engine import EngineConfig, RolloutEngine
 from lorarl_trainer.rollout.shared_base import SharedBase
 from lorarl_trainer.rollout.sync import make_sync
@@ -62,8 +63,9 @@ class RolloutSide:
         self.base = SharedBase(model.base_in_hf_names()) if alike else None
         self.engine = RolloutEngine(platform, config, spec.trainer.seed, self.base)
         rank, alpha = spec.adapter.rank, spec.adapter.alpha
-        self._check = SyncCheck(self.engine, model, layout, rank, alpha) if spec.rollout.verify_sync else None
-        self._sync = make_sync(spec.rollout.adapter_sync, self.engine, model, layout, rank, alpha)
+        slot = AdapterSlot(self.engine.vllm_worker)
+        self._check = SyncCheck(slot, model, layout, rank, alpha) if spec.rollout.verify_sync else None
+        self._sync = make_sync(spec.rollout.adapter_sync, self.engine, slot, model, layout, rank, alpha)
         self._platform = platform
 
     def sync(self, version: int) -> float:

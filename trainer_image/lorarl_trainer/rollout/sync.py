@@ -30,10 +30,16 @@ class AdapterSync(Protocol):
 
 
 def make_sync(
-    transport: Literal["tensor", "disk"], engine: RolloutEngine, model: LoraModel, layout: AdapterLayout, rank: int, alpha: int
+    transport: Literal["tensor", "disk"],
+    engine: RolloutEngine,
+    slot: AdapterSlot,
+    model: LoraModel,
+    layout: AdapterLayout,
+    rank: int,
+    alpha: int,
 ) -> AdapterSync:
     """Return the transport that `rollout.adapterSync` names (collective)."""
-    return TensorSync(engine, model, layout, rank, alpha) if transport == "tensor" else DiskSync(engine, model, rank, alpha)
+    return TensorSync(engine, slot, model, layout, rank, alpha) if transport == "tensor" else DiskSync(engine, slot, model, rank, alpha)
 
 
 class TensorSync:
@@ -43,14 +49,13 @@ class TensorSync:
     ranks, each rank first gets its peers' parts: they are a thousandth of the model.
     """
 
-    def __init__(self, engine: RolloutEngine, model: LoraModel, layout: AdapterLayout, rank: int, alpha: int) -> None:
+    def __init__(self, engine: RolloutEngine, slot: AdapterSlot, model: LoraModel, layout: AdapterLayout, rank: int, alpha: int) -> None:
         """Make the plan (collective).
 
         Raises:
             InputError: vLLM keeps the adapter in a way that no plan is known for.
         """
-        self._engine = engine
-        self._slot = AdapterSlot(engine.vllm_worker)
+        self._engine, self._slot = engine, slot
         try:
             targets = self._slot.layout(layout.shapes, rank)
         except ValueError as error:
@@ -93,8 +98,8 @@ class _Peers:
 class DiskSync:
     """Through PEFT files in shared memory, loaded by vLLM's own loader."""
 
-    def __init__(self, engine: RolloutEngine, model: LoraModel, rank: int, alpha: int) -> None:
-        self._engine, self._model, self._rank, self._alpha = engine, model, rank, alpha
+    def __init__(self, engine: RolloutEngine, slot: AdapterSlot, model: LoraModel, rank: int, alpha: int) -> None:
+        self._engine, self._slot, self._model, self._rank, self._alpha = engine, slot, model, rank, alpha
 
     def push(self, version: int) -> None:
         """See `AdapterSync.push`."""
@@ -106,7 +111,7 @@ class DiskSync:
                 loras.remove_lora(self._engine.version)
             self._engine.use_adapter(version, str(path))
             loras.add_lora(self._engine.request)  # vLLM reads it here, once
-        AdapterSlot(self._engine.vllm_worker).activate(version)
+        self._slot.activate(version)
 
 
 def _copies(

@@ -8,17 +8,15 @@ from lorarl_trainer.errors import StaleAdapterError
 from lorarl_trainer.megatron_lora.layout import AdapterLayout
 from lorarl_trainer.megatron_lora.model import LoraModel
 from lorarl_trainer.rollout.adapter_slot import AdapterSlot
-from lorarl_trainer.rollout.engine import RolloutEngine
 
 
 class SyncCheck:
     """Compares vLLM's buffers with what Megatron-Bridge exports, by whatever transport it came."""
 
-    def __init__(self, engine: RolloutEngine, model: LoraModel, layout: AdapterLayout, rank: int, alpha: int) -> None:
-        """Learn vLLM's layout (collective). Empties the slot: it comes before the first sync."""
-        self._model, self._scaling = model, alpha / rank
-        self._slot = AdapterSlot(engine.vllm_worker)
-        self._layout = self._slot.layout(layout.shapes, rank)
+    def __init__(self, slot: AdapterSlot, model: LoraModel, layout: AdapterLayout, rank: int, alpha: int) -> None:
+        """Learn vLLM's layout: it comes before the first sync."""
+        self._model, self._scaling, self._slot = model, alpha / rank, slot
+        self._layout = slot.layout(layout.shapes, rank)
 
     @torch.no_grad()
     def compare(self) -> None:
