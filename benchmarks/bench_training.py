@@ -26,6 +26,7 @@ os.environ.update(CudaPlatform().environment(threads=8), RANK="0", WORLD_SIZE="1
 import numpy as np
 import torch
 import torch.distributed as dist
+from side_by_side.work import SHAPES
 
 from lorarl_api.v1alpha1 import AdapterSpec, TrainerSpec
 from lorarl_trainer.algorithms import LossChoice
@@ -33,26 +34,6 @@ from lorarl_trainer.batch import Sample, Samples, UpdateRequest
 
 PEAK_TFLOPS = 790
 """Measured with large bf16 matrices on an H200."""
-SHAPES: dict[str, dict[str, Any]] = {
-    "0.5b": {
-        "hidden_size": 896,
-        "intermediate_size": 4864,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 14,
-        "num_key_value_heads": 2,
-        "vocab_size": 151936,
-        "tie_word_embeddings": True,
-    },
-    "7b": {
-        "hidden_size": 3584,
-        "intermediate_size": 18944,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 28,
-        "num_key_value_heads": 4,
-        "vocab_size": 152064,
-        "tie_word_embeddings": False,
-    },
-}
 CATEGORIES = {
     "attention": r"flash|fmha|cudnn.*(attn|sdpa)|mha",
     "matrix products": r"nvjet|gemm|cutlass|xmma|cublas|sm90_|splitKreduce",
@@ -163,7 +144,7 @@ def model_folder(size: str, root: Path) -> Path:
     torch.manual_seed(0)
     with torch.device("cuda"):
         model = AutoModelForCausalLM.from_config(
-            Qwen2Config(max_position_embeddings=4096, rope_theta=1e6, **SHAPES[size]), dtype=torch.bfloat16
+            Qwen2Config(max_position_embeddings=4096, rope_theta=1e6, **SHAPES[size].config), dtype=torch.bfloat16
         )
     model.save_pretrained(folder)
     del model
@@ -204,8 +185,8 @@ def useful_work(chosen: argparse.Namespace, model: Any) -> dict[str, float]:
     tokens = responses + chosen.prompts * chosen.prompt_tokens
     adapter = sum(p.numel() for p in model.parameters.values())
     linear = sum(p.numel() for name, p in model.module.named_parameters() if "decoder.layers" in name and p.dim() == 2) - adapter
-    head = shape["hidden_size"] * shape["vocab_size"]
-    everything = linear + head * (1 if shape["tie_word_embeddings"] else 2)
+    head = shape.head_parameters
+    everything = linear + head * (1 if shape.tie_word_embeddings else 2)
     return {
         "tokens": tokens,
         "flops": tokens * (4 * linear + 6 * adapter) + responses * 4 * head,

@@ -35,12 +35,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from side_by_side.work import SHAPES  # noqa: E402
 
-SHAPES = {
-    "0.5b": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2},
-    "7b": {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4},
-}
-VOCABULARY = {"0.5b": 151936, "7b": 152064}
 LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 VARIANTS = ("one_adapter", "eager", "punica", "none")
 KINDS = (
@@ -150,8 +146,8 @@ def start(options: argparse.Namespace, folder: Path) -> Any:
     torch.cuda.set_device(0)
     if not dist.is_initialized():
         dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
-    shape = SHAPES[options.size] | {"vocab_size": VOCABULARY[options.size], "tie_word_embeddings": options.size == "0.5b"}
-    Qwen2Config(max_position_embeddings=32768, dtype="bfloat16", architectures=["Qwen2ForCausalLM"], **shape).save_pretrained(folder)
+    known = {"max_position_embeddings": 32768, "dtype": "bfloat16", "architectures": ["Qwen2ForCausalLM"]}
+    Qwen2Config(**known, **SHAPES[options.size].config).save_pretrained(folder)
     config = EngineConfig(
         model_path=folder,
         precision="bf16",
@@ -173,13 +169,9 @@ def push_adapter(engine: Any, options: argparse.Namespace) -> None:
     from lorarl_trainer.rollout.adapter_slot import AdapterSlot
 
     shape = SHAPES[options.size]
-    hidden, mlp = shape["hidden_size"], shape["intermediate_size"]
-    kv = hidden // shape["num_attention_heads"] * shape["num_key_value_heads"]
-    sizes = {"q_proj": (hidden, hidden), "k_proj": (hidden, kv), "v_proj": (hidden, kv), "o_proj": (hidden, hidden)}
-    sizes |= {"gate_proj": (hidden, mlp), "up_proj": (hidden, mlp), "down_proj": (mlp, hidden)}
     adapter = {}
-    for layer in range(shape["num_hidden_layers"]):
-        for name, (inputs, outputs) in sizes.items():
+    for layer in range(shape.num_hidden_layers):
+        for name, (inputs, outputs) in zip(LINEARS, shape.linears[: len(LINEARS)], strict=True):
             prefix = f"model.layers.{layer}.{'mlp' if name in LINEARS[4:] else 'self_attn'}.{name}"
             adapter[f"{prefix}.lora_A.weight"] = (0.02 * torch.randn(options.rank, inputs)).bfloat16()
             adapter[f"{prefix}.lora_B.weight"] = (0.02 * torch.randn(outputs, options.rank)).bfloat16()
@@ -318,11 +310,11 @@ def products(options: argparse.Namespace) -> dict[str, Any]:
     from lorarl_trainer.rollout.one_adapter import adapted_linear
 
     shape = SHAPES[options.size]
-    hidden, mlp, rank = shape["hidden_size"], shape["intermediate_size"], options.rank
-    kv = hidden // shape["num_attention_heads"] * shape["num_key_value_heads"]
+    hidden, mlp, rank = shape.hidden_size, shape.intermediate_size, options.rank
+    kv = hidden // shape.num_attention_heads * shape.num_key_value_heads
     layers = [
         (inputs, outputs, slices)
-        for _ in range(shape["num_hidden_layers"])
+        for _ in range(shape.num_hidden_layers)
         for inputs, outputs, slices in ((hidden, hidden + 2 * kv, 3), (hidden, hidden, 1), (hidden, 2 * mlp, 2), (mlp, hidden, 1))
     ]
     make = {"device": "cuda", "dtype": torch.bfloat16}
