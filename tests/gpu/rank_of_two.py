@@ -7,7 +7,6 @@ score, make updates on the recorded samples, go on from one GPU's checkpoint, an
 from __future__ import annotations
 
 import os
-import pickle
 import sys
 from pathlib import Path
 
@@ -19,12 +18,10 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from lorarl_trainer.algorithms import LossChoice
-from lorarl_trainer.batch import Samples, UpdateRequest
 from lorarl_trainer.megatron_lora import state
-from lorarl_trainer.packing import split_evenly
 from lorarl_trainer.worker import Place, Worker
 from support.in_process import STOP, prompts, samples_of, tiny_job
+from support.ranks import recorded_request
 
 
 def main() -> None:
@@ -41,18 +38,7 @@ def main() -> None:
     scored = worker.log_probabilities(samples, 1.0)
     difference = float(np.mean(np.concatenate([np.abs(a - c.logprobs) for a, c in zip(scored, completions, strict=True)])))
 
-    recorded = pickle.loads((folder / "samples.pickle").read_bytes())
-    shares = split_evenly(recorded, 2 // trainer_tp)
-    request = UpdateRequest(
-        samples=Samples(recorded[i] for i in shares[rank // trainer_tp]),
-        loss=LossChoice("policy_gradient", 0.2),
-        total_tokens=sum(s.response_length for s in recorded),
-        temperature=1.0,
-        learning_rate=1e-3,
-        seed=0,
-        on_policy=False,
-        tolerance=1.0,
-    )
+    request = recorded_request(folder, 1e-3, rank, trainer_tp)
     results = [worker.update(request) for _ in range(3)]
     worker.sync()
     state.load_state(worker._layout, worker._optimizer, (folder / "state").read_bytes(), updates=1)

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pickle
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +9,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from lorarl_trainer.algorithms import LossChoice
-from lorarl_trainer.batch import Sample, Samples, UpdateRequest
 from lorarl_trainer.megatron_lora import state
 from support.in_process import Colocated, prompts, random_adapter, samples_of
+from support.ranks import record, recorded_request, run_two_ranks
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="this machine has fewer than two GPUs")
 NOISE = 0.02
@@ -34,11 +28,8 @@ def alone(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     save_file(adapter, folder / "adapter.safetensors")
     worker.load(adapter)
     worker.worker.sync()
-    generated = samples_of(prompts(32), worker.generate(prompts(32)))
-    samples = [Sample(s.tokens, s.prompt_length, (-1.0) ** i, s.rollout_logprobs) for i, s in enumerate(generated)]
-    (folder / "samples.pickle").write_bytes(pickle.dumps(samples))
-    tokens = sum(s.response_length for s in samples)
-    request = UpdateRequest(Samples(samples), LossChoice("policy_gradient", 0.2), tokens, 1.0, 1e-3, 0, on_policy=False, tolerance=1.0)
+    record(folder, samples_of(prompts(32), worker.generate(prompts(32))))
+    request = recorded_request(folder, learning_rate=1e-3)
     results = [worker.worker.update(request)]
     (folder / "state").write_bytes(state.save_state(worker.worker._layout, worker.worker._optimizer))
     results += [worker.worker.update(request) for _ in range(2)]
@@ -50,7 +41,7 @@ def alone(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
 @pytest.mark.parametrize(("trainer_tp", "rollout_tp"), [(1, 1), (2, 1), (1, 2), (2, 2)])
 def test_two_gpus_say_what_one_says(alone: tuple[Path, dict[str, Any]], trainer_tp: int, rollout_tp: int) -> None:
     folder, one = alone
-    run(folder, trainer_tp, rollout_tp)
+    run_two_ranks(Path(__file__).with_name("rank_of_two.py"), folder, trainer_tp, rollout_tp, folder, seconds=200)
     for rank in range(2):
         report = torch.load(folder / f"report-{trainer_tp}-{rollout_tp}-{rank}.pt")
         print(f"\ntrainer TP {trainer_tp}, rollout TP {rollout_tp}, rank {rank}: {report}")
@@ -59,22 +50,3 @@ def test_two_gpus_say_what_one_says(alone: tuple[Path, dict[str, Any]], trainer_
         assert report["norms"] == pytest.approx(one["norms"], rel=0.1)
         assert report["resumed"] == pytest.approx(one["losses"][1], abs=NOISE), "one GPU's checkpoint goes on here"
         assert (report["shared_bytes"] > 0) == (trainer_tp == rollout_tp)
-
-
-def run(folder: Path, trainer_tp: int, rollout_tp: int) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    here = Path(__file__).parent
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here.parent), *sys.path])}
-    ranks = []
-    for rank in range(2):
-        with (folder / f"rank-{rank}.log").open("wb") as log:
-            arguments = [sys.executable, here / "rank_of_two.py", rank, port, trainer_tp, rollout_tp, folder]
-            ranks.append(subprocess.Popen([str(a) for a in arguments], env=environment, stdout=log, stderr=subprocess.STDOUT))
-    try:
-        for rank, process in enumerate(ranks):
-            assert process.wait(timeout=200) == 0, (folder / f"rank-{rank}.log").read_text()[-4000:]
-    finally:
-        for process in ranks:
-            process.kill()

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pickle
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,32 +10,11 @@ import torch
 from safetensors.torch import load, load_file, save_file
 from two_ranks import ADAPTER_TYPES
 
-from lorarl_trainer.algorithms import LossChoice
-from lorarl_trainer.batch import Sample, Samples, UpdateRequest
 from lorarl_trainer.megatron_lora import state
 from support.in_process import Colocated, prompts, random_adapter, samples_of
+from support.ranks import RECORDED, record, recorded_request, run_two_ranks
 
 TOLERANCE = 1e-5
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def run_two_ranks(folder: Path, tensor_parallel: int) -> None:
-    port = free_port()
-    here = Path(__file__).parent
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here.parent), *sys.path])}
-    command = [sys.executable, str(here / "two_ranks.py")]
-    ranks = []
-    for rank in range(2):
-        with (folder / f"rank-{rank}.log").open("wb") as log:
-            arguments = [*command, str(rank), str(port), str(tensor_parallel), str(folder)]
-            ranks.append(subprocess.Popen(arguments, env=environment, stdout=log, stderr=subprocess.STDOUT))
-    for rank, process in enumerate(ranks):
-        assert process.wait(timeout=400) == 0, (folder / f"rank-{rank}.log").read_text()[-3000:]
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +31,9 @@ def alone(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
         worker.load(adapter)
         worker.worker.sync()
         completions = worker.generate(prompts())
-        if not (folder / "samples.pickle").exists():
-            samples = [
-                Sample(s.tokens, s.prompt_length, (-1.0) ** i, s.rollout_logprobs) for i, s in enumerate(samples_of(prompts(), completions))
-            ]
-            (folder / "samples.pickle").write_bytes(pickle.dumps(samples))
-        samples = pickle.loads((folder / "samples.pickle").read_bytes())
-        tokens = sum(s.response_length for s in samples)
-        request = UpdateRequest(Samples(samples), LossChoice("policy_gradient", 0.2), tokens, 1.0, 1e-2, 0, on_policy=False, tolerance=1.0)
+        if not (folder / RECORDED).exists():
+            record(folder, samples_of(prompts(), completions))
+        request = recorded_request(folder, learning_rate=1e-2)
         first = worker.worker.update(request)
         (folder / f"{adapter_type}.state").write_bytes(state.save_state(worker.worker._layout, worker.worker._optimizer))
         second = worker.worker.update(request)
@@ -88,7 +57,7 @@ def close(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor], toleran
 @pytest.mark.parametrize(("layout", "tensor_parallel"), [("tensor parallel", 2), ("data parallel", 1)])
 def test_two_workers_say_what_one_says(alone, layout: str, tensor_parallel: int) -> None:
     folder, expected = alone
-    run_two_ranks(folder, tensor_parallel)
+    run_two_ranks(Path(__file__).with_name("two_ranks.py"), folder, tensor_parallel, folder, seconds=400)
     for adapter_type, one in expected.items():
         loaded = {name: load_file(folder / f"{adapter_type}-{name}.safetensors") for name in ("fresh", "exported", "updated")}
         reports = [torch.load(folder / f"{adapter_type}-{rank}.pt") for rank in range(2)]

@@ -7,7 +7,6 @@ make an update on the recorded samples, take a checkpoint; and write what came o
 from __future__ import annotations
 
 import os
-import pickle
 import sys
 from pathlib import Path
 
@@ -19,12 +18,10 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from lorarl_trainer.algorithms import LossChoice
-from lorarl_trainer.batch import Samples, UpdateRequest
 from lorarl_trainer.megatron_lora import state
-from lorarl_trainer.packing import split_evenly
 from lorarl_trainer.worker import Place, Worker
 from support.in_process import STOP, prompts, samples_of, tiny_job
+from support.ranks import recorded_request
 
 ADAPTER_TYPES = ("canonical_lora", "lora")
 
@@ -48,18 +45,7 @@ def main() -> None:
         )
 
         # The recorded batch, dealt out as the driver does it.
-        recorded = pickle.loads((folder / "samples.pickle").read_bytes())
-        shares = split_evenly(recorded, 2 // tensor_parallel)
-        request = UpdateRequest(
-            samples=Samples(recorded[i] for i in shares[rank // tensor_parallel]),
-            loss=LossChoice("policy_gradient", 0.2),
-            total_tokens=sum(s.response_length for s in recorded),
-            temperature=1.0,
-            learning_rate=1e-2,
-            seed=0,
-            on_policy=False,
-            tolerance=1.0,
-        )
+        request = recorded_request(folder, 1e-2, rank, tensor_parallel)
         results = [worker.update(request) for _ in range(2)]
         updated = worker._model.export()
         tensors = state.save_state(worker._layout, worker._optimizer)

@@ -1,0 +1,62 @@
+"""Two workers in processes of their own, and the recorded samples that they are dealt."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from lorarl_trainer.algorithms import LossChoice
+from lorarl_trainer.batch import Sample, Samples, UpdateRequest
+from lorarl_trainer.packing import split_evenly
+
+RECORDED = "samples.pickle"
+"""The file of recorded samples in a test's folder."""
+RANKS = 2
+
+
+def run_two_ranks(script: Path, folder: Path, *arguments: object, seconds: float) -> None:
+    """Run `python script RANK PORT *arguments` for both ranks to their end; their output goes to rank-*.log in the folder."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    tests = Path(__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), *sys.path])}
+    logs = [folder / f"rank-{rank}.log" for rank in range(RANKS)]
+    ranks = []
+    for rank, log in enumerate(logs):
+        with log.open("wb") as file:
+            command = [sys.executable, *(str(part) for part in (script, rank, port, *arguments))]
+            ranks.append(subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT))
+    try:
+        for process, log in zip(ranks, logs, strict=True):
+            assert process.wait(timeout=seconds) == 0, log.read_text()[-4000:]
+    finally:
+        for process in ranks:
+            process.kill()
+
+
+def record(folder: Path, samples: Sequence[Sample]) -> None:
+    """Write samples for both ranks, with advantages of changing sign."""
+    signed = [Sample(s.tokens, s.prompt_length, (-1.0) ** i, s.rollout_logprobs) for i, s in enumerate(samples)]
+    (folder / RECORDED).write_bytes(pickle.dumps(signed))
+
+
+def recorded_request(folder: Path, learning_rate: float, rank: int = 0, tensor_parallel: int = RANKS) -> UpdateRequest:
+    """An update on the recorded samples: all of them, or a data-parallel rank's share as the driver deals them out."""
+    samples: list[Sample] = pickle.loads((folder / RECORDED).read_bytes())
+    share = split_evenly(samples, RANKS // tensor_parallel)[rank // tensor_parallel]
+    return UpdateRequest(
+        samples=Samples(samples[i] for i in share),
+        loss=LossChoice("policy_gradient", 0.2),
+        total_tokens=sum(s.response_length for s in samples),
+        temperature=1.0,
+        learning_rate=learning_rate,
+        seed=0,
+        on_policy=False,
+        tolerance=1.0,
+    )
