@@ -160,7 +160,7 @@ def start(options: argparse.Namespace, folder: Path) -> Any:
         stop_token_ids=(),
         tensor_parallel_size=1,
         kv_cache_bytes=None,
-        offload=(),
+        offload=frozenset(),
     )
     return RolloutEngine(CudaPlatform(), config, seed=0, base=None)
 
