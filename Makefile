@@ -81,5 +81,5 @@ bench-operator: setup tools ## The operator's figures against their targets, int
 
 .PHONY: bench-gpu
 bench-gpu: setup ## lorarl and TRL side by side on this machine's GPU: raw figures into benchmarks/results/, table and plot into docs/performance.md
-	$(PYTHON) benchmarks/bench_gpu.py
+	$(PYTHON) benchmarks/bench_gpu.py --gpus $(or $(GPUS),1)
 	$(PYTHON) benchmarks/bench_gpu.py --render benchmarks/results/gpu-$$(date +%F).json

@@ -1,9 +1,9 @@
 """lorarl and TRL side by side on the GPUs of this machine: the same model shape, prompts, lengths, LoRA and precision.
 
-make bench-gpu                                        all of it on one GPU, 10 minutes; then the table and the plot in docs/
+make bench-gpu                                        all of it on one GPU, 12 minutes; then the table and the plot in docs/
+make bench-gpu GPUS="1 2"                             the largest size on two GPUs, too: data parallel, 5 minutes more
 python benchmarks/bench_gpu.py --sizes 7b --systems ours --steps 4 --out part.json      a part of it
-python benchmarks/bench_gpu.py --gpus 2 --out two.json                                  7B, data parallel 2 over 1
-python benchmarks/bench_gpu.py --merge part.json two.json --out benchmarks/results/gpu-DATE.json
+python benchmarks/bench_gpu.py --merge part.json other.json --out benchmarks/results/gpu-DATE.json
 python benchmarks/bench_gpu.py --render benchmarks/results/gpu-DATE.json                docs/performance.md and its plot anew
 
 Each part runs in a process of its own, so that the GPU is empty at its start; the raw figures are written after each.
@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--trl-settings", nargs="+", default=["best"], help="best, default")
     parser.add_argument("--steps", type=int, default=3, help="measured steps of each system")
     parser.add_argument("--warmup", type=int, default=2, help="steps before them")
-    parser.add_argument("--gpus", type=int, default=1, help="2: one GPU, two with the same step, two with twice the prompts")
+    parser.add_argument("--gpus", type=int, nargs="+", default=[1], choices=(1, 2), help="2: the last size, data parallel")
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="change lorarl's manifest, as `lorarl run` does")
     parser.add_argument("--minutes", type=float, help="leave out what has not begun by then, and end what runs")
     parser.add_argument("--models", type=Path, help="folder for the models  [default: shared memory where there is room]")
@@ -79,10 +79,11 @@ class Bench:
 
     def run(self) -> int:
         self.result |= last_object(self.process("side_by_side.prepare", str(self.models), *self.chosen.sizes))
-        for size in self.chosen.sizes:
-            parts = self.two_gpus(size) if self.chosen.gpus == 2 else self.one_gpu(size)
-            for name, part in parts:
-                self.attempt(f"{size} {name}", part)
+        sizes = self.chosen.sizes
+        parts = [part for size in sizes for part in self.one_gpu(size)] if 1 in self.chosen.gpus else []
+        parts += self.two_gpus(sizes[-1]) if 2 in self.chosen.gpus else []
+        for name, part in parts:
+            self.attempt(name, part)
         shutil.rmtree(self.folder)
         print(f"raw figures: {self.chosen.out}")
         for failure in self.failed:
@@ -92,18 +93,17 @@ class Bench:
     def one_gpu(self, size: str) -> list[tuple[str, Any]]:
         parts: list[tuple[str, Any]] = []
         if "ours" in self.chosen.systems:
-            parts.append(("ours", lambda: self.ours(size, 1, Work())))
+            parts.append((f"{size} lorarl", lambda: self.ours(size, 1, Work())))
         if "device" in self.chosen.systems:
-            parts.append(("device", lambda: self.device(size)))
+            parts.append((f"{size} device", lambda: self.device(size)))
         if "trl" in self.chosen.systems:
-            parts += [(f"trl {setting}", lambda setting=setting: self.trl(size, setting)) for setting in self.chosen.trl_settings]
+            parts += [(f"{size} trl {setting}", lambda setting=setting: self.trl(size, setting)) for setting in self.chosen.trl_settings]
         return parts
 
     def two_gpus(self, size: str) -> list[tuple[str, Any]]:
         return [
-            ("on one GPU", lambda: self.ours(size, 1, Work())),
-            ("on two GPUs, twice the prompts", lambda: self.ours(size, 2, Work().times(2))),
-            ("on two GPUs, the same step", lambda: self.ours(size, 2, Work())),
+            (f"{size} on two GPUs, twice the prompts", lambda: self.ours(size, 2, Work().times(2))),
+            (f"{size} on two GPUs, the same step", lambda: self.ours(size, 2, Work())),
         ]
 
     def attempt(self, name: str, part: Any) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Self
 
 
 class PeakGpuMemory:
-    """Samples the used memory of the machine's first GPU five times a second; 0 where there is none."""
+    """Samples the used memory of the first GPU that CUDA may use, five times a second; 0 where there is none."""
 
     def __init__(self) -> None:
         self.peak_bytes = 0
@@ -28,6 +29,8 @@ class PeakGpuMemory:
         except ImportError:  # comes with vLLM for GPUs
             return
         pynvml.nvmlInit()
-        gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+        # The driver numbers all GPUs of the machine, whichever of them this process may use.
+        first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0]
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(int(first or 0))
         while not self._ended.wait(0.2):
             self.peak_bytes = max(self.peak_bytes, int(pynvml.nvmlDeviceGetMemoryInfo(gpu).used))
