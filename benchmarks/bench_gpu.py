@@ -164,11 +164,8 @@ class Bench:
         return {**about, "warmup": list(steps[: self.chosen.warmup]), "steps": measured, "peak_memory_bytes": memory.peak_bytes}
 
     def process(self, module: str, *arguments: str) -> list[str]:
-        """Run a module of the benchmark; return the lines it prints.
-
-        Imported, and not as __main__: TRL's data set pickles the reward function, and of __main__ dill pickles all that is in it.
-        """
-        return self.command([sys.executable, "-c", f"from {module} import main; main()", *arguments]).splitlines()
+        """Run a module of the benchmark; return the lines it prints."""
+        return self.command([sys.executable, "-m", module, *arguments]).splitlines()
 
     def command(self, command: Sequence[str]) -> str:
         """Run a command with the product and the benchmark on its path; its standard error is shown where it fails."""

@@ -1,8 +1,8 @@
 """Where the time of generation goes on one GPU: our RolloutEngine with random weights of Qwen2.5 shapes and one LoRA adapter.
 
-python benchmarks/profile_generation.py --size 7b              our layers, the same without torch.compile, vLLM's own LoRA layers,
-                                                               no LoRA at all: 2 to 4 minutes
+python benchmarks/profile_generation.py --size 7b              our layers, vLLM's own LoRA layers, no LoRA at all: 2 minutes
 python benchmarks/profile_generation.py --size 0.5b --variants one_adapter
+python benchmarks/profile_generation.py --size 7b --variants none --engine '{"compilation_config": {"mode": 3}}'     with torch.compile
 python benchmarks/profile_generation.py --size 7b --products   the linear layers' products alone: seconds
 
 It prints, a variant: seconds of the start, tokens/s, milliseconds of the host's work a decode step by part, and the GPU's busy share
@@ -38,7 +38,7 @@ import torch  # noqa: E402
 from side_by_side.work import SHAPES  # noqa: E402
 
 LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-VARIANTS = ("one_adapter", "eager", "punica", "none")
+VARIANTS = ("one_adapter", "punica", "none")
 KINDS = (
     ("attention", r"flash|fmha|attention|reshape_and_cache"),
     ("LoRA (Punica)", r"lora_shrink|lora_expand"),
@@ -123,15 +123,12 @@ def variant_of_vllm(variant: str, arguments: dict[str, Any]) -> Iterator[None]:
     def llm(**given: Any) -> Any:
         if variant == "none":
             given = {name: value for name, value in given.items() if "lora" not in name}
-        # The variant is a part of the key of vLLM's cache of compiled graphs.
-        extra = {"load_format": "dummy", "additional_config": {"variant": variant}}
-        compilation = {"mode": 0} if variant == "eager" else {}
-        extra["compilation_config"] = given["compilation_config"] | compilation | arguments.get("compilation_config", {})
+        extra = {"load_format": "dummy", "compilation_config": given["compilation_config"] | arguments.get("compilation_config", {})}
         return real(**(given | arguments | extra))
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(vllm, "LLM", llm))
-        if variant not in ("one_adapter", "eager"):
+        if variant != "one_adapter":
             stack.enter_context(mock.patch.object(one_adapter, "one_adapter_layers", contextlib.nullcontext))
             stack.enter_context(mock.patch.object(one_adapter, "skip_adapter_lookup", lambda worker: None))
         yield

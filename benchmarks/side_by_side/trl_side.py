@@ -116,6 +116,7 @@ def main() -> None:
 
 def make_trainer(model: Path, setting: str, steps: int, work: Work) -> Any:
     """TRL's trainer on this work, one update a step."""
+    import pyarrow
     from datasets import Dataset
     from peft import LoraConfig
     from transformers import AutoTokenizer
@@ -149,7 +150,8 @@ def make_trainer(model: Path, setting: str, steps: int, work: Work) -> Any:
         model=str(model),
         reward_funcs=lambda completions, **_: [score(None, text, None, None) for text in completions],
         args=config,
-        train_dataset=Dataset.from_dict({"prompt": prompts}),
+        # Without a name of its own, a data set is named by pickling what made it: that fails for packages outside of site-packages.
+        train_dataset=Dataset(pyarrow.table({"prompt": prompts}), fingerprint="prompts"),
         processing_class=AutoTokenizer.from_pretrained(model),
         peft_config=LoraConfig(r=work.rank, lora_alpha=work.alpha, target_modules="all-linear", task_type="CAUSAL_LM"),
     )

@@ -21,8 +21,6 @@ def vllm_lora_layers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
         patch.setattr(one_adapter, "one_adapter_layers", contextlib.nullcontext)
         patch.setattr(one_adapter, "skip_adapter_lookup", lambda worker: None)
-        # vLLM keeps compiled graphs on disk, and does not see that these are others.
-        patch.setenv("VLLM_DISABLE_COMPILE_CACHE", "1")
         yield
 
 

@@ -58,10 +58,10 @@ class AdapterLayout:
                 self.blocks.setdefault(divmod(int(number), count), []).append(block)
 
     def scatter(self, adapter: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """Return this rank's share of an adapter, one tensor a trainable parameter, in the parameters' order, on the CPU.
+        """Return this rank's share of an adapter, one tensor a trainable parameter, in the parameters' order and on their device.
 
         Args:
-            adapter: every tensor of `shapes`, in Hugging Face names, any dtype.
+            adapter: every tensor of `shapes`, in Hugging Face names, any dtype. Picking rows and columns takes a CPU seconds, a GPU none.
 
         Raises:
             ConflictError: tensors that have to be one parameter differ.
@@ -69,9 +69,10 @@ class AdapterLayout:
         shares = []
         for index, parameter in enumerate(self._model.parameters.values()):
             blocks = self.blocks[self._rank, index]
-            share = torch.full(parameter.shape, float("nan"), dtype=adapter[blocks[0].name].dtype)  # NaN: not written yet
+            kind = {"dtype": adapter[blocks[0].name].dtype, "device": parameter.device}
+            share = torch.full(parameter.shape, float("nan"), **kind)  # NaN: not written yet
             for block in blocks:
-                value = adapter[block.name][block.hf_rows][:, block.hf_columns]
+                value = adapter[block.name].to(parameter.device)[block.hf_rows][:, block.hf_columns]
                 there = share[block.rows][:, block.columns]
                 if not torch.equal(torch.where(torch.isnan(there), value, there), value):
                     raise ConflictError(f"{blocks[0].name} and {block.name} are one tensor in a fused adapter, but differ")

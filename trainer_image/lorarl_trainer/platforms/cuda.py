@@ -63,8 +63,13 @@ class CudaPlatform:
         return {
             # vLLM is told the size of its KV cache; of this share it only asks that so much is free.
             "gpu_memory_utilization": 0.9 * gpu.free / gpu.total,
-            # Prompts come in batches too large for a graph; only decoding gains from one.
-            "compilation_config": {"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": capture_sizes(sequences)},
+            "compilation_config": {
+                # torch.compile takes 25 s of a start, and what it would fuse has kernels of vLLM's already.
+                "mode": 0,
+                # Prompts come in batches too large for a graph; only decoding gains from one.
+                "cudagraph_mode": "FULL_DECODE_ONLY",
+                "cudagraph_capture_sizes": capture_sizes(sequences),
+            },
         }
 
     def attention_mask(self, length: int) -> Any:

@@ -7,6 +7,7 @@ vLLM has no public way to load an adapter from tensors: this uses what its own l
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -93,9 +94,10 @@ class AdapterSlot:
 
     def _read_layout(self, shapes: Mapping[str, tuple[int, int]], rank: int) -> list[list[Block]]:
         names = sorted(shapes)
-        owners = self._arrived({name: torch.full(shapes[name], float(i + 1)) for i, name in enumerate(names)}, rank)
-        rows = self._arrived({name: torch.arange(float(shapes[name][0]))[:, None].expand(shapes[name]) for name in names}, rank)
-        columns = self._arrived({name: torch.arange(float(shapes[name][1])).expand(shapes[name]) for name in names}, rank)
+        count = partial(torch.arange, dtype=torch.float32, device=self._device)
+        owners = self._arrived({name: count(i + 1, i + 2).expand(shapes[name]) for i, name in enumerate(names)}, rank)
+        rows = self._arrived({name: count(shapes[name][0])[:, None].expand(shapes[name]) for name in names}, rank)
+        columns = self._arrived({name: count(shapes[name][1]).expand(shapes[name]) for name in names}, rank)
         self._forget()
         for buffer in self.buffers():
             buffer.zero_()
@@ -113,7 +115,7 @@ class AdapterSlot:
         arrived = [torch.zeros(buffer.shape, device=self._device) for buffer in self.buffers()]
         largest, place = max(int(number.max()) for number in numbers.values()), 1
         while place <= largest:
-            digits = {name: (number.to(self._device) // place) % _DIGIT for name, number in numbers.items()}
+            digits = {name: (number // place) % _DIGIT for name, number in numbers.items()}
             self.load(digits, rank, alpha=rank, version=1)  # alpha = rank: a scaling of 1
             for numbers_of_buffer, buffer in zip(arrived, self.buffers(), strict=True):
                 numbers_of_buffer.add_(buffer, alpha=place)

@@ -117,7 +117,7 @@ class _OneAdapter:
     def apply(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """Return y [tokens, out] for x [tokens, in]."""
         if x.is_cuda:
-            return torch.ops.lorarl.adapted_linear(x, self.base_layer.weight, bias, self.adapter_a, self.adapter_b)
+            return adapted_linear(x, self.base_layer.weight, bias, self.adapter_a, self.adapter_b)
         # vLLM's CPU layers keep their weight packed, out of sight.
         output: torch.Tensor = self._get_quant_method().apply(self.base_layer, x, bias)
         return output.addmm_(linear(x, self.adapter_a), self.adapter_b.t())
@@ -131,16 +131,3 @@ def adapted_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | N
     """
     output = linear(linear(x, a), b, bias)
     return output.addmm_(x, weight.t())
-
-
-def _adapted_linear_shape(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor
-) -> torch.Tensor:
-    return x.new_empty(x.shape[0], weight.shape[0])
-
-
-# One operator to torch.compile, which would copy the result between the products.
-_LIBRARY = torch.library.Library("lorarl", "DEF")
-_LIBRARY.define("adapted_linear(Tensor x, Tensor weight, Tensor? bias, Tensor a, Tensor b) -> Tensor")
-_LIBRARY.impl("adapted_linear", adapted_linear, "CompositeExplicitAutograd")
-torch.library.register_fake("lorarl::adapted_linear", _adapted_linear_shape, lib=_LIBRARY)
