@@ -37,15 +37,15 @@ def main() -> None:
     worker.generate([[5, 6, 7]] * 8, list(range(8)))
     walls = [worker.sync()[1] for _ in range(SYNCS)]
     switches = [switch_seconds(worker) for _ in range(SWITCHES)]
-    buffers = vllm_buffers(worker)
     adapter = worker._model.export()
+    adapter_bytes = sum(t.numel() * t.element_size() for t in adapter.values())
     figures = {
         "startup_seconds": started,
         "sync_wall_ms": statistics.median(walls) * 1000,
         "sync_wall_ms_all": [wall * 1000 for wall in walls],
         "sync_gpu_ms": gpu_busy_ms(worker.sync),
-        "sync_floor_ms": copy_ms(buffers),
-        "adapter_bytes": sum(t.numel() * t.element_size() for t in adapter.values()),
+        "sync_floor_ms": copy_ms(adapter_bytes),
+        "adapter_bytes": adapter_bytes,
         "adapter_tensors": len(adapter),
         "base_copies": base_copies(worker),
         "sleep_seconds": statistics.median(sleep for sleep, _ in switches),
@@ -67,16 +67,6 @@ def switch_seconds(worker: Any) -> tuple[float, float]:
     return asleep - started, time.perf_counter() - asleep
 
 
-def vllm_buffers(worker: Any) -> list[Any]:
-    """vLLM's stacked adapter tensors, as they are."""
-
-    def found(rank: Any) -> list[Any]:
-        modules = rank.model_runner.lora_manager._adapter_manager.modules
-        return [tensor for name in sorted(modules) for tensor in (*modules[name].lora_a_stacked, *modules[name].lora_b_stacked)]
-
-    return list(worker._rollouts.engine.llm.collective_rpc(found)[0])
-
-
 def gpu_busy_ms(work: Callable[[], object]) -> float:
     """Milliseconds for which the GPU had something to do: kernels and copies, not the gaps between them."""
     from torch.autograd import DeviceType
@@ -88,17 +78,16 @@ def gpu_busy_ms(work: Callable[[], object]) -> float:
     return float(sum(event.self_device_time_total for event in on_gpu) / 1000)
 
 
-def copy_ms(buffers: list[Any]) -> float:
-    """Milliseconds of one grouped copy of as many bytes: the floor of a sync."""
+def copy_ms(count: int) -> float:
+    """Milliseconds of one plain copy of so many bytes: the floor of a sync."""
     import torch
 
-    # Whole tensors: rows that are apart would be copied one tensor at a time.
-    source, target = ([buffer.clone(memory_format=torch.contiguous_format) for buffer in buffers] for _ in range(2))
+    source, target = (torch.zeros(count, dtype=torch.uint8, device="cuda") for _ in range(2))
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     times = []
     for _ in range(SYNCS):
         begin.record()
-        torch._foreach_copy_(target, source)
+        target.copy_(source)
         end.record()
         end.synchronize()
         times.append(begin.elapsed_time(end))

@@ -27,7 +27,7 @@ class Row:
         floor: the least that is possible, and by what count.
         target: what was to be reached.
         reached: what was measured; None where that part was not run.
-        met: whether that is the target; None where it is not known.
+        met: whether that is the target; None where the peer was not measured.
     """
 
     what: str
@@ -76,7 +76,7 @@ def rows(result: Result) -> list[Row]:
     ]
 
 
-def _row(what: str, floor: str, peer: str, target: str, run: Run | None, reached: Callable[[Run], tuple[str, bool]]) -> Row:
+def _row(what: str, floor: str, peer: str, target: str, run: Run | None, reached: Callable[[Run], tuple[str, bool | None]]) -> Row:
     if run is None:
         return Row(what, floor, peer, target, None, None)
     return Row(what, floor, peer, target, *reached(run))
@@ -96,10 +96,10 @@ def _sync(result: Result, size: str, floor: float, target: float) -> Row:
 def _step(result: Result, size: str, floor: str, target: float, ratio: float) -> Row:
     peer = find(result, "trl", size)
 
-    def reached(run: Run) -> tuple[str, bool]:
+    def reached(run: Run) -> tuple[str, bool | None]:
         seconds = mean(run, "seconds")
         if peer is None:
-            return f"{seconds:.2f}", False
+            return f"{seconds:.2f}", None
         faster = mean(peer, "seconds") / seconds
         return f"{seconds:.2f}, {faster:.1f}x", seconds <= target and faster >= ratio
 
@@ -185,7 +185,7 @@ def markdown(result: Result, source: Path) -> str:
 def _verdict(row: Row) -> str:
     if row.reached is None:
         return "not measured"
-    return row.reached if row.met else f"{row.reached} (missed)"
+    return f"{row.reached} (missed)" if row.met is False else row.reached
 
 
 def _speeds(result: Result, run: Run) -> str:
@@ -217,16 +217,16 @@ def plot(result: Result) -> Any:
 
     from lorarl_trainer.progress.plots import PHASE_COLOURS
 
-    colours = ("#2563eb", "#0d9488", "#fca5a5", "#f59e0b", "#84cc16", "#ef4444", "#a78bfa", "#7c3aed", PHASE_COLOURS[-1])
+    colours = {**PHASE_COLOURS, "old_logprobs": "#fca5a5"}  # a phase that only the peer has
     sizes: Sequence[str] = list(dict.fromkeys(run["size"] for run in shown(result)))
     figure = Figure(figsize=(7.2, 1.1 + 0.42 * len(shown(result))), layout="constrained")
     heights = [sum(run["size"] == size for run in shown(result)) for size in sizes]
     for number, (size, axes) in enumerate(zip(sizes, figure.subplots(len(sizes), squeeze=False, height_ratios=heights)[:, 0], strict=True)):
         runs = [run for run in shown(result) if run["size"] == size][::-1]
         left = [0.0] * len(runs)
-        for phase, colour in zip(PHASES, colours, strict=True):
+        for phase in PHASES:
             seconds = [mean(run, phase) for run in runs]
-            axes.barh([label(run) for run in runs], seconds, left=left, color=colour, label=phase.replace("_", " "), height=0.65)
+            axes.barh([label(run) for run in runs], seconds, left=left, color=colours[phase], label=phase.replace("_", " "), height=0.65)
             left = [a + b for a, b in zip(left, seconds, strict=True)]
         for row, total in enumerate(left):
             axes.text(total, row, f" {total:.1f} s", va="center", fontsize=8.5)
