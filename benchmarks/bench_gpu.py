@@ -1,26 +1,30 @@
 """lorarl and TRL side by side on the GPUs of this machine: the same model shape, prompts, lengths, LoRA and precision.
 
 make bench-gpu                                        all of it on one GPU, 12 minutes; then the table and the plot in docs/
-make bench-gpu GPUS="1 2"                             the largest size on two GPUs, too: data parallel, 5 minutes more
+make bench-gpu GPUS="1 2"                             on two GPUs: a size on each at a time, then the last on both, data parallel; as long
 python benchmarks/bench_gpu.py --sizes 7b --systems ours --steps 4 --out part.json      a part of it
 python benchmarks/bench_gpu.py --merge part.json other.json --out benchmarks/results/gpu-DATE.json
 python benchmarks/bench_gpu.py --render benchmarks/results/gpu-DATE.json                docs/performance.md and its plot anew
 
-Each part runs in a process of its own, so that the GPU is empty at its start; the raw figures are written after each.
+Each part runs in a process of its own, so that the GPU is empty at its start; the raw figures are written after each. Both systems run on
+the same GPU, one after the other.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +48,9 @@ def main() -> None:
     parser.add_argument("--trl-settings", nargs="+", default=["best"], help="best, default")
     parser.add_argument("--steps", type=int, default=3, help="measured steps of each system")
     parser.add_argument("--warmup", type=int, default=2, help="steps before them")
-    parser.add_argument("--gpus", type=int, nargs="+", default=[1], choices=(1, 2), help="2: the last size, data parallel")
+    parser.add_argument(
+        "--gpus", type=int, nargs="+", default=[1], choices=(1, 2), help="2: two at a time, and the last size data parallel"
+    )
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="change lorarl's manifest, as `lorarl run` does")
     parser.add_argument("--minutes", type=float, help="leave out what has not begun by then, and end what runs")
     parser.add_argument("--models", type=Path, help="folder for the models  [default: shared memory where there is room]")
@@ -70,6 +76,7 @@ class Bench:
         self.folder = Path(tempfile.mkdtemp(prefix="lorarl-bench-"))
         self.models = chosen.models or model_folder()
         self.failed: list[str] = []
+        self.writing = threading.Lock()
         self.result: dict[str, Any] = {
             "date": f"{datetime.datetime.now(datetime.UTC):%FT%TZ}",
             "commands": [" ".join(["python", *sys.argv])],
@@ -78,35 +85,34 @@ class Bench:
         }
 
     def run(self) -> int:
-        self.result |= last_object(self.process("side_by_side.prepare", str(self.models), *self.chosen.sizes))
-        sizes = self.chosen.sizes
-        parts = [part for size in sizes for part in self.one_gpu(size)] if 1 in self.chosen.gpus else []
-        parts += self.two_gpus(sizes[-1]) if 2 in self.chosen.gpus else []
-        for name, part in parts:
-            self.attempt(name, part)
+        sizes, gpus = self.chosen.sizes, visible_gpus(max(self.chosen.gpus))
+        self.result |= last_object(self.process("side_by_side.prepare", gpus[:1], str(self.models), *sizes))
+        if 1 in self.chosen.gpus:
+            # A size a GPU, where there is more than one.
+            with ThreadPoolExecutor(len(gpus)) as lanes:
+                list(lanes.map(self.one_gpu, sizes, itertools.cycle(gpus)))
+        if 2 in self.chosen.gpus:
+            self.two_gpus(sizes[-1], gpus)
         shutil.rmtree(self.folder)
         print(f"raw figures: {self.chosen.out}")
         for failure in self.failed:
             print(f"FAILED: {failure}", file=sys.stderr)
         return 1 if self.failed else 0
 
-    def one_gpu(self, size: str) -> list[tuple[str, Any]]:
-        parts: list[tuple[str, Any]] = []
+    def one_gpu(self, size: str, gpu: int) -> None:
         if "ours" in self.chosen.systems:
-            parts.append((f"{size} lorarl", lambda: self.ours(size, 1, Work())))
+            self.attempt(f"{size} lorarl", lambda: self.ours(size, (gpu,), Work()))
         if "device" in self.chosen.systems:
-            parts.append((f"{size} device", lambda: self.device(size)))
+            self.attempt(f"{size} device", lambda: self.device(size, gpu))
         if "trl" in self.chosen.systems:
-            parts += [(f"{size} trl {setting}", lambda setting=setting: self.trl(size, setting)) for setting in self.chosen.trl_settings]
-        return parts
+            for setting in self.chosen.trl_settings:
+                self.attempt(f"{size} trl {setting}", lambda setting=setting: self.trl(size, setting, gpu))
 
-    def two_gpus(self, size: str) -> list[tuple[str, Any]]:
-        return [
-            (f"{size} on two GPUs, twice the prompts", lambda: self.ours(size, 2, Work().times(2))),
-            (f"{size} on two GPUs, the same step", lambda: self.ours(size, 2, Work())),
-        ]
+    def two_gpus(self, size: str, gpus: Sequence[int]) -> None:
+        self.attempt(f"{size} on two GPUs, twice the prompts", lambda: self.ours(size, gpus, Work().times(2)))
+        self.attempt(f"{size} on two GPUs, the same step", lambda: self.ours(size, gpus, Work()))
 
-    def attempt(self, name: str, part: Any) -> None:
+    def attempt(self, name: str, part: Callable[[], dict[str, Any]]) -> None:
         clock = time.monotonic()
         print(f"{clock - self.started:5.0f} s  {name}", file=sys.stderr, flush=True)
         try:
@@ -114,17 +120,18 @@ class Bench:
         except (subprocess.SubprocessError, OSError, ValueError) as error:
             self.failed.append(f"{name}: {error}")
             return
-        self.result["runs"].append({**run, "part_seconds": time.monotonic() - clock})
-        write(self.chosen.out, self.result)
-        print(f"         {brief(run)}", file=sys.stderr, flush=True)
+        with self.writing:
+            self.result["runs"].append({**run, "part_seconds": time.monotonic() - clock})
+            write(self.chosen.out, self.result)
+        print(f"         {name}: {brief(run)}", file=sys.stderr, flush=True)
 
-    def ours(self, size: str, gpus: int, work: Work) -> dict[str, Any]:
-        folder = self.folder / f"ours-{size}-{gpus}-{work.prompts}"
-        job = ours.manifest(self.models / size, folder, work, gpus, self.chosen.warmup + self.chosen.steps)
+    def ours(self, size: str, gpus: Sequence[int], work: Work) -> dict[str, Any]:
+        folder = self.folder / f"ours-{size}-{len(gpus)}-{work.prompts}"
+        job = ours.manifest(self.models / size, folder, work, len(gpus), self.chosen.warmup + self.chosen.steps)
         clock = time.monotonic()
-        with PeakGpuMemory() as memory:
+        with PeakGpuMemory(gpus[0]) as memory:
             try:
-                self.command(ours.command(folder, job, self.chosen.set))
+                self.command(ours.command(folder, job, self.chosen.set), gpus)
             except subprocess.SubprocessError:
                 print(ours.log_tail(folder), file=sys.stderr)
                 raise
@@ -134,26 +141,27 @@ class Bench:
         return {
             "system": "lorarl",
             "setting": " ".join(self.chosen.set),
-            **self.described(size, gpus, ran, steps, memory),
+            **self.described(size, len(gpus), ran, steps, memory),
             "startup_seconds": startup,
         }
 
-    def trl(self, size: str, setting: str) -> dict[str, Any]:
+    def trl(self, size: str, setting: str, gpu: int) -> dict[str, Any]:
         from importlib.util import find_spec
 
         if find_spec("trl") is None:
             raise ValueError("TRL is not installed; `uv pip install --no-deps trl==1.16.0` adds it to the GPU environment")
-        with PeakGpuMemory() as memory:
-            lines = self.process("side_by_side.trl_side", str(self.models / size), setting, str(self.chosen.warmup + self.chosen.steps))
-        steps = [json.loads(line)["step"] for line in lines if line.startswith('{"step"')]
-        return {"system": "trl", "setting": setting, **self.described(size, 1, Work(), steps, memory)}
+        steps = str(self.chosen.warmup + self.chosen.steps)
+        with PeakGpuMemory(gpu) as memory:
+            lines = self.process("side_by_side.trl_side", (gpu,), str(self.models / size), setting, steps)
+        made = [json.loads(line)["step"] for line in lines if line.startswith('{"step"')]
+        return {"system": "trl", "setting": setting, **self.described(size, 1, Work(), made, memory)}
 
-    def device(self, size: str) -> dict[str, Any]:
+    def device(self, size: str, gpu: int) -> dict[str, Any]:
         folder = self.folder / f"device-{size}"
         overrides = [*self.chosen.set, "spec.rollout.offload=[kv_cache]"]
         job = ours.manifest(self.models / size, folder, Work(), 1, 1)
         *_, manifest, _, _ = ours.command(folder, job, [])
-        lines = self.process("side_by_side.device_side", str(self.models / size), manifest, *overrides)
+        lines = self.process("side_by_side.device_side", (gpu,), str(self.models / size), manifest, *overrides)
         return {"system": "device", "size": size, "gpus": 1, **last_object(lines)}
 
     def described(self, size: str, gpus: int, work: Work, steps: Sequence[Any], memory: PeakGpuMemory) -> dict[str, Any]:
@@ -163,27 +171,34 @@ class Bench:
         about = {"size": size, "gpus": gpus, "completions": work.completions, "work": vars(work)}
         return {**about, "warmup": list(steps[: self.chosen.warmup]), "steps": measured, "peak_memory_bytes": memory.peak_bytes}
 
-    def process(self, module: str, *arguments: str) -> list[str]:
+    def process(self, module: str, gpus: Sequence[int], *arguments: str) -> list[str]:
         """Run a module of the benchmark; return the lines it prints."""
-        return self.command([sys.executable, "-m", module, *arguments]).splitlines()
+        return self.command([sys.executable, "-m", module, *arguments], gpus).splitlines()
 
-    def command(self, command: Sequence[str]) -> str:
-        """Run a command with the product and the benchmark on its path; its standard error is shown where it fails."""
+    def command(self, command: Sequence[str], gpus: Sequence[int]) -> str:
+        """Run a command on these GPUs, with the product and the benchmark on its path; its standard error is shown where it fails."""
         path = [str(ROOT / folder) for folder in ("benchmarks", "crds", "trainer_image")]
         inherited = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*path, *inherited])}
-        log = self.folder / "stderr.log"
+        numbers = ",".join(map(str, gpus))
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*path, *inherited]), "CUDA_VISIBLE_DEVICES": numbers}
         left = None if self.chosen.minutes is None else self.chosen.minutes * 60 - (time.monotonic() - self.started)
         if left is not None and left <= 0:
             raise subprocess.SubprocessError(f"left out: {self.chosen.minutes} minutes are over")
-        with log.open("w") as errors:
+        with tempfile.TemporaryFile("w+", errors="replace", dir=self.folder) as errors:
             try:
                 run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=left, check=True)
             except subprocess.SubprocessError as error:
                 printed = getattr(error, "stdout", None) or ""
-                print(f"{printed[-2000:]}\n{log.read_text(errors='replace')[-6000:]}", file=sys.stderr)
+                errors.seek(0)
+                print(f"{printed[-2000:]}\n{errors.read()[-6000:]}", file=sys.stderr)
                 raise
         return run.stdout
+
+
+def visible_gpus(count: int) -> list[int]:
+    """The first GPUs that may be used, by their numbers on the machine."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return [int(name) for name in named.split(",")][:count] if named else list(range(count))
 
 
 def last_object(lines: Sequence[str]) -> dict[str, Any]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import Self
 
 
 class PeakGpuMemory:
-    """Samples the used memory of the first GPU that CUDA may use, five times a second; 0 where there is none."""
+    """Samples the used memory of a GPU, by its number on the machine, five times a second; 0 where there is none."""
 
-    def __init__(self) -> None:
-        self.peak_bytes = 0
+    def __init__(self, gpu: int) -> None:
+        self.peak_bytes, self._gpu = 0, gpu
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._sample_until_ended, daemon=True)
 
@@ -29,8 +28,6 @@ class PeakGpuMemory:
         except ImportError:  # comes with vLLM for GPUs
             return
         pynvml.nvmlInit()
-        # The driver numbers all GPUs of the machine, whichever of them this process may use.
-        first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0]
-        gpu = pynvml.nvmlDeviceGetHandleByIndex(int(first or 0))
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(self._gpu)
         while not self._ended.wait(0.2):
             self.peak_bytes = max(self.peak_bytes, int(pynvml.nvmlDeviceGetMemoryInfo(gpu).used))
