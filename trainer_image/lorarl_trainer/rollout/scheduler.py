@@ -9,6 +9,7 @@ What stays vLLM's own: the block pool with its prefix cache, by which a group co
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -31,6 +32,7 @@ class RolloutScheduler(AsyncScheduler):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._seats = Seats(self.max_num_running_reqs, self.max_model_len)
+        self.first_tokens: float | None = None  # when the first tokens came, Unix time
         self._no_common_prefix = [0] * len(self.kv_cache_config.kv_cache_groups)
 
     def add_request(self, request: Request) -> None:
@@ -113,6 +115,7 @@ class RolloutScheduler(AsyncScheduler):
     def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput) -> dict[int, EngineCoreOutputs]:
         """Keep a step's tokens, and put out the requests that end with it."""
         answer = model_runner_output
+        self.first_tokens = self.first_tokens or time.time()
         tokens = np.fromiter((made[0] if made else -1 for made in answer.sampled_token_ids), np.int64, len(answer.req_ids))
         ended = self._seats.receive(answer.req_ids, tokens, answer.logprobs.logprobs[:, 0] if answer.logprobs else None)
         if not ended:
