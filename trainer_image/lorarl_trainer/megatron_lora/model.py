@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from lorarl_trainer.megatron_lora.logprobs import token_log_probabilities
 from lorarl_trainer.megatron_lora.micro_batch import MicroBatch, grouped, packed_batch, padded_batch
 from lorarl_trainer.megatron_lora.packed import pack_attention, unpackable
 from lorarl_trainer.megatron_lora.targets import Linear, Target, resolve_targets
+from lorarl_trainer.megatron_lora.weights import parallel_weights
 from lorarl_trainer.platforms import Platform
 from lorarl_trainer.startup import StartClock
 
@@ -88,16 +88,17 @@ class LoraModel:
             # Megatron's own random state plays no part: adapters are initialised in Hugging Face names, dropout is seeded a step.
             provider.initialize_model_parallel(seed=0)
         self._lora: Any = None
-        loading = 0.0
+        loading = ExitStack()
 
-        def note_the_time(chunks: list[Any]) -> list[Any]:
-            nonlocal loading
-            loading = time.time()
+        def before_loading(chunks: list[Any]) -> list[Any]:
+            if clock is not None:
+                loading.enter_context(clock.part("trainer/load"))
+            device = next(chunks[0].parameters()).device
+            loading.enter_context(parallel_weights(self._bridge.hf_pretrained.state, model_path, device))
             return chunks
 
         def attach(chunks: list[Any]) -> list[Any]:
-            if clock is not None:
-                clock.add("trainer/load", loading, time.time())
+            loading.close()
             linears = _linears(chunks, self._bridge)
             self.linear_names = [name for linear in linears for name in linear.hf.values()]
             self.targets = resolve_targets(linears, adapter.type, adapter.target_modules, adapter.exclude_modules)
@@ -105,7 +106,7 @@ class LoraModel:
             return list(self._lora(chunks, training=True))
 
         # Between the two the bridge loads the weights.
-        provider.register_pre_wrap_hook(note_the_time, prepend=True)
+        provider.register_pre_wrap_hook(before_loading, prepend=True)
         provider.register_pre_wrap_hook(attach)
         self._chunks: list[Any] = provider.provide_distributed_model(
             wrap_with_ddp=False, use_cpu_initialization=provider.use_cpu_initialization, init_model_with_meta_device=False
