@@ -23,7 +23,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -158,8 +157,9 @@ class Bench:
     @contextmanager
     def in_cluster(self, size: str, caches: str, job: dict[str, Any]) -> Iterator[Any]:
         """The job in the cluster, under a name of its own: nothing in the store is gone on from."""
-        from lorarl_api.load import load_job
         from side_by_side.pods import JobInCluster, manifest
+
+        from lorarl_api.load import load_job
         from support.cluster.kubectl import real_cluster
 
         name = f"bench-{size.replace('.', '')}-{caches}-{time.time():.0f}"

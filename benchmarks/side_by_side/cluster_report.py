@@ -29,7 +29,13 @@ def targets(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
         if bare and pods:
             ratio = overhead(bare["steps"], pods["steps"])
             seconds = f"{_mean(pods):.2f} s over {_mean(bare):.2f} s"
-            found.append((f"a step in pods over the same bare, {title(size)}", f"{OVERHEAD}", _verdict(f"{ratio:.3f} ({seconds})", ratio <= OVERHEAD)))
+            found.append(
+                (
+                    f"a step in pods over the same bare, {title(size)}",
+                    f"{OVERHEAD}",
+                    _verdict(f"{ratio:.3f} ({seconds})", ratio <= OVERHEAD),
+                )
+            )
         if pods and size in TOKEN_SECONDS:
             token = pods["first_token_seconds"]
             verdict = _verdict(f"{token:.0f} s", token <= TOKEN_SECONDS[size])
@@ -67,8 +73,8 @@ def markdown(result: Mapping[str, Any], source: Path) -> str:
             "|---|---|---|",
             *(f"| {what} | {target} | {reached} |" for what, target, reached in targets(runs)),
             "",
-            "Seconds to the first token, part by part, from the command, from `kubectl apply`, or from the deletion of the worker pod; only what",
-            "had to be waited for, which adds up:",
+            "Seconds to the first token, part by part: from the command, from `kubectl apply`, or from a worker pod's deletion. Only",
+            "what had to be waited for, which adds up; parts of a part stand below it:",
             "",
             f"| | {' | '.join(heads)} |",
             f"|---|{'---|' * len(heads)}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -161,6 +162,8 @@ class JobInCluster:
         """The startup of the run that goes on: it has made a step, so that it is there or about to be."""
         for _ in range(READS):
             self.read_files()
-            if job.ended or (self.folder / "run" / SUMMARY).exists() and read_summary(self.folder / "run").get("startup"):
+            with contextlib.suppress(ValueError):
+                return self._startup()
+            if job.ended:
                 break
         return self._startup()

@@ -93,7 +93,7 @@ def overhead(bare: Iterable[Object], pods: Iterable[Object]) -> float:
 
 
 def lines_ended(lines: Iterable[tuple[float, str]], ended: float) -> dict[str, float]:
-    """Seconds of a command's end, from when its lines were printed: after the last checkpoint, after the last word on how it ended, to its exit."""
+    """Seconds of a command's end, by when its lines came: from the last checkpoint to the word on how it ended, then to its exit."""
     marks: Times = {}
     for at, line in lines:
         if "  checkpoint " in line:

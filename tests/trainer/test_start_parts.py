@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from itertools import pairwise
 
 from support.in_process import Colocated
 from support.loop_runs import run_in_process
@@ -13,7 +14,7 @@ def test_a_worker_times_all_it_does_up_to_its_first_update(colocated: Callable[.
     parts = {part.name: part for part in worker.worker.start_parts()}
     in_order = ["worker process", "imports", "device", "trainer", "engine", "adapter", "first sync", "first generation", "first update"]
     assert [name for name in parts if "/" not in name] == in_order
-    for earlier, later in zip(in_order, in_order[1:], strict=False):
+    for earlier, later in pairwise(in_order):
         assert parts[earlier].end <= parts[later].begin
     within = {f"engine/{name}" for name in ("device", "load", "compile", "KV cache", "warm-up")}
     within |= {f"imports/{name}" for name in ("torch", "Megatron", "vLLM")} | {"trainer/load", "first generation/first token"}

@@ -97,7 +97,9 @@ class Session:
         """Tell where the time went up to the first update."""
         parts = [*self.clock.parts, *await self.workers.start_parts()]
         ended = {part.name: part.end for part in parts}
-        self.progress.emit(StartedUp(parts=tuple(parts), first_token=ended.get("first generation/first token"), first_update=ended["first update"]))
+        self.progress.emit(
+            StartedUp(parts=tuple(parts), first_token=ended.get("first generation/first token"), first_update=ended["first update"])
+        )
 
     async def look_around(self) -> None:
         """Learn what has changed for the job since the step before."""

@@ -182,6 +182,7 @@ def _env(spec: LoRARLJobSpec, attempt: int) -> dict[str, str]:
         "HF_HOME": f"{CACHE_FOLDER}/huggingface",
         "VLLM_CACHE_ROOT": f"{CACHE_FOLDER}/vllm",
         "TRITON_CACHE_DIR": f"{CACHE_FOLDER}/triton",
+        "TORCHINDUCTOR_CACHE_DIR": f"{CACHE_FOLDER}/inductor",
         "RAY_USAGE_STATS_ENABLED": "0",
         # A RayJob that is deleted has its driver stopped by Ray, which by itself kills it after 3 s: it needs the time of a checkpoint.
         "RAY_JOB_STOP_WAIT_TIME_S": str(spec.cluster.termination_grace_period_seconds),

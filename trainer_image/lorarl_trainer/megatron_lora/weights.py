@@ -88,7 +88,8 @@ class WeightFiles:
         target = torch.empty(place.end - place.begin, dtype=torch.uint8, device=self._device)
 
         def read(offset: int) -> None:
-            piece = self._buffer()[: min(_PIECE_BYTES, len(target) - offset)]
+            there = target[offset : offset + _PIECE_BYTES]
+            piece = there if there.is_cpu else self._buffer()[: len(there)]
             with place.file.open("rb", buffering=0) as file:
                 view = memoryview(piece.numpy())
                 while view:
@@ -96,16 +97,17 @@ class WeightFiles:
                     if not count:
                         raise EOFError(f"{place.file} ends before its tensors do")
                     view = view[count:]
-            target[offset : offset + len(piece)].copy_(piece)
+            if piece is not there:
+                there.copy_(piece)
 
         for _ in self._threads.map(read, range(0, len(target), _PIECE_BYTES)):
             pass
         return target.view(place.dtype).view(place.shape)
 
     def _buffer(self) -> torch.Tensor:
-        """This thread's own memory."""
+        """This thread's own memory, pinned."""
         if not hasattr(self._buffers, "piece"):
-            self._buffers.piece = torch.empty(_PIECE_BYTES, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
+            self._buffers.piece = torch.empty(_PIECE_BYTES, dtype=torch.uint8, pin_memory=True)
         piece: torch.Tensor = self._buffers.piece
         return piece
 

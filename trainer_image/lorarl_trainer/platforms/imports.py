@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _UNUSED = ("wandb",)
-"""What Megatron imports where it is installed, and nothing here asks it to use: a second of its own. (The driver writes to it, not a worker.)"""
+"""What Megatron imports where it is there, and no worker uses: a second of its own. (It is the driver that writes to W&B.)"""
 
 
 @contextmanager

@@ -122,7 +122,7 @@ def remark(event: StartedUp | EvalDone | CheckpointDone | Noted | Warned) -> tup
 
 
 def start_line(event: StartedUp) -> str:
-    """Where the start's time went: what was waited for, with what it consists of, and what went on beside it. Short parts go into `other`."""
+    """Where the start's time went: what was waited for, with its own parts, and what went on beside it. Short parts go into `other`."""
     startup = startup_of(event)
     waited_for: dict[str, float] = startup["waited_for"]
     shown = {name: seconds for name, seconds in waited_for.items() if seconds >= SHORT_SECONDS and name != OTHER}

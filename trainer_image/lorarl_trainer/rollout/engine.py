@@ -67,7 +67,7 @@ class RolloutEngine:
     ) -> None:
         """Start vLLM (collective over its tensor-parallel ranks; torch.distributed is initialised before).
 
-        `base` are the trainer's weights, used in place of the model's files. `clock` takes the parts of the start, and the first token's time.
+        `base` are the trainer's weights, used in place of the model's files. `clock` takes the parts of the start, up to the first token.
         """
         from transformers import AutoConfig
 
