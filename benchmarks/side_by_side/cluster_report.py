@@ -42,7 +42,7 @@ def targets(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
             found.append((f"apply to the first token, {title(size)}, caches warm", f"{TOKEN_SECONDS[size]:.0f} s", verdict))
         if lost := find(runs, "lost", size):
             met = lost["seconds"] <= LOST_SECONDS and lost["steps_lost"] <= 1
-            verdict = _verdict(f"{lost['seconds']:.0f} s, {lost['steps_lost']} steps lost", met)
+            verdict = _verdict(f"{lost['seconds']:.0f} s, {lost['steps_lost']} lost", met)
             found.append((f"a deleted worker pod to a step further than before, {title(size)}", f"{LOST_SECONDS:.0f} s, 1 step", verdict))
     return found
 

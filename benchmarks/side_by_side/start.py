@@ -93,12 +93,17 @@ def overhead(bare: Iterable[Object], pods: Iterable[Object]) -> float:
 
 
 def lines_ended(lines: Iterable[tuple[float, str]], ended: float) -> dict[str, float]:
-    """Seconds of a command's end, by when its lines came: from the last checkpoint to the word on how it ended, then to its exit."""
+    """Seconds of a command's end, by when its lines came: from its last step to its last checkpoint, to how it ended, to its exit."""
     marks: Times = {}
     for at, line in lines:
-        if "  checkpoint " in line:
-            marks["checkpoint"] = at
+        if line.startswith("step "):
+            marks["checkpoint" if "  checkpoint " in line else "step"] = at
         elif line.startswith(("succeeded after", "interrupted after", "failed after")):
             marks["told"] = at
     told = marks.get("told", ended)
-    return {"workers and Ray": told - marks.get("checkpoint", told), "report and exit": ended - told}
+    published = marks.get("checkpoint", told)
+    return {
+        "last checkpoint": published - marks.get("step", published),
+        "workers and Ray": told - published,
+        "report and exit": ended - told,
+    }

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
-
 from side_by_side.start import lines_ended, note, overhead, stages, waited_for
 
 STARTUP = {
@@ -88,5 +83,12 @@ def test_the_overhead_is_of_mean_seconds() -> None:
 
 
 def test_the_end_of_a_command_is_told_by_its_lines() -> None:
-    lines = [(1.0, "step 1  checkpoint file:///x"), (2.0, "step 2  checkpoint file:///y"), (7.5, "succeeded after step 2, 0:30 in all")]
-    assert lines_ended(lines, 9.0) == {"workers and Ray": 5.5, "report and exit": 1.5}
+    lines = [
+        (0.5, "step 1/2  reward 0.1"),
+        (1.0, "step 1  checkpoint file:///x"),
+        (1.5, "step 2/2  reward 0.2"),
+        (2.0, "step 2  checkpoint file:///y"),
+        (7.5, "succeeded after step 2, 0:30 in all"),
+        (8.0, "Adapter   file:///y"),
+    ]
+    assert lines_ended(lines, 9.0) == {"last checkpoint": 0.5, "workers and Ray": 5.5, "report and exit": 1.5}
