@@ -16,8 +16,12 @@ def test_a_worker_times_all_it_does_up_to_its_first_update(colocated: Callable[.
     assert [name for name in parts if "/" not in name] == in_order
     for earlier, later in pairwise(in_order):
         assert parts[earlier].end <= parts[later].begin
-    within = {f"engine/{name}" for name in ("device", "load", "compile", "KV cache", "warm-up")}
-    within |= {f"imports/{name}" for name in ("torch", "Megatron", "vLLM")} | {"trainer/load", "first generation/first token"}
+    within = {f"engine/{name}" for name in ("device", "load", "trial run", "KV cache", "warm-up", "sync plan")}
+    within |= {f"imports/{name}" for name in ("torch", "Megatron", "vLLM")} | {
+        "trainer/load",
+        "trainer/layout",
+        "first generation/first token",
+    }
     assert {name for name in parts if "/" in name} == within
     for name in within:
         whole = parts[name.partition("/")[0]]

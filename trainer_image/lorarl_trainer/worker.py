@@ -142,7 +142,8 @@ class Worker:
         with self._clock.part("trainer"):
             tensor_parallel_size, recompute = trainer.tensor_parallel_size, trainer.recompute
             self._model = LoraModel(platform, model_path, spec.adapter, spec.precision, tensor_parallel_size, recompute, self._clock)
-            self._layout = AdapterLayout(self._model)
+            with self._clock.part("trainer/layout"):
+                self._layout = AdapterLayout(self._model)
             self._optimizer = AdapterOptimizer(self._model, spec.trainer)
             self._trainer = Trainer(platform, self._model, self._optimizer, spec.trainer.tokens_per_micro_batch, spec.adapter.dropout)
         if spec.algorithm.type != "sft":

@@ -68,9 +68,10 @@ class RolloutSide:
         self.base = SharedBase(model.base_in_hf_names()) if alike else None
         self.engine = RolloutEngine(platform, config, spec.trainer.seed, self.base, clock)
         rank, alpha = spec.adapter.rank, spec.adapter.alpha
-        slot = AdapterSlot(self.engine.vllm_worker)
-        self._check = SyncCheck(slot, model, layout, rank, alpha) if spec.rollout.verify_sync else None
-        self._sync = make_sync(spec.rollout.adapter_sync, self.engine, slot, model, layout, rank, alpha)
+        with clock.part("engine/sync plan"):
+            slot = AdapterSlot(self.engine.vllm_worker)
+            self._check = SyncCheck(slot, model, layout, rank, alpha) if spec.rollout.verify_sync else None
+            self._sync = make_sync(spec.rollout.adapter_sync, self.engine, slot, model, layout, rank, alpha)
         self._platform = platform
 
     def sync(self, version: int) -> float:

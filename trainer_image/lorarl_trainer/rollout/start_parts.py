@@ -13,7 +13,7 @@ from lorarl_trainer.startup import StartClock
 WORKER_PARTS = {
     "init_device": "device",
     "load_model": "load",
-    "determine_available_memory": "compile",  # a run at full size, for which the model is compiled
+    "determine_available_memory": "trial run",  # at full size
     "initialize_from_config": "KV cache",
     "compile_or_warm_up_model": "warm-up",
 }
