@@ -70,8 +70,6 @@ class CudaPlatform:
                 "cudagraph_mode": "FULL_DECODE_ONLY",
                 "cudagraph_capture_sizes": capture_sizes(sequences),
             },
-            # Tuning of FlashInfer's kernels, and compilation of some in CuTe: for quantised models and mixtures of experts.
-            "kernel_config": {"enable_flashinfer_autotune": False, "enable_cutedsl_warmup": False},
         }
 
     def attention_mask(self, length: int) -> Any:

@@ -13,10 +13,11 @@ def lean_start(architectures: Sequence[str], temperature: float) -> Iterator[Non
 
     It would import the class in a process of its own, to leave the GPU to those that it starts later: here the GPU is in use already.
     It would compile a kernel for each of the sampler's features, but not the one for the log-probability of a single token: 15 to 20 s
-    each. And on a GPU it would compile, at every start, some seventeen kernels for the routers of four mixture-of-experts models.
+    each. And on a GPU it would tune and compile kernels of quantised models, sparse attention and mixtures of experts, whatever the
+    model: seventeen for routers alone, at every start. One that is needed all the same is compiled when it is.
     """
     from vllm import ModelRegistry, SamplingParams
-    from vllm.model_executor.warmup import kernel_warmup
+    from vllm.v1.worker import gpu_worker
 
     for architecture in architectures:
         if known := ModelRegistry.models.get(architecture):
@@ -24,7 +25,7 @@ def lean_start(architectures: Sequence[str], temperature: float) -> Iterator[Non
     used = SamplingParams(temperature=temperature, seed=0, logprobs=0)
     with (
         replaced(SamplingParams, "for_sampler_warmup", staticmethod(lambda: used)),
-        replaced(kernel_warmup, "_warmup_ll_bf16_router_gemm", lambda: None),
+        replaced(gpu_worker, "kernel_warmup", lambda worker: None),
     ):
         yield
 

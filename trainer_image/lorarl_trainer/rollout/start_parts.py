@@ -33,11 +33,9 @@ def timed_start(clock: StartClock) -> Iterator[None]:
             owner = next(each for each in worker.__mro__ if method in vars(each))
             stack.enter_context(replaced(owner, method, _timed(clock, name, vars(owner)[method])))
         if current_platform.is_cuda():
-            from vllm.v1.worker import gpu_worker
             from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 
             stack.enter_context(replaced(GPUModelRunner, "capture_model", _timed(clock, "graphs", GPUModelRunner.capture_model)))
-            stack.enter_context(replaced(gpu_worker, "kernel_warmup", _timed(clock, "kernels", gpu_worker.kernel_warmup)))
         yield
 
 
