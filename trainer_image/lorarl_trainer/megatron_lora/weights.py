@@ -59,6 +59,8 @@ def parallel_weights(state: Any, folder: Path, device: torch.device) -> Iterator
     finally:
         del state.source.load_tensors  # the method is there again
         weights.close()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()  # what the tensors came in: the engine looks at what is free
 
 
 class WeightFiles:
@@ -77,7 +79,7 @@ class WeightFiles:
         return known | self._load_others(others) if others else known
 
     def close(self) -> None:
-        """End the threads and give their memory back."""
+        """End the threads, with their memory."""
         self._threads.shutdown()
 
     @cached_property

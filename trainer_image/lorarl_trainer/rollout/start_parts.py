@@ -22,7 +22,7 @@ WORKER_PARTS = {
 
 @contextlib.contextmanager
 def timed_start(clock: StartClock) -> Iterator[None]:
-    """Let `clock` take the parts of the vLLM engine that is started within, as engine/...; graphs are a part of the warm-up."""
+    """Let `clock` take the parts of the vLLM engine that is started within, as engine/..."""
     from vllm.platforms import current_platform
     from vllm.utils.import_utils import resolve_obj_by_qualname
 
@@ -35,7 +35,7 @@ def timed_start(clock: StartClock) -> Iterator[None]:
         if current_platform.is_cuda():
             from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 
-            stack.enter_context(replaced(GPUModelRunner, "capture_model", _timed(clock, "graphs", GPUModelRunner.capture_model)))
+            stack.enter_context(replaced(GPUModelRunner, "capture_model", _timed(clock, "warm-up/graphs", GPUModelRunner.capture_model)))
         yield
 
 
