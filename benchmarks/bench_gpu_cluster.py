@@ -6,8 +6,8 @@ python benchmarks/bench_gpu_cluster.py --parts bare                             
 python benchmarks/bench_gpu_cluster.py --parts pods --sizes 7b --job job.yaml          a part, added to what --out has already
 python benchmarks/bench_gpu_cluster.py --render benchmarks/results/gpu-cluster-DATE.json
 
-JOB is any LoRARLJob that runs on this cluster: its `cluster` and `checkpoint.uri` are taken. The cluster is a node on this machine: pods
-mount the models, and the folder of what is compiled, from it.
+JOB is any LoRARLJob that runs on this cluster: its `cluster` and where its checkpoints go are taken. The cluster is a node on this machine:
+pods mount the models, and the folder of what is compiled, from it.
 """
 
 from __future__ import annotations

@@ -42,6 +42,7 @@ def manifest(job: Object, node: Object, name: str, models: Path, cache: Path) ->
     spec = json.loads(text)
     spec["checkpoint"] = {**node["spec"]["checkpoint"], **{key: spec["checkpoint"][key] for key in ("every", "resume")}}
     cluster = json.loads(json.dumps(node["spec"]["cluster"])) | {"gpusPerNode": spec["cluster"]["gpusPerNode"]}
+    cluster.pop("memoryPerNode", None)  # it is that job's, whose model is another
     overrides = cluster.setdefault("podTemplateOverrides", {})
     for role in ("head", "worker"):
         pod = overrides.setdefault(role, {}).setdefault("spec", {})

@@ -40,6 +40,7 @@ def test_the_job_is_the_cluster_s_own_with_the_benchmark_s_work(tmp_path: Path) 
     assert spec.data.train.uri == "file:///mnt/lorarl-bench-models/7b/prompts.jsonl"
     assert (spec.checkpoint.uri, spec.checkpoint.credentials_secret) == ("s3://lorarl/adapters", "s3-keys")
     assert (spec.checkpoint.every, spec.checkpoint.resume, spec.cluster.gpus_per_node) == (100_000, "Never", 1)
+    assert spec.cluster.memory_per_node is None, "a limit for another model"
     worker, head = spec.cluster.pod_template_overrides.worker, spec.cluster.pod_template_overrides.head
     assert worker and head and worker.spec and head.spec
     models = {"name": "bench-models", "hostPath": {"path": "/models/bench"}}
