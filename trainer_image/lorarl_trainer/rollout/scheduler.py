@@ -58,7 +58,7 @@ class RolloutScheduler(AsyncScheduler):
             budget -= self._prefill(seat, budget, sizes)
         groups.new_step_starts()
         new: list[NewRequestData] = []
-        while budget and self.waiting and seats.free and (admitted := self._admit(self.waiting.peek_request())):
+        while self.waiting and seats.free and self._fits(budget) and (admitted := self._admit(self.waiting.peek_request())):
             seat, request_data = admitted
             self.running.append(self.waiting.pop_request())
             new.append(request_data)
@@ -85,6 +85,13 @@ class RolloutScheduler(AsyncScheduler):
         )
         self.finished_req_ids = set()
         return step
+
+    def _fits(self, budget: int) -> bool:
+        """Whether the next request's prompt may begin: only one that is longer than a whole step is cut.
+
+        vLLM's runner for CPUs throws the sample of a part of a prompt away, and cannot wind a seeded generator back.
+        """
+        return 0 < min(self.waiting.peek_request().num_prompt_tokens, self.max_num_scheduled_tokens) <= budget
 
     def _admit(self, request: Request) -> tuple[int, NewRequestData] | None:
         """Give a request blocks and a seat, if there are enough blocks for its longest length."""
