@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -208,7 +208,8 @@ class Worker:
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> tuple[Completions, Mapping[str, float]]:
         """Generate a completion a prompt (greedily without seeds); return them and the seconds of each phase."""
         assert self._rollouts is not None, "sft has no rollouts"
-        with self._clock.part("first generation"):
+        # An evaluation of few rows may leave nothing to some engines.
+        with self._clock.part("first generation") if prompts else nullcontext():
             return self._rollouts.generate(prompts, seeds)
 
     def start_parts(self) -> list[Part]:

@@ -171,7 +171,8 @@ class RolloutEngine:
             outputs, _ = core.step_fn()
             if outputs:
                 yield from outputs[0].outputs
-        self._clock.add_first("first generation/first token", began, core.scheduler.first_tokens)
+        if prompts:
+            self._clock.add_first("first generation/first token", began, core.scheduler.first_tokens)
 
 
 def _completion(output: Any, version: int) -> Completion:
