@@ -83,3 +83,8 @@ bench-operator: setup tools ## The operator's figures against their targets, int
 bench-gpu: setup ## lorarl and TRL side by side on this machine's GPU: raw figures into benchmarks/results/, table and plot into docs/performance.md
 	$(PYTHON) benchmarks/bench_gpu.py --gpus $(or $(GPUS),1)
 	$(PYTHON) benchmarks/bench_gpu.py --render benchmarks/results/gpu-$$(date +%F).json
+
+.PHONY: bench-gpu-cluster
+bench-gpu-cluster: setup ## What Kubernetes costs a step, and where a start's seconds go: JOB=job.yaml runs on the node of KUBECONFIG=...
+	$(PYTHON) benchmarks/bench_gpu_cluster.py --job $(JOB)
+	$(PYTHON) benchmarks/bench_gpu_cluster.py --render benchmarks/results/gpu-cluster-$$(date +%F).json

@@ -29,6 +29,7 @@ from unittest import mock
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "crds"), str(ROOT / "trainer_image")]
 from lorarl_trainer.platforms.cuda import CudaPlatform  # noqa: E402
+from lorarl_trainer.startup import StartClock  # noqa: E402
 
 os.environ.update(CudaPlatform().environment(threads=8), RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -76,7 +77,8 @@ def main() -> None:
 def measure(options: argparse.Namespace, variant: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, variant_of_vllm(variant, options.engine):
         clock = time.perf_counter()
-        engine = start(options, Path(folder))
+        parts = StartClock("engine", "process")
+        engine = start(options, Path(folder), parts)
         starting = time.perf_counter() - clock
     if variant != "none":
         push_adapter(engine, options)
@@ -99,10 +101,13 @@ def measure(options: argparse.Namespace, variant: str) -> dict[str, Any]:
     made = sum(len(c.tokens) for c in completions)
     assert made == len(prompts) * options.tokens, f"{made} tokens"
     best = min(seconds)
-    print(f"  start {starting:.1f} s; {len(prompts)} x {options.tokens} tokens in {[round(s, 2) for s in seconds]} s")
+    of_start = {part.name.removeprefix("engine/"): part.seconds for part in parts.parts if part.name.startswith("engine/")}
+    print(f"  start {starting:.1f} s: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in of_start.items()))
+    print(f"  {len(prompts)} x {options.tokens} tokens in {[round(s, 2) for s in seconds]} s")
     print(f"  {made / best:.0f} tokens/s, {1e3 * best / options.tokens:.2f} ms a step", flush=True)
     return {
         "start_s": starting,
+        "start_parts_s": of_start,
         "seconds": seconds,
         "tokens_per_s": made / best,
         "host_ms": host_times(engine, options, generate),
@@ -134,7 +139,7 @@ def variant_of_vllm(variant: str, arguments: dict[str, Any]) -> Iterator[None]:
         yield
 
 
-def start(options: argparse.Namespace, folder: Path) -> Any:
+def start(options: argparse.Namespace, folder: Path, parts: StartClock) -> Any:
     import torch.distributed as dist
     from transformers import Qwen2Config
 
@@ -159,7 +164,7 @@ def start(options: argparse.Namespace, folder: Path) -> Any:
         kv_cache_bytes=None,
         offload=frozenset(),
     )
-    return RolloutEngine(CudaPlatform(), config, seed=0, base=None)
+    return RolloutEngine(CudaPlatform(), config, seed=0, base=None, clock=parts)
 
 
 def push_adapter(engine: Any, options: argparse.Namespace) -> None:

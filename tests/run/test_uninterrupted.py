@@ -34,6 +34,15 @@ def test_every_step_is_a_row_and_its_phases_are_the_whole_step(reference: Ended)
     assert sum(sum(row["seconds"].values()) for row in steps) < reference.summary["total_seconds"] < reference.seconds
 
 
+def test_the_start_is_told_part_by_part(reference: Ended) -> None:
+    startup = reference.summary["startup"]
+    assert {"process", "Ray", "devices", "imports", "trainer", "engine", "first generation", "first update"} <= set(startup["waited_for"])
+    assert abs(sum(startup["waited_for"].values()) - startup["first_update_seconds"]) < 0.1
+    assert startup["waited_for"]["other"] < 0.1 * startup["first_update_seconds"], startup
+    assert 0 < startup["first_token_seconds"] < startup["first_update_seconds"] < reference.seconds
+    assert f"first token after {startup['first_token_seconds']:.1f} s, first update after" in reference.stdout
+
+
 def test_the_reward_grows(reference: Ended) -> None:
     rewards = [row["reward_mean"] for row in reference.rows[1:]]
     assert sum(rewards[-3:]) > 1.5 * sum(rewards[:3]), rewards

@@ -18,6 +18,7 @@ from lorarl_trainer.checkpoint import Published
 from lorarl_trainer.peft_format import adapter_config, write_adapter
 from lorarl_trainer.rollout.engine import RolloutEngine
 from lorarl_trainer.rollout.side import RolloutSide
+from lorarl_trainer.startup import Part
 from lorarl_trainer.worker import Built, Place, Resumed, Worker
 
 STOP = (2,)
@@ -150,6 +151,9 @@ class OneWorker:
 
     async def publish(self, step: int, position: int) -> None:
         self.worker.publish(step, position)
+
+    async def start_parts(self) -> list[Part]:
+        return self.worker.start_parts()
 
     async def uploads(self) -> list[Published]:
         return self.worker.uploads()

@@ -19,6 +19,7 @@ from lorarl_trainer.loop import train
 from lorarl_trainer.progress import Event, Progress, StepDone
 from lorarl_trainer.rewards.scores import Sample, Scores
 from lorarl_trainer.session import Session
+from lorarl_trainer.startup import StartClock
 from support.in_process import Colocated, OneWorker
 
 
@@ -82,6 +83,7 @@ async def run_in_process(
         decode=spelled,
         progress=Progress(direct=[sink, _StopAfter(stop_after, stop)], queued=[]),
         stop=stop,
+        clock=StartClock("driver", "process"),
         position=resumed.position,
     )
     await train(session, resumed.step)

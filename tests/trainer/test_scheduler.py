@@ -108,6 +108,20 @@ def test_a_prompt_longer_than_a_step(start: Start) -> None:
     assert max(counted) == 48
 
 
+def test_more_prompts_than_a_step_takes(start: Start) -> None:
+    """No prompt is cut that a step could take whole."""
+    prompts = groups(4)
+    worker = start()
+    expected = worker.generate(prompts, range(len(prompts)))
+    worker.engine.llm.reset_prefix_cache()
+    scheduler(worker).max_num_scheduled_tokens = 100
+    counted = spy(worker)
+    made = worker.generate(prompts, range(len(prompts)))
+    assert [c.tokens.tolist() for c in made] == [c.tokens.tolist() for c in expected]
+    assert 80 <= max(counted) <= 100
+    assert_idle(worker)
+
+
 def test_steps_that_overlap_change_nothing(start: Start) -> None:
     """As on a GPU, where a step is asked for before the answer of the one before is there. (The CPU's runner has it at once.)"""
     prompts = groups(12)

@@ -50,6 +50,8 @@ async def train(session: Session, done: int) -> int:
         finally:  # the step is done, also where a checkpoint cannot be published
             seconds = clock.seconds()
             session.progress.emit(replace(event, seconds=seconds, tokens_per_second=event.tokens / sum(seconds.values())))
+        if step == done + 1:
+            await session.tell_of_start()
     if step > done and session.published_step != step:
         await session.publish(step)
     return step

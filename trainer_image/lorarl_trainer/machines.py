@@ -14,6 +14,7 @@ from typing import Self
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import InputError, LorarlError, WorkerError
+from lorarl_trainer.startup import StartClock
 from lorarl_trainer.worker_group import WorkerGroup
 
 _OBJECT_STORE_BYTES = 256 << 20
@@ -24,14 +25,15 @@ _START_ATTEMPTS = 3
 class Machines:
     """Starts Ray and the workers in the background, so that these import their engines while the caller reads data and tokenizer."""
 
-    def __init__(self, spec: LoRARLJobSpec, log_dir: Path | None) -> None:
+    def __init__(self, spec: LoRARLJobSpec, log_dir: Path | None, clock: StartClock) -> None:
         """Nothing is started before `async with`."""
-        self._spec, self._log_dir = spec, log_dir
+        self._spec, self._log_dir, self._clock = spec, log_dir, clock
         self._abandoned = threading.Event()
 
     async def __aenter__(self) -> Self:
         """Begin."""
-        import ray  # noqa: F401  # before the thread: two threads that import at a time hold each other up
+        with self._clock.part("import of Ray"):
+            import ray  # noqa: F401  # before the thread: two threads that import at a time hold each other up
 
         self._starting = asyncio.create_task(asyncio.to_thread(self._start))
         return self
@@ -56,8 +58,12 @@ class Machines:
         await asyncio.to_thread(_stop_ray)
 
     def _start(self) -> WorkerGroup | None:
-        _start_ray(self._spec)
-        return None if self._abandoned.is_set() else WorkerGroup(self._spec, self._log_dir)
+        with self._clock.part("Ray"):
+            _start_ray(self._spec)
+        if self._abandoned.is_set():
+            return None
+        with self._clock.part("devices"):
+            return WorkerGroup(self._spec, self._log_dir)
 
 
 def _start_ray(spec: LoRARLJobSpec) -> None:

@@ -42,6 +42,7 @@ from lorarl_trainer.rewards.scorer import make_scorer
 from lorarl_trainer.secrets import Secrets, read_secrets
 from lorarl_trainer.session import Session
 from lorarl_trainer.signals import Interruption
+from lorarl_trainer.startup import StartClock
 from lorarl_trainer.surroundings import Surroundings, in_pods, one_machine
 from lorarl_trainer.worker import Built, Resumed
 from lorarl_trainer.worker_group import WorkerGroup
@@ -57,11 +58,12 @@ EXIT_ABORTED = 130
 
 def run_manifest(path: Path, out_dir: Path | None, overrides: list[str], in_cluster: bool = False) -> int:
     """Train the job of a manifest, on this machine or as the driver in a cluster's pods; return the exit code."""
+    clock = StartClock("driver", "process")
     try:
         job = load_job(path, overrides)
         out_dir = out_dir or Path("out") / job.name
         surroundings = in_pods(job, path) if in_cluster else one_machine(job, out_dir)
-        return asyncio.run(_run(job, path.parent, out_dir, surroundings))
+        return asyncio.run(_run(job, path.parent, out_dir, surroundings, clock))
     except (LorarlError, ManifestError) as error:
         print(f"lorarl: {error}", file=sys.stderr)
         return EXIT_FAILED
@@ -86,13 +88,13 @@ class _Outcome:
         return f"the same command goes on from the newest checkpoint, {self.adapter_uri.removesuffix('/lora_adapter')}"
 
 
-async def _run(job: LoRARLJob, manifest_folder: Path, out_dir: Path, surroundings: Surroundings) -> int:
-    clock, outcome = time.perf_counter(), _Outcome()
+async def _run(job: LoRARLJob, manifest_folder: Path, out_dir: Path, surroundings: Surroundings, clock: StartClock) -> int:
+    began, outcome = time.perf_counter(), _Outcome()
     secrets = read_secrets(job.spec)
     with open_progress(out_dir, job.spec.tracking, secrets, surroundings.sinks) as progress, Interruption(progress) as interruption:
 
         def finish(state: Literal["succeeded", "interrupted", "failed"], message: str = "", reason: str = "") -> None:
-            seconds = time.perf_counter() - clock
+            seconds = time.perf_counter() - began
             if outcome.started and (rows := read_rows(out_dir / METRICS)):
                 outcome.step = rows[-1]["step"]  # also where the loop ended by an error
             progress.emit(
@@ -109,7 +111,7 @@ async def _run(job: LoRARLJob, manifest_folder: Path, out_dir: Path, surrounding
         if surroundings.ignored:
             progress.emit(Warned(f"`lorarl run` ignores what only a cluster can honour: {', '.join(surroundings.ignored)}"))
         try:
-            await _train(job, manifest_folder, out_dir, surroundings, secrets, progress, interruption, outcome)
+            await _train(job, manifest_folder, out_dir, surroundings, secrets, progress, interruption, outcome, clock)
         except asyncio.CancelledError:
             finish("interrupted", f"stopped at once; {outcome.how_to_go_on}", INTERRUPTED)
             return EXIT_ABORTED if interruption.twice else EXIT_INTERRUPTED
@@ -140,6 +142,7 @@ async def _train(
     progress: Progress,
     interruption: Interruption,
     outcome: _Outcome,
+    clock: StartClock,
 ) -> None:
     """Set up, train, wait for the uploads; leave nothing running behind."""
     spec = job.spec
@@ -149,24 +152,27 @@ async def _train(
             stack.callback(scorer.close)
             scorer.warm_up()
         progress.emit(Noted(f"starting Ray and {spec.world_size} worker(s): imports of torch, Megatron and vLLM take most of a start"))
-        async with Machines(spec, surroundings.log_dir) as machines:
+        async with Machines(spec, surroundings.log_dir, clock) as machines:
             progress.emit(Noted(f"base model: {spec.model.uri}"))
-            vocabulary = await asyncio.to_thread(prepare.load_vocabulary, spec, secrets)
+            with clock.part("tokenizer"):
+                vocabulary = await asyncio.to_thread(prepare.load_vocabulary, spec, secrets)
             rows, (workers, fingerprint), _ = await asyncio.gather(
-                asyncio.to_thread(prepare.load_rows, spec, vocabulary, secrets),
-                _fetch_model(machines, secrets, interruption),
+                asyncio.to_thread(clock.part("data")(prepare.load_rows), spec, vocabulary, secrets),
+                _fetch_model(machines, secrets, interruption, clock),
                 scorer.ready() if scorer else asyncio.sleep(0),
             )
             identity = prepare.identity(spec, fingerprint)
-            first_adapter, _ = await asyncio.gather(
-                asyncio.to_thread(prepare.first_adapter, spec, secrets, fingerprint),
-                asyncio.to_thread(prepare.check_checkpoints, job, secrets, identity, out_dir / "unpublished"),
-            )
+            with clock.part("look at checkpoints"):
+                first_adapter, _ = await asyncio.gather(
+                    asyncio.to_thread(prepare.first_adapter, spec, secrets, fingerprint),
+                    asyncio.to_thread(prepare.check_checkpoints, job, secrets, identity, out_dir / "unpublished"),
+                )
             progress.emit(Noted(f"data: {len(rows.train):,} rows, {len(rows.held_out):,} held out; loading the model in the workers"))
             built = await workers.start(vocabulary.stop_token_ids, first_adapter)
             if built.memory:
                 progress.emit(Noted(f"memory of each GPU:\n{built.memory}"))
-            resumed = await workers.resume(job.name, secrets, identity, out_dir / "unpublished")
+            with clock.part("resume"):
+                resumed = await workers.resume(job.name, secrets, identity, out_dir / "unpublished")
             for warning in (*rows.warnings, *built.warnings, *resumed.warnings):
                 progress.emit(Warned(warning))
             session = Session(
@@ -180,6 +186,7 @@ async def _train(
                 decode=vocabulary.decode,
                 progress=progress,
                 stop=interruption.asked,
+                clock=clock,
                 steer=surroundings.steer,
                 position=resumed.position,
             )
@@ -194,11 +201,12 @@ async def _train(
                 outcome.adapter_uri = session.adapter_uri or outcome.adapter_uri
 
 
-async def _fetch_model(machines: Machines, secrets: Secrets, interruption: Interruption) -> tuple[WorkerGroup, str]:
+async def _fetch_model(machines: Machines, secrets: Secrets, interruption: Interruption, clock: StartClock) -> tuple[WorkerGroup, str]:
     """Have the workers' machines fetch the base model; return the workers and the model's fingerprint."""
     workers = await machines.workers()
     interruption.install()
-    return workers, await workers.fetch_model(secrets)
+    with clock.part("base model"):
+        return workers, await workers.fetch_model(secrets)
 
 
 def _started(job: LoRARLJob, built: Built, resumed: Resumed, out_dir: Path) -> RunStarted:

@@ -14,8 +14,9 @@ from lorarl_trainer.algorithms import Algorithm
 from lorarl_trainer.checkpoint import Published
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.order import DataOrder
-from lorarl_trainer.progress import CheckpointDone, Progress, Warned
+from lorarl_trainer.progress import CheckpointDone, Progress, StartedUp, Warned
 from lorarl_trainer.rewards.scores import Scorer
+from lorarl_trainer.startup import StartClock
 from lorarl_trainer.worker_group import WorkerGroup
 
 
@@ -59,6 +60,7 @@ class Session:
     Attributes:
         decode: token ids of completions to their texts, special tokens left out.
         stop: set when the run has been asked to end after a checkpoint.
+        clock: of this process's start.
         steer: called once a step with this session, to change what may change while it runs; None where nothing does.
         total_steps: steps to make in all; the manifest's, unless `steer` changes it.
         position: rows taken so far; with the seed it decides which come next.
@@ -77,6 +79,7 @@ class Session:
     decode: Callable[[Sequence[Any]], list[str]]
     progress: Progress
     stop: asyncio.Event
+    clock: StartClock
     steer: Callable[[Session], Awaitable[None]] | None = None
     total_steps: int = 0
     position: int = 0
@@ -89,6 +92,14 @@ class Session:
     def __post_init__(self) -> None:
         """Begin with the manifest's steps."""
         self.total_steps = self.total_steps or self.spec.trainer.steps
+
+    async def tell_of_start(self) -> None:
+        """Tell where the time went up to the first update."""
+        parts = [*self.clock.parts, *await self.workers.start_parts()]
+        ended = {part.name: part.end for part in parts}
+        self.progress.emit(
+            StartedUp(parts=tuple(parts), first_token=ended.get("first generation/first token"), first_update=ended["first update"])
+        )
 
     async def look_around(self) -> None:
         """Learn what has changed for the job since the step before."""

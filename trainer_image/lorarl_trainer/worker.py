@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +21,10 @@ from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_TENSORS
 from lorarl_trainer.errors import OutOfMemoryError
 from lorarl_trainer.first_adapter import FIELD as INIT_FROM
 from lorarl_trainer.platforms import get_platform
+from lorarl_trainer.platforms.imports import quick_imports
 from lorarl_trainer.pods.drain import drain_asked, register
 from lorarl_trainer.secrets import Secrets
+from lorarl_trainer.startup import Part, StartClock
 
 if TYPE_CHECKING:
     from lorarl_trainer.batch import Completions, Samples, UpdateRequest, UpdateResult
@@ -92,6 +94,7 @@ class Worker:
         """Set up the process; `log` takes everything that libraries print here."""
         if log is not None:
             _redirect_output(log)
+        self._clock = StartClock(f"worker {place.rank}", "worker process")
         self._spec, self._place = spec, place
         self._platform = get_platform(spec.cluster.gpus_per_node)
         os.environ.update(self._platform.environment(place.threads))
@@ -109,11 +112,16 @@ class Worker:
             return
         for library in ("megatron", "megatron.bridge", "megatron.core"):
             logging.getLogger(library).setLevel(logging.ERROR)  # they tell of each optional package that is not there
-        self._platform.prepare_megatron()
-        if self._spec.algorithm.type != "sft":
-            from lorarl_trainer.rollout.engine import import_vllm
+        with self._clock.part("imports"), quick_imports():
+            with self._clock.part("imports/torch"):
+                import torch  # noqa: F401  # for the time that it takes
+            with self._clock.part("imports/Megatron"):
+                self._platform.prepare_megatron()
+            if self._spec.algorithm.type != "sft":
+                from lorarl_trainer.rollout.engine import import_vllm
 
-            import_vllm()
+                with self._clock.part("imports/vLLM"):
+                    import_vllm()
         self._imported = True
 
     def start(self, model_path: Path, stop_token_ids: tuple[int, ...], first_adapter: bytes | None) -> Built:
@@ -127,23 +135,29 @@ class Worker:
         from lorarl_trainer.megatron_lora.optimizer import AdapterOptimizer
         from lorarl_trainer.megatron_lora.trainer import Trainer
 
-        self._meet()
-        plan = self._plan_memory(model_path)
+        with self._clock.part("device"):
+            self._meet()
+            plan = self._plan_memory(model_path)
         trainer = spec.trainer
-        self._model = LoraModel(platform, model_path, spec.adapter, spec.precision, trainer.tensor_parallel_size, trainer.recompute)
-        self._layout = AdapterLayout(self._model)
-        self._optimizer = AdapterOptimizer(self._model, spec.trainer)
-        self._trainer = Trainer(platform, self._model, self._optimizer, spec.trainer.tokens_per_micro_batch, spec.adapter.dropout)
+        with self._clock.part("trainer"):
+            tensor_parallel_size, recompute = trainer.tensor_parallel_size, trainer.recompute
+            self._model = LoraModel(platform, model_path, spec.adapter, spec.precision, tensor_parallel_size, recompute, self._clock)
+            with self._clock.part("trainer/layout"):
+                self._layout = AdapterLayout(self._model)
+            self._optimizer = AdapterOptimizer(self._model, spec.trainer)
+            self._trainer = Trainer(platform, self._model, self._optimizer, spec.trainer.tokens_per_micro_batch, spec.adapter.dropout)
         if spec.algorithm.type != "sft":
             from lorarl_trainer.rollout.side import RolloutSide
 
-            self._rollouts = RolloutSide(platform, spec, self._model, self._layout, model_path, stop_token_ids, plan)
-        if first_adapter is None:
-            adapter = state.new_adapter(self._model, self._layout, spec.trainer.seed)
-        else:
-            adapter = peft_format.read_adapter(first_adapter, INIT_FROM)
-        state.load_adapter(self._layout, self._optimizer, adapter, INIT_FROM)
-        counts = self._model.counts()
+            with self._clock.part("engine"):
+                self._rollouts = RolloutSide(platform, spec, self._model, self._layout, model_path, stop_token_ids, plan, self._clock)
+        with self._clock.part("adapter"):
+            if first_adapter is None:
+                adapter = state.new_adapter(self._model, self._layout, spec.trainer.seed)
+            else:
+                adapter = peft_format.read_adapter(first_adapter, INIT_FROM)
+            state.load_adapter(self._layout, self._optimizer, adapter, INIT_FROM)
+            counts = self._model.counts()
         return Built(
             modules=tuple(name for target in self._model.targets for name in target.hf_names),
             trainable_parameters=counts.trainable,
@@ -188,12 +202,19 @@ class Worker:
     def sync(self) -> tuple[int, float]:
         """Bring the trainer's adapter to vLLM as the next version; return it and the seconds it took."""
         self._version += 1
-        return self._version, self._rollouts.sync(self._version) if self._rollouts else 0.0
+        with self._clock.part("first sync"):
+            return self._version, self._rollouts.sync(self._version) if self._rollouts else 0.0
 
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> tuple[Completions, Mapping[str, float]]:
         """Generate a completion a prompt (greedily without seeds); return them and the seconds of each phase."""
         assert self._rollouts is not None, "sft has no rollouts"
-        return self._rollouts.generate(prompts, seeds)
+        # An evaluation of few rows may leave nothing to some engines.
+        with self._clock.part("first generation") if prompts else nullcontext():
+            return self._rollouts.generate(prompts, seeds)
+
+    def start_parts(self) -> list[Part]:
+        """Return the parts of this worker's start so far."""
+        return self._clock.parts
 
     def drain_asked(self) -> bool:
         """Whether this worker's pod is about to be taken away."""
@@ -205,9 +226,10 @@ class Worker:
         Raises:
             OutOfMemoryError: of the GPU's memory.
         """
-        asleep = self._rollouts.sleep() if self._rollouts else {}
-        with _gpu_memory_told():
-            result = self._trainer.update(request)
+        with self._clock.part("first update"):
+            asleep = self._rollouts.sleep() if self._rollouts else {}
+            with _gpu_memory_told():
+                result = self._trainer.update(request)
         return replace(result, seconds={**asleep, **result.seconds})
 
     def log_probabilities(self, samples: Samples, temperature: float) -> list[Any]:

@@ -19,6 +19,7 @@ from lorarl_trainer.pods.drain import in_a_pod
 from lorarl_trainer.pods.memory import kills_for_memory
 from lorarl_trainer.prepare import fetch_base_model
 from lorarl_trainer.secrets import Secrets
+from lorarl_trainer.startup import Part
 from lorarl_trainer.worker import Built, Place, Resumed, Worker
 
 UPLOAD_SECONDS = 900.0
@@ -151,6 +152,10 @@ class WorkerGroup:
             for index, values in zip(share, logprobs, strict=True):
                 losses[index] = -float(values.sum())
         return losses
+
+    async def start_parts(self) -> list[Part]:
+        """Return the parts of the start of the worker that came last to its first update."""
+        return max(await self._all("start_parts"), key=lambda parts: max((part.end for part in parts), default=0.0))
 
     async def publish(self, step: int, position: int) -> None:
         """Take a checkpoint and hand it to the first worker's uploader."""

@@ -18,6 +18,8 @@ CACHE_FOLDER = "/var/cache/lorarl"
 """Base model, data and compiled kernels: once a node. A job may lay a volume there that outlives its pods, or that pods share."""
 SCRATCH_FOLDER = "/tmp"
 """Of this pod alone: Ray's sessions and logs, what the run writes, and who is to be waited for at the pod's end."""
+AGENT_PORT = 52365
+"""Of Ray's agent, which every pod has: its default."""
 HEAD, WORKER = "head", "worker"
 POD_PREFIXES = ("volcano.sh/", "scheduling.volcano.sh/", "scheduling.k8s.io/", "kai.scheduler/")
 """Of what is passed on to the RayJob, this also goes to its pods: these schedulers read it there. Kueue must not see it twice."""
@@ -133,6 +135,7 @@ def _template(job: Job, spec: LoRARLJobSpec, attempt: int, role: str, settings: 
         # The end of the log says more of a container that ends at once than its exit code.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "lifecycle": {"preStop": {"exec": {"command": ["lorarl", "drain"]}}},
+        **_probes(),
         "volumeMounts": [
             {"name": "job", "mountPath": CONFIG_FOLDER, "readOnly": True},
             {"name": "cache", "mountPath": CACHE_FOLDER},
@@ -165,6 +168,20 @@ def _template(job: Job, spec: LoRARLJobSpec, attempt: int, role: str, settings: 
     return {"metadata": about, "spec": pod}
 
 
+def _probes() -> dict[str, Any]:
+    """When the pod is ready: as soon as Ray's agent says so.
+
+    KubeRay's own probe first asks after 10 s and then every 5, and with HTTPMode and K8sJobMode it submits the job when all pods are
+    ready. Health is asked for the same way, and a container that does not come up is given up after the same ten minutes.
+    """
+
+    def healthy(period: int, failures: int) -> dict[str, Any]:
+        asked = {"httpGet": {"path": "/api/healthz", "port": AGENT_PORT}, "timeoutSeconds": 5}
+        return {**asked, "periodSeconds": period, "failureThreshold": failures}
+
+    return {"startupProbe": healthy(1, 600), "readinessProbe": healthy(5, 10)}
+
+
 def _labels(job: Job, attempt: int, role: str) -> dict[str, str]:
     return labels(job, attempt) | {LABEL_ROLE: role}
 
@@ -182,6 +199,7 @@ def _env(spec: LoRARLJobSpec, attempt: int) -> dict[str, str]:
         "HF_HOME": f"{CACHE_FOLDER}/huggingface",
         "VLLM_CACHE_ROOT": f"{CACHE_FOLDER}/vllm",
         "TRITON_CACHE_DIR": f"{CACHE_FOLDER}/triton",
+        "TORCHINDUCTOR_CACHE_DIR": f"{CACHE_FOLDER}/inductor",
         "RAY_USAGE_STATS_ENABLED": "0",
         # A RayJob that is deleted has its driver stopped by Ray, which by itself kills it after 3 s: it needs the time of a checkpoint.
         "RAY_JOB_STOP_WAIT_TIME_S": str(spec.cluster.termination_grace_period_seconds),

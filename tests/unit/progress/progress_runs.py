@@ -7,7 +7,8 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from lorarl_trainer.progress import AdapterSummary, EvalDone, Event, RunFinished, RunStarted, StepDone
+from lorarl_trainer.progress import AdapterSummary, EvalDone, Event, RunFinished, RunStarted, StartedUp, StepDone
+from lorarl_trainer.startup import Part
 
 MODULES = tuple(f"model.layers.{n}.{part}" for n in range(4) for part in ("self_attn.q_proj", "self_attn.o_proj", "mlp.up_proj"))
 MANIFEST = "apiVersion: lorarl.io/v1alpha1\nkind: LoRARLJob\nmetadata: {name: addition}\n"
@@ -85,6 +86,21 @@ def grpo_run(out_dir: Path, total: int = 3, every: int = 10) -> list[Event]:
 
     steps = [grpo_step(s, total, evaluation=evaluation(s) if s % every == 0 or s == total else None) for s in range(1, total + 1)]
     return [run_started(out_dir, total), evaluation(0), *steps, run_finished(out_dir, total)]
+
+
+def started_up() -> StartedUp:
+    """Ray starts, and a worker imports and loads while the driver reads data."""
+    driver = [Part("process", "driver", 100.0, 101.0), Part("Ray", "driver", 101.0, 105.0), Part("data", "driver", 101.0, 108.0)]
+    worker = [
+        Part("imports", "worker 0", 105.5, 118.0),
+        Part("imports/torch", "worker 0", 105.5, 108.0),
+        Part("engine", "worker 0", 118.0, 140.0),
+        Part("engine/graphs", "worker 0", 130.0, 136.0),
+        Part("first sync", "worker 0", 140.0, 140.1),
+        Part("first generation", "worker 0", 140.1, 143.0),
+        Part("first update", "worker 0", 143.0, 145.0),
+    ]
+    return StartedUp(parts=(*driver, *worker), first_token=140.5, first_update=145.0)
 
 
 def run_finished(out_dir: Path, step: int) -> RunFinished:

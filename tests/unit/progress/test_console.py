@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from progress_runs import grpo_run, grpo_step, run_finished, run_started, sft_step
+from progress_runs import grpo_run, grpo_step, run_finished, run_started, sft_step, started_up
 
 from lorarl_trainer.progress import EvalDone, Event, Warned
 from lorarl_trainer.progress.console import ConsoleSink, TimeLeft, collapse_layers, duration
@@ -77,6 +77,13 @@ def test_the_start_says_what_is_trained(tmp_path: Path) -> None:
     assert "model.layers.{0-3}.self_attn.q_proj\n" in text
     assert "trainable parameters: 225,280 of 1,022,080 (22.04%)" in text
     assert "steps: 30, going on after step 10" in text
+
+
+def test_after_the_first_step_the_start_is_told_by_what_was_waited_for() -> None:
+    assert shown_in_a_pipe([started_up()]) == (
+        "first token after 40.5 s, first update after 45.0 s: process 1.0, Ray 4.0, imports 12.5 (torch 2.5), engine 22.0 (graphs 6.0), "
+        "first generation 2.9, first update 2.0, other 0.6; meanwhile data 7.0\n"
+    )
 
 
 def test_sft_shows_its_loss_and_no_reward(tmp_path: Path) -> None:

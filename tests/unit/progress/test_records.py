@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from progress_runs import grpo_run, grpo_step, run_finished, run_started, sft_step
+from progress_runs import grpo_run, grpo_step, run_finished, run_started, sft_step, started_up
 
 from lorarl_trainer.progress import TIME_COLUMNS, CheckpointDone, EvalDone, Event, Warned, read_rows, read_summary
 from lorarl_trainer.progress.fanout import Progress
@@ -88,6 +88,18 @@ def test_the_summary_says_what_came_of_the_run(tmp_path: Path) -> None:
     assert summary["train_seconds"] == pytest.approx(sum(sum(grpo_step(s, 30).seconds.values()) for s in range(1, 31)) + 3 * 0.3)
     assert 0 < summary["mean_abs_logprob_diff"] < summary["worst_mean_abs_logprob_diff"] < 1e-6
     assert summary["adapter_uri"].endswith("iter_0000030/lora_adapter")
+
+
+def test_the_start_is_in_the_summary_after_the_first_step(tmp_path: Path) -> None:
+    with Progress([MetricsFile(tmp_path), SummaryFile(tmp_path)], []) as progress:
+        progress.emit(run_started(tmp_path))
+        assert read_summary(tmp_path)["startup"] is None
+        progress.emit(started_up())
+        startup = read_summary(tmp_path)["startup"]
+    assert (startup["first_token_seconds"], startup["first_update_seconds"]) == (40.5, 45.0)
+    assert sum(startup["waited_for"].values()) == pytest.approx(45.0)
+    assert startup["waited_for"]["other"] == pytest.approx(0.5)
+    assert {"name": "data", "who": "driver", "begin": 1.0, "seconds": 7.0} in startup["parts"]
 
 
 def test_after_a_resume_the_summary_covers_the_steps_before_it_too(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from progress_runs import grpo_run, run_finished, run_started, sft_step
+from progress_runs import grpo_run, run_finished, run_started, sft_step, started_up
 
 from lorarl_trainer.progress import EvalDone, Event, Progress, StepDone, Warned, write_report
 from lorarl_trainer.progress.plots import binned
@@ -35,6 +35,13 @@ def report_of(out_dir: Path, events: list[Event]) -> tuple[str, list[Path]]:
             progress.emit(event)
     files = write_report(out_dir)
     return (out_dir / "report.html").read_text(), files
+
+
+def test_a_report_shows_where_the_start_went(tmp_path: Path) -> None:
+    first, *rest = grpo_run(tmp_path, total=3)
+    html, _ = report_of(tmp_path, [first, started_up(), *rest])
+    assert "first token after 40.5 s, first update after 45.0 s" in html
+    assert '<td>worker 0</td><td class="number">22.00 s</td><td><div class="bar" style="margin-left: 40.0%; width: 48.9%">' in html
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ from lorarl_trainer.megatron_lora.logprobs import token_log_probabilities
 from lorarl_trainer.megatron_lora.micro_batch import MicroBatch, grouped, packed_batch, padded_batch
 from lorarl_trainer.megatron_lora.packed import pack_attention, unpackable
 from lorarl_trainer.megatron_lora.targets import Linear, Target, resolve_targets
+from lorarl_trainer.megatron_lora.weights import parallel_weights
 from lorarl_trainer.platforms import Platform
+from lorarl_trainer.startup import StartClock
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -52,8 +54,11 @@ class LoraModel:
         precision: str,
         tensor_parallel_size: int,
         recompute: str = "none",
+        clock: StartClock | None = None,
     ) -> None:
         """Load the model. Collective over all workers; `platform.prepare_megatron()` and torch.distributed come first.
+
+        `clock` takes the time that the weights take.
 
         Raises:
             InputError: Megatron-Bridge does not know the model's architecture, its logits are more than a product with the output
@@ -83,14 +88,25 @@ class LoraModel:
             # Megatron's own random state plays no part: adapters are initialised in Hugging Face names, dropout is seeded a step.
             provider.initialize_model_parallel(seed=0)
         self._lora: Any = None
+        loading = ExitStack()
+
+        def before_loading(chunks: list[Any]) -> list[Any]:
+            if clock is not None:
+                loading.enter_context(clock.part("trainer/load"))
+            device = next(chunks[0].parameters()).device
+            loading.enter_context(parallel_weights(self._bridge.hf_pretrained.state, model_path, device))
+            return chunks
 
         def attach(chunks: list[Any]) -> list[Any]:
+            loading.close()
             linears = _linears(chunks, self._bridge)
             self.linear_names = [name for linear in linears for name in linear.hf.values()]
             self.targets = resolve_targets(linears, adapter.type, adapter.target_modules, adapter.exclude_modules)
             self._lora = _make_lora(adapter, self.targets)
             return list(self._lora(chunks, training=True))
 
+        # Between the two the bridge loads the weights.
+        provider.register_pre_wrap_hook(before_loading, prepend=True)
         provider.register_pre_wrap_hook(attach)
         self._chunks: list[Any] = provider.provide_distributed_model(
             wrap_with_ddp=False, use_cpu_initialization=provider.use_cpu_initialization, init_model_with_meta_device=False

@@ -24,6 +24,7 @@ from .events import (
     Noted,
     RunFinished,
     RunStarted,
+    StartedUp,
     StepDone,
     Warned,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "RunFinished",
     "RunStarted",
     "Sink",
+    "StartedUp",
     "StepDone",
     "Warned",
     "final_message",

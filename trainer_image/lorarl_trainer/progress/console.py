@@ -13,9 +13,12 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from .events import CheckpointDone, EvalDone, Event, Noted, RunFinished, RunStarted, StepDone, Warned
+from ..startup import OTHER
+from .events import CheckpointDone, EvalDone, Event, Noted, RunFinished, RunStarted, StartedUp, StepDone, Warned, startup_of
 
 RECENT_STEPS = 50
+SHORT_SECONDS = 0.5
+"""Parts of a start that took less are not named."""
 
 
 class TimeLeft:
@@ -103,9 +106,11 @@ def header(event: RunStarted) -> list[str]:
     ]
 
 
-def remark(event: EvalDone | CheckpointDone | Noted | Warned) -> tuple[str, str | None]:
+def remark(event: StartedUp | EvalDone | CheckpointDone | Noted | Warned) -> tuple[str, str | None]:
     """The line of an event that is told as it is, and its style."""
     match event:
+        case StartedUp():
+            return start_line(event), "dim"
         case EvalDone():
             return f"step {event.step}  {eval_figures(event)}", None
         case CheckpointDone():
@@ -114,6 +119,28 @@ def remark(event: EvalDone | CheckpointDone | Noted | Warned) -> tuple[str, str 
             return event.text, "dim"
         case Warned():
             return f"warning: {event.text}", "yellow"
+
+
+def start_line(event: StartedUp) -> str:
+    """Where the start's time went: what was waited for, with its own parts, and what went on beside it. Short parts go into `other`."""
+    startup = startup_of(event)
+    waited_for: dict[str, float] = startup["waited_for"]
+    shown = {name: seconds for name, seconds in waited_for.items() if seconds >= SHORT_SECONDS and name != OTHER}
+    rest = sum(waited_for.values()) - sum(shown.values())
+    within: dict[str, list[str]] = defaultdict(list)
+    beside: dict[str, float] = defaultdict(float)
+    for part in startup["parts"]:
+        whole, _, name = part["name"].partition("/")
+        if part["seconds"] >= SHORT_SECONDS:
+            if name:
+                within[whole].append(f"{name} {part['seconds']:.1f}")
+            else:
+                beside[whole] += part["seconds"]
+    parts = [f"{name} {seconds:.1f}" + (f" ({', '.join(within[name])})" if within[name] else "") for name, seconds in shown.items()]
+    alongside = [f"{name} {seconds:.1f}" for name, seconds in beside.items() if name not in shown]
+    token = "" if startup["first_token_seconds"] is None else f"first token after {startup['first_token_seconds']:.1f} s, "
+    line = f"{token}first update after {startup['first_update_seconds']:.1f} s: {', '.join([*parts, f'{OTHER} {rest:.1f}'])}"
+    return line + (f"; meanwhile {', '.join(alongside)}" if alongside else "")
 
 
 def step_line(event: StepDone, left: float) -> str:

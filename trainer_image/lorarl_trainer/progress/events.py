@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from ..startup import Part, by_name, critical_path
+
 PHASES = ("wake", "generate", "reward", "sleep", "forward_backward", "optimizer", "sync", "checkpoint", "evaluate", "other")
 """Where a step's time goes, in the order of the loop. `StepDone.seconds` has these keys, or some of them."""
 
 TIME_COLUMNS = frozenset({"seconds", "tokens_per_second", "eval_seconds"})
 """Columns of metrics.jsonl that measure time: all others are the same in two runs of one seed, interrupted or not."""
 
-type Event = Noted | RunStarted | StepDone | EvalDone | CheckpointDone | Warned | RunFinished
+type Event = Noted | RunStarted | StartedUp | StepDone | EvalDone | CheckpointDone | Warned | RunFinished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +118,18 @@ class CheckpointDone:
     """RFC 3339."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedUp:
+    """The first update is made: the start is over, and this is where its time went."""
+
+    parts: tuple[Part, ...]
+    """The driver's and one worker's."""
+    first_token: float | None
+    """When the first token was generated, Unix time; None for sft."""
+    first_update: float
+    """When the first update was done."""
+
+
 @dataclass(frozen=True, slots=True)
 class Noted:
     """What the run is at before its first step: starting takes a while, and silence looks like a hang."""
@@ -154,6 +168,24 @@ def row_of(event: StepDone | EvalDone) -> dict[str, Any]:
     row: dict[str, Any] = {name: _finite(getattr(event, name)) for name in names}
     row["seconds"] = {phase: round(seconds, 6) for phase, seconds in event.seconds.items()}
     return row | (_eval_columns(event.evaluation) if event.evaluation else {})
+
+
+def startup_of(event: StartedUp) -> dict[str, Any]:
+    """The start as run_summary.json has it: times in seconds since the process began.
+
+    `waited_for` adds up to `first_update_seconds`; what is in `parts` and not there went on beside it.
+    """
+    parts = sorted(event.parts, key=lambda part: part.begin)
+    began = parts[0].begin
+    return {
+        "began": began,
+        "first_token_seconds": None if event.first_token is None else round(event.first_token - began, 3),
+        "first_update_seconds": round(event.first_update - began, 3),
+        "waited_for": {name: round(seconds, 3) for name, seconds in by_name(critical_path(parts, event.first_update)).items()},
+        "parts": [
+            {"name": part.name, "who": part.who, "begin": round(part.begin - began, 3), "seconds": round(part.seconds, 3)} for part in parts
+        ],
+    }
 
 
 def _eval_columns(event: EvalDone) -> dict[str, Any]:

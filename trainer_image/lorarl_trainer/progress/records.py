@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-from .events import CheckpointDone, EvalDone, Event, RunFinished, RunStarted, StepDone, Warned, row_of
+from .events import CheckpointDone, EvalDone, Event, RunFinished, RunStarted, StartedUp, StepDone, Warned, row_of, startup_of
 
 METRICS, SUMMARY = "metrics.jsonl", "run_summary.json"
 
@@ -47,13 +47,14 @@ class MetricsFile:
 
 
 class SummaryFile:
-    """Writes run_summary.json: when the run starts and, whole, when it ends."""
+    """Writes run_summary.json: when the run starts, after its first step and, whole, when it ends."""
 
     name = SUMMARY
 
     def __init__(self, out_dir: Path) -> None:
         self._out_dir = out_dir
         self._started: RunStarted | None = None
+        self._started_up: StartedUp | None = None
         self._finished: RunFinished | None = None
         self._checkpoint: CheckpointDone | None = None
         self._warnings: list[str] = []
@@ -63,6 +64,9 @@ class SummaryFile:
         match event:
             case RunStarted():
                 self._started = event
+                self._write()
+            case StartedUp():
+                self._started_up = event
                 self._write()
             case CheckpointDone():
                 self._checkpoint = event
@@ -80,7 +84,7 @@ class SummaryFile:
     def _write(self) -> None:
         if self._started is not None:
             rows = read_rows(self._out_dir / METRICS)
-            summary = summarise(self._started, rows, self._checkpoint, self._finished, self._warnings)
+            summary = summarise(self._started, rows, self._checkpoint, self._finished, self._warnings, self._started_up)
             _replace(self._out_dir / SUMMARY, json.dumps(summary, indent=2, allow_nan=False) + "\n")
 
 
@@ -90,12 +94,14 @@ def summarise(
     checkpoint: CheckpointDone | None,
     finished: RunFinished | None,
     warnings: Sequence[str],
+    started_up: StartedUp | None = None,
 ) -> dict[str, Any]:
     """What run_summary.json holds.
 
     Times are in seconds: `train_seconds` is the sum over all steps, those before an interruption included;
     `total_seconds` is this process's wall-clock time. `mean_abs_logprob_diff` is the mean over the steps and
     `worst_mean_abs_logprob_diff` the largest of a step. `eval_metric` names what `eval_before` and `eval_after` are.
+    `startup` is where this process's start went (`startup_of`); None before its first step is done.
     """
     steps = [row for row in rows if "loss" in row]
     differences = [row["mean_abs_logprob_diff"] for row in steps if row["mean_abs_logprob_diff"] is not None]
@@ -124,6 +130,7 @@ def summarise(
         "worst_mean_abs_logprob_diff": max(differences, default=None),
         "train_seconds": sum(step_seconds(row) for row in steps),
         "total_seconds": finished.total_seconds if finished is not None else None,
+        "startup": startup_of(started_up) if started_up is not None else None,
         "warnings": list(warnings),
         "manifest": started.manifest,
     }

@@ -46,6 +46,7 @@ def write_report(out_dir: Path) -> list[Path]:
         tiles=tiles(summary, steps),
         facts=facts(summary),
         phases=phase_table(steps),
+        start=start_table(summary["startup"]),
         pictures=[(title, base64.b64encode(plots.to_svg(draw)).decode()) for title, draw in pictures],
         snippets=snippets(summary),
     )
@@ -97,6 +98,9 @@ def facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("Log-probability difference", f"{mean:.1e} nats on average, {worst:.1e} in the worst step (vLLM against trainer)"))
     total = "" if summary["total_seconds"] is None else f", {duration(summary['total_seconds'])} with start-up"
     rows.append(("Time", f"{duration(summary['train_seconds'])} training{total}"))
+    if startup := summary["startup"]:
+        token = "" if startup["first_token_seconds"] is None else f"first token after {startup['first_token_seconds']:.1f} s, "
+        rows.append(("Last start", f"{token}first update after {startup['first_update_seconds']:.1f} s"))
     rows.append(("Adapter URI", summary["adapter_uri"] or "none was published"))
     return rows
 
@@ -106,6 +110,15 @@ def phase_table(steps: Sequence[Row]) -> list[tuple[str, float, float]]:
     totals = [(phase, sum(row["seconds"].get(phase, 0.0) for row in steps)) for phase in PHASES]
     everything = sum(seconds for _, seconds in totals)
     return [(phase.replace("_", "/"), seconds, seconds / everything) for phase, seconds in totals if seconds > 0]
+
+
+def start_table(startup: Mapping[str, Any] | None) -> list[tuple[str, str, float, float, float]]:
+    """The parts of the last start: name, process, seconds, and where its bar begins and how long it is, 0 to 1 of the whole start."""
+    if startup is None:
+        return []
+    whole = startup["first_update_seconds"]
+    bars = [(part, min(1.0, max(0.0, part["begin"] / whole))) for part in startup["parts"]]
+    return [(p["name"], p["who"], p["seconds"], left, min(1.0 - left, p["seconds"] / whole)) for p, left in bars]
 
 
 def snippets(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from lorarl_trainer.memory_plan import kv_bytes_a_token
 from lorarl_trainer.platforms import Platform
 from lorarl_trainer.rollout.engine_memory import EngineMemory, Offloaded
 from lorarl_trainer.rollout.shared_base import LOAD_FORMAT, SharedBase
+from lorarl_trainer.startup import StartClock
 
 _CPU_BLOCK_TOKENS = 128
 
@@ -60,10 +62,12 @@ def import_vllm() -> None:
 class RolloutEngine:
     """One vLLM engine core inside the worker's process."""
 
-    def __init__(self, platform: Platform, config: EngineConfig, seed: int, base: SharedBase | None) -> None:
+    def __init__(
+        self, platform: Platform, config: EngineConfig, seed: int, base: SharedBase | None, clock: StartClock | None = None
+    ) -> None:
         """Start vLLM (collective over its tensor-parallel ranks; torch.distributed is initialised before).
 
-        `base` are the trainer's weights, used in place of the model's files.
+        `base` are the trainer's weights, used in place of the model's files. `clock` takes the parts of the start, up to the first token.
         """
         from transformers import AutoConfig
 
@@ -73,12 +77,13 @@ class RolloutEngine:
         from lorarl_trainer.rollout.lean_start import lean_start
         from lorarl_trainer.rollout.one_adapter import one_adapter_layers, skip_adapter_lookup
         from lorarl_trainer.rollout.scheduler import RolloutScheduler
+        from lorarl_trainer.rollout.start_parts import timed_start
 
-        self._config = config
+        self._config, self._clock = config, clock or StartClock("engine", "process")
         hf_config = AutoConfig.from_pretrained(config.model_path)
         if base:
             base.register()
-        with lean_start(hf_config.architectures or (), config.temperature), one_adapter_layers():
+        with lean_start(hf_config.architectures or (), config.temperature), one_adapter_layers(), timed_start(self._clock):
             self.llm = LLM(
                 model=str(config.model_path),
                 load_format=LOAD_FORMAT if base else "auto",
@@ -157,7 +162,7 @@ class RolloutEngine:
         """Yield vLLM's output of each request, named by its place, when it has ended."""
         from vllm.v1.request import Request
 
-        core = self.llm.llm_engine.engine_core.engine_core
+        core, began = self.llm.llm_engine.engine_core.engine_core, time.time()
         for index, (prompt, wanted) in enumerate(zip(prompts, parameters, strict=True)):
             hasher = core.request_block_hasher
             core.add_request(Request(str(index), list(prompt), wanted, None, lora_request=self.request, block_hasher=hasher))
@@ -166,6 +171,8 @@ class RolloutEngine:
             outputs, _ = core.step_fn()
             if outputs:
                 yield from outputs[0].outputs
+        if prompts:
+            self._clock.add_first("first generation/first token", began, core.scheduler.first_tokens)
 
 
 def _completion(output: Any, version: int) -> Completion:

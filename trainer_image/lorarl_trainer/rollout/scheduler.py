@@ -9,6 +9,7 @@ What stays vLLM's own: the block pool with its prefix cache, by which a group co
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -31,6 +32,7 @@ class RolloutScheduler(AsyncScheduler):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._seats = Seats(self.max_num_running_reqs, self.max_model_len)
+        self.first_tokens: float | None = None  # when the first tokens came, Unix time
         self._no_common_prefix = [0] * len(self.kv_cache_config.kv_cache_groups)
 
     def add_request(self, request: Request) -> None:
@@ -56,7 +58,7 @@ class RolloutScheduler(AsyncScheduler):
             budget -= self._prefill(seat, budget, sizes)
         groups.new_step_starts()
         new: list[NewRequestData] = []
-        while budget and self.waiting and seats.free and (admitted := self._admit(self.waiting.peek_request())):
+        while self.waiting and seats.free and self._fits(budget) and (admitted := self._admit(self.waiting.peek_request())):
             seat, request_data = admitted
             self.running.append(self.waiting.pop_request())
             new.append(request_data)
@@ -83,6 +85,13 @@ class RolloutScheduler(AsyncScheduler):
         )
         self.finished_req_ids = set()
         return step
+
+    def _fits(self, budget: int) -> bool:
+        """Whether the next request's prompt may begin: only one that is longer than a whole step is cut.
+
+        vLLM's runner for CPUs throws the sample of a part of a prompt away, and cannot wind a seeded generator back.
+        """
+        return 0 < min(self.waiting.peek_request().num_prompt_tokens, self.max_num_scheduled_tokens) <= budget
 
     def _admit(self, request: Request) -> tuple[int, NewRequestData] | None:
         """Give a request blocks and a seat, if there are enough blocks for its longest length."""
@@ -113,6 +122,7 @@ class RolloutScheduler(AsyncScheduler):
     def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput) -> dict[int, EngineCoreOutputs]:
         """Keep a step's tokens, and put out the requests that end with it."""
         answer = model_runner_output
+        self.first_tokens = self.first_tokens or time.time()
         tokens = np.fromiter((made[0] if made else -1 for made in answer.sampled_token_ids), np.int64, len(answer.req_ids))
         ended = self._seats.receive(answer.req_ids, tokens, answer.logprobs.logprobs[:, 0] if answer.logprobs else None)
         if not ended:

@@ -18,6 +18,7 @@ from lorarl_trainer.rollout.engine import EngineConfig, RolloutEngine
 from lorarl_trainer.rollout.shared_base import SharedBase
 from lorarl_trainer.rollout.sync import make_sync
 from lorarl_trainer.rollout.sync_check import SyncCheck
+from lorarl_trainer.startup import StartClock
 
 MOST_SEQUENCES = 1024
 """Sequences that one engine generates at a time; more wait."""
@@ -40,8 +41,12 @@ class RolloutSide:
         model_path: Path,
         stop_token_ids: tuple[int, ...],
         plan: MemoryPlan | None,
+        clock: StartClock,
     ) -> None:
-        """Start the engine (collective). `plan` says what memory it has; without one it takes what its longest batch needs."""
+        """Start the engine (collective). `plan` says what memory it has; without one it takes what its longest batch needs.
+
+        `clock` takes the parts of the engine's start, and when the first token comes.
+        """
         engines = spec.world_size // spec.rollout.tensor_parallel_size
         completions = spec.rollout.prompts_per_step * spec.algorithm.effective_group_size
         config = EngineConfig(
@@ -61,11 +66,12 @@ class RolloutSide:
         # Split alike, trainer and engine have the same tensors.
         alike = spec.trainer.tensor_parallel_size == spec.rollout.tensor_parallel_size
         self.base = SharedBase(model.base_in_hf_names()) if alike else None
-        self.engine = RolloutEngine(platform, config, spec.trainer.seed, self.base)
+        self.engine = RolloutEngine(platform, config, spec.trainer.seed, self.base, clock)
         rank, alpha = spec.adapter.rank, spec.adapter.alpha
-        slot = AdapterSlot(self.engine.vllm_worker)
-        self._check = SyncCheck(slot, model, layout, rank, alpha) if spec.rollout.verify_sync else None
-        self._sync = make_sync(spec.rollout.adapter_sync, self.engine, slot, model, layout, rank, alpha)
+        with clock.part("engine/sync plan"):
+            slot = AdapterSlot(self.engine.vllm_worker)
+            self._check = SyncCheck(slot, model, layout, rank, alpha) if spec.rollout.verify_sync else None
+            self._sync = make_sync(spec.rollout.adapter_sync, self.engine, slot, model, layout, rank, alpha)
         self._platform = platform
 
     def sync(self, version: int) -> float:

@@ -1,0 +1,122 @@
+"""From raw figures to the tables of docs/gpu-cluster.md: a step bare and in pods, and where a start's seconds go."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from side_by_side.report import TITLES
+from side_by_side.start import overhead, within
+
+BEGIN, END = "<!-- figures: written by benchmarks/bench_gpu_cluster.py -->", "<!-- end of the figures -->"
+OVERHEAD, TOKEN_SECONDS, LOST_SECONDS = 1.01, {"0.5b": 60.0, "7b": 90.0}, 90.0
+
+type Run = Mapping[str, Any]
+
+
+def find(runs: Sequence[Run], part: str, size: str, caches: str = "warm") -> Run | None:
+    """That run; None where it was not made."""
+    return next((run for run in runs if (run["part"], run["size"], run["caches"]) == (part, size, caches)), None)
+
+
+def targets(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
+    """What was to be reached: (what, target, reached)."""
+    found = []
+    for size in sizes(runs):
+        bare, pods = find(runs, "bare", size), find(runs, "pods", size)
+        if bare and pods:
+            ratio = overhead(bare["steps"], pods["steps"])
+            seconds = f"{_mean(pods):.2f} s over {_mean(bare):.2f} s"
+            found.append(
+                (
+                    f"a step in pods over the same bare, {title(size)}",
+                    f"{OVERHEAD}",
+                    _verdict(f"{ratio:.3f} ({seconds})", ratio <= OVERHEAD),
+                )
+            )
+        if pods and size in TOKEN_SECONDS:
+            token = pods["first_token_seconds"]
+            verdict = _verdict(f"{token:.0f} s", token <= TOKEN_SECONDS[size])
+            found.append((f"apply to the first token, {title(size)}, caches warm", f"{TOKEN_SECONDS[size]:.0f} s", verdict))
+        if lost := find(runs, "lost", size):
+            met = lost["seconds"] <= LOST_SECONDS and lost["steps_lost"] <= 1
+            verdict = _verdict(f"{lost['seconds']:.0f} s, {lost['steps_lost']} lost", met)
+            found.append((f"a deleted worker pod to a step further than before, {title(size)}", f"{LOST_SECONDS:.0f} s, 1 step", verdict))
+    return found
+
+
+def start_rows(columns: Sequence[Run]) -> list[tuple[str, list[str]]]:
+    """The parts of each run's start in order, seconds to the first token; the engine's own parts below it."""
+    names = list(dict.fromkeys(name for run in columns for name in run["stages"] if name != "other"))
+    rows = []
+    for name in [*names, "other"]:
+        rows.append((name, [_seconds(run["stages"].get(name)) for run in columns]))
+        inner = [within(run["startup"], name) for run in columns]
+        rows += [(f"- {part}", [_seconds(one.get(part)) for one in inner]) for part in dict.fromkeys(part for one in inner for part in one)]
+    rows.append(("**first token**", [f"**{run['first_token_seconds']:.1f}**" for run in columns]))
+    return rows
+
+
+def markdown(result: Mapping[str, Any], source: Path) -> str:
+    """The generated part of docs/gpu-cluster.md."""
+    runs, gpu = result["runs"], next((gpu["name"] for gpu in result["machine"]["gpus"]), "no GPU")
+    columns = [run for run in sorted(runs, key=lambda run: (sizes(runs).index(run["size"]), run["part"])) if run["part"] != "lost"]
+    columns += [run for run in runs if run["part"] == "lost"]
+    heads = [f"{title(run['size'])} {_called(run)}" for run in columns]
+    return "\n".join(
+        [
+            f"{result['date'][:10]}, {gpu}. Raw figures: [{source.name}]({Path('..') / source}).",
+            "",
+            "| | target | reached |",
+            "|---|---|---|",
+            *(f"| {what} | {target} | {reached} |" for what, target, reached in targets(runs)),
+            "",
+            "Seconds to the first token, part by part: from the command, from `kubectl apply`, or from a worker pod's deletion. Only",
+            "what had to be waited for, which adds up; parts of a part stand below it:",
+            "",
+            f"| | {' | '.join(heads)} |",
+            f"|---|{'---|' * len(heads)}",
+            *(f"| {name} | {' | '.join(values)} |" for name, values in start_rows(columns)),
+        ]
+    )
+
+
+def render(result: Mapping[str, Any], document: Path, source: Path) -> None:
+    """Write the generated part of the document.
+
+    Raises:
+        ValueError: it has no place for it.
+    """
+    text = document.read_text()
+    if BEGIN not in text or END not in text:
+        raise ValueError(f"{document} lacks the lines between which the figures go: {BEGIN} and {END}")
+    before, _, rest = text.partition(BEGIN)
+    document.write_text(f"{before}{BEGIN}\n{markdown(result, source)}\n{END}{rest.partition(END)[2]}")
+
+
+def sizes(runs: Sequence[Run]) -> list[str]:
+    """The sizes that were run, in order."""
+    return list(dict.fromkeys(run["size"] for run in runs))
+
+
+def title(size: str) -> str:
+    """A size as people write it."""
+    return TITLES.get(size, size)
+
+
+def _called(run: Run) -> str:
+    return "after the loss of a worker" if run["part"] == "lost" else f"{run['part']}, {run['caches']}"
+
+
+def _mean(run: Run) -> float:
+    return statistics.fmean(step["seconds"] for step in run["steps"])
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def _verdict(reached: str, met: bool) -> str:
+    return reached if met else f"{reached} (missed)"

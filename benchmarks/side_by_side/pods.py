@@ -1,0 +1,170 @@
+"""A LoRARLJob in a cluster that kubectl knows, with the times of its start, and what the end of a worker pod costs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from cluster.watched import Watched, watched
+from lorarl_trainer.progress import METRICS, read_summary
+from lorarl_trainer.progress.records import SUMMARY
+from side_by_side import ours
+from side_by_side.start import Times, note, stages
+from side_by_side.work import Work
+from support.cluster.kubectl import RealCluster
+
+OUT = "/tmp/lorarl-out"
+"""Where a job's driver writes, in the head's pod."""
+MODELS, MODELS_VOLUME = "/mnt/lorarl-bench-models", "bench-models"
+LOOK_SECONDS = 0.1
+READ_SECONDS = 2.0
+"""Between two looks at the files of a run: each starts kubectl, and a process in the pod."""
+READS = 10
+LONGEST_SECONDS = 540.0
+
+Object = dict[str, Any]
+
+
+def manifest(job: Object, node: Object, name: str, models: Path, cache: Path) -> Object:
+    """The benchmark's job as this cluster can run it.
+
+    Args:
+        job: As it runs bare; its model and data lie under `models`.
+        node: A LoRARLJob that runs in this cluster: its `cluster` and where its checkpoints go are taken.
+        name: Of the job.
+        models: On the node.
+        cache: On the node; the trainer's user may write there.
+    """
+    text = json.dumps(job["spec"]).replace(f"file://{models}", f"file://{MODELS}")
+    spec = json.loads(text)
+    spec["checkpoint"] = {**node["spec"]["checkpoint"], **{key: spec["checkpoint"][key] for key in ("every", "resume")}}
+    cluster = json.loads(json.dumps(node["spec"]["cluster"])) | {"gpusPerNode": spec["cluster"]["gpusPerNode"]}
+    cluster.pop("memoryPerNode", None)  # it is that job's, whose model is another
+    overrides = cluster.setdefault("podTemplateOverrides", {})
+    for role in ("head", "worker"):
+        pod = overrides.setdefault(role, {}).setdefault("spec", {})
+        pod.setdefault("volumes", []).append({"name": MODELS_VOLUME, "hostPath": {"path": str(models)}})
+        if role == "worker":
+            pod["volumes"].append({"name": "cache", "hostPath": {"path": str(cache)}})
+        containers = pod.setdefault("containers", [])
+        container = next((one for one in containers if one["name"] == f"ray-{role}"), None)
+        if container is None:
+            containers.append(container := {"name": f"ray-{role}"})
+        container.setdefault("volumeMounts", []).append({"name": MODELS_VOLUME, "mountPath": MODELS, "readOnly": True})
+    return {**job, "metadata": {"name": name}, "spec": {**spec, "cluster": cluster, "backoffLimit": 3}}
+
+
+class JobInCluster:
+    """One job, applied and looked at to its end."""
+
+    def __init__(self, cluster: RealCluster, namespace: str, job: Object, folder: Path) -> None:
+        self.cluster, self.namespace, self.job, self.folder = cluster, namespace, job, folder
+        self.name: str = job["metadata"]["name"]
+        (folder / "run").mkdir(parents=True, exist_ok=True)
+
+    def run(self) -> dict[str, Any]:
+        """Run it to its end; return its steps, its startup and the stages of its start.
+
+        Raises:
+            ValueError: it did not succeed.
+        """
+        self.delete()
+        seen: Times = {}
+        applied = time.time()
+        self.apply()
+        looked, phase = 0.0, ""
+        while phase not in ("Succeeded", "Failed"):
+            status = self.status()
+            phase = status.get("phase", "")
+            if "containers" not in seen:
+                self.look(seen)
+            elif time.time() - looked > READ_SECONDS:
+                self.read_files()
+                looked = time.time()
+            if time.time() - applied > LONGEST_SECONDS:
+                raise ValueError(f"{self.name} did not end within {LONGEST_SECONDS:g} s: {json.dumps(status)[:2000]}")
+            time.sleep(LOOK_SECONDS)
+        ended = time.time()
+        if phase == "Failed":
+            raise ValueError(f"{self.name} failed: {json.dumps(status)[:2000]}")
+        startup = self._startup()
+        self.delete()
+        return {
+            "steps": ours.steps_of(self.folder, ours.work_of(self.folder, Work())),
+            "startup": startup,
+            "stages": stages(applied, seen, startup),
+            "first_token_seconds": startup["began"] + startup["first_token_seconds"] - applied,
+            "first_update_seconds": startup["began"] + startup["first_update_seconds"] - applied,
+            "total_seconds": ended - applied,
+        }
+
+    def lose_a_worker(self, steps: int) -> dict[str, Any]:
+        """Run it, delete its worker pod in the middle of a step, and return what that cost until it was a step further than ever before."""
+        self.delete()
+        self.apply()
+        with watched(self.cluster.api, self.namespace, self.name) as job:
+            since = job.until(LONGEST_SECONDS, f"{steps} steps", lambda now: now.step >= steps)
+            pod = job.pod("worker")["metadata"]["name"]
+            deleted = time.monotonic(), time.time()
+            self.cluster.must("delete", "pod", pod, "-n", self.namespace, "--wait=false")
+            cost = job.cost(since, deleted[0], LONGEST_SECONDS, anew=True)
+            startup = self._startup_of_next(job)
+        self.delete()
+        return {
+            "seconds": cost.seconds,
+            "steps_lost": cost.steps_lost,
+            "startup": startup,
+            "first_token_seconds": startup["began"] + startup["first_token_seconds"] - deleted[1],
+            "stages": {"until the driver begins anew": startup["began"] - deleted[1], **stages(startup["began"], {}, startup)},
+        }
+
+    def apply(self) -> None:
+        (self.folder / f"{self.name}.json").write_text(json.dumps(self.job, indent=1))
+        self.cluster.must("apply", "-n", self.namespace, "-f", str(self.folder / f"{self.name}.json"))
+
+    def delete(self) -> None:
+        self.cluster.must("delete", "lorarljob", self.name, "-n", self.namespace, "--ignore-not-found", "--wait")
+
+    def status(self) -> Object:
+        return (self.cluster.api.get("LoRARLJob", self.name, self.namespace) or {}).get("status", {})
+
+    def look(self, seen: Times) -> None:
+        labels = f"lorarl.io/job={self.name}"
+        api = self.cluster.api
+        note(seen, time.time(), api.list("RayJob", self.namespace, labels), api.list("Pod", self.namespace, labels))
+
+    def read_files(self) -> None:
+        """Keep the run's files as they are now: they go with the head's pod."""
+        labels = f"lorarl.io/job={self.name},lorarl.io/role=head"
+        pods = [pod for pod in self.cluster.api.list("Pod", self.namespace, labels) if "deletionTimestamp" not in pod["metadata"]]
+        for pod in pods[-1:]:
+            for file in (METRICS, SUMMARY):
+                name = pod["metadata"]["name"]
+                done = self.cluster.kubectl("exec", "-n", self.namespace, name, "-c", "ray-head", "--", "cat", f"{OUT}/{file}")
+                if done.returncode == 0:
+                    (self.folder / "run" / file).write_text(done.stdout)
+
+    def _startup(self) -> Object:
+        """The startup of the run whose files were read last.
+
+        Raises:
+            ValueError: they were read before its first update, or not at all.
+        """
+        summary = read_summary(self.folder / "run") if (self.folder / "run" / SUMMARY).exists() else {}
+        startup: Object | None = summary.get("startup")
+        if startup is None:
+            raise ValueError(f"{self.name} ended before its start could be read; make it longer with --steps")
+        return startup
+
+    def _startup_of_next(self, job: Watched) -> Object:
+        """The startup of the run that goes on: it has made a step, so that it is there or about to be."""
+        for _ in range(READS):
+            self.read_files()
+            with contextlib.suppress(ValueError):
+                return self._startup()
+            if job.ended:
+                break
+        return self._startup()
