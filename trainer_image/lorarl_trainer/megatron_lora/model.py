@@ -20,7 +20,6 @@ from lorarl_trainer.megatron_lora.logprobs import token_log_probabilities
 from lorarl_trainer.megatron_lora.micro_batch import MicroBatch, grouped, packed_batch, padded_batch
 from lorarl_trainer.megatron_lora.packed import pack_attention, unpackable
 from lorarl_trainer.megatron_lora.targets import Linear, Target, resolve_targets
-from lorarl_trainer.megatron_lora.weights import parallel_weights
 from lorarl_trainer.platforms import Platform
 from lorarl_trainer.startup import StartClock
 
@@ -93,8 +92,6 @@ class LoraModel:
         def before_loading(chunks: list[Any]) -> list[Any]:
             if clock is not None:
                 loading.enter_context(clock.part("trainer/load"))
-            device = next(chunks[0].parameters()).device
-            loading.enter_context(parallel_weights(self._bridge.hf_pretrained.state, model_path, device))
             return chunks
 
         def attach(chunks: list[Any]) -> list[Any]:
