@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cluster import example
+from cluster.example import ADDITION
 from cluster.installation import Images, apply, make_room, store_secret
 from cluster.store import bucket_of
 from cluster.watched import watched
@@ -65,7 +66,7 @@ BY_THE_TRAINER = [
 def here(installed: RealCluster, out: Path) -> Iterator[RealCluster]:
     """The cluster, where nothing keeps a job from running but its own mistake."""
     with bucket_of(installed, out) as bucket:
-        example.upload(bucket)
+        ADDITION.upload(bucket)
     make_room(installed, TEAM, store_secret("wrong-keys", AWS_SECRET_ACCESS_KEY="guessed"))
     yield installed
     installed.must("delete", "lorarljobs", "--all", "-n", TEAM, "--wait")
@@ -74,7 +75,7 @@ def here(installed: RealCluster, out: Path) -> Iterator[RealCluster]:
 @pytest.mark.parametrize("mistake", AT_ONCE, ids=lambda mistake: mistake.name)
 def test_what_cannot_start_is_explained(here: RealCluster, mistake: Mistake, images: Images, out: Path) -> None:
     changes = mistake.changes or {"cluster.image": images.store}
-    apply(here, example.manifest(mistake.name, {**ALL, **changes}), namespace=TEAM)
+    apply(here, ADDITION.manifest(mistake.name, {**ALL, **changes}), namespace=TEAM)
     seconds = read_in_describe(here, mistake, out)
     remove(here, mistake)
     print(f"{mistake.name}: explained {seconds:.1f} s after `kubectl apply`")
@@ -83,7 +84,7 @@ def test_what_cannot_start_is_explained(here: RealCluster, mistake: Mistake, ima
 
 @pytest.mark.parametrize("mistake", BY_THE_TRAINER, ids=lambda mistake: mistake.name)
 def test_what_the_trainer_finds_is_explained(here: RealCluster, mistake: Mistake, out: Path) -> None:
-    apply(here, example.manifest(mistake.name, {**ALL, **mistake.changes}), namespace=TEAM)
+    apply(here, ADDITION.manifest(mistake.name, {**ALL, **mistake.changes}), namespace=TEAM)
     with watched(here.api, TEAM, mistake.name) as job:
         until(TRAINER_SECONDS, "the trainer has failed", lambda: job.ended or job.now.status.get("failure"))
         seconds = read_in_describe(here, mistake, out)

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from cluster import example
+from cluster.example import ADDITION
 from cluster.installation import KUBERAY, STORE, SYSTEM, apply, make_room, wait_available
 from cluster.kueue import install_kueue
 from cluster.node import Node
@@ -95,14 +96,14 @@ def trial(installed: RealCluster, out: Path) -> Iterator[Trial]:
     """The example's job, with more steps than it will make, as it trains."""
     install_kueue(installed)
     with bucket_of(installed, out) as bucket:
-        example.upload(bucket)
+        ADDITION.upload(bucket)
     make_room(installed, TEAM)
     changes = {
         "trainer.steps": MORE_THAN_IT_WILL_MAKE,
         "checkpoint.uri": f"s3://lorarl/faults-{time.time():.0f}",
         "data.eval.every": MORE_THAN_IT_WILL_MAKE,
     }
-    apply(installed, example.manifest(JOB, changes), namespace=TEAM)
+    apply(installed, ADDITION.manifest(JOB, changes), namespace=TEAM)
     with watched(installed.api, TEAM, JOB) as job:
         try:
             yield Trial(installed, job, out)
@@ -215,9 +216,9 @@ def test_it_succeeds_with_a_good_adapter(trial: Trial, tmp_path: Path) -> None:
     assert (status["attempts"], status["preemptions"], status["restarts"]) == (*trial.counters, sum(trial.counters))
     assert status["step"] == status["totalSteps"] == status["adapter"]["step"]
     with bucket_of(trial.cluster, trial.out) as bucket:
-        figures = example.accuracy(bucket, status["adapter"], tmp_path)
+        figures = ADDITION.accuracy(bucket, status["adapter"], tmp_path)
     print(figures)
-    assert figures["accuracy_after"] - figures["accuracy_before"] >= example.LEAST_GAIN, figures
+    assert figures["accuracy_after"] - figures["accuracy_before"] >= ADDITION.least_gain, figures
 
 
 def wait_for_leaders(cluster: RealCluster) -> None:
