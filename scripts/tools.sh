@@ -3,7 +3,7 @@
 # at pinned versions, into $LORARL_CACHE/bin (default ~/.cache/lorarl/bin). A stamp beside each binary says what it was built from: nothing is
 # done where it is up to date, and a new version here builds anew. Cold about twenty minutes on two cores, and 15 GB of Go's own caches.
 # What a program needs beside itself (custom resource definitions, webhooks) is copied from its module to $LORARL_CACHE/share/<name>.
-#   scripts/tools.sh              all of them
+#   scripts/tools.sh              all of them, but for those of gpu
 #   scripts/tools.sh servers      those that run as anybody: what most tests need
 #   scripts/tools.sh node         those that a whole node needs besides, as root (`make cluster`)
 #   scripts/tools.sh gpu          what a node with GPUs needs besides; a C compiler is needed (`make gpu-node`)
@@ -34,7 +34,7 @@ containerd-shim-runc-v2  node     own   github.com/containerd/containerd/v2@v2.2
 coredns                  node     own   github.com/coredns/coredns@v1.14.7                  .
 buildkitd                node     wrap  github.com/moby/buildkit@v0.27.0                    github.com/moby/buildkit/cmd/buildkitd
 buildctl                 node     wrap  github.com/moby/buildkit@v0.27.0                    github.com/moby/buildkit/cmd/buildctl
-nvidia-device-plugin     gpu      own   github.com/NVIDIA/k8s-device-plugin@v0.18.0          ./cmd/nvidia-device-plugin
+nvidia-device-plugin     gpu      own   github.com/NVIDIA/k8s-device-plugin@v0.18.0                 ./cmd/nvidia-device-plugin
 pause                    node     tree  tests/cluster/go/pause@1                        main.go
 hello                    node     tree  tests/cluster/go/hello@1                        main.go
 '

@@ -84,7 +84,8 @@ def changed(job: Object, changes: Object) -> Object:
 
 def run(command: list[str], environment: dict[str, str] | None = None) -> str:
     """Run a program of this project; its output."""
-    packages = os.pathsep.join(str(ROOT / one) for one in ("crds", "trainer_image", "operator"))
+    ours = (str(ROOT / one) for one in ("crds", "trainer_image", "operator"))
+    packages = os.pathsep.join(filter(None, (*ours, os.environ.get("PYTHONPATH"))))
     whole = {**os.environ, "PYTHONPATH": packages, **(environment or {})}
     done = subprocess.run(command, capture_output=True, text=True, env=whole, check=False, timeout=600)
     assert done.returncode == 0, f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}"

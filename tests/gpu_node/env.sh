@@ -12,6 +12,7 @@ export PATH="$_there/bin:$PATH" LORARL_CACHE=$_there
 export LORARL_GPU_PYTHONPATH="${LORARL_GPU_PYTHONPATH-${PYTHONPATH:-}}"
 _checkout="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 export PYTHONPATH="$_checkout/crds:$_checkout/trainer_image:$_checkout/operator:$_checkout/tests${LORARL_GPU_PYTHONPATH:+:$LORARL_GPU_PYTHONPATH}"
+[ ! -d /usr/local/cuda ] || export CUDA_HOME="${CUDA_HOME:-/usr/local/cuda}"
 # No images are built there and none pulled; all that it needs has come with it.
 export LORARL_CLUSTER_BUILDS=0 LORARL_CLUSTER_OUTBOUND=none LORARL_CLUSTER_INSTALL=0 LORARL_CLUSTER_FREE_GB="${LORARL_CLUSTER_FREE_GB:-5}"
 if [ -z "${LORARL_CLUSTER_DRIVER:-}" ] && [ -e /dev/nvidiactl ]; then

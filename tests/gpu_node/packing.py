@@ -1,7 +1,7 @@
-"""Packs a node into parts that travel: the tools of scripts/tools.sh, programs of this machine with their libraries, charts, the operator's image.
+"""Packs a node into parts that travel: the tools of scripts/tools.sh, programs of this machine with their libraries, the operator's image.
 
-The machine that it goes to needs a Linux of the same architecture whose C library is this machine's or newer. It needs no package manager, no
-network, and no root file system of ours.
+The machine that it goes to needs a Linux of the same architecture, whose C library is as new as this machine's. It needs no package
+manager, no network, and no root file system of ours.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ def _copy_machine_programs(tree: Path, say: lifecycle.Say) -> None:
     found = {name: shutil.which(name, path=prerequisites.search_path()) for name in MACHINE_PROGRAMS}
     plugins = prerequisites.cni_folder()
     if plugins is None or None in found.values() or shutil.which("patchelf") is None:
-        raise NodeError(f"not all of patchelf, {', '.join(MACHINE_PROGRAMS)} and CNI's plugins are installed: `python -m cluster check` says more")
+        raise NodeError(
+            f"not all of patchelf, {', '.join(MACHINE_PROGRAMS)} and CNI's plugins are installed: `python -m cluster check` says more"
+        )
     for name, path in found.items():
         carried = tree / "bin" / name
         shutil.copy2(str(path), carried)
@@ -117,9 +119,10 @@ def _copy_operator_image(settings: Settings, tree: Path, say: lifecycle.Say) -> 
 def _split(tree: Path, out: Path) -> list[Path]:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    # In blocks that can be unpacked side by side. The filter for machine code saves a part; a higher preset would save one more, for minutes.
-    pipeline = 'tar -C "$0" --owner=0 --group=0 -c . | xz -T0 --x86 --lzma2=preset=1 | split --numeric-suffixes --bytes="$1"MiB - "$2"/part.'
-    _output(["bash", "-o", "pipefail", "-c", pipeline, str(tree), str(PART_MIB), str(out)])
+    # In blocks that can be unpacked side by side. The filter for machine code saves a part; a higher preset would take minutes more.
+    compress = 'tar --directory="$0" --owner=0 --group=0 --create . | xz -T0 --x86 --lzma2=preset=1'
+    pipeline = f'{compress} | split --numeric-suffixes --bytes={PART_MIB}MiB - "$1"/part.'
+    _output(["bash", "-o", "pipefail", "-c", pipeline, str(tree), str(out)])
     parts = sorted(out.glob("part.*"))
     return [_folder_of(part, len(parts)) for part in parts]
 

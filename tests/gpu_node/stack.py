@@ -1,4 +1,4 @@
-"""The trainer's image that does not travel: an image of links, into which pods mount the machine's own folders with Python and CUDA's packages.
+"""The trainer's image, which does not travel: an image of links, into which pods mount the machine's own folders with Python and CUDA.
 
 | variable | default | |
 |---|---|---|
@@ -15,8 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import certifi
+
 from cluster import images
-from gpu_node.places import PACKAGES
+from gpu_node.places import PACKAGES, PREFIX
+from support.cluster.processes import CACHE
 
 IMAGE = "localhost/lorarl-stack:1"
 USER = "10001:10001"
@@ -28,8 +31,10 @@ ACCOUNTS = {
     "etc/passwd": b"root:x:0:0::/root:/bin/sh\nlorarl:x:10001:10001::/tmp:/bin/sh\n",
     "etc/group": b"root:x:0:\nlorarl:x:10001:\n",
 }
+# What is told to programs of a machine by a file that pods must see as well: NCCL reads it.
+SETTINGS_FILES = ("etc/nccl.conf",)
 # What the caller's environment says of the stack holds in pods too.
-PASSED_ON = ("LD_LIBRARY_PATH", "CUDA_HOME", "CC", "HF_HUB_OFFLINE", "TORCH_SYMM_MEM_DISABLE_MULTICAST")
+PASSED_ON = ("LD_LIBRARY_PATH", "CUDA_HOME", "CC", "CXX", "HF_HUB_OFFLINE", "TORCH_SYMM_MEM_DISABLE_MULTICAST")
 PASSED_ON_PREFIXES = ("NCCL_", "NVSHMEM_", "TRITON_", "VLLM_")
 
 Object = dict[str, Any]
@@ -64,7 +69,10 @@ def from_environment(driver: Path | None, environment: Mapping[str, str] = os.en
         passed["TRITON_LIBCUDA_PATH"] = str(driver)
     packages = [str(PACKAGES), *filter(None, (environment.get("LORARL_GPU_PYTHONPATH", "")).split(":"))]
     programs = [SHIMS, str(interpreter.parent), "/usr/local/bin", "/usr/bin", "/bin"]
+    # By their own names: cc and c++ are links into /etc.
+    passed = {"CC": "gcc", "CXX": "g++"} | passed
     passed |= {"PATH": ":".join(programs), "PYTHONPATH": ":".join(packages), "HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}
+    passed["SSL_CERT_FILE"] = str(Path(certifi.where()).resolve())  # of the stack: the client of object stores does not start without any
     return Stack(interpreter, tuple(mounts), passed)
 
 
@@ -73,7 +81,8 @@ def image(stack: Stack) -> bytes:
     calls = {"python": "", "ray": "-m ray.scripts.scripts ", "lorarl": "-m lorarl_trainer.cli "}
     shims = {f"{SHIMS.strip('/')}/{name}": f'#!/bin/sh\nexec {stack.python} {what}"$@"\n'.encode() for name, what in calls.items()}
     config = {"Env": [f"{name}={value}" for name, value in stack.environment.items()], "User": USER, "WorkingDir": "/tmp"}
-    return images.archive(IMAGE, {**shims, **ACCOUNTS}, config, links=LINKS)
+    settings = {name: Path("/", name).read_bytes() for name in SETTINGS_FILES if Path("/", name).exists()}
+    return images.archive(IMAGE, {**shims, **ACCOUNTS, **settings}, config, links=LINKS)
 
 
 def changes(stack: Stack) -> Object:
@@ -85,3 +94,8 @@ def changes(stack: Stack) -> Object:
     }
     # KubeRay's sidecar has the head's image but none of its volumes, and without them the image is empty.
     return {"cluster.submissionMode": "HTTPMode", "cluster.podTemplateOverrides": overrides}
+
+
+def is_here() -> bool:
+    """Whether env.sh was sourced on a machine that a node travelled to."""
+    return PREFIX.is_dir() and CACHE == PREFIX
