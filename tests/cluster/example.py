@@ -72,13 +72,16 @@ ARITHMETIC = Example(ROOT / "examples/arithmetic-cluster-gpu.yaml", ROOT / "exam
 
 
 def changed(job: Object, changes: Object) -> Object:
-    """The manifest with `changes` (dotted paths in its spec -> values) made in place."""
+    """The manifest with `changes` (dotted paths in its spec -> values; None removes) made in place."""
     for path, value in changes.items():
         *folders, last = path.split(".")
         place = job["spec"]
         for folder in folders:
             place = place.setdefault(folder, {})
-        place[last] = value
+        if value is None:
+            place.pop(last, None)
+        else:
+            place[last] = value
     return job
 
 

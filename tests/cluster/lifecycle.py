@@ -206,17 +206,20 @@ def _hand_out(settings: Settings) -> None:
 
 def _start_kubernetes(node: Node) -> None:
     settings = node.settings
+    needed = programs.kubernetes(settings)
     node.start(*programs.CONTROL_PLANE)
     node.load_pause()
     node.wait("kube-apiserver is ready", lambda: node.get("/readyz"), *programs.CONTROL_PLANE)
     _hand_out(settings)
-    node.start(*programs.workers(settings))
+    node.start(*programs.WORKERS)
     objects = {"apiVersion": "v1", "kind": "List", "items": configuration.first_objects()}
     node.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(objects))
-    node.wait("the node is ready", lambda: _is_ready(node.get(f"/api/v1/nodes/{NODE}")), *node.programs)
-    node.wait("pods can be made in `default`", lambda: node.get("/api/v1/namespaces/default/serviceaccounts/default"), *node.programs)
-    node.wait("kube-proxy is ready", lambda: node.answers(*KUBE_PROXY_READY), *node.programs)
-    node.wait("CoreDNS is ready", lambda: node.answers(*COREDNS_READY), *node.programs)
+    node.wait("the node is ready", lambda: _is_ready(node.get(f"/api/v1/nodes/{NODE}")), *needed)
+    node.wait("pods can be made in `default`", lambda: node.get("/api/v1/namespaces/default/serviceaccounts/default"), *needed)
+    node.wait("kube-proxy is ready", lambda: node.answers(*KUBE_PROXY_READY), *needed)
+    node.wait("CoreDNS is ready", lambda: node.answers(*COREDNS_READY), *needed)
+    if settings.driver:
+        node.start(programs.DEVICE_PLUGIN)  # last: it ends where the kubelet has not made its folder for device plugins yet
 
 
 def _accepts(path: Path) -> bool:

@@ -24,14 +24,14 @@ def builder(settings: Settings) -> tuple[str, ...]:
     return BUILDER if settings.builds else BUILDER[:1]
 
 
-def workers(settings: Settings) -> tuple[str, ...]:
-    """Those that need the control plane."""
-    return (*WORKERS, DEVICE_PLUGIN) if settings.driver else WORKERS
+def kubernetes(settings: Settings) -> tuple[str, ...]:
+    """Those without which a node is none, in the order in which they are started."""
+    return (*builder(settings), *CONTROL_PLANE, *WORKERS)
 
 
 def of(settings: Settings) -> tuple[str, ...]:
     """All programs of a node, in the order in which they are started."""
-    return (*builder(settings), *CONTROL_PLANE, *workers(settings))
+    return (*kubernetes(settings), DEVICE_PLUGIN) if settings.driver else kubernetes(settings)
 
 
 def commands(settings: Settings, tools: Mapping[str, str]) -> dict[str, list[str]]:

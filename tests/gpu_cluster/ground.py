@@ -36,8 +36,12 @@ class Ground:
     memory_before: tuple[int, ...]
 
     def manifest(self, name: str, changes: Object | None = None) -> Object:
-        """The example under another name, with all GPUs, and `changes` of its spec made."""
-        return self.example.manifest(name, {"cluster.gpusPerNode": self.gpus, **self.mounted, **(changes or {})})
+        """The example under another name, with all GPUs, and `changes` of its spec made.
+
+        No memory is asked for: a virtual machine's may grow with its use, and the kubelet knows what it was at first.
+        """
+        here = {"cluster.gpusPerNode": self.gpus, "cluster.memoryPerNode": None, **self.mounted}
+        return self.example.manifest(name, {**here, **(changes or {})})
 
     def gpus_are_free(self) -> None:
         """Return when the GPUs have as much memory in use as before."""

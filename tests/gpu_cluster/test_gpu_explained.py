@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -27,7 +26,11 @@ AT_ONCE = [
     # An image without Python, CUDA or even a shell.
     Mistake("bad-image", ("cannot be made", "correct the image"), {"cluster.image": builds.STORE, "cluster.podTemplateOverrides": {}}),
 ]
-TOO_LARGE = Mistake("too-large", ("a job that needs", "base model", "free on the GPU"), {"model.uri": "s3://lorarl/too-large/base"})
+TOO_LARGE = Mistake(
+    "too-large",
+    ("tensorParallelSize", "70,554,525,696 parameters in bf16", "free on the GPU"),
+    {"model.uri": "s3://lorarl/too-large/base"},
+)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +60,7 @@ def test_a_base_model_that_cannot_fit_is_explained_by_the_memory_plan(
     shutil.copytree(ground.example.folder / "base", base, ignore=shutil.ignore_patterns("*.safetensors"))
     write_headers(base, hidden=8192, ffn=28_672, layers=80, heads=64, key_heads=8, vocabulary=128_256)
     upload = [sys.executable, "-m", "lorarl_trainer.cli", "upload", str(base), "s3://lorarl/too-large"]
-    example.run(upload, {**STORE_KEYS, "AWS_ENDPOINT_URL": bucket.url, "PYTHONPATH": os.environ["PYTHONPATH"]})
+    example.run(upload, {**STORE_KEYS, "AWS_ENDPOINT_URL": bucket.url})
     apply(here, ground.manifest(TOO_LARGE.name, {**AT_FIRST_FAILURE, **TOO_LARGE.changes}), namespace=TEAM)
     with watched(here.api, TEAM, TOO_LARGE.name) as job:
         until(TRAINER_SECONDS, "the trainer has refused it", lambda: job.ended or job.now.status.get("failure"))

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cluster import builds, images, lifecycle
+from cluster import builds, images, lifecycle, programs
 from cluster.installation import KUBERAY, STORE, install_kuberay, install_lorarl, install_store, wait_available
 from cluster.node import Node
 from cluster.settings import NODE, REPOSITORY, Settings
@@ -17,10 +17,9 @@ from gpu_node import stack
 from gpu_node.places import IMAGES, PACKAGES
 from gpu_node.stack import Stack
 from support.cluster.kubectl import RealCluster, real_cluster
-from support.cluster.processes import find, until
+from support.cluster.processes import find
 
 GPU = "nvidia.com/gpu"
-DEVICE_PLUGIN_SECONDS = 30.0
 OUR_PACKAGES = ("crds/lorarl_api", "trainer_image/lorarl_trainer")
 
 
@@ -50,7 +49,9 @@ def install(settings: Settings) -> int:
         install_lorarl(cluster, builds.OPERATOR, stack.IMAGE)
         wait_available(cluster, KUBERAY, "kuberay-operator")
         wait_available(cluster, STORE, "s3")
-        return until(DEVICE_PLUGIN_SECONDS, f"{GPU} can be had", lambda: gpus(cluster)) if settings.driver else 0
+        if settings.driver:
+            Node(settings).wait(f"{GPU} can be had", lambda: gpus(cluster), programs.DEVICE_PLUGIN)
+        return gpus(cluster)
 
 
 def copy_packages(folder: Path) -> None:
