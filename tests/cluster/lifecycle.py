@@ -238,6 +238,7 @@ def _is_ready(node: dict | None) -> bool:
 
 def _remove(settings: Settings) -> None:
     """Remove what is there of a node, whole or not. The folder `run` goes last: as long as it is there, there may be more."""
+    (settings.run / "complete").unlink(missing_ok=True)  # from here on it is none: a start finds nothing that it could go on from
     node = Node(settings)
     init = node.init
     if init is not None:
