@@ -54,6 +54,11 @@ cluster: setup tools ## Bring up a one-node Kubernetes on this machine, as root:
 cluster-down: ## Remove every trace of that node (ALL=1: its images and build cache, too)
 	@PYTHONPATH=tests $(PYTHON) -m cluster down $(if $(ALL),--all)
 
+.PHONY: gpu-node
+gpu-node: setup tools ## Pack a whole node, as root, into parts that travel to a GPU machine without a network: docs/gpu-cluster.md
+	@scripts/tools.sh gpu
+	@PYTHONPATH=tests $(PYTHON) -m gpu_node pack
+
 .PHONY: images
 images: setup tools ## Build the images into that node's store, as root (elsewhere: docs/images.md)
 	@PYTHONPATH=tests $(PYTHON) -m cluster.builds

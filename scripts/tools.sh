@@ -3,9 +3,10 @@
 # at pinned versions, into $LORARL_CACHE/bin (default ~/.cache/lorarl/bin). A stamp beside each binary says what it was built from: nothing is
 # done where it is up to date, and a new version here builds anew. Cold about twenty minutes on two cores, and 15 GB of Go's own caches.
 # What a program needs beside itself (custom resource definitions, webhooks) is copied from its module to $LORARL_CACHE/share/<name>.
-#   scripts/tools.sh              all of them
+#   scripts/tools.sh              all of them, but for those of gpu
 #   scripts/tools.sh servers      those that run as anybody: what most tests need
 #   scripts/tools.sh node         those that a whole node needs besides, as root (`make cluster`)
+#   scripts/tools.sh gpu          what a node with GPUs needs besides; a C compiler is needed (`make gpu-node`)
 #   scripts/tools.sh etcd kubectl some of them
 #   scripts/tools.sh --list       what there is, and whether it is up to date
 set -euo pipefail
@@ -33,6 +34,7 @@ containerd-shim-runc-v2  node     own   github.com/containerd/containerd/v2@v2.2
 coredns                  node     own   github.com/coredns/coredns@v1.14.7                  .
 buildkitd                node     wrap  github.com/moby/buildkit@v0.27.0                    github.com/moby/buildkit/cmd/buildkitd
 buildctl                 node     wrap  github.com/moby/buildkit@v0.27.0                    github.com/moby/buildkit/cmd/buildctl
+nvidia-device-plugin     gpu      own   github.com/NVIDIA/k8s-device-plugin@v0.18.0                 ./cmd/nvidia-device-plugin
 pause                    node     tree  tests/cluster/go/pause@1                        main.go
 hello                    node     tree  tests/cluster/go/hello@1                        main.go
 '
@@ -95,6 +97,8 @@ build() { # name how module@version package
     (cd "$folder" && go get -tool "$package@$version" && go mod tidy) >"$work/log" 2>&1 || { cat "$work/log" >&2; return 1; }
     [ "$module" != k8s.io/kubernetes ] || flags="$flags $(kubernetes_flags "$version")"
   fi
+  # Talks to the driver by its C library, which is opened where it runs; all others are static.
+  [ "$name" != nvidia-device-plugin ] || local -x CGO_ENABLED=1
   (cd "$folder" && go build -ldflags "$flags" -o "$bin/.$name.$$" "$package") || return 1
   mv "$bin/.$name.$$" "$bin/$name" # in one step: a test that runs keeps the old one
 }
@@ -112,12 +116,12 @@ main() {
   for name in "$@"; do
     case "$name" in
       --list) list=1 ;;
-      servers | node) mapfile -t -O ${#wanted[@]} wanted < <(members "$name") ;;
+      servers | node | gpu) mapfile -t -O ${#wanted[@]} wanted < <(members "$name") ;;
       *) [ -n "$(tool "$name")" ] || { say "there is no tool $name; there are: $(awk 'NF {printf "%s ", $1}' <<<"$TOOLS")"; return 2; }
          wanted+=("$name") ;;
     esac
   done
-  [ ${#wanted[@]} -gt 0 ] || mapfile -t wanted < <(awk 'NF {print $1}' <<<"$TOOLS")
+  [ ${#wanted[@]} -gt 0 ] || mapfile -t wanted < <(awk 'NF && $2 != "gpu" {print $1}' <<<"$TOOLS")
 
   local missing=()
   for name in "${wanted[@]}"; do

@@ -16,6 +16,7 @@ Written into --out:
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import sys
 import time
@@ -26,7 +27,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from addition.make_base import EOS, PAD, TOKEN_ID, VOCABULARY, make_tokenizer
+from addition.make_base import EOS, PAD, TOKEN_ID, VOCABULARY, make_tokenizer, stamp_file
 
 HELD_OUT, TRAIN = 1024, 20_000
 DROPPED_CARRIES = 0.65
@@ -167,14 +168,21 @@ def pretrain(model: Any, ids_N_W: Any, steps: int, batch_size: int, learning_rat
             shown = now
 
 
+def stamp_of(chosen: argparse.Namespace) -> str:
+    """What the result depends on: this file and its options."""
+    options = {name: value for name, value in vars(chosen).items() if name != "out"}
+    return hashlib.sha256(Path(__file__).read_bytes() + repr(sorted(options.items())).encode()).hexdigest()
+
+
 def make(out: Path, chosen: argparse.Namespace) -> None:
-    """Write model and data into `out`."""
+    """Write model and data into `out`; the stamp comes last, so that an interrupted run is done again."""
     import torch
     from transformers import set_seed
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     out.mkdir(parents=True, exist_ok=True)
+    stamp_file(out).unlink(missing_ok=True)
     held_out, train = split(chosen.seed)
     for rows, name in ((held_out, "held_out.jsonl"), (train, "train.jsonl")):
         lines = ({"prompt": prompt, "answer": str(answer)} for prompt, answer in zip(rows.prompts(), rows.answers().tolist(), strict=True))
@@ -186,6 +194,7 @@ def make(out: Path, chosen: argparse.Namespace) -> None:
     pretrain(model, torch.from_numpy(ids).to(device), chosen.steps, chosen.batch_size, chosen.learning_rate)
     model.to(torch.bfloat16 if device == "cuda" else torch.float32).save_pretrained(out / "base")
     make_tokenizer().save_pretrained(out / "base")
+    stamp_file(out).write_text(stamp_of(chosen))
     print(f"base model: {sum(p.numel() for p in model.parameters()) / 1e6:.1f}M parameters, written to {out}")
 
 
@@ -199,6 +208,10 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=1024, help="rows a step")
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     chosen = parser.parse_args()
+    stamp = stamp_file(chosen.out)
+    if stamp.is_file() and stamp.read_text() == stamp_of(chosen):
+        print(f"base model: {chosen.out} is up to date")
+        return
     make(chosen.out, chosen)
 
 

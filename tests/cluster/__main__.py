@@ -62,7 +62,7 @@ def _change(node: Node, options: argparse.Namespace) -> None:
         for name in options.programs:
             node.stop(name)
     running = node.running()
-    for name in programs.ALL:
+    for name in node.programs:
         print(f"{name:24} {running.get(name, 'not running')}")
 
 

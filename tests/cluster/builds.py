@@ -84,6 +84,15 @@ def ours(python_image: str, revision: str) -> list[Image]:
     ]
 
 
+def kuberay_image() -> str:
+    """The image that KubeRay's own manifests name.
+
+    Raises:
+        ToolMissingError: It is not built yet.
+    """
+    return f"quay.io/kuberay/operator:{tool_version('ray-operator')}"
+
+
 def others() -> list[Image]:
     """Images of the programs that a cluster test installs, under the names that their releases have.
 
@@ -91,7 +100,7 @@ def others() -> list[Image]:
         ToolMissingError: One of them is not built yet.
     """
     names = {
-        "kuberay": f"quay.io/kuberay/operator:{tool_version('ray-operator')}",
+        "kuberay": kuberay_image(),
         "kueue": f"registry.k8s.io/kueue/kueue:{tool_version('kueue')}",
         "versitygw": STORE,
     }
@@ -172,14 +181,23 @@ def build_all(settings: Settings, python_image: str = "") -> dict[str, float]:
     Raises:
         BaseImageError, BuildError, ToolMissingError: One of them cannot be built; the text says why.
     """
-    socket, seconds = settings.buildkit_socket, {}
-    if not python_image:
-        python_image = BASE
-        if settings.install and shutil.which("mmdebstrap") is None and prerequisites.can_install():
-            prerequisites.install(["mmdebstrap"])
-        folder = make_root_file_system(settings.data / "base").parent
-        seconds = build([Image(BASE, HERE / "Dockerfile.base", folder)], socket, settings.logs)
-    return seconds | build([*ours(python_image, revision()), *others()], socket, settings.logs)
+    python_image, seconds = _base(settings, python_image)
+    return seconds | build([*ours(python_image, revision()), *others()], settings.buildkit_socket, settings.logs)
+
+
+def build_operator(settings: Settings, python_image: str = "") -> None:
+    """The operator's image, and the base that it stands on; otherwise as `build_all`."""
+    python_image, _ = _base(settings, python_image)
+    build([image for image in ours(python_image, revision()) if image.name == OPERATOR], settings.buildkit_socket, settings.logs)
+
+
+def _base(settings: Settings, python_image: str) -> tuple[str, dict[str, float]]:
+    if python_image:
+        return python_image, {}
+    if settings.install and shutil.which("mmdebstrap") is None and prerequisites.can_install():
+        prerequisites.install(["mmdebstrap"])
+    folder = make_root_file_system(settings.data / "base").parent
+    return BASE, build([Image(BASE, HERE / "Dockerfile.base", folder)], settings.buildkit_socket, settings.logs)
 
 
 def write_bills_of_materials(folder: Path) -> None:
@@ -191,9 +209,10 @@ def write_bills_of_materials(folder: Path) -> None:
 
 
 def revision() -> str:
-    """The commit that is checked out."""
-    answer = subprocess.run(["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    return answer.stdout.strip() or "unknown"
+    """The commit that is checked out, where git knows it."""
+    git = shutil.which("git")
+    answer = git and subprocess.run([git, "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout.strip()
+    return answer or "unknown"
 
 
 def main() -> None:

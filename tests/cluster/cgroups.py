@@ -9,6 +9,8 @@ from pathlib import Path
 MOUNTS = Path("/proc/self/mounts")
 # kubelet and runc limit by these; it counts what `mount` shows.
 NEEDED = frozenset({"cpu", "cpuset", "memory", "pids"})
+# With version 2 kubelet also wants those of these that the kernel has.
+WANTED = NEEDED | {"hugetlb", "io"}
 REMOVAL_SECONDS = 10.0
 
 
@@ -47,7 +49,7 @@ def controllers() -> set[str]:
 
 
 def make(name: str) -> None:
-    """Make the cgroup in each hierarchy, with all controllers.
+    """Make the cgroup in each hierarchy, with all controllers that pods need.
 
     Raises:
         OSError: The kernel refuses; with version 2 a cgroup that has processes of its own cannot hand its controllers down.
@@ -66,7 +68,7 @@ def make(name: str) -> None:
 
 
 def _hand_down(folder: Path) -> None:
-    for controller in (folder / "cgroup.controllers").read_text().split():
+    for controller in WANTED.intersection((folder / "cgroup.controllers").read_text().split()):
         (folder / "cgroup.subtree_control").write_text(f"+{controller}")
 
 

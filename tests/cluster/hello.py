@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from cluster import images
 from cluster.node import Node
 from support.cluster.processes import find
 
@@ -14,7 +15,7 @@ PORT = 8080
 
 def load(node: Node) -> None:
     """Put the image into the node's store."""
-    node.load(IMAGE, Path(find("hello")))
+    node.load(images.of_program(IMAGE, Path(find("hello"))))
 
 
 def pod(name: str, **spec: Any) -> dict[str, Any]:

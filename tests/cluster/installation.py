@@ -53,7 +53,7 @@ def install_lorarl(cluster: RealCluster, operator_image: str, trainer_image: str
     apply(cluster, namespace(SYSTEM, "restricted"))
     cluster.must("delete", "pods", "-n", SYSTEM, "--all", "--wait=false")
     values = {"image": operator_image, "trainerImage": trainer_image}
-    flags = [flag for key, image in values.items() for part, value in _parts(image) for flag in ("--set", f"{key}.{part}={value}")]
+    flags = [flag for key, image in values.items() for part, value in _parts(image) for flag in ("--set-string", f"{key}.{part}={value}")]
     done = helm(
         *("upgrade", "--install", "lorarl", str(CHART), "--namespace", SYSTEM, *flags, "--wait", "--timeout", "100s"),
         kubeconfig=cluster.kubeconfig,
@@ -67,9 +67,9 @@ def install_store(cluster: RealCluster, image: str) -> None:
     cluster.must("apply", "--server-side", "-f", "-", stdin=manifests)
 
 
-def make_room(cluster: RealCluster, team: str, *secrets: Object) -> None:
+def make_room(cluster: RealCluster, team: str, *secrets: Object, level: str = "baseline") -> None:
     """A namespace for a team's jobs, with the Secret of the store and more of them, and no job in it."""
-    apply(cluster, namespace(team, "baseline"))
+    apply(cluster, namespace(team, level))
     apply(cluster, store_secret(), *secrets, namespace=team)
     cluster.must("delete", "lorarljobs", "--all", "-n", team, "--wait")
 

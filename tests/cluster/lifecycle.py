@@ -26,8 +26,6 @@ from cluster.node import Node, wait_until
 from cluster.settings import NODE, Settings
 
 BUILDER, WHOLE = "builder", "node"
-STAGE_PROGRAMS = {BUILDER: programs.BUILDER, WHOLE: programs.ALL}
-STAGE_TOOLS = {BUILDER: programs.BUILDER_TOOLS, WHOLE: programs.TOOLS}
 LOCK_SECONDS = 120.0
 END_SECONDS = 30.0
 # Where the programs insist on having files -> what lies there inside the node, below the folder `run` or the volatile one.
@@ -103,21 +101,24 @@ def _bring_up(settings: Settings, stage: str, say: Say) -> Node:
         node = Node(settings)
         complete = settings.run / "complete"
         reached = complete.read_text() if complete.exists() and node.init else ""
-        if reached in (stage, WHOLE) and set(STAGE_PROGRAMS[stage]) <= node.running().keys():
+        needed = programs.builder(settings) if stage == BUILDER else node.programs
+        if reached in (stage, WHOLE) and set(needed) <= node.running().keys():
             say(f"the {stage} is up already")
             if reached == WHOLE:
                 _hand_out(settings)  # another checkout may have brought it up
             return node
-        _check(settings, STAGE_TOOLS[stage], say, fresh=is_new)
+        helpers = programs.BUILDER_HELPERS if stage == BUILDER else programs.HELPERS
+        _check(settings, (*needed, *helpers), say, fresh=is_new)
         if not reached and not is_new:
             say("removing what a start that did not end has left")
             _remove(settings)
         complete.unlink(missing_ok=True)
         if not reached:
             _make_empty_node(settings)
-        for name, path in (("containerd", settings.containerd_socket), ("buildkitd", settings.buildkit_socket)):
+        sockets = {"containerd": settings.containerd_socket, "buildkitd": settings.buildkit_socket}
+        for name in programs.builder(settings):
             node.start(name)
-            node.wait(f"{name} is ready", lambda path=path: _accepts(path), name)
+            node.wait(f"{name} is ready", lambda path=sockets[name]: _accepts(path), name)
         if WHOLE in (stage, reached):
             _start_kubernetes(node)
         complete.write_text(WHOLE if WHOLE in (stage, reached) else BUILDER)
@@ -205,6 +206,7 @@ def _hand_out(settings: Settings) -> None:
 
 def _start_kubernetes(node: Node) -> None:
     settings = node.settings
+    needed = programs.kubernetes(settings)
     node.start(*programs.CONTROL_PLANE)
     node.load_pause()
     node.wait("kube-apiserver is ready", lambda: node.get("/readyz"), *programs.CONTROL_PLANE)
@@ -212,10 +214,12 @@ def _start_kubernetes(node: Node) -> None:
     node.start(*programs.WORKERS)
     objects = {"apiVersion": "v1", "kind": "List", "items": configuration.first_objects()}
     node.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(objects))
-    node.wait("the node is ready", lambda: _is_ready(node.get(f"/api/v1/nodes/{NODE}")), *programs.ALL)
-    node.wait("pods can be made in `default`", lambda: node.get("/api/v1/namespaces/default/serviceaccounts/default"), *programs.ALL)
-    node.wait("kube-proxy is ready", lambda: node.answers(*KUBE_PROXY_READY), *programs.ALL)
-    node.wait("CoreDNS is ready", lambda: node.answers(*COREDNS_READY), *programs.ALL)
+    node.wait("the node is ready", lambda: _is_ready(node.get(f"/api/v1/nodes/{NODE}")), *needed)
+    node.wait("pods can be made in `default`", lambda: node.get("/api/v1/namespaces/default/serviceaccounts/default"), *needed)
+    node.wait("kube-proxy is ready", lambda: node.answers(*KUBE_PROXY_READY), *needed)
+    node.wait("CoreDNS is ready", lambda: node.answers(*COREDNS_READY), *needed)
+    if settings.driver:
+        node.start(programs.DEVICE_PLUGIN)  # last: it ends where the kubelet has not made its folder for device plugins yet
 
 
 def _accepts(path: Path) -> bool:
@@ -234,6 +238,7 @@ def _is_ready(node: dict | None) -> bool:
 
 def _remove(settings: Settings) -> None:
     """Remove what is there of a node, whole or not. The folder `run` goes last: as long as it is there, there may be more."""
+    (settings.run / "complete").unlink(missing_ok=True)  # from here on it is none: a start finds nothing that it could go on from
     node = Node(settings)
     init = node.init
     if init is not None:

@@ -31,7 +31,8 @@ class Node:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._tools = {name: _path_of(name) for name in programs.TOOLS}
+        self.programs = programs.of(settings)
+        self._tools = {name: _path_of(name) for name in (*self.programs, *programs.HELPERS)}
         self._commands = programs.commands(settings, self._tools)
 
     @property
@@ -58,7 +59,7 @@ class Node:
     def running(self) -> dict[str, int]:
         """Those of the node's programs that run -> process id on the host."""
         init = self.init
-        names = {self._tools[name]: name for name in programs.ALL}
+        names = {self._tools[name]: name for name in self.programs}
         processes = init.processes() if init else {}
         return {names[command[0]]: pid for pid, command in processes.items() if command and command[0] in names}
 
@@ -66,10 +67,12 @@ class Node:
         """Start programs that do not run.
 
         Raises:
-            NodeError: There is no node, or one ended at once; the text has the end of its log.
+            NodeError: There is no node, or one is not among its programs, or ended at once; the text has the end of its log.
         """
         init = self.must_be_there()
         for name in names:
+            if name not in self.programs:
+                raise NodeError(f"this node has no {name}; it has {', '.join(self.programs)}")
             if name in self.running():
                 continue
             # The shell ends at once, so that the program becomes a child of the node's first process, which will reap it.
@@ -140,13 +143,13 @@ class Node:
         command = [self._tools["ctr"], f"--address={CONTAINERD_ADDRESS}", f"--namespace={IMAGE_NAMESPACE}", *arguments]
         return _must(self.must_be_there().enter(command), stdin)
 
-    def load(self, image: str, program: Path, *, user: str = "") -> None:
-        """Make an image of one static program and put it into the node's store, to run as `user` (of the image's own choice: root)."""
-        self.ctr("images", "import", "--local", "-", stdin=images.archive(image, program, user=user))
+    def load(self, archive: bytes) -> None:
+        """Put an image into the node's store; `archive` is as of `images`, or of `docker save`."""
+        self.ctr("images", "import", "--local", "-", stdin=archive)
 
     def load_pause(self) -> None:
         """Put the image of pods' first container into the store."""
-        self.load(PAUSE_IMAGE, Path(self._tools["pause"]))
+        self.load(images.of_program(PAUSE_IMAGE, Path(self._tools["pause"])))
 
     def remove_containers(self) -> None:
         """End all containers and give their disk back, as far as containerd lets us."""
@@ -164,6 +167,8 @@ class Node:
             "HOME": "/root",
             "TMPDIR": str(self.settings.volatile / "tmp"),
         }
+        if name == programs.DEVICE_PLUGIN:
+            environment["LD_LIBRARY_PATH"] = str(self.settings.driver)
         if name in programs.BUILDER:
             environment |= {key: os.environ[key] for key in PROXY_VARIABLES if key in os.environ}
         return environment

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cluster import cgroups, network
 from cluster.settings import Settings
-from support.cluster.processes import ToolMissingError, find
+from support.cluster.processes import CACHE, ToolMissingError, find
 
 # Program -> Debian's package.
 COMMANDS = {
@@ -26,7 +26,7 @@ COMMANDS = {
 }
 CNI_PLUGINS = ("ptp", "host-local", "loopback")
 CNI_PACKAGE = "containernetworking-plugins"
-CNI_FOLDERS = ("/opt/cni/bin", "/usr/lib/cni")
+CNI_FOLDERS = (str(CACHE / "cni"), "/opt/cni/bin", "/usr/lib/cni")
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Kernel limit -> the least that a node and KubeRay's pods were seen to live with, and what to set it to.
 LIMITS = {

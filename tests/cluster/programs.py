@@ -10,12 +10,28 @@ from cluster.settings import DOMAIN, NODE, POD_RANGE, SERVICE_RANGE, Settings
 BUILDER = ("containerd", "buildkitd")
 CONTROL_PLANE = ("etcd", "kube-apiserver")
 WORKERS = ("kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "coredns")
-ALL = (*BUILDER, *CONTROL_PLANE, *WORKERS)
-# What scripts/tools.sh builds, and these programs or this tool run.
-BUILDER_TOOLS = (*BUILDER, "ctr", "containerd-shim-runc-v2")
-TOOLS = (*ALL, "ctr", "containerd-shim-runc-v2", "kubectl", "pause")
+DEVICE_PLUGIN = "nvidia-device-plugin"
+ALL = (*BUILDER, *CONTROL_PLANE, *WORKERS, DEVICE_PLUGIN)
+# What scripts/tools.sh builds, and these programs or this tool run besides.
+BUILDER_HELPERS = ("ctr", "containerd-shim-runc-v2")
+HELPERS = (*BUILDER_HELPERS, "kubectl", "pause")
 
 ETCD = "http://127.0.0.1:2379"
+
+
+def builder(settings: Settings) -> tuple[str, ...]:
+    """The programs by which images come to be, in the order in which they are started."""
+    return BUILDER if settings.builds else BUILDER[:1]
+
+
+def kubernetes(settings: Settings) -> tuple[str, ...]:
+    """Those without which a node is none, in the order in which they are started."""
+    return (*builder(settings), *CONTROL_PLANE, *WORKERS)
+
+
+def of(settings: Settings) -> tuple[str, ...]:
+    """All programs of a node, in the order in which they are started."""
+    return (*kubernetes(settings), DEVICE_PLUGIN) if settings.driver else kubernetes(settings)
 
 
 def commands(settings: Settings, tools: Mapping[str, str]) -> dict[str, list[str]]:
@@ -34,8 +50,10 @@ def commands(settings: Settings, tools: Mapping[str, str]) -> dict[str, list[str
         ],
         "kube-proxy": [f"--config={run}/kube-proxy.yaml"],
         "coredns": [f"-conf={run}/Corefile"],
+        # Device nodes by kubelet's own hand: they reach a pod with plain runc, without NVIDIA's container runtime.
+        DEVICE_PLUGIN: ["--device-list-strategy=envvar", "--pass-device-specs", "--driver-root-ctr-path=/"],
     }
-    return {name: [tools[name], *flags[name]] for name in ALL}
+    return {name: [tools[name], *flags[name]] for name in of(settings)}
 
 
 def _etcd(settings: Settings) -> list[str]:

@@ -24,6 +24,7 @@ API_SERVICE = SERVICE_RANGE[1]
 DOMAIN = "cluster.local"
 LINK_RANGE = IPv4Network("172.30.0.0/30")  # of host and node
 UPLINK = "uplink"  # the link to the host, as it is called inside
+NVML = "libnvidia-ml.so.1"  # by which NVIDIA's programs talk to the driver
 MAX_NAME = 13  # a link's name has 15 characters at most
 
 
@@ -39,6 +40,8 @@ class Settings:
     outbound: str = "auto"  # the device through which image builds and pulls reach the world; auto: the default route's; none
     free_gb: float = 50.0  # the room for images and build cache together
     install: bool = True  # whether missing Debian packages are installed
+    builds: bool = True  # whether there is BuildKit; a node whose images are brought to it needs none
+    driver: Path | None = None  # the folder of NVIDIA's driver libraries: with it NVIDIA's device plugin runs, and pods can have GPUs
 
     @property
     def host_address(self) -> IPv4Address:
@@ -107,6 +110,8 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
         outbound=value("OUTBOUND", Settings.outbound),
         free_gb=_gigabytes(value("FREE_GB", str(Settings.free_gb))),
         install=value("INSTALL", "1") != "0",
+        builds=value("BUILDS", "1") != "0",
+        driver=_driver(value("DRIVER", "")),
     )
 
 
@@ -118,6 +123,14 @@ def _subnet(text: str) -> IPv4Network:
     if subnet.prefixlen > 30:
         raise SettingsError(f"LORARL_CLUSTER_SUBNET={text}: too small; expected /30 or larger, for a host's and a node's address")
     return subnet
+
+
+def _driver(text: str) -> Path | None:
+    if not text:
+        return None
+    if not Path(text, NVML).exists():
+        raise SettingsError(f"LORARL_CLUSTER_DRIVER={text}: {NVML} is not there; expected the folder of NVIDIA's driver libraries")
+    return Path(text)
 
 
 def _gigabytes(text: str) -> float:

@@ -9,18 +9,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from cluster import example
+from cluster.example import ADDITION
 from cluster.installation import KUBERAY, STORE, SYSTEM, apply, make_room, wait_available
 from cluster.kueue import install_kueue
 from cluster.node import Node
 from cluster.store import bucket_of
-from cluster.watched import Cost, Watched, watched
+from cluster.trial import START_SECONDS, Trial
+from cluster.watched import watched
 from support.cluster.client import Object
 from support.cluster.kubectl import RealCluster
 from support.cluster.kueue import NAMESPACE as KUEUE
@@ -33,61 +33,9 @@ TEAM = "faults"
 JOB = "struck"
 QUEUE = "faults"
 OUTAGE_SECONDS = 60.0
-START_SECONDS = 300.0
-"""At most, from a manifest or from the end of an attempt to steps, where others keep the machine busy; a minute is usual."""
 LEADERS_SECONDS = 180.0
 MORE_THAN_IT_WILL_MAKE = 2000
 LAST_STEPS = 15
-
-
-@dataclass
-class Trial:
-    """The job under trial, and what its trials have cost so far."""
-
-    cluster: RealCluster
-    job: Watched
-    out: Path
-    costs: dict[str, Cost] = field(default_factory=dict)
-    counters: tuple[int, ...] = ()
-    """What the job's status must say: attempts and preemptions. A busy machine may have failed the very first start."""
-
-    @contextmanager
-    def fault(self, name: str, *, attempts: int = 0, preemptions: int = 0, suspended: bool = False) -> Iterator[None]:
-        """The block is the fault; when it is overcome it must have cost a step at most, and be counted as said.
-
-        Args:
-            name: As it is told.
-            attempts: How many ends of an attempt are by the job's own fault.
-            preemptions: How many are not.
-            suspended: Whether a new run follows without an attempt that failed.
-        """
-        since, struck = self.job.settle(START_SECONDS), time.monotonic()
-        before = self.counters or since.counters
-        yield
-        cost = self.costs[name] = self.job.cost(since, struck, START_SECONDS, anew=bool(attempts or preemptions or suspended))
-        print(f"{name}: {cost.steps_lost} steps lost, {cost.seconds} s")
-        example.note(self.out, faults={each: asdict(cost) for each, cost in self.costs.items()})
-        status = self.job.now.status
-        self.counters = before[0] + attempts, before[1] + preemptions
-        assert self.job.now.counters == self.counters, status
-        assert status["restarts"] == sum(self.counters), status
-        assert cost.steps_lost <= 1
-
-    def delete_pod(self, role: str) -> None:
-        """`kubectl delete pod`, as anybody might."""
-        self.cluster.must("delete", "pod", self.job.pod(role)["metadata"]["name"], "-n", TEAM, "--wait=false")
-
-    def delete_operator(self) -> None:
-        """All replicas at once."""
-        self.cluster.must("delete", "pods", "-n", SYSTEM, "-l", "app.kubernetes.io/component=operator", "--wait=false")
-
-    def set_spec(self, patch: Object) -> None:
-        """Change the job."""
-        self.cluster.api.patch("LoRARLJob", JOB, {"spec": patch}, TEAM)
-
-    def phase(self, phase: str) -> None:
-        """Return when the job is in that phase."""
-        self.job.until(START_SECONDS, phase, lambda seen: seen.status.get("phase") == phase)
 
 
 @pytest.fixture(scope="module")
@@ -95,14 +43,14 @@ def trial(installed: RealCluster, out: Path) -> Iterator[Trial]:
     """The example's job, with more steps than it will make, as it trains."""
     install_kueue(installed)
     with bucket_of(installed, out) as bucket:
-        example.upload(bucket)
+        ADDITION.upload(bucket)
     make_room(installed, TEAM)
     changes = {
         "trainer.steps": MORE_THAN_IT_WILL_MAKE,
         "checkpoint.uri": f"s3://lorarl/faults-{time.time():.0f}",
         "data.eval.every": MORE_THAN_IT_WILL_MAKE,
     }
-    apply(installed, example.manifest(JOB, changes), namespace=TEAM)
+    apply(installed, ADDITION.manifest(JOB, changes), namespace=TEAM)
     with watched(installed.api, TEAM, JOB) as job:
         try:
             yield Trial(installed, job, out)
@@ -215,9 +163,9 @@ def test_it_succeeds_with_a_good_adapter(trial: Trial, tmp_path: Path) -> None:
     assert (status["attempts"], status["preemptions"], status["restarts"]) == (*trial.counters, sum(trial.counters))
     assert status["step"] == status["totalSteps"] == status["adapter"]["step"]
     with bucket_of(trial.cluster, trial.out) as bucket:
-        figures = example.accuracy(bucket, status["adapter"], tmp_path)
+        figures = ADDITION.accuracy(bucket, status["adapter"], tmp_path)
     print(figures)
-    assert figures["accuracy_after"] - figures["accuracy_before"] >= example.LEAST_GAIN, figures
+    assert figures["accuracy_after"] - figures["accuracy_before"] >= ADDITION.least_gain, figures
 
 
 def wait_for_leaders(cluster: RealCluster) -> None:

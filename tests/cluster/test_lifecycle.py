@@ -89,7 +89,7 @@ def test_killed_half_way_the_next_start_cleans_up(spare: Settings) -> None:
         else:  # it was quicker this time
             lifecycle.down(spare, print, everything=False)
     node = lifecycle.up(spare, print)
-    assert set(node.running()) == set(lifecycle.STAGE_PROGRAMS[lifecycle.WHOLE])
+    assert set(node.running()) == set(node.programs)
     assert not still_alive(alive)
 
     alive = processes_of(node)

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from cluster.example import EXAMPLE, LEAST_GAIN, ROOT, accuracy, note, run, upload
+from cluster.example import ADDITION, ROOT, note, run
 from cluster.installation import STORE_KEYS, SYSTEM, forwarded, make_room
 from cluster.store import Bucket, bucket_of
 from support.cluster.kubectl import RealCluster
@@ -63,7 +63,7 @@ def bucket(installed: RealCluster, out: Path) -> Iterator[Bucket]:
 @pytest.fixture(scope="module")
 def base(installed: RealCluster, bucket: Bucket) -> Path:
     """The folder of the base model and its data; both are in the store as well."""
-    return upload(bucket)
+    return ADDITION.upload(bucket)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def mission(installed: RealCluster, bucket: Bucket, base: Path, out: Path) -> It
     (out / "get.txt").unlink(missing_ok=True)
     with running([*installed.kubectl_command, "get", "lorarljobs", "-n", TEAM, "-w"], out / "get.txt"):
         started = time.monotonic()
-        installed.must("apply", "-n", TEAM, "-f", str(EXAMPLE))
+        installed.must("apply", "-n", TEAM, "-f", str(ADDITION.file))
 
         def ended() -> bool:
             status = mission.job().get("status", {})
@@ -126,14 +126,14 @@ def test_kubectl_get_shows_how_it_goes(mission: Mission) -> None:
     steps, rewards = zip(*told, strict=True)
     assert list(steps) == sorted(steps)
     assert len(set(steps)) >= 10
-    assert rewards[-1] > rewards[0] + LEAST_GAIN / 2
+    assert rewards[-1] > rewards[0] + ADDITION.least_gain / 2
 
 
 def test_the_adapter_in_the_store_does_the_task(mission: Mission, bucket: Bucket, tmp_path: Path) -> None:
     status = mission.job()["status"]
     adapter = status["adapter"]
-    figures = accuracy(bucket, adapter, tmp_path)
-    assert figures["accuracy_after"] - figures["accuracy_before"] >= LEAST_GAIN, figures
+    figures = ADDITION.accuracy(bucket, adapter, tmp_path)
+    assert figures["accuracy_after"] - figures["accuracy_before"] >= ADDITION.least_gain, figures
     assert figures["accuracy_after"] == pytest.approx(status["metrics"]["evalScore"], abs=0.01)
     note(mission.out, mission={"seconds": mission.seconds, **figures, "adapter": adapter, "took": took(status)})
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cluster import example
+from cluster.example import ADDITION
 from cluster.installation import apply, make_room
 from cluster.store import bucket_of
 from cluster.watched import watched
@@ -22,10 +23,10 @@ LONGEST_SECONDS = 500
 def test_two_worker_pods_train_a_good_adapter(installed: RealCluster, out: Path, tmp_path: Path) -> None:
     cluster = installed
     with bucket_of(cluster, out) as bucket:
-        example.upload(bucket)
+        ADDITION.upload(bucket)
         make_room(cluster, TEAM)
         changes = {"cluster.nodes": 2, "checkpoint.resume": "Never", "checkpoint.every": 10, "data.eval.every": 30}
-        apply(cluster, example.manifest(JOB, changes), namespace=TEAM)
+        apply(cluster, ADDITION.manifest(JOB, changes), namespace=TEAM)
         with watched(cluster.api, TEAM, JOB) as job:
             running = job.until(LONGEST_SECONDS, "a step", lambda seen: seen.step > 0)
             workers = cluster.api.list("Pod", TEAM, f"lorarl.io/job={JOB},lorarl.io/role=worker")
@@ -33,8 +34,8 @@ def test_two_worker_pods_train_a_good_adapter(installed: RealCluster, out: Path,
             status = job.until(LONGEST_SECONDS, "it has succeeded", lambda seen: seen.status.get("phase") == "Succeeded").status
             seconds = {"first step": round(running.at - job.history[0].at, 1), "Succeeded": round(job.now.at - job.history[0].at, 1)}
         assert (status["attempts"], status["preemptions"]) == (0, 0)
-        figures = example.accuracy(bucket, status["adapter"], tmp_path)
+        figures = ADDITION.accuracy(bucket, status["adapter"], tmp_path)
     print(seconds, figures)
     example.note(out, two_workers={"seconds": seconds, **figures})
     cluster.must("delete", "lorarljob", JOB, "-n", TEAM, "--wait")
-    assert figures["accuracy_after"] - figures["accuracy_before"] >= example.LEAST_GAIN, figures
+    assert figures["accuracy_after"] - figures["accuracy_before"] >= ADDITION.least_gain, figures

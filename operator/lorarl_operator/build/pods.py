@@ -129,7 +129,7 @@ def _template(job: Job, spec: LoRARLJobSpec, attempt: int, role: str, settings: 
     container = {
         "name": f"ray-{role}",
         **image_of(spec, settings),
-        "env": [{"name": name, "value": value} for name, value in _env(spec, attempt).items()],
+        "env": [{"name": name, "value": value} for name, value in _env(spec, attempt, role).items()],
         "resources": {kind: values for kind, values in resources.items() if values},
         "securityContext": security_context(),
         # The end of the log says more of a container that ends at once than its exit code.
@@ -190,7 +190,7 @@ def _for_schedulers(passed: tuple[tuple[str, str], ...]) -> dict[str, str]:
     return {key: value for key, value in passed if key.startswith(POD_PREFIXES)}
 
 
-def _env(spec: LoRARLJobSpec, attempt: int) -> dict[str, str]:
+def _env(spec: LoRARLJobSpec, attempt: int, role: str) -> dict[str, str]:
     env = {
         "LORARL_ATTEMPT": str(attempt),
         "LORARL_RUN_DIR": f"{SCRATCH_FOLDER}/lorarl-run",
@@ -206,7 +206,12 @@ def _env(spec: LoRARLJobSpec, attempt: int) -> dict[str, str]:
         # At SIGTERM the trainer's processes have ended: the preStop hook has waited for them. Ray would hold the head for 30 s more.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     }
-    return env | ({"NCCL_DEBUG": "WARN"} if spec.on_gpu else {})
+    if spec.on_gpu:
+        env["NCCL_DEBUG"] = "WARN"
+    if spec.on_gpu and role == HEAD:
+        # Images for CUDA ask for all GPUs, and NVIDIA's runtime gives them to a container that requests none: others' GPUs.
+        env["NVIDIA_VISIBLE_DEVICES"] = "void"
+    return env
 
 
 def _place(job: Job, spec: LoRARLJobSpec, attempt: int, template: Template) -> None:

@@ -72,18 +72,24 @@ def test_a_resolver_on_the_hosts_loopback_is_passed_over(candidates: list[str], 
 
 
 def test_every_program_has_a_command_line_of_its_own_tool() -> None:
-    commands = programs.commands(SETTINGS, {name: f"/bin/{name}" for name in programs.TOOLS})
-    assert set(commands) == set(programs.ALL)
+    commands = programs.commands(SETTINGS, {name: f"/bin/{name}" for name in programs.ALL})
+    assert set(commands) == set(programs.ALL) - {programs.DEVICE_PLUGIN}
     assert all(command[0] == f"/bin/{name}" for name, command in commands.items())
     apiserver = commands["kube-apiserver"]
     assert "--authorization-mode=Node,RBAC" in apiserver
     assert "--advertise-address=10.9.8.6" in apiserver
 
 
+def test_a_node_with_a_driver_has_a_device_plugin_and_one_without_builds_no_buildkit() -> None:
+    travelled = dataclasses.replace(SETTINGS, builds=False, driver=Path("/usr/local/nvidia/lib64"))
+    assert set(programs.of(travelled)) == set(programs.ALL) - {"buildkitd"}
+    assert set(programs.commands(travelled, {name: name for name in programs.ALL})) == set(programs.of(travelled))
+
+
 def test_every_file_that_a_command_names_is_one_that_is_made() -> None:
     made = {f"{certificate.name}.{kind}" for certificate in certificates(SETTINGS) for kind in ("crt", "key")}
     made |= {"ca.crt", "ca.key", "front-proxy-ca.crt", "service-account.key", "service-account.pub"}
-    words = [word for command in programs.commands(SETTINGS, {name: name for name in programs.TOOLS}).values() for word in command]
+    words = [word for command in programs.commands(SETTINGS, {name: name for name in programs.ALL}).values() for word in command]
     named = {word.partition("=")[2] for word in words if f"={SETTINGS.pki}/" in word}
     assert named
     assert {Path(path).name for path in named} <= made

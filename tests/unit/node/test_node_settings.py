@@ -31,6 +31,7 @@ def test_everything_of_a_node_is_called_after_it() -> None:
         ("SUBNET", "172.30.0.1/30", "expected a network as in 172.30.0.0/30"),
         ("SUBNET", "172.30.0.0/31", "expected /30 or larger"),
         ("FREE_GB", "lots", "expected a number of GB"),
+        ("DRIVER", "/nowhere", "expected the folder of NVIDIA's driver libraries"),
     ],
 )
 def test_what_is_not_understood_is_named(variable: str, value: str, expected: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import struct
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.memory_mend import mend, require_fit
 from lorarl_trainer.memory_plan import Gpu, MemoryPlan, activation_bytes, plan
 from lorarl_trainer.model_sizes import ModelSizes, read_model_sizes
+from support.headers_only import write_headers
 
 GB = 1_000_000_000
 H200 = Gpu(150 * GB, 149 * GB)
@@ -26,24 +25,7 @@ PARAMETERS = 7_615_616_512
 def model_7b(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Qwen2.5-7B's files without its weights: configuration and headers, in two shards."""
     folder = tmp_path_factory.mktemp("7b")
-    config = {"hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KEY_HEADS}
-    (folder / "config.json").write_text(json.dumps({**config, "vocab_size": VOCABULARY, "tie_word_embeddings": False}))
-    keys = HIDDEN * KEY_HEADS // HEADS
-    shapes: dict[str, list[int]] = {"model.embed_tokens.weight": [VOCABULARY, HIDDEN], "lm_head.weight": [VOCABULARY, HIDDEN]}
-    shapes["model.norm.weight"] = [HIDDEN]
-    for layer in range(LAYERS):
-        prefix = f"model.layers.{layer}."
-        for name, high in (("q_proj", HIDDEN), ("k_proj", keys), ("v_proj", keys)):
-            shapes[f"{prefix}self_attn.{name}.weight"], shapes[f"{prefix}self_attn.{name}.bias"] = [high, HIDDEN], [high]
-        shapes[f"{prefix}self_attn.o_proj.weight"] = [HIDDEN, HIDDEN]
-        shapes[f"{prefix}mlp.gate_proj.weight"] = shapes[f"{prefix}mlp.up_proj.weight"] = [FFN, HIDDEN]
-        shapes[f"{prefix}mlp.down_proj.weight"] = [HIDDEN, FFN]
-        shapes[f"{prefix}input_layernorm.weight"] = shapes[f"{prefix}post_attention_layernorm.weight"] = [HIDDEN]
-    names = sorted(shapes)
-    for number, part in enumerate((names[::2], names[1::2])):
-        header = {"__metadata__": {"format": "pt"}} | {name: {"dtype": "BF16", "shape": shapes[name]} for name in part}
-        text = json.dumps(header).encode()
-        (folder / f"model-{number}.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
+    write_headers(folder, hidden=HIDDEN, ffn=FFN, layers=LAYERS, heads=HEADS, key_heads=KEY_HEADS, vocabulary=VOCABULARY)
     return folder
 
 

@@ -1,0 +1,57 @@
+"""A Kubernetes node with GPUs, as `python -m gpu_node up` brings it up (docs/gpu-cluster.md). Skipped, with a reason, where there is none.
+
+LORARL_GPU_REHEARSAL=1 runs the same tests on such a node without a GPU, with the example for CPUs: it proves the tests themselves.
+LORARL_GPU_OUT names a folder for what they saw; by default it is the node's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.example import ADDITION, ARITHMETIC
+from cluster.node import Node
+from cluster.settings import from_environment
+from cluster.store import Bucket, bucket_of
+from gpu_cluster.ground import Ground, gpu_memory
+from gpu_node import arrival, stack
+from support.cluster.kubectl import RealCluster, real_cluster
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
+    """The cluster of the node that travelled."""
+    settings = from_environment()
+    if not stack.is_here():
+        pytest.skip(
+            "no node has travelled to this machine: docs/gpu-cluster.md says how, and `. tests/gpu_node/env.sh` comes before pytest"
+        )
+    if Node(settings).init is None:
+        pytest.skip("the node that travelled here is not up: python -m gpu_node up")
+    with real_cluster(settings.kubeconfig, tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def ground(cluster: RealCluster) -> Ground:
+    """Where the tests take place."""
+    settings = from_environment()
+    rehearsal = bool(os.environ.get("LORARL_GPU_REHEARSAL"))
+    gpus = 0 if rehearsal else arrival.gpus(cluster)
+    if not gpus and not rehearsal:
+        pytest.skip(f"the node has no {arrival.GPU} to give away: {settings.logs}/nvidia-device-plugin.log says why")
+    out = Path(os.environ.get("LORARL_GPU_OUT") or settings.out)
+    out.mkdir(parents=True, exist_ok=True)
+    mounted = {**stack.changes(stack.from_environment(settings.driver)), "cluster.image": stack.IMAGE}
+    return Ground(cluster, gpus, ARITHMETIC if gpus else ADDITION, mounted, out, gpu_memory(gpus))
+
+
+@pytest.fixture(scope="session")
+def bucket(ground: Ground) -> Iterator[Bucket]:
+    """The store, with the example's base model and data."""
+    with bucket_of(ground.cluster, ground.out) as bucket:
+        ground.example.upload(bucket)
+        yield bucket
