@@ -18,8 +18,9 @@ def require_fit(plan: MemoryPlan) -> None:
     """
     if plan.fits:
         return
-    got = f"a job that needs {gigabytes(max(plan.peak('generation'), plan.peak('training')))} GB on each GPU"
-    if plan.kv_cache_bytes < plan.kv_cache_least:
+    needed = max(plan.peak("generation"), plan.peak("training"))
+    got = f"a job that needs {gigabytes(needed)} GB on each GPU"
+    if needed <= plan.gpu.free:
         got = f"{gigabytes(plan.kv_cache_bytes)} GB left for vLLM's KV cache, of which one sequence takes {gigabytes(plan.kv_cache_least)}"
     raise InputError("spec", got, f"at most the {gigabytes(plan.gpu.free)} GB that are free there", f"{mend(plan)}\n{plan.table()}")
 

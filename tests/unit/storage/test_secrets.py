@@ -6,6 +6,8 @@ import pytest
 
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.storage import read_secret
+from lorarl_trainer.storage.credentials import client_for
+from lorarl_trainer.storage.uri import parse_uri
 
 
 @pytest.fixture
@@ -59,3 +61,12 @@ def test_without_the_variable_secrets_lie_in_the_home_folder(tmp_path: Path, mon
     (tmp_path / ".config/lorarl/secrets/hub").mkdir(parents=True)
     (tmp_path / ".config/lorarl/secrets/hub/HF_TOKEN").write_text("token")
     assert read_secret("hub") == {"HF_TOKEN": "token"}
+
+
+def test_a_machine_without_ca_certificates_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not as bad keys, of which the store's client speaks in the same way."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "nothing"))
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
+    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"}
+    with pytest.raises(InputError, match=r"spec\.checkpoint\.uri: got s3://bucket/runs on a machine without CA certificates.*SSL_CERT"):
+        client_for(parse_uri("s3://bucket/runs", "spec.checkpoint.uri"), keys, 10.0, "spec.checkpoint.uri")

@@ -163,6 +163,12 @@ def test_what_does_not_fit_is_refused_with_table_and_mend(sizes: ModelSizes) -> 
     assert planned(sizes, "trainer.tokensPerMicroBatch=8192", gpu=gpu).fits
 
 
+def test_a_base_that_is_too_large_is_told_by_what_it_needs(sizes: ModelSizes) -> None:
+    """And not by the KV cache, for which nothing is left."""
+    with pytest.raises(InputError, match=r"got a job that needs [\d.]+ GB on each GPU, expected at most the 7\.0 GB"):
+        require_fit(planned(sizes, gpu=Gpu(8 * GB, 7 * GB)))
+
+
 def test_where_no_change_alone_is_enough_all_that_it_takes_are_named(sizes: ModelSizes) -> None:
     gpu = Gpu(16 * GB, 15 * GB)
     found = planned(sizes, "rollout.maxResponseTokens=4096", gpu=gpu, offload="[]")

@@ -83,7 +83,7 @@ def client_for(uri: StoreUri, secret: Mapping[str, str], seconds: float, field: 
     `stall_seconds` bounds the wait for the next bytes of an answer. Not for writing: the clock would run while the request is sent.
 
     Raises:
-        InputError: The keys cannot be used. Their values are not shown.
+        InputError: The keys cannot be used (their values are not shown), or the machine has no CA certificates.
     """
     config: Any = client_config(uri, secret)  # obstore types it as a dict of lower-case names; it takes both
     plain_http = (endpoint_of(uri, secret) or "").startswith("http://")
@@ -98,6 +98,9 @@ def client_for(uri: StoreUri, secret: Mapping[str, str], seconds: float, field: 
             return GCSStore(uri.bucket, prefix=prefix, config=config, client_options=options, retry_config=CREDENTIAL_RETRIES)
         return AzureStore(uri.bucket, prefix=prefix, config=config, client_options=options, retry_config=CREDENTIAL_RETRIES)
     except (BaseError, ValueError) as error:
+        if "No CA certificates" in str(error):
+            mend = "Install the system's CA certificates (ca-certificates), or set SSL_CERT_FILE to a file with them."
+            raise InputError(field, f"{uri.text} on a machine without CA certificates", "some, to tell the store by", mend) from None
         names = ", ".join(sorted(config)) or "none"
         reason = (
             "no storage account" if "Account must be specified" in str(error) else f"keys that the store's client refuses (given: {names})"
