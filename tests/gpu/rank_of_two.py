@@ -34,7 +34,8 @@ def main() -> None:
 
     seconds = [worker.sync()[1] for _ in range(5)][-1]  # each sync is compared with the export, element by element
     assert worker._rollouts is not None
-    completions = whole(worker._rollouts.generate(prompts(32), list(range(32))))  # the worker hands over the first rank's alone
+    handed_over = len(whole(worker.generate(prompts(32), list(range(32)))))
+    completions = whole(worker._rollouts.generate(prompts(32), list(range(32))))
     samples = samples_of(prompts(32), completions)
     scored = worker.log_probabilities(samples, 1.0)
     difference = float(np.mean(np.concatenate([np.abs(a - c.logprobs) for a, c in zip(scored, completions, strict=True)])))
@@ -47,6 +48,7 @@ def main() -> None:
     report = {
         "sync_seconds": seconds,
         "difference": difference,
+        "handed_over": handed_over,
         "losses": [r.loss for r in results],
         "norms": [r.grad_norm for r in results],
         "resumed": resumed.loss,
