@@ -90,9 +90,9 @@ def measure(options: argparse.Namespace, variant: str) -> dict[str, Any]:
         nonlocal run
         run += 1
         engine.llm.reset_prefix_cache()
-        return engine.generate(prompts, [1_000_000 * run + index for index in range(len(prompts))])
+        return [c for _, part in engine.generate(prompts, [1_000_000 * run + index for index in range(len(prompts))]) for c in part]
 
-    engine.generate(prompts[: options.group_size], list(range(options.group_size)))
+    list(engine.generate(prompts[: options.group_size], list(range(options.group_size))))
     seconds = []
     for _ in range(options.runs):
         clock = time.perf_counter()

@@ -34,7 +34,7 @@ def main() -> None:
     started = time.perf_counter() - clock
     # A first generation, so that all that is made on demand is there.
     worker.sync()
-    worker.generate([[5, 6, 7]] * 8, list(range(8)))
+    list(worker.generate([[5, 6, 7]] * 8, list(range(8))))
     walls = [worker.sync()[1] for _ in range(SYNCS)]
     switches = [switch_seconds(worker) for _ in range(SWITCHES)]
     adapter = worker._model.export()

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from lorarl_trainer.megatron_lora import state
 from lorarl_trainer.worker import Place, Worker
-from support.in_process import STOP, prompts, samples_of, tiny_job
+from support.in_process import STOP, prompts, samples_of, tiny_job, whole
 from support.ranks import recorded_request
 
 
@@ -33,7 +33,9 @@ def main() -> None:
     state.load_adapter(worker._layout, worker._optimizer, load_file(folder / "adapter.safetensors"), "test")
 
     seconds = [worker.sync()[1] for _ in range(5)][-1]  # each sync is compared with the export, element by element
-    completions, _ = worker.generate(prompts(32), list(range(32)))
+    assert worker._rollouts is not None
+    handed_over = len(whole(worker.generate(prompts(32), list(range(32)))))
+    completions = whole(worker._rollouts.generate(prompts(32), list(range(32))))
     samples = samples_of(prompts(32), completions)
     scored = worker.log_probabilities(samples, 1.0)
     difference = float(np.mean(np.concatenate([np.abs(a - c.logprobs) for a, c in zip(scored, completions, strict=True)])))
@@ -46,6 +48,7 @@ def main() -> None:
     report = {
         "sync_seconds": seconds,
         "difference": difference,
+        "handed_over": handed_over,
         "losses": [r.loss for r in results],
         "norms": [r.grad_norm for r in results],
         "resumed": resumed.loss,

@@ -16,7 +16,7 @@ import ray
 from lorarl_api.load import load_job
 from lorarl_trainer import prepare
 from lorarl_trainer.algorithms import LossChoice
-from lorarl_trainer.batch import Sample, Samples, UpdateRequest
+from lorarl_trainer.batch import Completion, Sample, Samples, UpdateRequest
 from lorarl_trainer.worker_group import WorkerGroup
 
 PROMPTS = 12
@@ -48,7 +48,9 @@ async def main(manifest: Path, batch: Path, out: Path) -> None:
 async def _record(workers: WorkerGroup, batch: Path) -> None:
     stream = np.random.default_rng(0)
     prompts = [stream.integers(4, 100, size=3 + index).tolist() for index in range(PROMPTS)]
-    completions, _ = await workers.generate(prompts, list(range(PROMPTS)))
+    ended: dict[int, Completion] = {}
+    await workers.generate(prompts, list(range(PROMPTS)), lambda places, part: ended.update(zip(places, part, strict=True)))
+    completions = [ended[place] for place in range(PROMPTS)]
     samples = [
         Sample(np.concatenate([prompt, completion.tokens]), len(prompt), (-1.0) ** index, completion.logprobs)
         for index, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,14 @@ import torch
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.algorithms import LossChoice
-from lorarl_trainer.batch import Completion, Sample, Samples, UpdateRequest, UpdateResult
+from lorarl_trainer.batch import Completion, RolloutPart, Sample, Samples, UpdateRequest, UpdateResult
 from lorarl_trainer.checkpoint import Published
 from lorarl_trainer.peft_format import adapter_config, write_adapter
 from lorarl_trainer.rollout.engine import RolloutEngine
 from lorarl_trainer.rollout.side import RolloutSide
 from lorarl_trainer.startup import Part
 from lorarl_trainer.worker import Built, Place, Resumed, Worker
+from lorarl_trainer.worker_group import TakePart
 
 STOP = (2,)
 ALONE = Place(rank=0, world_size=1, local_rank=0, master_address=None, master_port=None, threads=2)
@@ -89,10 +90,10 @@ class Colocated:
         return folder
 
     def generate(self, prompts: Sequence[list[int]], seeds: Sequence[int] | None = None) -> list[Completion]:
-        return self.worker.generate(prompts, list(range(len(prompts))) if seeds is None else seeds)[0]
+        return whole(self.worker.generate(prompts, list(range(len(prompts))) if seeds is None else seeds))
 
     def greedy(self, prompts: Sequence[list[int]]) -> list[list[int]]:
-        return [c.tokens.tolist() for c in self.worker.generate(prompts, None)[0]]
+        return [c.tokens.tolist() for c in whole(self.worker.generate(prompts, None))]
 
     def trainer_logprobs(self, samples: Sequence[Sample], temperature: float = 1.0) -> list[np.ndarray]:
         return self.worker.log_probabilities(samples, temperature)
@@ -138,10 +139,11 @@ class OneWorker:
     async def sync(self) -> tuple[int, float]:
         return self.worker.sync()
 
-    async def generate(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None
-    ) -> tuple[Sequence[Completion], Mapping[str, float]]:
-        return self.worker.generate(prompts, seeds)
+    async def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None, take: TakePart) -> dict[str, float]:
+        for part in self.worker.generate(prompts, seeds):
+            if part.completions:
+                take(part.places, part.completions)
+        return dict(part.seconds)
 
     async def update(self, request: UpdateRequest) -> UpdateResult:
         return self.worker.update(request)
@@ -160,6 +162,12 @@ class OneWorker:
 
     async def drain_uploads(self) -> list[Published]:
         return self.worker.drain_uploads(60)
+
+
+def whole(parts: Iterable[RolloutPart]) -> list[Completion]:
+    """All completions in the order of their prompts."""
+    found = {place: completion for part in parts for place, completion in zip(part.places, part.completions, strict=True)}
+    return [found[place] for place in range(len(found))]
 
 
 def random_adapter(worker: Colocated, seed: int = 0, scale: float = 0.1) -> dict[str, torch.Tensor]:

@@ -17,7 +17,7 @@ from lorarl_trainer.data.order import DataOrder
 from lorarl_trainer.data.rows import Row
 from lorarl_trainer.loop import train
 from lorarl_trainer.progress import Event, Progress, StepDone
-from lorarl_trainer.rewards.scores import Sample, Scores
+from lorarl_trainer.rewards.scores import Outcome, Sample
 from lorarl_trainer.session import Session
 from lorarl_trainer.startup import StartClock
 from support.in_process import Colocated, OneWorker
@@ -26,13 +26,15 @@ from support.in_process import Colocated, OneWorker
 class CountsEvenTokens:
     """The share of even tokens in a completion: dense, deterministic, and no text needed."""
 
+    field = "spec.reward"
+
     def warm_up(self) -> None: ...
 
     async def ready(self) -> None: ...
 
-    async def score(self, samples: Sequence[Sample]) -> Scores:
+    async def score(self, samples: Sequence[Sample]) -> list[Outcome]:
         tokens = [[int(token) for token in sample.completion.split()] for sample in samples]
-        return Scores(np.array([np.mean([t % 2 == 0 for t in row]) for row in tokens]), {})
+        return [Outcome(float(np.mean([t % 2 == 0 for t in row]))) for row in tokens]
 
     def close(self) -> None: ...
 

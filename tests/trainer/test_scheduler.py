@@ -12,7 +12,7 @@ import pytest
 from lorarl_trainer.batch import Completion
 from lorarl_trainer.platforms.cpu import CpuPlatform
 from lorarl_trainer.rollout import engine
-from support.in_process import Colocated
+from support.in_process import Colocated, whole
 from support.own_scheduler import vllm_generate, vllm_scheduler
 
 LENGTHS = {"rollout__maxPromptTokens": 80, "rollout__maxResponseTokens": 40, "adapter__rank": 4}
@@ -69,7 +69,7 @@ def test_it_generates_what_vllms_own_does(start: Start, monkeypatch: pytest.Monk
         made = ours.generate(prompts, seeds)
         assert_equal(made, vllm_generate(theirs, prompts, list(seeds)))
         assert len({len(c.tokens) for c in made}) > 4 and len({c.finished for c in made}) == 2, "they shall end in different ways"
-        assert_equal(ours.worker.generate(prompts, None)[0], vllm_generate(theirs, prompts, None))
+        assert_equal(whole(ours.worker.generate(prompts, None)), vllm_generate(theirs, prompts, None))
     assert ours.generate(prompts[:1], [3])[0].tokens.tolist() == vllm_generate(theirs, prompts[:1], [3])[0].tokens.tolist()
 
 

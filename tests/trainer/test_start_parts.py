@@ -10,7 +10,7 @@ from support.loop_runs import run_in_process
 
 def test_a_worker_times_all_it_does_up_to_its_first_update(colocated: Callable[..., Colocated]) -> None:
     worker = colocated(trainer__steps=2)
-    worker.worker.generate([], None)  # as where an evaluation has fewer rows than there are engines
+    worker.greedy([])  # as where an evaluation has fewer rows than there are engines
     asyncio.run(run_in_process(worker))
     parts = {part.name: part for part in worker.worker.start_parts()}
     in_order = ["worker process", "imports", "device", "trainer", "engine", "adapter", "first sync", "first generation", "first update"]

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from lorarl_trainer.megatron_lora import state
 from lorarl_trainer.worker import Place, Worker
-from support.in_process import STOP, prompts, samples_of, tiny_job
+from support.in_process import STOP, prompts, samples_of, tiny_job, whole
 from support.ranks import recorded_request
 
 ADAPTER_TYPES = ("canonical_lora", "lora")
@@ -38,7 +38,7 @@ def main() -> None:
 
         # Every engine has the adapter: each answers like the trainer.
         worker.sync()
-        completions, _ = worker.generate(prompts(), list(range(len(prompts()))))
+        completions = whole(worker.generate(prompts(), list(range(len(prompts())))))
         samples = samples_of(prompts(), completions)
         agreement = max(
             float(np.abs(a - c.logprobs).max()) for a, c in zip(worker.log_probabilities(samples, 1.0), completions, strict=True)

@@ -5,7 +5,7 @@ Nothing here imports torch: the driver is a light process.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,6 +130,21 @@ class Samples(tuple[Sample, ...]):
         advantages = np.array([s.advantage for s in self])
         rollouts = [s.rollout_logprobs for s in self if s.rollout_logprobs is not None]
         return _samples, (*_flat([s.tokens for s in self]), prompts, advantages, *(_flat(rollouts) if rollouts else (None, None)))
+
+
+@dataclass(frozen=True)
+class RolloutPart:
+    """Completions that ended about the same time, handed over while others are still being generated.
+
+    Attributes:
+        places: of their prompts among those that were asked for.
+        completions: in the order of `places`.
+        seconds: of each phase since generation began; those of the last part are the whole's.
+    """
+
+    places: Sequence[int]
+    completions: Completions
+    seconds: Mapping[str, float]
 
 
 def _completions(tokens: Ints, lengths: Ints, logprobs: Floats, counts: Ints, finished: Any, versions: Ints) -> Completions:

@@ -27,7 +27,7 @@ from lorarl_trainer.secrets import Secrets
 from lorarl_trainer.startup import Part, StartClock
 
 if TYPE_CHECKING:
-    from lorarl_trainer.batch import Completions, Samples, UpdateRequest, UpdateResult
+    from lorarl_trainer.batch import RolloutPart, Samples, UpdateRequest, UpdateResult
     from lorarl_trainer.checkpoint import Found, Published
     from lorarl_trainer.memory_plan import MemoryPlan
     from lorarl_trainer.rollout.side import RolloutSide
@@ -205,12 +205,18 @@ class Worker:
         with self._clock.part("first sync"):
             return self._version, self._rollouts.sync(self._version) if self._rollouts else 0.0
 
-    def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> tuple[Completions, Mapping[str, float]]:
-        """Generate a completion a prompt (greedily without seeds); return them and the seconds of each phase."""
+    def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> Iterator[RolloutPart]:
+        """Generate a completion a prompt (greedily without seeds); yield them in parts as they end.
+
+        All ranks of a tensor-parallel engine make the same ones, of which the first rank's travel: the others yield nothing.
+        """
         assert self._rollouts is not None, "sft has no rollouts"
+        first = self._place.rank % self._spec.rollout.tensor_parallel_size == 0
         # An evaluation of few rows may leave nothing to some engines.
         with self._clock.part("first generation") if prompts else nullcontext():
-            return self._rollouts.generate(prompts, seeds)
+            for part in self._rollouts.generate(prompts, seeds):
+                if first:
+                    yield part
 
     def start_parts(self) -> list[Part]:
         """Return the parts of this worker's start so far."""

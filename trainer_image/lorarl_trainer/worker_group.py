@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
-from lorarl_trainer.batch import Completion, Sample, Samples, UpdateRequest, UpdateResult
+from lorarl_trainer.batch import Completion, RolloutPart, Sample, Samples, UpdateRequest, UpdateResult
 from lorarl_trainer.checkpoint import Published
 from lorarl_trainer.errors import LorarlError, NodeLostError, OutOfMemoryError, WorkerError
 from lorarl_trainer.packing import split_evenly
@@ -31,6 +31,9 @@ collective operations of its peers."""
 
 ASK_SECONDS = 20.0
 """How long a worker's pod may take to say whether its memory has run out: it starts a process for that."""
+
+type TakePart = Callable[[Sequence[int], Sequence[Completion]], None]
+"""Takes completions that have ended: the places of their prompts among all of them, and the completions."""
 
 _LOG_TAIL_LINES = 20
 _LONGEST_LINE = 300
@@ -117,21 +120,29 @@ class WorkerGroup:
         results = await self._all("sync")
         return results[0][0], max(seconds for _, seconds in results)
 
-    async def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> tuple[list[Completion], dict[str, float]]:
-        """Generate a completion a prompt, spread over the engines; return them in order and the slowest engine's seconds by phase.
+    async def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None, take: TakePart) -> dict[str, float]:
+        """Generate a completion a prompt, spread over the engines, and hand each to `take` when it has ended.
 
         Neighbours stay together, so that an engine computes a group's prompt once.
+
+        Returns:
+            The slowest engine's seconds by phase.
         """
         replicas = self.size // self._rollout_tp
         bounds = [len(prompts) * r // replicas for r in range(replicas + 1)]
-        calls = []
+        streams = []
         for rank, actor in enumerate(self._actors):
             # All ranks of a tensor-parallel engine get the same prompts.
             share = slice(bounds[rank // self._rollout_tp], bounds[rank // self._rollout_tp + 1])
-            calls.append(actor.generate.remote(prompts[share], seeds[share] if seeds is not None else None))
-        results = (await self._await(calls))[:: self._rollout_tp]
-        phases = {phase: max(seconds.get(phase, 0.0) for _, seconds in results) for _, all_seconds in results for phase in all_seconds}
-        return [completion for completions, _ in results for completion in completions], phases
+            stream = actor.generate.remote(prompts[share], seeds[share] if seeds is not None else None)
+            streams.append(asyncio.create_task(_follow(stream, share.start, take)))
+        try:
+            results = await self._await(streams)
+        finally:
+            for task in streams:
+                task.cancel()
+            await asyncio.gather(*streams, return_exceptions=True)
+        return {phase: max(seconds.get(phase, 0.0) for seconds in results) for every in results for phase in every}
 
     async def update(self, request: UpdateRequest) -> UpdateResult:
         """Make one optimizer update, the request's samples dealt out to the data-parallel workers."""
@@ -186,12 +197,12 @@ class WorkerGroup:
 
     async def _await(self, calls: Sequence[Any]) -> list[Any]:
         """Wait for all; the first failure ends the wait, since its peers may hang in a collective operation."""
-        from ray.exceptions import NodeDiedError, RayActorError, RayTaskError, WorkerCrashedError
+        from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, RayTaskError, WorkerCrashedError
         from ray.exceptions import OutOfMemoryError as EndedByRayError
 
         try:
             return list(await asyncio.gather(*calls))
-        except (RayTaskError, RayActorError, NodeDiedError, WorkerCrashedError, EndedByRayError) as error:
+        except (RayTaskError, RayActorError, NodeDiedError, ObjectLostError, WorkerCrashedError, EndedByRayError) as error:
             told = self._told(await self._cause(error))
             if type(told) is WorkerError and in_a_pod() and await self._out_of_memory():
                 told = self._memory_ran_out()
@@ -199,10 +210,10 @@ class WorkerGroup:
 
     async def _cause(self, error: Exception) -> Exception:
         """Return what is behind a failure: the end of a worker, where that explains it; otherwise the failure itself."""
-        from ray.exceptions import ActorUnavailableError, RayTaskError
+        from ray.exceptions import ActorUnavailableError, ObjectLostError, RayTaskError
 
         of_a_worker = isinstance(error, RayTaskError) and not isinstance(error.cause, LorarlError)
-        if not of_a_worker and not isinstance(error, ActorUnavailableError):
+        if not of_a_worker and not isinstance(error, ActorUnavailableError | ObjectLostError):
             return error
         questions = [asyncio.create_task(_end_of(actor)) for actor in self._actors]
         try:
@@ -251,7 +262,7 @@ class WorkerGroup:
 
     def _told(self, error: Any) -> LorarlError:
         """Say a failure of Ray's in our words."""
-        from ray.exceptions import ActorUnavailableError, NodeDiedError, RayActorError, RayTaskError
+        from ray.exceptions import ActorUnavailableError, NodeDiedError, ObjectLostError, RayActorError, RayTaskError
 
         if isinstance(error, RayTaskError):
             if isinstance(error.cause, LorarlError):
@@ -259,7 +270,7 @@ class WorkerGroup:
             first_line = str(error.cause).strip().partition("\n")[0][:_LONGEST_LINE]
             return WorkerError(f"a worker failed: {type(error.cause).__name__}: {first_line} {self._where_to_look(str(error))}")
         of_an_actor = isinstance(error, RayActorError)
-        lost = isinstance(error, NodeDiedError | ActorUnavailableError) or (of_an_actor and error.preempted)
+        lost = isinstance(error, NodeDiedError | ActorUnavailableError | ObjectLostError) or (of_an_actor and error.preempted)
         if lost or _NODE_LOST in str(error):
             return NodeLostError(f"a worker's machine or pod is gone. {self._where_to_look()}")
         if _LOW_ON_MEMORY in str(error):
@@ -278,6 +289,17 @@ class WorkerGroup:
             file.write(traceback)
         tail = "\n".join(f"  | {line[:_LONGEST_LINE]}" for line in newest.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
         return f"The same command goes on from the newest checkpoint. The end of {newest}:\n{tail}"
+
+
+async def _follow(stream: Any, first: int, take: TakePart) -> Mapping[str, float]:
+    """Take a worker's completions as they come, with their places from `first` on; return its seconds by phase."""
+    seconds: Mapping[str, float] = {}
+    async for reference in stream:
+        part: RolloutPart = await reference
+        seconds = part.seconds
+        if part.completions:
+            take([first + place for place in part.places], part.completions)
+    return seconds
 
 
 def by_node(placement: Mapping[int, str]) -> list[list[int]]:

@@ -12,12 +12,13 @@ from lorarl_api.v1alpha1 import RewardSpec
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.rewards.builtin import last_number
 from lorarl_trainer.rewards.scorer import make_scorer
-from lorarl_trainer.rewards.scores import Sample, Scores
+from lorarl_trainer.rewards.scores import Sample, Scores, collect
 
 
 def score(spec: RewardSpec, *pairs: tuple[str, str | None]) -> Scores:
     samples = [Sample("prompt", completion, answer, {}) for completion, answer in pairs]
-    return asyncio.run(make_scorer(spec, Path()).score(samples))
+    scorer = make_scorer(spec, Path())
+    return collect(asyncio.run(scorer.score(samples)), scorer.field)
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ import pytest
 from lorarl_api.v1alpha1 import RewardSpec
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.rewards.scorer import make_scorer, needs_answers
-from lorarl_trainer.rewards.scores import Sample, Scorer, Scores
+from lorarl_trainer.rewards.scores import Sample, Scorer, Scores, collect
 
 FUNCTIONS = """
-import asyncio, ctypes, os, subprocess, sys, time
+import asyncio, ctypes, os, re, subprocess, sys, time
 from pathlib import Path
 
 def length(prompt, completion, answer, row):
@@ -44,8 +44,18 @@ async def meet(prompt, completion, answer, row):
     await together.wait()
     return 1.0
 
+async def judge(prompt, completion, answer, row):
+    await asyncio.sleep(float(completion))
+    return float(completion)
+
+def gated(prompt, completion, answer, row):
+    while completion == "gate" and Path(row["gate"]).exists(): time.sleep(0.005)
+    return 1.0
+
 async def misbehave_async(prompt, completion, answer, row):
     if completion == "wait": await asyncio.sleep(1e6)
+    if completion == "backtrack": return float(bool(re.match("(a+)+b", "a" * 60)))  # no other thread of the process runs meanwhile
+    if completion.startswith("long"): return len(completion)
     await asyncio.sleep(0)
     return misbehave(prompt, completion, answer, row)
 
@@ -84,7 +94,11 @@ def samples(*completions: str, row: dict | None = None) -> list[Sample]:
 
 
 def score(scorer: Scorer, *completions: str, row: dict | None = None) -> Scores:
-    return asyncio.run(scorer.score(samples(*completions, row=row)))
+    return score_samples(scorer, samples(*completions, row=row))
+
+
+def score_samples(scorer: Scorer, samples: list[Sample]) -> Scores:
+    return collect(asyncio.run(scorer.score(samples)), scorer.field)
 
 
 def test_a_function_beside_the_manifest_scores_in_order(scorer):
@@ -103,7 +117,7 @@ def test_a_function_in_the_working_directory_is_found(tmp_path, monkeypatch):
 
 def test_a_function_gets_prompt_completion_answer_and_row(scorer):
     sample = Sample([{"role": "user", "content": "p"}], "c", None, {"level": 3})
-    assert asyncio.run(scorer("my_rewards:arguments").score([sample])).rewards.tolist() == [1]
+    assert score_samples(scorer("my_rewards:arguments"), [sample]).rewards.tolist() == [1]
 
 
 def test_further_parameters_with_defaults_are_fine(scorer):
@@ -170,6 +184,72 @@ def test_a_process_killed_between_steps_is_replaced(scorer):
 def test_async_functions_run_many_at_once(scorer):
     # The barrier opens only for two hundred calls that are under way together.
     assert score(scorer("my_rewards:meet", processes=1), *["a"] * 200, row={"calls": 200}).rewards.tolist() == [1] * 200
+
+
+def score_parts(scorer: Scorer, *parts: list[Sample], seconds: float = 0.0) -> list[Scores]:
+    """Give one part after the other, so many seconds apart, and wait for all."""
+
+    async def run() -> list[Scores]:
+        scoring = []
+        for part in parts:
+            scoring.append(asyncio.create_task(scorer.score(part)))
+            await asyncio.sleep(seconds)
+        return [collect(outcomes, scorer.field) for outcomes in await asyncio.gather(*scoring)]
+
+    return asyncio.run(run())
+
+
+def test_async_calls_of_parts_that_come_later_join_those_under_way(scorer):
+    parts = [samples(*["a"] * size, row={"calls": 200}) for size in (50, 1, 100, 49)]
+    scores = score_parts(scorer("my_rewards:meet", processes=1), *parts)
+    assert [each.rewards.tolist() for each in scores] == [[1] * len(part) for part in parts]
+
+
+def test_with_a_slow_judge_a_step_takes_no_longer_than_the_last_completion_needs(scorer):
+    latency, parts, apart = 1.0, 10, 0.05
+    judge = scorer("my_rewards:judge", processes=1)
+    score(judge, "0.01")
+    start = time.perf_counter()
+    score_parts(judge, *[samples(*[str(latency)] * 20)] * parts, seconds=apart)
+    took, last_arrival = time.perf_counter() - start, (parts - 1) * apart
+    print(f"{parts} parts within {last_arrival:.2f} s, {latency:g} s a call: {took:.2f} s; one part after the other: {parts * latency:g} s")
+    assert last_arrival + latency <= took < last_arrival + 2 * latency
+
+
+def test_a_sync_function_scores_parts_that_come_later_beside_a_slow_sample(scorer, tmp_path):
+    gate = tmp_path / "gate"
+    gate.touch()
+    gated = scorer("my_rewards:gated", processes=2)
+
+    async def run() -> list[list[float]]:
+        slow = asyncio.create_task(gated.score(samples("gate", row={"gate": str(gate)})))
+        others = [await gated.score(samples(*["a"] * 30, row={"gate": str(gate)})) for _ in range(3)]
+        assert not slow.done()
+        gate.unlink()
+        return [[outcome.value for outcome in outcomes] for outcomes in (await slow, *others)]
+
+    assert asyncio.run(run()) == [[1], [1] * 30, [1] * 30, [1] * 30]
+
+
+@pytest.mark.parametrize(
+    ("function", "bad"), [("misbehave", "hang"), ("misbehave", "exit"), ("misbehave_async", "hang"), ("misbehave_async", "exit")]
+)
+def test_a_sample_that_ends_its_process_costs_no_sample_of_another_part(scorer, function, bad):
+    parts = [samples("int", bad, "true"), samples(*["int"] * 20), samples(bad, "true")]
+    scores = score_parts(scorer(f"my_rewards:{function}", timeout_seconds=0.3), *parts)
+    assert [[None if math.isnan(reward) else reward for reward in each.rewards] for each in scores] == [[2, None, 1], [2] * 20, [None, 1]]
+
+
+def test_parts_that_come_while_a_function_holds_the_interpreter_are_scored_after_it(scorer):
+    first, second = ["backtrack"] + ["int"] * 200, ["long" + "x" * (100_000 + i) for i in range(20)]  # more than the connection holds
+    holding = scorer("my_rewards:misbehave_async", timeout_seconds=0.5, processes=1)
+    score(holding, "int")
+    start = time.perf_counter()
+    scores = score_parts(holding, samples(*first), samples(*second), seconds=0.1)
+    assert time.perf_counter() - start < 20, "it is ended at the limit, and not by its own clock for all that it was given: 105 s"
+    assert math.isnan(scores[0].rewards[0])
+    assert scores[1].rewards.tolist() == [100_004 + i for i in range(20)]
+    assert scores[0].rewards[1:].tolist() == [2] * 200
 
 
 def test_async_calls_past_the_limit_are_left_out_and_cost_no_process(scorer):
@@ -265,11 +345,11 @@ def math_verify() -> Iterator[Scorer]:
     ],
 )
 def test_math_verify_compares_what_is_meant(math_verify, completion, answer, reward):
-    assert asyncio.run(math_verify.score([Sample("p", completion, answer, {})])).rewards.tolist() == [reward]
+    assert score_samples(math_verify, [Sample("p", completion, answer, {})]).rewards.tolist() == [reward]
 
 
 def test_math_verify_counts_answers_without_mathematics(math_verify):
-    scores = asyncio.run(math_verify.score([Sample("p", "4", "", {}), Sample("p", "4", "4", {})]))
+    scores = score_samples(math_verify, [Sample("p", "4", "", {}), Sample("p", "4", "4", {})])
     assert scores.rewards[1] == 1
     assert "no expression in the answer ''" in scores.failures["exception"].first_message
 
@@ -277,13 +357,13 @@ def test_math_verify_counts_answers_without_mathematics(math_verify):
 def test_256_math_verify_samples(math_verify):
     step = [Sample("p", f"First {i}. So $\\boxed{{\\frac{{{i}}}{{7}}}}$", f"{i}/7", {}) for i in range(256)]
     start = time.perf_counter()
-    scores = asyncio.run(math_verify.score(step))
+    scores = score_samples(math_verify, step)
     print(f"256 math_verify samples: {(time.perf_counter() - start) * 1e3:.0f} ms")
     assert scores.rewards.tolist() == [1] * 256
 
 
 def test_an_expression_that_never_ends_costs_itself_only(math_verify):
-    scores = asyncio.run(math_verify.score([Sample("p", f"$\\boxed{{{c}}}$", "3", {}) for c in ("3", "9^{9^{9^{9}}}+1", "3")]))
+    scores = score_samples(math_verify, [Sample("p", f"$\\boxed{{{c}}}$", "3", {}) for c in ("3", "9^{9^{9^{9}}}+1", "3")])
     assert scores.rewards[[0, 2]].tolist() == [1, 1]
     assert math.isnan(scores.rewards[1])
     assert scores.failures["timeout"].count == 1

@@ -10,7 +10,11 @@ from typing import Any, Literal
 from ..startup import Part, by_name, critical_path
 
 PHASES = ("wake", "generate", "reward", "sleep", "forward_backward", "optimizer", "sync", "checkpoint", "evaluate", "other")
-"""Where a step's time goes, in the order of the loop. `StepDone.seconds` has these keys, or some of them."""
+"""Where a step's time goes, in the order of the loop. `StepDone.seconds` has these keys, or some of them.
+
+`generate` and `wake` are the slowest engine's. Completions are decoded and scored as they end, while others are still being generated:
+`reward` is what that takes beyond generation.
+"""
 
 TIME_COLUMNS = frozenset({"seconds", "tokens_per_second", "eval_seconds"})
 """Columns of metrics.jsonl that measure time: all others are the same in two runs of one seed, interrupted or not."""

@@ -12,7 +12,7 @@ import regex  # type: ignore[import-untyped]  # ships no types
 
 from lorarl_api.v1alpha1 import RewardSpec
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.rewards.scores import Outcome, Sample, Scores, collect
+from lorarl_trainer.rewards.scores import Outcome, Sample
 
 Compare = Callable[[str, str], bool]
 """Whether a completion gives the answer: (completion, answer)."""
@@ -23,7 +23,7 @@ class BuiltinScorer:
 
     def __init__(self, compare: Compare, field: str) -> None:
         """Score by `compare`; `field` is the reward's path in the manifest, to name it in errors."""
-        self._compare, self._field = compare, field
+        self._compare, self.field = compare, field
 
     def warm_up(self) -> None:
         """Nothing has to start."""
@@ -31,9 +31,9 @@ class BuiltinScorer:
     async def ready(self) -> None:
         """Nothing has to be waited for."""
 
-    async def score(self, samples: Sequence[Sample]) -> Scores:
+    async def score(self, samples: Sequence[Sample]) -> list[Outcome]:
         """Score the samples; in a thread, since a pattern may take up to the time limit and lets other threads run meanwhile."""
-        return await asyncio.to_thread(lambda: collect([self._outcome(sample) for sample in samples], self._field))
+        return await asyncio.to_thread(lambda: [self._outcome(sample) for sample in samples])
 
     def close(self) -> None:
         """Nothing was started."""

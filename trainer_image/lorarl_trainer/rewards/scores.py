@@ -70,6 +70,10 @@ class Scores:
 class Scorer(Protocol):
     """Scores completions. `ready` before the first step, `close` at the end."""
 
+    @property
+    def field(self) -> str:
+        """The reward's path in the manifest, to name it in errors."""
+
     def warm_up(self) -> None:
         """Begin to start whatever scoring needs, without waiting for it."""
 
@@ -80,12 +84,8 @@ class Scorer(Protocol):
             InputError: It never can: a missing module or function, or a wrong signature.
         """
 
-    async def score(self, samples: Sequence[Sample]) -> Scores:
-        """Score the samples of a step.
-
-        Raises:
-            InputError: Not one of the samples could be scored.
-        """
+    async def score(self, samples: Sequence[Sample]) -> list[Outcome]:
+        """Score some samples of a step and return an outcome each, in their order; others may be given while these are being scored."""
 
     def close(self) -> None:
         """Stop what was started; nothing is left running."""

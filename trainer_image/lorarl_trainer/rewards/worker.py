@@ -5,8 +5,10 @@ tuples of plain values:
 
     to it:    (function, sys.path)                                   once
     from it:  ("ready", is it async)  or  ("refused", got, mend)     once
-    to it:    (time limit a sample in seconds, [(prompt, completion, answer, row), ...])
-    from it:  (position in that list, value, cause or None, message) for each sample, as soon as it is scored
+    to it:    (time limit a sample in seconds, [(name, prompt, completion, answer, row), ...])
+    from it:  (name, value, cause or None, message) for each sample, as soon as it is scored
+
+Where the function is async, more samples may come while others are being scored.
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 Reply = tuple[float, str | None, str]
 """Value, cause of failure, message."""
@@ -50,14 +52,8 @@ def main() -> None:
         return
     is_async = inspect.iscoroutinefunction(function)
     connection.send(("ready", is_async))
-    serve = _async_server(connection, function) if is_async else _sync_server(connection, function)
-    # Should the trainer be killed while the function holds the interpreter, no thread of ours can notice: this one needs none.
     with Path(os.devnull).open("w") as nowhere, contextlib.suppress(EOFError):
-        while True:
-            limit, samples = connection.recv()
-            faulthandler.dump_traceback_later(limit * len(samples) + 5, exit=True, file=nowhere)
-            serve(limit, samples)
-            faulthandler.cancel_dump_traceback_later()
+        (_serve_async if is_async else _serve)(connection, function, nowhere)
 
 
 def load_function(name: str) -> Callable[..., Any]:
@@ -88,35 +84,66 @@ def load_function(name: str) -> Callable[..., Any]:
     return function
 
 
-def _sync_server(connection: Connection, function: Callable[..., Any]) -> Callable[[float, list[Any]], None]:
-    def serve(limit: float, samples: list[Any]) -> None:  # the trainer holds the limit: it can end this process
-        for position, sample in enumerate(samples):
+def _serve(connection: Connection, function: Callable[..., Any], nowhere: TextIO) -> None:
+    """Score one sample after the other. The trainer holds the limit: it can end this process."""
+    while True:
+        limit, samples = connection.recv()
+        _end_after(limit * len(samples), nowhere)
+        for name, *sample in samples:
             try:
                 reply = check(function(*sample))
             except BaseException as error:  # noqa: BLE001  a user's function may raise anything, SystemExit included
                 reply = _failed("exception", _describe(error))
-            connection.send((position, *reply))
+            connection.send((name, *reply))
+        faulthandler.cancel_dump_traceback_later()
 
-    return serve
 
-
-def _async_server(connection: Connection, function: Callable[..., Any]) -> Callable[[float, list[Any]], None]:
+def _serve_async(connection: Connection, function: Callable[..., Any], nowhere: TextIO) -> None:
+    """Score all samples that come at once, in one loop for ever: functions may keep connections in it."""
     import asyncio  # costs memory and time that sync functions need not pay
 
-    runner = asyncio.Runner()  # one loop for ever: functions may keep connections in it
-
-    async def score_one(position: int, sample: Any, limit: float) -> None:
+    async def score_one(limit: float, name: int, sample: Sequence[Any]) -> None:
         try:
             async with asyncio.timeout(limit) as timer:
                 reply = check(await function(*sample))
         except BaseException as error:  # noqa: BLE001  a user's function may raise anything, SystemExit included
             reply = _failed("timeout", f"took more than {limit:g} s") if timer.expired() else _failed("exception", _describe(error))
-        connection.send((position, *reply))
+        connection.send((name, *reply))
 
-    async def score_all(limit: float, samples: list[Any]) -> None:
-        await asyncio.gather(*(score_one(position, sample, limit) for position, sample in enumerate(samples)))
+    async def serve() -> None:
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+        under_way: set[asyncio.Task[None]] = set()
 
-    return lambda limit, samples: runner.run(score_all(limit, samples))
+        def begin(limit: float, samples: Sequence[Any]) -> None:
+            _end_after(limit * len(samples), nowhere)
+            for name, *sample in samples:
+                task = loop.create_task(score_one(limit, name, sample))
+                under_way.add(task)
+                task.add_done_callback(ended)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            under_way.discard(task)
+            if not under_way:
+                faulthandler.cancel_dump_traceback_later()
+
+        def receive() -> None:  # in a thread: the trainer can hand over more, whatever the loop does
+            with contextlib.suppress(EOFError, OSError):
+                while True:
+                    loop.call_soon_threadsafe(begin, *connection.recv())
+            loop.call_soon_threadsafe(over.set)
+
+        threading.Thread(target=receive, daemon=True).start()
+        await over.wait()
+
+    asyncio.run(serve())
+
+
+def _end_after(seconds: float, nowhere: TextIO) -> None:
+    """End this process some time after its last sample has to be scored.
+
+    Should the trainer be killed while the function holds the interpreter, no thread of ours can notice: this needs none.
+    """
+    faulthandler.dump_traceback_later(seconds + 5, exit=True, file=nowhere)
 
 
 def check(value: Any) -> Reply:

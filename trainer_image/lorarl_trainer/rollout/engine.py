@@ -17,6 +17,7 @@ from lorarl_trainer.errors import StaleAdapterError
 from lorarl_trainer.memory_plan import kv_bytes_a_token
 from lorarl_trainer.platforms import Platform
 from lorarl_trainer.rollout.engine_memory import EngineMemory, Offloaded
+from lorarl_trainer.rollout.parts import in_parts
 from lorarl_trainer.rollout.shared_base import LOAD_FORMAT, SharedBase
 from lorarl_trainer.startup import StartClock
 
@@ -132,8 +133,10 @@ class RolloutEngine:
             self.llm.reset_prefix_cache()  # its blocks are empty
         return woke
 
-    def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> Completions:
+    def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> Iterator[tuple[list[int], Completions]]:
         """Generate one completion a prompt: sampled with a seed each, or greedily without seeds.
+
+        Yield completions in parts as they end, with the places of their prompts; the last part may be empty.
 
         vLLM's core is asked directly: its front end would process each token of each request.
 
@@ -155,11 +158,11 @@ class RolloutEngine:
         else:
             sampled = {"temperature": self._config.temperature, "logprobs": 0}
             parameters = [SamplingParams(seed=seed, **sampled, **limits) for seed in seeds]
-        ended = {output.request_id: output for output in self._run(prompts, parameters)}
-        return Completions(_completion(ended[str(index)], used) for index in range(len(prompts)))
+        for part in in_parts(self._run(prompts, parameters), len(prompts)):
+            yield [int(output.request_id) for output in part], Completions(_completion(output, used) for output in part)
 
-    def _run(self, prompts: Sequence[Sequence[int]], parameters: Sequence[Any]) -> Iterator[Any]:
-        """Yield vLLM's output of each request, named by its place, when it has ended."""
+    def _run(self, prompts: Sequence[Sequence[int]], parameters: Sequence[Any]) -> Iterator[Sequence[Any]]:
+        """Yield the outputs of the requests that end in each step of vLLM's, named by their places."""
         from vllm.v1.request import Request
 
         core, began = self.llm.llm_engine.engine_core.engine_core, time.time()
@@ -169,8 +172,7 @@ class RolloutEngine:
         # To the end, also of a step that was started before the last request was seen to have ended.
         while core.scheduler.has_requests() or core.batch_queue:
             outputs, _ = core.step_fn()
-            if outputs:
-                yield from outputs[0].outputs
+            yield outputs[0].outputs if outputs else ()
         if prompts:
             self._clock.add_first("first generation/first token", began, core.scheduler.first_tokens)
 

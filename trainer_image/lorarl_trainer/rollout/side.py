@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
-from lorarl_trainer.batch import Completions
+from lorarl_trainer.batch import RolloutPart
 from lorarl_trainer.megatron_lora.layout import AdapterLayout
 from lorarl_trainer.megatron_lora.model import LoraModel
 from lorarl_trainer.megatron_lora.targets import short_names
@@ -90,14 +90,14 @@ class RolloutSide:
             self._check.compare()
         return seconds
 
-    def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> tuple[Completions, Mapping[str, float]]:
-        """Generate a completion a prompt (greedily without seeds); return them and the seconds of each phase."""
+    def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> Iterator[RolloutPart]:
+        """Generate a completion a prompt (greedily without seeds); yield them in parts as they end."""
         clock = time.perf_counter()
         woke = self.engine.wake("weights", "kv_cache")
         awake = time.perf_counter()
-        completions = self.engine.generate(prompts, seeds)
-        seconds = {"generate": time.perf_counter() - awake}
-        return completions, seconds | ({"wake": awake - clock} if woke else {})
+        waking = {"wake": awake - clock} if woke else {}
+        for places, completions in self.engine.generate(prompts, seeds):
+            yield RolloutPart(places, completions, waking | {"generate": time.perf_counter() - awake})
 
     def sleep(self) -> Mapping[str, float]:
         """Give up the memory that the trainer needs meanwhile; return the seconds of the phase, if there is any."""

@@ -1,0 +1,52 @@
+"""When completions that have ended are handed over."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from lorarl_trainer.rollout.parts import PART_SECONDS, in_parts
+
+STEP_SECONDS = PART_SECONDS / 10
+
+
+class Engine:
+    """Steps of a tenth of what a completion waits at most; `ends`: the step with which each completion ends."""
+
+    def __init__(self, *ends: int) -> None:
+        self.ends, self.now = ends, 0
+
+    def steps(self) -> Iterator[Sequence[int]]:
+        while self.now <= max(self.ends, default=0):
+            self.now += 1
+            yield [index for index, end in enumerate(self.ends) if end == self.now]
+
+    def parts(self) -> list[tuple[int, list[int]]]:
+        """Each part, with the step after which it came."""
+        return [(self.now, part) for part in in_parts(self.steps(), len(self.ends), lambda: self.now * STEP_SECONDS)]
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [(100, 100, 100), (98, 100, 99), (1, 2, 10), (1,), ()],
+    ids=["at once", "nearly at once", "in less time than a part waits", "one", "none"],
+)
+def test_what_ends_together_is_one_part_at_the_end(ends: tuple[int, ...]) -> None:
+    [(_, part)] = Engine(*ends).parts()
+    assert sorted(part) == list(range(len(ends)))
+
+
+def test_what_has_ended_waits_no_longer_than_it_may_also_where_nothing_else_ends() -> None:
+    [(first, early), (_, late)] = Engine(5, 500, 7).parts()
+    assert (early, late) == ([0, 2], [1])
+    assert first in (15, 16)
+
+
+def test_parts_are_as_far_apart_as_a_completion_waits() -> None:
+    parts = Engine(*range(1, 101)).parts()
+    assert [index for _, part in parts for index in part] == list(range(100))
+    moments = [moment for moment, _ in parts[:-1]]
+    assert min(b - a for a, b in itertools.pairwise(moments)) >= 10
+    assert len(parts) <= 10
