@@ -83,7 +83,7 @@ class Bench:
         self.result["commands"].append(" ".join(["python", *sys.argv]))
 
     def run(self) -> int:
-        command = [sys.executable, "-c", "from side_by_side.prepare import main; main()", str(self.models), *self.chosen.sizes]
+        command = [sys.executable, "-m", "side_by_side.prepare", str(self.models), *self.chosen.sizes]
         prepared = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
         self.result |= last_object(prepared.splitlines())
         for size in self.chosen.sizes:

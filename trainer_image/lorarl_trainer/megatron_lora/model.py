@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,15 +88,16 @@ class LoraModel:
             # Megatron's own random state plays no part: adapters are initialised in Hugging Face names, dropout is seeded a step.
             provider.initialize_model_parallel(seed=0)
         self._lora: Any = None
-        loading = ExitStack()
+        loading_began = 0.0
 
         def before_loading(chunks: list[Any]) -> list[Any]:
-            if clock is not None:
-                loading.enter_context(clock.part("trainer/load"))
+            nonlocal loading_began
+            loading_began = time.time()
             return chunks
 
         def attach(chunks: list[Any]) -> list[Any]:
-            loading.close()
+            if clock is not None:
+                clock.add_first("trainer/load", loading_began, time.time())
             linears = _linears(chunks, self._bridge)
             self.linear_names = [name for linear in linears for name in linear.hf.values()]
             self.targets = resolve_targets(linears, adapter.type, adapter.target_modules, adapter.exclude_modules)
