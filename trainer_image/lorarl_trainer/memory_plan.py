@@ -40,8 +40,6 @@ LOGITS_BYTES = 5 << 29
 """Logits exist in chunks of 1 GiB in fp32, with a copy of half the size in bf16 and a temporary (`megatron_lora/logprobs.py`)."""
 ENGINE_TOKENS = 16_384
 """Tokens that vLLM takes in one forward pass at most while it reads prompts: its default on GPUs of 70 GB and more."""
-SAMPLER_COPIES = 4
-"""fp32 copies of a batch's logits in vLLM's sampler: the logits, processed, their log-softmax, and random numbers."""
 CONTEXT_BYTES, GRAPHS_BYTES = 1_500_000_000, 1_500_000_000
 """Allowances: what CUDA, cuBLAS and NCCL take in a process, and vLLM's CUDA graphs."""
 UNUSABLE = 0.05
@@ -242,9 +240,9 @@ def _engine(model: ModelSizes, adapted: tuple[LinearSize, ...], rank: int, deman
     slots = sum(_buffer_parameters(linear, served_rank(rank), ranks) for linear in adapted)
     yield Part("vLLM's adapter", slots * width, "always", f"its buffers for rank {served_rank(rank)}")
     mlp = 3 * model.width("up_proj") // ranks + 4 * model.hidden
-    sampler = SAMPLER_COPIES * 4 * demand.sequences * model.vocabulary
-    source = f"{ENGINE_TOKENS:,} tokens of prompts in a layer, logits of {demand.sequences} sequences"
-    yield Part("vLLM at work", ENGINE_TOKENS * mlp * width + sampler, "generation", source)
+    logits = 4 * demand.sequences * model.vocabulary
+    source = f"{ENGINE_TOKENS:,} tokens of prompts in a layer, logits of {demand.sequences} sequences in fp32"
+    yield Part("vLLM at work", ENGINE_TOKENS * mlp * width + logits, "generation", source)
     yield Part("vLLM's CUDA graphs", GRAPHS_BYTES, "always", "allowance")
 
 

@@ -177,7 +177,7 @@ def test_where_no_change_alone_is_enough_all_that_it_takes_are_named(sizes: Mode
 
 
 def test_a_cache_that_holds_no_sequence_is_refused(sizes: ModelSizes) -> None:
-    found = planned(sizes, "rollout.gpuMemoryFraction=0.04")
+    found = planned(sizes, "rollout.gpuMemoryFraction=0.034")
     assert found.peak("training") < H200.free and found.kv_cache_bytes < found.kv_cache_least
     assert "gpuMemoryFraction to 0.5" in mend(found)
     with pytest.raises(InputError, match="KV cache"):

@@ -63,6 +63,8 @@ class CudaPlatform:
         return {
             # vLLM is told the size of its KV cache; of this share it only asks that so much is free.
             "gpu_memory_utilization": 0.9 * gpu.free / gpu.total,
+            # Logits in float32, as the trainer computes them: bf16 would round the log-probabilities of a sure model by some hundredths.
+            "hf_overrides": {"head_dtype": "float32"},
             "compilation_config": {
                 # torch.compile takes 25 s of a start, and what it would fuse has kernels of vLLM's already.
                 "mode": 0,

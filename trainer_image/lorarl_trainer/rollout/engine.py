@@ -77,6 +77,7 @@ class RolloutEngine:
 
         from lorarl_trainer.rollout.lean_start import lean_start
         from lorarl_trainer.rollout.one_adapter import one_adapter_layers, skip_adapter_lookup
+        from lorarl_trainer.rollout.sampler import rollout_sampler
         from lorarl_trainer.rollout.scheduler import RolloutScheduler
         from lorarl_trainer.rollout.start_parts import timed_start
 
@@ -84,7 +85,12 @@ class RolloutEngine:
         hf_config = AutoConfig.from_pretrained(config.model_path)
         if base:
             base.register()
-        with lean_start(hf_config.architectures or (), config.temperature), one_adapter_layers(), timed_start(self._clock):
+        with (
+            lean_start(hf_config.architectures or (), config.temperature),
+            one_adapter_layers(),
+            rollout_sampler(),
+            timed_start(self._clock),
+        ):
             self.llm = LLM(
                 model=str(config.model_path),
                 load_format=LOAD_FORMAT if base else "auto",
