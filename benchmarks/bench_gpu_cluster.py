@@ -104,6 +104,7 @@ class Bench:
             run = {**about, "commit": self.result["commit"], **getattr(self, part)(size, caches)}
         except (subprocess.SubprocessError, OSError, ValueError, AssertionError) as error:
             self.failed.append(f"{part} {size} {caches}: {error}")
+            print(f"         failed: {error}", file=sys.stderr, flush=True)
             return
         others = [one for one in self.result["runs"] if any(one[key] != about[key] for key in about)]
         self.result["runs"] = [*others, run]
@@ -170,7 +171,11 @@ class Bench:
         (folder / "checked.json").write_text(json.dumps(made))
         whole = load_job(folder / "checked.json", self.chosen.set).model_dump(by_alias=True, mode="json", exclude_unset=True)
         with real_cluster(Path(self.chosen.kubeconfig), self.folder) as cluster:
-            yield JobInCluster(cluster, self.chosen.namespace, whole, folder)
+            running = JobInCluster(cluster, self.chosen.namespace, whole, folder)
+            try:
+                yield running
+            finally:
+                running.delete()  # whatever became of it, the GPU is the next one's
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ READ_SECONDS = 2.0
 """Between two looks at the files of a run: each starts kubectl, and a process in the pod."""
 READS = 10
 LONGEST_SECONDS = 540.0
+GONE_SECONDS = 150.0
 
 Object = dict[str, Any]
 
@@ -54,7 +55,7 @@ def manifest(job: Object, node: Object, name: str, models: Path, cache: Path) ->
         if container is None:
             containers.append(container := {"name": f"ray-{role}"})
         container.setdefault("volumeMounts", []).append({"name": MODELS_VOLUME, "mountPath": MODELS, "readOnly": True})
-    return {**job, "metadata": {"name": name}, "spec": {**spec, "cluster": cluster, "backoffLimit": 3}}
+    return {**job, "metadata": {"name": name}, "spec": {**spec, "cluster": cluster, "backoffLimit": 0}}
 
 
 class JobInCluster:
@@ -71,7 +72,6 @@ class JobInCluster:
         Raises:
             ValueError: it did not succeed.
         """
-        self.delete()
         seen: Times = {}
         applied = time.time()
         self.apply()
@@ -89,9 +89,8 @@ class JobInCluster:
             time.sleep(LOOK_SECONDS)
         ended = time.time()
         if phase == "Failed":
-            raise ValueError(f"{self.name} failed: {json.dumps(status)[:2000]}")
+            raise ValueError(f"{self.name} failed: {status.get('failure', {}).get('message') or json.dumps(status)[:2000]}")
         startup = self._startup()
-        self.delete()
         return {
             "steps": ours.steps_of(self.folder, ours.work_of(self.folder, Work())),
             "startup": startup,
@@ -103,7 +102,6 @@ class JobInCluster:
 
     def lose_a_worker(self, steps: int) -> dict[str, Any]:
         """Run it, delete its worker pod in the middle of a step, and return what that cost until it was a step further than ever before."""
-        self.delete()
         self.apply()
         with watched(self.cluster.api, self.namespace, self.name) as job:
             since = job.until(LONGEST_SECONDS, f"{steps} steps", lambda now: now.step >= steps)
@@ -112,7 +110,6 @@ class JobInCluster:
             self.cluster.must("delete", "pod", pod, "-n", self.namespace, "--wait=false")
             cost = job.cost(since, deleted[0], LONGEST_SECONDS, anew=True)
             startup = self._startup_of_next(job)
-        self.delete()
         return {
             "seconds": cost.seconds,
             "steps_lost": cost.steps_lost,
@@ -126,7 +123,10 @@ class JobInCluster:
         self.cluster.must("apply", "-n", self.namespace, "-f", str(self.folder / f"{self.name}.json"))
 
     def delete(self) -> None:
+        """Take it away, and return when its pods do not hold the next one's GPUs any more."""
         self.cluster.must("delete", "lorarljob", self.name, "-n", self.namespace, "--ignore-not-found", "--wait")
+        pods = ("pods", "-l", f"lorarl.io/job={self.name}", "-n", self.namespace)
+        self.cluster.must("wait", "--for=delete", *pods, f"--timeout={GONE_SECONDS:g}s")
 
     def status(self) -> Object:
         return (self.cluster.api.get("LoRARLJob", self.name, self.namespace) or {}).get("status", {})

@@ -47,6 +47,8 @@ def make_model(shape: Shape, folder: Path, device: str) -> float:
     model.save_pretrained(folder)
     tokenizer(shape.vocab_size).save_pretrained(folder)
     write_prompts(folder / "prompts.jsonl", Work())
+    for file in folder.iterdir():  # the trainer in pods is another user, and safetensors keeps files to their owner
+        file.chmod(0o644)
     return time.perf_counter() - clock
 
 

@@ -120,8 +120,7 @@ class View:
     def training(self) -> list[Pod]:
         """Pods that may still train.
 
-        One that is taken away before its containers have started does not. KubeRay replaces a lost pod at once, and what waits there
-        for the head hears no SIGTERM: it is there for its whole grace period.
+        One that is taken away before its containers have started does not: KubeRay replaces a lost pod at once.
         """
         return [pod for pod in self.holding(self.pods) if not (pod.gone_by and pod.phase == "Pending")]
 

@@ -50,6 +50,11 @@ class Trial:
         assert self.job.now.counters == self.counters, status
         assert status["restarts"] == sum(self.counters), status
         assert cost.steps_lost <= 1
+        assert {pod["metadata"]["labels"]["lorarl.io/attempt"] for pod in self.pods()} == {status["rayJobName"].rpartition("-")[2]}
+
+    def pods(self) -> list[Object]:
+        """All pods that there are of the job. None of an earlier attempt may be left: it would hold GPUs."""
+        return self.cluster.api.list("Pod", self.job.namespace, labels=f"lorarl.io/job={self.job.name}")
 
     def delete_pod(self, role: str) -> None:
         """`kubectl delete pod`, as anybody might."""

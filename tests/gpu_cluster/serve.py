@@ -19,8 +19,17 @@ def main(base: str, adapter: str, held_out: str) -> None:
     from vllm.lora.request import LoRARequest
 
     rows = [json.loads(line) for line in Path(held_out).read_text().splitlines()]
-    rank = json.loads(Path(adapter, "adapter_config.json").read_text())["r"]
-    engine = LLM(base, enable_lora=True, max_lora_rank=max(8, rank), max_model_len=64, kv_cache_memory_bytes=1 << 30, enforce_eager=True)
+    config = json.loads(Path(adapter, "adapter_config.json").read_text())
+    engine = LLM(
+        base,
+        enable_lora=True,
+        max_lora_rank=max(8, config["r"]),
+        # By default vLLM tries an adapter on the head too, and its trial fails where the vocabulary is smaller than the model is wide.
+        lora_target_modules=sorted({name.rpartition(".")[2] for name in config["target_modules"]}),
+        max_model_len=64,
+        kv_cache_memory_bytes=1 << 30,
+        enforce_eager=True,
+    )
     tokenizer = engine.get_tokenizer()
     greedy = SamplingParams(temperature=0, max_tokens=MAX_NEW_TOKENS)
     answered = engine.generate([row["prompt"] for row in rows], greedy, lora_request=LoRARequest("adapter", 1, adapter), use_tqdm=False)

@@ -11,7 +11,9 @@ def write_headers(folder: Path, *, hidden: int, ffn: int, layers: int, heads: in
     """The configuration and the weights' headers, in two shards, of a model of Qwen2's kind; a configuration that is there is added to."""
     file = folder / "config.json"
     config = json.loads(file.read_text()) if file.exists() else {}
+    config.pop("layer_types", None)  # one a layer
     config |= {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": key_heads}
+    config |= {"intermediate_size": ffn, "head_dim": hidden // heads}
     file.write_text(json.dumps({**config, "vocab_size": vocabulary, "tie_word_embeddings": False}))
     keys = hidden * key_heads // heads
     shapes: dict[str, list[int]] = {"model.embed_tokens.weight": [vocabulary, hidden], "lm_head.weight": [vocabulary, hidden]}

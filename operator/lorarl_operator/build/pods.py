@@ -63,6 +63,9 @@ def worker_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Setti
     pod, container = template["spec"], template["spec"]["containers"][0]
     # The token is the driver's, which reports; clouds' identity webhooks mount their own.
     pod["automountServiceAccountToken"] = False
+    # KubeRay has a worker wait for its head in a shell. The first process of a PID namespace would hear no SIGTERM there: deleted while it
+    # waits, as the replacement of a lost worker is, the pod would hold its GPUs for its whole grace period, and the next attempt's up.
+    pod["shareProcessNamespace"] = True
     pod["volumes"].append({"name": "shared-mem", "emptyDir": {"medium": "Memory", "sizeLimit": cluster.shared_memory}})
     container["volumeMounts"].append({"name": "shared-mem", "mountPath": "/dev/shm"})
     if cluster.rdma:
