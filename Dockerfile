@@ -121,6 +121,7 @@ RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools --mount=typ
     /opt/tools/bin/uv pip install -q --no-cache --offline --python /opt/lorarl/bin/python --no-deps /wheel/*.whl \
     && python -m compileall -q --invalidation-mode unchecked-hash /opt/lorarl/lib/python3.12/site-packages/lorarl_* \
     && rm -f /opt/lorarl/.lock
+COPY trainer_image/ray /opt/lorarl/bin/ray
 USER 10001:10001
 CMD ["lorarl", "--help"]
 ARG PYTHON_IMAGE

@@ -18,6 +18,7 @@ from typing import Any
 import certifi
 
 from cluster import images
+from cluster.settings import REPOSITORY
 from gpu_node.places import PACKAGES, PREFIX
 from support.cluster.processes import CACHE
 
@@ -78,8 +79,9 @@ def from_environment(driver: Path | None, environment: Mapping[str, str] = os.en
 
 def image(stack: Stack) -> bytes:
     """The image: links, and the programs by which KubeRay and the operator call Ray and the trainer."""
-    calls = {"python": "", "ray": "-m ray.scripts.scripts ", "lorarl": "-m lorarl_trainer.cli "}
+    calls = {"python": "", "lorarl": "-m lorarl_trainer.cli "}
     shims = {f"{SHIMS.strip('/')}/{name}": f'#!/bin/sh\nexec {stack.python} {what}"$@"\n'.encode() for name, what in calls.items()}
+    shims[f"{SHIMS.strip('/')}/ray"] = (REPOSITORY / "trainer_image/ray").read_bytes()  # as in the trainer's image
     config = {"Env": [f"{name}={value}" for name, value in stack.environment.items()], "User": USER, "WorkingDir": "/tmp"}
     settings = {name: Path("/", name).read_bytes() for name in SETTINGS_FILES if Path("/", name).exists()}
     return images.archive(IMAGE, {**shims, **ACCOUNTS, **settings}, config, links=LINKS)

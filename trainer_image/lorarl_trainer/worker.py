@@ -117,6 +117,7 @@ class Worker:
                 import torch  # noqa: F401  # for the time that it takes
             with self._clock.part("imports/Megatron"):
                 self._platform.prepare_megatron()
+                import megatron.bridge.peft.canonical_lora  # noqa: F401  # with it comes all of Megatron that a worker needs
             if self._spec.algorithm.type != "sft":
                 from lorarl_trainer.rollout.engine import import_vllm
 
