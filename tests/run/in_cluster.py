@@ -41,13 +41,13 @@ class InCluster:
     def stored(self) -> dict[str, Any]:
         return dict(json.loads(self.cluster.must("get", "lrj", NAME, "-o", "json", "--show-managed-fields")))
 
-    def start(self, attempt: int, **environment: str) -> Running:
+    def start(self, attempt: int, *overrides: str, **environment: str) -> Running:
         self.job.environment |= environment | {
             "KUBECONFIG": self.environment["KUBECONFIG"],
             "LORARL_ATTEMPT": str(attempt),
             "LORARL_RUN_DIR": str(self.run_dir),
         }
-        return self.job.start(more=["--in-cluster"])
+        return self.job.start(*overrides, more=["--in-cluster"])
 
     def change_steps(self, steps: int) -> None:
         """What the operator and kubelet do when the user changes spec.trainer.steps."""

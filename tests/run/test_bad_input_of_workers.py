@@ -28,6 +28,20 @@ def test_an_architecture_that_is_not_known(job: Job) -> None:
     assert not job.checkpoints.exists(), "nothing was claimed"
 
 
+def test_weights_that_are_garbage_end_the_run_in_one_line_and_the_traceback_is_in_the_log(job: Job) -> None:
+    model = job.folder / "garbage"
+    shutil.copytree(job.base, model)
+    (model / "model.safetensors").write_bytes(b"garbage")
+    ended = job.run("model.uri=file:garbage")
+    require_one_message(ended)
+    log = ended.out / "logs" / "worker-0.log"
+    assert "lorarl: a worker failed: " in ended.stderr
+    assert f"The worker's output is in {log.relative_to(job.folder)}." in ended.stderr
+    assert "ray::Worker.start() (pid=" in log.read_text()
+    assert "\x1b[36mray::" not in ended.stderr + log.read_text()
+    assert not job.checkpoints.exists(), "nothing was claimed"
+
+
 def test_an_adapter_of_other_modules_to_start_from(job: Job, reference: Ended, reference_job: Job) -> None:
     adapter = reference_job.checkpoints / "iter_0000002" / "lora_adapter"
     ended = job.run("adapter.targetModules=[q_proj, v_proj]", f"adapter.initFrom={adapter.as_uri()}")

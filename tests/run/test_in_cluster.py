@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -66,6 +68,27 @@ def test_the_next_attempt_goes_on_and_makes_as_many_steps_as_the_manifest_says_b
         (entry["manager"], entry.get("subresource"), entry["operation"]) for entry in in_cluster.stored["metadata"]["managedFields"]
     }
     assert ("lorarl-trainer", "status", "Apply") in managers
+
+
+def test_a_worker_that_fails_is_told_in_one_line_and_its_traceback_is_in_the_log_that_the_line_names(in_cluster: InCluster) -> None:
+    model = in_cluster.job.folder / "garbage"
+    shutil.copytree(in_cluster.job.base, model)
+    (model / "model.safetensors").write_bytes(b"garbage")
+    ended = in_cluster.start(3, "model.uri=file:garbage", "checkpoint.uri=file:elsewhere").end()
+
+    assert ended.code == 1, ended
+    failure = in_cluster.status["failure"]
+    assert (failure["reason"], failure["attempt"]) == ("WorkerFailed", 3)
+    message = failure["message"]
+    assert message.startswith("a worker failed: ")
+    assert message.endswith(f"; its output is in the log of pod {socket.gethostname()}, container ray-job-submitter")
+    assert len(message.splitlines()) == 1
+    printed = ended.stdout + ended.stderr
+    for of_a_traceback in ("ray::Worker.start() (pid=", '  File "'):
+        assert of_a_traceback not in message
+        assert of_a_traceback in printed
+    assert "\x1b" not in message + ended.stderr
+    assert ended.left_running == []
 
 
 def test_the_trainer_s_rights_end_at_its_own_job_s_status(in_cluster: InCluster) -> None:

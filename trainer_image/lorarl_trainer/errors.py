@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from itertools import dropwhile
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_LONGEST = 500
+
 
 class LorarlError(Exception):
     """An expected failure: shown as one message without a traceback, exit code 1."""
@@ -65,3 +71,25 @@ class StaleAdapterError(LorarlError):
     """vLLM answered with another adapter version than the newest."""
 
     reason = "StaleAdapter"
+
+
+def in_one_line(error: BaseException) -> str:
+    """Say all of an exception, its type and its message, in one line."""
+    return _shortened(f"{type(error).__name__}: {error}")
+
+
+def last_of(traceback: str) -> str:
+    """Say the exception that a traceback ends with in one line: what follows the source lines of the last frame."""
+    _, frame, rest = f"\n{traceback}".rpartition('\n  File "')
+    after = dropwhile(lambda line: line.startswith("    "), rest.splitlines()[1:]) if frame else traceback.splitlines()[-1:]
+    return _shortened("\n".join(after))
+
+
+def without_colours(text: str) -> str:
+    """Leave out the codes by which terminals show colours."""
+    return _COLOURS.sub("", text)
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(without_colours(text).split())
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from lorarl_api.v1alpha1 import CLAIMS_FOLDER, BaseModelSpec, claim_of
 from lorarl_trainer.errors import InputError, LorarlError, StorageError
 from lorarl_trainer.storage.base import Entry
+from lorarl_trainer.unreadable import unreadable
 
 WEIGHTS = "*.safetensors"
 MODEL_FILES = (WEIGHTS, "*.json", "*.jinja", "*.model", "*.tiktoken", "vocab.txt", "merges.txt")
@@ -57,20 +58,18 @@ def fetch_model(spec: BaseModelSpec, *, secret: Mapping[str, str], open_folder: 
         weights: Whether to download the weights too. Without them only configuration and tokenizer are sure to be in the folder.
 
     Raises:
-        InputError: No such model, no access, or the folder lacks configuration, weights or tokenizer. (That a model of the hub has no
-            weights is seen when they are fetched.)
+        InputError: No such model, no access, a file that cannot be read, or the folder lacks configuration, weights or tokenizer. (That a
+            model of the hub has no weights is seen when they are fetched.)
         LorarlError: There is no room for it.
         StorageError: The store could not be reached.
     """
     field = "spec.model.uri"
     scheme = spec.uri.partition(":")[0]
-    known: set[str] | None  # names of the weights files
+    known: set[str] | None = None  # names of the weights files
     if scheme == "hf":
         folder = _fetch_from_hub(spec, secret.get("HF_TOKEN"), weights)
-        known = _weights_in(folder) if weights else None
     elif scheme in _LOCAL:
         folder = local_path(spec.uri, field)
-        known = _weights_in(folder)
     else:
         store = open_folder(spec.uri, secret)
         files = [file for file in store.entries() if _is_model_file(file.path)]
@@ -80,7 +79,12 @@ def fetch_model(spec: BaseModelSpec, *, secret: Mapping[str, str], open_folder: 
         known = {file.path for file in files if fnmatch(file.path, WEIGHTS)}
         wanted = files if weights else [file for file in files if file.path not in known]
         folder = _download_once(cache_dir() / "models", spec.uri, store, wanted, field)
-    _check_model(folder, spec.uri, known)
+    try:
+        if known is None and (weights or scheme in _LOCAL):
+            known = _weights_in(folder)
+        _check_model(folder, spec.uri, known)
+    except OSError as error:
+        raise unreadable(field, spec.uri, folder, error) from error
     return folder
 
 
@@ -234,10 +238,16 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _check_model(folder: Path, uri: str, weights: set[str] | None) -> None:
-    """Refuse what is no whole model. `weights` are the weights files that there are; None where that is not known."""
+    """Refuse what is no whole model. `weights` are the weights files that there are; None where that is not known.
+
+    Raises:
+        InputError: a part is missing, or is no such thing.
+        OSError: a part cannot be read.
+    """
     field, expected = "spec.model.uri", "a folder with a model in Hugging Face format"
     if not folder.is_dir():
         raise InputError(field, f"{uri}, which is no folder", expected, f"Looked at {folder}.")
+    _begin_to_read(file for file in sorted(folder.iterdir()) if not fnmatch(file.name, WEIGHTS) or file.name in (weights or ()))
     read_model_config(folder)
     if weights is not None:
         _check_weights(folder, uri, weights)
@@ -245,6 +255,14 @@ def _check_model(folder: Path, uri: str, weights: set[str] | None) -> None:
         raise InputError(
             field, f"{uri}, which has no tokenizer", expected, "Put tokenizer.json and tokenizer_config.json beside config.json."
         )
+
+
+def _begin_to_read(files: Iterable[Path]) -> None:
+    """Find out now what Megatron, vLLM or Transformers would stumble over later: the right to read each of the model's files."""
+    for file in files:
+        if _is_model_file(file.name):
+            with file.open("rb") as content:
+                content.read(1)
 
 
 def _check_weights(folder: Path, uri: str, weights: set[str]) -> None:

@@ -20,6 +20,7 @@ from lorarl_trainer.first_adapter import read_first_adapter
 from lorarl_trainer.rewards.scorer import needs_answers
 from lorarl_trainer.secrets import Secrets, secret_of
 from lorarl_trainer.storage import open_store
+from lorarl_trainer.unreadable import unreadable
 
 _HEAD_BYTES = 1 << 20
 
@@ -82,7 +83,10 @@ def fetch_base_model(spec: LoRARLJobSpec, secrets: Secrets) -> BaseModel:
         LorarlError: there is no usable model, or no room for it.
     """
     folder = _fetch_model(spec, secrets, weights=True)
-    return BaseModel(folder, fingerprint(folder))
+    try:
+        return BaseModel(folder, fingerprint(folder))
+    except OSError as error:
+        raise unreadable("spec.model.uri", spec.model.uri, folder, error) from error
 
 
 def load_rows(spec: LoRARLJobSpec, vocabulary: Vocabulary, secrets: Secrets) -> Rows:

@@ -21,7 +21,7 @@ from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer import prepare
 from lorarl_trainer.algorithms import get_algorithm
 from lorarl_trainer.data.order import DataOrder
-from lorarl_trainer.errors import LorarlError
+from lorarl_trainer.errors import LorarlError, in_one_line
 from lorarl_trainer.loop import train
 from lorarl_trainer.machines import Machines
 from lorarl_trainer.progress import (
@@ -119,7 +119,7 @@ async def _run(job: LoRARLJob, manifest_folder: Path, out_dir: Path, surrounding
             finish("failed", str(error), error.reason)
             raise
         except Exception as error:
-            finish("failed", f"{type(error).__name__}: {error}", "InternalError")
+            finish("failed", in_one_line(error), "InternalError")
             raise
         if outcome.done:
             finish("succeeded")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.batch import Completion, RolloutPart, Sample, Samples, UpdateRequest, UpdateResult
 from lorarl_trainer.checkpoint import Published
-from lorarl_trainer.errors import LorarlError, NodeLostError, OutOfMemoryError, WorkerError
+from lorarl_trainer.errors import LorarlError, NodeLostError, OutOfMemoryError, WorkerError, last_of, without_colours
 from lorarl_trainer.packing import split_evenly
 from lorarl_trainer.platforms import get_platform
 from lorarl_trainer.pods.drain import in_a_pod
@@ -41,7 +43,13 @@ _NODE_LOST = "its node has died"
 """What Ray says of an actor whose machine, or pod, is no more."""
 _LOW_ON_MEMORY = "low on memory"
 """... of a process that it ended itself, before the kernel does."""
-_ENDED = "it was killed, as by the kernel when memory runs out, or it crashed."
+_ENDED = "it was killed, as by the kernel when memory runs out, or it crashed"
+_DRIVER_LOGS = {
+    "SidecarMode": "the log of pod {pod}, container ray-job-submitter",
+    "K8sJobMode": "the log of the submitter's pod",
+    "HTTPMode": "/tmp/ray/session_latest/logs/job-driver-*.log of pod {pod}",
+}
+"""Where KubeRay has the output of the driver, to which Ray brings that of the workers, by spec.cluster.submissionMode."""
 
 
 class WorkerGroup:
@@ -257,38 +265,43 @@ class WorkerGroup:
         used = (
             f"its pod had used the memory of its limit, spec.cluster.memoryPerNode {limit}" if limit else "its machine's memory was used up"
         )
-        mend = f"{'Raise spec.cluster.memoryPerNode, or lower' if limit else 'Lower'} spec.trainer.tokensPerMicroBatch."
-        return OutOfMemoryError(f"a worker process was killed, since {used}. {mend} {words}{self._where_to_look()}")
+        mend = f"{'Raise spec.cluster.memoryPerNode, or lower' if limit else 'Lower'} spec.trainer.tokensPerMicroBatch"
+        return OutOfMemoryError(self._and_where_to_look(f"a worker process was killed, since {used}. {mend}{words}"))
 
     def _told(self, error: Any) -> LorarlError:
         """Say a failure of Ray's in our words."""
         from ray.exceptions import ActorUnavailableError, NodeDiedError, ObjectLostError, RayActorError, RayTaskError
 
-        if isinstance(error, RayTaskError):
-            if isinstance(error.cause, LorarlError):
-                return error.cause
-            first_line = str(error.cause).strip().partition("\n")[0][:_LONGEST_LINE]
-            return WorkerError(f"a worker failed: {type(error.cause).__name__}: {first_line} {self._where_to_look(str(error))}")
+        if isinstance(error, RayTaskError) and isinstance(error.cause, LorarlError):
+            return error.cause
         of_an_actor = isinstance(error, RayActorError)
+        if isinstance(error, RayTaskError) or (of_an_actor and error.actor_init_failed):
+            return WorkerError(self._and_where_to_look(f"a worker failed: {last_of(str(error))}", str(error)))
         lost = isinstance(error, NodeDiedError | ActorUnavailableError | ObjectLostError) or (of_an_actor and error.preempted)
         if lost or _NODE_LOST in str(error):
-            return NodeLostError(f"a worker's machine or pod is gone. {self._where_to_look()}")
+            return NodeLostError(self._and_where_to_look("a worker's machine or pod is gone"))
         if _LOW_ON_MEMORY in str(error):
             line = next(line for line in str(error).splitlines() if _LOW_ON_MEMORY in line)
-            return self._memory_ran_out(f"Ray: {line.strip()[:_LONGEST_LINE]} ")
-        cause = str(error) if of_an_actor and error.actor_init_failed else _ENDED
-        return WorkerError(f"a worker process ended: {cause} {self._where_to_look()}")
+            return self._memory_ran_out(f". Ray: {line.strip()[:_LONGEST_LINE]}")
+        return WorkerError(self._and_where_to_look(f"a worker process ended: {_ENDED}"))
 
-    def _where_to_look(self, traceback: str = "") -> str:
-        """Tell the end of the log, to which a traceback that the worker did not print itself is added."""
+    def _and_where_to_look(self, sentence: str, traceback: str = "") -> str:
+        """Add to a sentence where the workers' output is. A traceback goes there: the worker did not print it itself."""
+        traceback = without_colours(traceback)
         logs = [log for log in self._logs if log is not None and log.exists()]
         if not logs:
-            return traceback if self._log_dir else f"Its output is in the pod's log.\n{traceback}"
+            if traceback:
+                print(traceback, file=sys.stderr, flush=True)
+            driver_log = _DRIVER_LOGS[self._spec.cluster.submission_mode].format(pod=socket.gethostname())
+            return sentence if self._log_dir else f"{sentence}; its output is in {driver_log}"
         newest = max(logs, key=lambda log: log.stat().st_mtime)
-        with newest.open("a") as file:
-            file.write(traceback)
-        tail = "\n".join(f"  | {line[:_LONGEST_LINE]}" for line in newest.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
-        return f"The same command goes on from the newest checkpoint. The end of {newest}:\n{tail}"
+        sentence = f"{sentence}; the same command goes on from the newest checkpoint."
+        if traceback:
+            with newest.open("a") as file:
+                print(traceback, file=file)
+            return f"{sentence} The worker's output is in {newest}."
+        lines = without_colours(newest.read_text(errors="replace")).splitlines()[-_LOG_TAIL_LINES:]
+        return "\n".join([f"{sentence} The end of {newest}:", *(f"  | {line[:_LONGEST_LINE]}" for line in lines)])
 
 
 async def _follow(stream: Any, first: int, take: TakePart) -> Mapping[str, float]:

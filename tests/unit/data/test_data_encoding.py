@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 
@@ -160,6 +161,18 @@ def test_a_broken_tokenizer_is_refused(tmp_path):
     with pytest.raises(InputError) as caught:
         load_tokenizer(tmp_path)
     assert caught.value.field == "spec.model.uri"
+    assert "whose tokenizer cannot be loaded (JSONDecodeError: Expecting property name" in caught.value.got
+
+
+def test_a_configuration_that_contradicts_itself_is_named_instead_of_the_tokenizer(tmp_path):
+    write_tokenizer(tmp_path, template=None)
+    config = {"model_type": "qwen3", "num_hidden_layers": 80, "layer_types": ["full_attention"] * 12}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError) as caught:
+        load_tokenizer(tmp_path)
+    assert caught.value.got.startswith(f"{tmp_path / 'config.json'}, which cannot be read as the configuration of a model (Strict")
+    assert "`num_hidden_layers` (80) must be equal to the number of `layer_types` (12)" in caught.value.got
+    assert "\n" not in str(caught.value)
 
 
 def test_the_driver_loads_tokenizers_and_data_without_torch(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 from lorarl_api.v1alpha1 import DataSource, EvalSource
 from lorarl_trainer.data.rows import Row, load_rows
 from lorarl_trainer.errors import InputError
+from support.other_user import USER, as_a_user, open_folder
 
 
 def load(path: Path | str, *, needs_answer: bool = True, source: type[DataSource] = DataSource, **fields) -> list[Row]:
@@ -162,3 +163,15 @@ def test_a_missing_file_and_a_folder_and_another_kind_of_file_are_refused(tmp_pa
     (tmp_path / "folder.jsonl").mkdir()
     assert "cannot be read" in refused(tmp_path / "folder.jsonl").got
     assert ".parquet" in refused(tmp_path / "train.txt").expected
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "train.csv", "train.parquet"])
+def test_a_file_without_the_right_to_read_it_is_named_with_user_and_command(name):
+    with open_folder() as folder:
+        path = folder / name
+        path.touch(mode=0)
+        error = as_a_user(refused, path)
+    assert error.got.startswith(f"file:{path}, where {path} cannot be read on ")
+    assert "Permission denied" in error.got
+    assert error.expected == f"files that user {USER} can read"
+    assert f"chmod -R a+rX {path}" in error.mend

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from folder_on_disk import FolderOnDisk, write_model
 
-from lorarl_api.v1alpha1 import BaseModelSpec
+from lorarl_api.v1alpha1 import BaseModelSpec, LoRARLJobSpec
 from lorarl_trainer.errors import InputError, LorarlError
 from lorarl_trainer.fetch import cache_dir, fetch_data, fetch_model, local_path, read_generation_config, read_model_config
+from lorarl_trainer.prepare import fetch_base_model
+from support.other_user import USER, as_a_user, open_folder
 
 URI = "s3://bucket/model"
 NAMES = ["config.json", "model.safetensors", "tokenizer.json"]
@@ -195,6 +197,66 @@ def test_a_shard_that_is_missing_is_named(tmp_path):
     index = {"weight_map": {"a": "model-1.safetensors", "b": "model.safetensors"}}
     (model / "model.safetensors.index.json").write_text(json.dumps(index))
     assert "lacks model-1.safetensors" in refused(model).got
+
+
+@pytest.mark.parametrize(
+    ("closed", "named"),
+    [
+        ("config.json", "config.json"),
+        ("model.safetensors", "model.safetensors"),
+        ("tokenizer.json", "tokenizer.json"),
+        ("", ""),
+        ("..", ""),
+    ],
+)
+def test_a_file_or_folder_without_the_right_to_read_it_is_named_with_user_and_command(closed, named):
+    with open_folder() as folder:
+        model = write_model(folder / "models" / "tiny")
+        (model / closed).chmod(0)
+        try:
+            error = as_a_user(refused, model)
+        finally:
+            (model / closed).chmod(0o755)
+    assert error.got.startswith(f"file:{model}, where {model / named} cannot be read on ")
+    assert error.got.endswith(" (Permission denied)")
+    assert error.expected == f"files that user {USER} can read"
+    assert f"chmod -R a+rX {model}" in error.mend
+
+
+def test_a_folder_that_can_be_entered_and_not_listed_is_not_called_empty():
+    with open_folder() as folder:
+        model = write_model(folder / "model")
+        model.chmod(0o111)
+        try:
+            assert f"where {model} cannot be read" in as_a_user(refused, model).got
+        finally:
+            model.chmod(0o755)
+
+
+def test_what_is_no_file_and_a_disk_that_fails_are_told(tmp_path):
+    model = write_model(tmp_path / "model")
+    weights = model / "model.safetensors"
+    weights.unlink()
+    weights.symlink_to("../blobs/1234")
+    assert f"where {weights} cannot be read" in refused(model).got
+    assert "cp -rL" in refused(model).mend
+    weights.unlink()
+    weights.symlink_to("/proc/self/mem")  # whose first byte the kernel cannot give
+    assert "(Input/output error)" in refused(model).got
+    assert "disk" in refused(model).mend
+    weights.unlink()
+    weights.mkdir()
+    assert "(Is a directory)" in refused(model).got
+
+
+def test_what_cannot_be_read_when_the_fingerprint_is_made_is_told_as_such(tmp_path):
+    model = write_model(tmp_path / "model")
+    (model / "consolidated.safetensors").mkdir()
+    spec = {"model": {"uri": f"file:{model}"}, "adapter": {"rank": 4, "targetModules": ["all-linear"]}, "algorithm": {"type": "sft"}}
+    spec |= {"data": {"train": {"uri": "file:train.jsonl"}}, "checkpoint": {"uri": "file:checkpoints"}}
+    with pytest.raises(InputError, match=r"where .*/consolidated.safetensors cannot be read on .* \(Is a directory\)") as caught:
+        fetch_base_model(LoRARLJobSpec.model_validate(spec), {})
+    assert caught.value.field == "spec.model.uri"
 
 
 def test_a_generation_config_is_optional_but_not_garbage(tmp_path):

@@ -28,6 +28,7 @@ def arguments(prompt, completion, answer, row):
 
 def misbehave(prompt, completion, answer, row):
     if completion == "raise": return {}["level"]
+    if completion == "lines": raise ValueError("first\\n  second")
     if completion == "leave": sys.exit(3)
     if completion == "exit": os._exit(3)
     if completion == "segfault": ctypes.string_at(0)
@@ -139,6 +140,7 @@ def test_scoring_processes_stay_small(scorer, tmp_path):
     ("bad", "cause", "message"),
     [
         ("raise", "exception", "KeyError: 'level' (my_rewards.py, line 12)"),
+        ("lines", "exception", "ValueError: first second (my_rewards.py, line 13)"),
         ("leave", "exception", "SystemExit: 3"),
         ("exit", "crash", "exited with code 3"),
         ("segfault", "crash", "SIGSEGV"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.unreadable import unreadable
 
 Fetch = Callable[[str], Path]
 """Gives the local file of a URI."""
@@ -43,8 +44,7 @@ def read_file(uri: str, *, field: str, fetch: Fetch, text_columns: Sequence[str]
     except FileNotFoundError as error:
         raise InputError(f"{field}.uri", f"{uri}, which does not exist", "a file with data", f"Looked for {path}.") from error
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError(f"{field}.uri", f"{uri}, which cannot be read ({reason})", "a readable file", f"Looked at {path}.") from error
+        raise unreadable(f"{field}.uri", uri, path, error) from error
 
 
 def _read_jsonl(path: Path, uri: str, field: str) -> Numbered:

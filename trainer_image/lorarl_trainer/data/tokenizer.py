@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lorarl_trainer.errors import InputError
+from lorarl_trainer.errors import InputError, in_one_line
 
 
 def load_tokenizer(folder: Path) -> Any:
@@ -19,7 +19,7 @@ def load_tokenizer(folder: Path) -> Any:
     torch, Transformers is imported as if there were none; such a process can load tokenizers afterwards, but no models.
 
     Raises:
-        InputError: The folder has no tokenizer that Transformers can load.
+        InputError: The folder has no tokenizer that Transformers can load, or a config.json that it cannot.
     """
     with _torch_left_out():
         from transformers import AutoTokenizer
@@ -27,13 +27,30 @@ def load_tokenizer(folder: Path) -> Any:
         try:
             return AutoTokenizer.from_pretrained(folder, local_files_only=True)
         except Exception as error:  # Transformers raises nearly every type for a broken tokenizer
-            reason = (str(error).strip().splitlines() or [""])[0]
+            _check_config(folder)
             raise InputError(
                 "spec.model.uri",
-                f"{folder}, whose tokenizer cannot be loaded ({type(error).__name__}: {reason})",
+                f"{folder}, whose tokenizer cannot be loaded ({in_one_line(error)})",
                 "a model folder with a tokenizer in Hugging Face format",
                 "Put tokenizer.json and tokenizer_config.json beside config.json.",
             ) from error
+
+
+def _check_config(folder: Path) -> None:
+    """See whether config.json is at fault, which Transformers reads before a tokenizer."""
+    from transformers import AutoConfig
+
+    try:
+        AutoConfig.from_pretrained(folder, local_files_only=True)
+    except (ValueError, OSError):
+        pass  # as of an unknown model: AutoTokenizer goes on without it
+    except Exception as error:  # what a model's own checks raise
+        raise InputError(
+            "spec.model.uri",
+            f"{folder / 'config.json'}, which cannot be read as the configuration of a model ({in_one_line(error)})",
+            "a configuration that Transformers can load",
+            "Mend it, or copy the model anew.",
+        ) from error
 
 
 @contextmanager

@@ -166,7 +166,7 @@ def _failed(cause: str, message: str) -> Reply:
 
 def _describe(error: BaseException) -> str:
     """The last line of the traceback, and the place: `KeyError: 'level' (rewards.py, line 7)`."""
-    message = f"{type(error).__name__}: {error}"[:500]
+    message = " ".join(f"{type(error).__name__}: {error}".split())[:500]
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, SyntaxError) or not frames:  # a SyntaxError tells its place itself
         return message
