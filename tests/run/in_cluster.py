@@ -17,7 +17,7 @@ from lorarl_api.v1alpha1 import ClusterSpec
 from lorarl_operator import parse
 from lorarl_operator.build.access import grants, needs
 from support.cluster.control_plane import Cluster, control_plane
-from support.cluster.crds import CRD
+from support.cluster.crds import CRD, install_crds
 from support.tcp_gate import TcpGate
 
 NAMESPACE = "default"
@@ -69,8 +69,7 @@ def in_cluster(job: Job, folder: Path) -> Iterator[InCluster]:
     servers.mkdir()
     pod.mkdir()
     with control_plane(servers, audit=True) as cluster, TcpGate(cluster.port) as gate:
-        cluster.must("apply", "--server-side", "-f", str(CRD))
-        cluster.must("wait", "--for=condition=Established", "--timeout=30s", "crd/lorarljobs.lorarl.io")
+        install_crds(cluster, CRD)
         yield _job_in(cluster, gate, job, pod)
 
 
