@@ -7,7 +7,7 @@ cache="${LORARL_CACHE:-$HOME/.cache/lorarl}"
 
 find_python() {
   local candidate
-  for candidate in "${PYTHON:-}" python3.12 "$HOME"/.pyenv/versions/3.12.*/bin/python /usr/local/bin/python3.12; do
+  for candidate in "${PYTHON:-}" python3.12 "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.12.*/bin/python /usr/local/bin/python3.12; do
     [ -n "$candidate" ] && "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' 2>/dev/null && { command -v "$candidate"; return; }
   done
   # Elsewhere uv finds or downloads one.
