@@ -170,12 +170,11 @@ class Bench:
         folder.mkdir()
         (folder / "checked.json").write_text(json.dumps(made))
         whole = load_job(folder / "checked.json", self.chosen.set).model_dump(by_alias=True, mode="json", exclude_unset=True)
-        with real_cluster(Path(self.chosen.kubeconfig), self.folder) as cluster:
-            running = JobInCluster(cluster, self.chosen.namespace, whole, folder)
-            try:
-                yield running
-            finally:
-                running.delete()  # whatever became of it, the GPU is the next one's
+        with (
+            real_cluster(Path(self.chosen.kubeconfig), self.folder) as cluster,
+            JobInCluster(cluster, self.chosen.namespace, whole, folder) as running,
+        ):
+            yield running
 
 
 if __name__ == "__main__":

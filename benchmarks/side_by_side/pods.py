@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from cluster.watched import Watched, watched
 from lorarl_trainer.progress import METRICS, read_summary
@@ -59,12 +59,18 @@ def manifest(job: Object, node: Object, name: str, models: Path, cache: Path) ->
 
 
 class JobInCluster:
-    """One job, applied and looked at to its end."""
+    """One job, applied and looked at to its end; after its block it is deleted, whatever became of it: the GPU is the next one's."""
 
     def __init__(self, cluster: RealCluster, namespace: str, job: Object, folder: Path) -> None:
         self.cluster, self.namespace, self.job, self.folder = cluster, namespace, job, folder
         self.name: str = job["metadata"]["name"]
         (folder / "run").mkdir(parents=True, exist_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.delete()
 
     def run(self) -> dict[str, Any]:
         """Run it to its end; return its steps, its startup and the stages of its start.

@@ -151,12 +151,17 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 @pytest.fixture
 def run(cluster: Cluster, tmp_path: Path) -> Callable[[], dict[str, Any]]:
     whole = loaded(job(), tmp_path).model_dump(by_alias=True, mode="json")
-    return lambda: pods.JobInCluster(cluster, "team", whole, tmp_path).run()  # type: ignore[arg-type]
+
+    def run() -> dict[str, Any]:
+        with pods.JobInCluster(cluster, "team", whole, tmp_path) as running:  # type: ignore[arg-type]
+            return running.run()
+
+    return run
 
 
 def test_a_job_is_followed_from_apply_to_its_end(cluster: Cluster, run: Callable[[], dict[str, Any]]) -> None:
     found = run()
-    assert [command[0] for command in cluster.commands] == ["apply"]
+    assert [command[0] for command in cluster.commands] == ["apply", "delete", "wait"]
     assert [step["seconds"] for step in found["steps"]] == [10.0, 10.0, 10.0], "a checkpoint is left out"
     stages = found["stages"]
     assert sum(stages.values()) == pytest.approx(found["first_token_seconds"]) == pytest.approx(59.0)
