@@ -27,7 +27,7 @@ format: setup ## Format and mend what can be mended
 	.venv/bin/ruff check --fix .
 
 .PHONY: lock
-lock: ## Resolve the packages anew: requirements/{cpu,gpu}.lock
+lock: ## Resolve the packages anew: requirements/{cpu,gpu,operator,trainer-cpu,build}.lock
 	@scripts/lock.sh
 
 .PHONY: generate

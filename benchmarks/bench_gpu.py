@@ -132,7 +132,7 @@ class Bench:
         with PeakGpuMemory(gpus[0]) as memory:
             try:
                 self.command(ours.command(folder, job, self.chosen.set), gpus)
-            except subprocess.SubprocessError:
+            except subprocess.CalledProcessError:
                 print(ours.log_tail(folder), file=sys.stderr)
                 raise
         ran = ours.work_of(folder, work)
@@ -183,14 +183,15 @@ class Bench:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*path, *inherited]), "CUDA_VISIBLE_DEVICES": numbers}
         left = None if self.chosen.minutes is None else self.chosen.minutes * 60 - (time.monotonic() - self.started)
         if left is not None and left <= 0:
-            raise subprocess.SubprocessError(f"left out: {self.chosen.minutes} minutes are over")
+            raise subprocess.SubprocessError(f"left out: {self.chosen.minutes:g} minutes are over")
         with tempfile.TemporaryFile("w+", errors="replace", dir=self.folder) as errors:
             try:
                 run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=left, check=True)
-            except subprocess.SubprocessError as error:
-                printed = getattr(error, "stdout", None) or ""
+            except subprocess.TimeoutExpired as error:
+                raise subprocess.SubprocessError(f"cut off: {self.chosen.minutes:g} minutes are over") from error
+            except subprocess.CalledProcessError as error:
                 errors.seek(0)
-                print(f"{printed[-2000:]}\n{errors.read()[-6000:]}", file=sys.stderr)
+                print(f"{error.stdout[-2000:]}\n{errors.read()[-6000:]}", file=sys.stderr)
                 raise
         return run.stdout
 

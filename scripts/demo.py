@@ -19,7 +19,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import unquote, urlsplit
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "out" / "demo"
@@ -115,7 +114,7 @@ def _short(part: str | Path) -> str:
 
 def adapter_folder(uri: str) -> Path:
     """The folder behind a file: URI."""
-    return Path(unquote(urlsplit(uri).path)) if uri.startswith("file://") else ROOT / uri.removeprefix("file:")
+    return ROOT / uri.removeprefix("file://").removeprefix("file:")
 
 
 def summarise(run: Mapping[str, Any], accuracy: Mapping[str, Any], total_seconds: float, peak_memory_bytes: int) -> dict[str, Any]:

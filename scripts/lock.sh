@@ -6,13 +6,15 @@
 #   scripts/lock.sh --check [NAME...]   only say whether a lock is what is resolved now, given what it has
 set -euo pipefail
 cd "$(dirname "$0")/.."
-uv="${LORARL_CACHE:-$HOME/.cache/lorarl}/uv/bin/uv"
+uv="$(scripts/uv.sh)"
+python=.venv/bin/python
+[ -x "$python" ] || python="$(scripts/python.sh)" # where setup never ran
 
 resolve() { # name, options and sources of uv pip compile...
   local lock="requirements/$1.lock" output
   output="$lock"; shift
   if [ "$check" = 1 ]; then output="$scratch/lock"; cp "$lock" "$output"; fi
-  "$uv" pip compile -q --python .venv/bin/python --no-header --generate-hashes -o "$output" "$@"
+  "$uv" pip compile -q --python "$python" --no-header --generate-hashes -o "$output" "$@"
   if [ "$check" = 1 ]; then
     diff -u "$lock" "$output" >&2 || { echo "lock: $lock is not what pyproject.toml resolves to; make lock writes it anew" >&2; exit 1; }
   fi

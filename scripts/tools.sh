@@ -40,8 +40,10 @@ hello                    node     tree  tests/cluster/go/hello@1                
 '
 RECIPE=1 # part of every stamp: raise it when the way of building changes
 
-bin="${LORARL_CACHE:-$HOME/.cache/lorarl}/bin"
-share="${LORARL_CACHE:-$HOME/.cache/lorarl}/share"
+cache="${LORARL_CACHE:-$HOME/.cache/lorarl}"
+[[ "$cache" = /* ]] || cache="$PWD/$cache" # programs are built in the folders of their modules
+bin="$cache/bin"
+share="$cache/share"
 root="$(cd "$(dirname "$0")/.." && pwd)"
 export CGO_ENABLED=0 GOFLAGS="${GOFLAGS:-} -tags=no_btrfs" # containerd's snapshotter for btrfs needs C headers
 

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from side_by_side.work import SHAPES, Work, train_flops
+from side_by_side.work import SHAPES, Work, generation_floor, train_flops
 
 DOCUMENT, PLOT = Path("docs/performance.md"), Path("docs/images/gpu-step.svg")
 BEGIN, END = "<!-- figures: written by benchmarks/bench_gpu.py -->", "<!-- end of the figures -->"
 PHASES = ("generate", "reward", "old_logprobs", "forward_backward", "optimizer", "sync", "sleep", "wake", "other")
 TITLES = {"0.5b": "0.5B", "7b": "7B"}
+
+BANDWIDTH = 4.3e12
+"""Bytes a second that a copy on an H200 reads and writes, by measurement."""
 
 type Run = Mapping[str, Any]
 type Result = Mapping[str, Any]
@@ -67,8 +70,8 @@ def rows(result: Result) -> list[Row]:
     """The table of targets."""
     return [
         *(_sync(result, size, floor, target) for size, floor, target in (("0.5b", 0.17, 0.5), ("7b", 0.45, 1.0))),
-        _step(result, "0.5b", "2.0 generation + 0.4 training", 3.4, 2.5),
-        _step(result, "7b", "5.0 + 5.3", 14.0, 2.2),
+        _step(result, "0.5b", 3.4, 2.5),
+        _step(result, "7b", 14.0, 2.2),
         _base_copies(result),
         _switch(result),
         _mfu(result),
@@ -93,8 +96,12 @@ def _sync(result: Result, size: str, floor: float, target: float) -> Row:
     return _row(f"adapter sync, {TITLES[size]}", measured, theirs, f"{target} ms", device, reached)
 
 
-def _step(result: Result, size: str, floor: str, target: float, ratio: float) -> Row:
-    peer = find(result, "trl", size)
+def _step(result: Result, size: str, target: float, ratio: float) -> Row:
+    peer, shape, peak = find(result, "trl", size), SHAPES[size], result["matmul_tflops"] * 1e12
+    work = Work()
+    generation = generation_floor(shape, work, peak, BANDWIDTH)
+    training = train_flops(shape, work, work.completions * work.response_tokens) / peak
+    floor = f"{generation:.1f} generation + {training:.1f} training"
 
     def reached(run: Run) -> tuple[str, bool | None]:
         seconds = mean(run, "seconds")
@@ -204,9 +211,7 @@ def shown(result: Result) -> list[Run]:
 
 def label(run: Run) -> str:
     """What to call a run."""
-    setting = {"best": " (fastest setting)", "default": " (its defaults)"}.get(
-        run["setting"], f" ({run['setting']})" if run["setting"] else ""
-    )
+    setting = {"best": " (tuned)", "default": " (its defaults)"}.get(run["setting"], f" ({run['setting']})" if run["setting"] else "")
     gpus = "" if run["gpus"] == 1 else f", {run['gpus']} GPUs, {run['completions']} completions"
     return f"{TITLES.get(run['size'], run['size'])} {run['system']}{setting}{gpus}"
 

@@ -44,6 +44,11 @@ class Shape:
         """Parameters of the output matrix, which is the embedding where they are tied."""
         return self.hidden_size * self.vocab_size
 
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of keys and values a token, in bf16."""
+        return 2 * 2 * self.num_hidden_layers * self.hidden_size * self.num_key_value_heads // self.num_attention_heads
+
     def adapter_parameters(self, rank: int) -> int:
         """Parameters of a LoRA adapter on every linear layer of the decoder."""
         return sum(rank * (wide + high) for wide, high in self.linears)
@@ -92,6 +97,23 @@ def train_flops(shape: Shape, work: Work, response_tokens: float) -> float:
     tokens = work.prompts * work.prompt_tokens + response_tokens
     decoder = 4 * shape.decoder_parameters + 6 * shape.adapter_parameters(work.rank)
     return tokens * decoder + response_tokens * 4 * shape.head_parameters
+
+
+def generation_floor(shape: Shape, work: Work, flops: float, bandwidth: float) -> float:
+    """Seconds that generating all completions of a step takes at least.
+
+    All are decoded side by side, a token each at a time. That takes 2 operations a parameter and completion, or reading the parameters,
+    whichever is longer; and reading all keys and values so far, a group's prompt once.
+
+    Args:
+        flops: Operations a second at the peak.
+        bandwidth: Bytes of memory a second.
+    """
+    parameters = shape.decoder_parameters + shape.head_parameters + shape.adapter_parameters(work.rank)
+    products = max(2 * parameters * work.completions / flops, 2 * parameters / bandwidth)
+    prefill = 2 * shape.decoder_parameters * work.prompts * work.prompt_tokens / flops
+    read = work.prompts * work.prompt_tokens + work.completions * work.response_tokens / 2
+    return prefill + work.response_tokens * (products + read * shape.kv_bytes / bandwidth)
 
 
 def write_prompts(path: Path, work: Work, rows: int = 1024) -> None:

@@ -89,12 +89,12 @@ def _assign(document: Any, assignment: str) -> None:
         return  # `faults` says so
     inner = document
     for depth, key in enumerate(keys[:-1], start=1):
-        if inner.get(key) is None:
-            inner[key] = {}
-        inner = inner[key]
-        if not isinstance(inner, dict):
+        value = {} if inner.get(key) is None else inner[key]
+        if not isinstance(value, dict):
             where = ".".join(keys[:depth])
             raise ManifestError(
                 [Fault(f"--set {path}", f"a path below {where}, which is no mapping", "a path of fields", f"set {where} itself")]
             )
+        inner[key] = dict(value)  # where another field is a YAML alias of this one, it stays as it is
+        inner = inner[key]
     inner[keys[-1]] = read_value(text, f"--set {path}")

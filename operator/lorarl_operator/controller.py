@@ -22,7 +22,7 @@ from lorarl_operator.decision import Action, AddFinalizer, Apply, Create, Decisi
 from lorarl_operator.evidence import EvidenceSource
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError, NotLeaderError
-from lorarl_operator.kube.resources import LORARLJOBS, RAYJOBS, Resource, resource_of
+from lorarl_operator.kube.resources import JOBS, LORARLJOBS, RAYJOBS, Resource, resource_of
 from lorarl_operator.objects import FINALIZER, Evidence, Job, Observed, Refusal
 from lorarl_operator.poster import Poster
 from lorarl_operator.queue import WorkQueue
@@ -159,7 +159,7 @@ class Controller:
         Else an attempt that has succeeded would be taken for one that lost its pods, as KubeRay lets its workers go at once. What was
         observed is compared, not what is known by now: while the answer is awaited, the watch may bring the same.
         """
-        doomed = [action for action in decision.actions if isinstance(action, Delete)]
+        doomed = [action for action in decision.actions if isinstance(action, Delete) and action.kind == RAYJOBS.kind]
         for one in doomed:
             await self._refresh(RAYJOBS, key, one.name, one.uid)
         now = self._cache.observe(key)
@@ -226,8 +226,8 @@ class Controller:
                 await self._apply(key, manifest, new)
             case Create(manifest):
                 await self._create(key, job, manifest)
-            case Delete(_, name, uid):
-                await self._delete(key, RAYJOBS, name, uid)
+            case Delete(kind, name, uid):
+                await self._delete(key, RAYJOBS if kind == RAYJOBS.kind else JOBS, name, uid)
             case DeleteJob():
                 await self._delete(key, LORARLJOBS, job.name, job.uid)
             case AddFinalizer():

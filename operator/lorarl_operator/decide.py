@@ -24,6 +24,7 @@ from lorarl_operator.build.rayjob import ray_job as build_ray_job
 from lorarl_operator.causes import HEAD_GONE, Ending, Kind, Unsettled, ending, lost
 from lorarl_operator.check import checked_spec, whole
 from lorarl_operator.decision import Apply, Create, Decision, DeleteJob, Event, Want
+from lorarl_operator.more_steps import MORE_STEPS, steps_to_do, too_late
 from lorarl_operator.names import ray_job_name
 from lorarl_operator.objects import Observed, RayJob
 from lorarl_operator.removal import decide_removal, finalizer_actions
@@ -100,7 +101,8 @@ def _of_the_living(view: View) -> Decision:
     if (left := view.left("startTime", "activeDeadlineSeconds")) is not None and left <= 0:
         limit = view.spec["activeDeadlineSeconds"]
         return _fail(view, view.draft(), "DeadlineExceeded", f"the job ran longer than activeDeadlineSeconds, {limit} s")
-    return _follow(view, view.current) if view.current else _make(view)
+    decision = _follow(view, view.current) if view.current else _make(view)
+    return replace(decision, recheck_seconds=soonest(decision.recheck_seconds, left))
 
 
 # ---- an attempt that is there ----------------------------------------------------------------------------------------------------------
@@ -138,7 +140,6 @@ def _progress(view: View, ray_job: RayJob) -> Decision:
     draft.put("dashboardURL", _url(ray_job.dashboard_url))
     if draft.holds("Suspended"):
         draft.condition("Suspended", False, "Resumed", "spec.suspend is false")
-    left = view.left("startTime", "activeDeadlineSeconds")
     if ray_job.deployment_status in _ENDED:  # why is not known yet
         return Decision(recheck_seconds=settle)
     if ray_job.suspended or ray_job.deployment_status in {"Suspending", "Suspended"}:
@@ -151,8 +152,8 @@ def _progress(view: View, ray_job: RayJob) -> Decision:
         draft.condition("Running", True, RUNNING, f"attempt {view.attempt} trains in RayJob {ray_job.name}")
         if draft.holds("Disrupted"):
             draft.condition("Disrupted", False, RUNNING, f"attempt {view.attempt} runs")
-        return view.decision(draft, *news, recheck=soonest(settle, left))
-    return _starting(view, draft, ray_job, soonest(settle, left))
+        return view.decision(draft, *news, recheck=settle)
+    return _starting(view, draft, ray_job, settle)
 
 
 def _queued(view: View, draft: Draft, ray_job: RayJob) -> Decision:
@@ -191,9 +192,9 @@ def _starting(view: View, draft: Draft, ray_job: RayJob, recheck: float | None) 
     # Before KubeRay has begun, a RayJob that a queue let go is as old as its wait in the queue.
     begun = ray_job.started_at or (None if ray_job.queue else ray_job.created_at)
     age = (view.now - begun).total_seconds() if begun else 0.0
-    limit = whole(view.spec.get("startDeadlineSeconds"))
-    if limit is not None and age >= limit:
-        return _fail(view, draft, "StartDeadlineExceeded", f"attempt {view.attempt} did not run within {limit} s: {wait.message}")
+    left = _left_to_start(view, age)
+    if left is not None and left <= 0:
+        return _never_started(view, draft, wait)
     news = []
     if not wait.stuck and draft.phase != STARTING:
         news.append(Event("Normal", STARTING, f"attempt {view.attempt} starts: RayJob {ray_job.name}"))
@@ -203,9 +204,19 @@ def _starting(view: View, draft: Draft, ray_job: RayJob, recheck: float | None) 
     draft.condition("Running", False, wait.reason, wait.message)
     busy = any(pod.node and not pod.ready and not pod.deletion_asked_at for pod in pods)
     look_again = _patience(view, age, _NODE_LOOK if busy else _SLOWEST_LOOK)
-    deadline = limit - age if limit is not None else None
     again = _made_again(view) if wait.ours else ()
-    return view.decision(draft, *news, prepare=again, recheck=soonest(recheck, look_again, deadline), wants=_want(view, age, Want.EVENTS))
+    return view.decision(draft, *news, prepare=again, recheck=soonest(recheck, look_again, left), wants=_want(view, age, Want.EVENTS))
+
+
+def _left_to_start(view: View, waited: float) -> float | None:
+    """Seconds that are left of startDeadlineSeconds; None without it."""
+    limit = whole(view.spec.get("startDeadlineSeconds"))
+    return None if limit is None else limit - waited
+
+
+def _never_started(view: View, draft: Draft, wait: Wait) -> Decision:
+    limit = view.spec["startDeadlineSeconds"]
+    return _fail(view, draft, "StartDeadlineExceeded", f"attempt {view.attempt} did not run within {limit} s: {wait.message}")
 
 
 def _made_again(view: View) -> tuple[Apply, ...]:
@@ -245,15 +256,15 @@ def _count(draft: Draft, end: Ending, attempt: int) -> None:
 
 def _end_attempt(view: View, end: Ending) -> Decision:
     draft = view.draft()
+    following = view.attempt + 1
     if end.kind is Kind.SUCCEEDED:
-        return _succeed(view, draft)
+        if (steps := steps_to_do(view)) is None:
+            return _succeed(view, draft)
+        message = f"attempt {view.attempt} made the steps it knew of; trainer.steps is {steps} now, and attempt {following} makes the rest"
+        return _next_attempt(view, draft, Event("Normal", MORE_STEPS, message))
     _count(draft, end, view.attempt)
     if end.kind is Kind.FAILED and (out := _out_of_attempts(view, draft, end)):
         return out
-    following = view.attempt + 1
-    draft.phase = RESTARTING
-    draft.put("rayJobName", ray_job_name(view.job.name, following))
-    draft.put("dashboardURL", None)
     reason = retries.BACKING_OFF if end.kind is Kind.FAILED else retries.reason_of_preemption(draft, view.now)
     delay = retries.wait(reason, draft, view.settings)
     follows = f"attempt {following} follows in {delay:g} s"
@@ -264,8 +275,15 @@ def _end_attempt(view: View, end: Ending) -> Decision:
     else:
         follows = f"attempt {following} goes on from the newest checkpoint"
     message = f"attempt {view.attempt} ended, {end.reason}: {end.message}; {follows}"
-    draft.condition("Running", False, reason, message, anew=True)
-    return view.decision(draft, Event("Warning", reason, message), actions=deletions(view.ray_jobs), recheck=delay)
+    return _next_attempt(view, draft, Event("Warning", reason, message))
+
+
+def _next_attempt(view: View, draft: Draft, why: Event) -> Decision:
+    draft.phase = RESTARTING
+    draft.put("rayJobName", ray_job_name(view.job.name, view.attempt + 1))
+    draft.put("dashboardURL", None)
+    draft.condition("Running", False, why.reason, why.message, anew=True)
+    return view.decision(draft, why, actions=deletions(view.ray_jobs), recheck=retries.wait(why.reason, draft, view.settings))
 
 
 def _out_of_attempts(view: View, draft: Draft, end: Ending) -> Decision | None:
@@ -282,7 +300,7 @@ def _succeed(view: View, draft: Draft) -> Decision:
     draft.condition("Running", False, SUCCEEDED, message)
     draft.condition("Complete", True, SUCCEEDED, message)
     draft.put("rayJobName", view.ray_job_name)
-    return view.decision(draft, Event("Normal", SUCCEEDED, message), actions=deletions(view.others), recheck=0)
+    return view.decision(draft, Event("Normal", SUCCEEDED, message), *too_late(view), actions=deletions(view.others), recheck=0)
 
 
 def _fail(view: View, draft: Draft, reason: str, message: str) -> Decision:
@@ -311,7 +329,7 @@ def _finished(view: View) -> Decision:
     left = view.left("completionTime", "ttlSecondsAfterFinished")
     if left is not None and left <= 0:
         return Decision(actions=(DeleteJob(),))
-    return view.decision(view.draft(), actions=deletions(_live(view)), recheck=left)
+    return view.decision(view.draft(), *too_late(view), actions=deletions(_live(view)), recheck=left)
 
 
 def _make(view: View) -> Decision:
@@ -349,7 +367,8 @@ def _blocked(view: View, wait: Wait, *, again: float | None) -> Decision:
     """Nothing can be made before `again` seconds have passed, or without a change.
 
     The phase is Pending, in which a RayJob that is not there is made, not counted as lost. One that is there, but not its trainer's
-    right, is not named yet.
+    right, is not named yet. startDeadlineSeconds counts from when the job began to wait for this: neither the pause after a failure, nor a
+    queue's time, nor a suspension is in it.
     """
     draft = view.draft()
     news = Event("Warning", wait.reason, wait.message)
@@ -358,8 +377,12 @@ def _blocked(view: View, wait: Wait, *, again: float | None) -> Decision:
         draft.put("rayJobName", view.ray_job_name)
     if draft.holds("Suspended"):
         draft.condition("Suspended", False, "Resumed", "spec.suspend is false")
-    draft.condition("Running", False, wait.reason, wait.message)
-    return view.decision(draft, news, recheck=again)
+    begins = view.phase != PENDING or wait.reason != draft.reason("Running")
+    draft.condition("Running", False, wait.reason, wait.message, anew=begins)
+    left = _left_to_start(view, (view.now - (draft.since("Running") or view.now)).total_seconds())
+    if left is not None and left <= 0:
+        return _never_started(view, draft, wait)
+    return view.decision(draft, news, recheck=soonest(again, left))
 
 
 # ---- suspension ------------------------------------------------------------------------------------------------------------------------
@@ -369,7 +392,7 @@ def _suspend(view: View) -> Decision:
     """Take the RayJob away; its pods checkpoint within their grace period. Whatever is found of an older attempt goes too."""
     draft = view.draft()
     end = _end(view, view.current) if view.current else None
-    if isinstance(end, Ending) and end.kind is Kind.SUCCEEDED:
+    if isinstance(end, Ending) and end.kind is Kind.SUCCEEDED and steps_to_do(view) is None:
         return _succeed(view, draft)
     if draft.phase not in (SUSPENDING, SUSPENDED):
         if isinstance(end, Unsettled):

@@ -45,7 +45,7 @@ class Create:
 class Delete:
     """DELETE in the background, with the uid as precondition. Not found is success."""
 
-    kind: Literal["RayJob"]
+    kind: Literal["RayJob", "Job"]
     name: str
     uid: str
 

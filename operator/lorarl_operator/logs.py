@@ -34,6 +34,15 @@ def set_up(form: str, level: str) -> None:
     handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(_FORMAT))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     if level != "debug":
-        # kopf logs each attempt that it repeats; what matters of it is in our own lines and metrics.
+        # What matters of kopf is in our own lines and metrics.
+        handler.addFilter(_is_news)
         logging.getLogger("kopf").setLevel(logging.WARNING)
         logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not kopf's further attempts at a watch: where a right is missing it logs an error every 5 s, for each kind."""
+    if not record.name.startswith("kopf."):
+        return True
+    message = record.getMessage()
+    return "will retry" not in message or "attempt #1 " in message

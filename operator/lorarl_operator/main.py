@@ -35,7 +35,13 @@ class _Options:
 
 
 @click.command(context_settings={"auto_envvar_prefix": "LORARL", "show_default": True})
-@click.option("--namespace", "namespaces", multiple=True, help="Serve this namespace only (repeatable); without it all are served.")
+@click.option(
+    "--namespace",
+    "namespaces",
+    multiple=True,
+    envvar=["LORARL_NAMESPACE", "LORARL_NAMESPACES"],
+    help="Serve this namespace only (repeatable); without it all are served.",
+)
 @click.option("--trainer-image", required=True, help="Image of jobs that name none in spec.cluster.image.")
 @click.option("--lease-namespace", required=True, help="Where the lease lies that says which replica works.")
 @click.option("--lease-name", default="lorarl-operator", help="Name of the lease.")

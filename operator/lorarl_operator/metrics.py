@@ -17,4 +17,5 @@ ERRORS = Counter("lorarl_operator_errors_total", "Looks at a job that failed and
 LEADER = Gauge("lorarl_operator_leader", "1 where this replica holds the lease.")
 WATCH_EVENTS = Counter("lorarl_operator_watch_events_total", "Changes that the watches brought.", ["resource"])
 WATCHES = Gauge("lorarl_operator_watches", "Watches that are running.")
+NAMESPACES_UNLISTED = Gauge("lorarl_operator_namespaces_unlisted", "Namespaces that cannot be listed.")
 AUDIT_CORRECTIONS = Counter("lorarl_operator_audit_corrections_total", "What a watch had missed and the audit found.", ["resource"])

@@ -175,6 +175,7 @@ class CleanupJob:
     uid: str
     resource_version: str
     job_uid: str
+    suspended: bool
     complete: bool
     failed: str
     """Message of its condition Failed, where True; else empty."""

@@ -135,6 +135,7 @@ def cleanup_job(raw: Raw) -> CleanupJob:
         uid=_text(meta, "uid"),
         resource_version=_text(meta, "resourceVersion"),
         job_uid=_labels(raw).get(LABEL_JOB_UID, ""),
+        suspended=bool(_dict(raw, "spec").get("suspend")),
         complete=bool(_condition(raw, "Complete")),
         failed=(_text(failed, "message") or _text(failed, "reason")) if failed else "",
     )

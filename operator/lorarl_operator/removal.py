@@ -6,11 +6,13 @@ gone and the clean-up Job has removed the checkpoints; it gives way when that fa
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from lorarl_api.faults import ManifestError, redacted
 from lorarl_operator.build.access import cleanup_service_account
 from lorarl_operator.build.cleanup import CLEANUP, cleanup_job
 from lorarl_operator.check import checked_spec, part
-from lorarl_operator.decision import AddFinalizer, Apply, Create, Decision, Event, RemoveFinalizer
+from lorarl_operator.decision import AddFinalizer, Apply, Create, Decision, Delete, Event, RemoveFinalizer
 from lorarl_operator.names import cleanup_name
 from lorarl_operator.objects import FINALIZER, CleanupJob
 from lorarl_operator.view import View, deletions
@@ -56,6 +58,11 @@ def decide_removal(view: View) -> Decision:
         return Decision(events=(Event("Normal", "CheckpointsRemoved", f"removed {_where(view)}"),), actions=(RemoveFinalizer(),))
     if cleanup.failed:
         return _give_way(view, f"Job {cleanup.name} failed: {cleanup.failed}")
+    if cleanup.suspended:
+        message = (
+            f"Job {cleanup.name} is held (suspend: true), as Kueue holds Jobs until their queue has room; until then nothing is removed"
+        )
+        return Decision(events=(Event("Normal", "RemovingCheckpoints", message),), recheck_seconds=min(left, _SELDOM_SECONDS))
     return _account(view, cleanup, left)
 
 
@@ -75,7 +82,7 @@ def _make(view: View, foreign: CleanupJob | None, left: float) -> Decision:
         again = _SELDOM_SECONDS if foreign.job_uid else _AGAIN_SECONDS
         return Decision(events=(Event("Normal", "RemovingCheckpoints", message),), recheck_seconds=min(left, again))
     try:
-        manifest = cleanup_job(view.job, checked_spec(view.job), view.settings)
+        manifest = cleanup_job(view.job, checked_spec(view.job), view.settings, view.now + timedelta(seconds=left), left)
     except ManifestError as error:
         return _give_way(view, f"the job is not valid: {error}")
     event = Event("Normal", "RemovingCheckpoints", f"Job {name} removes {_where(view)}; the LoRARLJob goes after that")
@@ -99,7 +106,11 @@ def _account(view: View, cleanup: CleanupJob, left: float) -> Decision:
 
 def _give_way(view: View, why: str) -> Decision:
     event = Event("Warning", "CheckpointsLeft", f"{_where(view)} stays in the store: {why}. Remove it by hand")
-    return Decision(events=(event,), actions=(RemoveFinalizer(),))
+    cleanup = view.observed.cleanup
+    # A new job of this name may write there from now on. A clean-up that is still held up knows when its time is over, but need not wait.
+    mine = cleanup is not None and cleanup.job_uid == view.job.uid and not cleanup.failed
+    going = (Delete("Job", cleanup.name, cleanup.uid),) if cleanup and mine else ()
+    return Decision(events=(event,), actions=(RemoveFinalizer(), *going))
 
 
 def _where(view: View) -> str:

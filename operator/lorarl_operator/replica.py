@@ -47,6 +47,7 @@ class Replica:
     cache: Cache = field(default_factory=Cache)
     _missing: str | None = "the API server was not asked yet which kinds it has"
     _watches_fine_at: float | None = None
+    _auditor: Auditor | None = None
 
     def alive(self) -> str | None:
         """What is so wrong that the process should be started anew; None when nothing is."""
@@ -62,7 +63,7 @@ class Replica:
 
     def ready(self) -> str | None:
         """What keeps this replica from leading or from standing by; None when nothing does."""
-        return self._missing or self.alive()
+        return self._missing or self.alive() or (self._auditor.blind() if self._auditor else None)
 
     async def run(self) -> int:
         """Stand by, lead, stop; the process' exit status: 0 when it was told to stop, 1 when it lost the lease or its watches."""
@@ -82,7 +83,7 @@ class Replica:
         metrics.QUEUE_DEPTH.set_function(lambda: len(queue))
         metrics.WATCHES.set_function(self._watches)
         fenced = self.client.fenced(self.lease.seconds_to_write)
-        auditor = Auditor(self.client, self.cache, queue, self.namespaces or [None])
+        self._auditor = auditor = Auditor(self.client, self.cache, queue, self.namespaces or [None])
         poster = Poster(fenced, self.identity)
         controller = Controller(fenced, self.cache, queue, poster, self.settings)
         background = [_task(self.lease.hold(), "lease"), _task(poster.run(), "events"), _task(stop.wait(), "stop")]
@@ -96,7 +97,7 @@ class Replica:
             filled.result()
             log.info("%d jobs found", len(self.cache))
             workers = [_task(controller.work(), f"worker {number}") for number in range(WORKERS)]
-            background.append(_task(auditor.run(), "audit"))
+            background += [_task(auditor.run(), "audit"), _task(auditor.retry(), "listing again")]
             # Last: when kopf ends it cancels whatever tasks were started after it, taking them for its own.
             background.append(_task(self._watch(queue, auditor, stop), "watches"))
             await asyncio.wait([*background, *workers], return_when=asyncio.FIRST_COMPLETED)

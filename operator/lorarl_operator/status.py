@@ -28,10 +28,13 @@ FIELDS = (
     *("rayJobName", "dashboardURL", "startTime", "completionTime"),
 )
 """Fields of the status that the operator writes. The others are the trainer's."""
+TRAINERS = ("step", "totalSteps", "adapter", "failure")
+"""Those of the trainer's that the operator reads."""
 
 _LONGEST_MESSAGE = 4096
 _MOST = 2**31
-_TYPES: dict[str, type] = {"conditions": list, "failure": dict} | dict.fromkeys(("observedGeneration", *COUNTERS, "restarts"), int)
+_NUMBERS = ("observedGeneration", *COUNTERS, "restarts", "step", "totalSteps")
+_TYPES: dict[str, type] = {"conditions": list, "adapter": dict, "failure": dict} | dict.fromkeys(_NUMBERS, int)
 
 
 def sound(status: dict[str, Any]) -> dict[str, Any]:
@@ -39,7 +42,7 @@ def sound(status: dict[str, Any]) -> dict[str, Any]:
     kept: dict[str, Any] = {
         key: value
         for key, value in status.items()
-        if key in (*FIELDS, "failure") and type(value) is _TYPES.get(key, str) and not (isinstance(value, int) and value >= _MOST)
+        if key in (*FIELDS, *TRAINERS) and type(value) is _TYPES.get(key, str) and not (isinstance(value, int) and value >= _MOST)
     }
     if "conditions" in kept:
         kept["conditions"] = [each for each in kept["conditions"] if isinstance(each, dict) and isinstance(each.get("type"), str)]
@@ -116,7 +119,8 @@ class Draft:
             holds: True or False.
             reason: One CamelCase word.
             message: For people.
-            anew: Whether lastTransitionTime starts anew though the condition was False before: the end of an attempt.
+            anew: Whether lastTransitionTime starts anew though the condition was False before: the end of an attempt, the beginning of a
+                wait that a deadline counts from.
         """
         message = message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}..."
         old = self._conditions.get(kind, {})

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -20,8 +23,9 @@ from support.cluster.controllers import controllers
 from support.cluster.kuberay import install_kuberay
 from support.cluster.processes import find, find_share, until
 from support.cluster.tools import tools_or_skip
-from support.helm import CHART, flags, helm, only, rendered
+from support.helm import CHART, TIMEOUT_SECONDS, flags, helm, only, rendered
 
+ROOT = CHART.parents[1]
 CRD = "lorarljobs.lorarl.io"
 NAMESPACE = "lorarl-system"
 INSTANCE = "app.kubernetes.io/instance=lorarl"
@@ -226,6 +230,84 @@ def test_a_crd_of_somebody_else_is_used_and_left_alone(site: Site) -> None:
         assert site.cluster.api.get("CustomResourceDefinition", CRD) is not None
 
 
+def test_the_crd_belongs_to_one_release_and_others_do_without(site: Site) -> None:
+    with site.release({"watchNamespaces": ["team-a"]}):
+        established(site)
+        second = ("install", "second", str(CHART), "-n", "team-b", *flags({"watchNamespaces": ["team-b"]}))
+        try:
+            refused = site.helm(*second)
+            assert refused.returncode != 0
+            assert 'CustomResourceDefinition "lorarljobs.lorarl.io"' in refused.stderr
+            done = site.helm(*second, *flags({"crds.install": False}))
+            assert done.returncode == 0, done.stderr
+        finally:
+            site.helm("uninstall", "second", "-n", "team-b", "--ignore-not-found")
+
+
+def test_an_older_chart_takes_no_field_out_of_a_newer_crd(site: Site, tmp_path: Path) -> None:
+    older = older_chart(tmp_path)
+    with site.release():
+        established(site)
+        refused = site.helm("upgrade", "lorarl", str(older), "-n", NAMESPACE)
+        assert refused.returncode != 0
+        assert "lorarljobs.lorarl.io is of chart version 0.1.0, and this is 0.0.9" in refused.stderr
+        assert "Upgrade this release to 0.1.0 or newer, or leave the definition as it is: --set crds.install=false" in refused.stderr
+        site.upgrade({"crds.install": False}, older)
+        assert "Reward" in columns(site.cluster)
+        site.upgrade()
+        assert _owner(site) == NAMESPACE, "the release has it again"
+
+
+def test_a_rollback_brings_back_the_crd_of_its_time(site: Site, tmp_path: Path) -> None:
+    with site.release(chart=older_chart(tmp_path)):
+        site.upgrade()
+        done = site.helm("rollback", "lorarl", "1", "-n", NAMESPACE)
+        assert done.returncode == 0, done.stderr
+        assert "Score" in columns(site.cluster)
+
+
+def test_a_crd_that_is_being_deleted_is_not_installed_upon(site: Site) -> None:
+    with site.release():
+        established(site)
+        held = {**JOB, "metadata": {"name": "held", "namespace": "default", "finalizers": ["lorarl.io/cleanup"]}}
+        site.cluster.api.create(held)
+        site.cluster.must("delete", "crd", CRD, "--wait=false")
+        refused = site.helm("upgrade", "lorarl", str(CHART), "-n", NAMESPACE)
+        assert refused.returncode != 0
+        assert "lorarljobs.lorarl.io is being deleted, and would be gone after this" in refused.stderr
+        (free,) = (line for line in refused.stderr.splitlines() if "kubectl patch" in line)
+        site.cluster.must(*shlex.split(free.replace("NAMESPACE", "default").replace("NAME", "held"))[1:])
+        site.cluster.api.wait_gone("CustomResourceDefinition", CRD)
+        site.upgrade()
+        established(site)
+
+
+def test_the_docs_commands_install_without_rights_on_the_cluster(site: Site) -> None:
+    section = (ROOT / "docs/install.md").read_text().partition("### For some namespaces only\n")[2].partition("\n## ")[0]
+    _, administrators, users = re.findall(r"^```\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    programs = os.pathsep.join(str(Path(find(name)).parent) for name in ("kubectl", "helm"))
+    environment = {**os.environ, "KUBECONFIG": str(site.cluster.kubeconfig), "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+
+    def run(commands: str, **more: str) -> subprocess.CompletedProcess[str]:
+        commands = re.sub(r"\bteam\b", "team-a", commands).replace("USER", "ana")
+        return subprocess.run(
+            ["bash", "-c", commands], cwd=ROOT, env=environment | more, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
+        )
+
+    done = run(administrators)
+    assert done.returncode == 0, done.stderr
+    established(site)
+    try:
+        refused = run(users.replace("--namespace", "--create-namespace --namespace"), HELM_KUBEASUSER="ana")
+        assert 'User "ana" cannot create resource "namespaces"' in refused.stderr, "the docs may say less"
+        done = run(users, HELM_KUBEASUSER="ana")
+        assert done.returncode == 0, done.stderr
+        assert can(site, account(), "create", "rayjobs.ray.io", "team-a")
+    finally:
+        site.helm("uninstall", "lorarl", "-n", NAMESPACE, "--ignore-not-found")
+        site.cluster.must("delete", "crd", CRD)
+
+
 def test_people_may_do_what_their_roles_say(site: Site) -> None:
     with site.release():
         established(site)
@@ -328,6 +410,14 @@ def _version(site: Site) -> tuple[int, Any]:
     crd = site.cluster.api.get("CustomResourceDefinition", CRD)
     assert crd is not None
     return crd["metadata"]["generation"], crd["metadata"].get("labels")
+
+
+def _owner(site: Site) -> str:
+    """The namespace of the release that the CRD belongs to."""
+    crd = site.cluster.api.get("CustomResourceDefinition", CRD)
+    assert crd is not None
+    namespace: str = crd["metadata"]["annotations"]["meta.helm.sh/release-namespace"]
+    return namespace
 
 
 def _patched(trainer: Any, name: str) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from support.cluster.client import Object
 from support.cluster.kwok import ENDS_AT_ONCE, HELD
-from support.cluster.lorarljobs import lorarljob, phase
+from support.cluster.lorarljobs import events, lorarljob, phase, wait_event
 from support.cluster.operator import Operator
 from support.cluster.platform import Platform
 from support.cluster.processes import until
@@ -25,18 +25,12 @@ def all_gone(p: Platform, namespace: str, name: str) -> None:
         until(15, f"{kind} of {name} is gone", lambda kind=kind: not p.api.list(kind, namespace, labels=f"lorarl.io/job={name}"))
 
 
-def events(p: Platform, namespace: str, name: str) -> dict[str, str]:
-    found = p.api.list("Event", namespace, fields=f"involvedObject.name={name},involvedObject.kind=LoRARLJob")
-    return {event["reason"]: event["message"] for event in found}
-
-
 def said_once(p: Platform, namespace: str, name: str, reason: str) -> bool:
     """Whether the operator posted one such Event, and then another job's: Events are posted in order."""
     p.api.create(lorarljob(namespace, f"after-{name}", suspend=True))
-    until(10, "a later Event is posted", lambda: "Suspended" in events(p, namespace, f"after-{name}"))
+    wait_event(p.api, namespace, f"after-{name}", "Suspended")
     p.api.delete("LoRARLJob", f"after-{name}", namespace)
-    fields = f"involvedObject.name={name},involvedObject.kind=LoRARLJob,reason={reason}"
-    return [event["count"] for event in p.api.list("Event", namespace, fields=fields)] == [1]
+    return [event["count"] for event in events(p.api, namespace, name) if event["reason"] == reason] == [1]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -86,8 +80,7 @@ def test_with_delete_a_job_removes_them_and_then_it_goes(kuberay_platform: Platf
     account = p.api.get("ServiceAccount", "lorarl-removed.cleanup", namespace)
     assert account is not None and account["metadata"]["annotations"] == {"example.com/role": "store"}
     all_gone_but_cleanup(p, namespace, "removed")
-    said = events(p, namespace, "removed")
-    assert "s3://team/adapters/removed" in said["CheckpointsRemoved"]
+    assert "s3://team/adapters/removed" in wait_event(p.api, namespace, "removed", "CheckpointsRemoved")
     assert said_once(p, namespace, "removed", "CheckpointsRemoved")
     # The same name again: the clean-up that is left is not in its way.
     running(p, namespace, "removed")
@@ -137,6 +130,8 @@ def test_a_clean_up_that_does_not_work_is_told_and_holds_nothing_up(kuberay_plat
     p = kuberay_platform
     for name, why in (("fails", "Job lorarl-fails-cleanup failed: Job has reached the specified backoff limit"), ("hangs", "")):
         p.api.wait_gone("LoRARLJob", name, broken, seconds=40)
-        left = events(p, broken, name)["CheckpointsLeft"]
+        left = wait_event(p.api, broken, name, "CheckpointsLeft")
         assert f"s3://team/adapters/{name} stays in the store: {why}" in left
         assert "Remove it by hand" in left
+    # It would strike what a new job of this name writes.
+    p.api.wait_gone("Job", "lorarl-hangs-cleanup", broken, seconds=10)

@@ -8,8 +8,8 @@ import pytest
 
 from support.cluster import pods
 from support.cluster.client import Object
-from support.cluster.kueue import PRIORITY_LABEL, QUEUE_LABEL, add_local_queue, add_priority_class, add_queue
-from support.cluster.lorarljobs import condition, lorarljob, phase
+from support.cluster.kueue import PRIORITY_LABEL, QUEUE_LABEL, add_local_queue, add_priority_class, add_queue, set_quota
+from support.cluster.lorarljobs import condition, events, lorarljob, phase, wait_event
 from support.cluster.operator import Operator
 from support.cluster.platform import Platform
 from support.cluster.processes import until
@@ -133,6 +133,39 @@ def test_with_a_default_queue_the_label_is_not_needed(p: Platform) -> None:
     assert rayjob is not None
     assert rayjob["metadata"]["labels"][QUEUE_LABEL] == "default"
     p.api.delete("LoRARLJob", "plain", namespace)
+
+
+def test_a_clean_up_that_waits_for_room_in_the_queue_is_told_and_goes_on(p: Platform) -> None:
+    """Kueue manages Jobs, too: also the one that removes checkpoints, where the namespace has a LocalQueue `default`."""
+    namespace = p.namespace("cleanup")
+    add_queue(p.cluster, namespace, namespace, QUOTA)
+    add_local_queue(p.cluster, namespace, "default", namespace)
+    checkpoint = {"uri": "s3://team/adapters", "deletionPolicy": "Delete"}
+    p.api.create(lorarljob(namespace, "removed", cluster=ONE_GPU, checkpoint=checkpoint))
+    wait(p, namespace, "removed", "Running")
+    p.api.patch("LoRARLJob", "removed", {"spec": {"suspend": True}}, namespace)
+    wait(p, namespace, "removed", "Suspended")
+    p.api.create(lorarljob(namespace, "other", cluster=ONE_GPU))
+    wait(p, namespace, "other", "Running")
+
+    def in_use() -> dict[str, str]:
+        queue = p.api.get("ClusterQueue", namespace) or {}
+        return {one["name"]: one["total"] for one in queue["status"]["flavorsUsage"][0]["resources"]}
+
+    until(PATIENCE, "Kueue counts what the other uses", lambda: in_use()["nvidia.com/gpu"] == "1")
+    set_quota(p.cluster, namespace, in_use())
+    p.api.delete("LoRARLJob", "removed", namespace)
+    p.api.wait("Job", "lorarl-removed-cleanup", namespace, lambda job: job["spec"]["suspend"], seconds=PATIENCE)
+    until(
+        PATIENCE,
+        "it is told that the clean-up is held",
+        lambda: any("lorarl-removed-cleanup is held" in event["message"] for event in events(p.api, namespace, "removed")),
+    )
+    assert p.api.get("LoRARLJob", "removed", namespace), "its finalizer holds it"
+    set_quota(p.cluster, namespace, QUOTA | {"cpu": "8"})
+    p.api.wait_gone("LoRARLJob", "removed", namespace, seconds=PATIENCE)
+    assert "s3://team/adapters/removed" in wait_event(p.api, namespace, "removed", "CheckpointsRemoved")
+    p.api.delete("LoRARLJob", "other", namespace)
 
 
 def message(p: Platform, namespace: str, name: str) -> str:

@@ -9,8 +9,7 @@ import pytest
 
 from support.cluster import pods
 from support.cluster.audit import account, writes
-from support.cluster.client import Object
-from support.cluster.lorarljobs import condition, lorarljob, phase, report
+from support.cluster.lorarljobs import condition, events, lorarljob, phase, report, wait_event
 from support.cluster.operator import ACCOUNT, SYSTEM, Operator, quiet
 from support.cluster.platform import Platform
 from support.cluster.processes import until
@@ -21,11 +20,6 @@ OPERATOR = account(SYSTEM, ACCOUNT)
 @pytest.fixture(scope="module")
 def p(kuberay_platform: Platform) -> Platform:
     return kuberay_platform
-
-
-def events(p: Platform, namespace: str, name: str) -> list[Object]:
-    found = p.api.list("Event", namespace, fields=f"involvedObject.name={name},involvedObject.kind=LoRARLJob")
-    return sorted(found, key=lambda event: int(event["metadata"]["resourceVersion"]))
 
 
 def row(p: Platform, namespace: str, *arguments: str) -> dict[str, str]:
@@ -81,7 +75,8 @@ def test_from_its_creation_to_its_end_in_twelve_writes(p: Platform, replica: Ope
         "create roles lorarl-whole",
         "create serviceaccounts lorarl-whole",
     ]
-    assert [(e["type"], e["reason"]) for e in events(p, namespace, "whole")] == [
+    wait_event(p.api, namespace, "whole", "Succeeded")
+    assert [(e["type"], e["reason"]) for e in events(p.api, namespace, "whole")] == [
         ("Normal", "Starting"),
         ("Normal", "Running"),
         ("Normal", "Succeeded"),

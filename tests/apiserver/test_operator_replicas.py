@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from support.cluster.client import Object
+from support.cluster.client import Api, ApiError, Object
 from support.cluster.control_plane import Cluster, control_plane
 from support.cluster.crds import CRD, install_crds
 from support.cluster.kuberay import install_kuberay
@@ -134,6 +134,46 @@ def test_only_the_namespaces_that_are_named_are_served_with_rights_in_them_alone
         assert rayjobs(served, theirs) == []
         assert "status" not in (served.api.get("LoRARLJob", "job", theirs) or {})
         assert replica.metric("lorarl_operator_errors_total") == 0
+
+
+def test_a_namespace_whose_rolebinding_is_gone_holds_up_no_other_and_is_served_when_it_is_back(served: Cluster) -> None:
+    teams, account = [namespace(served, name) for name in ("bound-again", "bound-late")], "bound-operator"
+    kubeconfig = prepare(served, teams, account=account)
+    for where in teams:
+        served.api.create(lorarljob(where, "job"))
+        served.api.delete("RoleBinding", account, where)
+    narrow = served.api_as(served.service_account_token(SYSTEM, account))
+    until(10, "the API server knows that the rights are gone", lambda: all(_is_refused(narrow, where) for where in teams))
+    options = [*(f"--namespace={where}" for where in teams), "--lease-name=bound"]
+    with operator(served, kubeconfig, "bound", *options) as replica:
+        wait_leader(replica)
+        until(20, "it says that it can list nothing", lambda: f"namespace {teams[0]} cannot be listed" in replica.probe("/readyz")[1])
+        assert (replica.probe("/readyz")[0], replica.probe("/healthz")) == (503, (200, "ok\n"))
+
+        prepare(served, teams[:1], account=account)
+        served.api.wait("RayJob", "job-1", teams[0], bool, seconds=40)
+        assert replica.probe("/readyz") == (200, "ok\n")
+        assert (replica.metric("lorarl_operator_namespaces_unlisted"), rayjobs(served, teams[1])) == (1, [])
+
+        prepare(served, teams[1:], account=account)
+        served.api.wait("RayJob", "job-1", teams[1], bool, seconds=40)
+        until(5, "all can be listed", lambda: replica.metric("lorarl_operator_namespaces_unlisted") == 0)
+        # Its watches run too, by now or soon.
+        served.api.create(lorarljob(teams[1], "next"))
+        served.api.wait("RayJob", "next-1", teams[1], bool, seconds=20)
+        assert [len(rayjobs(served, where)) for where in teams] == [1, 2]
+    complaints = [line for line in replica.process.log.read_text().splitlines() if "cannot be listed" in line]
+    assert len(complaints) == 2
+    assert all("ERROR" in line and "403 Forbidden" in line for line in complaints), complaints
+    assert all(any(f"helm upgrade, or take {where} out of watchNamespaces" in line for line in complaints) for where in teams), complaints
+
+
+def _is_refused(api: Api, where: str) -> bool:
+    try:
+        api.list("LoRARLJob", where)
+    except ApiError as error:
+        return error.status == 403
+    return False
 
 
 def jobs(cluster: Cluster, where: str) -> list[Object]:

@@ -56,7 +56,8 @@ def test_a_deleted_rayjob_is_stopped_and_everything_of_it_collected(kuberay_plat
     cluster_name = p.wait_running(namespace, "gone")["status"]["rayClusterName"]
     p.api.delete("RayJob", "gone", namespace)
     p.api.wait_gone("RayJob", "gone", namespace)
-    assert p.dashboard.stops.count((namespace, "gone")) == 1
+    # KubeRay asks again when its finalizer could not be taken off at once (a conflict): once or more.
+    assert (namespace, "gone") in p.dashboard.stops
     p.api.wait_gone("RayCluster", cluster_name, namespace)
     until(10, "the pods are gone", lambda: not p.api.list("Pod", namespace))
 

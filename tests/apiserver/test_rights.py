@@ -17,7 +17,7 @@ from lorarl_operator.parse import job as parse_job
 from support.cluster.audit import Right, account, granted, refused, used
 from support.cluster.client import Api, ApiError, Object
 from support.cluster.crds import CRD
-from support.cluster.kwok import CANNOT_BE_PULLED
+from support.cluster.kwok import CANNOT_BE_PULLED, HELD
 from support.cluster.lorarljobs import condition, lorarljob, phase, report
 from support.cluster.operator import ACCOUNT, RIGHTS, SYSTEM, Operator, operator, prepare, wait_leader
 from support.cluster.platform import Platform, platform
@@ -40,7 +40,7 @@ def p(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
 
 @pytest.fixture(scope="module")
 def replica(p: Platform) -> Iterator[Operator]:
-    with operator(p.cluster, prepare(p.cluster), "rights") as one:
+    with operator(p.cluster, prepare(p.cluster), "rights", "--cleanup-seconds=20") as one:
         yield wait_leader(one)
 
 
@@ -74,6 +74,17 @@ def test_names_that_are_taken_and_checkpoints_that_are_removed(p: Platform, repl
     until(20, "the clean-up finds its name taken", lambda: Right("batch", "jobs", "get") in used(p.cluster.audit_log, OPERATOR))
     p.api.delete("Job", "lorarl-removed-cleanup", namespace)
     p.api.wait_gone("LoRARLJob", "removed", namespace, seconds=60)
+
+
+def test_a_clean_up_that_takes_too_long(p: Platform, replica: Operator) -> None:
+    namespace = p.namespace()
+    kept = {"uri": "s3://team/adapters", "deletionPolicy": "Delete"}
+    p.api.create(lorarljob(namespace, "hangs", checkpoint=kept, cluster={"image": HELD}))
+    p.api.wait("RayJob", "hangs-1", namespace, bool)
+    p.api.delete("LoRARLJob", "hangs", namespace)
+    p.api.wait("Job", "lorarl-hangs-cleanup", namespace, bool)
+    p.api.wait_gone("LoRARLJob", "hangs", namespace, seconds=40)
+    p.api.wait_gone("Job", "lorarl-hangs-cleanup", namespace, seconds=10)
 
 
 def test_jobs_that_are_stuck_on_their_nodes_and_in_a_queue(p: Platform, replica: Operator) -> None:

@@ -12,7 +12,7 @@ import pytest
 from support.cluster import pods
 from support.cluster.client import ApiError, Object
 from support.cluster.kwok import CANNOT_BE_PULLED, ENDS_AT_ONCE, HELD
-from support.cluster.lorarljobs import condition, lorarljob
+from support.cluster.lorarljobs import condition, events, lorarljob
 from support.cluster.operator import Operator
 from support.cluster.platform import Platform
 from support.cluster.processes import until
@@ -84,7 +84,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def explained(kuberay_platform: Platform, replica: Operator) -> dict[str, tuple[str, str]]:
-    """Each case's reason, and what `kubectl describe` says as soon as it has the reason: all of them at once, within SECONDS."""
+    """Each case's reason, and what `kubectl describe` says as soon as status and Events have the reason: all at once, within SECONDS."""
     p = kuberay_platform
     namespaces = {}
     for name, case in CASES.items():
@@ -105,7 +105,8 @@ def explained(kuberay_platform: Platform, replica: Operator) -> dict[str, tuple[
             name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
             if namespaces.get(name) == namespace and name not in found:
                 reasons = (condition(job, "Running").get("reason"), condition(job, "Failed").get("reason"))
-                if CASES[name].reason in reasons:
+                told = {event["reason"] for event in events(p.api, namespace, name)}
+                if CASES[name].reason in reasons and CASES[name].reason in told:
                     found[name] = (CASES[name].reason, p.cluster.must("describe", "lrj", name, "-n", namespace))
         time.sleep(0.2)
     for name, namespace in namespaces.items():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from support.cluster.client import ApiError
-from support.cluster.lorarljobs import condition, lorarljob, phase
+from support.cluster.client import ApiError, Object
+from support.cluster.lorarljobs import condition, lorarljob, phase, report, wait_event
 from support.cluster.operator import Operator
 from support.cluster.platform import Platform
 from support.cluster.processes import until
@@ -79,3 +79,33 @@ def test_what_may_change_while_it_runs_does_and_the_rest_is_refused(kuberay_plat
         else:
             raise AssertionError(f"{change} was not refused")
     p.api.delete("LoRARLJob", "longer", namespace)
+
+
+def test_steps_that_came_when_the_training_had_ended_are_made_by_the_next_attempt_and_those_after_the_job_by_none(
+    kuberay_platform: Platform, replica: Operator
+) -> None:
+    p = kuberay_platform
+    namespace = p.namespace("more")
+    p.api.create(lorarljob(namespace, "more"))
+
+    def is_at(rayjob: str, wanted: str) -> None:
+        def holds(job: Object) -> bool:
+            return phase(job) == wanted and job["status"].get("rayJobName") == rayjob
+
+        p.api.wait("LoRARLJob", "more", namespace, holds, seconds=60)
+
+    is_at("more-1", "Running")
+    report(p.api, namespace, "more", step=10, totalSteps=10)
+    p.api.patch("LoRARLJob", "more", {"spec": {"trainer": {"steps": 20}}}, namespace)
+    p.finish(namespace, "more-1", "SUCCEEDED")
+    is_at("more-2", "Running")
+    report(p.api, namespace, "more", step=20, totalSteps=20)
+    p.finish(namespace, "more-2", "SUCCEEDED")
+    is_at("more-2", "Succeeded")
+    p.api.patch("LoRARLJob", "more", {"spec": {"trainer": {"steps": 30}}}, namespace)
+    assert "trainer.steps is 30 now, but the job has ended at step 20" in wait_event(p.api, namespace, "more", "TooLate")
+    assert "trainer.steps is 20 now" in wait_event(p.api, namespace, "more", "MoreSteps")
+    job = p.api.get("LoRARLJob", "more", namespace)
+    assert job is not None
+    assert (phase(job), job["status"]["restarts"]) == ("Succeeded", 0)
+    p.api.delete("LoRARLJob", "more", namespace)

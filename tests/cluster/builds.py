@@ -49,7 +49,7 @@ class Image:
     """An image to build.
 
     Attributes:
-        name: In full, with registry and tag.
+        name: In full, with registry and tag; empty keeps no image, but what it is made of in the build cache.
         dockerfile: Path of its Dockerfile.
         context: Folder that the Dockerfile copies from.
         target: Stage of the Dockerfile; empty is the last.
@@ -142,7 +142,7 @@ def command(image: Image, socket: Path, secret_files: Mapping[str, Path]) -> lis
         *(f"--opt={name}={value}" for name, value in options.items() if value),
         *(f"--secret=id={name},src={path}" for name, path in secret_files.items()),
         # Layers that are neither sent nor pulled are not worth the minutes of compressing them.
-        f"--output=type=image,name={image.name},unpack=true,compression=uncompressed",
+        *([f"--output=type=image,name={image.name},unpack=true,compression=uncompressed"] if image.name else []),
     ]
 
 
@@ -154,8 +154,13 @@ def build(images: list[Image], socket: Path, logs: Path) -> dict[str, float]:
     """
     logs.mkdir(parents=True, exist_ok=True)
     with secrets() as secret_files, ThreadPoolExecutor(len(images)) as pool:
-        seconds = pool.map(lambda image: _build(image, socket, logs / f"build-{_short(image.name)}.log", secret_files), images)
+        seconds = pool.map(lambda image: _build(image, socket, log_of(image, logs), secret_files), images)
         return dict(zip([image.name for image in images], seconds, strict=True))
+
+
+def log_of(image: Image, logs: Path) -> Path:
+    """The file with what BuildKit said of this image."""
+    return logs / f"build-{_short(image.name) or image.target}.log"
 
 
 def _build(image: Image, socket: Path, log: Path, secret_files: Mapping[str, Path]) -> float:
@@ -163,7 +168,7 @@ def _build(image: Image, socket: Path, log: Path, secret_files: Mapping[str, Pat
     with log.open("w") as output:
         ended = subprocess.run(command(image, socket, secret_files), stdout=output, stderr=subprocess.STDOUT, check=False)
     if ended.returncode != 0:
-        raise BuildError(f"{image.name} could not be built ({log}):\n{log.read_text(errors='replace')[-3000:]}")
+        raise BuildError(f"{image.name or image.target} could not be built ({log}):\n{log.read_text(errors='replace')[-3000:]}")
     return time.monotonic() - started
 
 
@@ -183,6 +188,14 @@ def build_all(settings: Settings, python_image: str = "") -> dict[str, float]:
     """
     python_image, seconds = _base(settings, python_image)
     return seconds | build([*ours(python_image, revision()), *others()], settings.buildkit_socket, settings.logs)
+
+
+def build_stage(settings: Settings, dockerfile: Path, target: str, arguments: Mapping[str, str], python_image: str = "") -> str:
+    """Build a stage of a Dockerfile in the checkout without keeping an image; what BuildKit said. Otherwise as `build_all`."""
+    python_image, _ = _base(settings, python_image)
+    image = Image("", dockerfile, REPOSITORY, target, {"PYTHON_IMAGE": python_image, **arguments})
+    build([image], settings.buildkit_socket, settings.logs)
+    return log_of(image, settings.logs).read_text(errors="replace")
 
 
 def build_operator(settings: Settings, python_image: str = "") -> None:

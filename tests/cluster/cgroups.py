@@ -72,6 +72,14 @@ def _hand_down(folder: Path) -> None:
         (folder / "cgroup.subtree_control").write_text(f"+{controller}")
 
 
+def lift_memory_limit(name: str) -> None:
+    """Let the cgroup have all memory of the machine, also what a virtual machine is given later."""
+    for folder in everywhere(name):
+        for file, unlimited in (("memory.max", "max"), ("memory.limit_in_bytes", "-1")):
+            if (folder / file).exists():
+                (folder / file).write_text(unlimited)
+
+
 def remove(name: str) -> None:
     """Remove the cgroup with all below it. Its processes must have ended; the kernel may take a moment to let go of it."""
     for folder in everywhere(name):

@@ -90,6 +90,8 @@ def cni() -> str:
 def kubelet(settings: Settings) -> str:
     """KubeletConfiguration."""
     pki = settings.pki
+    # A virtual machine with GPUs may begin with a quarter of its memory and grow, but the kubelet goes by what there was at its start.
+    memory = "0%" if settings.driver else "100Mi"
     return _yaml(
         {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -114,7 +116,8 @@ def kubelet(settings: Settings) -> str:
             "volumePluginDir": "/var/lib/kubelet/volume-plugins",
             "serializeImagePulls": False,
             # The disk is shared with others, and images are dear: nothing is thrown away before the disk is really full.
-            "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+            "evictionHard": {"memory.available": memory, "nodefs.available": "1%", "imagefs.available": "1%"},
+            "enforceNodeAllocatable": ["none" if settings.driver else "pods"],
             "imageGCHighThresholdPercent": 100,
             "imageMinimumGCAge": "24h",
         }

@@ -219,6 +219,7 @@ def _start_kubernetes(node: Node) -> None:
     node.wait("kube-proxy is ready", lambda: node.answers(*KUBE_PROXY_READY), *needed)
     node.wait("CoreDNS is ready", lambda: node.answers(*COREDNS_READY), *needed)
     if settings.driver:
+        cgroups.lift_memory_limit(f"{settings.name}/kubepods")
         node.start(programs.DEVICE_PLUGIN)  # last: it ends where the kubelet has not made its folder for device plugins yet
 
 

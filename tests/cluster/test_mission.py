@@ -6,11 +6,13 @@ Everything is done as a user does it, with kubectl, helm and lorarl. What was se
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -143,11 +145,17 @@ def test_logs_and_ray_s_dashboard_can_be_read(mission: Mission) -> None:
     assert "step 30/30" in text, text[-2000:]
     assert STORE_KEYS["AWS_SECRET_ACCESS_KEY"] not in text + (mission.out / "describe.txt").read_text()
     service, _, _ = mission.job()["status"]["dashboardURL"].removeprefix("http://").partition(".")
-    with (
-        forwarded(mission.cluster, TEAM, f"service/{service}", 8265, mission.out / "forward-dashboard.log") as address,
-        urllib.request.urlopen(f"http://{address}/api/jobs/", timeout=20) as answer,
-    ):
-        assert [job["status"] for job in json.load(answer) if job["type"] == "SUBMISSION"] == ["SUCCEEDED"]
+    (head,) = mission.cluster.api.list("Pod", TEAM, labels=f"lorarl.io/job={JOB},lorarl.io/role=head")
+    secret = mission.cluster.api.get("Secret", head["metadata"]["labels"]["ray.io/cluster"], TEAM)
+    assert secret is not None
+    token = base64.b64decode(secret["data"]["auth_token"]).decode()
+    with forwarded(mission.cluster, TEAM, f"service/{service}", 8265, mission.out / "forward-dashboard.log") as address:
+        jobs = urllib.request.Request(f"http://{address}/api/jobs/")
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(jobs, timeout=20)
+        jobs.add_header("Authorization", f"Bearer {token}")
+        with urllib.request.urlopen(jobs, timeout=20) as answer:
+            assert [job["status"] for job in json.load(answer) if job["type"] == "SUBMISSION"] == ["SUCCEEDED"]
 
 
 def test_the_operator_goes_on_without_a_stumble(mission: Mission) -> None:

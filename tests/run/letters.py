@@ -24,6 +24,10 @@ def faulty(prompt: str, completion: str, answer: str | None, row: dict[str, obje
             time.sleep(3600)
         case "nan":
             return float("nan")
+        case "raise the second time":
+            if Path("asked-before").exists():
+                raise ValueError("not again")
+            Path("asked-before").touch()
         case "crash":
             os._exit(3)
     return score(prompt, completion, answer, row)

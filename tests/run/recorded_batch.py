@@ -17,7 +17,7 @@ from lorarl_api.load import load_job
 from lorarl_trainer import prepare
 from lorarl_trainer.algorithms import LossChoice
 from lorarl_trainer.batch import Completion, Sample, Samples, UpdateRequest
-from lorarl_trainer.worker_group import WorkerGroup
+from lorarl_trainer.worker_group import WorkerGroup, reserve
 
 PROMPTS = 12
 
@@ -26,11 +26,11 @@ async def main(manifest: Path, batch: Path, out: Path) -> None:
     job = load_job(manifest)
     spec = job.spec
     vocabulary = prepare.load_vocabulary(spec, {})
-    workers = WorkerGroup(spec, out / "logs")
+    workers = WorkerGroup(spec, out / "logs", reserve(spec))
     try:
         identity = prepare.identity(spec, await workers.fetch_model({}))
         await workers.start(vocabulary.stop_token_ids, None)
-        await workers.resume(job.name, {}, identity, out / "unpublished")
+        await workers.resume(job.name, job.uid, {}, identity, out / "unpublished")
         await workers.sync()
         if not batch.exists():
             await _record(workers, batch)

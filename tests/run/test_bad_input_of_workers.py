@@ -6,7 +6,7 @@ import json
 import shutil
 
 from command import Ended
-from jobs import PROMPTS, Job
+from jobs import PROMPTS, Job, published_steps
 
 
 def test_a_target_module_that_the_model_does_not_have(job: Job) -> None:
@@ -26,6 +26,12 @@ def test_an_architecture_that_is_not_known(job: Job) -> None:
     require_one_message(ended)
     assert "HyenaForCausalLM" in ended.stderr
     assert not job.checkpoints.exists(), "nothing was claimed"
+
+
+def test_samples_longer_than_the_model_takes(job: Job) -> None:
+    ended = job.run("rollout.maxResponseTokens=5000")
+    require_one_message(ended)
+    assert "spec.rollout.maxResponseTokens: got 5000, with rollout.maxPromptTokens 64, for a model of " in ended.stderr
 
 
 def test_weights_that_are_garbage_end_the_run_in_one_line_and_the_traceback_is_in_the_log(job: Job) -> None:
@@ -54,8 +60,16 @@ def test_completions_whose_reward_fails_are_left_out_and_counted(job: Job) -> No
     faults = ["raise", "hang", "nan", "crash"]
     job.write_rows([{"prompt": prompt, "fault": fault} for prompt, fault in zip(PROMPTS, [*faults, None, None, None, None], strict=True)])
     # Every step has all eight prompts, with four completions each.
-    ended = job.run("reward.function=letters:faulty", "reward.timeoutSeconds=0.5", "rollout.promptsPerStep=8", "trainer.steps=2")
+    ended = job.run(
+        "reward.function=letters:faulty",
+        "reward.timeoutSeconds=0.5",
+        "rollout.promptsPerStep=8",
+        "trainer.steps=2",
+        "algorithm.updatesPerStep=8",
+    )
     assert ended.code == 0, ended
+    # An update without samples is left out: the first that has some is the one that is compared with vLLM.
+    assert all(row["mean_abs_logprob_diff"] > 0 and row["entropy"] > 0.1 for row in ended.rows if row["step"])
     assert [row["reward_failures"] for row in ended.rows if row["step"]] == [16, 16]
     assert all(row["reward_mean"] is not None and row["grad_norm"] > 0 for row in ended.rows if row["step"])
     for cause, told in (
@@ -78,3 +92,20 @@ def require_one_message(ended: Ended) -> None:
     assert len(ended.stderr.splitlines()) == 1, ended.stderr
     assert ended.left_running == []
     assert ended.left_in_memory == []
+
+
+def test_an_evaluation_that_fails_takes_no_finished_step_with_it(job: Job) -> None:
+    """Nor the checkpoint that is still on its way to the store when the run ends."""
+    (job.folder / "held_out.jsonl").write_text(json.dumps({"prompt": "and what else", "fault": "raise the second time"}) + "\n")
+    ended = job.run("reward.function=letters:faulty", "trainer.steps=3", "data.eval.every=100", "checkpoint.every=100")
+    require_one_message(ended)
+    assert "no score for any of 1 completions" in ended.stderr
+    assert 'class="state failed"' in (job.out / "report.html").read_text()
+    assert published_steps(job.checkpoints) == [3]
+    assert (ended.summary["step"], [row["step"] for row in ended.rows]) == (3, [0, 1, 2, 3])
+    # What it owes is made up for.
+    (job.folder / "asked-before").unlink()
+    again = job.run("reward.function=letters:faulty", "trainer.steps=3", "data.eval.every=100", "checkpoint.every=100")
+    assert again.code == 0, again
+    assert (again.rows[-1]["step"], again.rows[-1]["eval_score"] is not None) == (3, True)
+    assert again.adapter_uri == (job.checkpoints / "iter_0000003" / "lora_adapter").as_uri()

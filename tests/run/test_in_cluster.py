@@ -70,15 +70,31 @@ def test_the_next_attempt_goes_on_and_makes_as_many_steps_as_the_manifest_says_b
     assert ("lorarl-trainer", "status", "Apply") in managers
 
 
+def test_a_training_that_had_ended_goes_on_for_more_steps_and_ends_early_for_fewer(in_cluster: InCluster) -> None:
+    before = in_cluster.status
+    assert before["step"] == before["totalSteps"], "it had made all its steps"
+    in_cluster.change_steps(before["step"] + 100)
+    run = in_cluster.start(attempt=3)
+    run.wait_for_step(before["step"] + 2)
+    in_cluster.change_steps(before["step"] + 1)
+    ended = run.end()
+
+    assert ended.code == 0, ended
+    status = in_cluster.status
+    assert status["resumedFromStep"] == before["step"]
+    assert status["step"] == ended.rows[-1]["step"] >= before["step"] + 2
+    assert status["totalSteps"] == before["step"] + 1
+
+
 def test_a_worker_that_fails_is_told_in_one_line_and_its_traceback_is_in_the_log_that_the_line_names(in_cluster: InCluster) -> None:
     model = in_cluster.job.folder / "garbage"
     shutil.copytree(in_cluster.job.base, model)
     (model / "model.safetensors").write_bytes(b"garbage")
-    ended = in_cluster.start(3, "model.uri=file:garbage", "checkpoint.uri=file:elsewhere").end()
+    ended = in_cluster.start(4, "model.uri=file:garbage", "checkpoint.uri=file:elsewhere").end()
 
     assert ended.code == 1, ended
     failure = in_cluster.status["failure"]
-    assert (failure["reason"], failure["attempt"]) == ("WorkerFailed", 3)
+    assert (failure["reason"], failure["attempt"]) == ("WorkerFailed", 4)
     message = failure["message"]
     assert message.startswith("a worker failed: ")
     assert message.endswith(f"; its output is in the log of pod {socket.gethostname()}, container ray-job-submitter")

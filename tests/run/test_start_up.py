@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 
+from command import Ended, Running
 from jobs import Job
+from ray_nodes import ray_nodes
 
 PROMPTLY_SECONDS = 25.0
 """Less than the 30 s that Kubernetes grants; Ray cannot be ended before it has started."""
@@ -14,25 +17,45 @@ PROMPTLY_SECONDS = 25.0
 def test_sigterm_while_the_model_is_fetched_ends_promptly(job: Job) -> None:
     run = job.start("backoffLimit=1", "cluster.image=trainer")
     run.wait_until(job.out.exists, "it began")
-    asked = time.monotonic()
-    run.signal(signal.SIGTERM)
-    ended = run.end()
-    assert ended.code == 75, ended
-    assert time.monotonic() - asked < PROMPTLY_SECONDS
+    ended = end_promptly(run)
     assert "interrupted before the first step was done" in ended.stdout
     assert ended.stdout.count("`lorarl run` ignores what only a cluster can honour: spec.cluster.image, spec.backoffLimit") == 1
-    assert "no checkpoint is published yet, and the same command starts anew" in ended.stdout
-    assert (ended.stderr, ended.left_running, ended.left_in_memory) == ("", [], [])
+    assert ended.stderr == ""
 
 
 def test_sigterm_while_the_workers_load_ends_promptly(job: Job) -> None:
     run = job.start()
     run.wait_until((job.out / "logs" / "worker-0.log").exists, "the worker began")
+    ended = end_promptly(run)
+    assert ended.stderr == ""
+    assert not job.checkpoints.exists(), "nothing was claimed"
+
+
+def test_sigterm_while_data_is_read_ends_promptly(job: Job) -> None:
+    """From afar that may take minutes. Here the file is a pipe into which nobody writes."""
+    (job.folder / "train.jsonl").unlink()
+    os.mkfifo(job.folder / "train.jsonl")
+    run = job.start()
+    run.wait_until((job.out / "logs" / "worker-0.log").exists, "the worker began")
+    end_promptly(run)
+
+
+def test_sigterm_while_a_cluster_has_no_room_for_the_workers_ends_promptly(job: Job) -> None:
+    """As in a pod whose workers' pods are pending."""
+    with ray_nodes(job.folder / "ray") as nodes:
+        job.environment["RAY_ADDRESS"] = nodes.address
+        run = job.start()
+        run.wait_for_output("Connected to Ray cluster")
+        end_promptly(run)
+
+
+def end_promptly(run: Running) -> Ended:
+    """SIGTERM; what a start says then, and what it leaves behind, is the same whatever it was at."""
     asked = time.monotonic()
     run.signal(signal.SIGTERM)
     ended = run.end()
     assert ended.code == 75, ended
     assert time.monotonic() - asked < PROMPTLY_SECONDS
     assert "no checkpoint is published yet, and the same command starts anew" in ended.stdout
-    assert (ended.stderr, ended.left_running, ended.left_in_memory) == ("", [], [])
-    assert not job.checkpoints.exists(), "nothing was claimed"
+    assert (ended.left_running, ended.left_in_memory) == ([], [])
+    return ended

@@ -65,6 +65,45 @@ def test_the_driver_fetches_all_but_the_weights_and_a_worker_s_machine_everythin
     assert [method for method, path in proxy.requests if "model.safetensors" in path] == ["HEAD", "GET"]
 
 
+def test_a_link_is_uploaded_under_its_own_name_and_one_that_leads_nowhere_is_told(tmp_path: Path) -> None:
+    """As in the cache of a hub, where a model's files are links."""
+    snapshot = tmp_path / "snapshots" / "0123abcd"
+    snapshot.mkdir(parents=True)
+    (tmp_path / "blob").write_text("{}")
+    (snapshot / "config.json").symlink_to(tmp_path / "blob")
+    (tmp_path / "my-model").symlink_to(snapshot)
+    store = tmp_path / "store"
+    assert list(upload([tmp_path / "my-model"], f"file://{store}", None)) == [f"file://{store}/my-model/config.json"]
+    assert (store / "my-model" / "config.json").read_text() == "{}"
+    (tmp_path / "blob").unlink()
+    with pytest.raises(LorarlError, match=r"my-model/config\.json"):
+        list(upload([tmp_path / "my-model"], f"file://{store}", None))
+
+
+def test_nothing_is_left_out_of_an_upload_in_silence(tmp_path: Path) -> None:
+    (tmp_path / "a" / "model").mkdir(parents=True)
+    (tmp_path / "b" / "model" / "deep").mkdir(parents=True)
+    store = tmp_path / "store"
+
+    def told(*sources: Path) -> str:
+        with pytest.raises(LorarlError) as refused:
+            list(upload(sources, f"file://{store}", None))
+        return str(refused.value)
+
+    assert "model, a folder without files" in told(tmp_path / "a" / "model")
+    assert "gone, which cannot be read (No such file or directory)" in told(tmp_path / "gone")
+    for folder in ("a", "b"):
+        (tmp_path / folder / "model" / "config.json").write_text(folder)
+    assert "both of which would be model/config.json" in told(tmp_path / "a" / "model", tmp_path / "b" / "model")
+    assert not store.exists(), "told before anything is copied"
+    # A folder behind a link is a folder; one that leads back is told.
+    (tmp_path / "a" / "model" / "more").symlink_to(tmp_path / "b" / "model")
+    list(upload([tmp_path / "a" / "model"], f"file://{store}", None))
+    assert (store / "model" / "more" / "config.json").read_text() == "b"
+    (tmp_path / "b" / "model" / "deep" / "back").symlink_to(tmp_path / "b")
+    assert "symbolic links" in told(tmp_path / "b")
+
+
 def test_a_model_without_weights_is_told_before_anything_is_fetched_for_a_worker(uri: str, s3: S3Server, secret: dict[str, str]) -> None:
     (s3.root / uri.removeprefix("s3://") / "model.safetensors").unlink()
     with pytest.raises(InputError, match=r"no \*\.safetensors weights"):

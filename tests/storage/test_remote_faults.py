@@ -58,6 +58,20 @@ def test_a_download_that_breaks_off_is_tried_again(
     assert [copy.read_bytes() for copy in s3_store.download("model", tmp_path)] == [data]
 
 
+def test_an_upload_that_breaks_off_is_tried_again(
+    s3_store: Store, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_module, "CHUNK_BYTES", 5 * 2**20)
+    source = tmp_path / "weights"
+    source.write_bytes(bytes(range(256)) * 50_000)
+    proxy.drop(times=2, method="PUT", path="/model/weights")
+    fault = proxy.answer(503, times=4)  # the client's own retries do not reach so far
+    s3_store.upload_file(source, "model/weights")
+    assert fault.struck == 4
+    assert s3_store.get("model/weights") == source.read_bytes()
+    assert [entry.path for entry in s3_store.entries()] == ["model/weights"]
+
+
 def test_a_creation_whose_answer_was_lost_has_succeeded(s3_store: Store, proxy: FaultProxy) -> None:
     proxy.drop(times=1, method="PUT", after_forwarding=True)
     assert s3_store.put_if_absent("a", b"x")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from lorarl_trainer.errors import InputError
+from lorarl_trainer.errors import InputError, StorageError
 from lorarl_trainer.storage import Entry, Store, open_store
 from lorarl_trainer.storage import remote as remote_module
 from support.s3_server import S3Server
+
+MIB = 2**20
 
 
 def sizes(entries: list[Entry]) -> list[tuple[str, int]]:
@@ -115,6 +118,21 @@ def test_a_folder_is_downloaded_whole(store: Store, tmp_path: Path, monkeypatch:
     assert not list((tmp_path / "copy").rglob("*.partial"))
     assert store.get("model/weights.bin") == contents["model/weights.bin"]
     assert store.download("nothing", tmp_path / "nothing") == []
+
+
+@pytest.mark.parametrize("size", [0, 1000, 12 * MIB + 1])
+def test_a_file_is_uploaded_whole_in_parts_where_it_is_large(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(remote_module, "CHUNK_BYTES", 5 * MIB)  # the smallest parts that S3 takes
+    source = tmp_path / "model.safetensors"
+    source.write_bytes(random.Random(size).randbytes(size))
+    store.put("model/weights", b"older")
+    store.upload_file(source, "model/weights")
+    assert store.get("model/weights") == source.read_bytes()
+    with pytest.raises((OSError, StorageError), match=r"nothing\.bin"):
+        store.upload_file(tmp_path / "nothing.bin", "model/nothing")
+    assert store.find("model/nothing") is None
 
 
 def test_a_relative_file_uri_is_a_folder_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

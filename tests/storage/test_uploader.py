@@ -131,6 +131,28 @@ def test_an_unpublished_checkpoint_is_not_gone_on_from_once_a_later_run_has_publ
     assert "epoch 1, and epoch 2 has published since" in started.warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("identity", "published", "goes_on_from"),
+    [({}, False, 100), ({}, True, 10), ({"trainer.seed": 1}, False, None)],
+    ids=["an empty store", "a training that began anew there", "another training"],
+)
+def test_an_unpublished_checkpoint_that_was_kept_for_another_store(
+    identity: dict[str, object], published: bool, goes_on_from: int | None, s3_store: Store, proxy: FaultProxy, start: Start, tmp_path: Path
+) -> None:
+    uploader, _ = start(s3_store)
+    proxy.answer(503, times=FOREVER, method="PUT")
+    uploader.submit(checkpoint(100))
+    failure_of(uploader)
+    other = LocalStore(tmp_path / "another-store")
+    if published:
+        anew = checkpoints(other)
+        anew.start("Never")
+        anew.publish(checkpoint(10))
+    started = checkpoints(other, **identity).start("Auto", [tmp_path / "unpublished"])
+    assert (started.found and started.found.manifest.step) == goes_on_from
+    assert [warning for warning in started.warnings if "it was kept for s3://" in warning] or goes_on_from == 100
+
+
 def test_an_unpublished_checkpoint_of_another_job_is_passed_over(tmp_path: Path, start: Start) -> None:
     store = LocalStore(tmp_path / "store")
     other = CheckpointStore(LocalStore(tmp_path / "unpublished"), "other", keep=1, identity={})

@@ -129,9 +129,14 @@ class OneWorker:
         self.worker = worker
 
     async def resume(
-        self, job_name: str, secrets: Mapping[str, Mapping[str, str]], identity: Mapping[str, Any], unpublished: Path
+        self,
+        job_name: str,
+        job_uid: str | None,
+        secrets: Mapping[str, Mapping[str, str]],
+        identity: Mapping[str, Any],
+        unpublished: Path,
     ) -> Resumed:
-        resumed = self.worker.open_checkpoints(job_name, secrets, identity, unpublished)
+        resumed = self.worker.open_checkpoints(job_name, job_uid, secrets, identity, unpublished)
         if resumed.step:
             self.worker.restore(self.worker.found_state())
         return resumed

@@ -64,6 +64,7 @@ def test_two_workers_say_what_one_says(alone, layout: str, tensor_parallel: int)
         # Failure 10: split, interleaved and fused tensors come out as they went in, bit for bit.
         assert close(loaded["exported"], one["adapter"], tolerance=0.0)
         assert close(loaded["fresh"], one["fresh"], tolerance=0.0), "a new adapter is the same on every layout"
+        assert (reports[0]["dropout_seed"] == reports[1]["dropout_seed"]) is (layout == "tensor parallel")
         for report in reports:
             # Failure 15: every engine serves the adapter, not the first alone.
             assert report["agreement"] < TOLERANCE

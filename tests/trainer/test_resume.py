@@ -7,13 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from lorarl_trainer.checkpoint import Checkpoint, CheckpointStore, Published
+from lorarl_trainer.errors import StorageError
 from support.in_process import Colocated
 from support.loop_runs import adapter_digest, run_in_process
+
+STEPS = 6
 
 
 def start(colocated, out: Path, **changes: object) -> Colocated:
     out.mkdir(exist_ok=True)
-    worker: Colocated = colocated(trainer__steps=6, **changes)
+    worker: Colocated = colocated(trainer__steps=STEPS, **changes)
     worker.out = out
     worker.job.spec.checkpoint.__dict__["uri"] = f"file://{out}/checkpoints"  # frozen: changed in tests alone
     return worker
@@ -43,6 +47,21 @@ def test_the_same_seed_gives_the_same_bytes_with_either_transport_and_another_se
     disk, _ = whole_run(colocated, tmp_path / "disk", rollout__adapterSync="disk")
     other, _ = whole_run(colocated, tmp_path / "other", trainer__seed=1)
     assert tensor == again == disk != other
+
+
+def test_a_last_checkpoint_that_was_kept_is_published_by_the_next_start(colocated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish = CheckpointStore.publish
+
+    def refuse_the_last(store: CheckpointStore, checkpoint: Checkpoint) -> Published:
+        if checkpoint.step == STEPS:
+            raise StorageError("503")
+        return publish(store, checkpoint)
+
+    with monkeypatch.context() as broken, pytest.raises(StorageError, match="start the same job on this machine"):
+        broken.setattr(CheckpointStore, "publish", refuse_the_last)
+        asyncio.run(run_in_process(start(colocated, tmp_path)))
+    assert asyncio.run(run_in_process(start(colocated, tmp_path))) == []
+    assert adapter_digest(tmp_path) == whole_run(colocated, tmp_path / "whole")[0]
 
 
 def test_what_may_change_between_starts_does_not_hinder_going_on(colocated, tmp_path: Path) -> None:

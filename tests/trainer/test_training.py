@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +14,8 @@ import torch
 
 from lorarl_trainer.algorithms import LossChoice
 from lorarl_trainer.batch import Sample
-from lorarl_trainer.errors import OutOfMemoryError, PolicyDriftError
-from lorarl_trainer.loop import require_agreement
+from lorarl_trainer.errors import GradientError, OutOfMemoryError, PolicyDriftError
+from lorarl_trainer.gates import require_agreement, require_finite_gradient
 from support.in_process import Colocated, prompts, samples_of, update_request, worst
 
 
@@ -92,6 +95,33 @@ def test_a_difference_that_is_no_number_is_drift(colocated) -> None:
     worker.worker.sync()
     samples = [Sample(s.tokens, s.prompt_length, 1.0, np.full_like(s.rollout_logprobs, math.nan)) for s in rollouts(worker)]
     assert worker.worker.update(update_request(samples)).drifted
+
+
+def test_a_gradient_that_is_no_number_changes_nothing_and_is_told(colocated) -> None:
+    worker: Colocated = colocated()
+    worker.worker.sync()
+    samples = [Sample(s.tokens, s.prompt_length, math.inf, s.rollout_logprobs) for s in rollouts(worker)]
+    before = worker.export()
+    result = worker.worker.update(update_request(samples))
+    assert not math.isfinite(result.grad_norm)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in worker.export().items()), "the update was withheld"
+    with pytest.raises(GradientError, match=r"step 7: the gradient's norm is .*expected a finite number"):
+        require_finite_gradient(result, 7)
+
+
+def test_dropout_that_the_base_asks_for_stays_off(model_folder, tmp_path: Path) -> None:
+    """vLLM has none: with it, rollouts and trainer would disagree."""
+    base = tmp_path / "base"
+    shutil.copytree(model_folder("qwen3-tied"), base)
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps(config | {"attention_dropout": 0.5}))
+    worker = Colocated(base, tmp_path / "out")
+    try:
+        worker.worker.sync()
+        result = worker.worker.update(update_request(rollouts(worker)))
+        assert not result.drifted and result.logprob_difference < 1e-5
+    finally:
+        worker.close()
 
 
 def test_with_dropout_the_gate_measures_without_it(colocated) -> None:

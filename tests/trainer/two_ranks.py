@@ -62,6 +62,7 @@ def main() -> None:
             "norms": [r.grad_norm for r in results],
             "resumed": resumed.loss,
             "agreement": agreement,
+            "dropout_seed": torch.initial_seed(),
         }
         torch.save(report | {"completions": [c.tokens.tolist() for c in completions]}, folder / f"{adapter_type}-{rank}.pt")
 

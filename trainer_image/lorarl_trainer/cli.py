@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -68,7 +69,10 @@ def drain() -> None:
 
 @main.command()
 @click.argument("manifest", type=click.Path(path_type=Path))
-def purge(manifest: Path) -> None:
+@click.option(
+    "--until", type=click.DateTime(["%Y-%m-%dT%H:%M:%SZ"]), envvar="LORARL_PURGE_UNTIL", help="UTC; what is not deleted by then stays."
+)
+def purge(manifest: Path, until: datetime | None) -> None:
     """Delete every checkpoint and adapter of a manifest's job from its store."""
     from lorarl_api.faults import ManifestError
     from lorarl_api.load import load_job
@@ -76,7 +80,7 @@ def purge(manifest: Path) -> None:
     from lorarl_trainer.pods.purge import purge as purge_checkpoints
 
     try:
-        print(f"deleted {purge_checkpoints(load_job(manifest))}")
+        print(f"deleted {purge_checkpoints(load_job(manifest), until and until.replace(tzinfo=UTC))}")
     except (LorarlError, ManifestError) as error:
         sys.exit(f"lorarl: {error}")
 

@@ -49,6 +49,12 @@ class PolicyDriftError(LorarlError):
     reason = "PolicyDrift"
 
 
+class GradientError(LorarlError):
+    """The gradient is no finite number."""
+
+    reason = "GradientNotFinite"
+
+
 class WorkerError(LorarlError):
     """A worker process failed or ended: out of memory, a device error, a defect."""
 

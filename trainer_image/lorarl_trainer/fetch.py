@@ -24,7 +24,9 @@ WEIGHTS = "*.safetensors"
 MODEL_FILES = (WEIGHTS, "*.json", "*.jinja", "*.model", "*.tiktoken", "vocab.txt", "merges.txt")
 """What a model needs: weights, configuration, tokenizer. Training states, other formats and subfolders stay where they are."""
 _LOCAL = ("file", "pvc")
-NOT_MODEL_FILES = ("*/*", "consolidated*.safetensors")  # the latter repeat the weights in another format
+REPEATED_WEIGHTS = "consolidated*.safetensors"
+"""They hold the weights in another format."""
+NOT_MODEL_FILES = ("*/*", REPEATED_WEIGHTS)
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "vocab.txt", "*.tiktoken", "spiece.model")
 
 
@@ -183,7 +185,7 @@ def _fetch_from_hub(spec: BaseModelSpec, token: str | None, weights: bool) -> Pa
         raise InputError("spec.model.uri", f"{spec.uri}, which is not there for this token", "a model of the hub", mend) from error
     except HFValidationError as error:
         raise InputError("spec.model.uri", spec.uri, "hf://ORG/NAME", "Mend the name.") from error
-    except (HTTPError, OSError) as error:
+    except (HTTPError, OSError, ValueError, KeyError) as error:  # the latter where a login page answers in the hub's place
         mend = "Check the network (HF_ENDPOINT, proxies), or download the model and name its folder with file:."
         reason = (str(error).strip().splitlines() or [""])[0]
         raise InputError("spec.model.uri", f"{spec.uri}, which could not be downloaded ({reason})", "a hub that answers", mend) from error

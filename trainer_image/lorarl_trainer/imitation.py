@@ -9,6 +9,7 @@ import numpy as np
 from lorarl_trainer.algorithms import LossChoice
 from lorarl_trainer.batch import Sample, Samples, UpdateRequest
 from lorarl_trainer.data.encoding import EncodedRow
+from lorarl_trainer.gates import require_finite_gradient
 from lorarl_trainer.progress import StepDone
 from lorarl_trainer.schedule import learning_rate, seed_of
 from lorarl_trainer.session import Session, StepClock
@@ -31,6 +32,7 @@ async def imitate(session: Session, step: int, clock: StepClock) -> StepDone:
             tolerance=float("inf"),
         )
     )
+    require_finite_gradient(result, step)
     for phase, seconds in result.seconds.items():
         clock.add(phase, seconds)
     session.adapter_version, _ = await session.workers.sync()

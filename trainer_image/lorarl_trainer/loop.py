@@ -11,11 +11,11 @@ import numpy as np
 
 from lorarl_trainer.algorithms import Algorithm
 from lorarl_trainer.batch import Sample, Samples, UpdateRequest, UpdateResult
-from lorarl_trainer.errors import PolicyDriftError
+from lorarl_trainer.gates import require_agreement, require_finite_gradient
 from lorarl_trainer.imitation import imitate, imitation_loss
-from lorarl_trainer.progress import EvalDone, StepDone
+from lorarl_trainer.progress import EvalDone, Sampled, StepDone
 from lorarl_trainer.schedule import is_due, learning_rate, seed_of
-from lorarl_trainer.scored_rollouts import roll_out
+from lorarl_trainer.scored_rollouts import roll_out, some_of
 from lorarl_trainer.session import Session, StepClock
 
 
@@ -27,8 +27,10 @@ async def train(session: Session, done: int) -> int:
     """
     spec, checkpoint = session.spec, session.spec.checkpoint
     session.adapter_version, _ = await session.workers.sync()
-    if done == 0 and (first := await evaluate(session, 0)):
-        session.progress.emit(first)
+    # Before training; and what a run that ended within its last evaluation still owes.
+    owed = done == 0 or (done >= session.total_steps and session.evaluated_step != done)
+    if owed and (evaluation := await evaluate(session, done)):
+        session.progress.emit(evaluation)
     step = done
     await session.look_around()
     while step < session.total_steps and not session.stop.is_set():
@@ -36,17 +38,19 @@ async def train(session: Session, done: int) -> int:
         clock = StepClock()
         event = await (reinforce(session, session.algorithm, step, clock) if session.algorithm else imitate(session, step, clock))
         await session.look_around()
-        if spec.data.eval and is_due(step, spec.data.eval.every, session.total_steps):
-            with clock.phase("evaluate"):
-                event = replace(event, evaluation=await evaluate(session, step))
+        # Before the evaluation, which may fail, or outlast the grace period of a pod that is about to go.
         if is_due(step, checkpoint.every, session.total_steps) or session.stop.is_set():
             with clock.phase("checkpoint"):
                 await session.publish(step)
         try:
+            if spec.data.eval and is_due(step, spec.data.eval.every, session.total_steps):
+                with clock.phase("evaluate"):
+                    event = replace(event, evaluation=await evaluate(session, step))
             await session.look_at_uploads()
-        finally:  # the step is done, also where a checkpoint cannot be published
+        finally:  # the step is done, also where it cannot be evaluated, or a checkpoint cannot be published
             seconds = clock.seconds()
-            session.progress.emit(replace(event, seconds=seconds, tokens_per_second=event.tokens / sum(seconds.values())))
+            speed = event.tokens / sum(seconds.values())
+            session.progress.emit(replace(event, total_steps=session.total_steps, seconds=seconds, tokens_per_second=speed))
         if step == done + 1:
             await session.tell_of_start()
     if step > done and session.published_step != step:
@@ -68,6 +72,7 @@ async def reinforce(session: Session, algorithm: Algorithm, step: int, clock: St
     rollouts = await roll_out(session, rows_S, seeds_S)
     clock.add_all(rollouts.seconds)
     completions_S, rewards_S = rollouts.completions, rollouts.rewards
+    session.progress.emit(Sampled(step=step, samples=some_of(rollouts, rows_S, algorithm.group_size)))
 
     # Advantages: the algorithm's only word.
     advantages_S = algorithm.advantages(rewards_S.reshape(-1, algorithm.group_size)).reshape(-1)
@@ -78,11 +83,13 @@ async def reinforce(session: Session, algorithm: Algorithm, step: int, clock: St
     scored = [not np.isnan(reward) for reward in rewards_S]
 
     # Updates: one, or several on equal shares of the prompts; only the first sees the very policy that generated.
-    results = []
+    results: list[UpdateResult] = []
     share = len(samples_S) // algorithm.updates_per_step
     for number in range(algorithm.updates_per_step):
         part = slice(number * share, (number + 1) * share)
         samples = Samples(sample for sample, keep in zip(samples_S[part], scored[part], strict=True) if keep)
+        if not samples:
+            continue
         request = UpdateRequest(
             samples=samples,
             loss=algorithm.loss,
@@ -90,12 +97,13 @@ async def reinforce(session: Session, algorithm: Algorithm, step: int, clock: St
             temperature=spec.rollout.temperature,
             learning_rate=learning_rate(spec.trainer, step),
             seed=seed_of(spec.trainer.seed, "dropout", step, number),
-            on_policy=number == 0,
+            on_policy=not results,
             tolerance=spec.logprob_tolerance,
         )
         result = await workers.update(request)
         clock.add_all(result.seconds)
         require_agreement(result, step, request.tolerance)
+        require_finite_gradient(result, step)
         results.append(result)
 
     # Adapter sync: from here on vLLM generates with the new version.
@@ -135,15 +143,5 @@ async def evaluate(session: Session, step: int) -> EvalDone | None:
     if session.scorer is None:
         return EvalDone(step=step, rows=len(rows), loss=await imitation_loss(session.workers, rows), seconds=clock.elapsed())
     rollouts = await roll_out(session, rows, seeds=None)
+    session.progress.emit(Sampled(step=step, samples=some_of(rollouts, rows), evaluation=True))
     return EvalDone(step=step, rows=len(rows), score=float(np.nanmean(rollouts.rewards)), seconds=clock.elapsed())
-
-
-def require_agreement(result: UpdateResult, step: int, tolerance: float) -> None:
-    """Stop where vLLM and the trainer disagree about the rollouts; the update was withheld."""
-    if result.drifted:
-        raise PolicyDriftError(
-            f"step {step}: vLLM's and the trainer's log-probabilities of the same tokens differ by {result.logprob_difference:.2e} nats on "
-            f"average (largest {result.largest_difference:.2e}), expected at most {tolerance:.0e} (spec.rollout.logprobTolerance). "
-            "The update was withheld, so the last checkpoint is good. Either vLLM did not have the trainer's adapter, or their precisions "
-            "differ: compare spec.rollout.adapterSync tensor with disk; raise the tolerance only if both differ alike."
-        )

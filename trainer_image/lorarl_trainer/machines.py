@@ -15,7 +15,7 @@ from typing import Self
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import InputError, LorarlError, WorkerError
 from lorarl_trainer.startup import StartClock
-from lorarl_trainer.worker_group import WorkerGroup
+from lorarl_trainer.worker_group import WorkerGroup, reserve
 
 _OBJECT_STORE_BYTES = 256 << 20
 _START_ATTEMPTS = 3
@@ -63,7 +63,8 @@ class Machines:
         if self._abandoned.is_set():
             return None
         with self._clock.part("devices"):
-            return WorkerGroup(self._spec, self._log_dir)
+            devices = reserve(self._spec, self._abandoned)
+            return WorkerGroup(self._spec, self._log_dir, devices) if devices else None
 
 
 def _start_ray(spec: LoRARLJobSpec) -> None:

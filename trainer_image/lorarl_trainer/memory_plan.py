@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec, served_rank
-from lorarl_trainer.model_sizes import LinearSize, ModelSizes
+from lorarl_trainer.model_sizes import VOCABULARY_MULTIPLE, LinearSize, ModelSizes
 
 type Phase = Literal["always", "generation", "training"]
 type Recompute = Literal["none", "selective", "full"]
@@ -148,7 +148,7 @@ def plan(spec: LoRARLJobSpec, model: ModelSizes, gpu: Gpu, *, shared_base: bool 
         spec: the job.
         model: sizes of its base model.
         gpu: what there is.
-        shared_base: whether trainer and engine can hold one base; they do where both are split alike.
+        shared_base: whether trainer and engine can hold one base; they do where both are split alike and vLLM pads no vocabulary.
     """
     chosen = spec.rollout.offload
     found = _plan(spec, model, gpu, frozenset(chosen or ()), shared_base)
@@ -173,7 +173,7 @@ def _plan(spec: LoRARLJobSpec, model: ModelSizes, gpu: Gpu, offload: frozenset[s
         rollouts=spec.algorithm.type != "sft",
         engine_fraction=spec.rollout.gpu_memory_fraction,
         offload=offload,
-        shared_base=shared_base and ranks == spec.trainer.tensor_parallel_size,
+        shared_base=shared_base and ranks == spec.trainer.tensor_parallel_size and model.vocabulary % VOCABULARY_MULTIPLE == 0,
         fused_layers=spec.trainer.tensor_parallel_size == 1 and spec.adapter.dropout == 0,
     )
     return make_plan(model, model.adapted(spec.adapter), spec.adapter.rank, demand, gpu)

@@ -7,12 +7,14 @@ import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.fetch import REPEATED_WEIGHTS, WEIGHTS
 from lorarl_trainer.megatron_lora.targets import Linear, resolve_targets
 
 _FUSED = {
@@ -24,8 +26,8 @@ _FUSED = {
 }
 """The linear layers that Megatron keeps as parts of one."""
 _ALONE = {"o_proj": "linear_proj", "down_proj": "linear_fc2"}
-_VOCABULARY_MULTIPLE = 128
-"""Megatron rounds the vocabulary up to a multiple of this on every tensor-parallel rank."""
+VOCABULARY_MULTIPLE = 64
+"""vLLM rounds the vocabulary up to a multiple of this; the trainer does not."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,8 @@ class ModelSizes:
         if "norm" in name:
             return math.prod(shape)
         if shape[0] == self.vocabulary:
-            multiple = _VOCABULARY_MULTIPLE * ranks
-            return -(-shape[0] // multiple) * multiple // ranks * math.prod(shape[1:])
+            padded = -(-shape[0] // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+            return -(-padded // ranks) * math.prod(shape[1:])
         return -(-math.prod(shape) // ranks)
 
 
@@ -113,7 +115,7 @@ def read_model_sizes(folder: Path) -> ModelSizes:
     config: dict[str, Any] = json.loads((folder / "config.json").read_text())
     config = config.get("text_config", config)
     shapes: dict[str, tuple[int, ...]] = {}
-    for file in sorted(folder.glob("*.safetensors")):
+    for file in sorted(path for path in folder.glob(WEIGHTS) if not fnmatch(path.name, REPEATED_WEIGHTS)):
         shapes |= {name: tuple(tensor["shape"]) for name, tensor in read_header(file).items() if name != "__metadata__"}
     if not shapes:
         raise InputError("spec.model.uri", str(folder), "weights in *.safetensors files", "Save the model with save_pretrained.")

@@ -137,17 +137,19 @@ def check_checkpoints(job: LoRARLJob, secrets: Secrets, identity: Mapping[str, A
         LorarlError: it cannot, or it does not.
     """
     if job.spec.checkpoint.resume == "Auto":
-        store = open_checkpoints(job.spec, job.name, secrets, identity)
+        store = open_checkpoints(job.spec, job.name, job.uid, secrets, identity)
         found, _ = store.newest_whole([unpublished])
         if found is not None:
             require_same_training(found.manifest.identity, store.identity, found.uri)
 
 
-def open_checkpoints(spec: LoRARLJobSpec, job_name: str, secrets: Secrets, identity: Mapping[str, Any]) -> CheckpointStore:
+def open_checkpoints(
+    spec: LoRARLJobSpec, job_name: str, job_uid: str | None, secrets: Secrets, identity: Mapping[str, Any]
+) -> CheckpointStore:
     """Return the job's checkpoints; nothing is read yet."""
     secret = secret_of(secrets, spec.checkpoint.credentials_secret)
     store = open_store(spec.checkpoint.uri, secret, field="spec.checkpoint.uri")
-    return CheckpointStore(store, job_name, keep=spec.checkpoint.keep, identity=identity)
+    return CheckpointStore(store, job_name, keep=spec.checkpoint.keep, identity=identity, job_uid=job_uid)
 
 
 def identity(spec: LoRARLJobSpec, model_fingerprint: str) -> dict[str, Any]:
@@ -155,10 +157,17 @@ def identity(spec: LoRARLJobSpec, model_fingerprint: str) -> dict[str, Any]:
 
     A checkpoint goes on only under the same; steps, learning rate, batch sizes, cluster and storage may change.
     """
+    algorithm = spec.algorithm  # by what it means: a default that is written out later is no other training
     parts = {
         "model": {"uri": spec.model.uri, "revision": spec.model.revision, "fingerprint": model_fingerprint},
         "adapter": spec.adapter.model_dump(by_alias=True),
-        "algorithm": spec.algorithm.model_dump(by_alias=True),
+        "algorithm": {
+            "type": algorithm.type,
+            "groupSize": algorithm.effective_group_size,
+            "clipRange": algorithm.effective_clip_range,
+            "klCoefficient": algorithm.effective_kl_coefficient,
+            "updatesPerStep": algorithm.effective_updates_per_step,
+        },
         "reward": spec.reward.model_dump(by_alias=True, exclude={"timeout_seconds"}) if spec.reward else {},
         "data.train": spec.data.train.model_dump(by_alias=True),
         "data": {"chatTemplate": spec.data.chat_template},

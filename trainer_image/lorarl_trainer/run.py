@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,6 +21,7 @@ from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer import prepare
 from lorarl_trainer.algorithms import get_algorithm
+from lorarl_trainer.background import in_background
 from lorarl_trainer.data.order import DataOrder
 from lorarl_trainer.errors import LorarlError, in_one_line
 from lorarl_trainer.loop import train
@@ -79,6 +81,8 @@ class _Outcome:
     """Whether training began: before, out_dir may hold the files of an earlier run."""
     done: bool = False
     """Whether every step was made."""
+    aborted: bool = False
+    """Whether it has to end at once."""
 
     @property
     def how_to_go_on(self) -> str:
@@ -91,7 +95,11 @@ class _Outcome:
 async def _run(job: LoRARLJob, manifest_folder: Path, out_dir: Path, surroundings: Surroundings, clock: StartClock) -> int:
     began, outcome = time.perf_counter(), _Outcome()
     secrets = read_secrets(job.spec)
-    with open_progress(out_dir, job.spec.tracking, secrets, surroundings.sinks) as progress, Interruption(progress) as interruption:
+    with (
+        _report_after(out_dir, outcome),
+        open_progress(out_dir, job.spec.tracking, secrets, surroundings.sinks) as progress,
+        Interruption(progress) as interruption,
+    ):
 
         def finish(state: Literal["succeeded", "interrupted", "failed"], message: str = "", reason: str = "") -> None:
             seconds = time.perf_counter() - began
@@ -113,6 +121,7 @@ async def _run(job: LoRARLJob, manifest_folder: Path, out_dir: Path, surrounding
         try:
             await _train(job, manifest_folder, out_dir, surroundings, secrets, progress, interruption, outcome, clock)
         except asyncio.CancelledError:
+            outcome.aborted = interruption.twice
             finish("interrupted", f"stopped at once; {outcome.how_to_go_on}", INTERRUPTED)
             return EXIT_ABORTED if interruption.twice else EXIT_INTERRUPTED
         except LorarlError as error:
@@ -125,12 +134,21 @@ async def _run(job: LoRARLJob, manifest_folder: Path, out_dir: Path, surrounding
             finish("succeeded")
         else:
             finish("interrupted", outcome.how_to_go_on, INTERRUPTED)
-    try:
-        write_report(out_dir)
-    except Exception as error:  # noqa: BLE001 - the adapter is published: a picture that cannot be drawn is no failure of the training
-        print(f"warning: report.html could not be written: {type(error).__name__}: {error}")
     print(final_message(read_summary(out_dir)))
     return 0 if outcome.done else EXIT_INTERRUPTED
+
+
+@contextlib.contextmanager
+def _report_after(out_dir: Path, outcome: _Outcome) -> Iterator[None]:
+    """Write the report of a run that trained, however it ended."""
+    try:
+        yield
+    finally:
+        if outcome.started and not outcome.aborted:
+            try:
+                write_report(out_dir)
+            except Exception as error:  # noqa: BLE001 - a picture that cannot be drawn is no failure of the training
+                print(f"warning: report.html could not be written: {type(error).__name__}: {error}")
 
 
 async def _train(
@@ -155,24 +173,24 @@ async def _train(
         async with Machines(spec, surroundings.log_dir, clock) as machines:
             progress.emit(Noted(f"base model: {spec.model.uri}"))
             with clock.part("tokenizer"):
-                vocabulary = await asyncio.to_thread(prepare.load_vocabulary, spec, secrets)
+                vocabulary = await in_background(prepare.load_vocabulary, spec, secrets)
             rows, (workers, fingerprint), _ = await asyncio.gather(
-                asyncio.to_thread(clock.part("data")(prepare.load_rows), spec, vocabulary, secrets),
+                in_background(clock.part("data")(prepare.load_rows), spec, vocabulary, secrets),
                 _fetch_model(machines, secrets, interruption, clock),
                 scorer.ready() if scorer else asyncio.sleep(0),
             )
             identity = prepare.identity(spec, fingerprint)
             with clock.part("look at checkpoints"):
                 first_adapter, _ = await asyncio.gather(
-                    asyncio.to_thread(prepare.first_adapter, spec, secrets, fingerprint),
-                    asyncio.to_thread(prepare.check_checkpoints, job, secrets, identity, out_dir / "unpublished"),
+                    in_background(prepare.first_adapter, spec, secrets, fingerprint),
+                    in_background(prepare.check_checkpoints, job, secrets, identity, out_dir / "unpublished"),
                 )
             progress.emit(Noted(f"data: {len(rows.train):,} rows, {len(rows.held_out):,} held out; loading the model in the workers"))
             built = await workers.start(vocabulary.stop_token_ids, first_adapter)
             if built.memory:
                 progress.emit(Noted(f"memory of each GPU:\n{built.memory}"))
             with clock.part("resume"):
-                resumed = await workers.resume(job.name, secrets, identity, out_dir / "unpublished")
+                resumed = await workers.resume(job.name, job.uid, secrets, identity, out_dir / "unpublished")
             for warning in (*rows.warnings, *built.warnings, *resumed.warnings):
                 progress.emit(Warned(warning))
             session = Session(
@@ -189,14 +207,21 @@ async def _train(
                 clock=clock,
                 steer=surroundings.steer,
                 position=resumed.position,
+                published_step=resumed.step,
+                evaluated_step=_evaluated_step(out_dir),
             )
             progress.emit(_started(job, built, resumed, out_dir))
+            if resumed.published:  # the run before may have ended before it told
+                session.announce([resumed.published])
             outcome.step, outcome.adapter_uri, outcome.started = resumed.step, resumed.adapter_uri, True
             interruption.can_finish = True
             try:
                 outcome.step = await train(session, resumed.step)
                 await session.drain_uploads()
                 outcome.done = outcome.step >= session.total_steps
+            except Exception as failure:
+                await session.rescue_uploads(failure)
+                raise
             finally:
                 outcome.adapter_uri = session.adapter_uri or outcome.adapter_uri
 
@@ -207,6 +232,13 @@ async def _fetch_model(machines: Machines, secrets: Secrets, interruption: Inter
     interruption.install()
     with clock.part("base model"):
         return workers, await workers.fetch_model(secrets)
+
+
+def _evaluated_step(out_dir: Path) -> int | None:
+    """The step of the newest evaluation that an earlier run of the job wrote down here."""
+    return max(
+        (row["step"] for row in read_rows(out_dir / METRICS) if (row.get("eval_score"), row.get("eval_loss")) != (None, None)), default=None
+    )
 
 
 def _started(job: LoRARLJob, built: Built, resumed: Resumed, out_dir: Path) -> RunStarted:

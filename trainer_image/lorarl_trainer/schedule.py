@@ -20,4 +20,4 @@ def seed_of(seed: int, purpose: str, *numbers: int) -> int:
 
 def is_due(step: int, every: int, last: int) -> bool:
     """Return whether what happens every so many steps, and after the last, happens after this step."""
-    return step % every == 0 or step == last
+    return step % every == 0 or step >= last  # past it where `trainer.steps` was lowered meanwhile

@@ -9,11 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lorarl_trainer.batch import Completion, Floats
+from lorarl_trainer.algorithms.base import Rewards
+from lorarl_trainer.batch import Completion
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.errors import StaleAdapterError
+from lorarl_trainer.progress import ScoredSample
 from lorarl_trainer.rewards.scores import Outcome, Sample, collect
 from lorarl_trainer.session import Session
+
+SHOWN = 4
+"""Completions of a step that are written down."""
 
 
 @dataclass(frozen=True)
@@ -22,13 +27,15 @@ class ScoredRollouts:
 
     Attributes:
         completions: [S].
+        texts: [S]; the completions as the reward sees them.
         rewards: [S]; NaN where a completion could not be scored.
         failures: how many those are.
         seconds: by phase. `reward` is what scoring took longer than generation: from the last completion on.
     """
 
     completions: list[Completion]
-    rewards: Floats
+    texts: list[str]
+    rewards: Rewards
     failures: int
     seconds: dict[str, float]
 
@@ -43,6 +50,7 @@ async def roll_out(session: Session, rows: Sequence[EncodedRow], seeds: Sequence
     scorer = session.scorer
     assert scorer is not None, "a reinforcement learning job has a reward: the contract sees to it"
     completions: dict[int, Completion] = {}
+    written: dict[int, str] = {}
     outcomes: dict[int, Outcome] = {}
     scoring: list[asyncio.Task[None]] = []
     arrived = time.perf_counter()
@@ -56,6 +64,7 @@ async def roll_out(session: Session, rows: Sequence[EncodedRow], seeds: Sequence
         require_version(ended, session.adapter_version)
         completions.update(zip(places, ended, strict=True))
         texts = session.decode([completion.tokens for completion in ended])
+        written.update(zip(places, texts, strict=True))
         samples = [
             Sample(row.row.prompt, text, row.row.answer, row.row.raw)
             for row, text in zip((rows[place] for place in places), texts, strict=True)
@@ -74,9 +83,25 @@ async def roll_out(session: Session, rows: Sequence[EncodedRow], seeds: Sequence
         session.warn_once(cause, f"{failure.count} completions could not be scored and are left out ({cause}): {failure.first_message}")
     return ScoredRollouts(
         completions=[completions[place] for place in range(len(rows))],
-        rewards=scores.rewards.astype(np.float32),
+        texts=[written[place] for place in range(len(rows))],
+        rewards=scores.rewards,
         failures=sum(failure.count for failure in scores.failures.values()),
         seconds=seconds | {"reward": time.perf_counter() - arrived},
+    )
+
+
+def some_of(rollouts: ScoredRollouts, rows: Sequence[EncodedRow], stride: int = 1) -> tuple[ScoredSample, ...]:
+    """A few of the rollouts, for people: every `stride`-th of the first, so that each is of another prompt."""
+    return tuple(
+        ScoredSample(
+            prompt=rows[place].row.prompt,
+            completion=rollouts.texts[place],
+            answer=rows[place].row.answer,
+            reward=None if np.isnan(reward := float(rollouts.rewards[place])) else reward,
+            tokens=len(rollouts.completions[place].tokens),
+            truncated=not rollouts.completions[place].finished,
+        )
+        for place in range(0, len(rows), stride)[:SHOWN]
     )
 
 

@@ -14,10 +14,14 @@ from lorarl_trainer.algorithms import Algorithm
 from lorarl_trainer.checkpoint import Published
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.order import DataOrder
+from lorarl_trainer.errors import LorarlError, WorkerError
 from lorarl_trainer.progress import CheckpointDone, Progress, StartedUp, Warned
 from lorarl_trainer.rewards.scores import Scorer
 from lorarl_trainer.startup import StartClock
 from lorarl_trainer.worker_group import WorkerGroup
+
+RESCUE_SECONDS = 60.0
+"""For checkpoints that are still being uploaded when the loop has failed."""
 
 
 class StepClock:
@@ -65,7 +69,8 @@ class Session:
         total_steps: steps to make in all; the manifest's, unless `steer` changes it.
         position: rows taken so far; with the seed it decides which come next.
         adapter_version: the version that every worker has.
-        published_step: the step of the newest checkpoint that was handed to the uploader.
+        published_step: the step of the newest checkpoint that was handed to the uploader, or gone on from.
+        evaluated_step: the step of the newest evaluation before this start; None where none is known of.
         adapter_uri: of the newest checkpoint that this run published.
     """
 
@@ -85,6 +90,7 @@ class Session:
     position: int = 0
     adapter_version: int = 0
     published_step: int = 0
+    evaluated_step: int | None = None
     adapter_uri: str | None = None
     _announced: int = 0
     _warned: set[str] = field(default_factory=set)
@@ -126,9 +132,20 @@ class Session:
         """Wait until every checkpoint is published."""
         self.announce(await self.workers.drain_uploads())
 
+    async def rescue_uploads(self, failure: Exception) -> None:
+        """After a failure of the loop: publish what was handed over before, or keep it on the worker's disk. The failure comes first."""
+        try:
+            async with asyncio.timeout(2 * RESCUE_SECONDS):
+                self.announce(await self.workers.drain_uploads(RESCUE_SECONDS))
+        except (LorarlError, TimeoutError) as error:
+            if not isinstance(error, WorkerError) and str(error) != str(failure):
+                self.progress.emit(Warned(f"the last checkpoints could not be published after the failure: {error}"))
+
     def announce(self, published: Sequence[Published]) -> None:
         """Tell of checkpoints that were not told of yet."""
         for done in published:
+            for warning in done.warnings:
+                self.warn_once(warning, warning)
             if done.step > self._announced:
                 self._announced, self.adapter_uri = done.step, done.adapter_uri
                 self.progress.emit(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -19,16 +22,54 @@ def upload(sources: Sequence[Path], uri: str, secret: str | None) -> Iterator[st
         secret: name of a Secret with the store's keys, as `credentialsSecret` in a manifest; the environment's when None.
 
     Raises:
-        InputError: a source is not there, or the URI or the Secret cannot be used.
+        InputError: a source is not there, cannot be read, or is empty; two would be one object; or the URI or the Secret cannot be used.
+            That a file cannot be read is seen in its turn, everything else before anything is copied.
         StorageError: the store refuses, or cannot be reached.
     """
     store = open_store(uri, read_secret(secret, "--secret") if secret else {}, field="URI")
+    copies: dict[str, Path] = {}
     for source in sources:
-        if not source.exists():
-            raise InputError("SOURCE", f"{source}, which does not exist", "a file or a folder", "Check the path.")
-        folder = source.resolve()
-        files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else [folder]
+        # A link goes under its own name, and `.` under that of its folder.
+        named = source.resolve() if source.name in ("", "..") else source.absolute()
+        files = _files(named)
+        if not files:
+            raise InputError("SOURCE", f"{source}, a folder without files", "a file, or a folder with some", "Check the path.")
         for file in files:
-            path = file.relative_to(folder.parent).as_posix()
-            store.put(path, file.read_bytes())
-            yield store.uri_of(path)
+            path = file.relative_to(named.parent).as_posix()
+            if path in copies:
+                mend = "Upload them to URIs of their own, or rename one."
+                raise InputError("SOURCE", f"{copies[path]} and {file}, both of which would be {path}", "names that differ", mend)
+            copies[path] = file
+    for path, file in copies.items():
+        try:
+            store.upload_file(file, path)
+        except OSError as error:
+            raise _unreadable(file, error) from error
+        yield store.uri_of(path)
+
+
+def _files(source: Path) -> list[Path]:
+    """The files of a folder, sorted, with those behind links; a file itself.
+
+    Raises:
+        InputError: it is not there, or not all of it can be read.
+    """
+    try:
+        if not stat.S_ISDIR(source.stat().st_mode):
+            return [source]
+        found = []
+        for folder, _, names in source.walk(on_error=_raise, follow_symlinks=True):
+            if folder.resolve() in [parent.resolve() for parent in folder.parents]:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(folder))
+            found += [folder / name for name in names]
+    except OSError as error:
+        raise _unreadable(Path(error.filename or source), error) from error
+    return sorted(found)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _unreadable(file: Path, error: OSError) -> InputError:
+    return InputError("SOURCE", f"{file}, which cannot be read ({error.strerror})", "readable files", "Check the path, or leave it out.")

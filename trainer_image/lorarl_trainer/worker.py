@@ -79,12 +79,14 @@ class Resumed:
         position: rows taken so far.
         adapter_uri: of that checkpoint.
         warnings: checkpoints that were passed over, and why.
+        published: that checkpoint; None where there is none, or it is only now being published.
     """
 
     step: int
     position: int
     adapter_uri: str | None
     warnings: tuple[str, ...]
+    published: Published | None = None
 
 
 class Worker:
@@ -164,10 +166,12 @@ class Worker:
             trainable_parameters=counts.trainable,
             total_parameters=counts.total,
             memory=plan.table() if plan else None,
-            warnings=tuple(f"sequences are padded, which is slower than packed: the model has {w}" for w in self._model.unpackable),
+            warnings=self._warnings(),
         )
 
-    def open_checkpoints(self, job_name: str, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path) -> Resumed:
+    def open_checkpoints(
+        self, job_name: str, job_uid: str | None, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path
+    ) -> Resumed:
         """Take over the job's checkpoints and find the one to go on from. For the first worker alone.
 
         Raises:
@@ -176,7 +180,7 @@ class Worker:
         from lorarl_trainer.checkpoint import BackgroundUploader
         from lorarl_trainer.prepare import open_checkpoints
 
-        store = open_checkpoints(self._spec, job_name, secrets, identity)
+        store = open_checkpoints(self._spec, job_name, job_uid, secrets, identity)
         started = store.start(self._spec.checkpoint.resume, [unpublished])
         self._found = started.found
         self._uploader = BackgroundUploader(store, unpublished, self._published.append)
@@ -184,7 +188,10 @@ class Worker:
         if started.found is None:
             return Resumed(0, 0, None, started.warnings)
         checkpoint = started.found.checkpoint
-        return Resumed(checkpoint.step, checkpoint.state["position"], f"{started.found.uri}/{ADAPTER}", started.warnings)
+        published = store.published(started.found)
+        if published is None:  # the run before could not
+            self._uploader.submit(checkpoint)
+        return Resumed(checkpoint.step, checkpoint.state["position"], f"{started.found.uri}/{ADAPTER}", started.warnings, published)
 
     def found_state(self) -> tuple[bytes, dict[str, Any], int]:
         """Return the state to go on from: tensors, facts, and the adapter's version. For the first worker alone."""
@@ -295,6 +302,13 @@ class Worker:
             digest.update(name.encode())
             digest.update(parameter.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
+
+    def _warnings(self) -> tuple[str, ...]:
+        found = [f"sequences are padded, which is slower than packed: the model has {what}" for what in self._model.unpackable]
+        base = self._rollouts.base if self._rollouts else None
+        if base and base.refused:
+            found.append(f"vLLM has a base model of its own, which takes that much more memory: {base.refused}")
+        return tuple(found)
 
     def _plan_memory(self, model_path: Path) -> MemoryPlan | None:
         """Plan the GPU's memory; None on CPU.

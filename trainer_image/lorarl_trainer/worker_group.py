@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,7 @@ ASK_SECONDS = 20.0
 type TakePart = Callable[[Sequence[int], Sequence[Completion]], None]
 """Takes completions that have ended: the places of their prompts among all of them, and the completions."""
 
+_LOOK_SECONDS = 0.2
 _LOG_TAIL_LINES = 20
 _LONGEST_LINE = 300
 _NODE_LOST = "its node has died"
@@ -52,14 +54,31 @@ _DRIVER_LOGS = {
 """Where KubeRay has the output of the driver, to which Ray brings that of the workers, by spec.cluster.submissionMode."""
 
 
+def reserve(spec: LoRARLJobSpec, abandoned: threading.Event | None = None) -> Any | None:
+    """Reserve a device for each worker: Ray's placement group, once all are there, or None where `abandoned` was set before."""
+    import ray
+
+    bundle: dict[str, float] = {"CPU": 1, "GPU": 1} if spec.on_gpu else {"CPU": 1}
+    # A node of a cluster has as many workers as GPUs; on CPU the workers of one tensor-parallel group stay together too.
+    group = ray.util.placement_group([bundle] * spec.world_size, strategy="PACK")
+    ready = group.ready()
+    while not ray.wait([ready], timeout=_LOOK_SECONDS)[0]:
+        if abandoned is not None and abandoned.is_set():
+            ray.util.remove_placement_group(group)
+            return None
+    ray.get(ready)
+    return group
+
+
 class WorkerGroup:
     """All workers of a job. Ray is initialised before."""
 
-    def __init__(self, spec: LoRARLJobSpec, log_dir: Path | None) -> None:
-        """Reserve the devices and start the worker processes.
+    def __init__(self, spec: LoRARLJobSpec, log_dir: Path | None, devices: Any) -> None:
+        """Start the worker processes.
 
         Args:
             spec: the job.
+            devices: what `reserve` returned.
             log_dir: each worker's output goes to a file there; None leaves it to Ray, as in a pod.
         """
         import ray
@@ -69,10 +88,7 @@ class WorkerGroup:
         self._trainer_tp, self._rollout_tp = spec.trainer.tensor_parallel_size, spec.rollout.tensor_parallel_size
         gpus = spec.cluster.gpus_per_node
         self.size = spec.world_size
-        bundle: dict[str, float] = {"CPU": 1, "GPU": 1} if gpus else {"CPU": 1}
-        # A node of a cluster has as many workers as GPUs; on CPU the workers of one tensor-parallel group stay together too.
-        self._group = ray.util.placement_group([bundle] * self.size, strategy="PACK")
-        ray.get(self._group.ready())
+        self._group = devices
         self._nodes = by_node(ray.util.placement_group_table(self._group)["bundles_to_node_id"])
         self._folders: list[Path] = []
         threads = max(1, len(os.sched_getaffinity(0)) // spec.workers_per_node)
@@ -114,10 +130,10 @@ class WorkerGroup:
         built: Built = (await self._await(calls))[0]
         return built
 
-    async def resume(self, job_name: str, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path) -> Resumed:
+    async def resume(self, job_name: str, job_uid: str | None, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path) -> Resumed:
         """Take over the job's checkpoints and bring every worker to the newest whole one."""
         first = self._actors[0]
-        resumed: Resumed = (await self._await([first.open_checkpoints.remote(job_name, secrets, identity, unpublished)]))[0]
+        resumed: Resumed = (await self._await([first.open_checkpoints.remote(job_name, job_uid, secrets, identity, unpublished)]))[0]
         if resumed.step:
             # A reference: the state goes from worker to worker, not through this process.
             await self._all("restore", first.found_state.remote())
@@ -188,9 +204,9 @@ class WorkerGroup:
         """Whether a worker's pod is about to be taken away."""
         return any(await self._all("drain_asked"))
 
-    async def drain_uploads(self) -> list[Published]:
-        """Wait until every checkpoint is published."""
-        return list((await self._await([self._actors[0].drain_uploads.remote(UPLOAD_SECONDS)]))[0])
+    async def drain_uploads(self, seconds: float = UPLOAD_SECONDS) -> list[Published]:
+        """Wait until every checkpoint is published. After `seconds` the newest that is not is kept on the worker's disk: an error."""
+        return list((await self._await([self._actors[0].drain_uploads.remote(seconds)]))[0])
 
     def kill(self) -> None:
         """End the worker processes at once and give the devices back."""

@@ -74,13 +74,3 @@ class DataSpec(Model):
     credentials_secret: SecretName | None = Field(
         None, description="Name of a Secret whose keys give access to the data; the same names as model.credentialsSecret."
     )
-
-    @property
-    def train_split(self) -> str:
-        """Split of an hf:// data set to train on."""
-        return self.train.split or "train"
-
-    @property
-    def eval_split(self) -> str:
-        """Split of an hf:// data set that is held out."""
-        return (self.eval and self.eval.split) or "test"

@@ -81,16 +81,17 @@ class LoRARLJobSpec(Checked):
         None,
         ge=1,
         le=MAX_SECONDS,
-        description="Seconds after status.startTime at which the job is stopped and Failed, as in batch/v1; resuming restarts the clock. "
-        "No limit when absent. May be changed at any time.",
+        description="Seconds after status.startTime at which the job is stopped and Failed, as in batch/v1; resuming restarts the clock, "
+        "a next attempt does not. No limit when absent. May be changed at any time.",
         examples=[86_400],
     )
     start_deadline_seconds: int | None = Field(
         None,
         ge=1,
         le=MAX_SECONDS,
-        description="Seconds that an attempt may take from its admission until it runs; past them the job is Failed and says what it "
-        "waited for. It waits for ever when absent. May be changed at any time.",
+        description="Seconds that an attempt may take from its admission until it runs, or for which its RayJob may be refused; past them "
+        "the job is Failed and says what it waited for. A queue's time does not count. It waits for ever when absent. May be changed at "
+        "any time.",
         examples=[3600],
     )
     ttl_seconds_after_finished: int | None = Field(
@@ -134,6 +135,12 @@ class LoRARLJobSpec(Checked):
             "raise tokensPerMicroBatch, or lower the two limits",
         ),
         _splits_all_gpus("trainer"),
+        Rule(
+            "adapter.rank",
+            "self.adapter.rank % self.trainer.tensorParallelSize == 0",
+            "adapter.rank to be a multiple of trainer.tensorParallelSize, over which adapters are split",
+            "choose a multiple, e.g. 32",
+        ),
         _splits_all_gpus("rollout"),
         Rule(
             "rollout.tensorParallelSize",
@@ -286,3 +293,9 @@ class LoRARLJob(Checked):
     def name(self) -> str:
         """Name of the job."""
         return self.metadata.name
+
+    @property
+    def uid(self) -> str | None:
+        """Which job of this name it is, where a cluster has it: one that is deleted and applied again is another."""
+        uid = (self.metadata.model_extra or {}).get("uid")
+        return str(uid) if uid else None

@@ -20,7 +20,7 @@ class RolloutSpec(Model):
     )
     temperature: float = Field(
         1.0,
-        gt=0.0,
+        ge=0.01,
         le=10.0,
         description="Sampling temperature. Log-probabilities are taken at the same temperature by vLLM and the trainer.",
     )
@@ -57,7 +57,7 @@ class RolloutSpec(Model):
 class TrainerSpec(Model):
     """How Megatron trains."""
 
-    steps: int = Field(200, ge=1, le=10_000_000, description="Training steps.")
+    steps: int = Field(200, ge=1, le=10_000_000, description="Training steps. May be changed until the job has ended.")
     learning_rate: float = Field(
         1.0e-5,
         gt=0.0,

@@ -67,7 +67,7 @@ class LoRARLJobStatus(Model):
     )
     observed_generation: int | None = Field(None, ge=0, description="metadata.generation that the status speaks of.")
     step: int | None = Field(None, ge=0, description="Steps done.")
-    total_steps: int | None = Field(None, ge=1, description="Steps to do in all: spec.trainer.steps.")
+    total_steps: int | None = Field(None, ge=1, description="Steps to do in all: spec.trainer.steps as the training last read it.")
     metrics: MetricsStatus | None = Field(None, description="The newest metrics.")
     adapter: AdapterStatus | None = Field(None, description="The newest adapter that was published.")
     failure: FailureStatus | None = Field(None, description="Why the newest attempt failed.")

@@ -2,9 +2,9 @@
 {{- .Values.fullnameOverride | default (contains "lorarl" .Release.Name | ternary .Release.Name (printf "%s-lorarl" .Release.Name)) | trunc 52 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* Objects without a namespace: two releases of one name in two namespaces must not meet. */}}
+{{/* Objects without a namespace: no two releases may meet there, and neither a namespace nor a name has a colon. */}}
 {{- define "lorarl.clusterName" -}}
-{{- printf "%s-%s" .Release.Namespace (include "lorarl.name" .) | trunc 63 | trimSuffix "-" -}}
+{{- printf "%s:%s" .Release.Namespace (include "lorarl.name" .) -}}
 {{- end -}}
 
 {{/*
@@ -21,7 +21,7 @@ job would take them over.
 
 {{- define "lorarl.selector" -}}
 app.kubernetes.io/name: lorarl
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: operator
 {{- end -}}
 
@@ -30,6 +30,11 @@ app.kubernetes.io/component: operator
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end -}}
+
+{{/* The chart's labels and a user's, which win: each key once. */}}
+{{- define "lorarl.labelsAnd" -}}
+{{- mergeOverwrite (include "lorarl.labels" (index . 0) | fromYaml) (index . 1 | default dict) | toYaml -}}
 {{- end -}}
 
 {{/* An image of the values: {repository, tag, digest}, and the chart's appVersion. */}}
@@ -52,11 +57,11 @@ So the checks need no right, and never raise a false alarm where there is no clu
 
 {{- define "lorarl.testSelector" -}}
 app.kubernetes.io/name: lorarl
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: test
 {{- end -}}
 
-{{/* How to see what the operator says: every replica's log. */}}
+{{/* How to see what the operator says: every replica's log, of which kubectl shows ten lines where it goes by labels. */}}
 {{- define "lorarl.logs" -}}
-kubectl logs -n {{ .Release.Namespace }} -l app.kubernetes.io/instance={{ .Release.Name }},app.kubernetes.io/component=operator --prefix
+kubectl logs -n {{ .Release.Namespace }} -l app.kubernetes.io/instance={{ .Release.Name }},app.kubernetes.io/component=operator --prefix --tail=-1
 {{- end -}}

@@ -151,6 +151,8 @@ def _template(job: Job, spec: LoRARLJobSpec, attempt: int, role: str, settings: 
         "restartPolicy": "Never",
         "serviceAccountName": service_account_of(job, cluster),
         "securityContext": pod_security_context(),
+        # A Service of the namespace named `vllm` would set VLLM_PORT=tcp://..., at which vLLM ends every job.
+        "enableServiceLinks": False,
         "terminationGracePeriodSeconds": cluster.termination_grace_period_seconds,
         **pull_secrets(spec),
         **tolerations(spec),

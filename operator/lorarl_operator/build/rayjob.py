@@ -56,6 +56,8 @@ def ray_job(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Settings, *, 
             **_clean_up(settings, queued=QUEUE_LABEL in dict(job.passed_labels) if queued is None else queued),
             "rayClusterSpec": {
                 "rayVersion": RAY_VERSION,
+                # Whoever reaches Ray's ports can run programs in the pods. With a token, which KubeRay makes, only who may read it.
+                "authOptions": {"mode": "token"},
                 "headGroupSpec": {
                     # Without CPUs no worker lands on the head.
                     "rayStartParams": {"num-cpus": "0", "num-gpus": "0", "dashboard-host": "0.0.0.0"},
@@ -108,6 +110,7 @@ def _submitter(spec: LoRARLJobSpec, settings: Settings) -> dict[str, Any]:
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "securityContext": pod_security_context(),
+        "enableServiceLinks": False,
         **pull_secrets(spec),
         **tolerations(spec),
         "containers": [container],

@@ -1,4 +1,4 @@
-"""The real Kueue, with its webhooks, for RayJobs."""
+"""The real Kueue, with its webhooks, for RayJobs and Jobs, both of which it manages as it is installed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from support.cluster.processes import Process, find, find_share, free_ports, run
 NAMESPACE = "kueue-system"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
-# Webhooks of other groups guard kinds that are not installed here, or kinds (pods, jobs) that Kueue is not asked to manage.
-WEBHOOK_GROUPS = {"kueue.x-k8s.io", "ray.io"}
+# Webhooks of other groups guard kinds that are not installed here, or pods, which Kueue is not asked to manage.
+WEBHOOK_GROUPS = {"kueue.x-k8s.io", "ray.io", "batch"}
 # Kueue insists on finding these converted by its webhook.
 CONVERTED = {f"{plural}.kueue.x-k8s.io" for plural in ("localqueues", "clusterqueues", "workloads", "cohorts", "multikueueclusters")}
 READY_SECONDS = 60.0
@@ -42,7 +42,7 @@ def install_kueue(cluster: Cluster) -> Path:
         "metrics": {"bindAddress": f"127.0.0.1:{metrics}"},
         "webhook": {"host": "127.0.0.1", "port": webhook_port, "certDir": str(folder)},
         "leaderElection": {"leaderElect": False},
-        "integrations": {"frameworks": ["ray.io/rayjob", "ray.io/raycluster"]},
+        "integrations": {"frameworks": ["batch/job", "ray.io/rayjob", "ray.io/raycluster"]},
         # A server for another API, which would write its certificate into the working folder.
         "featureGates": {"VisibilityOnDemand": False},
     }
@@ -66,7 +66,6 @@ def add_queue(cluster: Cluster | RealCluster, namespace: str, name: str, quota: 
     The names must be new in the cluster; resources that are not named in `quota` are not admitted at all.
     """
     flavor = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": name}}
-    resources = [{"name": resource, "nominalQuota": amount} for resource, amount in quota.items()]
     cluster_queue = {
         "apiVersion": "kueue.x-k8s.io/v1beta2",
         "kind": "ClusterQueue",
@@ -74,12 +73,22 @@ def add_queue(cluster: Cluster | RealCluster, namespace: str, name: str, quota: 
         "spec": {
             "namespaceSelector": {},
             "preemption": {"withinClusterQueue": "LowerPriority" if preempts else "Never"},
-            "resourceGroups": [{"coveredResources": list(quota), "flavors": [{"name": name, "resources": resources}]}],
+            "resourceGroups": [_resource_group(name, quota)],
         },
     }
     for manifest in (flavor, cluster_queue):
         cluster.api.create(manifest)
     add_local_queue(cluster, namespace, name, name)
+
+
+def set_quota(cluster: Cluster | RealCluster, name: str, quota: dict[str, str]) -> None:
+    """Give a queue of `add_queue` another quota."""
+    cluster.api.patch("ClusterQueue", name, {"spec": {"resourceGroups": [_resource_group(name, quota)]}})
+
+
+def _resource_group(flavor: str, quota: dict[str, str]) -> Object:
+    resources = [{"name": resource, "nominalQuota": amount} for resource, amount in quota.items()]
+    return {"coveredResources": list(quota), "flavors": [{"name": flavor, "resources": resources}]}
 
 
 def add_local_queue(cluster: Cluster | RealCluster, namespace: str, name: str, cluster_queue: str) -> None:

@@ -1,4 +1,4 @@
-"""LoRARLJobs for tests, and the trainer's part of their status."""
+"""LoRARLJobs for tests, the trainer's part of their status, and what the operator says of them in Events."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from lorarl_operator.kube.apply import APPLY_TYPE, apply_body
 from support.cluster.client import Api, Object, path_of
+from support.cluster.processes import until
 
 TRAINER = "lorarl-trainer"
 
@@ -49,3 +50,16 @@ def phase(job: Object) -> str:
     """A job's phase; empty before the operator has seen it."""
     found: str = job.get("status", {}).get("phase", "")
     return found
+
+
+def events(api: Api, namespace: str, name: str) -> list[Object]:
+    """A job's Events, in the order in which they were posted."""
+    found = api.list("Event", namespace, fields=f"involvedObject.name={name},involvedObject.kind=LoRARLJob")
+    return sorted(found, key=lambda event: int(event["metadata"]["resourceVersion"]))
+
+
+def wait_event(api: Api, namespace: str, name: str, reason: str) -> str:
+    """What an Event of a job says: Events are posted in the background, some time after the status that they explain."""
+    (event,) = until(10, f"{name} has an Event {reason}", lambda: [e for e in events(api, namespace, name) if e["reason"] == reason])
+    message: str = event["message"]
+    return message

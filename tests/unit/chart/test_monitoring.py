@@ -132,7 +132,7 @@ def test_the_dashboard_is_carried_whole_under_the_sidecars_label() -> None:
 def test_every_alert_says_what_is_wrong_and_what_to_do() -> None:
     alerts = {rule["alert"]: rule for rule in rules()}
     assert set(alerts) == {
-        *("LorarlNoLeader", "LorarlReconcileErrors", "LorarlWatchDead", "LorarlQueueBacklog"),
+        *("LorarlNoLeader", "LorarlReconcileErrors", "LorarlWatchDead", "LorarlNamespaceUnlisted", "LorarlQueueBacklog"),
         *("LorarlJobFailed", "LorarlJobStuck"),
     }
     for name, alert in alerts.items():

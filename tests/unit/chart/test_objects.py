@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 from lorarl_operator.main import main as operator_command
-from support.helm import CHART, Object, of, only, rendered
+from support.helm import CHART, Object, flags, helm, of, only, rendered
 
 MONITORING = {f"metrics.{name}.enabled": True for name in ("serviceMonitor", "prometheusRule", "dashboard")}
 RIGHTS = yaml.safe_load((CHART / "files/rights.yaml").read_text())
@@ -152,7 +153,7 @@ def test_a_spread_with_its_own_selector_keeps_it() -> None:
         "labelSelector": {"matchLabels": {"a": "b"}},
     }
     (made,) = only(rendered({"topologySpreadConstraints": [own]}), "Deployment")["spec"]["template"]["spec"]["topologySpreadConstraints"]
-    assert made["labelSelector"]["matchLabels"]["a"] == "b"
+    assert made == own
 
 
 def test_images_are_named_by_tag_or_by_digest() -> None:
@@ -212,6 +213,66 @@ def test_the_operator_reads_the_environment_that_the_docs_name() -> None:
     for name in told:
         done = CliRunner().invoke(operator_command, ["--trainer-image=x", "--lease-namespace=x"], env={name: "soon"})
         assert "'soon' is not a valid integer range" in done.output, name
+
+
+def texts(found: Any) -> Iterator[Any]:
+    """Each namespace, label and name of a priority class within an object."""
+    if isinstance(found, dict):
+        for key, inner in found.items():
+            if key in ("namespace", "priorityClassName"):
+                yield inner
+            elif key in ("labels", "matchLabels"):
+                yield from inner.values()
+            yield from texts(inner)
+    elif isinstance(found, list):
+        for inner in found:
+            yield from texts(inner)
+
+
+@pytest.mark.parametrize("name", ["123", "true", "1e3"])
+def test_names_that_yaml_reads_as_something_else_stay_names(name: str) -> None:
+    values = {"fullnameOverride": "true", "serviceAccount.name": name, "priorityClassName": name, "watchNamespaces": [name], **MONITORING}
+    made = rendered(values, release=name, namespace=name)
+    assert {type(text) for one in made if one["kind"] != "CustomResourceDefinition" for text in texts(one)} == {str}
+    assert {type(one["metadata"]["name"]) for one in made} == {str}
+    assert only(made, "Deployment")["spec"]["template"]["spec"]["serviceAccountName"] == name
+    assert name in {one["metadata"].get("namespace") for one in of(made, "Role")}
+
+
+def test_no_two_releases_share_an_object_without_a_namespace() -> None:
+    def names(release: str, namespace: str) -> set[str]:
+        return {one["metadata"]["name"] for one in rendered(release=release, namespace=namespace) if one["kind"].startswith("ClusterRole")}
+
+    assert names("a-lorarl", "team").isdisjoint(names("lorarl", "team-a"))
+    long = "n" * 62
+    assert names("lorarl", f"{long}a").isdisjoint(names("lorarl", f"{long}b"))
+
+
+def test_a_users_label_takes_the_place_of_the_charts() -> None:
+    team, chart = {"helm.sh/chart": "ours", "team": "ml"}, {"app.kubernetes.io/managed-by": "Helm"}
+    values = {f"{path}.labels": team for path in ("metrics.serviceMonitor", "metrics.prometheusRule", "metrics.dashboard")}
+    arguments = flags({"podLabels": team, **values, **MONITORING})
+    text = helm("template", "lorarl", str(CHART), *arguments, "--show-only=templates/deployment.yaml").stdout
+    assert text.count("helm.sh/chart:") == 2, "the Deployment's and its pods': strict readers refuse a key that is there twice"
+    made = rendered({"podLabels": team, **values, **MONITORING})
+    labels = [only(made, kind)["metadata"]["labels"] for kind in ("ServiceMonitor", "PrometheusRule", "ConfigMap")]
+    for one in (only(made, "Deployment")["spec"]["template"]["metadata"]["labels"], *labels):
+        assert one.items() >= (team | chart).items()
+
+
+def test_the_log_command_that_is_told_shows_more_than_ten_lines() -> None:
+    (rule,) = (
+        rule for rule in only(rendered(MONITORING), "PrometheusRule")["spec"]["groups"][0]["rules"] if rule["alert"] == "LorarlNoLeader"
+    )
+    assert rule["annotations"]["description"].endswith("--prefix --tail=-1")
+
+
+@pytest.mark.parametrize("variable", ["LORARL_NAMESPACE", "LORARL_NAMESPACES"])
+def test_the_operator_takes_its_namespaces_from_the_environment(variable: str) -> None:
+    arguments = ["--trainer-image=x", "--lease-namespace=x"]
+    with CliRunner().isolation(env={variable: "team-a team-b"}):
+        context = operator_command.make_context("lorarl-operator", arguments, auto_envvar_prefix="LORARL")
+    assert context.params["namespaces"] == ("team-a", "team-b")
 
 
 def test_the_network_policy_lets_in_reads_of_metrics_and_out_what_is_said() -> None:

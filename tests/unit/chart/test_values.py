@@ -36,6 +36,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"watchNamespaces": "team"}, r"/watchNamespaces.*got string, want array"),
     ({"watchNamespaces": ["a", "a"]}, r"/watchNamespaces.*items at 0 and 1 are equal"),
     ({"watchNamespaces": ["Team_A"]}, r"/watchNamespaces/0.*does not match pattern"),
+    ({"extraEnv": [{"name": "A", "value": 60}]}, r"/extraEnv/0/value.*got number, want string"),
+    ({"podLabels": {"app.kubernetes.io/component": "x"}}, r"invalid propertyName 'app.kubernetes.io/component'"),
+    ({"enabled": "yes"}, r"/enabled.*got string, want boolean"),
     ({"logFormat": "xml"}, r"/logFormat.*must be one of 'json', 'text'"),
     ({"logLevel": "loud"}, r"/logLevel.*must be one of"),
     ({"runAsUser": 0}, r"/runAsUser.*minimum: got 0, want 1"),
@@ -119,7 +122,7 @@ def test_bad_values_are_refused_with_their_place_and_the_mend(values: dict[str, 
 
 def leaves(schema: dict[str, Any], path: str = "") -> Iterator[str]:
     for name, inner in schema["properties"].items():
-        if name == "global":  # helm's own
+        if f"{path}{name}" in ("global", "enabled"):  # not of this chart: of those that have it among their dependencies
             continue
         if "properties" in inner and name != "resources":
             yield from leaves(inner, f"{path}{name}.")
@@ -182,6 +185,28 @@ def test_the_rendered_crd_is_the_generated_one() -> None:
     assert made["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     assert "annotations" not in only(rendered({"crds.keep": False}), "CustomResourceDefinition")["metadata"]
     assert of(rendered({"crds.install": False}), "CustomResourceDefinition") == []
+
+
+@pytest.mark.parametrize("release", ["lorarl-1.0", "1lorarl"])
+def test_a_release_whose_name_no_service_could_have_is_refused(release: str) -> None:
+    done = helm("template", release, str(CHART))
+    assert done.returncode != 0
+    assert f"The release's name: got {release}, expected small letters, digits and dashes" in done.stderr
+    named = rendered({"fullnameOverride": "other"}, release=release)
+    assert only(named, "Service")["metadata"]["name"] == "other-metrics"
+
+
+def test_a_chart_that_has_this_one_among_its_dependencies_may_turn_it_off(tmp_path: Path) -> None:
+    shutil.copytree(CHART, tmp_path / "charts/lorarl")
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["version"]
+    depends = {"name": "lorarl", "version": version, "condition": "lorarl.enabled"}
+    (tmp_path / "Chart.yaml").write_text(
+        yaml.safe_dump({"apiVersion": "v2", "name": "site", "version": "1.0.0", "dependencies": [depends]})
+    )
+    for enabled in (True, False):
+        done = helm("template", "lorarl", str(tmp_path), *flags({"lorarl.enabled": enabled}))
+        assert done.returncode == 0, done.stderr
+        assert ("kind: Deployment" in done.stdout) == enabled
 
 
 def test_helm_lint_is_content() -> None:

@@ -276,6 +276,13 @@ CASES = [
         "lower trainer.tensorParallelSize",
     ),
     Case(
+        "adapters are split over the trainer's GPUs",
+        GPUS | {"spec.trainer.tensorParallelSize": 4, "spec.adapter.rank": 6},
+        GPUS | {"spec.trainer.tensorParallelSize": 4, "spec.adapter.rank": 12},
+        "spec.adapter.rank",
+        "choose a multiple",
+    ),
+    Case(
         "vLLM splits all GPUs",
         GPUS | {"spec.rollout.tensorParallelSize": 5},
         GPUS | {"spec.rollout.tensorParallelSize": 2},

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -204,6 +205,16 @@ def test_overrides_change_one_field_each() -> None:
         ["q_proj"],
         "other",
     )
+
+
+def test_an_override_changes_no_other_field_that_is_an_alias_of_its_own() -> None:
+    document = json.loads(GOOD)
+    rows = document["spec"]["data"]["train"]
+    aliased = yaml.dump({**document, "spec": {**document["spec"], "data": {"train": rows, "eval": rows}}})
+    assert "&" in aliased and "*" in aliased
+    job = load_job(aliased, ["spec.data.train.uri=file:other.jsonl", "spec.data.eval.every=5"])
+    assert job.spec.data.eval is not None
+    assert (job.spec.data.train.uri, job.spec.data.eval.uri, job.spec.data.eval.every) == ("file:other.jsonl", rows["uri"], 5)
 
 
 def test_an_override_with_null_takes_a_field_out() -> None:

@@ -72,6 +72,3 @@ def test_what_absent_means_depends_on_the_rest_of_the_manifest() -> None:
 
     sft = load_job(json.dumps(manifest({"spec.algorithm": {"type": "sft"}, "spec.reward": None}))).spec
     assert sft.algorithm.effective_group_size == 1
-
-    hub = load_job(json.dumps(manifest({"spec.data": {"train": {"uri": "hf://a/b"}, "eval": {"uri": "hf://a/b"}}}))).spec
-    assert (hub.data.train_split, hub.data.eval_split) == ("train", "test")

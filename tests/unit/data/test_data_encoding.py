@@ -115,6 +115,22 @@ def test_a_template_whose_conversation_does_not_begin_with_its_prompt_is_refused
         encoder(tokenizer(template)).encode_example(row("2+2", number=3))
 
 
+def test_an_answer_that_begins_with_a_line_break_follows_the_prompts_tokens(tokenizer):
+    """As a rollout's would; together they are one token, as in Qwen's vocabulary."""
+    tok = tokenizer()
+    prompt_ids, answer_ids = encoder(tok).encode_example(row("2+2", "\n4"))
+    assert encoder(tok).encode_prompts([row("2+2")]) == [prompt_ids]
+    assert tok.convert_ids_to_tokens(answer_ids) == ["\n", "4", "<|im_end|>"]
+
+
+def test_a_prompt_without_a_token_is_refused(tokenizer):
+    """vLLM would wait for it for ever."""
+    without = encoder(tokenizer(template=None), chat_template=False)
+    without.encode_prompts = lambda rows: [[5], []]
+    with pytest.raises(InputError, match=r"spec\.data\.train: got row 9, whose prompt has no tokens \(1 such rows\)"):
+        encode_prompts([Row("a", None, {}, 8), Row(" ", None, {}, 9)], without, max_prompt_tokens=4, field="spec.data.train")
+
+
 def test_rows_with_long_prompts_are_left_out_and_counted(tokenizer):
     rows = [row("x" * length, number=length) for length in (2, 9, 5, 6)]
     encoded = encode_prompts(rows, encoder(tokenizer(), chat_template=False), max_prompt_tokens=5, field="spec.data.train")

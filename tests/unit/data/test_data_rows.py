@@ -45,9 +45,39 @@ def test_chat_messages_are_prompts(tmp_path):
     assert load(jsonl(tmp_path, {"prompt": messages, "answer": 2}))[0].prompt == messages
 
 
+@pytest.mark.parametrize(
+    ("row", "field"),
+    [
+        ({"prompt": "hi \ud83d", "answer": "a"}, "promptField"),
+        ({"prompt": [{"role": "user", "content": "\ud83d"}], "answer": "a"}, "promptField"),
+        ({"prompt": "hi", "answer": "\ud83d"}, "answerField"),
+    ],
+)
+def test_half_a_character_is_refused_with_its_row(tmp_path, row, field):
+    error = refused(jsonl(tmp_path, {"prompt": "\U0001f600", "answer": "whole"}, row))
+    assert (error.field, error.expected) == (f"spec.data.train.{field}", "whole characters")
+    assert error.got.startswith("half a character (\\ud83d) in row 2 of")
+
+
 def test_numbers_as_answers_become_text(tmp_path):
-    rows = load(jsonl(tmp_path, {"prompt": "a", "answer": 2}, {"prompt": "a", "answer": -2.5}))
-    assert [row.answer for row in rows] == ["2", "-2.5"]
+    numbers = {2: "2", -2.5: "-2.5", 72.0: "72", 0.0: "0", 1e-05: "0.00001", 6.02e23: "6.02e+23", 1234567.9: "1234567.9"}
+    rows = load(jsonl(tmp_path, *({"prompt": "a", "answer": number} for number in numbers)))
+    assert [row.answer for row in rows] == list(numbers.values())
+
+
+def test_a_narrow_number_is_the_one_that_was_written(tmp_path):
+    path = tmp_path / "train.parquet"
+    answers = pa.array([0.1, 72, None], pa.float32())
+    pq.write_table(pa.table({"prompt": ["a", "b", "c"], "answer": answers, "n": pa.array([1, 2, 3], pa.int8())}), path)
+    rows = load(path, needs_answer=False)
+    assert [row.answer for row in rows] == ["0.1", "72", None]
+    assert rows[0].raw == {"prompt": "a", "answer": 0.1, "n": 1}
+
+
+@pytest.mark.parametrize("gap", [None, float("nan")])
+def test_a_gap_in_a_column_of_numbers_is_a_missing_answer(tmp_path, gap):
+    error = refused(jsonl(tmp_path, {"prompt": "a", "answer": 1.0}, {"prompt": "a", "answer": gap}))
+    assert (error.field, error.got.partition(" in ")[0]) == ("spec.data.train.answerField", "answer, which is empty")
 
 
 def test_parquet_keeps_nested_columns(tmp_path):

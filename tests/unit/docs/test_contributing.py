@@ -34,6 +34,13 @@ def test_every_folder_of_tests_is_in_the_table() -> None:
     assert [str(folder) for folder in folders if not any((ROOT / folder).is_relative_to(ROOT / path) for path in RUN)] == []
 
 
+def test_every_log_by_labels_is_whole() -> None:
+    """By labels kubectl shows the last ten lines, unless it is told otherwise."""
+    commands = [line for path in DOCUMENTS for line in path.read_text().splitlines() if re.match(r"kubectl logs\b.* -l ", line)]
+    assert commands
+    assert [command for command in commands if "--tail=-1" not in command] == []
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_link_to_a_file_leads_somewhere(document: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", document.read_text())

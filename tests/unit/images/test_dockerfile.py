@@ -78,7 +78,7 @@ def test_the_version_is_the_projects_and_the_charts() -> None:
 def test_what_builds_is_what_the_project_names() -> None:
     pins = dict(re.findall(r"^([a-z]+)==(\S+)", (ROOT / "requirements/build.in").read_text(), re.M))
     assert PROJECT["build-system"]["requires"] == [f"hatchling=={pins['hatchling']}"]
-    assert f"uv=={pins['uv']}" in (ROOT / "scripts/setup.sh").read_text()
+    assert f"uv=={pins['uv']}" in (ROOT / "scripts/uv.sh").read_text()
 
 
 def test_images_have_the_versions_that_the_tests_run_with() -> None:

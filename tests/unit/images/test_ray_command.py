@@ -37,6 +37,5 @@ def test_a_head_that_does_not_answer_is_told() -> None:
 def test_whatever_else_is_asked_ray_answers() -> None:
     told, _ = ask("--version").communicate(timeout=60)
     assert version("ray") in told
-    asked = ask("health-check", "--address", "127.0.0.1:1", "--skip-version-check")
-    _, error = asked.communicate(timeout=60)
-    assert asked.returncode != 0 and "does not answer" not in error
+    explained, _ = ask("health-check", "--address", "127.0.0.1:1", "--help").communicate(timeout=60)
+    assert "health-check [OPTIONS]" in explained

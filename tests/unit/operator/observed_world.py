@@ -90,6 +90,11 @@ def observed(job: Raw, *ray_jobs: Raw, pods: list[Raw] | None = None, **rest: An
     )
 
 
+def steps_of(spec: Raw) -> int:
+    """The steps that a spec asks for."""
+    return int(spec.get("trainer", {}).get("steps", 200))
+
+
 class World:
     """Objects of one job, moved by hand or at random, with an operator that may be killed between any two of its writes."""
 
@@ -105,6 +110,8 @@ class World:
         self.applied: list[Raw] = []
         self.writes = 0
         self.made = 0
+        self.steps: dict[str, int] = {}
+        """By RayJob, the steps that its training makes: it sees no change."""
         self.failures: set[int] = set()
         self.plain_failures: set[int] = set()
         """Those that nothing else can have caused."""
@@ -161,7 +168,7 @@ class World:
             case Apply(manifest):
                 self.applied.append(manifest)
             case Create(manifest):
-                return self._create(manifest)
+                return self._create(manifest, seen)
             case Delete("RayJob", name, uid):
                 if name in self.ray_jobs and self.ray_jobs[name]["metadata"]["uid"] == uid:
                     self.delete_ray_job(name)
@@ -183,7 +190,7 @@ class World:
         else:
             self.touch()
 
-    def _create(self, manifest: Raw) -> bool:
+    def _create(self, manifest: Raw, seen: Observed) -> bool:
         if manifest["kind"] == "Job":
             self.cleanup = self.cleanup or {"metadata": manifest["metadata"] | {"uid": "cleanup-uid"}}
             return True
@@ -191,6 +198,7 @@ class World:
         if name in self.ray_jobs:
             return False
         self.made += 1
+        self.steps[name] = steps_of(seen.job.read_spec())
         about = manifest["metadata"] | {"uid": f"ray-uid-{self.made}", "resourceVersion": "1", "creationTimestamp": moment(self.now)}
         queued = "kueue.x-k8s.io/queue-name" in manifest["metadata"]["labels"]
         status = {"rayClusterName": f"cluster-{self.made}"}
@@ -263,7 +271,10 @@ class World:
         self.kuberay(jobDeploymentStatus="Running", jobStatus="RUNNING", dashboardURL="demo-head:8265", startTime=moment(self.now))
 
     def succeed(self) -> None:
+        """The trainer has made its steps, and says so."""
         if self._at_work():
+            steps = self.steps[self.current["metadata"]["name"]]
+            self.touch(self.job["status"] | {"step": steps, "totalSteps": steps})
             self.kuberay(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED", endTime=moment(self.now))
 
     def fail(self) -> None:

@@ -129,6 +129,18 @@ def test_every_container_of_ours_is_restricted(mode):
             assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
+@pytest.mark.parametrize("mode", ["SidecarMode", "K8sJobMode"])
+def test_a_service_named_vllm_sets_no_variable_of_vllms(mode):
+    """The kubelet writes VLLM_PORT=tcp://... for it, at which vLLM ends."""
+    override = {"worker": {"spec": {"enableServiceLinks": True}}}
+    for overrides, expected in (({}, False), (override, True)):
+        rayjob = built({"cluster": {"submissionMode": mode, "podTemplateOverrides": overrides}})
+        assert head(rayjob)["spec"]["enableServiceLinks"] is False
+        assert workers(rayjob)["template"]["spec"]["enableServiceLinks"] is expected
+        if mode == "K8sJobMode":
+            assert rayjob["spec"]["submitterPodTemplate"]["spec"]["enableServiceLinks"] is False
+
+
 def test_secrets_are_named_and_never_read():
     spec = {"model": {"uri": "hf://a/b", "credentialsSecret": "x" * 200}, "checkpoint": {"uri": "s3://t", "credentialsSecret": "s3-keys"}}
     pod = head(built(spec))["spec"]

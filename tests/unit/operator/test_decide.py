@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from decisions import DELETE, QUEUE, RUNNING, conditions, decided, gone_since, running_status, status_of
-from observed_world import SETTINGS, START, ago, condition, observed, raw_job, raw_pod, raw_ray_job
+from observed_world import SETTINGS, SPEC, START, ago, condition, observed, raw_job, raw_pod, raw_ray_job
 
 from lorarl_operator import parse
 from lorarl_operator.decide import decide
@@ -170,6 +172,59 @@ class TestDeadlines:
         admitted["metadata"]["labels"] |= QUEUE
         assert decided(job, admitted).status["phase"] == "Starting"
 
+    @pytest.mark.parametrize("again", [{}, {"adapter": {"targetModules": []}}])
+    def test_active_deadline_in_the_pause_before_the_next_attempt_and_while_there_can_be_none(self, again):
+        pause = condition("Running", False, "BackingOff", age=1)
+        status = status_of("Restarting", "demo-7", startTime=ago(100), conditions=[pause]) | {"attempts": 6}
+        job = raw_job({"activeDeadlineSeconds": 110} | again, status)
+        assert decided(job).recheck_seconds == 10
+        decision = decided(job, now=START + timedelta(seconds=10))
+        assert (decision.status["phase"], conditions(decision)["Failed"]["reason"]) == ("Failed", "DeadlineExceeded")
+
+    @pytest.mark.parametrize("age", [5, 300])
+    def test_active_deadline_while_something_of_the_attempt_before_is_still_there(self, age):
+        status = status_of("Restarting", "demo-2", startTime=ago(55), conditions=[condition("Running", False, "Restarting", age=50)])
+        job = raw_job({"activeDeadlineSeconds": 60}, status)
+        assert decided(job, gone_since(age)).recheck_seconds == 5
+        assert decided(job, pods=[raw_pod("worker")]).recheck_seconds == 5
+
+    @pytest.mark.parametrize(
+        ("reason", "found"),
+        [
+            ("QuotaExceeded", {"refusal": Refusal("RayJob", "demo-1", 403, "Forbidden", "exceeded quota: team", START, 1)}),
+            ("RayJobRefused", {"refusal": Refusal("RayJob", "demo-1", 422, "Invalid", "a webhook says no", START, 1)}),
+            ("NameTaken", {"owner": "somebody"}),
+            ("Invalid", {"spec": {"adapter": {"targetModules": []}}}),
+        ],
+    )
+    def test_start_deadline_where_no_rayjob_can_be_made(self, reason, found):
+        foreign = [raw_ray_job(owner=found["owner"])] if "owner" in found else []
+        refusal = found.get("refusal")
+
+        def after(seconds, status):
+            seen = replace(refusal, at=START + timedelta(seconds=seconds)) if refusal else None
+            job = raw_job({"startDeadlineSeconds": 60} | found.get("spec", {}), status)
+            return decided(job, *foreign, refusal=seen, now=START + timedelta(seconds=seconds))
+
+        # It was in a queue for hours, which is not held against it.
+        status = status_of("Pending", conditions=[condition("Running", False, "Queued", age=7200)])
+        first = after(0, status)
+        assert (first.status["phase"], conditions(first)["Running"]["reason"]) == ("Pending", reason)
+        later = after(58, first.status)
+        assert (later.status, later.recheck_seconds) == (None, 2)
+        last = after(60, first.status)
+        assert (last.status["phase"], conditions(last)["Failed"]["reason"]) == ("Failed", "StartDeadlineExceeded")
+        assert conditions(first)["Running"]["message"] in conditions(last)["Failed"]["message"]
+
+    def test_start_deadline_while_a_rayjob_stays(self):
+        status = status_of("Pending", "demo-2", conditions=[condition("Running", False, "RayJobStays", age=60)])
+        decision = decided(raw_job({"startDeadlineSeconds": 60}, status), gone_since(80))
+        assert conditions(decision)["Failed"]["reason"] == "StartDeadlineExceeded"
+        assert "example.com/hold" in conditions(decision)["Failed"]["message"]
+        resumed = decided(raw_job({"startDeadlineSeconds": 60}, status | {"phase": "Suspending"}), gone_since(80))
+        assert (resumed.status["phase"], resumed.recheck_seconds) == ("Pending", 30)
+        assert conditions(resumed)["Running"]["lastTransitionTime"] == ago(0)
+
     def test_ttl(self):
         job = raw_job({"ttlSecondsAfterFinished": 100}, status_of("Succeeded", completionTime=ago(90)))
         assert decided(job).recheck_seconds == 10
@@ -209,6 +264,72 @@ class TestSpecChanges:
         job = raw_job() | {"spec": spec, "status": {"phase": phase, "rayJobName": "other", "conditions": [{}], "failure": 7}}
         for ray_jobs in ([], [raw_ray_job(**RUNNING)], [raw_ray_job(jobDeploymentStatus="Failed", endTime="nonsense")]):
             decide(observed(job, *ray_jobs), START, SETTINGS)
+
+
+class TestStepsThatTheTrainingNeverSaw:
+    """It ended at step 200, and `trainer.steps` was raised to 400 when it was about to."""
+
+    ENDED = raw_ray_job(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED")
+    ADAPTER = "s3://team/adapters/demo/iter_0000200/lora_adapter"
+
+    def ended(self, phase="Running", step=200, total=200, spec=None, **rest):
+        status = running_status(step=step, totalSteps=total, adapter={"uri": self.ADAPTER}) | {"phase": phase, **rest}
+        return raw_job({"trainer": {"steps": 400}} | (spec or {}), status, generation=2)
+
+    def test_the_next_attempt_makes_them_and_nothing_is_counted(self):
+        decision = decided(self.ended(), self.ENDED)
+        assert (decision.status["phase"], decision.status["rayJobName"], decision.status["restarts"]) == ("Restarting", "demo-2", 0)
+        assert "completionTime" not in decision.status
+        assert decision.actions == (Delete("RayJob", "demo-1", "ray-1"),)
+        assert decision.recheck_seconds == 1
+        (event,) = decision.events
+        assert (event.type, event.reason) == ("Normal", "MoreSteps")
+        assert "trainer.steps is 400 now, and attempt 2 makes the rest" in event.message
+        made = decided(self.ended() | {"status": decision.status}, now=START + timedelta(seconds=1)).actions[-1].manifest
+        assert made["metadata"]["name"] == "demo-2"
+
+    def made_from(self, generation):
+        ray_job = copy.deepcopy(self.ENDED)
+        ray_job["metadata"]["annotations"]["lorarl.io/generation"] = str(generation)
+        return ray_job
+
+    def test_one_that_was_made_for_them_is_the_last_whatever_it_reported(self):
+        assert decided(self.ended(), self.made_from(2)).status["phase"] == "Succeeded"
+
+    @pytest.mark.parametrize(("step", "total"), [(400, 400), (400, 200), (450, 450), (None, None), ("200", -1)])
+    def test_where_it_saw_them_or_never_said_what_it_knew_it_has_succeeded(self, step, total):
+        decision = decided(self.ended(step=step, total=total), self.ENDED)
+        assert decision.status["phase"] == "Succeeded"
+        assert [event.reason for event in decision.events] == ["Succeeded"]
+
+    def test_fewer_steps_are_none_that_are_left(self):
+        decision = decided(self.ended(spec={"trainer": {"steps": 100}}), self.ENDED)
+        assert [event.reason for event in decision.events] == ["Succeeded"]
+
+    @pytest.mark.parametrize(
+        "spec", [{"checkpoint": SPEC["checkpoint"] | {"resume": "Never"}}, {"adapter": {"targetModules": []}}], ids=["never", "invalid"]
+    )
+    def test_where_no_attempt_can_go_on_it_has_succeeded_and_says_what_was_left_out(self, spec):
+        decision = decided(self.ended(spec=spec), self.ENDED)
+        assert decision.status["phase"] == "Succeeded"
+        assert [event.reason for event in decision.events] == ["Succeeded", "TooLate"]
+
+    def test_a_suspended_job_makes_them_when_it_is_resumed(self):
+        decision = decided(self.ended(spec={"suspend": True}), self.ENDED)
+        assert (decision.status["phase"], decision.status["restarts"]) == ("Suspending", 0)
+        assert decision.actions == (Delete("RayJob", "demo-1", "ray-1"),)
+        resumed = decided(self.ended(**decision.status))
+        assert resumed.actions[-1].manifest["metadata"]["name"] == "demo-2"
+
+    def test_a_job_that_has_ended_takes_none_and_says_so_once(self):
+        job = self.ended("Succeeded", completionTime=ago(5))
+        decision = decided(job, self.ENDED)
+        assert (decision.status["phase"], decision.status["observedGeneration"], decision.actions) == ("Succeeded", 2, ())
+        (event,) = decision.events
+        assert (event.type, event.reason) == ("Warning", "TooLate")
+        assert "trainer.steps is 400 now, but the job has ended at step 200" in event.message
+        assert f"adapter.initFrom: {self.ADAPTER}" in event.message
+        assert not decided(job | {"status": job["status"] | decision.status}, self.ENDED).events
 
 
 class TestWhatIsNotOurs:

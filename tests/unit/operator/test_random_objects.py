@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from observed_world import SETTINGS, SPEC, START, observed, raw_job, raw_ray_job
 
 from lorarl_operator.decide import decide
-from lorarl_operator.status import FIELDS
+from lorarl_operator.status import FIELDS, TRAINERS
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
@@ -17,7 +17,7 @@ JSON = st.recursive(
 SPECS = st.dictionaries(
     st.sampled_from([*SPEC, "cluster", "trainer", "suspend", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished"]), JSON
 )
-STATUSES = st.dictionaries(st.sampled_from([*FIELDS, "failure"]), JSON | st.sampled_from(["Running", "Suspended", "Succeeded", "demo-3"]))
+STATUSES = st.dictionaries(st.sampled_from([*FIELDS, *TRAINERS]), JSON | st.sampled_from(["Running", "Suspended", "Succeeded", "demo-3"]))
 
 
 @settings(max_examples=300, deadline=None)

@@ -23,9 +23,18 @@ def going(spec=DELETE, status=None, **metadata):
     return raw_job(spec, {"phase": "Running", "rayJobName": "demo-1"} if status is None else status, **about)
 
 
-def cleanup(*conditions, owner="job-uid"):
+def cleanup(*conditions, owner="job-uid", suspend=False):
     about = {"name": "lorarl-demo-cleanup", "uid": "cleanup-uid", "labels": {LABEL_JOB_UID: owner}}
-    return parse.cleanup_job({"metadata": about, "status": {"conditions": list(conditions)}})
+    return parse.cleanup_job({"metadata": about, "spec": {"suspend": suspend}, "status": {"conditions": list(conditions)}})
+
+
+def container_of(manifest):
+    (container,) = manifest["spec"]["template"]["spec"]["containers"]
+    return container
+
+
+def env_of(manifest):
+    return {one["name"]: one["value"] for one in container_of(manifest)["env"]}
 
 
 def decided(job, *ray_jobs, now=START, **rest):
@@ -51,12 +60,67 @@ def test_then_the_checkpoints():
     assert "ownerReferences" not in manifest["metadata"]  # a foreground deletion would take it away
     pod = manifest["spec"]["template"]["spec"]
     assert pod["volumes"][1:] == [{"name": "secret-0", "secret": {"secretName": "s3-keys"}}]
+    assert pod["enableServiceLinks"] is False
     assert pod["containers"][0]["command"] == ["lorarl", "purge", "/etc/lorarl/job/job.yaml"]
     # The file that the command reads is the annotation.
     (item,) = pod["volumes"][0]["downwardAPI"]["items"]
     assert item == {"path": "job.yaml", "fieldRef": {"fieldPath": "metadata.annotations['lorarl.io/manifest']"}}
     text = manifest["spec"]["template"]["metadata"]["annotations"]["lorarl.io/manifest"]
     assert load_job(text).spec.checkpoint.uri == "s3://team/adapters"
+
+
+def test_the_clean_up_ends_when_the_operator_gives_way():
+    """Not its own full time after it was made, or after whatever held it up: by then a new job may have the name."""
+    (action,) = decided(going(deletionTimestamp=ago(800))).actions
+    assert action.manifest["spec"]["activeDeadlineSeconds"] == 100
+    assert env_of(action.manifest)["LORARL_PURGE_UNTIL"] == f"{START + timedelta(seconds=100):%FT%TZ}"
+
+
+def test_the_clean_up_has_the_head_s_way_to_the_store():
+    head = {
+        "metadata": {"labels": {"azure.workload.identity/use": "true", LABEL_JOB_UID: "another"}, "annotations": {"a": "b"}},
+        "spec": {
+            "volumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+            "restartPolicy": "Always",
+            "enableServiceLinks": True,
+            "containers": [
+                {
+                    "name": "ray-head",
+                    "env": [{"name": "SSL_CERT_FILE", "value": "/ca/ca.pem"}],
+                    "volumeMounts": [{"name": "ca", "mountPath": "/ca"}],
+                    "resources": {"requests": {"cpu": "64"}},
+                },
+                {"name": "sidecar", "image": "it would never end"},
+            ],
+        },
+    }
+    (action,) = decided(going(DELETE | {"cluster": {"podTemplateOverrides": {"head": head}}})).actions
+    template = action.manifest["spec"]["template"]
+    container = container_of(action.manifest)
+    assert template["metadata"]["labels"]["azure.workload.identity/use"] == "true"
+    assert template["metadata"]["labels"][LABEL_JOB_UID] == "job-uid"
+    assert set(template["metadata"]["annotations"]) == {"a", "lorarl.io/manifest"}
+    assert template["spec"]["restartPolicy"] == "Never"
+    assert template["spec"]["enableServiceLinks"] is True, "the store's address may be made of such variables"
+    assert [volume["name"] for volume in template["spec"]["volumes"]] == ["job", "secret-0", "ca"]
+    assert {"name": "ca", "mountPath": "/ca"} in container["volumeMounts"]
+    assert env_of(action.manifest)["SSL_CERT_FILE"] == "/ca/ca.pem"
+    assert container["resources"]["requests"]["cpu"] == "100m"
+
+
+def test_a_clean_up_that_kueue_holds_is_told():
+    decision = decided(going(), cleanup=cleanup(suspend=True))
+    (event,) = decision.events
+    assert "Job lorarl-demo-cleanup is held (suspend: true), as Kueue holds Jobs" in event.message
+    assert (decision.actions, decision.recheck_seconds) == ((), 60)
+
+
+def test_a_clean_up_that_is_still_to_come_goes_when_its_time_is_over():
+    """It would strike what a new job of this name writes."""
+    decision = decided(going(deletionTimestamp=ago(900)), cleanup=cleanup(suspend=True))
+    assert decision.actions == (RemoveFinalizer(), Delete("Job", "lorarl-demo-cleanup", "cleanup-uid"))
+    older = decided(going(deletionTimestamp=ago(900)), cleanup=cleanup(owner="an-older-job"))
+    assert older.actions == (RemoveFinalizer(),)
 
 
 def test_its_own_service_account_goes_with_the_clean_up():
@@ -100,7 +164,7 @@ def test_when_they_are_gone_so_is_the_job():
 def test_it_gives_way_and_says_what_is_left(job, rest, why):
     ray_jobs = rest.pop("ray_jobs", []) if "ray_jobs" in rest else []
     decision = decided(job, *ray_jobs, **rest)
-    assert decision.actions == (RemoveFinalizer(),)
+    assert decision.actions[0] == RemoveFinalizer()
     assert why in decision.events[0].message
     assert "/demo stays in the store" in decision.events[0].message
 

@@ -1,5 +1,5 @@
 """Lives at random: whatever happens, and whenever the operator is killed, there is one live RayJob at most, no failure is lost or counted
-twice, and the job reaches an end."""
+twice, no step that was asked for is left out, and the job reaches an end."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from datetime import timedelta
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from observed_world import World, condition
+from observed_world import World, condition, steps_of
 
 OFTEN = {"look": 8, "killed": 6, "stale": 2, "bring_up": 8, "collect": 6, "wait": 5, "long": 2, "fail": 4, "resume": 3}
-MOVES = (*(name for name, times in OFTEN.items() for _ in range(times)), "evict", "somebody", "queue", "suspend", "steps")
+MOVES = (*(name for name, times in OFTEN.items() for _ in range(times)), "evict", "somebody", "queue", "suspend", "steps", "succeed")
 
 
 def wish(world: World, suspend: bool) -> None:
@@ -45,6 +45,7 @@ HAPPENINGS = {
     "suspend": lambda world, rng: wish(world, True),
     "resume": lambda world, rng: wish(world, False),
     "steps": lambda world, rng: world.touch(spec={"trainer": {"steps": rng.randrange(100, 1000)}}),
+    "succeed": lambda world, rng: world.succeed(),
 }
 
 
@@ -87,6 +88,9 @@ class Life(World):
             return job["spec"].get("suspend") is True and not self.ray_jobs
         return True
 
+    def made_all_steps(self) -> bool:
+        return self.job["status"]["step"] >= steps_of(self.job["spec"])
+
     def counters(self) -> tuple[int, int]:
         status = self.job["status"]
         return status.get("attempts", 0), status.get("preemptions", 0)
@@ -111,9 +115,12 @@ def test_a_life_at_random(moves, seed, queued, limit):
         assert sum(after) - sum(before) <= 1, f"{name} counted twice: {before} became {after}"
         if finished:
             assert world.phase == finished, f"{name} woke a job that was {finished}"
+        if world.phase == "Succeeded" and not finished:
+            assert world.made_all_steps(), f"{name} ended a job at step {world.job['status']['step']}: {world.job['spec']}"
         finished = world.phase if world.phase in ("Succeeded", "Failed") else ""
         before = after
     ended_well(world)
+    assert finished or world.phase != "Succeeded" or world.made_all_steps()
     attempts, _ = world.counters()
     # What fails while it is being suspended, or after a pod was taken away, may be that thing's doing.
     assert len(world.plain_failures) <= attempts <= len(world.failures), f"{attempts}, {world.plain_failures}, {world.failures}"

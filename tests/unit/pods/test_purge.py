@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from lorarl_trainer.checkpoint import CheckpointStore
+from lorarl_trainer.storage.local import LocalStore
+
 MANIFEST = """
 apiVersion: lorarl.io/v1alpha1
 kind: LoRARLJob
-metadata: {{name: tiny}}
+metadata: {{name: tiny, uid: mine}}
 spec:
   model: {{uri: hf://org/base}}
   adapter: {{rank: 16, targetModules: [all-linear]}}
@@ -19,8 +26,17 @@ spec:
 """
 
 
-def purge(manifest: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "lorarl_trainer.cli", "purge", str(manifest)], capture_output=True, text=True)
+def purge(manifest: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lorarl_trainer.cli", "purge", str(manifest)]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
+
+
+def checkpoints_of(uid: str | None, folder: Path) -> Path:
+    """A job's folder with one claim, and the manifest of the job with the uid `mine`."""
+    CheckpointStore(LocalStore(folder / "adapters"), "tiny", keep=1, identity={}, job_uid=uid).claim()
+    manifest = folder / "job.yaml"
+    manifest.write_text(MANIFEST.format(uri=f"file://{folder}/adapters"))
+    return manifest
 
 
 def test_the_job_s_folder_goes_and_its_neighbour_stays(tmp_path: Path) -> None:
@@ -37,6 +53,46 @@ def test_the_job_s_folder_goes_and_its_neighbour_stays(tmp_path: Path) -> None:
         assert done.stdout == f"deleted file://{tmp_path}/adapters/tiny\n"
         assert [path.name for path in (tmp_path / "adapters").iterdir()] == ["tiny-2"]
     assert (tmp_path / "adapters" / "tiny-2" / "latest.json").exists()
+
+
+@pytest.mark.parametrize("uid", ["mine", None])
+def test_its_own_checkpoints_go_and_those_of_nobody(uid: str | None, tmp_path: Path) -> None:
+    done = purge(checkpoints_of(uid, tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (tmp_path / "adapters/tiny").exists()
+
+
+def test_what_another_job_of_the_name_has_claimed_stays(tmp_path: Path) -> None:
+    done = purge(checkpoints_of("another", tmp_path))
+    assert done.returncode == 1
+    assert f"lorarl: file://{tmp_path}/adapters/tiny belongs to another LoRARLJob since" in done.stderr
+    assert "uid another, this one is mine): nothing was deleted" in done.stderr
+    assert (tmp_path / "adapters/tiny/latest.json").exists()
+
+
+def test_after_its_time_nothing_is_deleted(tmp_path: Path) -> None:
+    done = purge(checkpoints_of("mine", tmp_path), LORARL_PURGE_UNTIL="2026-01-01T00:00:00Z")
+    assert done.returncode == 1
+    assert "its time was over at 2026-01-01T00:00:00Z" in done.stderr
+    assert (tmp_path / "adapters/tiny/latest.json").exists()
+
+
+def test_a_deletion_that_takes_too_long_ends_itself(tmp_path: Path) -> None:
+    manifest = checkpoints_of("mine", tmp_path)
+    script = """
+import sys, threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from lorarl_api.load import load_job
+from lorarl_trainer.pods.purge import purge
+from lorarl_trainer.storage.local import LocalStore
+
+LocalStore.delete_folder = lambda *_: threading.Event().wait()
+purge(load_job(Path(sys.argv[1])), datetime.now(UTC) + timedelta(seconds=0.5))
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(manifest)], timeout=60)
+    assert done.returncode == -signal.SIGALRM
 
 
 def test_a_faulty_manifest_is_one_sentence(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_the_demos_summary_has_what_the_readme_promises() -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "path"), [("file:///a%20b/c", Path("/a b/c")), ("file:out/demo", ROOT / "out/demo"), ("file:/a", Path("/a"))]
+    ("uri", "path"), [("file:///a b/c%20#1", Path("/a b/c%20#1")), ("file:out/demo", ROOT / "out/demo"), ("file:/a", Path("/a"))]
 )
 def test_the_adapters_uri_is_a_folder(uri: str, path: Path) -> None:
     assert demo.adapter_folder(uri) == path

@@ -10,9 +10,21 @@ from typing import Any
 import pytest
 from progress_runs import grpo_run, grpo_step, run_finished, run_started, sft_step, started_up
 
-from lorarl_trainer.progress import TIME_COLUMNS, CheckpointDone, EvalDone, Event, Warned, read_rows, read_summary
+from lorarl_trainer.progress import (
+    TIME_COLUMNS,
+    CheckpointDone,
+    EvalDone,
+    Event,
+    Sampled,
+    ScoredSample,
+    Warned,
+    read_rows,
+    read_summary,
+    write_report,
+)
 from lorarl_trainer.progress.fanout import Progress
 from lorarl_trainer.progress.records import MetricsFile, SummaryFile
+from lorarl_trainer.progress.samples import SAMPLES, SamplesFile, newest_samples
 
 
 def play(out_dir: Path, events: Iterable[Event]) -> None:
@@ -133,3 +145,37 @@ def test_sft_is_summed_up_by_its_loss(tmp_path: Path) -> None:
     summary = read_summary(tmp_path)
     assert (summary["eval_metric"], summary["eval_before"], summary["eval_after"]) == ("loss", 1.8, 0.4)
     assert summary["mean_abs_logprob_diff"] is None
+
+
+def sampled(step: int, *, evaluation: bool = False, prompt: Any = "1+1", reward: float | None = 0.5) -> Sampled:
+    sample = ScoredSample(prompt=prompt, completion=f"<b>{step}</b>", answer="2", reward=reward, tokens=3, truncated=False)
+    return Sampled(step=step, samples=(sample,), evaluation=evaluation)
+
+
+def test_samples_are_written_and_those_past_the_checkpoint_are_dropped(tmp_path: Path) -> None:
+    chat = [{"role": "user", "content": "and 2+2?"}]
+    for events in (
+        [run_started(tmp_path), sampled(0, evaluation=True), sampled(1), sampled(2), sampled(3)],
+        [run_started(tmp_path, resumed_from_step=2), sampled(3, prompt=chat, reward=None), sampled(3, evaluation=True)],
+    ):
+        with Progress([SamplesFile(tmp_path)], []) as progress:
+            for event in events:
+                progress.emit(event)
+    rows = read_rows(tmp_path / SAMPLES)
+    assert [(row["step"], row["evaluation"]) for row in rows] == [(0, True), (1, False), (2, False), (3, False), (3, True)]
+    assert rows[1] == {
+        "step": 1,
+        "evaluation": False,
+        "prompt": "1+1",
+        "completion": "<b>1</b>",
+        "answer": "2",
+        "reward": 0.5,
+        "tokens": 3,
+        "truncated": False,
+    }
+    (newest,) = newest_samples(tmp_path)
+    assert (newest["step"], newest["prompt"], newest["reward"]) == (3, "user: and 2+2?", None)
+    play(tmp_path, [*grpo_run(tmp_path, total=3), run_finished(tmp_path, 3)])
+    write_report(tmp_path)
+    html = (tmp_path / "report.html").read_text()
+    assert "Completions of step 3" in html and "&lt;b&gt;3&lt;/b&gt;" in html and "reward –, 3 tokens" in html

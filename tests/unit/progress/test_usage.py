@@ -44,7 +44,7 @@ def test_the_peft_snippet_is_python_that_loads_base_and_adapter(base: str) -> No
 
 
 def test_the_vllm_command_keeps_paths_with_blanks_whole() -> None:
-    words = shlex.split(vllm_command(summary(base_model="/my models/tiny", base_revision="v1", adapter_uri="file:///my%20runs/a")))
+    words = shlex.split(vllm_command(summary(base_model="/my models/tiny", base_revision="v1", adapter_uri="file:///my runs/a")))
     assert words[:3] == ["vllm", "serve", "/my models/tiny"]
     assert words[words.index("--lora-modules") + 1] == "addition=/my runs/a"
     assert words[words.index("--revision") + 1] == "v1"
@@ -81,7 +81,10 @@ def test_a_base_model_in_a_store_is_downloaded_too() -> None:
     assert vllm_command(stored).startswith("vllm serve base_model ")
 
 
-@pytest.mark.parametrize(("uri", "path"), [("file:out/a", "out/a"), ("file:///a/b", "/a/b"), ("file:/a/100%", "/a/100%")])
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [("file:out/a", "out/a"), ("file:///a/b", "/a/b"), ("file:/a/100%", "/a/100%"), ("file:///a/run#3?%20", "/a/run#3?%20")],
+)
 def test_a_file_uri_is_a_path(uri: str, path: str) -> None:
     assert local_path(uri) == path
     assert download_command(uri) is None

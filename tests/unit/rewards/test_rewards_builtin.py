@@ -1,5 +1,6 @@
 import asyncio
 import math
+import re
 import time
 from fractions import Fraction
 from pathlib import Path
@@ -53,6 +54,11 @@ def test_exact_compares_without_white_space_around(completion, answer, reward):
         ("1.5e3", 1500),
         ("2E-2", "0.02"),
         ("50%", 50),
+        ("The balance is -$5.", -5),
+        ("\N{MINUS SIGN}\\$1,200", -1200),
+        ("-€.5", "-0.5"),
+        ("$5-$10", 10),
+        ("12-$3", 3),
         ("3/4", "3/4"),
         ("-3/4", "-3/4"),
         ("1/0", None),
@@ -88,6 +94,7 @@ def test_no_text_makes_the_search_for_a_number_fail(text):
 def test_numeric_accepts_what_differs_by_the_tolerance_at_most():
     assert score(RewardSpec(type="numeric"), ("so 0.75", "3/4"), ("0.7500001", "0.75"), ("none", "4")).rewards.tolist() == [1, 0, 0]
     assert score(RewardSpec(type="numeric", tolerance=0.5), ("3.5", "4"), ("3.4", "4")).rewards.tolist() == [1, 0]
+    assert score(RewardSpec(type="numeric", tolerance=0.3), ("1.3", "1"), ("1.31", "1")).rewards.tolist() == [1, 0]
 
 
 def test_regex_compares_its_first_group_or_the_whole_match():
@@ -97,6 +104,26 @@ def test_regex_compares_its_first_group_or_the_whole_match():
     ]
     assert score(RewardSpec(type="regex", pattern=r"\d+"), ("7 of 9", "7"), ("7 of 9", "9")).rewards.tolist() == [1, 0]
     assert score(RewardSpec(type="regex", pattern=r"(a)?b"), ("b", "a"), ("ab", "a")).rewards.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "completion", "found"),
+    [
+        (r"\\mathrm{d}x = (\d+)", r"so \mathrm{d}x = 5", True),
+        (r"N_{d} = (\d+)", "N_{d} = 5", True),
+        (r"N_{d} = (\d+)", "N = 5", False),
+        (r"x_{i} = (\d+)", "x_7 = 5", False),
+        (r"\\frac{d}{dx} = (\d+)", r"\frac{d}{dx} = 5", True),
+        (r"\{x\}[{}]{2} (\d)", "{x}{} 5", True),
+        (r"\N{DIGIT FIVE}{2,}", "55", False),
+        (r"a{,2}(5)$", "aa5", True),
+        (r"[]{e}]+ (5)", "]}{e 5", True),
+    ],
+)
+def test_braces_mean_what_they_mean_to_python(pattern, completion, found):
+    assert score(RewardSpec(type="regex", pattern=pattern), (completion, "5")).rewards.tolist() == [found]
+    match = re.search(pattern, completion)
+    assert bool(match and match[match.re.groups and 1] == "5") is found
 
 
 def test_a_pattern_that_does_not_compile_is_refused_at_the_start():

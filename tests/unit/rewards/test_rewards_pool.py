@@ -129,9 +129,11 @@ def test_scoring_processes_stay_small(scorer, tmp_path):
     (tmp_path / "light.py").write_text(
         "import sys\ndef score(*arguments): return float(not {'numpy', 'torch', 'asyncio'} & set(sys.modules))"
     )
+    others = set(psutil.Process().children())
     small = scorer("light:score", processes=1)
     assert score(small, "a").rewards.tolist() == [1]
-    memory = psutil.Process().children()[0].memory_info().rss
+    [process] = set(psutil.Process().children()) - others
+    memory = process.memory_info().rss
     print(f"a scoring process: {memory / 2**20:.1f} MiB")
     assert memory < 32 * 2**20
 
@@ -341,6 +343,13 @@ def math_verify() -> Iterator[Scorer]:
         ("$x^2 + 2x + 1$", "$(x+1)^2$", 1),
         ("we get 1234", "1,234", 1),
         ("Hence \\boxed{5}", "$x=5$", 1),
+        ("That is \\boxed{1.6 \\times 10^{-19}}", "1.6e-19", 1),
+        ("\\boxed{10^{-5}}", "1e-05", 1),
+        ("It loses \\boxed{-5} dollars", "-$5", 1),
+        ("\\boxed{1200}", "\\$1,200", 1),
+        ("\\boxed{3}. No, wait: \\boxed{4}", "4", 1),
+        ("\\boxed{4}. No, wait: \\boxed{3}", "4", 0),
+        ("\\boxed{3} and \\boxed{4}", "$\\{3, 4\\}$", 1),
         ("The answer is 41", "42", 0),
         ("I do not know", "42", 0),
         ("", "42", 0),

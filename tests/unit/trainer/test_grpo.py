@@ -13,7 +13,7 @@ NAN = float("nan")
 
 
 def advantages(rewards: list[list[float]]) -> np.ndarray:
-    return Grpo(AlgorithmSpec(group_size=len(rewards[0]))).advantages(np.array(rewards, dtype=np.float32))
+    return Grpo(AlgorithmSpec(group_size=len(rewards[0]))).advantages(np.array(rewards, dtype=np.float64))
 
 
 def test_advantages_have_mean_0_and_deviation_1_in_each_group() -> None:
@@ -24,6 +24,15 @@ def test_advantages_have_mean_0_and_deviation_1_in_each_group() -> None:
 
 def test_a_group_of_equals_teaches_nothing() -> None:
     np.testing.assert_array_equal(advantages([[1, 1, 1], [0, 0, 0]]), 0)
+
+
+@pytest.mark.parametrize(("reward", "group"), [(0.7, 7), (1.1, 12), (-3.3, 7), (100.1, 7), (1000.1, 12)])
+def test_nor_does_one_whose_mean_is_rounded(reward: float, group: int) -> None:
+    np.testing.assert_array_equal(advantages([[reward] * group]), 0)
+
+
+def test_large_rewards_are_compared_as_small_ones() -> None:
+    np.testing.assert_allclose(advantages([[1e25, 2e25, 3e25]]), advantages([[1, 2, 3]]), rtol=1e-5)
 
 
 def test_a_completion_without_a_score_changes_nothing_for_the_others() -> None:

@@ -62,10 +62,19 @@ def part(of: MemoryPlan, what: str) -> int:
 
 def test_sizes_are_those_of_the_files(sizes: ModelSizes) -> None:
     assert sum(high * (shape[1] if len(shape) > 1 else 1) for shape in sizes.shapes.values() for high in shape[:1]) == PARAMETERS
-    assert sizes.parameters(1) == PARAMETERS  # the vocabulary is a multiple of 128 already
+    assert sizes.parameters(1) == PARAMETERS  # the vocabulary is a multiple of 64 already
     norms = (2 * LAYERS + 1) * HIDDEN
     assert sizes.parameters(2) == (PARAMETERS - norms) // 2 + norms
     assert sizes.qkv_parameters(1) == LAYERS * (HIDDEN + 1) * (HIDDEN + 2 * 512)
+
+
+def test_a_vocabulary_that_vllm_pads_is_not_shared(tmp_path: Path) -> None:
+    for vocabulary, shared in ((VOCABULARY, True), (VOCABULARY + 1, False)):
+        folder = tmp_path / str(vocabulary)
+        folder.mkdir()
+        write_headers(folder, hidden=HIDDEN, ffn=FFN, layers=LAYERS, heads=HEADS, key_heads=KEY_HEADS, vocabulary=vocabulary)
+        (folder / "consolidated.safetensors").write_bytes(b"the weights again, in another format")
+        assert planned(read_model_sizes(folder)).demand.shared_base is shared
 
 
 def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:

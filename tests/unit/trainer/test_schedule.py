@@ -24,6 +24,6 @@ def test_seeds_are_the_same_on_every_machine_and_differ_by_purpose_and_place() -
     assert all(0 <= seed < 2**56 for seed in seeds)
 
 
-@pytest.mark.parametrize(("step", "due"), [(1, False), (10, True), (15, False), (20, True), (23, True)])
+@pytest.mark.parametrize(("step", "due"), [(1, False), (10, True), (15, False), (20, True), (23, True), (24, True)])
 def test_something_is_due_every_so_many_steps_and_at_the_end(step: int, due: bool) -> None:
     assert is_due(step, every=10, last=23) is due

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from lorarl_api.v1alpha1 import AlgorithmSpec
 
 Floats = npt.NDArray[np.float32]
+Rewards = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Algorithm(Protocol):
     updates_per_step: int
     loss: LossChoice
 
-    def advantages(self, rewards_P_G: Floats) -> Floats:
+    def advantages(self, rewards_P_G: Rewards) -> Floats:
         """Return the advantage of every completion, shape [P, G]; NaN rewards (not scored) get 0 and touch no other."""
 
 

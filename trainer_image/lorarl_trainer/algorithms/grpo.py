@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 
 from lorarl_api.v1alpha1 import AlgorithmSpec
-from lorarl_trainer.algorithms.base import Floats, LossChoice
+from lorarl_trainer.algorithms.base import Floats, LossChoice, Rewards
 
 _EPSILON = 1e-6
 
@@ -21,10 +21,13 @@ class Grpo:
         self.updates_per_step = spec.effective_updates_per_step
         self.loss = LossChoice("policy_gradient", spec.effective_clip_range, spec.effective_kl_coefficient)
 
-    def advantages(self, rewards_P_G: Floats) -> Floats:
-        """Return (r - mean) / (std + 1e-6) within each group of [P, G]; 0 where nothing can be compared."""
+    def advantages(self, rewards_P_G: Rewards) -> Floats:
+        """Return (r - mean) / (std + 1e-6) within each group of [P, G]; 0 where nothing can be compared, or all are equal."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # groups without two scored completions: handled below
             mean_P_1 = np.nanmean(rewards_P_G, axis=1, keepdims=True)
             deviation_P_1 = np.nanstd(rewards_P_G, axis=1, ddof=1, keepdims=True)
-        return np.nan_to_num((rewards_P_G - mean_P_1) / (deviation_P_1 + _EPSILON)).astype(np.float32)
+            # The mean of equals is rounded: what it is off would be divided by itself.
+            equal_P_1 = np.nanmax(rewards_P_G, axis=1, keepdims=True) == np.nanmin(rewards_P_G, axis=1, keepdims=True)
+        advantages_P_G = np.where(equal_P_1, 0.0, (rewards_P_G - mean_P_1) / (deviation_P_1 + _EPSILON))
+        return np.nan_to_num(advantages_P_G).astype(np.float32)

@@ -88,12 +88,16 @@ class Manifest:
     identity: Identity
     files: Mapping[str, Mapping[str, Any]]
     """By path: `size` in bytes and `sha256` in hexadecimal."""
+    kept_from: str | None = None
+    """URI of the job's folder in the store, where the checkpoint was kept on a machine since it could not be published there."""
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, job: str, epoch: int, created_at: str, identity: Identity) -> Manifest:
+    def of(
+        cls, checkpoint: Checkpoint, job: str, epoch: int, created_at: str, identity: Identity, kept_from: str | None = None
+    ) -> Manifest:
         """Sum up a checkpoint."""
         files = {path: {"size": len(data), "sha256": sha256(data)} for path, data in sorted(checkpoint.files.items())}
-        return cls(job, checkpoint.step, epoch, checkpoint.adapter_version, created_at, identity, files)
+        return cls(job, checkpoint.step, epoch, checkpoint.adapter_version, created_at, identity, files, kept_from)
 
     @property
     def adapter_sha256(self) -> str:
@@ -127,6 +131,7 @@ class Manifest:
                 "createdAt": self.created_at,
                 "identity": dict(self.identity),
                 "files": {path: dict(entry) for path, entry in self.files.items()},
+                **({"keptFrom": self.kept_from} if self.kept_from else {}),
             }
         )
 
@@ -148,6 +153,7 @@ class Manifest:
                 str(raw["createdAt"]),
                 dict(raw["identity"]),
                 files,
+                raw.get("keptFrom"),
             )
         except (KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
             raise ValueError(f"no checkpoint.json: {error!r}") from error

@@ -19,6 +19,7 @@ class Latest:
         epoch: Every start of the job takes the next one; only the newest may publish.
         writer: Random id of that start.
         host: Host and process of that start, for people.
+        job_uid: Which LoRARLJob of a cluster it was a start of; None outside a cluster.
         claimed_at: When it started.
         path: Folder of the newest checkpoint within the job's folder; None before the first publication.
         step: Its step.
@@ -43,10 +44,11 @@ class Latest:
     published_epoch: int | None = None
     checkpoints: tuple[str, ...] = ()
     deleting: tuple[str, ...] = ()
+    job_uid: str | None = None
 
-    def claimed_by(self, epoch: int, writer: str, host: str, now: str) -> Latest:
+    def claimed_by(self, epoch: int, writer: str, host: str, now: str, job_uid: str | None) -> Latest:
         """The same checkpoint, with the turn given to a new start."""
-        return replace(self, epoch=epoch, writer=writer, host=host, claimed_at=now)
+        return replace(self, epoch=epoch, writer=writer, host=host, claimed_at=now, job_uid=job_uid)
 
     def publishing(self, folder: str, manifest: Manifest, now: str, checkpoints: tuple[str, ...], deleting: tuple[str, ...]) -> Latest:
         """With `folder` as the newest checkpoint."""
@@ -73,6 +75,7 @@ class Latest:
                 "epoch": self.epoch,
                 "writer": self.writer,
                 "host": self.host,
+                "jobUid": self.job_uid,
                 "claimedAt": self.claimed_at,
                 "path": self.path,
                 "step": self.step,
@@ -107,6 +110,7 @@ class Latest:
                 raw["publishedEpoch"],
                 tuple(raw["checkpoints"]),
                 tuple(raw["deleting"]),
+                raw.get("jobUid"),
             )
         except (KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
             raise ValueError(f"not what lorarl writes ({type(error).__name__}: {error})") from error

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from lorarl_trainer.checkpoint.contents import ADAPTER, MANIFEST, Checkpoint, Manifest, folder_name, step_of
-from lorarl_trainer.checkpoint.identity import Identity, require_same_training
+from lorarl_trainer.checkpoint.identity import Identity, differences, require_same_training
 from lorarl_trainer.checkpoint.latest import NAME, Latest, retention
 from lorarl_trainer.errors import FencedError, StorageError
 from lorarl_trainer.storage import LocalStore, Store, Tag
@@ -70,9 +70,18 @@ class CheckpointStore:
     Call `start` (or `claim`) once, then `publish`. Not for several threads at once.
     """
 
-    def __init__(self, store: Store, job: str, *, keep: int, identity: Identity, now: Callable[[], datetime] | None = None) -> None:
-        """Name the job; `keep` newest checkpoints stay, `identity` says what training this is."""
-        self.store, self.job, self.keep = store, job, keep
+    def __init__(
+        self,
+        store: Store,
+        job: str,
+        *,
+        keep: int,
+        identity: Identity,
+        job_uid: str | None = None,
+        now: Callable[[], datetime] | None = None,
+    ) -> None:
+        """Name the job; `keep` newest checkpoints stay, `identity` says what training this is, `job_uid` whose in a cluster."""
+        self.store, self.job, self.keep, self._job_uid = store, job, keep, job_uid
         self.identity: Identity = json.loads(json.dumps(dict(identity)))  # as it will be read back: lists, no tuples
         self.uri = store.uri_of(job)
         self._now = now or (lambda: datetime.now(UTC))
@@ -127,7 +136,7 @@ class CheckpointStore:
             latest, tag, warnings = self._read()
             if latest is None:
                 latest = self._recover()
-            claimed = latest.claimed_by(latest.epoch + 1, self._writer, self._host, self.time())
+            claimed = latest.claimed_by(latest.epoch + 1, self._writer, self._host, self.time(), self._job_uid)
             swapped = self.store.replace_if(self._path(NAME), claimed.to_bytes(), tag)
             if swapped is not None:
                 self._latest, self._tag = claimed, swapped
@@ -158,6 +167,22 @@ class CheckpointStore:
             epoch=published.epoch,
             published_at=published.published_at or "",
             warnings=tuple(self._delete(gone)),
+        )
+
+    def published(self, found: Found) -> Published | None:
+        """What readers see of a checkpoint that `start` has found; None for one that is not published."""
+        if found.folder is None:
+            return None
+        latest, manifest = self._claimed(), found.manifest
+        return Published(
+            step=manifest.step,
+            uri=found.uri,
+            adapter_uri=f"{found.uri}/{ADAPTER}",
+            adapter_sha256=manifest.adapter_sha256,
+            adapter_version=manifest.adapter_version,
+            epoch=manifest.epoch,
+            published_at=(latest.published_at if latest.path == found.folder else None) or manifest.created_at,
+            warnings=(),
         )
 
     def newest_whole(self, unpublished: Iterable[Path] = ()) -> tuple[Found | None, list[str]]:
@@ -250,7 +275,12 @@ class CheckpointStore:
         if manifest.job != self.job:
             warnings.append(f"Passed over {newer.uri}: it is of the job {manifest.job}.")
             return False
-        if manifest.epoch < published_epoch:
+        elsewhere = manifest.kept_from not in (None, self.uri)
+        if elsewhere and (found is not None or differences(manifest.identity, self.identity)):
+            # Epochs count for each store by itself, and a training that began anew in this one does not go on from that one's.
+            warnings.append(f"Passed over {newer.uri}: it was kept for {manifest.kept_from}.")
+            return False
+        if not elsewhere and manifest.epoch < published_epoch:
             warnings.append(f"Passed over {newer.uri}: it is of epoch {manifest.epoch}, and epoch {published_epoch} has published since.")
             return False
         return found is None or manifest.step > found.manifest.step

@@ -121,7 +121,7 @@ def save_unpublished(checkpoint: Checkpoint, store: CheckpointStore, unpublished
         StorageError: It cannot be written there.
     """
     local = LocalStore(unpublished)
-    manifest = Manifest.of(checkpoint, store.job, store.epoch, store.time(), store.identity)
+    manifest = Manifest.of(checkpoint, store.job, store.epoch, store.time(), store.identity, kept_from=store.uri)
     folder = folder_name(checkpoint.step)
     if not fill_folder(local, folder, checkpoint, manifest):
         folder = folder_name(checkpoint.step, secrets.token_hex(4))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import batched
 from typing import Any
 
 from lorarl_trainer.data.rows import Message, Row
 from lorarl_trainer.errors import InputError
+
+_TEXTS_AT_ONCE = 2000
 
 
 class PromptEncoder:
@@ -68,6 +71,9 @@ class PromptEncoder:
         whole = self._render(row, [*messages, {"role": "assistant", "content": row.answer}], open_turn=False)
         prompt_ids, whole_ids = self._ids([prompt, whole])
         if whole_ids[: len(prompt_ids)] != prompt_ids:
+            if whole.startswith(prompt) and row.answer[:1].isspace():
+                # The answer's own white space melts with the prompt's into one token. A rollout's follows its tokens.
+                return prompt_ids, self._closed(self._ids([whole[len(prompt) :]])[0])
             raise InputError(
                 "spec.data.chatTemplate",
                 f"a template that gives the whole conversation of row {row.number} another beginning than its prompt",
@@ -96,8 +102,11 @@ class PromptEncoder:
         return text
 
     def _ids(self, texts: list[str]) -> list[list[int]]:
-        # Longer texts than the model takes are the length filter's matter, so the tokenizer need not warn.
-        ids: list[list[int]] = self._tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"] if texts else []
+        # Longer texts than the model takes are the length filter's matter, so the tokenizer need not warn. Some thousand at a time: beside
+        # the ids it makes offsets and masks of every text.
+        ids: list[list[int]] = []
+        for part in batched(texts, _TEXTS_AT_ONCE):
+            ids += self._tokenizer(list(part), add_special_tokens=False, verbose=False)["input_ids"]
         return ids
 
     def _with_prefix(self, ids: list[int]) -> list[int]:
@@ -193,6 +202,10 @@ def encode_examples(
 
 
 def _within(rows: list[EncodedRow], max_prompt_tokens: int, max_response_tokens: int | None, field: str) -> EncodedRows:
+    if empty := [row.row.number for row in rows if not row.prompt_ids]:
+        raise InputError(
+            field, f"row {empty[0]}, whose prompt has no tokens ({len(empty)} such rows)", "at least one token", "Leave these rows out."
+        )
     short = [row for row in rows if len(row.prompt_ids) <= max_prompt_tokens]
     if not short:
         raise _none_left("maxPromptTokens", max_prompt_tokens, "prompt", [len(row.prompt_ids) for row in rows], field)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.unreadable import unreadable
+
+if TYPE_CHECKING:
+    import pyarrow
 
 Fetch = Callable[[str], Path]
 """Gives the local file of a URI."""
@@ -72,12 +75,24 @@ def _read_parquet(path: Path, uri: str, field: str) -> Numbered:
     import pyarrow.parquet
 
     try:
-        table = pyarrow.parquet.ParquetFile(path).read()
+        table = _with_doubles(pyarrow.parquet.ParquetFile(path).read())
     except pyarrow.ArrowException as error:
         raise InputError(
             f"{field}.uri", f"{uri}, which is no whole Parquet file ({error})", "a Parquet file", "Write or copy it anew."
         ) from error
     yield from enumerate(table.to_pylist(), start=1)
+
+
+def _with_doubles(table: pyarrow.Table) -> pyarrow.Table:
+    """With each number of a column of 32-bit floats as it is written: 0.1, not the double next to the float 0.1."""
+    import pyarrow
+    import pyarrow.compute
+
+    for index, column in enumerate(table.schema):
+        if pyarrow.types.is_float32(column.type):
+            texts = pyarrow.compute.cast(table.column(index), pyarrow.string())
+            table = table.set_column(index, column.name, pyarrow.compute.cast(texts, pyarrow.float64()))
+    return table
 
 
 def _read_csv(path: Path, uri: str, field: str, text_columns: Sequence[str]) -> Numbered:
@@ -129,12 +144,13 @@ def read_hub(name: str, subset: str | None, split: str, *, field: str, token: st
         InputError: No such data set, subset or split, no access, or the hub cannot be reached.
     """
     import datasets  # takes seconds, and only hf:// sources need it
+    from httpx import HTTPError
     from huggingface_hub.errors import HfHubHTTPError
 
     datasets.disable_progress_bars()
     try:
         rows = datasets.load_dataset(name, subset, split=split, token=token)
-    except (ValueError, OSError, HfHubHTTPError, datasets.exceptions.DatasetsError) as error:
+    except (ValueError, OSError, HTTPError, HfHubHTTPError, datasets.exceptions.DatasetsError) as error:
         wanted = f"hf://{name}, subset {subset or 'default'}, split {split}"
         raise InputError(
             f"{field}.uri",
@@ -142,7 +158,7 @@ def read_hub(name: str, subset: str | None, split: str, *, field: str, token: st
             "a data set of the hub that can be read",
             "Check name, subset and split, and put HF_TOKEN into data.credentialsSecret where access is restricted.",
         ) from error
-    yield from enumerate(rows, start=1)
+    yield from enumerate(_with_doubles(rows.with_format("arrow")[:]).to_pylist(), start=1)
 
 
 def _first_line(error: Exception) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from difflib import get_close_matches
 from typing import Any
 
@@ -61,6 +63,8 @@ def _row(raw: dict[str, Any], number: int, source: DataSource, field: str, needs
     where = f"row {number} of {source.uri}"
     if raw.get(source.prompt_field) is None:
         raise _missing(raw, source.prompt_field, f"{field}.promptField", where)
+    if isinstance(answer := raw.get(source.answer_field), float) and math.isnan(answer):
+        raw = {**raw, source.answer_field: None}  # how tables write a gap
     if needs_answer and raw.get(source.answer_field) is None:
         raise _missing(raw, source.answer_field, f"{field}.answerField", where)
     prompt = _prompt(raw[source.prompt_field], f"{field}.promptField", where)
@@ -78,8 +82,10 @@ def _missing(raw: dict[str, Any], name: str, field: str, where: str) -> InputErr
 
 def _prompt(value: Any, field: str, where: str) -> Prompt:
     if isinstance(value, str) and value:
-        return value
+        return _unicode(value, field, where)
     if isinstance(value, list) and value and all(_is_message(message) for message in value):
+        for message in value:
+            _unicode(message["content"], field, where)
         return value
     got = f"an empty {type(value).__name__}" if value in ("", []) else f"{_brief(value)} ({type(value).__name__})"
     raise InputError(
@@ -92,12 +98,27 @@ def _is_message(value: Any) -> bool:
 
 
 def _answer(value: Any, field: str, where: str) -> str | None:
-    """Answers that are numbers in the data (as in `{"answer": 42}`) become their text."""
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    """Answers that are numbers in the data (as in `{"answer": 42}`) become their text, as people write it: 72.0 is 72, 1e-05 is 0.00001."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return _unicode(value, field, where)
+    if isinstance(value, float) and math.isfinite(value):
+        # A column of whole numbers that once had a gap is one of floats.
+        return f"{Decimal(repr(value)).normalize():f}" if value == 0 or 1e-30 < abs(value) < 1e16 else repr(value)
+    if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     raise InputError(field, f"{_brief(value)} ({type(value).__name__}) in {where}", "a text or a number", "Write the answer as a text.")
+
+
+def _unicode(text: str, field: str, where: str) -> str:
+    """The text, where it is one: JSON can hold half of a character, which no tokenizer takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = ascii(text[error.start])[1:-1]
+        raise InputError(field, f"half a character ({half}) in {where}", "whole characters", "Mend that row, or leave it out.") from None
+    return text
 
 
 def _brief(value: Any) -> str:

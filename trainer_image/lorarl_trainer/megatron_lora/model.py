@@ -20,7 +20,7 @@ from lorarl_trainer.megatron_lora.fused_layer import fuse_layers
 from lorarl_trainer.megatron_lora.logprobs import token_log_probabilities
 from lorarl_trainer.megatron_lora.micro_batch import MicroBatch, grouped, packed_batch, padded_batch
 from lorarl_trainer.megatron_lora.packed import pack_attention, unpackable
-from lorarl_trainer.megatron_lora.targets import Linear, Target, resolve_targets
+from lorarl_trainer.megatron_lora.targets import Linear, Target, require_heads_to_split, require_vocabulary_to_split, resolve_targets
 from lorarl_trainer.platforms import Platform
 from lorarl_trainer.startup import StartClock
 
@@ -62,7 +62,7 @@ class LoraModel:
 
         Raises:
             InputError: Megatron-Bridge does not know the model's architecture, its logits are more than a product with the output
-                layer's weight, or `adapter.targetModules` does not fit it.
+                layer's weight, `adapter.targetModules` does not fit it, or it cannot be split over so many ranks.
         """
         from megatron.bridge import AutoBridge
         from megatron.core import parallel_state
@@ -81,9 +81,12 @@ class LoraModel:
         provider.tensor_model_parallel_size = tensor_parallel_size
         provider.params_dtype = provider.pipeline_dtype = provider.autocast_dtype = dtype
         provider.bf16, provider.fp16 = precision == "bf16", False
+        # A base model's config.json may ask for dropout of its own. vLLM has none, and only the adapter is trained.
+        provider.attention_dropout = provider.hidden_dropout = 0.0
         provider.sequence_parallel = platform.packs_sequences and tensor_parallel_size > 1
         _configure_recompute(provider, recompute)
         provider.finalize()
+        require_vocabulary_to_split(provider.vocab_size, tensor_parallel_size)
         if not parallel_state.is_initialized():
             # Megatron's own random state plays no part: adapters are initialised in Hugging Face names, dropout is seeded a step.
             provider.initialize_model_parallel(seed=0)
@@ -101,6 +104,8 @@ class LoraModel:
             linears = _linears(chunks, self._bridge)
             self.linear_names = [name for linear in linears for name in linear.hf.values()]
             self.targets = resolve_targets(linears, adapter.type, adapter.target_modules, adapter.exclude_modules)
+            if adapter.type == "canonical_lora":
+                require_heads_to_split(self.targets, provider.num_query_groups, tensor_parallel_size)
             self._lora = _make_lora(adapter, self.targets)
             return list(self._lora(chunks, training=True))
 

@@ -5,6 +5,7 @@ The adapter is a thousandth of the model, so every worker keeps the whole state 
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import torch
@@ -47,10 +48,15 @@ class AdapterOptimizer:
         self._gradient.zero_()
 
     def step(self, rate: float) -> float:
-        """Sum the gradients over the data-parallel workers, clip, update at this learning rate; return the norm before clipping."""
+        """Sum the gradients over the data-parallel workers, clip, update at this learning rate; return the norm before clipping.
+
+        Where that is no finite number, nothing is updated.
+        """
         if self._model.data_parallel_size > 1:
             dist.all_reduce(self._gradient, group=self._model.data_parallel_group)
         norm = self._model.norm(self.gradients)
+        if not math.isfinite(norm):
+            return norm
         self._gradient.mul_(min(1.0, self._spec.max_grad_norm / (norm + 1e-6)))
         for master, gradient in zip(self.masters, self.gradients, strict=True):
             master.grad = gradient

@@ -115,3 +115,37 @@ def _matches(pattern: str, full_name: str) -> bool:
 
 def _last(full_name: str) -> str:
     return full_name.rpartition(".")[2]
+
+
+def require_vocabulary_to_split(vocabulary: int, ranks: int) -> None:
+    """Refuse a vocabulary that the tensor-parallel ranks cannot share.
+
+    Raises:
+        InputError: it is no multiple of their number.
+    """
+    if vocabulary % ranks:
+        raise InputError(
+            "spec.trainer.tensorParallelSize",
+            f"{ranks} for a model with a vocabulary of {vocabulary:,}",
+            "a divisor of the vocabulary, which the ranks share",
+            "Set it to 1, or resize the model's embeddings to a multiple of 64.",
+        )
+
+
+def require_heads_to_split(targets: Sequence[Target], key_heads: int, ranks: int) -> None:
+    """Refuse adapters of q, k or v alone where there are fewer key-value heads than tensor-parallel ranks.
+
+    Megatron then gives each rank a slice of a head's group, and the bridge's adapters give it whole groups: they would change what they are
+    not meant to.
+
+    Raises:
+        InputError: there is such an adapter.
+    """
+    parts = [name for target in targets for name in target.hf_names if name.endswith(("q_proj", "k_proj", "v_proj"))]
+    if parts and key_heads < ranks:
+        raise InputError(
+            "spec.trainer.tensorParallelSize",
+            f"{ranks} for a model with {key_heads} key-value heads, with adapters on {parts[0].rpartition('.')[2]}",
+            f"{key_heads} at most with adapter.type canonical_lora",
+            "Lower it, set spec.adapter.type: lora, or leave q_proj, k_proj and v_proj out of spec.adapter.targetModules.",
+        )

@@ -32,7 +32,8 @@ class Trainer:
 
     def update(self, request: UpdateRequest) -> UpdateResult:
         """Make one update, unless rollout and trainer disagree about the samples (collective over all workers)."""
-        torch.manual_seed(request.seed)
+        # Each data-parallel rank drops other elements; tensor-parallel ranks, which share their inputs, the same.
+        torch.manual_seed(request.seed + self._model.data_parallel_rank)
         self._optimizer.zero_grad()
         clock = time.perf_counter()
         sums, largest = self._accumulate(request)

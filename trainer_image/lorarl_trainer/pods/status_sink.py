@@ -123,8 +123,8 @@ class _Target:
             config.load_incluster_config()
         self._api = client.CustomObjectsApi()
         self._metadata = {"name": job.name, "namespace": job.metadata.namespace or "default"}
-        if uid := (job.metadata.model_extra or {}).get("uid"):
-            self._metadata["uid"] = uid  # a job of the same name that was made anew is not ours to write to
+        if job.uid:
+            self._metadata["uid"] = job.uid  # a job of the same name that was made anew is not ours to write to
         self._path = (GROUP, VERSION, self._metadata["namespace"], f"{KIND.lower()}s", job.name)
         self._before: dict[str, Any] | None = None
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from lorarl_api.v1alpha1 import TrackingSpec
+from lorarl_trainer.errors import InputError
 
 from .console import ConsoleSink
 from .events import (
@@ -24,6 +25,8 @@ from .events import (
     Noted,
     RunFinished,
     RunStarted,
+    Sampled,
+    ScoredSample,
     StartedUp,
     StepDone,
     Warned,
@@ -31,6 +34,7 @@ from .events import (
 from .fanout import Progress, Sink
 from .records import METRICS, MetricsFile, SummaryFile, read_rows, read_summary
 from .report import write_report
+from .samples import SamplesFile
 from .trackers import Secrets, trackers
 from .usage import final_message
 
@@ -46,6 +50,8 @@ __all__ = [
     "Progress",
     "RunFinished",
     "RunStarted",
+    "Sampled",
+    "ScoredSample",
     "Sink",
     "StartedUp",
     "StepDone",
@@ -63,11 +69,18 @@ def open_progress(
 ) -> Progress:
     """A `Progress` that prints to `stream` (standard output) and writes into `out_dir`, TensorBoard, spec.tracking, and `more` sinks.
 
-    Files: metrics.jsonl, run_summary.json and tensorboard/. `secrets` has the Secrets that spec.tracking names, by name.
+    Files: metrics.jsonl, samples.jsonl, run_summary.json and tensorboard/. `secrets` has the Secrets that spec.tracking names, by name.
 
     Raises:
-        InputError: spec.tracking asks for a package that is not installed, or for a key that its Secret lacks.
+        InputError: the folder cannot be made; spec.tracking asks for a package that is not installed, or for a key that its Secret lacks.
     """
-    out_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        got = f"{out_dir}, which cannot be made ({error.strerror})"
+        raise InputError("--out", got, "a folder for the run's files", "Name another one.") from error
     console = ConsoleSink(stream or sys.stdout)
-    return Progress(direct=[MetricsFile(out_dir), SummaryFile(out_dir)], queued=[console, *trackers(tracking, secrets, out_dir), *more])
+    return Progress(
+        direct=[MetricsFile(out_dir), SamplesFile(out_dir), SummaryFile(out_dir)],
+        queued=[console, *trackers(tracking, secrets, out_dir), *more],
+    )

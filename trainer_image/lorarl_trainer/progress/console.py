@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from ..startup import OTHER
-from .events import CheckpointDone, EvalDone, Event, Noted, RunFinished, RunStarted, StartedUp, StepDone, Warned, startup_of
+from .events import CheckpointDone, EvalDone, Event, Noted, RunFinished, RunStarted, Sampled, StartedUp, StepDone, Warned, startup_of
 
 RECENT_STEPS = 50
 SHORT_SECONDS = 0.5
@@ -60,6 +60,8 @@ class ConsoleSink:
             case RunFinished():
                 self._stop_bar()
                 self._print(last_line(event))
+            case Sampled():
+                pass  # samples.jsonl and the report have room for them
             case _:
                 self._print(*remark(event))
 

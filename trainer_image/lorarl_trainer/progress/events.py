@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ PHASES = ("wake", "generate", "reward", "sleep", "forward_backward", "optimizer"
 TIME_COLUMNS = frozenset({"seconds", "tokens_per_second", "eval_seconds"})
 """Columns of metrics.jsonl that measure time: all others are the same in two runs of one seed, interrupted or not."""
 
-type Event = Noted | RunStarted | StartedUp | StepDone | EvalDone | CheckpointDone | Warned | RunFinished
+type Event = Noted | RunStarted | StartedUp | Sampled | StepDone | EvalDone | CheckpointDone | Warned | RunFinished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,30 @@ class RunStarted:
     out_dir: str
     manifest: str
     """The manifest as it is run, in YAML: it goes into the report."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredSample:
+    """A completion and what it was worth."""
+
+    prompt: str | Sequence[Mapping[str, Any]]
+    """As the data has it: a text or chat messages."""
+    completion: str
+    answer: str | None
+    reward: float | None
+    """None where it could not be scored."""
+    tokens: int
+    truncated: bool
+    """Whether it was cut off at `rollout.maxResponseTokens`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """Some of the completions of a step, or of an evaluation after it."""
+
+    step: int
+    samples: tuple[ScoredSample, ...]
+    evaluation: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,35 +15,56 @@ METRICS, SUMMARY = "metrics.jsonl", "run_summary.json"
 type Row = dict[str, Any]
 
 
-class MetricsFile:
-    """Writes metrics.jsonl.
+class StepLines:
+    """A file of lines that each belong to a step. A run that goes on from a checkpoint drops those past its step, which is done again."""
 
-    A line is in the operating system's hands before `on_event` returns: no kill can leave a checkpoint ahead of the lines
-    of its steps. When a run goes on from a checkpoint, lines past that step are dropped, since the steps are done again.
-    """
-
-    name = METRICS
-
-    def __init__(self, out_dir: Path) -> None:
-        self._path = out_dir / METRICS
+    def __init__(self, path: Path) -> None:
+        """Name the file; it is opened when a run starts."""
+        self._path = path
         self._file: TextIO | None = None
 
-    def on_event(self, event: Event) -> None:
-        """Append a step, or a first evaluation; at the start cut the file back to where the run goes on from."""
-        match event:
-            case RunStarted():
-                # A run that goes on never repeats the evaluation before training, which is step 0.
-                kept = [] if event.resumed_from_step is None else [r for r in read_rows(self._path) if r["step"] <= event.resumed_from_step]
-                _replace(self._path, "".join(_line(row) for row in kept))
-                self._file = self._path.open("a", encoding="utf-8")
-            case StepDone() | EvalDone() if self._file is not None:
-                self._file.write(_line(row_of(event)))
-                self._file.flush()
+    def start(self, started: RunStarted) -> None:
+        """Cut the file back to where the run goes on from, and open it for more."""
+        # A run that goes on never repeats the evaluation before training, which is step 0.
+        done = -1 if started.resumed_from_step is None else started.resumed_from_step
+        _replace(self._path, "".join(_line(row) for row in read_rows(self._path) if row["step"] <= done))
+        self._file = self._path.open("a", encoding="utf-8")
+
+    def append(self, *rows: Row) -> None:
+        """Have lines in the operating system's hands; none before the run has started."""
+        if self._file is not None:
+            self._file.write("".join(_line(row) for row in rows))
+            self._file.flush()
 
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
             self._file.close()
+
+
+class MetricsFile:
+    """Writes metrics.jsonl.
+
+    A line is in the operating system's hands before `on_event` returns: no kill can leave a checkpoint ahead of the lines
+    of its steps, but for one within the evaluation after it.
+    """
+
+    name = METRICS
+
+    def __init__(self, out_dir: Path) -> None:
+        self._lines = StepLines(out_dir / METRICS)
+
+    def on_event(self, event: Event) -> None:
+        """Append a step, or an evaluation by itself."""
+        match event:
+            case RunStarted():
+                self._lines.start(event)
+            case StepDone() | EvalDone():
+                self._lines.append(row_of(event))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._lines.close()
 
 
 class SummaryFile:
@@ -165,7 +186,7 @@ def _parse(lines: Iterable[str]) -> Iterable[Row]:
 
 
 def _line(row: Row) -> str:
-    return json.dumps(row, allow_nan=False) + "\n"
+    return json.dumps(row, allow_nan=False, default=str) + "\n"  # a prompt of chat messages may hold dates
 
 
 def _replace(path: Path, text: str) -> None:

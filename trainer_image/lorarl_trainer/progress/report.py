@@ -1,4 +1,4 @@
-"""report.html and the picture beside it, made from metrics.jsonl and run_summary.json alone."""
+"""report.html and the picture beside it, made from metrics.jsonl, samples.jsonl and run_summary.json alone."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from .console import collapse_layers, duration
 from .events import PHASES
 from .records import METRICS, Row, read_rows, read_summary
+from .samples import newest_samples
 from .usage import download_commands, peft_snippet, vllm_command
 
 TEMPLATE = "report.html.jinja"
@@ -49,6 +50,7 @@ def write_report(out_dir: Path) -> list[Path]:
         start=start_table(summary["startup"]),
         pictures=[(title, base64.b64encode(plots.to_svg(draw)).decode()) for title, draw in pictures],
         snippets=snippets(summary),
+        samples=newest_samples(out_dir),
     )
     report = out_dir / "report.html"
     report.write_text(html, encoding="utf-8")

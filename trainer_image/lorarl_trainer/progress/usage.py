@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from lorarl_api.v1alpha1 import served_rank
 
@@ -16,13 +16,8 @@ BASE_FOLDER = "base_model"
 
 
 def local_path(uri: str) -> str:
-    """The path behind file:PATH and file:///PATH; where the download commands put an adapter of another store.
-
-    A file:///PATH is percent-encoded, a file:PATH is taken as it is.
-    """
-    if uri.startswith("file://"):
-        return unquote(urlsplit(uri).path)
-    return uri.removeprefix("file:") if uri.startswith("file:") else ADAPTER_FOLDER
+    """The path behind file:PATH and file:///PATH, as it is written; where the download commands put an adapter of another store."""
+    return uri.removeprefix("file://").removeprefix("file:") if uri.startswith("file:") else ADAPTER_FOLDER
 
 
 def download_command(uri: str, folder: str = ADAPTER_FOLDER) -> str | None:

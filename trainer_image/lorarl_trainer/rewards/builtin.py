@@ -56,7 +56,7 @@ def make_compare(spec: RewardSpec) -> Compare:
     if spec.type == "exact":
         return is_exact
     if spec.type == "numeric":
-        tolerance = Fraction(spec.tolerance or 0.0)
+        tolerance = Fraction(str(spec.effective_tolerance))  # as it is written: 0.3, not the double next to it
         return lambda completion, answer: is_numerically_equal(completion, answer, tolerance)
     return _pattern_compare(spec.pattern, spec.timeout_seconds)
 
@@ -72,7 +72,7 @@ def _pattern_compare(pattern: str | None, timeout_seconds: float) -> Compare:
         raise InputError("spec.reward.pattern", "nothing", expected, "Set it, as in pattern: 'answer: (.*)'.")
     try:
         # Python's own re holds every thread while it searches, and cannot be stopped when a pattern explodes.
-        compiled = regex.compile(pattern)
+        compiled = regex.compile(_BRACE.sub(lambda found: r"\{" if found["brace"] else found[0], pattern))
     except regex.error as error:
         raise InputError("spec.reward.pattern", f"{pattern!r}, which does not compile ({error})", expected, mend) from error
 
@@ -88,13 +88,17 @@ def _pattern_compare(pattern: str | None, timeout_seconds: float) -> Compare:
     return compare
 
 
+# A brace that is no quantifier means itself in Python's re, as in LaTeX. In regex N_{d} would match what differs from N by a deletion.
+_BRACE = re.compile(r"\\N\{[^}]*\}|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<brace>\{(?!\d+\}|\d*,\d*\}))", re.DOTALL)
+
 # A sign counts where no word, number or bracket stands before it, so 12-5 ends with 5 and x=-5 with -5.
-_SIGN = r"(?:(?<![\w.)\]])[+-])?"
+_SIGN = r"(?:(?<![\w.)\]])[+-](?:\\?[$€£¥])?)?"
 _DIGITS = r"(?:(?<!\d)\d{1,3}(?:,\d{3})+(?!\d)|\d+)"
 _FRACTION = r"(?<![\d.,/])\d+/\d+(?![\d./])"  # so a date is none
 _DECIMAL = rf"(?:{_DIGITS}(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?"
 _NUMBER = re.compile(f"{_SIGN}(?:{_FRACTION}|{_DECIMAL})")
-_TAIL_REVERSED = re.compile(r"\d[\d.,eE+/-]*")
+_TAIL_REVERSED = re.compile(r"\d[\d.,eE+/-]*(?:[$€£¥]\\?[+-])?")
+_CURRENCY_AND_COMMAS = str.maketrans("", "", "\\$€£¥,")
 _MAX_CHARACTERS, _MAX_EXPONENT = 100, 400
 
 
@@ -102,7 +106,8 @@ def last_number(text: str) -> Fraction | int | None:
     """Find the last number in a text, exactly; None where there is none.
 
     A number has an optional sign (+, -, or the minus sign U+2212), digits with or without commas between thousands, decimals after
-    a point, an exponent (1.5e-3), or is a fraction of whole numbers a/b. Signs of currency and percent are passed over: 50% is 50.
+    a point, an exponent (1.5e-3), or is a fraction of whole numbers a/b. Signs of currency and percent are passed over:
+    50% is 50, -$5 is -5.
     Numbers of more than 100 characters, or with an exponent beyond 400, count as none: they would take for ever to compare.
     """
     text = text.replace("\N{MINUS SIGN}", "-")
@@ -118,7 +123,7 @@ def last_number(text: str) -> Fraction | int | None:
 
 
 def _value(number: str) -> Fraction | None:
-    number = number.replace(",", "")
+    number = number.translate(_CURRENCY_AND_COMMAS)
     numerator, _, denominator = number.partition("/")
     exponent = numerator.lower().partition("e")[2]
     if len(number) > _MAX_CHARACTERS or (exponent and abs(int(exponent)) > _MAX_EXPONENT):

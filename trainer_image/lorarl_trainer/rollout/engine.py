@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ import numpy as np
 
 from lorarl_api.v1alpha1 import served_rank
 from lorarl_trainer.batch import Completion, Completions
-from lorarl_trainer.errors import StaleAdapterError
+from lorarl_trainer.errors import InputError, StaleAdapterError
 from lorarl_trainer.memory_plan import kv_bytes_a_token
 from lorarl_trainer.platforms import Platform
 from lorarl_trainer.rollout.engine_memory import EngineMemory, Offloaded
@@ -60,6 +61,23 @@ def import_vllm() -> None:
     from vllm import LLM  # noqa: F401  # imported for the time that it takes: later imports find it
 
 
+@contextlib.contextmanager
+def _length_refused(hf_config: Any, config: EngineConfig) -> Iterator[None]:
+    """Say in a user's words that the model does not take samples of this length; vLLM knows best how far a model's RoPE is scaled."""
+    try:
+        yield
+    except ValueError as error:
+        if "max_model_len" not in str(error):
+            raise
+        limit = getattr(hf_config, "max_position_embeddings", "fewer")
+        raise InputError(
+            "spec.rollout.maxResponseTokens",
+            f"{config.max_response_tokens}, with rollout.maxPromptTokens {config.max_prompt_tokens}, for a model of {limit} positions",
+            "at most as many tokens in both together as the model has positions",
+            "Lower one of them.",
+        ) from error
+
+
 class RolloutEngine:
     """One vLLM engine core inside the worker's process."""
 
@@ -90,6 +108,7 @@ class RolloutEngine:
             one_adapter_layers(),
             rollout_sampler(),
             timed_start(self._clock),
+            _length_refused(hf_config, config),
         ):
             self.llm = LLM(
                 model=str(config.model_path),

@@ -88,6 +88,14 @@ class Store(ABC):
         """The object at `path`, or None where there is none."""
 
     @abstractmethod
+    def upload_file(self, source: Path, path: str) -> None:
+        """Copy the file `source` to the object at `path`, over an older one if there is one. It may be larger than memory.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+
+    @abstractmethod
     def download_file(self, path: str, target: Path) -> None:
         """Copy the object to the file `target`, whose folder is made if need be. Once there, the file is whole."""
 

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import io
 import os
 import secrets
 import shutil
@@ -46,6 +47,10 @@ class LocalStore(Store):
     def put(self, path: str, data: bytes) -> None:
         """See `Store`."""
         self._write(path, data, lambda: True)
+
+    def upload_file(self, source: Path, path: str) -> None:
+        """See `Store`."""
+        self._write(path, source, lambda: True)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """See `Store`."""
@@ -107,10 +112,10 @@ class LocalStore(Store):
         stat = file.stat()
         return Entry(file.relative_to(self.root).as_posix(), stat.st_size, str(stat.st_mtime_ns))
 
-    def _write(self, path: str, data: bytes, wanted: Callable[[], bool]) -> bool:
-        """Put `data` at `path` if `wanted()` holds under the lock. Returns whether it was written."""
+    def _write(self, path: str, data: bytes | Path, wanted: Callable[[], bool]) -> bool:
+        """Put `data`, or what the file `data` holds, at `path` if `wanted()` holds under the lock. Returns whether it was written."""
         target = self.root / path
-        with self._explained("write", path, len(data)):
+        with self._explained("write", path, data.stat().st_size if isinstance(data, Path) else len(data)):
             for last in (False, False, False, True):
                 try:
                     with _staged(target, data) as staged:
@@ -160,8 +165,8 @@ def _is_internal(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def _staged(target: Path, data: bytes) -> Iterator[Path]:
-    """A hidden file beside `target` with `data` on the disk; gone afterwards, whatever happens, unless it was renamed."""
+def _staged(target: Path, data: bytes | Path) -> Iterator[Path]:
+    """A hidden file beside `target` with `data`, or what the file `data` holds; gone afterwards, whatever happens, unless renamed."""
     target.parent.mkdir(parents=True, exist_ok=True)
     _sweep(target.parent)
     staged = target.with_name(f".{target.name}.{secrets.token_hex(4)}{STAGED_SUFFIX}")
@@ -169,7 +174,8 @@ def _staged(target: Path, data: bytes) -> Iterator[Path]:
         with staged.open("xb") as file:
             # Held while the writer lives, so that a later one can tell a killed writer's leftover from a file that is being written.
             fcntl.flock(file, fcntl.LOCK_EX)
-            file.write(data)
+            with data.open("rb") if isinstance(data, Path) else io.BytesIO(data) as source:
+                shutil.copyfileobj(source, file)
             file.flush()
             os.fsync(file.fileno())
             yield staged

@@ -7,6 +7,7 @@ for credentials, which pass through no call of ours.
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +32,11 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 32 * 1024 * 1024
 MAX_OBJECT_BYTES = 5 * 1024**3
 """What S3 takes in one request; conditional writes are one request."""
+MAX_PARTS = 10_000
+"""Of one object, in S3."""
 DOWNLOAD_THREADS = 8
+UPLOAD_REQUESTS = 4
+"""Under way at once, each with a part in memory."""
 
 
 class UnsettledError(Exception):
@@ -141,6 +146,20 @@ class RemoteStore(Store):
                 obstore.delete(self._reader, paths)
 
         self._ask("delete", prefix, attempt)
+
+    def upload_file(self, source: Path, path: str) -> None:
+        """See `Store`. In parts, several at once; an upload that breaks off leaves nothing that can be seen."""
+        size = source.stat().st_size
+        if size <= CHUNK_BYTES:
+            self.put(path, source.read_bytes())
+            return
+        part = max(CHUNK_BYTES, math.ceil(size / MAX_PARTS))
+
+        def attempt() -> None:
+            with source.open("rb") as file:
+                obstore.put(self._writer(part), path, file, chunk_size=part, max_concurrency=UPLOAD_REQUESTS)
+
+        self._ask("write", path, attempt)
 
     def download_file(self, path: str, target: Path) -> None:
         """See `Store`. In chunks of one version, several at once, into a staged file."""

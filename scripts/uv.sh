@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Prints where uv is: $LORARL_CACHE/uv (default ~/.cache/lorarl/uv), into which it is installed where it is not there yet.
+set -euo pipefail
+folder="${LORARL_CACHE:-$HOME/.cache/lorarl}/uv"
+if [ ! -x "$folder/bin/uv" ]; then
+  echo "uv: installing it into $folder" >&2
+  mkdir -p "$folder" && python3 -m venv "$folder" && "$folder/bin/pip" install -q uv==0.13.9
+fi
+echo "$folder/bin/uv"

@@ -1,0 +1,69 @@
+"""What scripts/setup.sh and scripts/tools.sh make of the place and of the names that they are given."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+# The hundreds of packages of a lock take minutes: this uv makes an empty .venv, and notes what it was asked for.
+UV = """#!/bin/sh
+echo "$@" >> asked
+[ "$1" != venv ] || mkdir -p .venv
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """What setup reads, and a cache with that uv."""
+    for name in ("scripts/setup.sh", "scripts/python.sh", "scripts/uv.sh", "requirements/cpu.lock", "pyproject.toml"):
+        (tmp_path / "one" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / "one" / name)
+    uv = tmp_path / "cache/uv/bin/uv"
+    uv.parent.mkdir(parents=True)
+    uv.write_text(UV)
+    uv.chmod(0o755)
+    return tmp_path / "one"
+
+
+def setup(checkout: Path, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "GPU"}
+    environment |= {"LORARL_CACHE": str(checkout.parent / "cache"), "PYTHON": python}
+    return subprocess.run(["scripts/setup.sh"], cwd=checkout, env=environment, capture_output=True, text=True)
+
+
+def asked(checkout: Path) -> int:
+    """How often a .venv was made."""
+    return (checkout / "asked").read_text().count("venv -q --clear")
+
+
+def test_a_checkout_that_was_moved_is_set_up_anew(checkout: Path) -> None:
+    for _ in range(2):
+        assert setup(checkout).returncode == 0
+        assert asked(checkout) == 1, "nothing to do where it is up to date"
+    moved = checkout.rename(checkout.with_name("two"))
+    assert setup(moved).returncode == 0
+    assert asked(moved) == 2, "its lorarl would be that of the old folder"
+
+
+@pytest.mark.parametrize("python", ["/no/such/python", "false"])
+def test_a_python_that_is_named_and_does_not_serve_is_refused_by_name(checkout: Path, python: str) -> None:
+    done = setup(checkout, python)
+    assert done.returncode == 1
+    assert done.stderr == f"PYTHON: got {python}, expected a Python 3.12; name one, or leave PYTHON out and one is looked for\n"
+    assert not (checkout / ".venv").exists()
+
+
+def test_a_cache_may_be_named_from_where_one_stands(tmp_path: Path) -> None:
+    if not shutil.which("go"):
+        pytest.skip("Go is not installed (https://go.dev/doc/install)")
+    done = subprocess.run(
+        [ROOT / "scripts/tools.sh", "pause"], cwd=tmp_path, env=os.environ | {"LORARL_CACHE": "cache"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "cache/bin/pause").exists()

@@ -1,0 +1,229 @@
+"""Listings: each namespace by itself, in virtual time; and nothing is decided about one that is not known."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from observed_world import raw_job
+from prometheus_client import REGISTRY
+
+from lorarl_operator import handlers, logs
+from lorarl_operator.audit import INTERVAL_SECONDS, LONGEST_RETRY_SECONDS, Auditor, complaint
+from lorarl_operator.cache import WATCHED, Cache, Key
+from lorarl_operator.kube.client import Client
+from lorarl_operator.kube.errors import ApiError
+from lorarl_operator.kube.resources import LORARLJOBS, RAYJOBS, Resource
+from lorarl_operator.queue import WorkQueue
+from support import virtual_time
+
+
+class Lists(Client):
+    """Lists of one job `demo` a namespace; those of some kinds in some namespaces are refused."""
+
+    def __init__(self) -> None:
+        self.refused: set[tuple[str | None, Resource]] = set()
+        self.status, self.reason = 403, "Forbidden"
+        self.asked: list[tuple[str | None, float]] = []
+
+    async def pages(self, resource: Resource, namespace: str | None, **_: Any) -> AsyncIterator[tuple[list[dict[str, Any]], str]]:
+        self.asked.append((namespace, virtual_time.now()))
+        if (namespace, resource) in self.refused:
+            raise ApiError(resource.path(namespace), self.status, self.reason, "no right to list")
+        yield [job_in(namespace or "a")] if resource == LORARLJOBS else [], "5"
+
+    def refuse(self, namespace: str | None, *resources: Resource) -> None:
+        self.refused = {(namespace, resource) for resource in resources or WATCHED}
+
+
+class Story:
+    """An auditor with what it reads and what it fills."""
+
+    def __init__(self, *namespaces: str | None) -> None:
+        self.lists, self.cache = Lists(), Cache()
+        self.queue: WorkQueue[Key] = WorkQueue(virtual_time.now)
+        self.auditor = Auditor(self.lists, self.cache, self.queue, namespaces)
+
+    async def taken(self) -> list[Key]:
+        """All keys that are to be looked at."""
+        found = []
+        while len(self.queue):
+            found.append(await self.queue.get())
+            self.queue.done(found[-1])
+        return sorted(found)
+
+    def watch(self, namespace: str) -> None:
+        """A watch brings news of the job of a namespace."""
+        event = {"type": "MODIFIED", "object": job_in(namespace, resourceVersion="2")}
+        handlers._take(self.cache, self.queue, self.auditor, LORARLJOBS, event)
+
+
+def job_in(namespace: str, **metadata: str) -> dict[str, Any]:
+    return raw_job(namespace=namespace, uid=f"uid-{namespace}", **metadata)
+
+
+def play(story: Callable[[], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        await story()
+
+    virtual_time.run(whole())
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+
+
+def unlisted() -> float | None:
+    return REGISTRY.get_sample_value("lorarl_operator_namespaces_unlisted")
+
+
+@pytest.mark.parametrize("kinds", [(), (RAYJOBS,)], ids=["no right at all", "one kind is missing"])
+def test_a_namespace_that_cannot_be_listed_holds_up_no_other_and_is_served_when_it_can(
+    kinds: tuple[Resource, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def story() -> None:
+        one = Story("a", "b", "c")
+        one.lists.refuse("b", *kinds)
+        await one.auditor.fill()
+        assert await one.taken() == [("a", "demo"), ("c", "demo")]
+        assert (unlisted(), one.auditor.blind()) == (1, None)
+        retrying = asyncio.create_task(one.auditor.retry())
+        await asyncio.sleep(1000)
+        assert await one.taken() == []
+        (said,) = errors(caplog)
+        for part in ("namespace b ", "no right to list", "restore the Role and RoleBinding with helm upgrade, or take b out"):
+            assert part in said
+        one.lists.refused.clear()
+        await asyncio.sleep(LONGEST_RETRY_SECONDS)
+        assert await one.taken() == [("b", "demo")]
+        assert unlisted() == 0
+        asked = len(one.lists.asked)
+        await asyncio.sleep(1000)
+        assert len(one.lists.asked) == asked, "all is well, and nothing is retried"
+        retrying.cancel()
+
+    play(story)
+    assert len(errors(caplog)) == 1 and "namespace b can be listed again" in caplog.messages
+
+
+def test_retries_become_rarer_up_to_half_a_minute() -> None:
+    async def story() -> None:
+        one = Story("b")
+        one.lists.refuse("b", LORARLJOBS)
+        retrying = asyncio.create_task(one.auditor.retry())
+        await one.auditor.fill()
+        await asyncio.sleep(120)
+        retrying.cancel()
+        times = [when for _, when in one.lists.asked if when]
+        assert times == [1, 3, 7, 15, 31, 61, 91]
+
+    play(story)
+
+
+def test_news_of_a_namespace_that_is_not_known_leads_to_no_decision() -> None:
+    """Its RayJob may be there, and would be made a second time."""
+
+    async def story() -> None:
+        one = Story("a", "b")
+        one.lists.refuse("b", RAYJOBS)
+        await one.auditor.fill()
+        await one.taken()
+        one.watch("b")
+        assert await one.taken() == []
+        assert one.cache.observe(("b", "demo")) is not None, "it is kept for later"
+        one.lists.refused.clear()
+        retrying = asyncio.create_task(one.auditor.retry())
+        await asyncio.sleep(2)
+        retrying.cancel()
+        assert await one.taken() == [("b", "demo")]
+        one.cache.put(LORARLJOBS, job_in("c"))
+        one.watch("c")
+        assert await one.taken() == [], "nor of one that nobody serves"
+
+    play(story)
+
+
+def test_an_audit_goes_on_after_a_namespace_whose_right_was_taken_away(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        one = Story("a", "b", "c")
+        await one.auditor.fill()
+        await one.taken()
+        one.lists.refuse("b")
+        one.cache.put(LORARLJOBS, raw_job(namespace="c", uid="gone", name="gone", resourceVersion="2"))
+        auditing = asyncio.create_task(one.auditor.run())
+        await asyncio.sleep(2 * INTERVAL_SECONDS + 1)
+        assert await one.taken() == [("c", "gone")]
+        assert len(errors(caplog)) == 1 and unlisted() == 1
+        one.lists.refused.clear()
+        await asyncio.sleep(INTERVAL_SECONDS)
+        assert await one.taken() == [("b", "demo")], "what was missed meanwhile is looked at"
+        assert unlisted() == 0
+        auditing.cancel()
+
+    play(story)
+
+
+def test_another_reason_is_told_anew(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        one = Story(None)
+        one.lists.refuse(None)
+        one.lists.status, one.lists.reason = 0, "ConnectionFailed"
+        retrying = asyncio.create_task(one.auditor.retry())
+        await one.auditor.fill()
+        await asyncio.sleep(100)
+        one.lists.status, one.lists.reason = 403, "Forbidden"
+        await asyncio.sleep(100)
+        retrying.cancel()
+
+    play(story)
+    first, second = errors(caplog)
+    assert "the cluster cannot be listed, and is tried again: " in first
+    assert "restore the ClusterRole and ClusterRoleBinding with helm upgrade" in second
+
+
+@pytest.mark.parametrize(("namespaces", "called"), [((None,), {"the cluster"}), (("a", "b"), {"namespace a", "namespace b"})])
+def test_whoever_could_list_nothing_yet_is_blind(namespaces: tuple[str | None, ...], called: set[str]) -> None:
+    async def story() -> None:
+        one = Story(*namespaces)
+        assert one.auditor.blind() == "the first listing is under way"
+        one.lists.refused = {(namespace, RAYJOBS) for namespace in namespaces}
+        await one.auditor.fill()
+        said = one.auditor.blind()
+        assert said is not None and all(f"{name} cannot be listed, and " in said for name in called)
+        assert not one.auditor.knows("a")
+        one.lists.refused.pop()
+        await one.auditor.fill()
+        assert one.auditor.blind() is None
+
+    play(story)
+
+
+def test_with_all_namespaces_served_each_is_known_by_the_one_listing() -> None:
+    async def story() -> None:
+        one = Story(None)
+        await one.auditor.fill()
+        assert one.auditor.knows("any")
+        assert await one.taken() == [("a", "demo")]
+
+    play(story)
+
+
+def test_a_fault_that_is_no_matter_of_rights_has_no_mend_of_rights() -> None:
+    said = complaint("b", ApiError("GET /b", 503, "ServiceUnavailable", "etcd has no leader"))
+    assert "etcd has no leader" in said and "Role" not in said
+
+
+def test_kopfs_repeated_attempts_are_not_logged() -> None:
+    def logged(name: str, message: str) -> bool:
+        return logs._is_news(logging.LogRecord(name, logging.ERROR, "", 0, message, None, None))
+
+    attempt = "Request attempt #{} failed; will retry: GET https://server/pods -> APIForbiddenError()"
+    kopfs = "kopf._cogs.clients.watching"
+    assert [logged(kopfs, attempt.format(number)) for number in (1, 2, 10, 11)] == [True, False, False, False]
+    assert logged(kopfs, "Request attempt #9 failed; escalating: GET https://server/pods")
+    assert logged("lorarl_operator.audit", attempt.format(2))

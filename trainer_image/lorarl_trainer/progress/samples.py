@@ -1,0 +1,43 @@
+"""samples.jsonl: some completions of every step, with their rewards, for whoever wonders what the reward sees."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from .events import Event, RunStarted, Sampled
+from .records import StepLines, read_rows
+
+SAMPLES = "samples.jsonl"
+
+
+class SamplesFile:
+    """Writes samples.jsonl: a line a completion."""
+
+    name = SAMPLES
+
+    def __init__(self, out_dir: Path) -> None:
+        self._lines = StepLines(out_dir / SAMPLES)
+
+    def on_event(self, event: Event) -> None:
+        """Append a step's samples."""
+        match event:
+            case RunStarted():
+                self._lines.start(event)
+            case Sampled():
+                self._lines.append(*({"step": event.step, "evaluation": event.evaluation, **asdict(sample)} for sample in event.samples))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._lines.close()
+
+
+def newest_samples(out_dir: Path) -> list[dict[str, Any]]:
+    """The samples of the newest step that was trained on, as the report shows them."""
+    rows = [row for row in read_rows(out_dir / SAMPLES) if not row["evaluation"]]
+    return [{**row, "prompt": _text(row["prompt"])} for row in rows if row["step"] == rows[-1]["step"]]
+
+
+def _text(prompt: str | list[dict[str, Any]]) -> str:
+    return prompt if isinstance(prompt, str) else "\n".join(f"{message['role']}: {message['content']}" for message in prompt)
