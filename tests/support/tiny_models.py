@@ -21,7 +21,16 @@ _COMMON = {
     "initializer_range": 0.1,
     "dtype": "float32",
 }
-ARCHITECTURES = ("qwen3-tied", "qwen3", "qwen2-tied", "qwen2", "llama-tied", "llama")
+ARCHITECTURES = ("qwen3-tied", "qwen3", "qwen2-tied", "qwen2", "llama-tied", "llama", "llama-scaled")
+LLAMA_3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+    "rope_theta": 500_000.0,
+}
+"""The positions of Llama 3.1."""
 
 
 def build(architecture: str, seed: int = 0) -> Any:
@@ -32,7 +41,7 @@ def build(architecture: str, seed: int = 0) -> Any:
     family, _, variant = architecture.partition("-")
     # GPU kernels want heads of 64 or more; the CPU's attention takes 32.
     sizes = {"hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8, "initializer_range": 0.03} if variant == "gpu" else {}
-    common = _COMMON | sizes | {"tie_word_embeddings": variant == "tied"}
+    common = _COMMON | sizes | {"tie_word_embeddings": variant == "tied"} | ({"rope_parameters": LLAMA_3} if variant == "scaled" else {})
     torch.manual_seed(seed)
     model = {
         "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**common, head_dim=64 if sizes else 32)),

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from lorarl_api.v1alpha1 import DataSource, LoRARLJob, LoRARLJobSpec
+from lorarl_trainer.base_config import require_known_base
 from lorarl_trainer.checkpoint import CheckpointStore
 from lorarl_trainer.checkpoint.identity import require_same_training
 from lorarl_trainer.data.encoding import EncodedRow, EncodedRows, PromptEncoder, encode_examples, encode_prompts
 from lorarl_trainer.data.rows import load_rows as read_rows
 from lorarl_trainer.data.tokenizer import load_tokenizer, stop_token_ids
-from lorarl_trainer.fetch import fetch_data, fetch_model, local_path, read_generation_config
+from lorarl_trainer.fetch import fetch_data, fetch_model, local_path, read_generation_config, read_model_config
 from lorarl_trainer.first_adapter import read_first_adapter
 from lorarl_trainer.rewards.scorer import needs_answers
 from lorarl_trainer.secrets import Secrets, secret_of
@@ -66,13 +67,14 @@ class Rows:
 
 
 def load_vocabulary(spec: LoRARLJobSpec, secrets: Secrets) -> Vocabulary:
-    """Fetch all of the base model but its weights to this machine, and load its tokenizer.
+    """Fetch all of the base model but its weights to this machine, look at its configuration, and load its tokenizer.
 
     Raises:
         LorarlError: there is no usable model.
     """
     folder = _fetch_model(spec, secrets, weights=False)
     tokenizer = load_tokenizer(folder)
+    require_known_base(read_model_config(folder), spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens)
     return Vocabulary(tokenizer, tuple(stop_token_ids(tokenizer, read_generation_config(folder))))
 
 

@@ -91,8 +91,8 @@ _FORMS = {
     "az": r"az://[^/].*",
     "pvc": r"pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/.*)?",
     "https": r"https?://[^/].*",
-    # file://FOLDER would make FOLDER the name of a host.
-    "file": r"file:(/|///)?[^/].*",
+    # file://FOLDER would make FOLDER the name of a host; ~ would be a folder of that name, since no shell reads the manifest.
+    "file": r"file:(/|///)?[^/~].*",
 }
 _HINTS = {
     "hf": "hf://ORG/NAME",
@@ -123,7 +123,7 @@ def uri_rules(field: str, schemes: Sequence[str], *, optional: bool = False, sec
             field,
             f"{absent}self.{field}.matches(r'^({'|'.join(_FORMS[scheme] for scheme in schemes)})$')",
             f"{field} to be a URI that starts with {', '.join(hints[:-1])} or {hints[-1]}",
-            ("a name on the hub becomes hf://ORG/NAME, " if "hf" in schemes else "") + "a local path becomes file:PATH",
+            ("a name on the hub becomes hf://ORG/NAME, " if "hf" in schemes else "") + "a local path becomes file:PATH, without ~",
         ),
         Rule(
             field,

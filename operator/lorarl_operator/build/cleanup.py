@@ -32,9 +32,11 @@ _OF_POD = (
     "imagePullSecrets",
     "nodeSelector",
     "tolerations",
+    "securityContext",
 )
-_OF_CONTAINER = ("env", "envFrom", "volumeMounts")
-"""What of the head's overrides the way to the store may depend on: identities, proxies, certificates, mounted credentials."""
+_OF_CONTAINER = ("env", "envFrom", "volumeMounts", "securityContext")
+"""What of the head's overrides the way to the store may depend on: identities, proxies, certificates, mounted credentials, and the user
+that the image runs as."""
 
 
 def cleanup_job(job: Job, spec: LoRARLJobSpec, settings: Settings, until: datetime, left: float) -> dict[str, Any]:

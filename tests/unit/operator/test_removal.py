@@ -9,6 +9,7 @@ from observed_world import SETTINGS, START, ago, condition, observed, raw_job, r
 
 from lorarl_api.load import load_job
 from lorarl_operator import parse
+from lorarl_operator.build.pods import pod_security_context, security_context
 from lorarl_operator.decide import decide
 from lorarl_operator.decision import Create, Delete, RemoveFinalizer
 from lorarl_operator.names import access_name
@@ -83,9 +84,11 @@ def test_the_clean_up_has_the_head_s_way_to_the_store():
             "volumes": [{"name": "ca", "configMap": {"name": "ca"}}],
             "restartPolicy": "Always",
             "enableServiceLinks": True,
+            "securityContext": {"runAsUser": 1234},
             "containers": [
                 {
                     "name": "ray-head",
+                    "securityContext": {"readOnlyRootFilesystem": True},
                     "env": [{"name": "SSL_CERT_FILE", "value": "/ca/ca.pem"}],
                     "volumeMounts": [{"name": "ca", "mountPath": "/ca"}],
                     "resources": {"requests": {"cpu": "64"}},
@@ -106,6 +109,8 @@ def test_the_clean_up_has_the_head_s_way_to_the_store():
     assert {"name": "ca", "mountPath": "/ca"} in container["volumeMounts"]
     assert env_of(action.manifest)["SSL_CERT_FILE"] == "/ca/ca.pem"
     assert container["resources"]["requests"]["cpu"] == "100m"
+    assert template["spec"]["securityContext"] == {**pod_security_context(), "runAsUser": 1234}
+    assert container["securityContext"] == {**security_context(), "readOnlyRootFilesystem": True}
 
 
 def test_a_clean_up_that_kueue_holds_is_told():

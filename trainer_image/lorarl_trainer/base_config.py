@@ -1,0 +1,59 @@
+"""What a base model's config.json may ask for that Megatron-Bridge would leave out in silence: such a model is refused.
+
+Reinforcement learning would find out, since vLLM generates with the whole configuration and its log-probabilities are compared with the
+trainer's. Supervised fine-tuning compares with nothing: it would train the adapter on another function than the one it is served on.
+Read off the bridges of Qwen2, Qwen3 and Llama, the families whose function the tests compare with Hugging Face's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lorarl_trainer.errors import InputError
+
+FAMILIES = ("qwen2", "qwen3", "llama")
+"""`model_type` of the configurations that are looked at; what other bridges leave out is not known here."""
+_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+"""Constants in megatron.core.models.common.embeddings.rotary_pos_embedding; the factor alone can be chosen."""
+
+
+def require_known_base(config: Mapping[str, Any], longest: int) -> None:
+    """Refuse a base model that the trainer would take for another function.
+
+    Args:
+        config: The content of config.json.
+        longest: Tokens of the longest sequence of the job; a window that is as long cuts nothing off.
+
+    Raises:
+        InputError: It asks for something that is left out.
+    """
+    family = config.get("model_type")
+    if family not in FAMILIES:
+        return
+    for biases in ("attention_bias", "mlp_bias"):
+        if family != "qwen2" and config.get(biases):
+            raise _left_out(f"{biases}: true", f"{family} without it", "Choose another model.")
+    window = config.get("sliding_window")
+    if family != "llama" and config.get("use_sliding_window") and window and window < longest:
+        mend = f"Lower spec.rollout.maxPromptTokens and maxResponseTokens to {window} together, or choose another model."
+        raise _left_out(
+            f"use_sliding_window and a window of {window}", f"a window of at least the job's longest sequence, {longest} tokens", mend
+        )
+    _require_known_rope(family, config.get("rope_parameters") or config.get("rope_scaling") or {})
+
+
+def _require_known_rope(family: str, rope: Mapping[str, Any]) -> None:
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    known = ("default", "llama3", "linear") if family == "llama" else ("default",)
+    if kind not in known:
+        raise _left_out(f"rope_type {kind}", f"{', '.join(known)} for {family}", "Take the rope scaling out of a copy's config.json.")
+    if kind == "llama3":
+        other = [f"{name} {rope[name]}" for name, value in _LLAMA3.items() if rope.get(name, value) != value]
+        if other:
+            expected = ", ".join(f"{name} {value:g}" for name, value in _LLAMA3.items())
+            raise _left_out(f"rope_type llama3 with {', '.join(other)}", expected, "Choose another model.")
+
+
+def _left_out(got: str, expected: str, mend: str) -> InputError:
+    return InputError("spec.model.uri", f"a config.json with {got}, which Megatron-Bridge leaves out", expected, mend)
