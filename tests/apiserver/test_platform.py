@@ -137,7 +137,7 @@ def test_an_image_that_cannot_be_pulled_is_reported_as_kubelets_do(kuberay_platf
 
 def disruptions(p: Platform, namespace: str, pod: Object, befall: Callable[[], object]) -> list[str]:
     """Let something befall a pod; the reasons that its last state gives. Nobody can read them later: they are in the watch alone."""
-    events = p.api.watch("Pod", namespace, seconds=20)
+    events = p.api.watch("Pod", namespace, seconds=60)
     next(events)  # the watch has begun
     befall()
     gone = next(seen for event, seen in events if event == "DELETED" and seen["metadata"]["uid"] == pod["metadata"]["uid"])
@@ -151,8 +151,10 @@ def test_a_lost_node_takes_the_head_and_the_rayjob_fails(kuberay_platform: Platf
     p.wait_running(namespace, "headless")
     (head,) = p.pods(namespace, "headless", pods.HEAD)
     node = head["spec"]["nodeName"]
-    assert disruptions(p, namespace, head, lambda: lose_node(p.cluster, node)) == ["DeletionByTaintManager"]
-    mend_node(p.cluster, node)
+    try:
+        assert disruptions(p, namespace, head, lambda: lose_node(p.cluster, node)) == ["DeletionByTaintManager"]
+    finally:
+        mend_node(p.cluster, node)
     failed = p.api.wait("RayJob", "headless", namespace, lambda o: o["status"]["jobDeploymentStatus"] == "Failed")
     assert failed["status"]["message"] == "Ray head pod not found."
     assert failed["status"]["jobStatus"] == "RUNNING"

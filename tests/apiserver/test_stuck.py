@@ -15,7 +15,7 @@ from support.cluster.kwok import CANNOT_BE_PULLED, ENDS_AT_ONCE, HELD
 from support.cluster.lorarljobs import condition, events, lorarljob
 from support.cluster.operator import Operator
 from support.cluster.platform import Platform
-from support.cluster.processes import until
+from support.cluster.processes import PATIENCE, until
 
 CRD = "lorarljobs.lorarl.io"
 SECONDS = 30.0
@@ -56,7 +56,7 @@ def restricted(p: Platform, namespace: str) -> None:
 CASES = {
     "no-gpus": Case("Unschedulable", ("Insufficient nvidia.com/gpu", "free or add such nodes", "gpusPerNode"), {"gpusPerNode": 64}),
     "no-image": Case(
-        "ImagePull", ("head pod no-image-1-", "ImagePull", "correct cluster.image", "imagePullSecrets"), {"image": CANNOT_BE_PULLED}
+        "ImagePull", ("pod no-image-1-", "ImagePull", "correct cluster.image", "imagePullSecrets"), {"image": CANNOT_BE_PULLED}
     ),
     "no-secret": Case("SecretMissing", ("Secret s3-keys does not exist in namespace", "create it, and the job goes on"), {"image": HELD}),
     "no-account": Case(
@@ -94,7 +94,7 @@ def explained(kuberay_platform: Platform, replica: Operator) -> dict[str, tuple[
     for name, case in CASES.items():
         checkpoint = {"uri": "s3://team/adapters", "credentialsSecret": "s3-keys"} if name == "no-secret" else {"uri": "s3://team/adapters"}
         p.api.create(lorarljob(namespaces[name], name, cluster=case.cluster, checkpoint=checkpoint, backoffLimit=0))
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE * SECONDS
     # kwok's pods have no kubelet: its word on the Secret that is not there comes from the test.
     heads = until(15, "a head that waits for its Secret", lambda: p.pods(namespaces["no-secret"], "no-secret-1", pods.HEAD))
     pods.post_event(p.api, heads[0], "FailedMount", 'MountVolume.SetUp failed for volume "secret-0" : secret "s3-keys" not found')

@@ -32,7 +32,7 @@ def test_suspended_and_resumed_in_any_phase(kuberay_platform: Platform, replica:
         assert "startTime" not in job["status"]
         assert (job["status"]["attempts"], job["status"]["preemptions"]) == (0, 0)
     assert p.api.list("RayJob", namespace) == []
-    assert p.api.list("Pod", namespace) == []
+    until(20, "no pod is left", lambda: not p.api.list("Pod", namespace))
     for name in JOBS:
         p.api.patch("LoRARLJob", name, {"spec": {"suspend": False}}, namespace)
     for name in ("born", "starting", "running"):

@@ -173,7 +173,9 @@ class Running:
         self._over.set()
         self.under_way.discard(self)
         seconds = time.monotonic() - self._began
-        left = [process for process in self._family if _alive(process)]
+        with self._watching:
+            family = list(self._family)
+        left = [process for process in family if _alive(process)]
         psutil.wait_procs(left, LAST_SECONDS)
         running = [f"{process.pid} {_command_line(process)}" for process in left if _alive(process)]
         for process in left:  # the next test must not suffer from it

@@ -14,7 +14,7 @@ import yaml
 from command import Ended, Running, digest
 
 NAME = "letters"
-STEPS = 14
+STEPS = 24
 EVERY = 2
 """Steps between checkpoints."""
 REWARD = Path(__file__).with_name("letters.py")

@@ -62,7 +62,7 @@ def test_completions_whose_reward_fails_are_left_out_and_counted(job: Job) -> No
     # Every step has all eight prompts, with four completions each.
     ended = job.run(
         "reward.function=letters:faulty",
-        "reward.timeoutSeconds=0.5",
+        "reward.timeoutSeconds=1.5",
         "rollout.promptsPerStep=8",
         "trainer.steps=2",
         "algorithm.updatesPerStep=8",

@@ -19,20 +19,24 @@ from support.cluster.tools import tools_or_skip
 
 
 def test_progress_reaches_the_status_also_after_the_api_server_was_away_and_a_drain_publishes_a_checkpoint(in_cluster: InCluster) -> None:
-    run = in_cluster.start(attempt=1)
+    run, hold = in_cluster.start(attempt=1), in_cluster.job.gate
+    run.wait_for_step(2)
+    hold.touch()  # while the run stands still within a step, everything else has time
     run.wait_until(lambda: in_cluster.status.get("step", 0) >= 2, "the status told of step 2")
     in_cluster.gate.shut()
-    in_cluster.job.gate.unlink(missing_ok=True)
     done = in_cluster.status["step"]
+    hold.unlink()
     run.wait_for_step(done + 2)
+    hold.touch()
     assert in_cluster.status["step"] <= done + 1, "the API server cannot be reached"
     in_cluster.gate.open()
     run.wait_until(lambda: in_cluster.status["step"] >= done + 2, "the status caught up")
 
-    drain = subprocess.run(
-        [sys.executable, "-m", "lorarl_trainer.cli", "drain"], env={**os.environ, "LORARL_RUN_DIR": str(in_cluster.run_dir)}, timeout=120
-    )
-    assert drain.returncode == 0
+    environment = {**os.environ, "LORARL_RUN_DIR": str(in_cluster.run_dir)}
+    drain = subprocess.Popen([sys.executable, "-m", "lorarl_trainer.cli", "drain"], env=environment)
+    run.wait_for_output("SIGTERM: finishing this step")
+    hold.unlink()
+    assert drain.wait(120) == 0
     ended = run.end()
 
     assert ended.code == 75, ended
@@ -51,11 +55,13 @@ def test_the_next_attempt_goes_on_and_makes_as_many_steps_as_the_manifest_says_b
     before = in_cluster.status
     for marker in in_cluster.run_dir.iterdir():
         marker.unlink()  # another pod
+    in_cluster.job.gate.touch()
     run = in_cluster.start(attempt=2)
-    run.wait_until(lambda: in_cluster.status.get("resumedFromStep"), "it went on")
-    assert "failure" not in in_cluster.status
-    assert in_cluster.status["adapter"] == before["adapter"]
+    status = run.wait_until(lambda: (now := in_cluster.status).get("resumedFromStep") and now, "it went on")
+    assert "failure" not in status
+    assert status["adapter"] == before["adapter"]
     in_cluster.change_steps(STEPS + 3)
+    in_cluster.job.gate.unlink()
     ended = run.end()
 
     assert ended.code == 0, ended

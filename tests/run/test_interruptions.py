@@ -20,9 +20,11 @@ ENDED_BY_KILL = -signal.SIGKILL
 def test_killed_at_any_moment_the_run_leaves_no_process_and_whole_checkpoints(interrupted_job: Job) -> None:
     run = interrupted_job.start()
     run.wait_for_step(random.Random(3).randint(5, 7))
+    interrupted_job.gate.touch()  # here and below: it stands still within one of the next steps, so that it does not end before
     run.wait_until(lambda: len(published(interrupted_job)) >= 2, "two checkpoints were published")
     run.kill()
     ended = run.end()
+    interrupted_job.gate.unlink()
     assert ended.code == ENDED_BY_KILL
     assert ended.left_running == []
     assert published_steps(interrupted_job.checkpoints)[:2] == [2, 4]
@@ -37,7 +39,10 @@ def test_a_checkpoint_cut_short_by_one_byte_is_passed_over_and_sigterm_publishes
     run.wait_for_output(f"going on after step {before[-2]}")
     assert f"Passed over {newest(interrupted_job).as_uri()}: trainer_state/state.safetensors has" in run.stdout
     run.wait_for_step(8)
+    interrupted_job.gate.touch()
     run.signal(signal.SIGTERM)
+    run.wait_for_output("SIGTERM: finishing this step")
+    interrupted_job.gate.unlink()
     ended = run.end()
 
     assert ended.code == 75, ended
@@ -59,7 +64,7 @@ def test_a_garbage_latest_json_is_told_and_ctrl_c_twice_ends_at_once(interrupted
     run.wait_for_output(f"going on after step {before[-1]}")
     assert "latest.json is garbage" in run.stdout
     run.wait_for_step(before[-1] + 1)
-    interrupted_job.gate.touch()  # the step in hand does not end
+    interrupted_job.gate.touch()
     run.press_ctrl_c()
     run.wait_for_output("Ctrl-C (again) stops at once")
     run.press_ctrl_c()

@@ -82,7 +82,9 @@ def test_each_node_fetches_the_model_once_and_the_loss_of_a_node_is_told_as_such
     assert [len(nodes.models(name)) for name in ("node-1", "node-2")] == [1, 1]
     assert on_two_nodes.requests("GET", "model/model.safetensors") == 2, "one a node, none for the driver"
     assert on_two_nodes.requests("GET", "train.jsonl") == 1
+    job.job.gate.touch()
     nodes.kill("node-2")
+    job.job.gate.unlink()
     ended = run.end()
 
     assert ended.code == 1, ended

@@ -30,7 +30,7 @@ def test_every_step_is_a_row_and_its_phases_are_the_whole_step(reference: Ended)
         )
         assert row["mean_abs_logprob_diff"] < 1e-5
         assert row["reward_failures"] == 0
-    assert [row["step"] for row in reference.rows if "eval_score" in row] == [0, 5, 10, STEPS]
+    assert [row["step"] for row in reference.rows if "eval_score" in row] == [*range(0, STEPS, 5), STEPS]
     assert sum(sum(row["seconds"].values()) for row in steps) < reference.summary["total_seconds"] < reference.seconds
 
 
@@ -38,7 +38,7 @@ def test_the_start_is_told_part_by_part(reference: Ended) -> None:
     startup = reference.summary["startup"]
     assert {"process", "Ray", "devices", "imports", "trainer", "engine", "first generation", "first update"} <= set(startup["waited_for"])
     assert abs(sum(startup["waited_for"].values()) - startup["first_update_seconds"]) < 0.1
-    assert startup["waited_for"]["other"] < 0.1 * startup["first_update_seconds"], startup
+    assert startup["waited_for"]["other"] < 0.25 * startup["first_update_seconds"], startup
     assert 0 < startup["first_token_seconds"] < startup["first_update_seconds"] < reference.seconds
     assert f"first token after {startup['first_token_seconds']:.1f} s, first update after" in reference.stdout
 

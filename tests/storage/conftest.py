@@ -12,7 +12,7 @@ from lorarl_trainer.storage import Store, open_store
 from support.cluster.tools import tools_or_skip
 from support.fault_proxy import FaultProxy, fault_proxy
 from support.s3_server import S3Server, s3_server
-from support.stores import QUICK
+from support.stores import QUICK, STEADY
 
 _buckets = itertools.count()
 
@@ -44,6 +44,12 @@ def bucket(s3: S3Server) -> str:
 
 @pytest.fixture
 def s3_store(s3: S3Server, proxy: FaultProxy, bucket: str) -> Store:
+    return open_store(f"s3://{bucket}/team/adapters", s3.secret(proxy.url), retries=STEADY)
+
+
+@pytest.fixture
+def quick_store(s3: S3Server, proxy: FaultProxy, bucket: str) -> Store:
+    """The same, which loses its patience soon: for what does not pass, and for answers that do not come."""
     return open_store(f"s3://{bucket}/team/adapters", s3.secret(proxy.url), retries=QUICK)
 
 

@@ -13,11 +13,11 @@ import pytest
 from lorarl_api.v1alpha1 import BaseModelSpec
 from lorarl_trainer.errors import InputError, LorarlError
 from lorarl_trainer.fetch import cache_dir, fetch_data, fetch_model
-from lorarl_trainer.storage import open_store
+from lorarl_trainer.storage import RetryPolicy, open_store
 from lorarl_trainer.upload import upload
 from support.fault_proxy import FOREVER, FaultProxy
 from support.s3_server import S3Server
-from support.stores import QUICK
+from support.stores import QUICK, STEADY
 
 WEIGHTS_BYTES = 3_000_000
 DISK_BYTES = 2_000_000
@@ -49,8 +49,8 @@ def uri(s3: S3Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     return f"s3://{bucket}/mine/base"
 
 
-def fetch(uri: str, secret: dict[str, str], **options: Any) -> Path:
-    return fetch_model(BaseModelSpec(uri=uri), secret=secret, open_folder=partial(open_store, field=FIELD, retries=QUICK), **options)
+def fetch(uri: str, secret: dict[str, str], retries: RetryPolicy = STEADY, **options: Any) -> Path:
+    return fetch_model(BaseModelSpec(uri=uri), secret=secret, open_folder=partial(open_store, field=FIELD, retries=retries), **options)
 
 
 def test_the_driver_fetches_all_but_the_weights_and_a_worker_s_machine_everything(
@@ -113,7 +113,7 @@ def test_a_model_without_weights_is_told_before_anything_is_fetched_for_a_worker
 def test_a_connection_that_breaks_leaves_nothing_that_is_used(uri: str, secret: dict[str, str], proxy: FaultProxy) -> None:
     proxy.truncate(times=FOREVER, path="model.safetensors")
     with pytest.raises(LorarlError, match=f"^{FIELD}: {uri}/model.safetensors: cannot read"):
-        fetch(uri, secret)
+        fetch(uri, secret, QUICK)
     assert not [path for path in (cache_dir() / "models").iterdir() if path.is_dir() and path.suffix != ".partial"]
     proxy.heal()
     assert (fetch(uri, secret) / "model.safetensors").read_bytes() == b"w" * WEIGHTS_BYTES
@@ -130,7 +130,7 @@ def test_what_the_store_refuses_is_told_with_field_and_mend(uri: str, secret: di
         fetch("s3://nowhere/base", secret)
     with pytest.raises(InputError, match=rf"^{FIELD}: got {uri}/none, where there is no model"):
         fetch(f"{uri}/none", secret)
-    data = partial(fetch_data, field="spec.data.train.uri", secret=secret, open_folder=partial(open_store, retries=QUICK))
+    data = partial(fetch_data, field="spec.data.train.uri", secret=secret, open_folder=partial(open_store, retries=STEADY))
     train = uri.replace("/base", "/train.jsonl")
     assert data(train).read_text() == "{}\n"
     with pytest.raises(InputError, match=r"^spec.data.train.uri: got .*/none.jsonl, which does not exist"):

@@ -17,7 +17,7 @@ from lorarl_trainer.storage import RetryPolicy, Store, open_store
 from lorarl_trainer.storage import remote as remote_module
 from support.fault_proxy import FOREVER, FaultProxy
 from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
-from support.stores import QUICK
+from support.stores import QUICK, STEADY
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 429, 408])
@@ -38,12 +38,12 @@ def test_reading_listing_and_deleting_are_tried_again_too(s3_store: Store, proxy
     assert s3_store.get("a") is None
 
 
-def test_hanging_and_broken_connections_are_tried_again(s3_store: Store, proxy: FaultProxy) -> None:
+def test_hanging_and_broken_connections_are_tried_again(quick_store: Store, proxy: FaultProxy) -> None:
     for misbehave in (proxy.hang, proxy.drop):
         misbehave(times=1)
-        s3_store.put("a", b"x")
+        quick_store.put("a", b"x")
         misbehave(times=1)
-        assert s3_store.get("a") == b"x"
+        assert quick_store.get("a") == b"x"
 
 
 def test_a_download_that_breaks_off_is_tried_again(
@@ -108,11 +108,11 @@ def test_an_outage_shorter_than_the_deadline_is_sat_out(s3_store: Store, proxy: 
     assert outage.struck == 6
 
 
-def test_an_outage_longer_than_the_deadline_is_an_error_that_says_so(s3_store: Store, proxy: FaultProxy, bucket: str) -> None:
+def test_an_outage_longer_than_the_deadline_is_an_error_that_says_so(quick_store: Store, proxy: FaultProxy, bucket: str) -> None:
     proxy.answer(503, times=FOREVER)
     begin = time.monotonic()
     with pytest.raises(StorageError) as failed:
-        s3_store.put("a", b"x")
+        quick_store.put("a", b"x")
     assert QUICK.deadline_seconds * 0.8 < time.monotonic() - begin < QUICK.deadline_seconds + 2
     message = str(failed.value)
     assert f"s3://{bucket}/team/adapters/a: cannot write" in message
@@ -121,7 +121,7 @@ def test_an_outage_longer_than_the_deadline_is_an_error_that_says_so(s3_store: S
 
 
 def test_wrong_keys_are_not_tried_again(s3: S3Server, proxy: FaultProxy, bucket: str) -> None:
-    store = open_store(f"s3://{bucket}", s3.secret(proxy.url, AWS_SECRET_ACCESS_KEY="wrong-and-secret"), retries=QUICK)
+    store = open_store(f"s3://{bucket}", s3.secret(proxy.url, AWS_SECRET_ACCESS_KEY="wrong-and-secret"), retries=STEADY)
     for operation in (lambda: store.put("a", b"x"), lambda: store.get("a"), lambda: store.entries()):
         proxy.requests.clear()
         with pytest.raises(StorageError, match=r"403 SignatureDoesNotMatch.*refuses the keys") as failed:
@@ -132,13 +132,13 @@ def test_wrong_keys_are_not_tried_again(s3: S3Server, proxy: FaultProxy, bucket:
 
 def test_an_unknown_user_is_not_mistaken_for_an_absent_object(s3: S3Server, bucket: str) -> None:
     # This server answers 404 to a key that it does not know.
-    store = open_store(f"s3://{bucket}", s3.secret(AWS_ACCESS_KEY_ID="nobody"), retries=QUICK)
+    store = open_store(f"s3://{bucket}", s3.secret(AWS_ACCESS_KEY_ID="nobody"), retries=STEADY)
     with pytest.raises(StorageError, match="refuses the keys"):
         store.get("a")
 
 
 def test_a_missing_bucket_is_named_at_once(s3: S3Server, proxy: FaultProxy) -> None:
-    store = open_store("s3://no-such-bucket/folder", s3.secret(proxy.url), retries=QUICK)
+    store = open_store("s3://no-such-bucket/folder", s3.secret(proxy.url), retries=STEADY)
     for operation in (lambda: store.put_if_absent("a", b"x"), lambda: store.get("a"), lambda: store.entries(), lambda: store.folders()):
         proxy.requests.clear()
         with pytest.raises(StorageError, match=r"NoSuchBucket.*There is no bucket 'no-such-bucket' at http://.*make it, or mend the URI"):
@@ -169,10 +169,13 @@ def test_a_store_without_conditional_writes_is_refused_at_once(s3_store: Store, 
 def test_obstores_own_retries_would_not_do(s3: S3Server, proxy: FaultProxy, bucket: str) -> None:
     """Why the retries are ours: the day this fails, they may go."""
     config = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "endpoint": proxy.url, "region": "us-east-1"}
-    client = S3Store(bucket, config=config, client_options={"allow_http": True, "timeout": timedelta(seconds=0.25)})
+
+    def client(seconds: float) -> S3Store:
+        return S3Store(bucket, config=config, client_options={"allow_http": True, "timeout": timedelta(seconds=seconds)})
+
     proxy.hang(times=1, method="PUT")
     with pytest.raises(GenericError):
-        obstore.put(client, "hung", b"x", mode="create")
+        obstore.put(client(0.25), "hung", b"x", mode="create")
     proxy.drop(times=1, method="PUT", after_forwarding=True)
     with pytest.raises(AlreadyExistsError):
-        obstore.put(client, "answer-lost", b"x", mode="create")
+        obstore.put(client(10), "answer-lost", b"x", mode="create")

@@ -71,9 +71,9 @@ def test_a_newer_checkpoint_takes_the_place_of_the_one_that_waits(s3: S3Server, 
 
 
 def test_a_checkpoint_that_cannot_be_published_is_kept_here_and_a_later_start_goes_on_from_it(
-    s3_store: Store, proxy: FaultProxy, start: Start, tmp_path: Path
+    quick_store: Store, proxy: FaultProxy, start: Start, tmp_path: Path
 ) -> None:
-    uploader, _ = start(s3_store)
+    uploader, _ = start(quick_store)
     uploader.submit(checkpoint(10))
     uploader.drain(10)
     proxy.answer(503, times=FOREVER, method="PUT")
@@ -88,15 +88,15 @@ def test_a_checkpoint_that_cannot_be_published_is_kept_here_and_a_later_start_go
             call()
 
     proxy.heal()
-    assert require_whole(s3_store) == 10
-    run = checkpoints(s3_store)
+    assert require_whole(quick_store) == 10
+    run = checkpoints(quick_store)
     started = run.start("Auto", [tmp_path / "unpublished"])
     assert started.found is not None
     assert started.found.checkpoint == checkpoint(20)
     assert started.found.uri == f"file://{kept}"
     run.publish(checkpoint(30))
-    assert require_whole(s3_store) == 30
-    assert checkpoints(s3_store).start("Auto", [tmp_path / "unpublished"]).found.manifest.step == 30  # type: ignore[union-attr]
+    assert require_whole(quick_store) == 30
+    assert checkpoints(quick_store).start("Auto", [tmp_path / "unpublished"]).found.manifest.step == 30  # type: ignore[union-attr]
 
 
 def test_of_two_that_cannot_be_published_the_newer_is_kept(
@@ -115,17 +115,17 @@ def test_of_two_that_cannot_be_published_the_newer_is_kept(
 
 
 def test_an_unpublished_checkpoint_is_not_gone_on_from_once_a_later_run_has_published(
-    s3_store: Store, proxy: FaultProxy, start: Start, tmp_path: Path
+    quick_store: Store, proxy: FaultProxy, start: Start, tmp_path: Path
 ) -> None:
-    uploader, _ = start(s3_store)
+    uploader, _ = start(quick_store)
     proxy.answer(503, times=FOREVER, method="PUT")
     uploader.submit(checkpoint(100))
     failure_of(uploader)
     proxy.heal()
-    elsewhere = checkpoints(s3_store)
+    elsewhere = checkpoints(quick_store)
     elsewhere.start("Auto")
     elsewhere.publish(checkpoint(10))
-    started = checkpoints(s3_store).start("Auto", [tmp_path / "unpublished"])
+    started = checkpoints(quick_store).start("Auto", [tmp_path / "unpublished"])
     assert started.found is not None
     assert started.found.manifest.step == 10
     assert "epoch 1, and epoch 2 has published since" in started.warnings[0]
@@ -137,9 +137,15 @@ def test_an_unpublished_checkpoint_is_not_gone_on_from_once_a_later_run_has_publ
     ids=["an empty store", "a training that began anew there", "another training"],
 )
 def test_an_unpublished_checkpoint_that_was_kept_for_another_store(
-    identity: dict[str, object], published: bool, goes_on_from: int | None, s3_store: Store, proxy: FaultProxy, start: Start, tmp_path: Path
+    identity: dict[str, object],
+    published: bool,
+    goes_on_from: int | None,
+    quick_store: Store,
+    proxy: FaultProxy,
+    start: Start,
+    tmp_path: Path,
 ) -> None:
-    uploader, _ = start(s3_store)
+    uploader, _ = start(quick_store)
     proxy.answer(503, times=FOREVER, method="PUT")
     uploader.submit(checkpoint(100))
     failure_of(uploader)

@@ -1,11 +1,13 @@
 """A training run without the training: publishes checkpoints one after the other until it is killed. Run with: URI FIRST-WORD-OF-ITS-BYTES.
 
-Fenced off, it starts again, as an impatient person would.
+Fenced off, it starts again, after a moment.
 """
 
 from __future__ import annotations
 
+import random
 import sys
+import time
 
 from lorarl_trainer.errors import FencedError
 from lorarl_trainer.storage import open_store
@@ -23,7 +25,7 @@ def main(uri: str, writer: str) -> None:
                 run.publish(checkpoint(step, writer))
                 print(step, flush=True)
         except FencedError:
-            continue
+            time.sleep(random.uniform(0, 0.2))  # they would fence each other off for ever
 
 
 if __name__ == "__main__":

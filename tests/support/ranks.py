@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from lorarl_trainer.algorithms import LossChoice
 from lorarl_trainer.batch import Sample, Samples, UpdateRequest
 from lorarl_trainer.packing import split_evenly
+from support.cluster.processes import free_ports
 
 RECORDED = "samples.pickle"
 """The file of recorded samples in a test's folder."""
@@ -21,9 +21,7 @@ RANKS = 2
 
 def run_two_ranks(script: Path, folder: Path, *arguments: object, seconds: float) -> None:
     """Run `python script RANK PORT *arguments` for both ranks to their end; their output goes to rank-*.log in the folder."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     tests = Path(__file__).parents[1]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), *sys.path])}
     logs = [folder / f"rank-{rank}.log" for rank in range(RANKS)]

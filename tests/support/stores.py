@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lorarl_trainer.storage import RetryPolicy
 
 QUICK = RetryPolicy(
@@ -11,4 +13,6 @@ QUICK = RetryPolicy(
     longest_wait_seconds=0.05,
     request_seconds=0.4,
 )
-"""Retries as in life, but a person's patience scaled down to a test's."""
+"""Retries as in life, but a person's patience scaled down to a test's: for what lasts longer than that."""
+STEADY = replace(QUICK, deadline_seconds=30.0, read_deadline_seconds=30.0, request_seconds=10.0)
+"""For everything else: no request is taken for lost because this machine was busy for a moment."""

@@ -38,19 +38,16 @@ async def train(session: Session, done: int) -> int:
         clock = StepClock()
         event = await (reinforce(session, session.algorithm, step, clock) if session.algorithm else imitate(session, step, clock))
         await session.look_around()
-        # Before the evaluation, which may fail, or outlast the grace period of a pod that is about to go.
+        # Before the evaluation, which may fail, or outlast the grace period of a pod that is about to go; so is the step told of.
         if is_due(step, checkpoint.every, session.total_steps) or session.stop.is_set():
             with clock.phase("checkpoint"):
                 await session.publish(step)
-        try:
-            if spec.data.eval and is_due(step, spec.data.eval.every, session.total_steps):
-                with clock.phase("evaluate"):
-                    event = replace(event, evaluation=await evaluate(session, step))
-            await session.look_at_uploads()
-        finally:  # the step is done, also where it cannot be evaluated, or a checkpoint cannot be published
-            seconds = clock.seconds()
-            speed = event.tokens / sum(seconds.values())
-            session.progress.emit(replace(event, total_steps=session.total_steps, seconds=seconds, tokens_per_second=speed))
+        seconds = clock.seconds()
+        speed = event.tokens / sum(seconds.values())
+        session.progress.emit(replace(event, total_steps=session.total_steps, seconds=seconds, tokens_per_second=speed))
+        if spec.data.eval and is_due(step, spec.data.eval.every, session.total_steps) and (evaluation := await evaluate(session, step)):
+            session.progress.emit(evaluation)
+        await session.look_at_uploads()
         if step == done + 1:
             await session.tell_of_start()
     if step > done and session.published_step != step:

@@ -28,11 +28,15 @@ def account(namespace: str, name: str) -> str:
 
 def requests(log: Path, user: str) -> Iterator[Object]:
     """All requests of a user about objects, as the log has them."""
+    yield from (event for event in logged(log) if event["user"]["username"] == user and "objectRef" in event)
+
+
+def logged(log: Path) -> Iterator[Object]:
+    """All requests that the log has whole: its last line may be being written."""
     with log.open() as lines:
         for line in lines:
-            event = json.loads(line)
-            if event["user"]["username"] == user and "objectRef" in event:
-                yield event
+            if line.endswith("\n"):
+                yield json.loads(line)
 
 
 def used(log: Path, user: str) -> set[Right]:
@@ -51,11 +55,11 @@ def refused(log: Path, user: str) -> list[str]:
 
 
 def writes(log: Path, user: str, namespace: str) -> list[str]:
-    """The writes of a user in a namespace, oldest first, each as `verb resource[/part] name`; Events are left out."""
+    """The writes of a user in a namespace that were not refused, oldest first, each as `verb resource[/part] name`; Events are left out."""
     found = []
     for event in requests(log, user):
         about = event["objectRef"]
-        if about.get("namespace") == namespace and about["resource"] != "events" and event["verb"] in WRITES:
+        if about.get("namespace") == namespace and about["resource"] != "events" and event["verb"] in WRITES and _done(event):
             right = _right(about, event["verb"])
             found.append(f"{right.verb} {right.resource} {about.get('name', '')}")
     return found
@@ -70,6 +74,10 @@ def granted(rules: Iterable[Object]) -> set[Right]:
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
+
+
+def _done(event: Object) -> bool:
+    return int(event.get("responseStatus", {}).get("code", 0)) < 400
 
 
 def _right(reference: Object, verb: str) -> Right:

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.cluster.audit import logged
 from support.cluster.client import Api, Object
 from support.cluster.kubectl import KubectlUser
 from support.cluster.processes import find, free_ports, running, until
@@ -90,12 +91,11 @@ class Cluster(KubectlUser):
 
     def audited(self, user: str) -> list[Object]:
         """What a user asked for, in order, as audit events; a ServiceAccount's name is system:serviceaccount:<namespace>:<name>."""
-        events = [json.loads(line) for line in self.audit_log.read_text().splitlines()]
-        return [event for event in events if event["user"]["username"] == user]
+        return [event for event in logged(self.audit_log) if event["user"]["username"] == user]
 
     @property
     def kubectl_command(self) -> list[str]:
-        return [self.kubectl_path, f"--kubeconfig={self.folder}/admin.kubeconfig"]
+        return [self.kubectl_path, f"--kubeconfig={self.folder}/admin.kubeconfig", f"--cache-dir={self.folder}/kubectl"]
 
 
 @contextmanager

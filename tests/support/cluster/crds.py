@@ -7,8 +7,9 @@ from typing import Any
 
 import yaml
 
-from support.cluster.client import Object
+from support.cluster.client import ApiError, Object
 from support.cluster.control_plane import Cluster
+from support.cluster.processes import until
 
 CRD = Path(__file__).parents[3] / "crds/lorarl.io_lorarljobs.yaml"
 """Ours."""
@@ -27,9 +28,19 @@ def install_crds(cluster: Cluster, *paths: Path, version: str | None = None) -> 
 
 
 def wait_until_served(cluster: Cluster, names: list[str]) -> None:
-    """Return when all of these definitions are established. (`kubectl wait` fails while a new one has no conditions yet.)"""
+    """Return when all of these definitions are established, and served. (`kubectl wait` fails while a new one has no conditions yet.)"""
     for name in names:
-        cluster.api.wait("CustomResourceDefinition", name, None, _is_established, seconds=60)
+        made = cluster.api.wait("CustomResourceDefinition", name, None, _is_established, seconds=60)["spec"]
+        paths = [f"/apis/{made['group']}/{one['name']}/{made['names']['plural']}?limit=1" for one in made["versions"] if one["served"]]
+        until(60, f"{name} is served", lambda paths=paths: all(_answers(cluster, path) for path in paths))
+
+
+def _answers(cluster: Cluster, path: str) -> bool:
+    try:
+        cluster.api.request("GET", path)
+    except ApiError:
+        return False
+    return True
 
 
 def _is_established(definition: Object) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -10,12 +11,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 CACHE = Path(os.environ.get("LORARL_CACHE") or Path.home() / ".cache/lorarl")
-STOP_SECONDS = 5.0
+STOP_SECONDS = 30.0
 POLL_SECONDS = 0.05
+PATIENCE = 3.0
+"""Tests wait this many times longer than a quiet machine would need: a test fails for what is wrong, not for what else runs beside it."""
 # Isolated and without site: it starts in a few milliseconds, and leaves the command's own environment alone.
 _DIE_WITH_PARENT = (sys.executable, "-I", "-S", str(Path(__file__).with_name("die_with_parent.py")))
 # To the kernel the parent of a program is the THREAD that started it, and its end is the program's. So all are started by this one, which
@@ -45,12 +48,15 @@ def find_share(tool: str) -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody listens on."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+    """Ports of the loopback interface that nobody listens on, and that no connection gets meanwhile: those are numbered from 32768."""
+    found: list[int] = []
+    for port in random.SystemRandom().sample(range(20_000, 30_000), 1000):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            break
+    return found
 
 
 def listens(port: int) -> bool:
@@ -126,8 +132,9 @@ def until[T](seconds: float, what: str, probe: Callable[[], T | None], process: 
     """The first answer of `probe` that is neither None nor false; `process`, where there is one, must live that long.
 
     Raises:
-        AssertionError: There was none within `seconds`; the text says `what` was waited for.
+        AssertionError: There was none within PATIENCE times `seconds`; the text says `what` was waited for.
     """
+    seconds *= PATIENCE
     deadline = time.monotonic() + seconds
     while not (answer := probe()):
         if process is not None:

@@ -45,8 +45,8 @@ STEP = StepDone(
     tokens=100,
     tokens_per_second=123.456,
     seconds={},
-    evaluation=EvalDone(step=7, rows=8, score=0.75),
 )
+EVALUATED = EvalDone(step=7, rows=8, score=0.75)
 CHECKPOINT = CheckpointDone(step=7, uri="s3://b/tiny/iter_7", version=8, sha256="0" * 64, published_at="2026-01-31T12:00:00.000001Z")
 BEFORE = {
     "phase": "Running",
@@ -69,7 +69,7 @@ def status_after(*events: object, before: dict[str, object] | None = None) -> di
 
 
 def test_a_step_gives_progress_metrics_and_the_adapter() -> None:
-    assert status_after(STARTED, STEP, CHECKPOINT) == {
+    assert status_after(STARTED, STEP, EVALUATED, CHECKPOINT) == {
         "step": 7,
         "totalSteps": 30,
         "metrics": {"reward": 0.5, "evalScore": 0.75, "tokensPerSecond": 123.5},
@@ -99,7 +99,7 @@ def test_a_run_that_goes_on_keeps_the_adapter_until_it_has_a_newer_one() -> None
         "metrics": BEFORE["metrics"],
         "adapter": BEFORE["adapter"],
     }
-    later = status_after(resumed, replace(STEP, step=21, evaluation=None), before=BEFORE)
+    later = status_after(resumed, replace(STEP, step=21), before=BEFORE)
     assert later["metrics"] == {"reward": 0.5, "evalScore": 0.5, "tokensPerSecond": 123.5}
 
 

@@ -30,7 +30,7 @@ def run_started(out_dir: Path, total_steps: int = 3, resumed_from_step: int | No
     )
 
 
-def grpo_step(step: int, total: int = 3, reward: float | None = None, evaluation: EvalDone | None = None, pace: float = 1.0) -> StepDone:
+def grpo_step(step: int, total: int = 3, reward: float | None = None, pace: float = 1.0) -> StepDone:
     noise = random.Random(step)
     grown = 1 - math.exp(-3 * step / total)
     return StepDone(
@@ -56,14 +56,12 @@ def grpo_step(step: int, total: int = 3, reward: float | None = None, evaluation
             "optimizer": 0.004,
             "sync": 0.01,
             "checkpoint": 0.05 if step % 10 == 0 else 0.0,
-            "evaluate": 0.3 if evaluation else 0.0,
             "other": 0.01,
         },
-        evaluation=evaluation,
     )
 
 
-def sft_step(step: int, total: int = 3, evaluation: EvalDone | None = None) -> StepDone:
+def sft_step(step: int, total: int = 3) -> StepDone:
     return StepDone(
         step=step,
         total_steps=total,
@@ -73,8 +71,7 @@ def sft_step(step: int, total: int = 3, evaluation: EvalDone | None = None) -> S
         learning_rate=1e-4,
         tokens=2400,
         tokens_per_second=9000.0,
-        seconds={"forward_backward": 0.25, "optimizer": 0.004, "evaluate": 0.05 if evaluation else 0.0, "other": 0.01},
-        evaluation=evaluation,
+        seconds={"forward_backward": 0.25, "optimizer": 0.004, "other": 0.01},
     )
 
 
@@ -84,7 +81,11 @@ def grpo_run(out_dir: Path, total: int = 3, every: int = 10) -> list[Event]:
     def evaluation(step: int) -> EvalDone:
         return EvalDone(step=step, rows=512, score=0.3 + 0.65 * (1 - math.exp(-4 * step / total)), seconds=0.3)
 
-    steps = [grpo_step(s, total, evaluation=evaluation(s) if s % every == 0 or s == total else None) for s in range(1, total + 1)]
+    steps: list[Event] = []
+    for step in range(1, total + 1):
+        steps.append(grpo_step(step, total))
+        if step % every == 0 or step == total:
+            steps.append(evaluation(step))
     return [run_started(out_dir, total), evaluation(0), *steps, run_finished(out_dir, total)]
 
 

@@ -88,8 +88,9 @@ def test_after_the_first_step_the_start_is_told_by_what_was_waited_for() -> None
 
 def test_sft_shows_its_loss_and_no_reward(tmp_path: Path) -> None:
     evaluation = EvalDone(step=1, rows=9, loss=0.5)
-    text = shown_in_a_pipe([run_started(tmp_path, 3, algorithm="sft"), sft_step(1, 3, evaluation), run_finished(tmp_path, 3)])
-    assert "step 1/3  held-out loss 0.5000 (9 rows)  loss 0.7518  9,000 tokens/s" in text
+    text = shown_in_a_pipe([run_started(tmp_path, 3, algorithm="sft"), sft_step(1, 3), evaluation, run_finished(tmp_path, 3)])
+    assert "step 1/3  loss 0.7518  9,000 tokens/s" in text
+    assert "step 1  held-out loss 0.5000 (9 rows)" in text
     assert "reward" not in text
     assert "KL" not in text
 

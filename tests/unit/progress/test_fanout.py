@@ -49,13 +49,13 @@ def test_a_full_disk_costs_one_warning(tmp_path: Path) -> None:
 def test_a_sink_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
     released = threading.Event()
     good, hanging = Recorder("good"), Recorder("MLflow", on_event=lambda event: released.wait() and None)
-    progress = Progress([], [good, hanging], close_seconds=0.05)
+    progress = Progress([], [good, hanging], close_seconds=1.0)
     for event in grpo_run(tmp_path, total=20):
         progress.emit(event)
     progress.close()
     released.set()
     assert len(good.of(StepDone)) == 20
-    assert "MLflow: it did not finish within 0.05 s" in str(good.of(Warned))
+    assert "MLflow: it did not finish within 1 s" in str(good.of(Warned))
 
 
 def test_a_sink_that_falls_far_behind_does_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_every_sink_is_closed_after_its_last_event(tmp_path: Path) -> None:
     with Progress(sinks[:1], sinks[1:]) as progress:
         for event in grpo_run(tmp_path, total=50):
             progress.emit(event)
-    assert [(sink.closed, len(sink.events)) for sink in sinks] == [(True, 53)] * 3
+    assert [(sink.closed, len(sink.events)) for sink in sinks] == [(True, 58)] * 3
 
 
 def test_a_step_costs_the_loop_far_less_than_a_millisecond(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from lorarl_trainer.progress import (
     Event,
     Sampled,
     ScoredSample,
+    StepDone,
     Warned,
     read_rows,
     read_summary,
@@ -71,8 +72,22 @@ def test_a_resumed_run_leaves_the_file_of_an_uninterrupted_one(tmp_path: Path) -
     events = grpo_run(whole, total=30)
     play(whole, events)
     play(resumed, events[:20])  # killed in step 19, after the checkpoint of step 10
-    play(resumed, [run_started(resumed, 30, resumed_from_step=10), *(replace(e, tokens_per_second=1.0) for e in events[12:-1])])
+    other_times = [replace(e, tokens_per_second=1.0) if isinstance(e, StepDone) else e for e in events[13:-1]]
+    play(resumed, [run_started(resumed, 30, resumed_from_step=10), *other_times])
     assert without_times(lines(resumed)) == without_times(lines(whole))
+
+
+def test_a_kill_within_an_evaluation_leaves_the_line_of_its_step(tmp_path: Path) -> None:
+    events = grpo_run(tmp_path, total=10)
+    play(tmp_path, events[:12])
+    assert [row["step"] for row in lines(tmp_path)] == list(range(11))
+    assert "eval_score" not in lines(tmp_path)[-1]
+    play(tmp_path, [run_started(tmp_path, 10, resumed_from_step=10), events[12]])
+    assert [row["step"] for row in lines(tmp_path)] == list(range(11))
+    evaluated = lines(tmp_path)[-1]
+    assert evaluated["eval_score"] == pytest.approx(0.3 + 0.65 * (1 - math.exp(-4)))
+    assert evaluated["seconds"]["evaluate"] == evaluated["eval_seconds"] == 0.3
+    assert evaluated["tokens_per_second"] == pytest.approx(evaluated["tokens"] / sum(evaluated["seconds"].values()))
 
 
 def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path: Path) -> None:
@@ -141,7 +156,7 @@ def test_a_failed_run_names_its_newest_checkpoint(tmp_path: Path) -> None:
 
 def test_sft_is_summed_up_by_its_loss(tmp_path: Path) -> None:
     first, last = EvalDone(step=0, rows=9, loss=1.8), EvalDone(step=2, rows=9, loss=0.4)
-    play(tmp_path, [run_started(tmp_path, 2, algorithm="sft"), first, sft_step(1, 2), sft_step(2, 2, last), run_finished(tmp_path, 2)])
+    play(tmp_path, [run_started(tmp_path, 2, algorithm="sft"), first, sft_step(1, 2), sft_step(2, 2), last, run_finished(tmp_path, 2)])
     summary = read_summary(tmp_path)
     assert (summary["eval_metric"], summary["eval_before"], summary["eval_after"]) == ("loss", 1.8, 0.4)
     assert summary["mean_abs_logprob_diff"] is None

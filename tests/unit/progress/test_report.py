@@ -19,13 +19,11 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def with_nan_rewards(events: list[Event]) -> list[Event]:
-    return [
-        replace(e, reward_mean=math.nan, evaluation=None) if isinstance(e, StepDone) else e for e in events if not isinstance(e, EvalDone)
-    ]
+    return [replace(e, reward_mean=math.nan) if isinstance(e, StepDone) else e for e in events if not isinstance(e, EvalDone)]
 
 
 def sft_run(out_dir: Path) -> list[Event]:
-    steps = [sft_step(s, 60, EvalDone(step=s, rows=9, loss=1.0 / s) if s % 20 == 0 else None) for s in range(1, 61)]
+    steps = [event for s in range(1, 61) for event in (sft_step(s, 60), EvalDone(step=s, rows=9, loss=1.0 / s))[: 1 + (s % 20 == 0)]]
     return [run_started(out_dir, 60, algorithm="sft"), EvalDone(step=0, rows=9, loss=1.8), *steps, run_finished(out_dir, 60)]
 
 

@@ -24,11 +24,17 @@ KNOWN: tuple[dict[str, Any], ...] = (
 LEFT_OUT: tuple[tuple[dict[str, Any], str], ...] = (
     ({"model_type": "qwen3", "attention_bias": True}, "attention_bias: true"),
     ({"model_type": "llama", "mlp_bias": True}, "mlp_bias: true"),
-    ({"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 511}, "a window of at least the job's longest sequence, 512 tokens"),
+    (
+        {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 511},
+        "a window of at least the job's longest sequence, 512 tokens",
+    ),
     ({"model_type": "qwen2", "rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_type yarn"),
     ({"model_type": "qwen3", "rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_type linear"),
     ({"model_type": "llama", "rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type dynamic"),
-    ({"model_type": "llama", "rope_scaling": {**LLAMA3, "original_max_position_embeddings": 4096}}, "original_max_position_embeddings 4096"),
+    (
+        {"model_type": "llama", "rope_scaling": {**LLAMA3, "original_max_position_embeddings": 4096}},
+        "original_max_position_embeddings 4096",
+    ),
 )
 
 

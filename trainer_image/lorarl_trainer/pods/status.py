@@ -40,8 +40,6 @@ class RunStatus:
                     "kl": _short(event.kl),
                     "tokensPerSecond": round(event.tokens_per_second, 1),
                 }
-                if event.evaluation:
-                    self.on_event(event.evaluation)
             case CheckpointDone():
                 self._status["adapter"] = self._adapter(event)
             case RunFinished() if event.state != "succeeded":

@@ -150,8 +150,6 @@ def step_line(event: StepDone, left: float) -> str:
     parts = [f"step {event.step:>{len(str(event.total_steps))}}/{event.total_steps}"]
     if event.reward_mean is not None:
         parts.append(f"reward {event.reward_mean:.3f}")
-    if event.evaluation is not None:
-        parts.append(eval_figures(event.evaluation))
     parts.append(f"loss {event.loss:.4f}")
     if event.kl is not None:
         parts.append(f"KL {event.kl:.2e}")

@@ -1,4 +1,4 @@
-"""What the loop tells about a run. Each event is a small immutable value; `row_of` is a step's line in metrics.jsonl."""
+"""What the loop tells about a run. Each event is a small immutable value; `row_of` and `evaluated` make a step's line in metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 from ..startup import Part, by_name, critical_path
 
-PHASES = ("wake", "generate", "reward", "sleep", "forward_backward", "optimizer", "sync", "checkpoint", "evaluate", "other")
-"""Where a step's time goes, in the order of the loop. `StepDone.seconds` has these keys, or some of them.
+EVALUATE = "evaluate"
+PHASES = ("wake", "generate", "reward", "sleep", "forward_backward", "optimizer", "sync", "checkpoint", EVALUATE, "other")
+"""Where a step's time goes, in the order of the loop. `StepDone.seconds` has these keys, or some of them; an evaluation follows its step.
 
 `generate` and `wake` are the slowest engine's. Completions are decoded and scored as they end, while others are still being generated:
 `reward` is what that takes beyond generation.
@@ -82,8 +83,7 @@ class Sampled:
 class EvalDone:
     """Held-out rows were evaluated with the adapter of `step`: a score (grpo) or a loss (sft).
 
-    It is sent by itself for step 0, before training. Later ones travel in their step's `StepDone.evaluation`, so that
-    metrics.jsonl has one line a step.
+    It follows the step's `StepDone`; there is none for step 0, before training.
     """
 
     step: int
@@ -128,7 +128,6 @@ class StepDone:
     tokens_per_second: float
     seconds: Mapping[str, float]
     """Seconds by phase, see PHASES; their sum is the step's."""
-    evaluation: EvalDone | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,10 +191,17 @@ def row_of(event: StepDone | EvalDone) -> dict[str, Any]:
     """The event as a line of metrics.jsonl: flat but for `seconds`, evaluation under `eval_*`, null for what is no finite number."""
     if isinstance(event, EvalDone):
         return {"step": event.step, **_eval_columns(event)}
-    names = [field.name for field in fields(event) if field.name not in ("evaluation", "seconds")]
-    row: dict[str, Any] = {name: _finite(getattr(event, name)) for name in names}
-    row["seconds"] = {phase: round(seconds, 6) for phase, seconds in event.seconds.items()}
-    return row | (_eval_columns(event.evaluation) if event.evaluation else {})
+    row: dict[str, Any] = {field.name: _finite(getattr(event, field.name)) for field in fields(event) if field.name != "seconds"}
+    return row | {"seconds": {phase: round(seconds, 6) for phase, seconds in event.seconds.items()}}
+
+
+def evaluated(row: Mapping[str, Any], event: EvalDone) -> dict[str, Any]:
+    """The line of a step together with its evaluation, whose time counts as the step's."""
+    both = {**row, **_eval_columns(event)}
+    if "seconds" in row:
+        both["seconds"] = {**row["seconds"], EVALUATE: round(event.seconds, 6)}
+        both["tokens_per_second"] = row["tokens"] / sum(both["seconds"].values())
+    return both
 
 
 def startup_of(event: StartedUp) -> dict[str, Any]:

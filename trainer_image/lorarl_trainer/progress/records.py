@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
-from .events import CheckpointDone, EvalDone, Event, RunFinished, RunStarted, StartedUp, StepDone, Warned, row_of, startup_of
+from .events import CheckpointDone, EvalDone, Event, RunFinished, RunStarted, StartedUp, StepDone, Warned, evaluated, row_of, startup_of
 
 METRICS, SUMMARY = "metrics.jsonl", "run_summary.json"
 
@@ -21,20 +22,34 @@ class StepLines:
     def __init__(self, path: Path) -> None:
         """Name the file; it is opened when a run starts."""
         self._path = path
-        self._file: TextIO | None = None
+        self._file: BinaryIO | None = None
+        self._last_line = 0
 
-    def start(self, started: RunStarted) -> None:
-        """Cut the file back to where the run goes on from, and open it for more."""
+    def start(self, started: RunStarted) -> Row | None:
+        """Cut the file back to where the run goes on from, and open it for more; return its last line."""
         # A run that goes on never repeats the evaluation before training, which is step 0.
         done = -1 if started.resumed_from_step is None else started.resumed_from_step
-        _replace(self._path, "".join(_line(row) for row in read_rows(self._path) if row["step"] <= done))
-        self._file = self._path.open("a", encoding="utf-8")
+        kept = [row for row in read_rows(self._path) if row["step"] <= done]
+        _replace(self._path, "".join(map(_line, kept)))
+        self._file = self._path.open("r+b")
+        self._last_line = self._file.seek(0, os.SEEK_END) - (len(_line(kept[-1]).encode()) if kept else 0)
+        return kept[-1] if kept else None
 
     def append(self, *rows: Row) -> None:
         """Have lines in the operating system's hands; none before the run has started."""
         if self._file is not None:
-            self._file.write("".join(_line(row) for row in rows))
+            for row in rows:
+                self._last_line = self._file.tell()
+                self._file.write(_line(row).encode())
             self._file.flush()
+
+    def replace_last(self, row: Row) -> None:
+        """Have another line in the place of the last. It is laid over it, so that no kill leaves neither."""
+        if self._file is not None:
+            self._file.seek(self._last_line)
+            self._file.write(_line(row).encode())
+            self._file.flush()
+            self._file.truncate()
 
     def close(self) -> None:
         """Close the file."""
@@ -45,22 +60,25 @@ class StepLines:
 class MetricsFile:
     """Writes metrics.jsonl.
 
-    A line is in the operating system's hands before `on_event` returns: no kill can leave a checkpoint ahead of the lines
-    of its steps, but for one within the evaluation after it.
+    A line is in the operating system's hands before `on_event` returns. An evaluation joins the line of its step.
     """
 
     name = METRICS
 
     def __init__(self, out_dir: Path) -> None:
         self._lines = StepLines(out_dir / METRICS)
+        self._last: Row | None = None
 
     def on_event(self, event: Event) -> None:
-        """Append a step, or an evaluation by itself."""
+        """Append a step, or lay its evaluation over it."""
         match event:
             case RunStarted():
-                self._lines.start(event)
+                self._last = self._lines.start(event)
+            case EvalDone() if self._last is not None and self._last["step"] == event.step:
+                self._lines.replace_last(evaluated(self._last, event))
             case StepDone() | EvalDone():
-                self._lines.append(row_of(event))
+                self._last = row_of(event)
+                self._lines.append(self._last)
 
     def close(self) -> None:
         """Close the file."""
