@@ -25,12 +25,10 @@ async def train(session: Session, done: int) -> int:
     Raises:
         LorarlError: what a user can act on; the newest published checkpoint is whole.
     """
-    spec, checkpoint = session.spec, session.spec.checkpoint
+    checkpoint = session.spec.checkpoint
     session.adapter_version, _ = await session.workers.sync()
-    # Before training; and what a run that ended within its last evaluation still owes.
-    owed = done == 0 or (done >= session.total_steps and session.evaluated_step != done)
-    if owed and (evaluation := await evaluate(session, done)):
-        session.progress.emit(evaluation)
+    if done not in session.evaluated_steps:  # before training; and what a run that ended within an evaluation still owes
+        await evaluate_if_due(session, done)
     step = done
     await session.look_around()
     while step < session.total_steps and not session.stop.is_set():
@@ -38,15 +36,15 @@ async def train(session: Session, done: int) -> int:
         clock = StepClock()
         event = await (reinforce(session, session.algorithm, step, clock) if session.algorithm else imitate(session, step, clock))
         await session.look_around()
-        # Before the evaluation, which may fail, or outlast the grace period of a pod that is about to go; so is the step told of.
+        # Published and told before the evaluation, which may fail, or be cut short.
         if is_due(step, checkpoint.every, session.total_steps) or session.stop.is_set():
             with clock.phase("checkpoint"):
                 await session.publish(step)
         seconds = clock.seconds()
         speed = event.tokens / sum(seconds.values())
         session.progress.emit(replace(event, total_steps=session.total_steps, seconds=seconds, tokens_per_second=speed))
-        if spec.data.eval and is_due(step, spec.data.eval.every, session.total_steps) and (evaluation := await evaluate(session, step)):
-            session.progress.emit(evaluation)
+        if not session.stop.is_set() or step >= session.total_steps:  # else the run that goes on evaluates it
+            await evaluate_if_due(session, step)
         await session.look_at_uploads()
         if step == done + 1:
             await session.tell_of_start()
@@ -131,10 +129,15 @@ async def reinforce(session: Session, algorithm: Algorithm, step: int, clock: St
     )
 
 
-async def evaluate(session: Session, step: int) -> EvalDone | None:
-    """Evaluate the held-out rows: the mean reward of greedy completions, or the loss a token for sft. None without held-out rows."""
-    if not session.eval_rows:
-        return None
+async def evaluate_if_due(session: Session, step: int) -> None:
+    """Evaluate after step 0, every so many and the last, where there are held-out rows."""
+    held_out = session.spec.data.eval
+    if held_out and session.eval_rows and is_due(step, held_out.every, session.total_steps):
+        session.progress.emit(await evaluate(session, step))
+
+
+async def evaluate(session: Session, step: int) -> EvalDone:
+    """Evaluate the held-out rows: the mean reward of greedy completions, or the loss a token for sft."""
     clock = StepClock()
     rows = session.eval_rows
     if session.scorer is None:
