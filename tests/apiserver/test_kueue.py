@@ -18,7 +18,7 @@ QUOTA = {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "1"}
 # A container with a quota needs its requests; the head asks for 1 CPU and 4 GiB by itself.
 ONE_GPU = {"gpusPerNode": 1, "cpusPerNode": "1", "memoryPerNode": "4Gi"}
 # Machines change hands in seconds. How long that takes is measured elsewhere; here nothing fails because the tests' own machine is busy.
-PATIENCE = 90.0
+QUEUE_SECONDS = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def queued(namespace: str, name: str, queue: str, **labels: str) -> Object:
 
 def wait(p: Platform, namespace: str, name: str, wanted: str) -> Object:
     """The job in this phase."""
-    return p.api.wait("LoRARLJob", name, namespace, lambda job: phase(job) == wanted, seconds=PATIENCE)
+    return p.api.wait("LoRARLJob", name, namespace, lambda job: phase(job) == wanted, seconds=QUEUE_SECONDS)
 
 
 def first_runs_and_second_waits(p: Platform, prefix: str) -> str:
@@ -52,7 +52,7 @@ def test_with_quota_for_one_the_second_says_what_it_waits_for_and_an_urgent_one_
     def says_why(job: Object) -> bool:
         return "insufficient unused quota for nvidia.com/gpu" in condition(job, "Running").get("message", "")
 
-    job = p.api.wait("LoRARLJob", "second", namespace, says_why, seconds=PATIENCE)
+    job = p.api.wait("LoRARLJob", "second", namespace, says_why, seconds=QUEUE_SECONDS)
     assert (phase(job), condition(job, "Running")["reason"]) == ("Pending", "Queued")
     described = p.cluster.must("describe", "lrj", "second", "-n", namespace)
     assert f"waits in queue {namespace}: couldn't assign flavors" in described
@@ -66,15 +66,15 @@ def test_with_quota_for_one_the_second_says_what_it_waits_for_and_an_urgent_one_
     assert (job["status"]["preemptions"], job["status"]["attempts"], job["status"]["rayJobName"]) == (1, 0, "first-1")
     assert condition(job, "Disrupted")["reason"] == "Preempted"
     assert "it goes on from its checkpoint when there is room" in condition(job, "Disrupted")["message"]
-    until(PATIENCE, "its pods are gone", lambda: not p.api.list("Pod", namespace, labels="lorarl.io/job=first"))
+    until(QUEUE_SECONDS, "its pods are gone", lambda: not p.api.list("Pod", namespace, labels="lorarl.io/job=first"))
 
     p.finish(namespace, "urgent-1", "SUCCEEDED")
     wait(p, namespace, "urgent", "Succeeded")
-    until(PATIENCE, "its whole cluster is gone", lambda: not p.api.list("Pod", namespace, labels="lorarl.io/job=urgent"))
+    until(QUEUE_SECONDS, "its whole cluster is gone", lambda: not p.api.list("Pod", namespace, labels="lorarl.io/job=urgent"))
     # Whose turn it is now is Kueue's to say: the first's, unless Kueue had not put it back into its queue yet.
     names = ("first", "second")
     turn = until(
-        PATIENCE, "one of them runs", lambda: next((n for n in names if phase(p.api.get("LoRARLJob", n, namespace)) == "Running"), "")
+        QUEUE_SECONDS, "one of them runs", lambda: next((n for n in names if phase(p.api.get("LoRARLJob", n, namespace)) == "Running"), "")
     )
     for name in sorted(names, key=lambda name: name != turn):
         job = wait(p, namespace, name, "Running")
@@ -106,7 +106,7 @@ def test_a_suspended_job_gives_its_quota_back(p: Platform) -> None:
     wait(p, namespace, "first", "Suspended")
     # A lost pod of the second: its next attempt comes before others in the queue only by Kueue's own order.
     pods.evict(p.api, p.pods(namespace, "second-1", pods.WORKER)[0])
-    p.api.wait("LoRARLJob", "second", namespace, lambda job: job["status"]["preemptions"] == 1, seconds=PATIENCE)
+    p.api.wait("LoRARLJob", "second", namespace, lambda job: job["status"]["preemptions"] == 1, seconds=QUEUE_SECONDS)
     assert wait(p, namespace, "second", "Running")["status"]["rayJobName"] == "second-2"
     p.cluster.must("delete", "lrj", "--all", "-n", namespace)
 
@@ -115,10 +115,10 @@ def test_a_queue_that_is_not_there_is_told(p: Platform) -> None:
     namespace = p.namespace("nowhere")
     p.api.create(queued(namespace, "lost", "no-such-queue"))
     job = p.api.wait(
-        "LoRARLJob", "lost", namespace, lambda job: "no-such-queue" in condition(job, "Running").get("message", ""), seconds=PATIENCE
+        "LoRARLJob", "lost", namespace, lambda job: "no-such-queue" in condition(job, "Running").get("message", ""), seconds=QUEUE_SECONDS
     )
     assert condition(job, "Running")["reason"] == "Queued"
-    until(PATIENCE, "it says how to see the queues", lambda: "doesn't exist" in message(p, namespace, "lost"))
+    until(QUEUE_SECONDS, "it says how to see the queues", lambda: "doesn't exist" in message(p, namespace, "lost"))
     p.api.delete("LoRARLJob", "lost", namespace)
 
 
@@ -152,18 +152,18 @@ def test_a_clean_up_that_waits_for_room_in_the_queue_is_told_and_goes_on(p: Plat
         queue = p.api.get("ClusterQueue", namespace) or {}
         return {one["name"]: one["total"] for one in queue["status"]["flavorsUsage"][0]["resources"]}
 
-    until(PATIENCE, "Kueue counts what the other uses", lambda: in_use()["nvidia.com/gpu"] == "1")
+    until(QUEUE_SECONDS, "Kueue counts what the other uses", lambda: in_use()["nvidia.com/gpu"] == "1")
     set_quota(p.cluster, namespace, in_use())
     p.api.delete("LoRARLJob", "removed", namespace)
-    p.api.wait("Job", "lorarl-removed-cleanup", namespace, lambda job: job["spec"]["suspend"], seconds=PATIENCE)
+    p.api.wait("Job", "lorarl-removed-cleanup", namespace, lambda job: job["spec"]["suspend"], seconds=QUEUE_SECONDS)
     until(
-        PATIENCE,
+        QUEUE_SECONDS,
         "it is told that the clean-up is held",
         lambda: any("lorarl-removed-cleanup is held" in event["message"] for event in events(p.api, namespace, "removed")),
     )
     assert p.api.get("LoRARLJob", "removed", namespace), "its finalizer holds it"
     set_quota(p.cluster, namespace, QUOTA | {"cpu": "8"})
-    p.api.wait_gone("LoRARLJob", "removed", namespace, seconds=PATIENCE)
+    p.api.wait_gone("LoRARLJob", "removed", namespace, seconds=QUEUE_SECONDS)
     assert "s3://team/adapters/removed" in wait_event(p.api, namespace, "removed", "CheckpointsRemoved")
     p.api.delete("LoRARLJob", "other", namespace)
 

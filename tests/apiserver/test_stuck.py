@@ -84,7 +84,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def explained(kuberay_platform: Platform, replica: Operator) -> dict[str, tuple[str, str]]:
-    """Each case's reason, and what `kubectl describe` says as soon as status and Events have the reason: all at once, within SECONDS."""
+    """Each case's reason, and what `kubectl describe` says as soon as status and Events have the reason: all at once, soon."""
     p = kuberay_platform
     namespaces = {}
     for name, case in CASES.items():

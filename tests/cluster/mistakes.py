@@ -55,7 +55,7 @@ def read_in_describe(cluster: RealCluster, team: str, mistake: Mistake, out: Pat
         return all(each in text for each in mistake.told)
 
     try:
-        until(SECONDS, f"{mistake.name} is explained by {mistake.told}", told)
+        until(SECONDS, f"{mistake.name} is explained by {mistake.told}", told, patience=1)
     except AssertionError as error:
         raise AssertionError(f"{error}\n{text}") from None
     finally:

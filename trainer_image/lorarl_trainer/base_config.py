@@ -1,4 +1,4 @@
-"""What a base model's config.json may ask for that Megatron-Bridge would leave out in silence: such a model is refused.
+"""What a base model's config.json may ask for that Megatron-Bridge would not follow, in silence for the most part: such a model is refused.
 
 Reinforcement learning would find out, since vLLM generates with the whole configuration and its log-probabilities are compared with the
 trainer's. Supervised fine-tuning compares with nothing: it would train the adapter on another function than the one it is served on.
@@ -26,34 +26,42 @@ def require_known_base(config: Mapping[str, Any], longest: int) -> None:
         longest: Tokens of the longest sequence of the job; a window that is as long cuts nothing off.
 
     Raises:
-        InputError: It asks for something that is left out.
+        InputError: It asks for something that would not be followed.
     """
+    if quantization := config.get("quantization_config"):
+        method = quantization.get("quant_method") if isinstance(quantization, Mapping) else quantization
+        raise _refused(f"weights quantized by {method}", "weights in bf16, fp16 or fp32", "Name the model that was quantized.")
     family = config.get("model_type")
     if family not in FAMILIES:
         return
     for biases in ("attention_bias", "mlp_bias"):
         if family != "qwen2" and config.get(biases):
-            raise _left_out(f"{biases}: true", f"{family} without it", "Choose another model.")
+            raise _refused(f"{biases}: true", f"{family} without it", "Choose another model.")
     window = config.get("sliding_window")
-    if family != "llama" and config.get("use_sliding_window") and window and window < longest:
+    slides = config.get("use_sliding_window") and config.get("max_window_layers", 0) < config.get("num_hidden_layers", 1)
+    if family != "llama" and slides and window and window < longest:
         mend = f"Lower spec.rollout.maxPromptTokens and maxResponseTokens to {window} together, or choose another model."
-        raise _left_out(
+        raise _refused(
             f"use_sliding_window and a window of {window}", f"a window of at least the job's longest sequence, {longest} tokens", mend
         )
-    _require_known_rope(family, config.get("rope_parameters") or config.get("rope_scaling") or {})
+    _require_known_rope(family, config.get("rope_scaling") or config.get("rope_parameters") or {})
 
 
 def _require_known_rope(family: str, rope: Mapping[str, Any]) -> None:
     kind = rope.get("rope_type") or rope.get("type") or "default"
     known = ("default", "llama3", "linear") if family == "llama" else ("default",)
     if kind not in known:
-        raise _left_out(f"rope_type {kind}", f"{', '.join(known)} for {family}", "Take the rope scaling out of a copy's config.json.")
+        raise _refused(
+            f"rope_type {kind}",
+            f"{', '.join(known)} for {family}",
+            "Choose another model, or take the scaling out of a copy's config.json, for serving too.",
+        )
     if kind == "llama3":
         other = [f"{name} {rope[name]}" for name, value in _LLAMA3.items() if rope.get(name, value) != value]
         if other:
             expected = ", ".join(f"{name} {value:g}" for name, value in _LLAMA3.items())
-            raise _left_out(f"rope_type llama3 with {', '.join(other)}", expected, "Choose another model.")
+            raise _refused(f"rope_type llama3 with {', '.join(other)}", expected, "Choose another model.")
 
 
-def _left_out(got: str, expected: str, mend: str) -> InputError:
-    return InputError("spec.model.uri", f"a config.json with {got}, which Megatron-Bridge leaves out", expected, mend)
+def _refused(got: str, expected: str, mend: str) -> InputError:
+    return InputError("spec.model.uri", f"a config.json with {got}, which Megatron-Bridge does not follow", expected, mend)

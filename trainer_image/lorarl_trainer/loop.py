@@ -27,7 +27,9 @@ async def train(session: Session, done: int) -> int:
     """
     checkpoint = session.spec.checkpoint
     session.adapter_version, _ = await session.workers.sync()
-    if done not in session.evaluated_steps:  # before training; and what a run that ended within an evaluation still owes
+    # Before training; and what a run that ended within an evaluation still owes. Where nobody knows, the last one alone.
+    owed = done == 0 or session.evaluated is False or (session.evaluated is None and done >= session.total_steps)
+    if owed and not session.stop.is_set():
         await evaluate_if_due(session, done)
     step = done
     await session.look_around()
@@ -43,7 +45,7 @@ async def train(session: Session, done: int) -> int:
         seconds = clock.seconds()
         speed = event.tokens / sum(seconds.values())
         session.progress.emit(replace(event, total_steps=session.total_steps, seconds=seconds, tokens_per_second=speed))
-        if not session.stop.is_set() or step >= session.total_steps:  # else the run that goes on evaluates it
+        if not session.stop.is_set() or step >= session.total_steps:  # else there is no time for it
             await evaluate_if_due(session, step)
         await session.look_at_uploads()
         if step == done + 1:

@@ -208,7 +208,7 @@ async def _train(
                 steer=surroundings.steer,
                 position=resumed.position,
                 published_step=resumed.step,
-                evaluated_steps=_evaluated_steps(out_dir) if resumed.step else frozenset(),
+                evaluated=_was_evaluated(out_dir, resumed.step),
             )
             progress.emit(_started(job, built, resumed, out_dir))
             if resumed.published:  # the run before may have ended before it told
@@ -234,10 +234,10 @@ async def _fetch_model(machines: Machines, secrets: Secrets, interruption: Inter
         return workers, await workers.fetch_model(secrets)
 
 
-def _evaluated_steps(out_dir: Path) -> frozenset[int]:
-    """The steps whose evaluations an earlier run of the job wrote down here."""
-    rows = read_rows(out_dir / METRICS)
-    return frozenset(row["step"] for row in rows if (row.get("eval_score"), row.get("eval_loss")) != (None, None))
+def _was_evaluated(out_dir: Path, step: int) -> bool | None:
+    """Whether an earlier run of the job evaluated this step; None where none wrote the step down here, as in another pod."""
+    row = next((row for row in read_rows(out_dir / METRICS) if row["step"] == step), None)
+    return None if row is None else (row.get("eval_score"), row.get("eval_loss")) != (None, None)
 
 
 def _started(job: LoRARLJob, built: Built, resumed: Resumed, out_dir: Path) -> RunStarted:

@@ -70,7 +70,7 @@ class Session:
         position: rows taken so far; with the seed it decides which come next.
         adapter_version: the version that every worker has.
         published_step: the step of the newest checkpoint that was handed to the uploader, or gone on from.
-        evaluated_steps: steps that are known to have been evaluated before this start.
+        evaluated: whether the step that the run goes on from was evaluated; None where that is not known.
         adapter_uri: of the newest checkpoint that this run published.
     """
 
@@ -90,7 +90,7 @@ class Session:
     position: int = 0
     adapter_version: int = 0
     published_step: int = 0
-    evaluated_steps: frozenset[int] = frozenset()
+    evaluated: bool | None = None
     adapter_uri: str | None = None
     _announced: int = 0
     _warned: set[str] = field(default_factory=set)

@@ -40,8 +40,6 @@ ASK_SECONDS = 20.0
 type TakePart = Callable[[Sequence[int], Sequence[Completion]], None]
 """Takes completions that have ended: the places of their prompts among all of them, and the completions."""
 
-_PORTS = range(20_000, 30_000)
-"""Above those of Ray's workers (10002 to 19999), below those that connections and servers without a wish of their own get (from 32768)."""
 _LOOK_SECONDS = 0.2
 _LOG_TAIL_LINES = 20
 _LONGEST_LINE = 300
@@ -365,16 +363,13 @@ def _meeting_point(group: Any) -> tuple[str, int]:
 
     @ray.remote(num_cpus=0, scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0))
     def find() -> tuple[str, int]:
-        return ray.util.get_node_ip_address(), _free_port()
+        # Nobody gets it by chance before a worker has imported torch and listens there: it is above the ports of Ray's workers (10002 to
+        # 19999), and below those that connections and servers without a wish of their own get (from 32768).
+        for port in random.SystemRandom().sample(range(20_000, 30_000), 1000):
+            with socket.socket() as probe, contextlib.suppress(OSError):
+                probe.bind(("", port))
+                return ray.util.get_node_ip_address(), port
+        raise OSError("no port of 20000 to 29999 is free")
 
     address: tuple[str, int] = ray.get(find.remote())
     return address
-
-
-def _free_port() -> int:
-    """Return a free port that nobody gets by chance before a worker has imported torch and listens there."""
-    for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("", port))
-            return port
-    raise WorkerError(f"no port of {_PORTS.start} to {_PORTS.stop - 1} is free on the first worker's machine")

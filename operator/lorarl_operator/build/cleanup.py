@@ -34,9 +34,9 @@ _OF_POD = (
     "tolerations",
     "securityContext",
 )
-_OF_CONTAINER = ("env", "envFrom", "volumeMounts", "securityContext")
-"""What of the head's overrides the way to the store may depend on: identities, proxies, certificates, mounted credentials, and the user
-that the image runs as."""
+_OF_CONTAINER = ("env", "envFrom", "volumeMounts")
+"""What of the head's overrides the way to the store may depend on: identities, proxies, certificates, mounted credentials. The pod's
+security context says as whom the image runs; what a container may do besides, no clean-up needs."""
 
 
 def cleanup_job(job: Job, spec: LoRARLJobSpec, settings: Settings, until: datetime, left: float) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def create(cluster: Cluster, manifest: Object) -> None:
 
 
 def quiet(seconds: float, count: Any) -> None:
-    """Return when `count()` has not changed for so long; fails after a minute."""
+    """Return when `count()` has not changed for so long; fails after some minutes."""
     last, since = count(), time.monotonic()
 
     def still() -> bool:

@@ -128,13 +128,13 @@ def running(command: list[str], log: Path, environment: Mapping[str, str] | None
         process.stop()
 
 
-def until[T](seconds: float, what: str, probe: Callable[[], T | None], process: Process | None = None) -> T:
+def until[T](seconds: float, what: str, probe: Callable[[], T | None], process: Process | None = None, *, patience: float = PATIENCE) -> T:
     """The first answer of `probe` that is neither None nor false; `process`, where there is one, must live that long.
 
     Raises:
-        AssertionError: There was none within PATIENCE times `seconds`; the text says `what` was waited for.
+        AssertionError: There was none within `patience` times `seconds`; the text says `what` was waited for.
     """
-    seconds *= PATIENCE
+    seconds *= patience
     deadline = time.monotonic() + seconds
     while not (answer := probe()):
         if process is not None:

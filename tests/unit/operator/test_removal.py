@@ -88,7 +88,7 @@ def test_the_clean_up_has_the_head_s_way_to_the_store():
             "containers": [
                 {
                     "name": "ray-head",
-                    "securityContext": {"readOnlyRootFilesystem": True},
+                    "securityContext": {"privileged": True},
                     "env": [{"name": "SSL_CERT_FILE", "value": "/ca/ca.pem"}],
                     "volumeMounts": [{"name": "ca", "mountPath": "/ca"}],
                     "resources": {"requests": {"cpu": "64"}},
@@ -110,7 +110,7 @@ def test_the_clean_up_has_the_head_s_way_to_the_store():
     assert env_of(action.manifest)["SSL_CERT_FILE"] == "/ca/ca.pem"
     assert container["resources"]["requests"]["cpu"] == "100m"
     assert template["spec"]["securityContext"] == {**pod_security_context(), "runAsUser": 1234}
-    assert container["securityContext"] == {**security_context(), "readOnlyRootFilesystem": True}
+    assert container["securityContext"] == security_context()
 
 
 def test_a_clean_up_that_kueue_holds_is_told():

@@ -93,8 +93,8 @@ def test_wandb_without_a_key_asks_nobody_and_stops_nothing(tmp_path: Path, monke
 def test_mlflow_keeps_every_step_and_a_resumed_run_goes_on_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # put back after the test; the sink sets it itself
     spec = MlflowSpec(tracking_uri=f"file:{tmp_path}/mlruns", experiment="tests")
-    play(MlflowSink(spec, {}, tmp_path), grpo_run(tmp_path, total=5)[:-2])
-    play(MlflowSink(spec, {}, tmp_path), [run_started(tmp_path, 5, resumed_from_step=4), *grpo_run(tmp_path, total=5)[-2:]])
+    play(MlflowSink(spec, {}, tmp_path), grpo_run(tmp_path, total=5)[:-3])
+    play(MlflowSink(spec, {}, tmp_path), [run_started(tmp_path, 5, resumed_from_step=4), *grpo_run(tmp_path, total=5)[-3:]])
 
     from mlflow import MlflowClient
 

@@ -19,6 +19,7 @@ KNOWN: tuple[dict[str, Any], ...] = (
     {"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 2.0}},
     {"model_type": "qwen2", "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
     {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 512},
+    {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 28, "num_hidden_layers": 28},
     {"model_type": "another", "rope_scaling": {"rope_type": "yarn"}, "attention_bias": True},
 )
 LEFT_OUT: tuple[tuple[dict[str, Any], str], ...] = (
@@ -29,6 +30,9 @@ LEFT_OUT: tuple[tuple[dict[str, Any], str], ...] = (
         "a window of at least the job's longest sequence, 512 tokens",
     ),
     ({"model_type": "qwen2", "rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_type yarn"),
+    # Transformers takes rope_scaling where a config.json has both.
+    ({"model_type": "qwen2", "rope_parameters": {"rope_type": "default"}, "rope_scaling": {"rope_type": "yarn"}}, "rope_type yarn"),
+    ({"model_type": "qwen3", "quantization_config": {"quant_method": "fp8"}}, "weights quantized by fp8"),
     ({"model_type": "qwen3", "rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_type linear"),
     ({"model_type": "llama", "rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type dynamic"),
     (
@@ -45,6 +49,8 @@ def test_what_megatron_computes_is_taken(config: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("config", "message"), LEFT_OUT, ids=lambda value: value if isinstance(value, str) else "")
 def test_what_it_would_leave_out_is_refused(config: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=r"^spec\.model\.uri: got a config\.json with .*, which Megatron-Bridge leaves out") as refused:
+    with pytest.raises(
+        InputError, match=r"^spec\.model\.uri: got a config\.json with .*, which Megatron-Bridge does not follow"
+    ) as refused:
         require_known_base(config, 512)
     assert message in str(refused.value)

@@ -6,6 +6,7 @@ all else in the status is the operator's.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJob
@@ -75,5 +76,5 @@ class RunStatus:
 
 
 def _short(value: float | None) -> float | None:
-    """Four digits: the columns of `kubectl get` show a number as it is."""
-    return None if value is None else float(f"{value:.4g}")
+    """Four digits: the columns of `kubectl get` show a number as it is. JSON has none that is not finite."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")

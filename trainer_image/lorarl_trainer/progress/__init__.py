@@ -32,7 +32,7 @@ from .events import (
     Warned,
 )
 from .fanout import Progress, Sink
-from .records import METRICS, MetricsFile, SummaryFile, read_rows, read_summary
+from .records import METRICS, MetricsFile, SummaryFile, read_lines, read_rows, read_summary
 from .report import write_report
 from .samples import SamplesFile
 from .trackers import Secrets, trackers
@@ -58,6 +58,7 @@ __all__ = [
     "Warned",
     "final_message",
     "open_progress",
+    "read_lines",
     "read_rows",
     "read_summary",
     "write_report",

@@ -32,6 +32,11 @@ class TimeLeft:
         self._recent.append(sum(event.seconds.values()))
         return statistics.median(self._recent) * (event.total_steps - event.step)
 
+    def evaluated(self, event: EvalDone) -> None:
+        """Count an evaluation to its step."""
+        if self._recent:
+            self._recent[-1] += event.seconds
+
 
 class ConsoleSink:
     """Prints to `stream`: lines and a live bar on a terminal, plain lines without control characters elsewhere."""
@@ -60,6 +65,9 @@ class ConsoleSink:
             case RunFinished():
                 self._stop_bar()
                 self._print(last_line(event))
+            case EvalDone():
+                self._time_left.evaluated(event)
+                self._print(*remark(event))
             case Sampled():
                 pass  # samples.jsonl and the report have room for them
             case _:

@@ -1,4 +1,4 @@
-"""What the loop tells about a run. Each event is a small immutable value; `row_of` and `evaluated` make a step's line in metrics.jsonl."""
+"""What the loop tells about a run. Each event is a small immutable value; `row_of` makes its line in metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Sampled:
 class EvalDone:
     """Held-out rows were evaluated with the adapter of `step`: a score (grpo) or a loss (sft).
 
-    It follows the step's `StepDone`; there is none for step 0, before training.
+    It comes after the step's `StepDone`, of which there is none for step 0, before training.
     """
 
     step: int
@@ -193,15 +193,6 @@ def row_of(event: StepDone | EvalDone) -> dict[str, Any]:
         return {"step": event.step, **_eval_columns(event)}
     row: dict[str, Any] = {field.name: _finite(getattr(event, field.name)) for field in fields(event) if field.name != "seconds"}
     return row | {"seconds": {phase: round(seconds, 6) for phase, seconds in event.seconds.items()}}
-
-
-def evaluated(row: Mapping[str, Any], event: EvalDone) -> dict[str, Any]:
-    """The line of a step together with its evaluation, whose time counts as the step's."""
-    both = {**row, **_eval_columns(event)}
-    if "seconds" in row:
-        both["seconds"] = {**row["seconds"], EVALUATE: round(event.seconds, 6)}
-        both["tokens_per_second"] = row["tokens"] / sum(both["seconds"].values())
-    return both
 
 
 def startup_of(event: StartedUp) -> dict[str, Any]:

@@ -1,15 +1,14 @@
-"""The two files that everything after a run is made from: metrics.jsonl, a line a step, and run_summary.json."""
+"""The two files that everything after a run is made from: metrics.jsonl, a line a step and a line an evaluation, and run_summary.json."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, TextIO
 
-from .events import CheckpointDone, EvalDone, Event, RunFinished, RunStarted, StartedUp, StepDone, Warned, evaluated, row_of, startup_of
+from .events import EVALUATE, CheckpointDone, EvalDone, Event, RunFinished, RunStarted, StartedUp, StepDone, Warned, row_of, startup_of
 
 METRICS, SUMMARY = "metrics.jsonl", "run_summary.json"
 
@@ -22,34 +21,20 @@ class StepLines:
     def __init__(self, path: Path) -> None:
         """Name the file; it is opened when a run starts."""
         self._path = path
-        self._file: BinaryIO | None = None
-        self._last_line = 0
+        self._file: TextIO | None = None
 
-    def start(self, started: RunStarted) -> Row | None:
-        """Cut the file back to where the run goes on from, and open it for more; return its last line."""
+    def start(self, started: RunStarted) -> None:
+        """Cut the file back to where the run goes on from, and open it for more."""
         # A run that goes on never repeats the evaluation before training, which is step 0.
         done = -1 if started.resumed_from_step is None else started.resumed_from_step
-        kept = [row for row in read_rows(self._path) if row["step"] <= done]
-        _replace(self._path, "".join(map(_line, kept)))
-        self._file = self._path.open("r+b")
-        self._last_line = self._file.seek(0, os.SEEK_END) - (len(_line(kept[-1]).encode()) if kept else 0)
-        return kept[-1] if kept else None
+        _replace(self._path, "".join(_line(row) for row in read_lines(self._path) if row["step"] <= done))
+        self._file = self._path.open("a", encoding="utf-8")
 
     def append(self, *rows: Row) -> None:
         """Have lines in the operating system's hands; none before the run has started."""
         if self._file is not None:
-            for row in rows:
-                self._last_line = self._file.tell()
-                self._file.write(_line(row).encode())
+            self._file.write("".join(_line(row) for row in rows))
             self._file.flush()
-
-    def replace_last(self, row: Row) -> None:
-        """Have another line in the place of the last. It is laid over it, so that no kill leaves neither."""
-        if self._file is not None:
-            self._file.seek(self._last_line)
-            self._file.write(_line(row).encode())
-            self._file.flush()
-            self._file.truncate()
 
     def close(self) -> None:
         """Close the file."""
@@ -60,25 +45,21 @@ class StepLines:
 class MetricsFile:
     """Writes metrics.jsonl.
 
-    A line is in the operating system's hands before `on_event` returns. An evaluation joins the line of its step.
+    A line is in the operating system's hands before `on_event` returns: no kill can leave a checkpoint ahead of the lines of its steps.
     """
 
     name = METRICS
 
     def __init__(self, out_dir: Path) -> None:
         self._lines = StepLines(out_dir / METRICS)
-        self._last: Row | None = None
 
     def on_event(self, event: Event) -> None:
-        """Append a step, or lay its evaluation over it."""
+        """Append a step, or an evaluation."""
         match event:
             case RunStarted():
-                self._last = self._lines.start(event)
-            case EvalDone() if self._last is not None and self._last["step"] == event.step:
-                self._lines.replace_last(evaluated(self._last, event))
+                self._lines.start(event)
             case StepDone() | EvalDone():
-                self._last = row_of(event)
-                self._lines.append(self._last)
+                self._lines.append(row_of(event))
 
     def close(self) -> None:
         """Close the file."""
@@ -181,7 +162,18 @@ def step_seconds(row: Mapping[str, Any]) -> float:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The lines of a metrics.jsonl; none where there is no file. A line cut short, by a kill or a full disk, is left out."""
+    """The steps of a metrics.jsonl, each together with its evaluation, whose time counts as the step's; none where there is no file."""
+    rows: dict[int, Row] = {}
+    for line in read_lines(path):
+        step = rows.setdefault(line["step"], {})
+        step |= line
+        if "seconds" in step and "eval_seconds" in line:
+            step["seconds"] = {**step["seconds"], EVALUATE: line["eval_seconds"]}
+    return list(rows.values())
+
+
+def read_lines(path: Path) -> list[Row]:
+    """The lines of a file of `StepLines`; none where there is no file. A line cut short, by a kill or a full disk, is left out."""
     if not path.exists():
         return []
     return list(_parse(path.read_text(encoding="utf-8", errors="replace").splitlines()))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .events import Event, RunStarted, Sampled
-from .records import StepLines, read_rows
+from .records import StepLines, read_lines
 
 SAMPLES = "samples.jsonl"
 
@@ -35,7 +35,7 @@ class SamplesFile:
 
 def newest_samples(out_dir: Path) -> list[dict[str, Any]]:
     """The samples of the newest step that was trained on, as the report shows them."""
-    rows = [row for row in read_rows(out_dir / SAMPLES) if not row["evaluation"]]
+    rows = [row for row in read_lines(out_dir / SAMPLES) if not row["evaluation"]]
     return [{**row, "prompt": _text(row["prompt"])} for row in rows if row["step"] == rows[-1]["step"]]
 
 
