@@ -120,7 +120,7 @@ class Bench:
         return {**run, "first_token_seconds": sum(run["stages"].values()), "steps": self.measured(run["steps"], caches)}
 
     def pods(self, size: str, caches: str) -> dict[str, Any]:
-        with self.in_cluster(size, caches, self.job(size, self.folder, caches)) as job:
+        with self.in_cluster("pods", size, caches, self.job(size, self.folder, caches)) as job:
             run = job.run()
         return {**run, "steps": self.measured(run["steps"], caches)}
 
@@ -128,7 +128,7 @@ class Bench:
         job = self.job(size, self.folder, caches)
         job["spec"]["trainer"]["steps"] = LOST_STEPS
         job["spec"]["checkpoint"] |= {"every": 1, "resume": "Auto"}
-        with self.in_cluster(size, caches, job) as running:
+        with self.in_cluster("lost", size, caches, job) as running:
             return dict(running.lose_a_worker(LOST_AFTER_STEPS))
 
     def job(self, size: str, folder: Path, caches: str) -> dict[str, Any]:
@@ -156,14 +156,14 @@ class Bench:
         return folder
 
     @contextmanager
-    def in_cluster(self, size: str, caches: str, job: dict[str, Any]) -> Iterator[Any]:
+    def in_cluster(self, part: str, size: str, caches: str, job: dict[str, Any]) -> Iterator[Any]:
         """The job in the cluster, under a name of its own: nothing in the store is gone on from."""
         from side_by_side.pods import JobInCluster, manifest
 
         from lorarl_api.load import load_job
         from support.cluster.kubectl import real_cluster
 
-        name = f"bench-{size.replace('.', '')}-{caches}-{time.time():.0f}"
+        name = f"bench-{part}-{size.replace('.', '')}-{caches}-{time.time():.0f}"
         changed = yaml.safe_load(self.chosen.job.read_text())
         made = manifest(job, changed, name, self.models, self.compiled("pods", size, caches))
         folder = self.folder / name

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lorarl_trainer.pods.drain import DRIVER, RUN_DIR, drain_asked, register
+from support.cluster.processes import until
+
+RAY = Path(__file__).resolve().parents[3] / "trainer_image/ray"
+RAY_WAITS_SECONDS = 40.0
+"""For a head that does not answer, whatever signal comes."""
 
 WORKER = "from lorarl_trainer.pods.drain import register; register('worker-0'); print('up', flush=True); input()"
 DRIVER_PROGRAM = """
@@ -65,6 +73,21 @@ def test_a_pod_whose_trainer_has_ended_is_let_go_at_once(start: Callable[..., su
     assert start("-m", "lorarl_trainer.cli", "drain").wait(30) == 0
 
 
+def test_ray_that_waits_for_a_head_that_has_gone_holds_up_nothing(start: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        ray = subprocess.Popen([RAY, "start", "--address", address, "--block"], env=environment, stdout=subprocess.DEVNULL)
+        until(30, "Ray handles SIGTERM", lambda: handles_sigterm(ray.pid))
+        began = time.monotonic()
+        assert int((tmp_path / "ray").read_text()) == ray.pid
+        assert start("-m", "lorarl_trainer.cli", "drain").wait(30) == 0
+        ray.terminate()
+        assert ray.wait(RAY_WAITS_SECONDS) == -signal.SIGKILL
+        assert time.monotonic() - began < RAY_WAITS_SECONDS
+
+
 def test_outside_pods_nobody_registers_and_there_is_nothing_to_drain(
     start: Callable[..., subprocess.Popen[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,3 +98,10 @@ def test_outside_pods_nobody_registers_and_there_is_nothing_to_drain(
     assert not drain_asked()
     assert start("-m", "lorarl_trainer.cli", "drain").wait(30) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["drain"]
+
+
+def handles_sigterm(pid: int) -> bool:
+    """Whether a process has a handler of its own."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (caught,) = [line.split()[1] for line in lines if line.startswith("SigCgt")]
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)

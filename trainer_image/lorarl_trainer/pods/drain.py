@@ -1,7 +1,8 @@
 """A pod's end, announced: `lorarl drain` is the preStop hook of head and worker pods.
 
 Kubernetes runs it before it sends SIGTERM to a pod's containers, and waits for it within the grace period. It asks the trainer for a
-checkpoint, and returns when the trainer's processes in this pod have ended, so that Ray is not taken from under them.
+checkpoint, and returns when the trainer's processes in this pod have ended, so that Ray is not taken from under them. Ray then has a few
+seconds to end: it hears no SIGTERM for 40 s where it waits for a head that has gone, and the pod would hold its GPUs for so long.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -16,6 +18,9 @@ RUN_DIR = "LORARL_RUN_DIR"
 """Environment variable: the folder by which the processes of a pod know of each other. Outside pods there is none, and no hook."""
 DRIVER = "driver"
 _ASKED = "drain"
+_RAY = "ray"
+"""Has the process id of `ray start`, which the images' own `ray` leaves there."""
+_RAY_ENDS_SECONDS = 3
 _LOOK_SECONDS = 0.2
 
 
@@ -38,7 +43,7 @@ def register(name: str) -> None:
 
 
 def drain() -> None:
-    """Ask for a checkpoint, and wait until every registered process of this pod has ended.
+    """Ask for a checkpoint, wait until every registered process of this pod has ended, and see to it that Ray ends soon after.
 
     A worker tells the driver, which is in another pod, with its next step. How long to wait is Kubernetes' matter: it ends this
     process with the grace period.
@@ -54,6 +59,11 @@ def drain() -> None:
                 os.kill(running[DRIVER], signal.SIGTERM)
             asked = True
         time.sleep(_LOOK_SECONDS)
+    if (ray := _living(folder / _RAY)) is not None:
+        # SIGTERM comes from Kubernetes, once this process has ended.
+        nothing = subprocess.DEVNULL
+        later = ["sh", "-c", f"sleep {_RAY_ENDS_SECONDS}; kill -KILL {ray}"]
+        subprocess.Popen(later, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)
 
 
 def _run_dir() -> Path | None:
