@@ -63,7 +63,7 @@ def stages(applied: float, seen: Mapping[str, float], startup: Object) -> dict[s
             found[stage] = max(0.0, at - reached)
             reached = max(reached, at)
     if not seen:
-        found = {"command": startup["began"] - applied}
+        found = {"command": max(0.0, startup["began"] - applied)}
     return found | waited_for(startup)
 
 

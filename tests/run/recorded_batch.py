@@ -29,8 +29,9 @@ async def main(manifest: Path, batch: Path, out: Path) -> None:
     workers = WorkerGroup(spec, out / "logs", reserve(spec))
     try:
         identity = prepare.identity(spec, await workers.fetch_model({}))
+        await workers.open_checkpoints(job.name, job.uid, {}, identity, out / "unpublished")
         await workers.start(vocabulary.stop_token_ids, None)
-        await workers.resume(job.name, job.uid, {}, identity, out / "unpublished")
+        await workers.resume()
         await workers.sync()
         if not batch.exists():
             await _record(workers, batch)

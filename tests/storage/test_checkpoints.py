@@ -54,6 +54,33 @@ def test_a_later_start_gets_back_exactly_what_was_published(store: Store) -> Non
     assert np.array_equal(tensors["q_proj.lora_A.weight.exp_avg"], np.full((8, 4), 20, np.float32))
 
 
+def test_what_was_read_ahead_is_not_read_again(store: Store) -> None:
+    publish(store, 10, 20)
+    run = checkpoints(store)
+    run.newest_whole()
+    store.delete_folder(f"{JOB}/iter_0000020/trainer_state")
+    found = run.start("Auto").found
+    assert found is not None and found.checkpoint == checkpoint(20)
+
+
+def test_a_checkpoint_that_is_newer_than_what_was_read_ahead_is_gone_on_from(store: Store) -> None:
+    publish(store, 10)
+    run = checkpoints(store)
+    run.newest_whole()
+    publish(store, 20)
+    found = run.start("Auto").found
+    assert found is not None and found.checkpoint == checkpoint(20)
+
+
+def test_the_newest_can_be_told_without_reading_its_files(store: Store) -> None:
+    """They may be larger than the memory of the driver's pod."""
+    publish(store, 10, 20)
+    store.delete_folder(f"{JOB}/iter_0000020/trainer_state")
+    told = checkpoints(store).newest_told()
+    assert told is not None and told.manifest.step == 20
+    assert told.checkpoint.files == {}
+
+
 def test_the_first_start_has_nothing_to_go_on_from(store: Store) -> None:
     started = checkpoints(store).start("Auto")
     assert (started.epoch, started.found, started.warnings) == (1, None, ())

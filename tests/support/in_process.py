@@ -136,9 +136,10 @@ class OneWorker:
         identity: Mapping[str, Any],
         unpublished: Path,
     ) -> Resumed:
-        resumed = self.worker.open_checkpoints(job_name, job_uid, secrets, identity, unpublished)
+        self.worker.open_checkpoints(job_name, job_uid, secrets, identity, unpublished)
+        resumed = self.worker.claim_checkpoints()
         if resumed.step:
-            self.worker.restore(self.worker.found_state())
+            self.worker.restore()
         return resumed
 
     async def sync(self) -> tuple[int, float]:

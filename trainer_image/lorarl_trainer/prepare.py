@@ -140,8 +140,7 @@ def check_checkpoints(job: LoRARLJob, secrets: Secrets, identity: Mapping[str, A
     """
     if job.spec.checkpoint.resume == "Auto":
         store = open_checkpoints(job.spec, job.name, job.uid, secrets, identity)
-        found, _ = store.newest_whole([unpublished])
-        if found is not None:
+        if (found := store.newest_told([unpublished])) is not None:
             require_same_training(found.manifest.identity, store.identity, found.uri)
 
 

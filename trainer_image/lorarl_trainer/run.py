@@ -186,11 +186,12 @@ async def _train(
                     in_background(prepare.check_checkpoints, job, secrets, identity, out_dir / "unpublished"),
                 )
             progress.emit(Noted(f"data: {len(rows.train):,} rows, {len(rows.held_out):,} held out; loading the model in the workers"))
+            await workers.open_checkpoints(job.name, job.uid, secrets, identity, out_dir / "unpublished")
             built = await workers.start(vocabulary.stop_token_ids, first_adapter)
             if built.memory:
                 progress.emit(Noted(f"memory of each GPU:\n{built.memory}"))
             with clock.part("resume"):
-                resumed = await workers.resume(job.name, job.uid, secrets, identity, out_dir / "unpublished")
+                resumed = await workers.resume()
             for warning in (*rows.warnings, *built.warnings, *resumed.warnings):
                 progress.emit(Warned(warning))
             session = Session(

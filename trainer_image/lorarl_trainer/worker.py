@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.background import begin
 from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_TENSORS
 from lorarl_trainer.errors import OutOfMemoryError
 from lorarl_trainer.first_adapter import FIELD as INIT_FROM
@@ -171,20 +172,33 @@ class Worker:
 
     def open_checkpoints(
         self, job_name: str, job_uid: str | None, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path
-    ) -> Resumed:
-        """Take over the job's checkpoints and find the one to go on from. For the first worker alone.
+    ) -> None:
+        """Name the job's checkpoints, and begin to read the newest one while `start` loads the model. For the first worker alone.
+
+        Raises:
+            LorarlError: the store cannot be used.
+        """
+        from lorarl_trainer.prepare import open_checkpoints
+
+        self._store, self._unpublished = open_checkpoints(self._spec, job_name, job_uid, secrets, identity), unpublished
+        self._metadata = {"job": job_name, "baseModelFingerprint": identity["model.fingerprint"]}
+        self._read_ahead = begin(self._store.newest_whole, [unpublished]) if self._spec.checkpoint.resume == "Auto" else None
+
+    def claim_checkpoints(self) -> Resumed:
+        """Take over the job's checkpoints and find the one to go on from. For the first worker alone, after `open_checkpoints`.
 
         Raises:
             LorarlError: the store cannot be used, or holds another training.
         """
         from lorarl_trainer.checkpoint import BackgroundUploader
-        from lorarl_trainer.prepare import open_checkpoints
 
-        store = open_checkpoints(self._spec, job_name, job_uid, secrets, identity)
-        started = store.start(self._spec.checkpoint.resume, [unpublished])
+        if self._read_ahead:
+            self._read_ahead.result()
+            self._read_ahead = None  # or it would keep a whole checkpoint in memory
+        store = self._store
+        started = store.start(self._spec.checkpoint.resume, [self._unpublished])
         self._found = started.found
-        self._uploader = BackgroundUploader(store, unpublished, self._published.append)
-        self._metadata = {"job": job_name, "baseModelFingerprint": identity["model.fingerprint"]}
+        self._uploader = BackgroundUploader(store, self._unpublished, self._published.append)
         if started.found is None:
             return Resumed(0, 0, None, started.warnings)
         checkpoint = started.found.checkpoint
@@ -199,11 +213,11 @@ class Worker:
         checkpoint, self._found = self._found.checkpoint, None
         return checkpoint.files[STATE_TENSORS], checkpoint.state, checkpoint.adapter_version
 
-    def restore(self, found: tuple[bytes, dict[str, Any], int]) -> None:
-        """Go on from what `found_state` returned."""
+    def restore(self, found: tuple[bytes, dict[str, Any], int] | None = None) -> None:
+        """Go on from what the first worker's `found_state` returned; None: from this worker's own."""
         from lorarl_trainer.megatron_lora import state
 
-        tensors, facts, version = found
+        tensors, facts, version = found or self.found_state()
         state.load_state(self._layout, self._optimizer, tensors, facts["updates"])
         self._version = version - 1  # `sync` adds one
 

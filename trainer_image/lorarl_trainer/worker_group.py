@@ -123,6 +123,16 @@ class WorkerGroup:
         self._folders = [model.folder for model, node in zip(models, self._nodes, strict=True) for _ in node]
         return str(fingerprints.pop())
 
+    async def open_checkpoints(
+        self, job_name: str, job_uid: str | None, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path
+    ) -> None:
+        """Say where the job's checkpoints are; the newest one is read while `start` loads the model.
+
+        Raises:
+            LorarlError: the store cannot be used.
+        """
+        await self._await([self._actors[0].open_checkpoints.remote(job_name, job_uid, secrets, identity, unpublished)])
+
     async def start(self, stop_token_ids: tuple[int, ...], first_adapter: bytes | None) -> Built:
         """Build model, adapter and engine in every worker. `fetch_model` comes before."""
         import ray
@@ -132,13 +142,13 @@ class WorkerGroup:
         built: Built = (await self._await(calls))[0]
         return built
 
-    async def resume(self, job_name: str, job_uid: str | None, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path) -> Resumed:
-        """Take over the job's checkpoints and bring every worker to the newest whole one."""
+    async def resume(self) -> Resumed:
+        """Take over the job's checkpoints and bring every worker to the newest whole one. `open_checkpoints` comes before."""
         first = self._actors[0]
-        resumed: Resumed = (await self._await([first.open_checkpoints.remote(job_name, job_uid, secrets, identity, unpublished)]))[0]
+        resumed: Resumed = (await self._await([first.claim_checkpoints.remote()]))[0]
         if resumed.step:
-            # A reference: the state goes from worker to worker, not through this process.
-            await self._all("restore", first.found_state.remote())
+            # A reference: the state goes from worker to worker, not through this process. A worker alone has it.
+            await self._all("restore", first.found_state.remote() if self.size > 1 else None)
         return resumed
 
     async def sync(self) -> tuple[int, float]:

@@ -92,6 +92,7 @@ class CheckpointStore:
         self._lineage: tuple[str, ...] = ()
         self._taken: set[str] = set()
         self._anew = False
+        self._read_ahead: Found | None = None
 
     @property
     def epoch(self) -> int:
@@ -124,6 +125,7 @@ class CheckpointStore:
                 "spec.checkpoint.resume: Never (what is there is deleted once the new run publishes its first checkpoint)."
             )
         self._begin_from(found)
+        self._read_ahead = None
         return Started(self.epoch, found, tuple(dict.fromkeys(warnings)))
 
     def claim(self) -> list[str]:
@@ -188,6 +190,8 @@ class CheckpointStore:
     def newest_whole(self, unpublished: Iterable[Path] = ()) -> tuple[Found | None, list[str]]:
         """The newest checkpoint whose files all have the size and sha256 that its checkpoint.json says. Claims nothing.
 
+        `start` does not read its files again, if it is still the newest then.
+
         Args:
             unpublished: Local folders of checkpoints that could not be published; used where newer than what is published, and no later
                 run has published since.
@@ -196,26 +200,31 @@ class CheckpointStore:
             The checkpoint or None, and a warning for each one that was passed over, with file and fault.
         """
         _, found, warnings = self._survey(unpublished)
+        self._read_ahead = found
         return found, warnings
+
+    def newest_told(self, unpublished: Iterable[Path] = ()) -> Found | None:
+        """What `newest_whole` should find, by checkpoint.json alone. The files, which are not read, may be larger than one's memory."""
+        return self._survey(unpublished, with_files=False)[1]
 
     # -- reading ------------------------------------------------------------------------------------------------------------------------
 
-    def _survey(self, unpublished: Iterable[Path]) -> tuple[Latest | None, Found | None, list[str]]:
+    def _survey(self, unpublished: Iterable[Path], *, with_files: bool = True) -> tuple[Latest | None, Found | None, list[str]]:
         """What `newest_whole` says, and the latest.json that it rests on."""
         latest, _, warnings = self._read()
-        found = self._newest_published(latest, warnings)
+        found = self._newest_published(latest, warnings, with_files=with_files)
         for root in unpublished:
             local = LocalStore(root)
             for folder in _newest_first(local.folders()):
-                newer = self._load(local, folder, None, warnings)
+                newer = self._load(local, folder, None, warnings, with_files=with_files)
                 if newer is not None and self._goes_on(newer, found, latest, warnings):
                     found = newer
                     break
         return latest, found, warnings
 
-    def _newest_published(self, latest: Latest | None, warnings: list[str]) -> Found | None:
+    def _newest_published(self, latest: Latest | None, warnings: list[str], *, with_files: bool) -> Found | None:
         for folder in _newest_first(latest.checkpoints if latest else self.store.folders(self.job)):
-            found = self._load(self.store, self._path(folder), folder, warnings)
+            found = self._load(self.store, self._path(folder), folder, warnings, with_files=with_files)
             if found is not None:
                 return found
         return None
@@ -237,20 +246,22 @@ class CheckpointStore:
         manifests = [(folder, self._manifest(self.store, self._path(folder), [])) for folder in reversed(folders)]
         epochs = [manifest.epoch for _, manifest in manifests if manifest is not None]
         nobody = Latest(max(epochs, default=0), "", "", "")
-        found, _ = self.newest_whole()
+        _, found, _ = self._survey(())
         if found is None or found.folder is None:
             return nobody
         kept = tuple(folder for folder, manifest in manifests if manifest is not None and manifest.step < found.manifest.step)
         deleting = tuple(sorted(set(folders) - {*kept, found.folder}))
         return nobody.publishing(found.folder, found.manifest, found.manifest.created_at, (*kept, found.folder), deleting)
 
-    def _load(self, store: Store, prefix: str, folder: str | None, warnings: list[str]) -> Found | None:
+    def _load(self, store: Store, prefix: str, folder: str | None, warnings: list[str], *, with_files: bool) -> Found | None:
         """The checkpoint at `prefix` if it is whole; else a warning is added."""
         manifest = self._manifest(store, prefix, warnings)
         if manifest is None:
             return None
-        files = {}
-        for path in manifest.files:
+        if (known := self._read_ahead) is not None and (known.uri, known.manifest) == (store.uri_of(prefix), manifest):
+            return known
+        files: dict[str, bytes] = {}
+        for path in manifest.files if with_files else ():
             data = store.get(f"{prefix}/{path}")
             fault = manifest.fault(path, data)
             if fault is not None or data is None:
