@@ -70,6 +70,7 @@ class Node:
             NodeError: There is no node, or one is not among its programs, or ended at once; the text has the end of its log.
         """
         init = self.must_be_there()
+        self.settings.logs.mkdir(parents=True, exist_ok=True)  # another checkout may have begun the node
         for name in names:
             if name not in self.programs:
                 raise NodeError(f"this node has no {name}; it has {', '.join(self.programs)}")

@@ -127,7 +127,7 @@ def test_a_program_that_was_stopped_is_started_again(spare: Settings) -> None:
     assert node.get("/readyz") == "ok"
 
 
-def test_the_builder_grows_into_a_node(spare: Settings) -> None:
+def test_the_builder_grows_into_a_node_from_whichever_checkout(spare: Settings, tmp_path: Path) -> None:
     try:
         builder = lifecycle.builder(spare, print)
     except NotReadyError as reason:
@@ -139,7 +139,7 @@ def test_the_builder_grows_into_a_node(spare: Settings) -> None:
         [find("buildctl"), f"--addr=unix://{builder.buildkit_socket}", "debug", "workers"], capture_output=True, text=True, check=True
     )
     assert "linux/" in workers.stdout
-    lifecycle.up(spare, print)
+    lifecycle.up(dataclasses.replace(spare, out=tmp_path / "another"), print)
     assert before.items() <= node.running().items()
 
 
