@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -114,14 +117,16 @@ class JobInCluster:
             pod = job.pod("worker")["metadata"]["name"]
             deleted = time.monotonic(), time.time()
             self.cluster.must("delete", "pod", pod, "-n", self.namespace, "--wait=false")
-            cost = job.cost(since, deleted[0], LONGEST_SECONDS, anew=True)
+            with self._looking_at_next() as (gone, seen):
+                cost = job.cost(since, deleted[0], LONGEST_SECONDS, anew=True)
             startup = self._startup_of_next(job)
+        pods_gone = gone["gone"]
         return {
             "seconds": cost.seconds,
             "steps_lost": cost.steps_lost,
             "startup": startup,
             "first_token_seconds": startup["began"] + startup["first_token_seconds"] - deleted[1],
-            "stages": {"until the driver begins anew": startup["began"] - deleted[1], **stages(startup["began"], {}, startup)},
+            "stages": {"end of the old pods": pods_gone - deleted[1], **stages(pods_gone, seen, startup)},
         }
 
     def apply(self) -> None:
@@ -137,8 +142,30 @@ class JobInCluster:
     def status(self) -> Object:
         return (self.cluster.api.get("LoRARLJob", self.name, self.namespace) or {}).get("status", {})
 
-    def look(self, seen: Times) -> None:
-        labels = f"lorarl.io/job={self.name}"
+    @contextmanager
+    def _looking_at_next(self) -> Iterator[tuple[Times, Times]]:
+        """Look at the attempt after the first until the block ends: when the pods of the first have gone, and what `look` sees."""
+        gone: Times = {}
+        seen: Times = {}
+        over = threading.Event()
+
+        def look() -> None:
+            while not over.wait(LOOK_SECONDS):
+                if not gone and not self.cluster.api.list("Pod", self.namespace, f"lorarl.io/job={self.name},lorarl.io/attempt=1"):
+                    gone["gone"] = time.time()
+                if "containers" not in seen:
+                    self.look(seen, ",lorarl.io/attempt=2")
+
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        try:
+            yield gone, seen
+        finally:
+            over.set()
+            thread.join()
+
+    def look(self, seen: Times, more_labels: str = "") -> None:
+        labels = f"lorarl.io/job={self.name}{more_labels}"
         api = self.cluster.api
         note(seen, time.time(), api.list("RayJob", self.namespace, labels), api.list("Pod", self.namespace, labels))
 
