@@ -7,7 +7,6 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,6 +27,7 @@ READ_SECONDS = 2.0
 READS = 10
 LONGEST_SECONDS = 540.0
 GONE_SECONDS = 150.0
+OLD_PODS_GONE = "old pods gone"
 
 Object = dict[str, Any]
 
@@ -117,16 +117,16 @@ class JobInCluster:
             pod = job.pod("worker")["metadata"]["name"]
             deleted = time.monotonic(), time.time()
             self.cluster.must("delete", "pod", pod, "-n", self.namespace, "--wait=false")
-            with self._looking_at_next() as (gone, seen):
+            with self._looking_at_next() as seen:
                 cost = job.cost(since, deleted[0], LONGEST_SECONDS, anew=True)
             startup = self._startup_of_next(job)
-        pods_gone = gone["gone"]
+        gone = seen[OLD_PODS_GONE]
         return {
             "seconds": cost.seconds,
             "steps_lost": cost.steps_lost,
             "startup": startup,
             "first_token_seconds": startup["began"] + startup["first_token_seconds"] - deleted[1],
-            "stages": {"end of the old pods": pods_gone - deleted[1], **stages(pods_gone, seen, startup)},
+            "stages": {"end of the old pods": gone - deleted[1], **stages(gone, seen, startup)},
         }
 
     def apply(self) -> None:
@@ -142,24 +142,24 @@ class JobInCluster:
     def status(self) -> Object:
         return (self.cluster.api.get("LoRARLJob", self.name, self.namespace) or {}).get("status", {})
 
-    @contextmanager
-    def _looking_at_next(self) -> Iterator[tuple[Times, Times]]:
-        """Look at the attempt after the first until the block ends: when the pods of the first have gone, and what `look` sees."""
-        gone: Times = {}
+    @contextlib.contextmanager
+    def _looking_at_next(self) -> Iterator[Times]:
+        """Look at the attempt after the first until the block ends: what `look` sees, and when the pods of the first had gone."""
         seen: Times = {}
         over = threading.Event()
+        old = f"lorarl.io/job={self.name},lorarl.io/attempt=1"
 
         def look() -> None:
             while not over.wait(LOOK_SECONDS):
-                if not gone and not self.cluster.api.list("Pod", self.namespace, f"lorarl.io/job={self.name},lorarl.io/attempt=1"):
-                    gone["gone"] = time.time()
+                if OLD_PODS_GONE not in seen and not self.cluster.api.list("Pod", self.namespace, old):
+                    seen[OLD_PODS_GONE] = time.time()
                 if "containers" not in seen:
                     self.look(seen, ",lorarl.io/attempt=2")
 
         thread = threading.Thread(target=look, daemon=True)
         thread.start()
         try:
-            yield gone, seen
+            yield seen
         finally:
             over.set()
             thread.join()

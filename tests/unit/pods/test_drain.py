@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -15,8 +14,8 @@ import pytest
 
 from lorarl_trainer.pods.drain import DRIVER, RUN_DIR, drain_asked, register
 from support.cluster.processes import until
+from support.ray_command import ray
 
-RAY = Path(__file__).resolve().parents[3] / "trainer_image/ray"
 RAY_WAITS_SECONDS = 40.0
 """For a head that does not answer, whatever signal comes."""
 
@@ -77,14 +76,13 @@ def test_ray_that_waits_for_a_head_that_has_gone_holds_up_nothing(start: Callabl
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
-        environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-        ray = subprocess.Popen([RAY, "start", "--address", address, "--block"], env=environment, stdout=subprocess.DEVNULL)
-        until(30, "Ray handles SIGTERM", lambda: handles_sigterm(ray.pid))
+        started = ray("start", "--address", address, "--block")
+        until(30, "Ray handles SIGTERM", lambda: handles_sigterm(started.pid))
         began = time.monotonic()
-        assert int((tmp_path / "ray").read_text()) == ray.pid
+        assert int((tmp_path / "ray").read_text()) == started.pid
         assert start("-m", "lorarl_trainer.cli", "drain").wait(30) == 0
-        ray.terminate()
-        assert ray.wait(RAY_WAITS_SECONDS) == -signal.SIGKILL
+        started.terminate()
+        assert started.wait(RAY_WAITS_SECONDS) == -signal.SIGKILL
         assert time.monotonic() - began < RAY_WAITS_SECONDS
 
 

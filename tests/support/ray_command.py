@@ -1,0 +1,16 @@
+"""The images' `ray`, as their pods call it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+RAY = Path(__file__).resolve().parents[2] / "trainer_image/ray"
+
+
+def ray(*arguments: str) -> subprocess.Popen[str]:
+    """Start it, with the Ray of these tests."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return subprocess.Popen([RAY, *arguments], env={**os.environ, "PATH": path}, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
