@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import load_file
 
 from lorarl_trainer.megatron_lora import state
+from lorarl_trainer.tensor_file import read_tensors
 from lorarl_trainer.worker import Place, Worker
 from support.in_process import STOP, prompts, samples_of, tiny_job, whole
 from support.ranks import recorded_request
@@ -43,7 +44,7 @@ def main() -> None:
     request = recorded_request(folder, 1e-3, rank, trainer_tp)
     results = [worker.update(request) for _ in range(3)]
     worker.sync()
-    state.load_state(worker._layout, worker._optimizer, (folder / "state").read_bytes(), updates=1)
+    state.load_state(worker._layout, worker._optimizer, read_tensors((folder / "state").read_bytes()), updates=1)
     resumed = worker.update(request)
     report = {
         "sync_seconds": seconds,

@@ -9,9 +9,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from lorarl_trainer.megatron_lora import state
 from support.in_process import Colocated, prompts, random_adapter, samples_of
-from support.ranks import record, recorded_request, run_two_ranks
+from support.ranks import record, recorded_request, run_two_ranks, state_file
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="this machine has fewer than two GPUs")
 NOISE = 0.02
@@ -31,7 +30,7 @@ def alone(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     record(folder, samples_of(prompts(32), worker.generate(prompts(32))))
     request = recorded_request(folder, learning_rate=1e-3)
     results = [worker.worker.update(request)]
-    (folder / "state").write_bytes(state.save_state(worker.worker._layout, worker.worker._optimizer))
+    (folder / "state").write_bytes(state_file(worker.worker))
     results += [worker.worker.update(request) for _ in range(2)]
     worker.close()
     torch.cuda.empty_cache()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load
 
 from lorarl_trainer.errors import InputError, StorageError
 from lorarl_trainer.storage import LocalStore, Store
@@ -50,7 +51,7 @@ def test_a_later_start_gets_back_exactly_what_was_published(store: Store) -> Non
     assert started.found is not None
     assert started.found.checkpoint == checkpoint(20)
     assert started.found.uri == store.uri_of(f"{JOB}/iter_0000020")
-    tensors = started.found.checkpoint.tensors("trainer_state/state.safetensors")
+    tensors = load(bytes(started.found.checkpoint.files["trainer_state/state.safetensors"]))
     assert np.array_equal(tensors["q_proj.lora_A.weight.exp_avg"], np.full((8, 4), 20, np.float32))
 
 

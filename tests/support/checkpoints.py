@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
+from safetensors.numpy import save
 
 from lorarl_trainer.checkpoint import Checkpoint, CheckpointStore, build_checkpoint
 from lorarl_trainer.checkpoint.contents import ADAPTER_CONFIG, ADAPTER_MODEL
@@ -23,10 +24,10 @@ def checkpoint(step: int, writer: str = "") -> Checkpoint:
         step,
         step,
         adapter_config={"peft_type": "LORA", "r": 8},
-        adapter_tensors={"q_proj.lora_A.weight": np.full((8, 4), step + salt, np.float32)},
+        adapter_tensors=_tensor_file("q_proj.lora_A.weight", step + salt),
         metadata={"step": step},
         state={"position": step},
-        state_tensors={"q_proj.lora_A.weight.exp_avg": np.full((8, 4), step, np.float32)},
+        state_tensors=_tensor_file("q_proj.lora_A.weight.exp_avg", step),
     )
 
 
@@ -61,6 +62,10 @@ def require_whole(store: Store) -> int | None:
             assert hashlib.sha256(adapter or b"").hexdigest() == latest["adapterSha256"]
             return int(latest["step"])
     raise AssertionError("latest.json did not stand still for one look")
+
+
+def _tensor_file(name: str, value: float) -> memoryview:
+    return memoryview(save({name: np.full((8, 4), value, np.float32)}))
 
 
 def _faults(store: Store, folder: str) -> list[str]:

@@ -11,7 +11,10 @@ from pathlib import Path
 
 from lorarl_trainer.algorithms import LossChoice
 from lorarl_trainer.batch import Sample, Samples, UpdateRequest
+from lorarl_trainer.megatron_lora.state import gather_state
 from lorarl_trainer.packing import split_evenly
+from lorarl_trainer.tensor_file import write_tensors
+from lorarl_trainer.worker import Worker
 from support.cluster.processes import free_ports
 
 RECORDED = "samples.pickle"
@@ -58,3 +61,8 @@ def recorded_request(folder: Path, learning_rate: float, rank: int = 0, tensor_p
         on_policy=False,
         tolerance=1.0,
     )
+
+
+def state_file(worker: Worker) -> memoryview:
+    """The optimizer's state as a checkpoint holds it (collective)."""
+    return write_tensors(gather_state(worker._layout, worker._optimizer))

@@ -10,9 +10,8 @@ import torch
 from safetensors.torch import load, load_file, save_file
 from two_ranks import ADAPTER_TYPES
 
-from lorarl_trainer.megatron_lora import state
 from support.in_process import Colocated, prompts, random_adapter, samples_of
-from support.ranks import RECORDED, record, recorded_request, run_two_ranks
+from support.ranks import RECORDED, record, recorded_request, run_two_ranks, state_file
 
 TOLERANCE = 1e-5
 
@@ -35,7 +34,7 @@ def alone(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
             record(folder, samples_of(prompts(), completions))
         request = recorded_request(folder, learning_rate=1e-2)
         first = worker.worker.update(request)
-        (folder / f"{adapter_type}.state").write_bytes(state.save_state(worker.worker._layout, worker.worker._optimizer))
+        (folder / f"{adapter_type}.state").write_bytes(state_file(worker.worker))
         second = worker.worker.update(request)
         results[adapter_type] = {
             "fresh": fresh,
@@ -44,7 +43,7 @@ def alone(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
             "losses": [first.loss, second.loss],
             "norms": [first.grad_norm, second.grad_norm],
             "updated": worker.export(),
-            "state": load(state.save_state(worker.worker._layout, worker.worker._optimizer)),
+            "state": load(bytes(state_file(worker.worker))),
         }
         worker.close()
     return folder, results

@@ -19,9 +19,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lorarl_trainer.megatron_lora import state
+from lorarl_trainer.tensor_file import read_tensors
 from lorarl_trainer.worker import Place, Worker
 from support.in_process import STOP, prompts, samples_of, tiny_job, whole
-from support.ranks import recorded_request
+from support.ranks import recorded_request, state_file
 
 ADAPTER_TYPES = ("canonical_lora", "lora")
 
@@ -48,15 +49,16 @@ def main() -> None:
         request = recorded_request(folder, 1e-2, rank, tensor_parallel)
         results = [worker.update(request) for _ in range(2)]
         updated = worker._model.export()
-        tensors = state.save_state(worker._layout, worker._optimizer)
+        after_two = state_file(worker)
 
         # Going on from a single worker's checkpoint.
-        state.load_state(worker._layout, worker._optimizer, (folder / f"{adapter_type}.state").read_bytes(), updates=1)
+        tensors = read_tensors((folder / f"{adapter_type}.state").read_bytes())
+        state.load_state(worker._layout, worker._optimizer, tensors, updates=1)
         resumed = worker.update(request)
         if rank == 0:
             for name, adapter in (("fresh", fresh), ("exported", exported), ("updated", updated)):
                 save_file({n: t.detach().clone() for n, t in adapter.items()}, folder / f"{adapter_type}-{name}.safetensors")
-            (folder / f"{adapter_type}-state.safetensors").write_bytes(tensors)
+            (folder / f"{adapter_type}-state.safetensors").write_bytes(after_two)
         report = {
             "losses": [r.loss for r in results],
             "norms": [r.grad_norm for r in results],

@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.first_adapter import CONFIG_FILE, WEIGHTS_FILE
+from lorarl_trainer.tensor_file import write_tensors
 
 PEFT_PREFIX = "base_model.model."
 """What PEFT puts before the base model's own names."""
@@ -51,14 +52,9 @@ def adapter_config(
     }
 
 
-def weights_bytes(adapter: Mapping[str, torch.Tensor]) -> bytes:
+def weights_bytes(adapter: Mapping[str, torch.Tensor]) -> memoryview:
     """Return the content of adapter_model.safetensors: the same tensors give the same bytes."""
-    return bytes(
-        save(
-            {PEFT_PREFIX + name: adapter[name].detach().cpu().clone(memory_format=torch.contiguous_format) for name in sorted(adapter)},
-            metadata={"format": "pt"},
-        )
-    )
+    return write_tensors({PEFT_PREFIX + name: tensor for name, tensor in adapter.items()}, metadata={"format": "pt"})
 
 
 def config_bytes(config: Mapping[str, Any]) -> bytes:

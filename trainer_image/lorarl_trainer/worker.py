@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from lorarl_trainer.checkpoint import Found, Published
     from lorarl_trainer.memory_plan import MemoryPlan
     from lorarl_trainer.rollout.side import RolloutSide
+    from lorarl_trainer.storage import Data
 
 
 @dataclass(frozen=True)
@@ -207,18 +208,19 @@ class Worker:
             self._uploader.submit(checkpoint)
         return Resumed(checkpoint.step, checkpoint.state["position"], f"{started.found.uri}/{ADAPTER}", started.warnings, published)
 
-    def found_state(self) -> tuple[bytes, dict[str, Any], int]:
+    def found_state(self) -> tuple[Data, dict[str, Any], int]:
         """Return the state to go on from: tensors, facts, and the adapter's version. For the first worker alone."""
         assert self._found is not None, "asked once, and only when there is a checkpoint"
         checkpoint, self._found = self._found.checkpoint, None
         return checkpoint.files[STATE_TENSORS], checkpoint.state, checkpoint.adapter_version
 
-    def restore(self, found: tuple[bytes, dict[str, Any], int] | None = None) -> None:
+    def restore(self, found: tuple[Data, dict[str, Any], int] | None = None) -> None:
         """Go on from what the first worker's `found_state` returned; None: from this worker's own."""
         from lorarl_trainer.megatron_lora import state
+        from lorarl_trainer.tensor_file import read_tensors
 
         tensors, facts, version = found or self.found_state()
-        state.load_state(self._layout, self._optimizer, tensors, facts["updates"])
+        state.load_state(self._layout, self._optimizer, read_tensors(tensors), facts["updates"])
         self._version = version - 1  # `sync` adds one
 
     def sync(self) -> tuple[int, float]:
@@ -275,9 +277,10 @@ class Worker:
         from lorarl_trainer.checkpoint import build_checkpoint
         from lorarl_trainer.megatron_lora import state
         from lorarl_trainer.prepare import base_model_name
+        from lorarl_trainer.tensor_file import write_tensors
 
         adapter = self._model.export()
-        tensors = state.save_state(self._layout, self._optimizer)
+        tensors = state.gather_state(self._layout, self._optimizer)
         if self._place.rank != 0:
             return
         spec, base = self._spec, base_model_name(self._spec)
@@ -289,7 +292,7 @@ class Worker:
             adapter_tensors=peft_format.weights_bytes(adapter),
             metadata=metadata,
             state={"updates": self._optimizer.updates, "position": position},
-            state_tensors=tensors,
+            state_tensors=write_tensors(tensors),
         )
         self._uploader.submit(checkpoint)
 

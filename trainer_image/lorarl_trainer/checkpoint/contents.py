@@ -7,12 +7,10 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lorarl_trainer.checkpoint.identity import Identity
-
-if TYPE_CHECKING:
-    import numpy as np
+from lorarl_trainer.storage import Data
 
 ADAPTER = "lora_adapter"
 ADAPTER_CONFIG = f"{ADAPTER}/adapter_config.json"
@@ -22,9 +20,6 @@ STATE = "trainer_state/state.json"
 STATE_TENSORS = "trainer_state/state.safetensors"
 MANIFEST = "checkpoint.json"
 FOLDER_PATTERN = re.compile(r"iter_(\d{7,})(?:-[0-9a-f]{8})?")
-
-Tensors = Mapping[str, "np.ndarray"] | bytes
-"""Tensors by name, or a ready safetensors file (for types that numpy lacks, as bfloat16)."""
 
 
 @dataclass(frozen=True)
@@ -36,23 +31,17 @@ class Checkpoint:
 
     step: int
     adapter_version: int
-    files: Mapping[str, bytes] = field(repr=False)
+    files: Mapping[str, Data] = field(repr=False)
 
     @property
     def adapter_config(self) -> dict[str, Any]:
         """PEFT's adapter_config.json."""
-        return dict(json.loads(self.files[ADAPTER_CONFIG]))
+        return dict(json.loads(bytes(self.files[ADAPTER_CONFIG])))
 
     @property
     def state(self) -> dict[str, Any]:
         """The training state that is no tensor: updates made, position in the data."""
-        return dict(json.loads(self.files[STATE]))
-
-    def tensors(self, path: str) -> dict[str, np.ndarray]:
-        """The tensors of one safetensors file, as ADAPTER_MODEL or STATE_TENSORS."""
-        from safetensors.numpy import load
-
-        return dict(load(self.files[path]))
+        return dict(json.loads(bytes(self.files[STATE])))
 
 
 def build_checkpoint(
@@ -60,18 +49,18 @@ def build_checkpoint(
     adapter_version: int,
     *,
     adapter_config: Mapping[str, Any],
-    adapter_tensors: Tensors,
+    adapter_tensors: Data,
     metadata: Mapping[str, Any],
     state: Mapping[str, Any],
-    state_tensors: Tensors,
+    state_tensors: Data,
 ) -> Checkpoint:
-    """Make the files of a checkpoint. The same arguments give the same bytes."""
+    """Make the files of a checkpoint. The same arguments give the same bytes; tensors come as safetensors files."""
     files = {
         ADAPTER_CONFIG: to_json(adapter_config),
-        ADAPTER_MODEL: _to_safetensors(adapter_tensors),
+        ADAPTER_MODEL: adapter_tensors,
         ADAPTER_METADATA: to_json(metadata),
         STATE: to_json(state),
-        STATE_TENSORS: _to_safetensors(state_tensors),
+        STATE_TENSORS: state_tensors,
     }
     return Checkpoint(step, adapter_version, files)
 
@@ -109,7 +98,7 @@ class Manifest:
         mine = (self.job, self.step, self.adapter_version, self.identity, self.files)
         return mine == (other.job, other.step, other.adapter_version, other.identity, other.files)
 
-    def fault(self, path: str, data: bytes | None) -> str | None:
+    def fault(self, path: str, data: Data | None) -> str | None:
         """What is wrong with one file, or None."""
         expected = self.files[path]
         if data is None:
@@ -170,7 +159,7 @@ def step_of(folder: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
-def sha256(data: bytes) -> str:
+def sha256(data: Data) -> str:
     """In hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
@@ -178,11 +167,3 @@ def sha256(data: bytes) -> str:
 def to_json(value: Mapping[str, Any]) -> bytes:
     """Readable JSON, the same bytes for the same value."""
     return (json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
-
-
-def _to_safetensors(tensors: Tensors) -> bytes:
-    if isinstance(tensors, bytes):
-        return tensors
-    from safetensors.numpy import save
-
-    return bytes(save({name: tensors[name] for name in sorted(tensors)}))

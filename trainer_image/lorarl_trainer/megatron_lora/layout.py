@@ -81,9 +81,12 @@ class AdapterLayout:
         return shares
 
     def gather(self, values: list[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return values of the trainable parameters' shapes (their gradients, moments, masters) in Hugging Face names (collective)."""
+        """Return values of the trainable parameters' shapes (their gradients, moments, masters) in Hugging Face names (collective).
+
+        They may be in the values' own storage.
+        """
         with self._model.holding(values):
-            return {name: tensor.clone() for name, tensor in self._model.export().items()}
+            return self._model.export()
 
 
 def _numbers(parameter: torch.Tensor, dimension: int) -> torch.Tensor:

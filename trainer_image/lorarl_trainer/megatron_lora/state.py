@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping
 
 import torch
-from safetensors.torch import load, save
 
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.megatron_lora.layout import AdapterLayout, ConflictError
@@ -67,19 +66,18 @@ def load_adapter(layout: AdapterLayout, optimizer: AdapterOptimizer, adapter: Ma
     optimizer.load(masters, {}, updates=0)
 
 
-def save_state(layout: AdapterLayout, optimizer: AdapterOptimizer) -> bytes:
-    """Return the content of state.safetensors (collective over the tensor-parallel workers). The same state gives the same bytes."""
+def gather_state(layout: AdapterLayout, optimizer: AdapterOptimizer) -> dict[str, torch.Tensor]:
+    """Return the state's tensors, whole on every rank (collective over the tensor-parallel workers). They may be the optimizer's own."""
     tensors = {}
     for kind, values in ((_MASTER, optimizer.masters), *((name, optimizer.moments(name)) for name in MOMENTS)):
-        gathered = layout.gather([v.detach() for v in values])
-        tensors.update({f"{kind}.{name}": tensor.cpu().contiguous() for name, tensor in gathered.items()})
-    return bytes(save(dict(sorted(tensors.items()))))
+        tensors.update({f"{kind}.{name}": tensor for name, tensor in layout.gather([v.detach() for v in values]).items()})
+    return tensors
 
 
-def load_state(layout: AdapterLayout, optimizer: AdapterOptimizer, tensors: bytes, updates: int) -> None:
-    """Go on from what `save_state` returned after so many updates, on whatever layout."""
+def load_state(layout: AdapterLayout, optimizer: AdapterOptimizer, tensors: Mapping[str, torch.Tensor], updates: int) -> None:
+    """Go on from what `gather_state` returned after so many updates, on whatever layout."""
     loaded: dict[str, dict[str, torch.Tensor]] = {}
-    for key, tensor in load(tensors).items():
+    for key, tensor in tensors.items():
         kind, _, name = key.partition(".")
         loaded.setdefault(kind, {})[name] = tensor
     moments = {name: layout.scatter(loaded[name]) for name in MOMENTS}

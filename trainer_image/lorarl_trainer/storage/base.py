@@ -6,6 +6,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
+Data = bytes | memoryview
+"""What an object is to hold; a view is of single bytes."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -48,11 +51,11 @@ class Store(ABC):
         """The object's bytes and which version they are, or None where there is none."""
 
     @abstractmethod
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: Data) -> None:
         """Write the object, over an older one if there is one."""
 
     @abstractmethod
-    def put_if_absent(self, path: str, data: bytes) -> bool:
+    def put_if_absent(self, path: str, data: Data) -> bool:
         """Write the object unless one is there, atomically.
 
         Returns:

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import fcntl
 import hashlib
-import io
 import os
 import secrets
 import shutil
@@ -19,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from lorarl_trainer.errors import StorageError
-from lorarl_trainer.storage.base import Entry, Store, Tag
+from lorarl_trainer.storage.base import Data, Entry, Store, Tag
 
 LOCK_NAME = ".lorarl.lock"
 STAGED_SUFFIX = ".partial"
@@ -44,7 +43,7 @@ class LocalStore(Store):
                 return None
         return data, _tag(data)
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: Data) -> None:
         """See `Store`."""
         self._write(path, data, lambda: True)
 
@@ -52,7 +51,7 @@ class LocalStore(Store):
         """See `Store`."""
         self._write(path, source, lambda: True)
 
-    def put_if_absent(self, path: str, data: bytes) -> bool:
+    def put_if_absent(self, path: str, data: Data) -> bool:
         """See `Store`."""
         target = self.root / path
         return self._write(path, data, lambda: not target.exists()) or self.get(path) == data
@@ -112,7 +111,7 @@ class LocalStore(Store):
         stat = file.stat()
         return Entry(file.relative_to(self.root).as_posix(), stat.st_size, str(stat.st_mtime_ns))
 
-    def _write(self, path: str, data: bytes | Path, wanted: Callable[[], bool]) -> bool:
+    def _write(self, path: str, data: Data | Path, wanted: Callable[[], bool]) -> bool:
         """Put `data`, or what the file `data` holds, at `path` if `wanted()` holds under the lock. Returns whether it was written."""
         target = self.root / path
         with self._explained("write", path, data.stat().st_size if isinstance(data, Path) else len(data)):
@@ -165,7 +164,7 @@ def _is_internal(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def _staged(target: Path, data: bytes | Path) -> Iterator[Path]:
+def _staged(target: Path, data: Data | Path) -> Iterator[Path]:
     """A hidden file beside `target` with `data`, or what the file `data` holds; gone afterwards, whatever happens, unless renamed."""
     target.parent.mkdir(parents=True, exist_ok=True)
     _sweep(target.parent)
@@ -174,8 +173,11 @@ def _staged(target: Path, data: bytes | Path) -> Iterator[Path]:
         with staged.open("xb") as file:
             # Held while the writer lives, so that a later one can tell a killed writer's leftover from a file that is being written.
             fcntl.flock(file, fcntl.LOCK_EX)
-            with data.open("rb") if isinstance(data, Path) else io.BytesIO(data) as source:
-                shutil.copyfileobj(source, file)
+            if isinstance(data, Path):
+                with data.open("rb") as source:
+                    shutil.copyfileobj(source, file)
+            else:
+                file.write(data)
             file.flush()
             os.fsync(file.fileno())
             yield staged

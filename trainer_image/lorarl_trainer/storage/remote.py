@@ -20,7 +20,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
 from lorarl_trainer.errors import StorageError
-from lorarl_trainer.storage.base import Entry, Store, Tag
+from lorarl_trainer.storage.base import Data, Entry, Store, Tag
 from lorarl_trainer.storage.credentials import client_for, endpoint_of
 from lorarl_trainer.storage.retries import RetryPolicy, read_answer
 from lorarl_trainer.storage.uri import StoreUri
@@ -77,14 +77,15 @@ class RemoteStore(Store):
         data, found = head
         size, e_tag = found.meta["size"], found.meta["e_tag"]
         if size > CHUNK_BYTES:
-            data = b"".join(self._chunk(path, start, end, e_tag) for start, end in _spans(size))
+            with ThreadPoolExecutor(DOWNLOAD_THREADS, thread_name_prefix="download") as threads:
+                data = b"".join(threads.map(lambda span: self._chunk(path, span[0], span[1], e_tag), _spans(size)))
         return data, Tag(e_tag, found.meta["version"])
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: Data) -> None:
         """See `Store`."""
         self._ask("write", path, lambda: self._put(path, data, "overwrite"))
 
-    def put_if_absent(self, path: str, data: bytes) -> bool:
+    def put_if_absent(self, path: str, data: Data) -> bool:
         """See `Store`."""
 
         def attempt() -> bool:
@@ -187,7 +188,7 @@ class RemoteStore(Store):
 
         return self._ask("read", path, attempt)
 
-    def _put(self, path: str, data: bytes, mode: PutMode) -> PutResult:
+    def _put(self, path: str, data: Data, mode: PutMode) -> PutResult:
         if len(data) > MAX_OBJECT_BYTES:
             message = (
                 f"{self.uri_of(path)}: {len(data)} bytes in one object, {MAX_OBJECT_BYTES} at most. Split the state into several files."
