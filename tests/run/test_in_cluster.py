@@ -49,6 +49,7 @@ def test_progress_reaches_the_status_also_after_the_api_server_was_away_and_a_dr
     assert status["adapter"]["sha256"] == ended.adapter_digest
     assert status["adapter"]["step"] == status["step"]
     assert ended.left_running == []
+    assert not (ended.out / "report.html").exists(), "nobody could read it, and the next attempt waits for this pod"
 
 
 def test_the_next_attempt_goes_on_and_makes_as_many_steps_as_the_manifest_says_by_now(in_cluster: InCluster) -> None:
@@ -74,6 +75,7 @@ def test_the_next_attempt_goes_on_and_makes_as_many_steps_as_the_manifest_says_b
         (entry["manager"], entry.get("subresource"), entry["operation"]) for entry in in_cluster.stored["metadata"]["managedFields"]
     }
     assert ("lorarl-trainer", "status", "Apply") in managers
+    assert (ended.out / "report.html").exists()
 
 
 def test_a_training_that_had_ended_goes_on_for_more_steps_and_ends_early_for_fewer(in_cluster: InCluster) -> None:

@@ -26,6 +26,7 @@ from lorarl_trainer.data.order import DataOrder
 from lorarl_trainer.errors import LorarlError, in_one_line
 from lorarl_trainer.loop import train
 from lorarl_trainer.machines import Machines
+from lorarl_trainer.pods.drain import drain_asked
 from lorarl_trainer.progress import (
     METRICS,
     AdapterSummary,
@@ -140,11 +141,11 @@ async def _run(job: LoRARLJob, manifest_folder: Path, out_dir: Path, surrounding
 
 @contextlib.contextmanager
 def _report_after(out_dir: Path, outcome: _Outcome) -> Iterator[None]:
-    """Write the report of a run that trained, however it ended."""
+    """Write the report of a run that trained, however it ended; not in a pod that is being taken away, which would end seconds later."""
     try:
         yield
     finally:
-        if outcome.started and not outcome.aborted:
+        if outcome.started and not outcome.aborted and not drain_asked():
             try:
                 write_report(out_dir)
             except Exception as error:  # noqa: BLE001 - a picture that cannot be drawn is no failure of the training
