@@ -44,6 +44,8 @@ def test_progress_reaches_the_status_also_after_the_api_server_was_away_and_a_dr
     assert status["step"] == ended.rows[-1]["step"] < STEPS
     assert status["totalSteps"] == STEPS
     assert status["failure"]["reason"] == "Interrupted"
+    newest = ended.adapter_uri.removesuffix("/lora_adapter")
+    assert status["failure"]["message"] == f"it was asked to end; its newest checkpoint is {newest}"
     assert status["failure"]["attempt"] == 1
     assert status["adapter"]["uri"] == ended.adapter_uri
     assert status["adapter"]["sha256"] == ended.adapter_digest

@@ -26,7 +26,7 @@ from lorarl_trainer.data.order import DataOrder
 from lorarl_trainer.errors import LorarlError, in_one_line
 from lorarl_trainer.loop import train
 from lorarl_trainer.machines import Machines
-from lorarl_trainer.pods.drain import drain_asked
+from lorarl_trainer.pods.drain import drain_asked, in_a_pod
 from lorarl_trainer.progress import (
     METRICS,
     AdapterSummary,
@@ -87,10 +87,14 @@ class _Outcome:
 
     @property
     def how_to_go_on(self) -> str:
-        """What the same command will do."""
+        """What the same command will do; in a pod, where the operator says that, what it will find."""
         if self.adapter_uri is None:
-            return "no checkpoint is published yet, and the same command starts anew"
-        return f"the same command goes on from the newest checkpoint, {self.adapter_uri.removesuffix('/lora_adapter')}"
+            published = "no checkpoint is published yet"
+            return f"it was asked to end; {published}" if in_a_pod() else f"{published}, and the same command starts anew"
+        newest = self.adapter_uri.removesuffix("/lora_adapter")
+        if in_a_pod():
+            return f"it was asked to end; its newest checkpoint is {newest}"
+        return f"the same command goes on from the newest checkpoint, {newest}"
 
 
 async def _run(job: LoRARLJob, manifest_folder: Path, out_dir: Path, surroundings: Surroundings, clock: StartClock) -> int:
