@@ -138,6 +138,21 @@ def test_the_trainer_uses_every_right_that_it_has(in_cluster: InCluster) -> None
     assert refused(log, user) == []
 
 
+def test_the_pods_of_a_deleted_job_do_not_wait_for_its_status_to_be_taken(in_cluster: InCluster) -> None:
+    done = in_cluster.status["step"]
+    in_cluster.change_steps(done + 100)
+    run = in_cluster.start(attempt=5)
+    run.wait_for_step(done + 1)
+    in_cluster.cluster.must("delete", "lrj", NAME)
+    in_cluster.cluster.must("delete", "serviceaccount", f"lorarl-{NAME}", "-n", NAMESPACE)
+    in_cluster.change_steps(done + 2)
+    ended = run.end()
+
+    assert ended.code == 0, ended
+    assert "the job is gone, or its pods' account, so nobody was told how it ended" in ended.stdout
+    assert "did not take the last status within" not in ended.stdout
+
+
 @pytest.fixture(scope="module", name="in_cluster")
 def a_job_in_a_cluster(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InCluster]:
     with tools_or_skip(), in_cluster(Job(tmp_path_factory.mktemp("job"), base), tmp_path_factory.mktemp("in-cluster")) as job:

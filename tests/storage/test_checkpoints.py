@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
+from lorarl_trainer.checkpoint import build_checkpoint
 from lorarl_trainer.errors import InputError, StorageError
 from lorarl_trainer.storage import LocalStore, Store
 from support.checkpoints import JOB, checkpoint, checkpoints, read_latest, require_whole
@@ -53,6 +54,21 @@ def test_a_later_start_gets_back_exactly_what_was_published(store: Store) -> Non
     assert started.found.uri == store.uri_of(f"{JOB}/iter_0000020")
     tensors = load(bytes(started.found.checkpoint.files["trainer_state/state.safetensors"]))
     assert np.array_equal(tensors["q_proj.lora_A.weight.exp_avg"], np.full((8, 4), 20, np.float32))
+
+
+def test_a_large_state_lies_in_several_files_and_comes_back_in_their_order(store: Store) -> None:
+    parts = [bytes([number]) * 100 for number in range(12)]
+    whole = build_checkpoint(
+        10, 10, adapter_config={}, adapter_tensors=b"adapter", metadata={}, state={"position": 10}, state_tensors=parts
+    )
+    run = checkpoints(store)
+    run.start("Auto")
+    run.publish(whole)
+    names = [entry.path.rpartition("/")[2] for entry in store.entries(f"{JOB}/iter_0000010/trainer_state")]
+    assert names == [*(f"state-{number:05d}-of-00012.safetensors" for number in range(1, 13)), "state.json"]
+    found = checkpoints(store).start("Auto").found
+    assert found is not None
+    assert found.checkpoint.state_tensors == parts
 
 
 def test_what_was_read_ahead_is_not_read_again(store: Store) -> None:

@@ -27,7 +27,7 @@ def checkpoint(step: int, writer: str = "") -> Checkpoint:
         adapter_tensors=_tensor_file("q_proj.lora_A.weight", step + salt),
         metadata={"step": step},
         state={"position": step},
-        state_tensors=_tensor_file("q_proj.lora_A.weight.exp_avg", step),
+        state_tensors=[_tensor_file("q_proj.lora_A.weight.exp_avg", step)],
     )
 
 

@@ -41,6 +41,15 @@ def test_failure_14_an_interrupted_run_ends_in_the_same_bytes(colocated, tmp_pat
     assert adapter_digest(tmp_path / "parts") == expected
 
 
+def test_a_state_in_several_files_is_gone_on_from_alike(colocated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, _ = whole_run(colocated, tmp_path / "whole")
+    monkeypatch.setattr("lorarl_trainer.worker.STATE_FILE_BYTES", 10_000)
+    asyncio.run(run_in_process(start(colocated, tmp_path / "parts"), stop_after=2))
+    assert len(list(tmp_path.glob("parts/checkpoints/*/iter_0000002/trainer_state/state-*-of-*.safetensors"))) > 2
+    asyncio.run(run_in_process(start(colocated, tmp_path / "parts")))
+    assert adapter_digest(tmp_path / "parts") == expected
+
+
 def test_the_same_seed_gives_the_same_bytes_with_either_transport_and_another_seed_others(colocated, tmp_path: Path) -> None:
     tensor, _ = whole_run(colocated, tmp_path / "tensor")
     again, _ = whole_run(colocated, tmp_path / "again")

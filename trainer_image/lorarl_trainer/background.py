@@ -1,10 +1,10 @@
-"""Work in a thread that a run which is stopped does not wait for."""
+"""Work in threads that a run which is stopped does not wait for."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 
@@ -26,3 +26,28 @@ def begin[**P, T](function: Callable[P, T], *arguments: P.args, **named: P.kwarg
 
     threading.Thread(target=work, daemon=True).start()
     return ended
+
+
+def in_parallel[T, Result](function: Callable[[T], Result], items: Sequence[T], threads: int) -> list[Result]:
+    """Return the function of each item, in their order; so many are at work at a time.
+
+    The first error is raised, when all that had begun have ended; the others are not begun then.
+    """
+    results: dict[int, Result] = {}
+    places, failed = iter(range(len(items))), threading.Event()
+
+    def work() -> None:
+        for place in places:  # shared: each thread takes the next one
+            if failed.is_set():
+                return
+            try:
+                results[place] = function(items[place])
+            except BaseException:
+                failed.set()
+                raise
+
+    errors = [one.exception() for one in [begin(work) for _ in range(min(threads, len(items)))]]
+    for error in errors:
+        if error is not None:
+            raise error
+    return [results[place] for place in range(len(items))]

@@ -46,6 +46,19 @@ def write_tensors(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, st
     return memoryview(file.numpy()).toreadonly()
 
 
+def in_parts(tensors: Mapping[str, torch.Tensor], most_bytes: int) -> list[dict[str, torch.Tensor]]:
+    """Deal tensors out, in the order of their names, to files with at most so many bytes of them; a larger one has a file to itself."""
+    parts: list[dict[str, torch.Tensor]] = [{}]
+    size = 0
+    for name in sorted(tensors):
+        size += tensors[name].nbytes
+        if parts[-1] and size > most_bytes:
+            parts.append({})
+            size = tensors[name].nbytes
+        parts[-1][name] = tensors[name]
+    return parts
+
+
 def read_tensors(file: bytes | memoryview) -> dict[str, torch.Tensor]:
     """Return the tensors of such a file, whole as it was written. They are the file's own bytes: read them, and do not write."""
     begin = _LENGTH_BYTES + int.from_bytes(file[:_LENGTH_BYTES], "little")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.background import begin
-from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_TENSORS
+from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_FILE_BYTES
 from lorarl_trainer.errors import OutOfMemoryError
 from lorarl_trainer.first_adapter import FIELD as INIT_FROM
 from lorarl_trainer.platforms import get_platform
@@ -208,19 +208,20 @@ class Worker:
             self._uploader.submit(checkpoint)
         return Resumed(checkpoint.step, checkpoint.state["position"], f"{started.found.uri}/{ADAPTER}", started.warnings, published)
 
-    def found_state(self) -> tuple[Data, dict[str, Any], int]:
+    def found_state(self) -> tuple[list[Data], dict[str, Any], int]:
         """Return the state to go on from: tensors, facts, and the adapter's version. For the first worker alone."""
         assert self._found is not None, "asked once, and only when there is a checkpoint"
         checkpoint, self._found = self._found.checkpoint, None
-        return checkpoint.files[STATE_TENSORS], checkpoint.state, checkpoint.adapter_version
+        return checkpoint.state_tensors, checkpoint.state, checkpoint.adapter_version
 
-    def restore(self, found: tuple[Data, dict[str, Any], int] | None = None) -> None:
+    def restore(self, found: tuple[list[Data], dict[str, Any], int] | None = None) -> None:
         """Go on from what the first worker's `found_state` returned; None: from this worker's own."""
         from lorarl_trainer.megatron_lora import state
         from lorarl_trainer.tensor_file import read_tensors
 
-        tensors, facts, version = found or self.found_state()
-        state.load_state(self._layout, self._optimizer, read_tensors(tensors), facts["updates"])
+        files, facts, version = found or self.found_state()
+        tensors = {name: tensor for file in files for name, tensor in read_tensors(file).items()}
+        state.load_state(self._layout, self._optimizer, tensors, facts["updates"])
         self._version = version - 1  # `sync` adds one
 
     def sync(self) -> tuple[int, float]:
@@ -277,7 +278,7 @@ class Worker:
         from lorarl_trainer.checkpoint import build_checkpoint
         from lorarl_trainer.megatron_lora import state
         from lorarl_trainer.prepare import base_model_name
-        from lorarl_trainer.tensor_file import write_tensors
+        from lorarl_trainer.tensor_file import in_parts, write_tensors
 
         adapter = self._model.export()
         tensors = state.gather_state(self._layout, self._optimizer)
@@ -292,7 +293,7 @@ class Worker:
             adapter_tensors=peft_format.weights_bytes(adapter),
             metadata=metadata,
             state={"updates": self._optimizer.updates, "position": position},
-            state_tensors=write_tensors(tensors),
+            state_tensors=[write_tensors(part) for part in in_parts(tensors, STATE_FILE_BYTES)],
         )
         self._uploader.submit(checkpoint)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from lorarl_trainer.tensor_file import read_tensors, write_tensors
+from lorarl_trainer.tensor_file import in_parts, read_tensors, write_tensors
 
 SHAPES = {"model.layers.10.b": (3, 5), "model.layers.9.a": (8, 2), "A": (1,), 'ä "quoted"': (2, 3, 4), "none": (0, 4), "scalar": ()}
 
@@ -51,3 +51,10 @@ def test_files_are_read_back_whoever_wrote_them(dtype: torch.dtype) -> None:
 
 def test_no_tensors_are_a_file_too() -> None:
     assert load(bytes(write_tensors({}))) == read_tensors(write_tensors({})) == {}
+
+
+def test_tensors_are_dealt_out_by_name_to_files_of_a_size() -> None:
+    sizes = {"a": 3, "b": 5, "c": 8, "d": 20, "e": 1, "f": 7}
+    parts = in_parts({name: torch.zeros(size) for name, size in reversed(sizes.items())}, most_bytes=8 * 4)
+    assert [list(part) for part in parts] == [["a", "b"], ["c"], ["d"], ["e", "f"]]
+    assert in_parts({}, most_bytes=1) == [{}]

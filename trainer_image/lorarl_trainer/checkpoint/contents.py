@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lorarl_trainer.background import in_parallel
 from lorarl_trainer.checkpoint.identity import Identity
 from lorarl_trainer.storage import Data
 
@@ -17,8 +18,12 @@ ADAPTER_CONFIG = f"{ADAPTER}/adapter_config.json"
 ADAPTER_MODEL = f"{ADAPTER}/adapter_model.safetensors"
 ADAPTER_METADATA = f"{ADAPTER}/lorarl_metadata.json"
 STATE = "trainer_state/state.json"
-STATE_TENSORS = "trainer_state/state.safetensors"
+_STATE_PART = re.compile(r"trainer_state/state(-\d+-of-\d+)?\.safetensors")
 MANIFEST = "checkpoint.json"
+STATE_FILE_BYTES = 250_000_000
+"""How much of the state's tensors goes to one file: several are hashed, sent and read at a time, and S3 takes no conditional write above
+5 GiB. With its header a file stays below 256 MiB: page-locked memory comes in powers of two."""
+HASH_THREADS = 4
 FOLDER_PATTERN = re.compile(r"iter_(\d{7,})(?:-[0-9a-f]{8})?")
 
 
@@ -39,6 +44,11 @@ class Checkpoint:
         return dict(json.loads(bytes(self.files[ADAPTER_CONFIG])))
 
     @property
+    def state_tensors(self) -> list[Data]:
+        """The state's tensors: safetensors files, one or several."""
+        return [self.files[path] for path in sorted(self.files) if _STATE_PART.fullmatch(path)]
+
+    @property
     def state(self) -> dict[str, Any]:
         """The training state that is no tensor: updates made, position in the data."""
         return dict(json.loads(bytes(self.files[STATE])))
@@ -52,7 +62,7 @@ def build_checkpoint(
     adapter_tensors: Data,
     metadata: Mapping[str, Any],
     state: Mapping[str, Any],
-    state_tensors: Data,
+    state_tensors: Sequence[Data],
 ) -> Checkpoint:
     """Make the files of a checkpoint. The same arguments give the same bytes; tensors come as safetensors files."""
     files = {
@@ -60,7 +70,7 @@ def build_checkpoint(
         ADAPTER_MODEL: adapter_tensors,
         ADAPTER_METADATA: to_json(metadata),
         STATE: to_json(state),
-        STATE_TENSORS: state_tensors,
+        **{_state_part(number, len(state_tensors)): part for number, part in enumerate(state_tensors, 1)},
     }
     return Checkpoint(step, adapter_version, files)
 
@@ -85,7 +95,9 @@ class Manifest:
         cls, checkpoint: Checkpoint, job: str, epoch: int, created_at: str, identity: Identity, kept_from: str | None = None
     ) -> Manifest:
         """Sum up a checkpoint."""
-        files = {path: {"size": len(data), "sha256": sha256(data)} for path, data in sorted(checkpoint.files.items())}
+        paths = sorted(checkpoint.files)
+        digests = in_parallel(sha256, [checkpoint.files[path] for path in paths], HASH_THREADS)
+        files = {path: {"size": len(checkpoint.files[path]), "sha256": digest} for path, digest in zip(paths, digests, strict=True)}
         return cls(job, checkpoint.step, epoch, checkpoint.adapter_version, created_at, identity, files, kept_from)
 
     @property
@@ -157,6 +169,10 @@ def step_of(folder: str) -> int | None:
     """The step of a checkpoint's folder, None for any other folder."""
     match = FOLDER_PATTERN.fullmatch(folder)
     return int(match.group(1)) if match else None
+
+
+def _state_part(number: int, count: int) -> str:
+    return f"trainer_state/state-{number:05d}-of-{count:05d}.safetensors" if count > 1 else "trainer_state/state.safetensors"
 
 
 def sha256(data: Data) -> str:

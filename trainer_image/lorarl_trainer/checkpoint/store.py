@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from lorarl_trainer.background import in_parallel
 from lorarl_trainer.checkpoint.contents import ADAPTER, MANIFEST, Checkpoint, Manifest, folder_name, step_of
 from lorarl_trainer.checkpoint.identity import Identity, differences, require_same_training
 from lorarl_trainer.checkpoint.latest import NAME, Latest, retention
@@ -28,6 +29,7 @@ from lorarl_trainer.storage import LocalStore, Store, Tag
 
 SWAP_ATTEMPTS = 20
 NAME_ATTEMPTS = 3
+UPLOAD_THREADS = 4
 
 
 @dataclass(frozen=True)
@@ -378,9 +380,9 @@ def fill_folder(store: Store, prefix: str, checkpoint: Checkpoint, manifest: Man
     Returns:
         False where a file with other contents is there already. What a killed run left with the same contents is good as it is.
     """
-    for path, data in checkpoint.files.items():
-        if not store.put_if_absent(f"{prefix}/{path}", data):
-            return False
+    files = list(checkpoint.files.items())
+    if not all(in_parallel(lambda file: store.put_if_absent(f"{prefix}/{file[0]}", file[1]), files, UPLOAD_THREADS)):
+        return False
     path = f"{prefix}/{MANIFEST}"
     if store.put_if_absent(path, manifest.to_bytes()):
         return True

@@ -24,6 +24,10 @@ LONGEST_PAUSE = 30.0
 REQUEST_SECONDS = 10.0
 LAST_SECONDS = 15.0
 """How long the end of a run waits for its last status: less than a pod's grace period."""
+_GONE = (401, 404)
+"""What the API server says of a job that was deleted, and of its pods' account: nobody is left to tell."""
+_GONE_FOR_GOOD = 2
+"""So many of these answers in a row, a second apart, end the wait for the last status."""
 
 _ASTRAL = re.compile("[\U00010000-\U0010ffff]")
 
@@ -58,6 +62,7 @@ class StatusSink:
 
         Raises:
             TimeoutError: the API server did not take it in time.
+            LookupError: the job is gone, or the account of its pods.
         """
         if self._thread is None:
             return
@@ -67,16 +72,19 @@ class StatusSink:
         self._thread.join(LAST_SECONDS)
         if self._thread.is_alive():
             raise TimeoutError(f"the API server did not take the last status within {LAST_SECONDS:g} s: {self._trouble}")
+        if self._unsent:
+            raise LookupError(f"the job is gone, or its pods' account, so nobody was told how it ended: {self._trouble}")
 
     def _run(self) -> None:
-        pause = LEAST_SECONDS
-        while self._wait_for_news():
+        pause, gone = LEAST_SECONDS, 0
+        while self._wait_for_news() and gone < _GONE_FOR_GOOD:
             try:
                 self._send()
-                pause = LEAST_SECONDS
+                pause, gone = LEAST_SECONDS, 0
             except Exception as error:  # noqa: BLE001 - whatever keeps the status from being written, training goes on
                 self._trouble = " ".join(str(error).split())[:500]
                 self._unsent = True
+                gone = gone + 1 if self._closing and getattr(error, "status", None) in _GONE else 0
                 pause = LEAST_SECONDS if self._closing else min(LONGEST_PAUSE, 2 * pause)
             self._pause(pause)
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
+from lorarl_trainer.background import in_parallel
 from lorarl_trainer.errors import StorageError
 from lorarl_trainer.storage.base import Data, Entry, Store, Tag
 from lorarl_trainer.storage.credentials import client_for, endpoint_of
@@ -77,8 +77,7 @@ class RemoteStore(Store):
         data, found = head
         size, e_tag = found.meta["size"], found.meta["e_tag"]
         if size > CHUNK_BYTES:
-            with ThreadPoolExecutor(DOWNLOAD_THREADS, thread_name_prefix="download") as threads:
-                data = b"".join(threads.map(lambda span: self._chunk(path, span[0], span[1], e_tag), _spans(size)))
+            data = b"".join(in_parallel(lambda span: self._chunk(path, span[0], span[1], e_tag), _spans(size), DOWNLOAD_THREADS))
         return data, Tag(e_tag, found.meta["version"])
 
     def put(self, path: str, data: Data) -> None:
@@ -168,14 +167,13 @@ class RemoteStore(Store):
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             meta = self._ask("read", path, lambda: obstore.head(self._reader, path))
-            with staged.open("xb") as file, ThreadPoolExecutor(DOWNLOAD_THREADS, thread_name_prefix="download") as threads:
+            with staged.open("xb") as file:
                 descriptor = file.fileno()
 
                 def fetch(span: tuple[int, int]) -> None:
                     _write(descriptor, self._chunk(path, *span, meta["e_tag"]), span[0])
 
-                for _ in threads.map(fetch, _spans(meta["size"])):
-                    pass
+                in_parallel(fetch, _spans(meta["size"]), DOWNLOAD_THREADS)
             staged.replace(target)
         except OSError as error:
             raise StorageError(f"{self.uri_of(path)}: cannot write the copy {target}: {error.strerror}.") from error
@@ -191,7 +189,8 @@ class RemoteStore(Store):
     def _put(self, path: str, data: Data, mode: PutMode) -> PutResult:
         if len(data) > MAX_OBJECT_BYTES:
             message = (
-                f"{self.uri_of(path)}: {len(data)} bytes in one object, {MAX_OBJECT_BYTES} at most. Split the state into several files."
+                f"{self.uri_of(path)}: {len(data)} bytes in one object, {MAX_OBJECT_BYTES} at most. Lower spec.adapter.rank, or name fewer "
+                "spec.adapter.targetModules."
             )
             raise StorageError(message)
         return obstore.put(self._writer(len(data)), path, data, mode=mode, use_multipart=False)
@@ -230,6 +229,5 @@ def _write(descriptor: int, data: bytes, position: int) -> None:
         rest, position = rest[written:], position + written
 
 
-def _spans(size: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, size, CHUNK_BYTES):
-        yield start, min(start + CHUNK_BYTES, size)
+def _spans(size: int) -> list[tuple[int, int]]:
+    return [(start, min(start + CHUNK_BYTES, size)) for start in range(0, size, CHUNK_BYTES)]
