@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -13,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from lorarl_trainer.background import in_parallel
 from lorarl_trainer.checkpoint import Checkpoint
 from lorarl_trainer.errors import StorageError
-from lorarl_trainer.storage import LocalStore, open_store
+from lorarl_trainer.storage import LocalStore, local, open_store
 from support.checkpoints import JOB, checkpoint, checkpoints, require_whole
 
 TESTS = Path(__file__).parents[1]
@@ -163,3 +165,16 @@ def test_processes_that_fight_over_one_folder_never_show_a_broken_checkpoint(tmp
             writer.communicate()
     assert len(seen) == 10, "they went on while we looked"
     assert require_whole(store) is not None
+
+
+def test_threads_that_write_into_one_folder_do_not_sweep_each_other_s_files_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    staged, staged_once = [], local._staged
+
+    def counted(target: Path, data: bytes) -> contextlib.AbstractContextManager[Path]:
+        staged.append(target)
+        return staged_once(target, data)
+
+    monkeypatch.setattr(local, "_staged", counted)
+    paths = [f"folder/{number}" for number in range(1000)]
+    assert all(in_parallel(lambda path: LocalStore(tmp_path).put_if_absent(path, b"x"), paths, 4))
+    assert len(staged) == len(paths), "a file that was swept away is written once more"

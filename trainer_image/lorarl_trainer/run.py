@@ -145,7 +145,7 @@ async def _run(job: LoRARLJob, manifest_folder: Path, out_dir: Path, surrounding
 
 @contextlib.contextmanager
 def _report_after(out_dir: Path, outcome: _Outcome) -> Iterator[None]:
-    """Write the report of a run that trained, however it ended; not in a pod that is being taken away, which would end seconds later."""
+    """Write the report of a run that trained, however it ended; but not in a pod that is being taken away, where nobody could read it."""
     try:
         yield
     finally:

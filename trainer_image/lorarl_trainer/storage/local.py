@@ -13,6 +13,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from lorarl_trainer.storage.base import Data, Entry, Store, Tag
 LOCK_NAME = ".lorarl.lock"
 STAGED_SUFFIX = ".partial"
 LOCK_POLL_SECONDS = 0.005
+_STAGING = threading.Lock()
 
 
 class LocalStore(Store):
@@ -167,12 +169,14 @@ def _is_internal(name: str) -> bool:
 def _staged(target: Path, data: Data | Path) -> Iterator[Path]:
     """A hidden file beside `target` with `data`, or what the file `data` holds; gone afterwards, whatever happens, unless renamed."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(target.parent)
     staged = target.with_name(f".{target.name}.{secrets.token_hex(4)}{STAGED_SUFFIX}")
     try:
-        with staged.open("xb") as file:
-            # Held while the writer lives, so that a later one can tell a killed writer's leftover from a file that is being written.
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with contextlib.ExitStack() as stack:
+            with _STAGING:  # or another thread could sweep the file away between the next two lines
+                _sweep(target.parent)
+                file = stack.enter_context(staged.open("xb"))
+                # Held while the writer lives, so that a later one can tell a killed writer's leftover from a file that is being written.
+                fcntl.flock(file, fcntl.LOCK_EX)
             if isinstance(data, Path):
                 with data.open("rb") as source:
                     shutil.copyfileobj(source, file)
