@@ -12,8 +12,9 @@ import pytest
 from obstore.exceptions import AlreadyExistsError, GenericError
 from obstore.store import S3Store
 
+from lorarl_trainer.background import in_parallel
 from lorarl_trainer.errors import StorageError
-from lorarl_trainer.storage import RetryPolicy, Store, open_store
+from lorarl_trainer.storage import UPLOADS, RetryPolicy, Store, open_store
 from lorarl_trainer.storage import remote as remote_module
 from support.fault_proxy import FOREVER, FaultProxy
 from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
@@ -179,3 +180,11 @@ def test_obstores_own_retries_would_not_do(s3: S3Server, proxy: FaultProxy, buck
     proxy.drop(times=1, method="PUT", after_forwarding=True)
     with pytest.raises(AlreadyExistsError):
         obstore.put(client(10), "answer-lost", b"x", mode="create")
+
+
+def test_uploads_side_by_side_are_given_the_time_that_they_take_of_each_other(quick_store: Store, proxy: FaultProxy) -> None:
+    megabyte = bytes(1_000_000)  # a second at the slowest rate that is waited for, alone
+    proxy.delay(2.5, times=UPLOADS)
+    paths = [f"part-{number}" for number in range(UPLOADS)]
+    assert all(in_parallel(lambda path: quick_store.put_if_absent(path, megabyte), paths, UPLOADS))
+    assert [method for method, _ in proxy.requests] == ["PUT"] * UPLOADS, "none was given up and sent again"

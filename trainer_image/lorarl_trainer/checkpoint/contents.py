@@ -20,9 +20,10 @@ ADAPTER_METADATA = f"{ADAPTER}/lorarl_metadata.json"
 STATE = "trainer_state/state.json"
 _STATE_PART = re.compile(r"trainer_state/state(-\d+-of-\d+)?\.safetensors")
 MANIFEST = "checkpoint.json"
-STATE_FILE_BYTES = 250_000_000
-"""How much of the state's tensors goes to one file: several are hashed, sent and read at a time, and S3 takes no conditional write above
-5 GiB. With its header a file stays below 256 MiB: page-locked memory comes in powers of two."""
+STATE_FILE_BYTES = 125_000_000
+"""How much of the state's tensors goes to one file: several are hashed and sent at a time, one that takes too long can be sent again before
+the store's deadline, and S3 takes no conditional write above 5 GiB. With its header a file stays below 128 MiB: page-locked memory comes in
+powers of two."""
 HASH_THREADS = 4
 FOLDER_PATTERN = re.compile(r"iter_(\d{7,})(?:-[0-9a-f]{8})?")
 

@@ -25,11 +25,10 @@ from lorarl_trainer.checkpoint.contents import ADAPTER, MANIFEST, Checkpoint, Ma
 from lorarl_trainer.checkpoint.identity import Identity, differences, require_same_training
 from lorarl_trainer.checkpoint.latest import NAME, Latest, retention
 from lorarl_trainer.errors import FencedError, StorageError
-from lorarl_trainer.storage import LocalStore, Store, Tag
+from lorarl_trainer.storage import UPLOADS, LocalStore, Store, Tag
 
 SWAP_ATTEMPTS = 20
 NAME_ATTEMPTS = 3
-UPLOAD_THREADS = 4
 
 
 @dataclass(frozen=True)
@@ -381,7 +380,7 @@ def fill_folder(store: Store, prefix: str, checkpoint: Checkpoint, manifest: Man
         False where a file with other contents is there already. What a killed run left with the same contents is good as it is.
     """
     files = list(checkpoint.files.items())
-    if not all(in_parallel(lambda file: store.put_if_absent(f"{prefix}/{file[0]}", file[1]), files, UPLOAD_THREADS)):
+    if not all(in_parallel(lambda file: store.put_if_absent(f"{prefix}/{file[0]}", file[1]), files, UPLOADS)):
         return False
     path = f"{prefix}/{MANIFEST}"
     if store.put_if_absent(path, manifest.to_bytes()):

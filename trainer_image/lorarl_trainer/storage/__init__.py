@@ -9,13 +9,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from lorarl_trainer.storage.base import Data, Entry, Store, Tag
+from lorarl_trainer.storage.base import UPLOADS, Data, Entry, Store, Tag
 from lorarl_trainer.storage.local import LocalStore
 from lorarl_trainer.storage.retries import RetryPolicy
 from lorarl_trainer.storage.secrets import read_secret
 from lorarl_trainer.storage.uri import StoreUri, parse_uri, redact
 
-__all__ = ["Data", "Entry", "LocalStore", "RetryPolicy", "Store", "StoreUri", "Tag", "open_store", "parse_uri", "read_secret", "redact"]
+__all__ = [
+    "UPLOADS",
+    "Data",
+    "Entry",
+    "LocalStore",
+    "RetryPolicy",
+    "Store",
+    "StoreUri",
+    "Tag",
+    "open_store",
+    "parse_uri",
+    "read_secret",
+    "redact",
+]
 
 
 def open_store(uri: str, secret: Mapping[str, str] | None = None, *, field: str = "uri", retries: RetryPolicy | None = None) -> Store:

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
+UPLOADS = 4
+"""How many may be under way at once, of one large file or of a checkpoint's files: they share a slow line, and time limits allow for it."""
 Data = bytes | memoryview
 """What an object is to hold; a view is of single bytes."""
 

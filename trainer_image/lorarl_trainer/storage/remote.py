@@ -20,7 +20,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
 from lorarl_trainer.background import in_parallel
 from lorarl_trainer.errors import StorageError
-from lorarl_trainer.storage.base import Data, Entry, Store, Tag
+from lorarl_trainer.storage.base import UPLOADS, Data, Entry, Store, Tag
 from lorarl_trainer.storage.credentials import client_for, endpoint_of
 from lorarl_trainer.storage.retries import RetryPolicy, read_answer
 from lorarl_trainer.storage.uri import StoreUri
@@ -35,8 +35,6 @@ MAX_OBJECT_BYTES = 5 * 1024**3
 MAX_PARTS = 10_000
 """Of one object, in S3."""
 DOWNLOAD_THREADS = 8
-UPLOAD_REQUESTS = 4
-"""Under way at once, each with a part in memory."""
 
 
 class UnsettledError(Exception):
@@ -56,8 +54,9 @@ class RemoteStore(Store):
         self._bucket = uri.bucket
         self._endpoint = endpoint_of(uri, secret)
         seconds, rate = retries.request_seconds, retries.bytes_per_second
-        self._reader = client_for(uri, secret, seconds + CHUNK_BYTES / rate, field, stall_seconds=seconds)
-        self._writer_for = lru_cache(maxsize=None)(lambda power: client_for(uri, secret, seconds + 2**power / rate, field))
+        # A slow line is shared by all that are under way.
+        self._reader = client_for(uri, secret, seconds + DOWNLOAD_THREADS * CHUNK_BYTES / rate, field, stall_seconds=seconds)
+        self._writer_for = lru_cache(maxsize=None)(lambda power: client_for(uri, secret, seconds + UPLOADS * 2**power / rate, field))
 
     def get_tagged(self, path: str) -> tuple[bytes, Tag] | None:
         """See `Store`."""
@@ -157,7 +156,7 @@ class RemoteStore(Store):
 
         def attempt() -> None:
             with source.open("rb") as file:
-                obstore.put(self._writer(part), path, file, chunk_size=part, max_concurrency=UPLOAD_REQUESTS)
+                obstore.put(self._writer(part), path, file, chunk_size=part, max_concurrency=UPLOADS)
 
         self._ask("write", path, attempt)
 
