@@ -88,13 +88,12 @@ class _Outcome:
     @property
     def how_to_go_on(self) -> str:
         """What the same command will do; in a pod, where the operator says that, what it will find."""
-        if self.adapter_uri is None:
-            published = "no checkpoint is published yet"
-            return f"it was asked to end; {published}" if in_a_pod() else f"{published}, and the same command starts anew"
-        newest = self.adapter_uri.removesuffix("/lora_adapter")
+        newest = self.adapter_uri and self.adapter_uri.removesuffix("/lora_adapter")
         if in_a_pod():
-            return f"it was asked to end; its newest checkpoint is {newest}"
-        return f"the same command goes on from the newest checkpoint, {newest}"
+            return f"it was asked to end; {f'its newest checkpoint is {newest}' if newest else 'no checkpoint is published yet'}"
+        if newest:
+            return f"the same command goes on from the newest checkpoint, {newest}"
+        return "no checkpoint is published yet, and the same command starts anew"
 
 
 async def _run(job: LoRARLJob, manifest_folder: Path, out_dir: Path, surroundings: Surroundings, clock: StartClock) -> int:
