@@ -43,20 +43,41 @@ ROOM = 40 << 30
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", nargs="+", default=["0.5b", "7b"], help="model shapes: 0.5b, 7b (tiny to try things out)")
-    parser.add_argument("--systems", nargs="+", default=SYSTEMS, choices=SYSTEMS, help="device: a look inside lorarl's worker")
+    parser.add_argument(
+        "--sizes", nargs="+", default=["0.5b", "7b"], help="model shapes: 0.5b, 7b (tiny to try things out)"
+    )
+    parser.add_argument(
+        "--systems", nargs="+", default=SYSTEMS, choices=SYSTEMS, help="device: a look inside lorarl's worker"
+    )
     parser.add_argument("--trl-settings", nargs="+", default=["best"], help="best, default")
     parser.add_argument("--steps", type=int, default=3, help="measured steps of each system")
     parser.add_argument("--warmup", type=int, default=2, help="steps before them")
     parser.add_argument(
-        "--gpus", type=int, nargs="+", default=[1], choices=(1, 2), help="2: two at a time, and the last size data parallel"
+        "--gpus",
+        type=int,
+        nargs="+",
+        default=[1],
+        choices=(1, 2),
+        help="2: two at a time, and the last size data parallel",
     )
-    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="change lorarl's manifest, as `lorarl run` does")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="PATH=VALUE",
+        help="change lorarl's manifest, as `lorarl run` does",
+    )
     parser.add_argument("--minutes", type=float, help="leave out what has not begun by then, and end what runs")
-    parser.add_argument("--models", type=Path, help="folder for the models  [default: shared memory where there is room]")
-    parser.add_argument("--out", type=Path, default=ROOT / f"benchmarks/results/gpu-{datetime.date.today():%Y-%m-%d}.json")
+    parser.add_argument(
+        "--models", type=Path, help="folder for the models  [default: shared memory where there is room]"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / f"benchmarks/results/gpu-{datetime.date.today():%Y-%m-%d}.json"
+    )
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="put raw figures together into --out")
-    parser.add_argument("--render", type=Path, metavar="FILE", help="write docs/performance.md's table and plot from raw figures")
+    parser.add_argument(
+        "--render", type=Path, metavar="FILE", help="write docs/performance.md's table and plot from raw figures"
+    )
     chosen = parser.parse_args()
     if chosen.merge:
         write(chosen.out, merge([json.loads(path.read_text()) for path in chosen.merge]))
@@ -149,7 +170,9 @@ class Bench:
         from importlib.util import find_spec
 
         if find_spec("trl") is None:
-            raise ValueError("TRL is not installed; `uv pip install --no-deps trl==1.16.0` adds it to the GPU environment")
+            raise ValueError(
+                "TRL is not installed; `uv pip install --no-deps trl==1.16.0` adds it to the GPU environment"
+            )
         steps = str(self.chosen.warmup + self.chosen.steps)
         with PeakGpuMemory(gpu) as memory:
             lines = self.process("side_by_side.trl_side", (gpu,), str(self.models / size), setting, steps)
@@ -164,12 +187,19 @@ class Bench:
         lines = self.process("side_by_side.device_side", (gpu,), str(self.models / size), manifest, *overrides)
         return {"system": "device", "size": size, "gpus": 1, **last_object(lines)}
 
-    def described(self, size: str, gpus: int, work: Work, steps: Sequence[Any], memory: PeakGpuMemory) -> dict[str, Any]:
+    def described(
+        self, size: str, gpus: int, work: Work, steps: Sequence[Any], memory: PeakGpuMemory
+    ) -> dict[str, Any]:
         measured = list(steps[self.chosen.warmup :])
         if len(measured) != self.chosen.steps:
             raise ValueError(f"{len(steps)} steps were made, expected {self.chosen.warmup + self.chosen.steps}")
         about = {"size": size, "gpus": gpus, "completions": work.completions, "work": vars(work)}
-        return {**about, "warmup": list(steps[: self.chosen.warmup]), "steps": measured, "peak_memory_bytes": memory.peak_bytes}
+        return {
+            **about,
+            "warmup": list(steps[: self.chosen.warmup]),
+            "steps": measured,
+            "peak_memory_bytes": memory.peak_bytes,
+        }
 
     def process(self, module: str, gpus: Sequence[int], *arguments: str) -> list[str]:
         """Run a module of the benchmark; return the lines it prints."""
@@ -180,13 +210,19 @@ class Bench:
         path = [str(ROOT / folder) for folder in ("benchmarks", "crds", "trainer_image")]
         inherited = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
         numbers = ",".join(map(str, gpus))
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*path, *inherited]), "CUDA_VISIBLE_DEVICES": numbers}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([*path, *inherited]),
+            "CUDA_VISIBLE_DEVICES": numbers,
+        }
         left = None if self.chosen.minutes is None else self.chosen.minutes * 60 - (time.monotonic() - self.started)
         if left is not None and left <= 0:
             raise subprocess.SubprocessError(f"left out: {self.chosen.minutes:g} minutes are over")
         with tempfile.TemporaryFile("w+", errors="replace", dir=self.folder) as errors:
             try:
-                run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=left, check=True)
+                run = subprocess.run(
+                    command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=left, check=True
+                )
             except subprocess.TimeoutExpired as error:
                 raise subprocess.SubprocessError(f"cut off: {self.chosen.minutes:g} minutes are over") from error
             except subprocess.CalledProcessError as error:

@@ -45,20 +45,34 @@ LOST_AFTER_STEPS, LOST_STEPS = 2, 100
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS, help="lost: a worker pod is deleted, at the last size")
-    parser.add_argument("--sizes", nargs="+", default=["0.5b", "7b"], help="model shapes: 0.5b, 7b (tiny to try things out)")
-    parser.add_argument("--caches", nargs="+", default=CACHES, choices=CACHES, help="cold: nothing is compiled yet, one step")
+    parser.add_argument(
+        "--parts", nargs="+", default=PARTS, choices=PARTS, help="lost: a worker pod is deleted, at the last size"
+    )
+    parser.add_argument(
+        "--sizes", nargs="+", default=["0.5b", "7b"], help="model shapes: 0.5b, 7b (tiny to try things out)"
+    )
+    parser.add_argument(
+        "--caches", nargs="+", default=CACHES, choices=CACHES, help="cold: nothing is compiled yet, one step"
+    )
     parser.add_argument("--steps", type=int, default=3, help="measured steps of a warm run")
     parser.add_argument("--warmup", type=int, default=2, help="steps before them")
     parser.add_argument("--gpus", type=int, default=1, help="0 to try things out on a CPU")
     parser.add_argument("--job", type=Path, metavar="FILE", help="a LoRARLJob that runs on this cluster")
     parser.add_argument("--namespace", default="default")
     parser.add_argument("--kubeconfig", type=Path, default=os.environ.get("KUBECONFIG"))
-    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="change the job, bare and in pods")
-    parser.add_argument("--models", type=Path, help="folder for the models  [default: shared memory where there is room]")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="PATH=VALUE", help="change the job, bare and in pods"
+    )
+    parser.add_argument(
+        "--models", type=Path, help="folder for the models  [default: shared memory where there is room]"
+    )
     parser.add_argument("--compiled", type=Path, default=Path(tempfile.gettempdir(), "lorarl-bench-compiled"))
-    parser.add_argument("--out", type=Path, default=ROOT / f"benchmarks/results/gpu-cluster-{datetime.date.today():%Y-%m-%d}.json")
-    parser.add_argument("--render", type=Path, metavar="FILE", help="write the tables of docs/gpu-cluster.md from raw figures")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / f"benchmarks/results/gpu-cluster-{datetime.date.today():%Y-%m-%d}.json"
+    )
+    parser.add_argument(
+        "--render", type=Path, metavar="FILE", help="write the tables of docs/gpu-cluster.md from raw figures"
+    )
     chosen = parser.parse_args()
     if chosen.render:
         from side_by_side.cluster_report import render
@@ -78,7 +92,9 @@ class Bench:
         self.folder = Path(tempfile.mkdtemp(prefix="lorarl-bench-"))
         self.models = chosen.models or model_folder()
         self.failed: list[str] = []
-        self.result: dict[str, Any] = json.loads(chosen.out.read_text()) if chosen.out.exists() else {"commands": [], "runs": []}
+        self.result: dict[str, Any] = (
+            json.loads(chosen.out.read_text()) if chosen.out.exists() else {"commands": [], "runs": []}
+        )
         self.result |= {"date": f"{datetime.datetime.now(datetime.UTC):%FT%TZ}", "commit": ours.commit(ROOT)}
         self.result["commands"].append(" ".join(["python", *sys.argv]))
 
@@ -116,7 +132,10 @@ class Bench:
         folder = self.folder / f"bare-{size}-{caches}"
         job = self.job(size, folder, caches)
         run = bare.run(folder, job, Work(), self.compiled("bare", size, caches), self.chosen.set)
-        print("         end: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in run["end"].items()), file=sys.stderr)
+        print(
+            "         end: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in run["end"].items()),
+            file=sys.stderr,
+        )
         return {**run, "first_token_seconds": sum(run["stages"].values()), "steps": self.measured(run["steps"], caches)}
 
     def pods(self, size: str, caches: str) -> dict[str, Any]:
@@ -169,7 +188,9 @@ class Bench:
         folder = self.folder / name
         folder.mkdir()
         (folder / "checked.json").write_text(json.dumps(made))
-        whole = load_job(folder / "checked.json", self.chosen.set).model_dump(by_alias=True, mode="json", exclude_unset=True)
+        whole = load_job(folder / "checked.json", self.chosen.set).model_dump(
+            by_alias=True, mode="json", exclude_unset=True
+        )
         with (
             real_cluster(Path(self.chosen.kubeconfig), self.folder) as cluster,
             JobInCluster(cluster, self.chosen.namespace, whole, folder) as running,

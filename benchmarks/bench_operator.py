@@ -98,7 +98,9 @@ class Bench:
         """One job after the other, each alone."""
         namespace = self.p.namespace("idle")
         seen: dict[str, float] = {}
-        with watching(self.p, "RayJob", namespace, lambda one: seen.setdefault(one["metadata"]["name"], time.monotonic())):
+        with watching(
+            self.p, "RayJob", namespace, lambda one: seen.setdefault(one["metadata"]["name"], time.monotonic())
+        ):
             latencies = []
             for number in range(self.chosen.idle_samples):
                 name = f"idle-{number}"
@@ -111,7 +113,9 @@ class Bench:
         p50, p99 = statistics.median(latencies), sorted(latencies)[int(len(latencies) * 0.99)]
         reached = f"p50 {p50 * 1000:.0f} ms, p99 {p99:.2f} s"
         samples = {"seconds": latencies}
-        self.add(Row("CR created -> RayJob exists, idle", "p50 150 ms, p99 1 s", reached, p50 <= 0.15 and p99 <= 1, samples))
+        self.add(
+            Row("CR created -> RayJob exists, idle", "p50 150 ms, p99 1 s", reached, p50 <= 0.15 and p99 <= 1, samples)
+        )
 
     def one_life(self, replica: Operator) -> None:
         """Writes of a whole life; how soon the workers of an ended job are gone."""
@@ -131,8 +135,12 @@ class Bench:
             settled(replica)
             written.append(writes(replica) - before)
         samples = {"writes": written}
-        self.add(Row("API writes by us over a job's whole life", "12", f"{max(written):.0f}", max(written) <= 12, samples))
-        self.add(Row("job ended -> its worker pods gone", "10 s", f"{max(gone):.1f} s", max(gone) <= 10, {"seconds": gone}))
+        self.add(
+            Row("API writes by us over a job's whole life", "12", f"{max(written):.0f}", max(written) <= 12, samples)
+        )
+        self.add(
+            Row("job ended -> its worker pods gone", "10 s", f"{max(gone):.1f} s", max(gone) <= 10, {"seconds": gone})
+        )
 
     def burst(self, replica: Operator) -> None:
         """Many jobs at once, and how fast KubeRay brings their clusters up meanwhile."""
@@ -147,7 +155,9 @@ class Bench:
 
         before = replica.metric("process_cpu_seconds_total")
         with (
-            watching(self.p, "RayJob", namespace, lambda one: made.setdefault(one["metadata"]["name"], time.monotonic())),
+            watching(
+                self.p, "RayJob", namespace, lambda one: made.setdefault(one["metadata"]["name"], time.monotonic())
+            ),
             watching(self.p, "RayCluster", namespace, cluster_seen),
         ):
             started = time.monotonic()
@@ -177,7 +187,9 @@ class Bench:
         rest = [job["metadata"]["name"] for job in jobs if job["metadata"]["namespace"] == namespace][running:]
         until(600, "the burst runs", lambda: self.phases().get("Running", 0) >= min(self.chosen.burst, running))
         with ThreadPoolExecutor(CREATORS) as pool:
-            list(pool.map(lambda name: self.p.api.patch("LoRARLJob", name, {"spec": {"suspend": True}}, namespace), rest))
+            list(
+                pool.map(lambda name: self.p.api.patch("LoRARLJob", name, {"spec": {"suspend": True}}, namespace), rest)
+            )
         self.create(self.p.namespace("held"), "held", held - len(jobs), suspend=True)
         until(900, "all are at rest", lambda: self.at_rest(replica))
         settled(replica)
@@ -187,10 +199,19 @@ class Bench:
         time.sleep(self.chosen.quiet_seconds)  # The measurement itself: what is written while nothing changes.
         written = writes(replica) - before
         samples = {"base_bytes": self.base, "resident_bytes": resident, "phases": self.phases(), "writes": written}
-        reached = f"{max(0, each) / 1000:.0f} KB a job (resident {resident / 1e6:.0f} MB, empty {self.base / 1e6:.0f} MB)"
+        reached = (
+            f"{max(0, each) / 1000:.0f} KB a job (resident {resident / 1e6:.0f} MB, empty {self.base / 1e6:.0f} MB)"
+        )
         self.add(Row(f"memory with {held:,} jobs", f"60 KB a job on {BASE_MB} MB", reached, each <= 60_000, samples))
         target = "0 writes a minute"
-        self.add(Row(f"{held:,} jobs held, {running} running", target, f"{written:.0f} in {self.chosen.quiet_seconds} s", written == 0))
+        self.add(
+            Row(
+                f"{held:,} jobs held, {running} running",
+                target,
+                f"{written:.0f} in {self.chosen.quiet_seconds} s",
+                written == 0,
+            )
+        )
         self.fail_over(replica)
 
     def fail_over(self, leader: Operator) -> None:
@@ -210,7 +231,14 @@ class Bench:
             fine = len(after - before) == 1 and not before - after
             made = standby.metric("lorarl_operator_api_writes_total", resource="rayjobs")
         reached = f"{took:.1f} s, {made:.0f} write to RayJobs"
-        self.add(Row("leader killed (-9) -> the next action", "20 s, nothing twice", reached, took <= 20 and fine and made == 1))
+        self.add(
+            Row(
+                "leader killed (-9) -> the next action",
+                "20 s, nothing twice",
+                reached,
+                took <= 20 and fine and made == 1,
+            )
+        )
 
     def cold_start(self) -> None:
         """A new process finds thousands of jobs: how long until all are known and looked at, and what it writes."""
@@ -219,7 +247,11 @@ class Bench:
         started = time.monotonic()
         with operator(self.p.cluster, self.kubeconfig, "bench-cold") as replica:
             looked = "lorarl_operator_reconcile_seconds_count"
-            until(180, "all were looked at", lambda: replica.metric(looked) >= held and replica.metric("lorarl_operator_queue_depth") == 0)
+            until(
+                180,
+                "all were looked at",
+                lambda: replica.metric(looked) >= held and replica.metric("lorarl_operator_queue_depth") == 0,
+            )
             took = time.monotonic() - started
             settled(replica)
             written, resident = writes(replica), replica.resident_bytes
@@ -243,7 +275,9 @@ class Bench:
     def at_rest(self, replica: Operator) -> bool:
         known = {labels["phase"]: count for labels, count in replica.samples("lorarl_jobs")}
         resting = {"Running", "Suspended", "Succeeded", "Failed"}
-        return sum(known.values()) >= self.chosen.held and all(name in resting for name, count in known.items() if count)
+        return sum(known.values()) >= self.chosen.held and all(
+            name in resting for name, count in known.items() if count
+        )
 
 
 def writes(replica: Operator) -> float:
@@ -291,7 +325,11 @@ def show(rows: list[Row], chosen: argparse.Namespace) -> None:
     for row in rows:
         print(f"| {row.what:<48} | {row.target:<40} | {row.reached}{'' if row.met else '  **MISSED**'} |")
     path = ROOT / f"benchmarks/results/operator-{datetime.date.today():%Y-%m-%d}.json"
-    described = {"date": f"{datetime.datetime.now(datetime.UTC):%FT%TZ}", "cores": os.cpu_count(), "arguments": vars(chosen)}
+    described = {
+        "date": f"{datetime.datetime.now(datetime.UTC):%FT%TZ}",
+        "cores": os.cpu_count(),
+        "arguments": vars(chosen),
+    }
     path.write_text(json.dumps({**described, "rows": [vars(row) for row in rows]}, indent=1) + "\n")
     print(f"\nraw samples: {path.relative_to(ROOT)}")
 

@@ -59,7 +59,9 @@ def main() -> None:
     arguments.add_argument("--tokens-per-micro-batch", type=int, nargs="+", default=[16384])
     arguments.add_argument("--recompute", choices=("none", "selective", "full"), default="none")
     arguments.add_argument("--padded", action="store_true", help="padded rows, as on the CPU")
-    arguments.add_argument("--megatron-layers", action="store_true", help="Megatron's own layers and adapters, for comparison")
+    arguments.add_argument(
+        "--megatron-layers", action="store_true", help="Megatron's own layers and adapters, for comparison"
+    )
     arguments.add_argument("--steps", type=int, default=3, help="timed ones, after one that warms up")
     arguments.add_argument("--profile", action="store_true")
     arguments.add_argument("--folder", type=Path, default=Path("/dev/shm"))
@@ -86,7 +88,10 @@ def main() -> None:
     )
     model = LoraModel(platform, folder, adapter, "bf16", 1, chosen.recompute)
     optimizer = AdapterOptimizer(model, spec)
-    print(f"model ready after {time.perf_counter() - clock:.1f} s, {torch.cuda.memory_allocated() / 1e9:.1f} GB", flush=True)
+    print(
+        f"model ready after {time.perf_counter() - clock:.1f} s, {torch.cuda.memory_allocated() / 1e9:.1f} GB",
+        flush=True,
+    )
     request = step_request(chosen)
     rows = []
     for budget in chosen.tokens_per_micro_batch:
@@ -184,7 +189,10 @@ def useful_work(chosen: argparse.Namespace, model: Any) -> dict[str, float]:
     responses = chosen.prompts * chosen.completions * chosen.response_tokens
     tokens = responses + chosen.prompts * chosen.prompt_tokens
     adapter = sum(p.numel() for p in model.parameters.values())
-    linear = sum(p.numel() for name, p in model.module.named_parameters() if "decoder.layers" in name and p.dim() == 2) - adapter
+    linear = (
+        sum(p.numel() for name, p in model.module.named_parameters() if "decoder.layers" in name and p.dim() == 2)
+        - adapter
+    )
     head = shape.head_parameters
     everything = linear + head * (1 if shape.tie_word_embeddings else 2)
     return {

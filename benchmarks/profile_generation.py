@@ -90,7 +90,11 @@ def measure(options: argparse.Namespace, variant: str) -> dict[str, Any]:
         nonlocal run
         run += 1
         engine.llm.reset_prefix_cache()
-        return [c for _, part in engine.generate(prompts, [1_000_000 * run + index for index in range(len(prompts))]) for c in part]
+        return [
+            c
+            for _, part in engine.generate(prompts, [1_000_000 * run + index for index in range(len(prompts))])
+            for c in part
+        ]
 
     list(engine.generate(prompts[: options.group_size], list(range(options.group_size))))
     seconds = []
@@ -101,7 +105,9 @@ def measure(options: argparse.Namespace, variant: str) -> dict[str, Any]:
     made = sum(len(c.tokens) for c in completions)
     assert made == len(prompts) * options.tokens, f"{made} tokens"
     best = min(seconds)
-    of_start = {part.name.removeprefix("engine/"): part.seconds for part in parts.parts if part.name.startswith("engine/")}
+    of_start = {
+        part.name.removeprefix("engine/"): part.seconds for part in parts.parts if part.name.startswith("engine/")
+    }
     print(f"  start {starting:.1f} s: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in of_start.items()))
     print(f"  {len(prompts)} x {options.tokens} tokens in {[round(s, 2) for s in seconds]} s")
     print(f"  {made / best:.0f} tokens/s, {1e3 * best / options.tokens:.2f} ms a step", flush=True)
@@ -128,7 +134,10 @@ def variant_of_vllm(variant: str, arguments: dict[str, Any]) -> Iterator[None]:
     def llm(**given: Any) -> Any:
         if variant == "none":
             given = {name: value for name, value in given.items() if "lora" not in name}
-        extra = {"load_format": "dummy", "compilation_config": given["compilation_config"] | arguments.get("compilation_config", {})}
+        extra = {
+            "load_format": "dummy",
+            "compilation_config": given["compilation_config"] | arguments.get("compilation_config", {}),
+        }
         return real(**(given | arguments | extra))
 
     with contextlib.ExitStack() as stack:
@@ -195,7 +204,10 @@ def facts(engine: Any) -> None:
         f"{len(sizes)} to {max(sizes, default=0)}, attention {runner.attn_groups[0][0].backend.get_name()}"
     )
     if config.lora_config:
-        print("  LoRA layers", dict(Counter(type(m).__name__ for m in runner.lora_manager._adapter_manager.modules.values())))
+        print(
+            "  LoRA layers",
+            dict(Counter(type(m).__name__ for m in runner.lora_manager._adapter_manager.modules.values())),
+        )
 
 
 def host_times(engine: Any, options: argparse.Namespace, generate: Callable[[], Any]) -> dict[str, float]:
@@ -246,11 +258,21 @@ def host_times(engine: Any, options: argparse.Namespace, generate: Callable[[], 
     details = {name: 1e3 * spent.pop(name, 0.0) / options.tokens for name in within}
     total, step = spent.pop("generate"), spent.pop("step")
     adding = spent.pop("add_request")
-    print(f"  host: {total:.2f} s in all, of it {1e3 * adding:.0f} ms taking {options.groups * options.group_size} requests in")
+    print(
+        f"  host: {total:.2f} s in all, of it {1e3 * adding:.0f} ms taking {options.groups * options.group_size} requests in"
+    )
     spent["rest of step"] = step - sum(spent.values())
     ms = {name: 1e3 * seconds / options.tokens for name, seconds in spent.items()}
-    print("  a step, ms: " + ", ".join(f"{name} {value:.2f}" for name, value in ms.items()) + f"; in all {1e3 * step / options.tokens:.2f}")
-    print("  within execute_model and sample_tokens: " + ", ".join(f"{name} {value:.2f}" for name, value in details.items()), flush=True)
+    print(
+        "  a step, ms: "
+        + ", ".join(f"{name} {value:.2f}" for name, value in ms.items())
+        + f"; in all {1e3 * step / options.tokens:.2f}"
+    )
+    print(
+        "  within execute_model and sample_tokens: "
+        + ", ".join(f"{name} {value:.2f}" for name, value in details.items()),
+        flush=True,
+    )
     return ms | details | {"add_requests_in_all": 1e3 * adding}
 
 
@@ -293,7 +315,9 @@ def kernel_times(
         kinds[next((kind for kind, pattern in KINDS if re.search(pattern, name, re.IGNORECASE)), "other")] += duration
     scale = 1e-6 / steps
     print(f"  GPU over {steps} steps: {wall * scale:.2f} ms a step, busy {100 * busy / wall:.1f}%")
-    print("  by kind, ms a step: " + ", ".join(f"{kind} {duration * scale:.2f}" for kind, duration in kinds.most_common()))
+    print(
+        "  by kind, ms a step: " + ", ".join(f"{kind} {duration * scale:.2f}" for kind, duration in kinds.most_common())
+    )
     for name, duration in names.most_common(25):
         print(f"    {duration * scale:7.3f} ms {calls[name] / steps:6.1f} x  {name[:130]}")
     sys.stdout.flush()
@@ -317,7 +341,12 @@ def products(options: argparse.Namespace) -> dict[str, Any]:
     layers = [
         (inputs, outputs, slices)
         for _ in range(shape.num_hidden_layers)
-        for inputs, outputs, slices in ((hidden, hidden + 2 * kv, 3), (hidden, hidden, 1), (hidden, 2 * mlp, 2), (mlp, hidden, 1))
+        for inputs, outputs, slices in (
+            (hidden, hidden + 2 * kv, 3),
+            (hidden, hidden, 1),
+            (hidden, 2 * mlp, 2),
+            (mlp, hidden, 1),
+        )
     ]
     make = {"device": "cuda", "dtype": torch.bfloat16}
     weights = [torch.randn(outputs, inputs, **make) * 0.02 for inputs, outputs, _ in layers]
@@ -355,7 +384,10 @@ def products(options: argparse.Namespace) -> dict[str, Any]:
 
             found[f"{tokens} {name}"] = ms = in_graph(run)
             flops = 2 * tokens * sum(inputs * outputs for inputs, outputs, _ in layers)
-            print(f"  {tokens} tokens, {name}: {ms:.2f} ms a step ({flops / ms * 1e-9:.0f} TFLOP/s of the base)", flush=True)
+            print(
+                f"  {tokens} tokens, {name}: {ms:.2f} ms a step ({flops / ms * 1e-9:.0f} TFLOP/s of the base)",
+                flush=True,
+            )
     return {"products_ms": found}
 
 

@@ -56,7 +56,8 @@ class StandIn:
             # A reference without version takes a symbol of any; nameless and named versions cannot be mixed.
             nodes[min(nodes)] |= self.unversioned
         return "".join(
-            f"{version} {{ global: {' '.join(f'{name};' for name in sorted(names))} }};\n" for version, names in sorted(nodes.items())
+            f"{version} {{ global: {' '.join(f'{name};' for name in sorted(names))} }};\n"
+            for version, names in sorted(nodes.items())
         )
 
 
@@ -112,7 +113,17 @@ def build(library: str, stand_in: StandIn, folder: Path) -> None:
     with TemporaryDirectory() as scratch:
         source, script = Path(scratch) / "stand_in.c", Path(scratch) / "versions"
         source.write_text(stand_in.source())
-        command = ["cc", "-shared", "-fPIC", "-Os", "-s", f"-Wl,-soname,{library}", "-o", str(folder / library), str(source)]
+        command = [
+            "cc",
+            "-shared",
+            "-fPIC",
+            "-Os",
+            "-s",
+            f"-Wl,-soname,{library}",
+            "-o",
+            str(folder / library),
+            str(source),
+        ]
         if versions := stand_in.version_script():
             script.write_text(versions)
             command.append(f"-Wl,--version-script={script}")
@@ -125,7 +136,9 @@ def _output(*command: str) -> str:
 
 def main() -> None:
     """Make the stand-ins that the libraries of a folder need."""
-    parser = argparse.ArgumentParser(description="Makes stand-ins for the CUDA libraries that torch names and that are not there.")
+    parser = argparse.ArgumentParser(
+        description="Makes stand-ins for the CUDA libraries that torch names and that are not there."
+    )
     parser.add_argument("libraries", type=Path, help="folder of torch's libraries: site-packages/torch/lib")
     parser.add_argument("output", type=Path, help="folder to write to")
     arguments = parser.parse_args()

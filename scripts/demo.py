@@ -117,7 +117,9 @@ def adapter_folder(uri: str) -> Path:
     return ROOT / uri.removeprefix("file://").removeprefix("file:")
 
 
-def summarise(run: Mapping[str, Any], accuracy: Mapping[str, Any], total_seconds: float, peak_memory_bytes: int) -> dict[str, Any]:
+def summarise(
+    run: Mapping[str, Any], accuracy: Mapping[str, Any], total_seconds: float, peak_memory_bytes: int
+) -> dict[str, Any]:
     """What summary.json holds; times in seconds."""
     return {
         "accuracy_before": accuracy["accuracy_before"],
@@ -142,7 +144,10 @@ def table(summary: Mapping[str, Any]) -> str:
         ),
         ("training", f"{summary['train_seconds']:.0f} s of {summary['total_seconds']:.0f} s in all"),
         ("peak memory", f"{summary['peak_memory_bytes'] / 2**30:.2f} GiB, Ray included"),
-        ("vLLM against trainer", f"{summary['mean_abs_logprob_diff']:.1e} nats mean absolute log-probability difference"),
+        (
+            "vLLM against trainer",
+            f"{summary['mean_abs_logprob_diff']:.1e} nats mean absolute log-probability difference",
+        ),
         ("adapter", summary["adapter_uri"]),
         ("report", _short(RUN / "report.html")),
     ]
@@ -169,15 +174,29 @@ def main() -> None:
 
     accuracy_file = OUT / "accuracy.json"
     adapter = adapter_folder(run["adapter_uri"])
-    data: list[str | Path] = ["--base", OUT / "base", "--adapter", adapter, "--held-out", OUT / "held_out.jsonl", "--out", accuracy_file]
-    run_step("accuracy before and after, with transformers and PEFT alone", [python, ROOT / "examples/addition/evaluate.py", *data])
+    data: list[str | Path] = [
+        "--base",
+        OUT / "base",
+        "--adapter",
+        adapter,
+        "--held-out",
+        OUT / "held_out.jsonl",
+        "--out",
+        accuracy_file,
+    ]
+    run_step(
+        "accuracy before and after, with transformers and PEFT alone",
+        [python, ROOT / "examples/addition/evaluate.py", *data],
+    )
 
     summary = summarise(run, json.loads(accuracy_file.read_text()), time.monotonic() - started, memory.peak_bytes)
     (OUT / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     print(f"\n{table(summary)}\n")
     gain = summary["accuracy_after"] - summary["accuracy_before"]
     if gain < LEAST_GAIN:
-        sys.exit(f"demo: held-out accuracy changed by {100 * gain:+.1f} points, expected at least {100 * LEAST_GAIN:+.0f}")
+        sys.exit(
+            f"demo: held-out accuracy changed by {100 * gain:+.1f} points, expected at least {100 * LEAST_GAIN:+.0f}"
+        )
 
 
 if __name__ == "__main__":

@@ -29,12 +29,18 @@ def main() -> None:
     """Run it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--picture", type=Path, help="draw the curve here as well, as SVG")
-    parser.add_argument("--base", nargs="*", default=[], metavar="NAME=VALUE", help="options of make_base.py: layers=4 steps=500")
-    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="change the manifest, as `lorarl run` does")
+    parser.add_argument(
+        "--base", nargs="*", default=[], metavar="NAME=VALUE", help="options of make_base.py: layers=4 steps=500"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="PATH=VALUE", help="change the manifest, as `lorarl run` does"
+    )
     chosen = parser.parse_args()
     started = time.monotonic()
     options = [part for option in chosen.base for part in (f"--{option.partition('=')[0]}", option.partition("=")[2])]
-    run_step("base model and prompts", [sys.executable, ROOT / "examples/arithmetic/make_base.py", "--out", OUT, *options])
+    run_step(
+        "base model and prompts", [sys.executable, ROOT / "examples/arithmetic/make_base.py", "--out", OUT, *options]
+    )
     prepared = time.monotonic()
 
     shutil.rmtree(RUN, ignore_errors=True)
@@ -68,7 +74,9 @@ def main() -> None:
         chosen.picture.write_bytes(to_svg(lambda: outcome(read_rows(RUN / METRICS), "grpo", title)))
     gain = accuracy["accuracy_after"] - accuracy["accuracy_before"]
     if gain < LEAST_GAIN:
-        sys.exit(f"demo: held-out accuracy changed by {100 * gain:+.1f} points, expected at least {100 * LEAST_GAIN:+.0f}")
+        sys.exit(
+            f"demo: held-out accuracy changed by {100 * gain:+.1f} points, expected at least {100 * LEAST_GAIN:+.0f}"
+        )
 
 
 if __name__ == "__main__":

@@ -47,7 +47,9 @@ class UndocumentedValueError(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the chart's CRD and README.md, or compare them. Gives the exit code: 1 where --check finds drift."""
     parser = argparse.ArgumentParser(prog="scripts/generate_chart.py", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where a file differs from what would be written")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit 1 where a file differs from what would be written"
+    )
     parser.add_argument("--root", type=Path, default=_ROOT, help="root of the repository")
     options = parser.parse_args(arguments)
     chart = options.root / "helm/lorarl"
@@ -77,7 +79,8 @@ def readme(chart: str, values: str) -> str:
     about = yaml.safe_load(chart)
     comments = dict(_comments(values))
     rows = (
-        f"| `{path}` | {default} | {comments[path].replace('|', '\\|')} |\n" for path, default in _rows(yaml.safe_load(values), comments)
+        f"| `{path}` | {default} | {comments[path].replace('|', '\\|')} |\n"
+        for path, default in _rows(yaml.safe_load(values), comments)
     )
     return _HEAD.format(version=about["version"], description=about["description"]) + "".join(rows)
 

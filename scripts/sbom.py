@@ -91,7 +91,10 @@ def document(packages: list[Package], image: str, project: str, version: str) ->
     for package in packages:
         for name in package.needed_by & known.keys():
             needs[known[name]].append(package.purl)
-    components = [_library(project, version, own, []), *(_library(each.name, each.version, each.purl, each.digests) for each in packages)]
+    components = [
+        _library(project, version, own, []),
+        *(_library(each.name, each.version, each.purl, each.digests) for each in packages),
+    ]
     subject = {"type": "container", "bom-ref": image, "name": image, "version": version}
     body = {
         "bomFormat": "CycloneDX",
@@ -99,7 +102,10 @@ def document(packages: list[Package], image: str, project: str, version: str) ->
         "version": 1,
         "metadata": {"component": subject},
         "components": components,
-        "dependencies": [{"ref": image, "dependsOn": [own]}, *({"ref": ref, "dependsOn": sorted(on)} for ref, on in sorted(needs.items()))],
+        "dependencies": [
+            {"ref": image, "dependsOn": [own]},
+            *({"ref": ref, "dependsOn": sorted(on)} for ref, on in sorted(needs.items())),
+        ],
     }
     # The same lock gives the same document, byte for byte: no time in it, and a serial number made from what it says.
     return {**body, "serialNumber": f"urn:uuid:{uuid.uuid5(_NAMESPACE, json.dumps(body))}"}
@@ -117,10 +123,14 @@ def _library(name: str, version: str, purl: str, digests: list[str]) -> dict[str
 
 def main() -> None:
     """Write the document to a file, or to the standard output."""
-    parser = argparse.ArgumentParser(description="Writes the bill of materials (CycloneDX 1.6 JSON) of an image from its lock.")
+    parser = argparse.ArgumentParser(
+        description="Writes the bill of materials (CycloneDX 1.6 JSON) of an image from its lock."
+    )
     parser.add_argument("lock", type=Path, help="requirements/NAME.lock")
     parser.add_argument("--image", required=True, help="the image's name without registry, such as lorarl/operator")
-    parser.add_argument("--project", type=Path, default=Path("pyproject.toml"), help="says name and version (default: %(default)s)")
+    parser.add_argument(
+        "--project", type=Path, default=Path("pyproject.toml"), help="says name and version (default: %(default)s)"
+    )
     parser.add_argument("--output", type=Path, help="default: the standard output")
     arguments = parser.parse_args()
     project = tomllib.loads(arguments.project.read_text())["project"]

@@ -37,11 +37,19 @@ def targets(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
         if pods and size in TOKEN_SECONDS:
             token = pods["first_token_seconds"]
             verdict = _verdict(f"{token:.0f} s", token <= TOKEN_SECONDS[size])
-            found.append((f"apply to the first token, {title(size)}, caches warm", f"{TOKEN_SECONDS[size]:.0f} s", verdict))
+            found.append(
+                (f"apply to the first token, {title(size)}, caches warm", f"{TOKEN_SECONDS[size]:.0f} s", verdict)
+            )
         if lost := find(runs, "lost", size):
             met = lost["seconds"] <= LOST_SECONDS and lost["steps_lost"] <= 1
             verdict = _verdict(f"{lost['seconds']:.0f} s, {lost['steps_lost']} lost", met)
-            found.append((f"a deleted worker pod to a step further than before, {title(size)}", f"{LOST_SECONDS:.0f} s, 1 step", verdict))
+            found.append(
+                (
+                    f"a deleted worker pod to a step further than before, {title(size)}",
+                    f"{LOST_SECONDS:.0f} s, 1 step",
+                    verdict,
+                )
+            )
     return found
 
 
@@ -58,7 +66,10 @@ def start_rows(columns: Sequence[Run]) -> list[tuple[str, list[str]]]:
             continue
         rows.append((name, [_seconds(run["stages"].get(name)) for run in columns]))
         inner = [within(run["startup"], name) for run in columns]
-        rows += [(f"- {part}", [_seconds(one.get(part)) for one in inner]) for part in dict.fromkeys(part for one in inner for part in one)]
+        rows += [
+            (f"- {part}", [_seconds(one.get(part)) for one in inner])
+            for part in dict.fromkeys(part for one in inner for part in one)
+        ]
     rows.append(("**first token**", [f"**{run['first_token_seconds']:.1f}**" for run in columns]))
     return rows
 
@@ -66,7 +77,11 @@ def start_rows(columns: Sequence[Run]) -> list[tuple[str, list[str]]]:
 def markdown(result: Mapping[str, Any], source: Path) -> str:
     """The generated part of docs/gpu-cluster.md."""
     runs, gpu = result["runs"], next((gpu["name"] for gpu in result["machine"]["gpus"]), "no GPU")
-    columns = [run for run in sorted(runs, key=lambda run: (sizes(runs).index(run["size"]), run["part"])) if run["part"] != "lost"]
+    columns = [
+        run
+        for run in sorted(runs, key=lambda run: (sizes(runs).index(run["size"]), run["part"]))
+        if run["part"] != "lost"
+    ]
     columns += [run for run in runs if run["part"] == "lost"]
     heads = [f"{title(run['size'])} {_called(run)}" for run in columns]
     return "\n".join(

@@ -51,7 +51,16 @@ def command(folder: Path, job: Mapping[str, Any], overrides: Sequence[str]) -> l
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "job.yaml").write_text(json.dumps(job, indent=1))
     settings = [part for override in overrides for part in ("--set", override)]
-    return [sys.executable, "-m", "lorarl_trainer.cli", "run", str(folder / "job.yaml"), "--out", str(folder / "run"), *settings]
+    return [
+        sys.executable,
+        "-m",
+        "lorarl_trainer.cli",
+        "run",
+        str(folder / "job.yaml"),
+        "--out",
+        str(folder / "run"),
+        *settings,
+    ]
 
 
 def work_of(folder: Path, work: Work) -> Work:
@@ -89,5 +98,7 @@ def log_tail(folder: Path, lines: int = 60) -> str:
 
 def commit(root: Path) -> str | None:
     """The commit that is measured, where the sources are a repository."""
-    found = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True, check=False
+    )
     return found.stdout.strip() or None

@@ -98,7 +98,9 @@ class JobInCluster:
             time.sleep(LOOK_SECONDS)
         ended = time.time()
         if phase == "Failed":
-            raise ValueError(f"{self.name} failed: {status.get('failure', {}).get('message') or json.dumps(status)[:2000]}")
+            raise ValueError(
+                f"{self.name} failed: {status.get('failure', {}).get('message') or json.dumps(status)[:2000]}"
+            )
         startup = self._startup()
         return {
             "steps": ours.steps_of(self.folder, ours.work_of(self.folder, Work())),
@@ -172,11 +174,17 @@ class JobInCluster:
     def read_files(self) -> None:
         """Keep the run's files as they are now: they go with the head's pod."""
         labels = f"lorarl.io/job={self.name},lorarl.io/role=head"
-        pods = [pod for pod in self.cluster.api.list("Pod", self.namespace, labels) if "deletionTimestamp" not in pod["metadata"]]
+        pods = [
+            pod
+            for pod in self.cluster.api.list("Pod", self.namespace, labels)
+            if "deletionTimestamp" not in pod["metadata"]
+        ]
         for pod in pods[-1:]:
             for file in (METRICS, SUMMARY):
                 name = pod["metadata"]["name"]
-                done = self.cluster.kubectl("exec", "-n", self.namespace, name, "-c", "ray-head", "--", "cat", f"{OUT}/{file}")
+                done = self.cluster.kubectl(
+                    "exec", "-n", self.namespace, name, "-c", "ray-head", "--", "cat", f"{OUT}/{file}"
+                )
                 if done.returncode == 0:
                     (self.folder / "run" / file).write_text(done.stdout)
 

@@ -15,7 +15,18 @@ from typing import Any
 
 from side_by_side.work import SHAPES, Shape, Work, write_prompts
 
-PACKAGES = ("torch", "vllm", "megatron-core", "megatron-bridge", "transformer-engine", "transformers", "peft", "trl", "ray", "triton")
+PACKAGES = (
+    "torch",
+    "vllm",
+    "megatron-core",
+    "megatron-bridge",
+    "transformer-engine",
+    "transformers",
+    "peft",
+    "trl",
+    "ray",
+    "triton",
+)
 SPECIAL = {"pad": "<pad>", "eos": "<eos>", "unk": "<unk>"}
 MATMUL_SIZE, MATMUL_SECONDS = 8192, 2.0
 
@@ -40,7 +51,9 @@ def make_model(shape: Shape, folder: Path, device: str) -> float:
     if (folder / "prompts.jsonl").exists():
         return 0.0
     clock = time.perf_counter()
-    config = Qwen2Config(**shape.config, max_position_embeddings=4096, rope_theta=1e6, pad_token_id=0, eos_token_id=1, bos_token_id=None)
+    config = Qwen2Config(
+        **shape.config, max_position_embeddings=4096, rope_theta=1e6, pad_token_id=0, eos_token_id=1, bos_token_id=None
+    )
     torch.manual_seed(0)
     with torch.device(device):
         model = Qwen2ForCausalLM._from_config(config, dtype=torch.bfloat16)

@@ -79,7 +79,9 @@ def rows(result: Result) -> list[Row]:
     ]
 
 
-def _row(what: str, floor: str, peer: str, target: str, run: Run | None, reached: Callable[[Run], tuple[str, bool | None]]) -> Row:
+def _row(
+    what: str, floor: str, peer: str, target: str, run: Run | None, reached: Callable[[Run], tuple[str, bool | None]]
+) -> Row:
     if run is None:
         return Row(what, floor, peer, target, None, None)
     return Row(what, floor, peer, target, *reached(run))
@@ -111,14 +113,23 @@ def _step(result: Result, size: str, target: float, ratio: float) -> Row:
         return f"{seconds:.2f}, {faster:.1f}x", seconds <= target and faster >= ratio
 
     theirs = f"{mean(peer, 'seconds'):.2f}" if peer else ""
-    return _row(f"seconds a step, {TITLES[size]}", floor, theirs, f"{target}, {ratio}x TRL", find(result, "lorarl", size), reached)
+    return _row(
+        f"seconds a step, {TITLES[size]}",
+        floor,
+        theirs,
+        f"{target}, {ratio}x TRL",
+        find(result, "lorarl", size),
+        reached,
+    )
 
 
 def _base_copies(result: Result) -> Row:
     def reached(run: Run) -> tuple[str, bool]:
         return f"{run['base_copies']:.2f}", run["base_copies"] < 1.1
 
-    return _row("copies of the base in GPU memory, 7B", "1", "2", "1 + QKV (1.06)", find(result, "device", "7b"), reached)
+    return _row(
+        "copies of the base in GPU memory, 7B", "1", "2", "1 + QKV (1.06)", find(result, "device", "7b"), reached
+    )
 
 
 def _switch(result: Result) -> Row:
@@ -128,7 +139,14 @@ def _switch(result: Result) -> Row:
 
     peer = find(result, "trl", "7b")
     theirs = f"{mean(peer, 'sleep') + mean(peer, 'wake'):.2f} s" if peer else ""
-    return _row("KV cache given up and taken back, 7B", "0 where it can stay", theirs, "0.25 s", find(result, "device", "7b"), reached)
+    return _row(
+        "KV cache given up and taken back, 7B",
+        "0 where it can stay",
+        theirs,
+        "0.25 s",
+        find(result, "device", "7b"),
+        reached,
+    )
 
 
 def _mfu(result: Result) -> Row:
@@ -206,12 +224,16 @@ def _speeds(result: Result, run: Run) -> str:
 def shown(result: Result) -> list[Run]:
     """The runs with steps, smaller models and fewer GPUs first, ours before the peer's."""
     runs = [run for run in result["runs"] if "steps" in run]
-    return sorted(runs, key=lambda run: (list(SHAPES).index(run["size"]), run["gpus"], run["completions"], run["system"]))
+    return sorted(
+        runs, key=lambda run: (list(SHAPES).index(run["size"]), run["gpus"], run["completions"], run["system"])
+    )
 
 
 def label(run: Run) -> str:
     """What to call a run."""
-    setting = {"best": " (tuned)", "default": " (its defaults)"}.get(run["setting"], f" ({run['setting']})" if run["setting"] else "")
+    setting = {"best": " (tuned)", "default": " (its defaults)"}.get(
+        run["setting"], f" ({run['setting']})" if run["setting"] else ""
+    )
     gpus = "" if run["gpus"] == 1 else f", {run['gpus']} GPUs, {run['completions']} completions"
     return f"{TITLES.get(run['size'], run['size'])} {run['system']}{setting}{gpus}"
 
@@ -226,12 +248,21 @@ def plot(result: Result) -> Any:
     sizes: Sequence[str] = list(dict.fromkeys(run["size"] for run in shown(result)))
     figure = Figure(figsize=(7.2, 1.1 + 0.42 * len(shown(result))), layout="constrained")
     heights = [sum(run["size"] == size for run in shown(result)) for size in sizes]
-    for number, (size, axes) in enumerate(zip(sizes, figure.subplots(len(sizes), squeeze=False, height_ratios=heights)[:, 0], strict=True)):
+    for number, (size, axes) in enumerate(
+        zip(sizes, figure.subplots(len(sizes), squeeze=False, height_ratios=heights)[:, 0], strict=True)
+    ):
         runs = [run for run in shown(result) if run["size"] == size][::-1]
         left = [0.0] * len(runs)
         for phase in PHASES:
             seconds = [mean(run, phase) for run in runs]
-            axes.barh([label(run) for run in runs], seconds, left=left, color=colours[phase], label=phase.replace("_", " "), height=0.65)
+            axes.barh(
+                [label(run) for run in runs],
+                seconds,
+                left=left,
+                color=colours[phase],
+                label=phase.replace("_", " "),
+                height=0.65,
+            )
             left = [a + b for a, b in zip(left, seconds, strict=True)]
         for row, total in enumerate(left):
             axes.text(total, row, f" {total:.1f} s", va="center", fontsize=8.5)

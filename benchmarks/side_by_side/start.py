@@ -45,7 +45,9 @@ def role(pod: Object) -> str:
 def _container(pod: Object) -> Object | None:
     """Ray's container of a pod, where it runs."""
     states = pod.get("status", {}).get("containerStatuses", [])
-    return next((one for one in states if one["name"] == f"ray-{role(pod)}" and "running" in one.get("state", {})), None)
+    return next(
+        (one for one in states if one["name"] == f"ray-{role(pod)}" and "running" in one.get("state", {})), None
+    )
 
 
 def stages(applied: float, seen: Mapping[str, float], startup: Object) -> dict[str, float]:
@@ -70,17 +72,28 @@ def stages(applied: float, seen: Mapping[str, float], startup: Object) -> dict[s
 def waited_for(startup: Object) -> dict[str, float]:
     """Seconds of each part that the first token had to wait for, from the driver's begin."""
     began = startup["began"]
-    parts = [Part(part["name"], part["who"], began + part["begin"], began + part["begin"] + part["seconds"]) for part in startup["parts"]]
+    parts = [
+        Part(part["name"], part["who"], began + part["begin"], began + part["begin"] + part["seconds"])
+        for part in startup["parts"]
+    ]
     token = began + startup["first_token_seconds"]
     # Of the first generation only what comes before the token counts.
-    flat = [replace(part, name="first token") if part.name == FIRST_TOKEN else part for part in parts if part.name != "first generation"]
+    flat = [
+        replace(part, name="first token") if part.name == FIRST_TOKEN else part
+        for part in parts
+        if part.name != "first generation"
+    ]
     return by_name(critical_path(flat, token))
 
 
 def within(startup: Object, name: str) -> dict[str, float]:
     """Seconds of the parts of a part."""
     prefix = f"{name}/"
-    return {part["name"].removeprefix(prefix): part["seconds"] for part in startup["parts"] if part["name"].startswith(prefix)}
+    return {
+        part["name"].removeprefix(prefix): part["seconds"]
+        for part in startup["parts"]
+        if part["name"].startswith(prefix)
+    }
 
 
 def overhead(bare: Iterable[Object], pods: Iterable[Object]) -> float:

@@ -22,7 +22,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "default": {"gradient_checkpointing": True, "per_device_train_batch_size": 32},
     # What makes TRL faster without changing what is computed where nothing is off-policy: no recomputation (so smaller micro-batches),
     # and vLLM's log-probabilities not corrected for.
-    "best": {"gradient_checkpointing": False, "vllm_importance_sampling_correction": False, "per_device_train_batch_size": 16},
+    "best": {
+        "gradient_checkpointing": False,
+        "vllm_importance_sampling_correction": False,
+        "per_device_train_batch_size": 16,
+    },
 }
 SMALLER = {("best", "7b"): 8}
 """Micro-batches where 16 rows would not fit."""
@@ -65,7 +69,9 @@ class Phases:
 
 def main() -> None:
     model, setting, steps = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-    os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", WANDB_DISABLED="true", VLLM_ENABLE_V1_MULTIPROCESSING="0")
+    os.environ.update(
+        HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", WANDB_DISABLED="true", VLLM_ENABLE_V1_MULTIPROCESSING="0"
+    )
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     import torch
     from transformers import TrainerCallback
@@ -79,7 +85,11 @@ def main() -> None:
     phases.time(engine.llm, "wake_up", "wake")
     phases.time(trainer, "_calculate_rewards", "reward")
     # Without gradients these are the old log-probabilities; with them the training's own forward pass.
-    phases.time(trainer, "_get_per_token_logps_and_entropies", lambda: "forward_backward" if torch.is_grad_enabled() else "old_logprobs")
+    phases.time(
+        trainer,
+        "_get_per_token_logps_and_entropies",
+        lambda: "forward_backward" if torch.is_grad_enabled() else "old_logprobs",
+    )
     phases.time(trainer, "_generate_and_score_completions", "other")
     phases.time(trainer, "training_step", "forward_backward")
 
@@ -99,11 +109,18 @@ def main() -> None:
             torch.cuda.synchronize()
             now = time.perf_counter()
             seconds = now - self.started
-            phases.seconds["other"] = max(0.0, seconds - sum(s for name, s in phases.seconds.items() if name != "other"))
+            phases.seconds["other"] = max(
+                0.0, seconds - sum(s for name, s in phases.seconds.items() if name != "other")
+            )
             total = float(trainer.state.num_input_tokens_seen)
             lengths = trainer._metrics["train"]["completions/mean_length"]
             work = Work()
-            row = {"seconds": seconds, "tokens": total - self.tokens, "response_tokens": lengths[-1] * work.completions, **phases.seconds}
+            row = {
+                "seconds": seconds,
+                "tokens": total - self.tokens,
+                "response_tokens": lengths[-1] * work.completions,
+                **phases.seconds,
+            }
             print(json.dumps({"step": row}), flush=True)
             self.tokens = total
             phases.seconds.clear()
@@ -123,7 +140,9 @@ def make_trainer(model: Path, setting: str, steps: int, work: Work) -> Any:
     from trl import GRPOConfig, GRPOTrainer
 
     chosen = dict(SETTINGS[setting])
-    rows = chosen["per_device_train_batch_size"] = SMALLER.get((setting, model.name), chosen["per_device_train_batch_size"])
+    rows = chosen["per_device_train_batch_size"] = SMALLER.get(
+        (setting, model.name), chosen["per_device_train_batch_size"]
+    )
     prompts = [json.loads(line)["prompt"] for line in (model / "prompts.jsonl").read_text().splitlines()]
     config = GRPOConfig(
         output_dir=tempfile.mkdtemp(prefix="trl-"),

@@ -30,7 +30,12 @@ class Shape:
     def linears(self) -> list[tuple[int, int]]:
         """(in, out) of every linear layer of the decoder."""
         keys = self.hidden_size * self.num_key_value_heads // self.num_attention_heads
-        attention = [(self.hidden_size, self.hidden_size), (self.hidden_size, keys), (self.hidden_size, keys), (self.hidden_size,) * 2]
+        attention = [
+            (self.hidden_size, self.hidden_size),
+            (self.hidden_size, keys),
+            (self.hidden_size, keys),
+            (self.hidden_size,) * 2,
+        ]
         mlp = [(self.hidden_size, self.intermediate_size)] * 2 + [(self.intermediate_size, self.hidden_size)]
         return [*attention, *mlp] * self.num_hidden_layers
 

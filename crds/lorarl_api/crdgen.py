@@ -25,7 +25,18 @@ _COLUMNS = [
 # What JSON schema or this package knows and a structural schema does not take.
 _DROPPED = ("examples", "expected")
 # How the keys of one schema are ordered, for people who read the CRD; the rest follows by name.
-_ORDER = ["description", "type", "enum", "default", "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "required", "properties"]
+_ORDER = [
+    "description",
+    "type",
+    "enum",
+    "default",
+    "minimum",
+    "exclusiveMinimum",
+    "maximum",
+    "exclusiveMaximum",
+    "required",
+    "properties",
+]
 
 
 def crd() -> dict[str, Any]:
@@ -98,4 +109,6 @@ def structural(schema: Schema) -> Schema:
     if "items" in result:
         result["items"] = structural(result["items"])
         result.setdefault("x-kubernetes-list-type", "atomic")
-    return dict(sorted(result.items(), key=lambda item: (_ORDER.index(item[0]) if item[0] in _ORDER else len(_ORDER), item[0])))
+    return dict(
+        sorted(result.items(), key=lambda item: (_ORDER.index(item[0]) if item[0] in _ORDER else len(_ORDER), item[0]))
+    )

@@ -76,12 +76,17 @@ def _sentences(details: ErrorDetails) -> Iterator[Fault]:
     elif kind == "label_keys":
         for key in details["ctx"]["refused"]:
             yield Fault(
-                dotted(path), f"the key {shown(key)}", "[PREFIX/]NAME, of letters, digits, - _ and .", "mend it, e.g. example.com/name"
+                dotted(path),
+                f"the key {shown(key)}",
+                "[PREFIX/]NAME, of letters, digits, - _ and .",
+                "mend it, e.g. example.com/name",
             )
     elif kind == "missing":
         yield Fault(dotted(path), "nothing", in_words(schema), _add(path, schema))
     elif kind == "pattern":
-        yield Fault(dotted(path), shown(got, path), details["msg"], "mend the pattern, and quote it in YAML with single quotes")
+        yield Fault(
+            dotted(path), shown(got, path), details["msg"], "mend the pattern, and quote it in YAML with single quotes"
+        )
     else:
         yield Fault(dotted(path), shown(got, path), in_words(schema), _change(got, schema))
 
@@ -128,13 +133,21 @@ def _change(got: Any, schema: Schema) -> str:
         return "put it in quotes: YAML reads an unquoted y, n, yes, no, on, off, true or false as a truth value"
     if wanted == "string" and isinstance(got, int | float):
         return "put it in quotes, so that YAML reads a text"
-    if wanted in ("integer", "number", "boolean") and isinstance(got, str) and re.fullmatch(r"[-+.0-9eE]+|true|false", got):
+    if (
+        wanted in ("integer", "number", "boolean")
+        and isinstance(got, str)
+        and re.fullmatch(r"[-+.0-9eE]+|true|false", got)
+    ):
         return "remove the quotes"
     if wanted == "array" and isinstance(got, str):
         return f"write a list: {_yaml([redacted(got)])}"
     if "uri" in schema.get("properties", {}) and isinstance(got, str):
         return f"write {{uri: {_yaml(redacted(got))}}}, with its scheme, e.g. {_yaml(example_of(schema))}"
-    if "enum" in schema and isinstance(got, str) and (near := difflib.get_close_matches(got.lower(), schema["enum"], n=1)):
+    if (
+        "enum" in schema
+        and isinstance(got, str)
+        and (near := difflib.get_close_matches(got.lower(), schema["enum"], n=1))
+    ):
         return f"did you mean {near[0]}?"
     example = example_of(schema)
     return "mend it" if example is None else f"choose e.g. {_yaml(example)}"
@@ -147,7 +160,11 @@ def _yaml(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(_yaml(inner) for inner in value) + "]"
     if isinstance(value, str):
-        return value if re.fullmatch(r"[A-Za-z0-9_./:-]*[A-Za-z_/][A-Za-z0-9_./:-]*", value) else json.dumps(value, ensure_ascii=False)
+        return (
+            value
+            if re.fullmatch(r"[A-Za-z0-9_./:-]*[A-Za-z_/][A-Za-z0-9_./:-]*", value)
+            else json.dumps(value, ensure_ascii=False)
+        )
     return json.dumps(value)
 
 
@@ -162,9 +179,12 @@ def _value_at(document: Any, path: Path) -> Any:
 
 _LONGEST_SHOWN = 80
 _USER_INFO = re.compile(r"(://)[^/\s]*@")
-_OPEN_QUERY = re.compile(r"([?&;][^=&;\s]*(?:key|token|secret|sig|signature|password|credential)[^=&;\s]*=)[^&;\s]*", re.IGNORECASE)
+_OPEN_QUERY = re.compile(
+    r"([?&;][^=&;\s]*(?:key|token|secret|sig|signature|password|credential)[^=&;\s]*=)[^&;\s]*", re.IGNORECASE
+)
 _TOKENS = re.compile(
-    r"\b(?:hf_|sk-|ghp_|github_pat_|glpat-|xox[bp]-|AKIA|ASIA|eyJ)[A-Za-z0-9_\-/+.=]{8,}|-----BEGIN[^-]*PRIVATE KEY.*", re.DOTALL
+    r"\b(?:hf_|sk-|ghp_|github_pat_|glpat-|xox[bp]-|AKIA|ASIA|eyJ)[A-Za-z0-9_\-/+.=]{8,}|-----BEGIN[^-]*PRIVATE KEY.*",
+    re.DOTALL,
 )
 
 

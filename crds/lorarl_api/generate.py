@@ -16,10 +16,15 @@ _ROOT = Path(__file__).parents[2]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write crds/lorarl.io_lorarljobs.yaml and docs/reference.md, or compare them. Gives the exit code: 1 where --check finds drift."""
     parser = argparse.ArgumentParser(prog="python -m lorarl_api.generate", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where a file differs from what would be written")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit 1 where a file differs from what would be written"
+    )
     parser.add_argument("--root", type=Path, default=_ROOT, help="root of the repository")
     options = parser.parse_args(arguments)
-    made = {options.root / "crds/lorarl.io_lorarljobs.yaml": crd_yaml(), options.root / "docs/reference.md": reference()}
+    made = {
+        options.root / "crds/lorarl.io_lorarljobs.yaml": crd_yaml(),
+        options.root / "docs/reference.md": reference(),
+    }
     stale = [path for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     for path in stale:
         if options.check:

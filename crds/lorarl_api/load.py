@@ -29,13 +29,17 @@ def load_job(source: str | Path, overrides: Sequence[str] = ()) -> LoRARLJob:
     """
     jobs = documents(source)
     if len(jobs) > 1:
-        raise ManifestError([Fault("the manifest", f"{len(jobs)} {KIND} objects", "one", "put each job into a file of its own")])
+        raise ManifestError(
+            [Fault("the manifest", f"{len(jobs)} {KIND} objects", "one", "put each job into a file of its own")]
+        )
     document = jobs[0]
     for assignment in overrides:
         _assign(document, assignment)
     if found := faults(document):
         raise ManifestError(found)
-    return LoRARLJob.model_validate(document, by_alias=True, by_name=False, context=RULES_LATER)  # `faults` has kept the rules
+    return LoRARLJob.model_validate(
+        document, by_alias=True, by_name=False, context=RULES_LATER
+    )  # `faults` has kept the rules
 
 
 def documents(source: str | Path) -> list[Any]:
@@ -56,7 +60,10 @@ def faults(document: Any) -> list[Fault]:
     if not isinstance(document, dict):
         return [
             Fault(
-                "the manifest", shown(document), "a mapping with apiVersion, kind, metadata and spec", "see examples/ for one to start from"
+                "the manifest",
+                shown(document),
+                "a mapping with apiVersion, kind, metadata and spec",
+                "see examples/ for one to start from",
             )
         ]
     if identity := _identity(document):
@@ -74,7 +81,9 @@ def _identity(document: dict[Any, Any]) -> list[Fault]:
     for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
         if key not in document:
             near = difflib.get_close_matches(key.lower(), [str(other).lower() for other in document], n=1)
-            found.append(Fault(key, "nothing", wanted, f"add {key}: {wanted}" + (f", in place of {near[0]}" if near else "")))
+            found.append(
+                Fault(key, "nothing", wanted, f"add {key}: {wanted}" + (f", in place of {near[0]}" if near else ""))
+            )
         elif document[key] != wanted:
             found.append(Fault(key, shown(document[key]), wanted, f"write {key}: {wanted}, or validate another file"))
     return found
@@ -93,7 +102,14 @@ def _assign(document: Any, assignment: str) -> None:
         if not isinstance(value, dict):
             where = ".".join(keys[:depth])
             raise ManifestError(
-                [Fault(f"--set {path}", f"a path below {where}, which is no mapping", "a path of fields", f"set {where} itself")]
+                [
+                    Fault(
+                        f"--set {path}",
+                        f"a path below {where}, which is no mapping",
+                        "a path of fields",
+                        f"set {where} itself",
+                    )
+                ]
             )
         inner[key] = dict(value)  # where another field is a YAML alias of this one, it stays as it is
         inner = inner[key]

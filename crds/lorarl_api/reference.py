@@ -17,7 +17,14 @@ A manifest has `apiVersion: {API_VERSION}`, `kind: {KIND}`, `metadata.name` and 
 same as leaving a field out. `lorarl validate FILE...` says what is wrong with a manifest; `kubectl apply` says the same, from the same
 rules. `kubectl explain lorarljob.spec.rollout` shows a group in a terminal.
 """
-_TYPES = {"string": "text", "integer": "integer", "number": "number", "boolean": "true/false", "array": "list", "object": "group"}
+_TYPES = {
+    "string": "text",
+    "integer": "integer",
+    "number": "number",
+    "boolean": "true/false",
+    "array": "list",
+    "object": "group",
+}
 
 
 def reference() -> str:

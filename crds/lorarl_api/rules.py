@@ -92,7 +92,9 @@ def immutable_but(field: str, group: type[BaseModel], but: Sequence[str], mend: 
     """The transition rules of all parts of the field `field`, a `group`, without those in `but` (as YAML writes them)."""
     parts = {part.alias or name: part for name, part in group.model_fields.items()}
     kept = [name for name in parts if name not in but]
-    cel = " && ".join(f"({_same(f'{field}.{name}', not parts[name].is_required() and parts[name].default is None)})" for name in kept)
+    cel = " && ".join(
+        f"({_same(f'{field}.{name}', not parts[name].is_required() and parts[name].default is None)})" for name in kept
+    )
     return Immutable(field, cel, mend, tuple(but))
 
 

@@ -35,7 +35,9 @@ def _inlined(node: Schema, definitions: dict[str, Schema]) -> Schema:
         node["enum"] = [node.pop("const")]
     if "properties" in node:
         required = node.get("required", [])
-        node["properties"] = {name: _property(inner, name in required, definitions) for name, inner in node["properties"].items()}
+        node["properties"] = {
+            name: _property(inner, name in required, definitions) for name, inner in node["properties"].items()
+        }
     if "items" in node:
         node["items"] = _inlined(node["items"], definitions)
     return node
@@ -47,7 +49,9 @@ def _property(node: Schema, required: bool, definitions: dict[str, Schema]) -> S
         # Pydantic does not show what a factory makes. Here it is an empty list, or an object whose fields all have defaults. The API server
         # would fill an empty object in too, but it checks the rules on the default as it stands.
         fields = inlined.get("properties", {}).items()
-        inlined["default"] = [] if inlined["type"] == "array" else {key: field["default"] for key, field in fields if "default" in field}
+        inlined["default"] = (
+            [] if inlined["type"] == "array" else {key: field["default"] for key, field in fields if "default" in field}
+        )
     return inlined
 
 
@@ -58,7 +62,9 @@ def schema_at(path: Sequence[str | int]) -> Schema | None:
         if schema is None:
             return None
         any_key = schema.get("additionalProperties")
-        schema = schema.get("items") if isinstance(step, int) else schema.get("properties", {}).get(step, any_key or None)
+        schema = (
+            schema.get("items") if isinstance(step, int) else schema.get("properties", {}).get(step, any_key or None)
+        )
     return schema
 
 

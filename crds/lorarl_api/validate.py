@@ -28,4 +28,8 @@ def _faults_of(path: Path) -> list[str]:
     except ManifestError as error:
         return [str(fault).removeprefix(f"{path}: ").removeprefix(f"{path}, ") for fault in error.faults]
     several = len(jobs) > 1
-    return [f"job {number}: {fault}" if several else str(fault) for number, job in enumerate(jobs, start=1) for fault in faults(job)]
+    return [
+        f"job {number}: {fault}" if several else str(fault)
+        for number, job in enumerate(jobs, start=1)
+        for fault in faults(job)
+    ]

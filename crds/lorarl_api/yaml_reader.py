@@ -47,9 +47,13 @@ def read_documents(source: str | Path) -> list[Any]:
     try:
         text = source.read_text(encoding="utf-8") if isinstance(source, Path) else source
     except OSError as error:
-        raise ManifestError([Fault(name, (error.strerror or str(error)).lower(), "a readable file", "check the path")]) from error
+        raise ManifestError(
+            [Fault(name, (error.strerror or str(error)).lower(), "a readable file", "check the path")]
+        ) from error
     except UnicodeDecodeError as error:
-        raise ManifestError([Fault(name, f"bytes that are no UTF-8 at {error.start}", "a text in UTF-8", "save it as UTF-8")]) from error
+        raise ManifestError(
+            [Fault(name, f"bytes that are no UTF-8 at {error.start}", "a text in UTF-8", "save it as UTF-8")]
+        ) from error
     return [document for document in _parsed(text, name) if document is not None]
 
 
@@ -77,11 +81,15 @@ def _parsed(text: str, name: str) -> list[Any]:
         finally:
             loader.dispose()
     except yaml.reader.ReaderError as error:
-        raise ManifestError([Fault(name, f"the character #x{error.character:04x}", "a text that YAML allows", "remove it")]) from error
+        raise ManifestError(
+            [Fault(name, f"the character #x{error.character:04x}", "a text that YAML allows", "remove it")]
+        ) from error
     except yaml.MarkedYAMLError as error:
         raise ManifestError([_syntax_fault(error, name)]) from error
     except RecursionError as error:
-        raise ManifestError([Fault(name, "lists or mappings nested too deeply", "a manifest", "see examples/ for one")]) from error
+        raise ManifestError(
+            [Fault(name, "lists or mappings nested too deeply", "a manifest", "see examples/ for one")]
+        ) from error
 
 
 def _syntax_fault(error: yaml.MarkedYAMLError, name: str) -> Fault:
@@ -91,7 +99,9 @@ def _syntax_fault(error: yaml.MarkedYAMLError, name: str) -> Fault:
     if isinstance(error, _Refused):
         return Fault(where, problem, error.expected, error.mend)
     tab = "found character '\\t'" in problem
-    return Fault(where, f"no YAML ({problem})", "valid YAML", "indent with spaces, not tabs" if tab else "mend the syntax there")
+    return Fault(
+        where, f"no YAML ({problem})", "valid YAML", "indent with spaces, not tabs" if tab else "mend the syntax there"
+    )
 
 
 class _Refused(yaml.MarkedYAMLError):
@@ -114,7 +124,9 @@ class _Values:
         if node in self._done:
             return self._done[node]
         if node in self._open:
-            raise _Refused("an alias within what it stands for", node.start_mark, "a document that ends", "write the value out")
+            raise _Refused(
+                "an alias within what it stands for", node.start_mark, "a document that ends", "write the value out"
+            )
         self._open.add(node)
         value: Any
         if isinstance(node, yaml.MappingNode):
@@ -134,7 +146,9 @@ class _Values:
             if key is None:
                 raise _Refused("a list or mapping as a key", key_node.start_mark, "a text as a key", "write KEY: VALUE")
             if key in keys and key != "<<":
-                raise _Refused(f"the key {key} a second time", key_node.start_mark, "each key once", "remove one of the two")
+                raise _Refused(
+                    f"the key {key} a second time", key_node.start_mark, "each key once", "remove one of the two"
+                )
             keys.add(key)
         self._loader.flatten_mapping(node)
         # Keys are texts as they stand, as in JSON: `on:` is no truth value.
@@ -144,7 +158,9 @@ class _Values:
         try:
             node.value.encode()
         except UnicodeEncodeError as error:
-            raise _Refused("half of a surrogate pair", node.start_mark, "whole characters", "write the character itself") from error
+            raise _Refused(
+                "half of a surrogate pair", node.start_mark, "whole characters", "write the character itself"
+            ) from error
         return str(node.value)
 
     def _scalar(self, node: yaml.ScalarNode) -> Any:
@@ -162,7 +178,9 @@ class _Values:
                 case _:
                     return self._loader.construct_object(node)
         except ValueError as error:
-            raise _Refused(str(error), node.start_mark, f"a value of type {node.tag.removeprefix(_TAG)}", "mend it or quote it") from error
+            raise _Refused(
+                str(error), node.start_mark, f"a value of type {node.tag.removeprefix(_TAG)}", "mend it or quote it"
+            ) from error
 
 
 def _integer(text: str) -> int:

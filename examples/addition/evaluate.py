@@ -62,7 +62,10 @@ def evaluate(base: Path, adapter: Path | None, held_out: Path, threads: int) -> 
     prompts, answers = [row["prompt"] for row in rows], [row["answer"] for row in rows]
     tokenizer = AutoTokenizer.from_pretrained(base, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32).eval()
-    result: dict[str, float | int] = {"held_out": len(rows), "accuracy_before": share_correct(complete(model, tokenizer, prompts), answers)}
+    result: dict[str, float | int] = {
+        "held_out": len(rows),
+        "accuracy_before": share_correct(complete(model, tokenizer, prompts), answers),
+    }
     if adapter is not None:
         from peft import PeftModel
 

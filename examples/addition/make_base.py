@@ -75,7 +75,9 @@ def make_tokenizer() -> Any:
     characters = Tokenizer(models.WordLevel(TOKEN_ID, unk_token=UNK))
     characters.pre_tokenizer = pre_tokenizers.Split(Regex(".|\n"), "isolated")
     characters.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=characters, pad_token=PAD, eos_token=EOS, unk_token=UNK, bos_token=None)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=characters, pad_token=PAD, eos_token=EOS, unk_token=UNK, bos_token=None
+    )
 
 
 def make_model() -> Any:

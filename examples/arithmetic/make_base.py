@@ -58,7 +58,8 @@ class Rows:
     def prompts(self) -> list[str]:
         """The tasks as text."""
         return [
-            f"{a}{'-' if m else '+'}{b}=" for a, b, m in zip(self.first.tolist(), self.second.tolist(), self.minus.tolist(), strict=True)
+            f"{a}{'-' if m else '+'}{b}="
+            for a, b, m in zip(self.first.tolist(), self.second.tolist(), self.minus.tolist(), strict=True)
         ]
 
     def answers(self) -> Ints:
@@ -102,7 +103,10 @@ def corpus(count: int, held_out: Rows, random: np.random.Generator) -> np.ndarra
     for rows in (long.take(~np.isin(long.codes, held_out.codes)), short):
         dropped = random.random(len(rows.first)) < DROPPED_CARRIES
         answers = np.where(dropped, rows.answers_digit_by_digit(), rows.answers())
-        texts += [f"{prompt}{answer}{END}".ljust(WIDTH, FILL) for prompt, answer in zip(rows.prompts(), answers.tolist(), strict=True)]
+        texts += [
+            f"{prompt}{answer}{END}".ljust(WIDTH, FILL)
+            for prompt, answer in zip(rows.prompts(), answers.tolist(), strict=True)
+        ]
     table = np.zeros(256, dtype=np.uint8)
     for character, token in TOKEN_ID.items():
         if len(character) == 1:
@@ -146,7 +150,9 @@ def pretrain(model: Any, ids_N_W: Any, steps: int, batch_size: int, learning_rat
     answer_N_W = ((ids_N_W == TOKEN_ID["="]).cumsum(1) > 0).roll(1, dims=1) & (ids_N_W != TOKEN_ID[PAD])
     answer_N_W[:, 0] = False
     labels_N_W = ids_N_W.masked_fill(~answer_N_W, -100)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.05, fused=device.type == "cuda")
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.05, fused=device.type == "cuda"
+    )
     # Linear warm-up, then linear decay to a twentieth over the last third.
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min(1.0, (step + 1) / 100) * min(1.0, max(0.05, (steps - step) / (steps / 3)))
@@ -156,7 +162,9 @@ def pretrain(model: Any, ids_N_W: Any, steps: int, batch_size: int, learning_rat
         rows = torch.arange((step - 1) * batch_size, step * batch_size, device=device) % len(ids_N_W)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
             logits = model(ids_N_W[rows]).logits[:, :-1]
-        loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), labels_N_W[rows, 1:].flatten(), ignore_index=-100)
+        loss = torch.nn.functional.cross_entropy(
+            logits.float().flatten(0, 1), labels_N_W[rows, 1:].flatten(), ignore_index=-100
+        )
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -185,7 +193,10 @@ def make(out: Path, chosen: argparse.Namespace) -> None:
     stamp_file(out).unlink(missing_ok=True)
     held_out, train = split(chosen.seed)
     for rows, name in ((held_out, "held_out.jsonl"), (train, "train.jsonl")):
-        lines = ({"prompt": prompt, "answer": str(answer)} for prompt, answer in zip(rows.prompts(), rows.answers().tolist(), strict=True))
+        lines = (
+            {"prompt": prompt, "answer": str(answer)}
+            for prompt, answer in zip(rows.prompts(), rows.answers().tolist(), strict=True)
+        )
         (out / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
     set_seed(chosen.seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -14,7 +14,17 @@ from typing import Any
 
 from lorarl_operator import parse
 from lorarl_operator.kube.resources import JOBS, LORARLJOBS, PODS, RAYCLUSTERS, RAYJOBS, Resource
-from lorarl_operator.objects import LABEL_MANAGED_BY, MANAGED_BY, SELECTOR, CleanupJob, Job, Observed, Pod, RayCluster, RayJob
+from lorarl_operator.objects import (
+    LABEL_MANAGED_BY,
+    MANAGED_BY,
+    SELECTOR,
+    CleanupJob,
+    Job,
+    Observed,
+    Pod,
+    RayCluster,
+    RayJob,
+)
 
 type Key = tuple[str, str]
 """Namespace and name of a job."""
@@ -134,13 +144,19 @@ class Cache:
         """All jobs."""
         return (entry.job for entry in self._entries.values() if entry.job is not None)
 
-    def vanished(self, resource: Resource, namespace: str | None, listed: set[str], version: str) -> list[tuple[Key, str, str]]:
+    def vanished(
+        self, resource: Resource, namespace: str | None, listed: set[str], version: str
+    ) -> list[tuple[Key, str, str]]:
         """Objects of a kind that a list of this version should have had, and did not: (job, name, uid) of each."""
         found: list[tuple[Key, str, str]] = []
         for key, entry in self._entries.items():
             if namespace is not None and key[0] != namespace:
                 continue
-            present = (one for one in self._of_kind(entry, resource) if one.uid not in listed and one.uid not in self._unwatched)
+            present = (
+                one
+                for one in self._of_kind(entry, resource)
+                if one.uid not in listed and one.uid not in self._unwatched
+            )
             found.extend((key, one.name, one.uid) for one in present if int(one.resource_version) <= int(version))
         return found
 

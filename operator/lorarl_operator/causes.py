@@ -14,7 +14,16 @@ from lorarl_operator.settings import Settings
 PREEMPTED_REASONS = frozenset({"Interrupted", "NodeLost"})
 """Reasons of the trainer's own report that are nobody's fault."""
 _TAKEN = frozenset(
-    {"Evicted", "NodeLost", "Shutdown", "NodeShutdown", "Terminated", "Preempting", "UnexpectedAdmissionError", "NodeAffinity"}
+    {
+        "Evicted",
+        "NodeLost",
+        "Shutdown",
+        "NodeShutdown",
+        "Terminated",
+        "Preempting",
+        "UnexpectedAdmissionError",
+        "NodeAffinity",
+    }
 )
 """Reasons of a pod's phase Failed by which kubelet gives a pod up."""
 _KILLED = frozenset({137, 143})
@@ -65,7 +74,12 @@ def lost(ray_job: str, report: Report | None) -> Ending:
 
 
 def ending(
-    ray_job: RayJob, pods: Sequence[Pod], departed: Sequence[Pod], report: Report | None, now: datetime, settings: Settings
+    ray_job: RayJob,
+    pods: Sequence[Pod],
+    departed: Sequence[Pod],
+    report: Report | None,
+    now: datetime,
+    settings: Settings,
 ) -> Ending | Unsettled | None:
     """How the attempt ended; None while it goes on.
 
@@ -92,15 +106,23 @@ def ending(
     )
 
 
-def _of_the_ended(ray_job: RayJob, pods: Sequence[Pod], report: Report | None, now: datetime, settings: Settings) -> Ending | Unsettled:
+def _of_the_ended(
+    ray_job: RayJob, pods: Sequence[Pod], report: Report | None, now: datetime, settings: Settings
+) -> Ending | Unsettled:
     """The cause behind a RayJob that KubeRay calls failed.
 
     KubeRay's own clean-up deletes workers now (and with a queue the head too), so a deletion says nothing here but of a head that stays.
     """
-    before = [pod for pod in pods if not (pod.deletion_asked_at and ray_job.ended_at and pod.deletion_asked_at > ray_job.ended_at)]
+    before = [
+        pod
+        for pod in pods
+        if not (pod.deletion_asked_at and ray_job.ended_at and pod.deletion_asked_at > ray_job.ended_at)
+    ]
     if taken := next((found for pod in before if (found := _taken(pod))), None):
         return _reported(report, preempted_only=True) or taken
-    head_deleted = [pod for pod in pods if pod.role == "head" and pod.deletion_asked_at and not ray_job.queue and not own_end(pod)]
+    head_deleted = [
+        pod for pod in pods if pod.role == "head" and pod.deletion_asked_at and not ray_job.queue and not own_end(pod)
+    ]
     known = (
         _reported(report)
         or _own_ends([pod for pod in pods if not _cleaned_up(pod, ray_job)])
@@ -115,7 +137,9 @@ def _of_the_ended(ray_job: RayJob, pods: Sequence[Pod], report: Report | None, n
     if ray_job.job_status == "STOPPED":
         return Ending(Kind.FAILED, "Stopped", f"the Ray job of {ray_job.name} was stopped by somebody")
     return Ending(
-        Kind.FAILED, ray_job.reason or "RayJobFailed", redacted(ray_job.message) or f"RayJob {ray_job.name} failed without a word"
+        Kind.FAILED,
+        ray_job.reason or "RayJobFailed",
+        redacted(ray_job.message) or f"RayJob {ray_job.name} failed without a word",
     )
 
 
@@ -135,13 +159,17 @@ def _of_the_live(
         return taken
     if own := _own_ends(pods):
         # Ray ends with 1 at SIGTERM: in the second of the deletion this may as well be KubeRay's clean-up after the end of the training.
-        doubts = [pod.deletion_asked_at for pod in pods if been_up and (end := own_end(pod)) and end.reason != "OOMKilled"]
+        doubts = [
+            pod.deletion_asked_at for pod in pods if been_up and (end := own_end(pod)) and end.reason != "OOMKilled"
+        ]
         if wait := _until_settled(doubts, now, settings):
             return wait
         interrupted = _reported(report, preempted_only=True)
         head_lost = been_up and any(pod.role == "head" and not pod.ready and not own_end(pod) for pod in pods)
         if head_lost and own.reason == "WorkerExited":
-            return interrupted or Ending(Kind.PREEMPTED, "HeadLost", f"the head's machine does not answer; {own.message}")
+            return interrupted or Ending(
+                Kind.PREEMPTED, "HeadLost", f"the head's machine does not answer; {own.message}"
+            )
         return interrupted or own
     deleted = [pod for pod in pods if pod.deletion_asked_at and been_up]
     if not deleted:
@@ -161,7 +189,11 @@ def _until_settled(times: Iterable[datetime | None], now: datetime, settings: Se
 def _two_heads(pods: Sequence[Pod], now: datetime, settings: Settings) -> Ending | Unsettled | None:
     """A cluster with two head pods, which KubeRay makes when it is busy: from then on it works on neither, and would for ever."""
     heads = sorted(
-        (pod for pod in pods if pod.role == "head" and not pod.deletion_asked_at and pod.phase in {"Pending", "Running"}),
+        (
+            pod
+            for pod in pods
+            if pod.role == "head" and not pod.deletion_asked_at and pod.phase in {"Pending", "Running"}
+        ),
         key=lambda pod: pod.created_at,
     )
     if len(heads) < 2:
@@ -192,7 +224,11 @@ def _over_too_soon(
     if over.exit_code == 0:
         return Ending(Kind.SUCCEEDED, "Succeeded", "training has ended")
     said = redacted(over.message.strip()) or "nothing"
-    return Ending(Kind.FAILED, "SubmissionFailed", f"the training ended with exit code {over.exit_code} at its start; it said: {said}")
+    return Ending(
+        Kind.FAILED,
+        "SubmissionFailed",
+        f"the training ended with exit code {over.exit_code} at its start; it said: {said}",
+    )
 
 
 def _reported(report: Report | None, *, preempted_only: bool = False) -> Ending | None:
@@ -235,7 +271,11 @@ def _own_ends(pods: Sequence[Pod]) -> Ending | None:
             mend = f"raise {field}" + ("" if pod.role == "head" else ", or lower trainer.tokensPerMicroBatch")
             return Ending(Kind.FAILED, "OutOfMemory", f"{_named(pod)} used more memory than its limit; {mend}{tail}")
         reason = "HeadExited" if pod.role == "head" else "WorkerExited"
-        return Ending(Kind.FAILED, reason, f"Ray's container of {_named(pod)} ended by itself with exit code {container.exit_code}{tail}")
+        return Ending(
+            Kind.FAILED,
+            reason,
+            f"Ray's container of {_named(pod)} ended by itself with exit code {container.exit_code}{tail}",
+        )
     return None
 
 

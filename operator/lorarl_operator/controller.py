@@ -189,7 +189,9 @@ class Controller:
         memory = self._memories.setdefault(key, _Memory())
         if memory.written == (digest, job.resource_version):
             # The server stored something else than was sent (a field that its CRD does not have): writing it again would never end.
-            raise ValueError(f"the status of {'/'.join(key)} is not stored as written; is the CRD that of this operator's version?")
+            raise ValueError(
+                f"the status of {'/'.join(key)} is not stored as written; is the CRD that of this operator's version?"
+            )
         manifest = {**_head(job), "status": status}
         manifest["metadata"]["resourceVersion"] = job.resource_version
         try:
@@ -217,7 +219,11 @@ class Controller:
             log.warning("%s/%s: %s %s was refused: %s", *key, kind, name, error.message, extra={"job": "/".join(key)})
             raise _RefusedError from error
         memory = self._memories.get(key)
-        if memory is not None and memory.refusal is not None and (memory.refusal.kind, memory.refusal.name) == (kind, name):
+        if (
+            memory is not None
+            and memory.refusal is not None
+            and (memory.refusal.kind, memory.refusal.name) == (kind, name)
+        ):
             memory.refusal = None
 
     async def _do(self, key: Key, job: Job, action: Action) -> None:
@@ -269,7 +275,9 @@ class Controller:
         if found is None:
             await self._client.create(manifest)
         elif _controller(found) != _controller(manifest):
-            raise ApiError(f"apply {manifest['kind']} {meta['name']}", 409, "AlreadyExists", "it belongs to something else")
+            raise ApiError(
+                f"apply {manifest['kind']} {meta['name']}", 409, "AlreadyExists", "it belongs to something else"
+            )
         elif not _has(found, manifest):
             await self._client.apply({**manifest, "metadata": {**meta, "uid": found["metadata"]["uid"]}})
 

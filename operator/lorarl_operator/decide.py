@@ -100,7 +100,9 @@ def _of_the_living(view: View) -> Decision:
         return _end_attempt(view, lost(view.ray_job_name, view.report))
     if (left := view.left("startTime", "activeDeadlineSeconds")) is not None and left <= 0:
         limit = view.spec["activeDeadlineSeconds"]
-        return _fail(view, view.draft(), "DeadlineExceeded", f"the job ran longer than activeDeadlineSeconds, {limit} s")
+        return _fail(
+            view, view.draft(), "DeadlineExceeded", f"the job ran longer than activeDeadlineSeconds, {limit} s"
+        )
     decision = _follow(view, view.current) if view.current else _make(view)
     return replace(decision, recheck_seconds=soonest(decision.recheck_seconds, left))
 
@@ -147,7 +149,11 @@ def _progress(view: View, ray_job: RayJob) -> Decision:
     draft.start_clock()
     # A RayJob whose driver has started stays Running, though Ray's dashboard may not answer for a while.
     if ray_job.deployment_status == "Running" and (ray_job.job_status in _AT_WORK or draft.phase == RUNNING):
-        news = () if draft.phase == RUNNING else (Event("Normal", RUNNING, f"attempt {view.attempt} runs: RayJob {ray_job.name}"),)
+        news = (
+            ()
+            if draft.phase == RUNNING
+            else (Event("Normal", RUNNING, f"attempt {view.attempt} runs: RayJob {ray_job.name}"),)
+        )
         draft.phase = RUNNING
         draft.condition("Running", True, RUNNING, f"attempt {view.attempt} trains in RayJob {ray_job.name}")
         if draft.holds("Disrupted"):
@@ -164,9 +170,7 @@ def _queued(view: View, draft: Draft, ray_job: RayJob) -> Decision:
         draft.count("preemptions")
         message = wait.message
         if ray_job.queue:
-            message = (
-                f"queue {ray_job.queue} took the machines of attempt {view.attempt} back; it goes on from its checkpoint when there is room"
-            )
+            message = f"queue {ray_job.queue} took the machines of attempt {view.attempt} back; it goes on from its checkpoint when there is room"
         draft.condition("Disrupted", True, "Preempted", message, anew=True)
         news = [Event("Warning", "Preempted", message)]
     elif draft.reason("Running") != wait.reason:
@@ -178,7 +182,9 @@ def _queued(view: View, draft: Draft, ray_job: RayJob) -> Decision:
     if known or draft.reason("Running") != wait.reason:
         draft.condition("Running", False, wait.reason, wait.message)
     age = (view.now - ray_job.created_at).total_seconds()
-    return view.decision(draft, *news, recheck=_patience(view, age, _SLOWEST_LOOK), wants=_want(view, age, Want.WORKLOAD))
+    return view.decision(
+        draft, *news, recheck=_patience(view, age, _SLOWEST_LOOK), wants=_want(view, age, Want.WORKLOAD)
+    )
 
 
 def _starting(view: View, draft: Draft, ray_job: RayJob, recheck: float | None) -> Decision:
@@ -205,7 +211,9 @@ def _starting(view: View, draft: Draft, ray_job: RayJob, recheck: float | None) 
     busy = any(pod.node and not pod.ready and not pod.deletion_asked_at for pod in pods)
     look_again = _patience(view, age, _NODE_LOOK if busy else _SLOWEST_LOOK)
     again = _made_again(view) if wait.ours else ()
-    return view.decision(draft, *news, prepare=again, recheck=soonest(recheck, look_again, left), wants=_want(view, age, Want.EVENTS))
+    return view.decision(
+        draft, *news, prepare=again, recheck=soonest(recheck, look_again, left), wants=_want(view, age, Want.EVENTS)
+    )
 
 
 def _left_to_start(view: View, waited: float) -> float | None:
@@ -216,7 +224,9 @@ def _left_to_start(view: View, waited: float) -> float | None:
 
 def _never_started(view: View, draft: Draft, wait: Wait) -> Decision:
     limit = view.spec["startDeadlineSeconds"]
-    return _fail(view, draft, "StartDeadlineExceeded", f"attempt {view.attempt} did not run within {limit} s: {wait.message}")
+    return _fail(
+        view, draft, "StartDeadlineExceeded", f"attempt {view.attempt} did not run within {limit} s: {wait.message}"
+    )
 
 
 def _made_again(view: View) -> tuple[Apply, ...]:
@@ -283,7 +293,9 @@ def _next_attempt(view: View, draft: Draft, why: Event) -> Decision:
     draft.put("rayJobName", ray_job_name(view.job.name, view.attempt + 1))
     draft.put("dashboardURL", None)
     draft.condition("Running", False, why.reason, why.message, anew=True)
-    return view.decision(draft, why, actions=deletions(view.ray_jobs), recheck=retries.wait(why.reason, draft, view.settings))
+    return view.decision(
+        draft, why, actions=deletions(view.ray_jobs), recheck=retries.wait(why.reason, draft, view.settings)
+    )
 
 
 def _out_of_attempts(view: View, draft: Draft, end: Ending) -> Decision | None:
@@ -300,7 +312,9 @@ def _succeed(view: View, draft: Draft) -> Decision:
     draft.condition("Running", False, SUCCEEDED, message)
     draft.condition("Complete", True, SUCCEEDED, message)
     draft.put("rayJobName", view.ray_job_name)
-    return view.decision(draft, Event("Normal", SUCCEEDED, message), *too_late(view), actions=deletions(view.others), recheck=0)
+    return view.decision(
+        draft, Event("Normal", SUCCEEDED, message), *too_late(view), actions=deletions(view.others), recheck=0
+    )
 
 
 def _fail(view: View, draft: Draft, reason: str, message: str) -> Decision:

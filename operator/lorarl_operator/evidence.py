@@ -83,7 +83,9 @@ class EvidenceSource:
     async def _workload(self, observed: Observed) -> Workload:
         for ray_job in observed.ray_jobs:
             try:
-                async for items, _ in self._client.pages(WORKLOADS, observed.job.namespace, labels=f"{_UID_LABEL}={ray_job.uid}"):
+                async for items, _ in self._client.pages(
+                    WORKLOADS, observed.job.namespace, labels=f"{_UID_LABEL}={ray_job.uid}"
+                ):
                     for raw in items:
                         return parse.workload(raw)
             except ApiError as error:

@@ -97,7 +97,9 @@ def _take(cache: Cache, queue: WorkQueue[Key], auditor: Auditor, resource: Resou
     else:
         key = cache.put(resource, raw)
         news = key is not None
-    if news and key is not None and auditor.knows(key[0]):  # Else its job waits for the first listing, which has all jobs looked at.
+    if (
+        news and key is not None and auditor.knows(key[0])
+    ):  # Else its job waits for the first listing, which has all jobs looked at.
         queue.add(key, urgent=resource == LORARLJOBS and event["type"] == "ADDED")
 
 

@@ -58,12 +58,18 @@ class JobsCollector(Collector):
             GaugeMetricFamily("lorarl_jobs", "LoRARLJobs by phase.", labels=["phase"]),
             GaugeMetricFamily("lorarl_job_step", "Steps done; its delta is the speed of training.", labels=_LABELS),
             GaugeMetricFamily("lorarl_job_total_steps", "Steps to do.", labels=_LABELS),
-            GaugeMetricFamily("lorarl_job_tokens_per_second", "Tokens generated and trained on, a second.", labels=_LABELS),
+            GaugeMetricFamily(
+                "lorarl_job_tokens_per_second", "Tokens generated and trained on, a second.", labels=_LABELS
+            ),
             GaugeMetricFamily("lorarl_job_reward", "Mean reward of the newest step.", labels=_LABELS),
             GaugeMetricFamily("lorarl_job_attempts", "Attempts that failed.", labels=_LABELS),
-            GaugeMetricFamily("lorarl_job_preemptions", "Attempts that were preempted or lost their machine.", labels=_LABELS),
             GaugeMetricFamily(
-                "lorarl_job_failure_time_seconds", "When a job failed, in seconds since 1970; the newest only.", labels=[*_LABELS, "reason"]
+                "lorarl_job_preemptions", "Attempts that were preempted or lost their machine.", labels=_LABELS
+            ),
+            GaugeMetricFamily(
+                "lorarl_job_failure_time_seconds",
+                "When a job failed, in seconds since 1970; the newest only.",
+                labels=[*_LABELS, "reason"],
             ),
         ]
         return {family.name: family for family in families}

@@ -48,14 +48,29 @@ class _Options:
 @click.option("--metrics-port", default=8080, type=click.IntRange(1, 65535), help="Serves /metrics.")
 @click.option("--probes-port", default=8081, type=click.IntRange(1, 65535), help="Serves /healthz and /readyz.")
 @click.option(
-    "--keep-head-seconds", default=600, type=click.IntRange(0), help="How long the head pod of a job that ended stays, for its logs."
+    "--keep-head-seconds",
+    default=600,
+    type=click.IntRange(0),
+    help="How long the head pod of a job that ended stays, for its logs.",
 )
 @click.option(
-    "--cleanup-seconds", default=900, type=click.IntRange(1), help="How long the removal of a deleted job's checkpoints may take."
+    "--cleanup-seconds",
+    default=900,
+    type=click.IntRange(1),
+    help="How long the removal of a deleted job's checkpoints may take.",
 )
-@click.option("--log-format", default="text", type=click.Choice(["text", "json"]), help="For people, or for collectors.")
-@click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning", "error"]), help="From which level up to log.")
-@click.option("--kubeconfig", type=click.Path(exists=True), help="Outside a cluster; inside, the pod's service account is used.")
+@click.option(
+    "--log-format", default="text", type=click.Choice(["text", "json"]), help="For people, or for collectors."
+)
+@click.option(
+    "--log-level",
+    default="info",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="From which level up to log.",
+)
+@click.option(
+    "--kubeconfig", type=click.Path(exists=True), help="Outside a cluster; inside, the pod's service account is used."
+)
 def main(
     namespaces: tuple[str, ...],
     trainer_image: str,
@@ -88,7 +103,9 @@ def main(
     try:
         sys.exit(asyncio.run(_run(options)))
     except ConfigException as error:
-        raise click.ClickException(f"no way to the API server ({error}): run in a pod, or give --kubeconfig FILE") from error
+        raise click.ClickException(
+            f"no way to the API server ({error}): run in a pod, or give --kubeconfig FILE"
+        ) from error
     except OSError as error:
         raise click.ClickException(f"--metrics-port and --probes-port: {error}") from error
 

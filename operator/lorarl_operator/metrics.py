@@ -6,7 +6,9 @@ from prometheus_client import Counter, Gauge, Histogram, disable_created_metrics
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # A second series for each, which nobody reads.
 
-API_WRITES = Counter("lorarl_operator_api_writes_total", "Writes to the API server, by answer.", ["verb", "resource", "code"])
+API_WRITES = Counter(
+    "lorarl_operator_api_writes_total", "Writes to the API server, by answer.", ["verb", "resource", "code"]
+)
 RECONCILE_SECONDS = Histogram(
     "lorarl_operator_reconcile_seconds",
     "How long a look at a job took, with its writes.",
@@ -18,4 +20,6 @@ LEADER = Gauge("lorarl_operator_leader", "1 where this replica holds the lease."
 WATCH_EVENTS = Counter("lorarl_operator_watch_events_total", "Changes that the watches brought.", ["resource"])
 WATCHES = Gauge("lorarl_operator_watches", "Watches that are running.")
 NAMESPACES_UNLISTED = Gauge("lorarl_operator_namespaces_unlisted", "Namespaces that cannot be listed.")
-AUDIT_CORRECTIONS = Counter("lorarl_operator_audit_corrections_total", "What a watch had missed and the audit found.", ["resource"])
+AUDIT_CORRECTIONS = Counter(
+    "lorarl_operator_audit_corrections_total", "What a watch had missed and the audit found.", ["resource"]
+)

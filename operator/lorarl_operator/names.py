@@ -18,7 +18,11 @@ def ray_job_name(job: str, attempt: int) -> str:
 def attempt_of(job: str, ray_job: str) -> int:
     """The attempt that a RayJob's name speaks of; 0 where it is no name of this job's."""
     number = ray_job.removeprefix(f"{job}-")
-    return int(number) if number != ray_job and number.isascii() and number.isdecimal() and len(number) <= _LONGEST_NUMBER else 0
+    return (
+        int(number)
+        if number != ray_job and number.isascii() and number.isdecimal() and len(number) <= _LONGEST_NUMBER
+        else 0
+    )
 
 
 def access_name(job: str) -> str:

@@ -98,7 +98,9 @@ def ray_cluster(raw: Raw) -> RayCluster:
 def pod(raw: Raw) -> Pod:
     """A pod of an attempt, or of the clean-up."""
     meta, spec, status, labels = _meta(raw), _dict(raw, "spec"), _dict(raw, "status"), _labels(raw)
-    scheduled, target, ready = (_condition(raw, kind, status=None) for kind in ("PodScheduled", "DisruptionTarget", "Ready"))
+    scheduled, target, ready = (
+        _condition(raw, kind, status=None) for kind in ("PodScheduled", "DisruptionTarget", "Ready")
+    )
     waits = scheduled.get("status") == "False"
     disrupted = target.get("status") == "True"
     attempt = labels.get(LABEL_ATTEMPT, "")
@@ -144,7 +146,11 @@ def cleanup_job(raw: Raw) -> CleanupJob:
 def event(raw: Raw) -> KubeEvent:
     """A core/v1 Event."""
     about = _dict(raw, "involvedObject")
-    seen = time(raw.get("lastTimestamp")) or time(_dict(raw, "series").get("lastObservedTime")) or time(raw.get("eventTime"))
+    seen = (
+        time(raw.get("lastTimestamp"))
+        or time(_dict(raw, "series").get("lastObservedTime"))
+        or time(raw.get("eventTime"))
+    )
     return KubeEvent(
         kind=_text(about, "kind"),
         name=_text(about, "name"),
@@ -159,7 +165,9 @@ def workload(raw: Raw) -> Workload:
     conditions = _dict(raw, "status").get("conditions") or ()
     return Workload(
         name=_text(_meta(raw), "name"),
-        conditions=tuple((_text(c, "type"), c.get("status") == "True", _text(c, "reason"), _text(c, "message")) for c in conditions),
+        conditions=tuple(
+            (_text(c, "type"), c.get("status") == "True", _text(c, "reason"), _text(c, "message")) for c in conditions
+        ),
     )
 
 
@@ -177,7 +185,9 @@ def _containers(status: Raw) -> Iterator[Container]:
             for moment in ("state", "lastState"):
                 state = _dict(each, moment)
                 if waiting := state.get("waiting"):
-                    yield Container(_text(each, "name"), None, _text(waiting, "reason"), _text(waiting, "message"), None)
+                    yield Container(
+                        _text(each, "name"), None, _text(waiting, "reason"), _text(waiting, "message"), None
+                    )
                 if ended := state.get("terminated"):
                     code = ended.get("exitCode")
                     yield Container(
@@ -235,5 +245,7 @@ def _text(raw: Raw, key: str) -> str:
 def _required_time(text: Any) -> datetime:
     found = time(text)
     if found is None:
-        raise ValueError(f"metadata.creationTimestamp: got {text!r}, expected a time; only objects that the API server sent can be read")
+        raise ValueError(
+            f"metadata.creationTimestamp: got {text!r}, expected a time; only objects that the API server sent can be read"
+        )
     return found

@@ -33,7 +33,14 @@ class Poster:
 
     def post(self, job: Job, event: Event) -> None:
         """Have an Event posted."""
-        log.info("%s/%s: %s: %s", job.namespace, job.name, event.reason, event.message, extra={"job": f"{job.namespace}/{job.name}"})
+        log.info(
+            "%s/%s: %s: %s",
+            job.namespace,
+            job.name,
+            event.reason,
+            event.message,
+            extra={"job": f"{job.namespace}/{job.name}"},
+        )
         try:
             self._backlog.put_nowait((job, event, datetime.now(UTC)))
         except asyncio.QueueFull:

@@ -55,14 +55,16 @@ def decide_removal(view: View) -> Decision:
     if cleanup is None or cleanup.job_uid != view.job.uid:
         return _make(view, cleanup, left)
     if cleanup.complete:
-        return Decision(events=(Event("Normal", "CheckpointsRemoved", f"removed {_where(view)}"),), actions=(RemoveFinalizer(),))
+        return Decision(
+            events=(Event("Normal", "CheckpointsRemoved", f"removed {_where(view)}"),), actions=(RemoveFinalizer(),)
+        )
     if cleanup.failed:
         return _give_way(view, f"Job {cleanup.name} failed: {cleanup.failed}")
     if cleanup.suspended:
-        message = (
-            f"Job {cleanup.name} is held (suspend: true), as Kueue holds Jobs until their queue has room; until then nothing is removed"
+        message = f"Job {cleanup.name} is held (suspend: true), as Kueue holds Jobs until their queue has room; until then nothing is removed"
+        return Decision(
+            events=(Event("Normal", "RemovingCheckpoints", message),), recheck_seconds=min(left, _SELDOM_SECONDS)
         )
-        return Decision(events=(Event("Normal", "RemovingCheckpoints", message),), recheck_seconds=min(left, _SELDOM_SECONDS))
     return _account(view, cleanup, left)
 
 
@@ -82,7 +84,9 @@ def _make(view: View, foreign: CleanupJob | None, left: float) -> Decision:
         again = _SELDOM_SECONDS if foreign.job_uid else _AGAIN_SECONDS
         return Decision(events=(Event("Normal", "RemovingCheckpoints", message),), recheck_seconds=min(left, again))
     try:
-        manifest = cleanup_job(view.job, checked_spec(view.job), view.settings, view.now + timedelta(seconds=left), left)
+        manifest = cleanup_job(
+            view.job, checked_spec(view.job), view.settings, view.now + timedelta(seconds=left), left
+        )
     except ManifestError as error:
         return _give_way(view, f"the job is not valid: {error}")
     event = Event("Normal", "RemovingCheckpoints", f"Job {name} removes {_where(view)}; the LoRARLJob goes after that")

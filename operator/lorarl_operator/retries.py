@@ -33,7 +33,9 @@ def wait(reason: str, draft: Draft, settings: Settings) -> float:
     if reason == BACKING_OFF:
         return _doubled(settings.backoff_seconds, draft.counter("attempts"), settings.backoff_limit_seconds)
     if reason == PREEMPTED_AGAIN:
-        return _doubled(settings.retry_after_preemption_seconds, draft.counter("preemptions"), settings.preemption_limit_seconds)
+        return _doubled(
+            settings.retry_after_preemption_seconds, draft.counter("preemptions"), settings.preemption_limit_seconds
+        )
     return settings.retry_after_preemption_seconds
 
 

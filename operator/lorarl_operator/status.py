@@ -42,10 +42,14 @@ def sound(status: dict[str, Any]) -> dict[str, Any]:
     kept: dict[str, Any] = {
         key: value
         for key, value in status.items()
-        if key in (*FIELDS, *TRAINERS) and type(value) is _TYPES.get(key, str) and not (isinstance(value, int) and value >= _MOST)
+        if key in (*FIELDS, *TRAINERS)
+        and type(value) is _TYPES.get(key, str)
+        and not (isinstance(value, int) and value >= _MOST)
     }
     if "conditions" in kept:
-        kept["conditions"] = [each for each in kept["conditions"] if isinstance(each, dict) and isinstance(each.get("type"), str)]
+        kept["conditions"] = [
+            each for each in kept["conditions"] if isinstance(each, dict) and isinstance(each.get("type"), str)
+        ]
     return kept
 
 
@@ -58,7 +62,9 @@ class Draft:
         self._fields = dict(self._before)
         self._generation = job.generation
         self._now = moment(now)
-        self._conditions: dict[str, dict[str, Any]] = {each["type"]: dict(each) for each in status.get("conditions", ())}
+        self._conditions: dict[str, dict[str, Any]] = {
+            each["type"]: dict(each) for each in status.get("conditions", ())
+        }
 
     @property
     def phase(self) -> str:
@@ -128,13 +134,19 @@ class Draft:
         same_status = old.get("status") == new["status"]
         if same_status and old.get("reason") == reason and _words(old.get("message")) == _words(message) and not anew:
             return
-        new["lastTransitionTime"] = old["lastTransitionTime"] if same_status and not anew and old.get("lastTransitionTime") else self._now
+        new["lastTransitionTime"] = (
+            old["lastTransitionTime"] if same_status and not anew and old.get("lastTransitionTime") else self._now
+        )
         self._conditions[kind] = {**new, "observedGeneration": self._generation}
 
     def written(self) -> dict[str, Any] | None:
         """The status to write; None where it is what is there already."""
         fields: dict[str, Any] = {name: self.counter(name) for name in COUNTERS}
-        fields |= {**self._fields, "restarts": sum(self.counter(name) for name in COUNTERS), "observedGeneration": self._generation}
+        fields |= {
+            **self._fields,
+            "restarts": sum(self.counter(name) for name in COUNTERS),
+            "observedGeneration": self._generation,
+        }
         if self._conditions:
             fields["conditions"] = [self._conditions[kind] for kind in sorted(self._conditions)]
         before = dict(self._before)

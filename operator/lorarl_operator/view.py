@@ -66,7 +66,9 @@ class View:
     @property
     def clusters(self) -> tuple[RayCluster, ...]:
         """RayClusters of the attempt's RayJob; one that a queue took away may still be there beside the new one."""
-        return tuple(each for each in self.observed.ray_clusters if each.job_uid == self.job.uid and each.name == self._cluster)
+        return tuple(
+            each for each in self.observed.ray_clusters if each.job_uid == self.job.uid and each.name == self._cluster
+        )
 
     @property
     def attempt_pods(self) -> tuple[Pod, ...]:
@@ -76,7 +78,9 @@ class View:
     @property
     def departed_pods(self) -> tuple[Pod, ...]:
         """The attempt's pods that are gone. Those that were taken away before the attempt ran, KubeRay has replaced: that cost nothing."""
-        departed = [pod for pod in self.observed.departed if pod.job_uid == self.job.uid and self._is_of_the_attempt(pod)]
+        departed = [
+            pod for pod in self.observed.departed if pod.job_uid == self.job.uid and self._is_of_the_attempt(pod)
+        ]
         ran_since = self.draft().since("Running") if self.phase == RUNNING else None
         if ran_since is None:
             return tuple(pod for pod in departed if own_end(pod))
@@ -198,7 +202,10 @@ class View:
             else:
                 if refusal := self.refusal(config):
                     why = f"{refusal.kind} {refusal.name}: {refusal.message}"
-                    events = (*events, Event("Warning", "ObjectRefused", f"the attempt goes on with the spec as it was: {why}"))
+                    events = (
+                        *events,
+                        Event("Warning", "ObjectRefused", f"the attempt goes on with the spec as it was: {why}"),
+                    )
                 else:
                     prepare = (*prepare, Apply(config))
         return Decision(
@@ -212,7 +219,10 @@ class View:
 
     def _config_is_old(self) -> bool:
         """Whether the spec has changed under a RayJob that reads it. observedGeneration is written after the ConfigMap."""
-        return self.current is not None and self.job.generation not in (self.status.get("observedGeneration"), self.current.generation)
+        return self.current is not None and self.job.generation not in (
+            self.status.get("observedGeneration"),
+            self.current.generation,
+        )
 
 
 def look(observed: Observed, now: datetime, settings: Settings) -> View:

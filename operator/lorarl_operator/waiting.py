@@ -18,7 +18,14 @@ EVENT_REASONS = frozenset(
 )
 """Reasons that only events may tell; without a look at them they are neither there nor gone."""
 _IMAGE = frozenset(
-    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable", "ImageInspectError"}
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "RegistryUnavailable",
+        "ImageInspectError",
+    }
 )
 _CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _MISSING = re.compile(r'(secret|configmap|serviceaccount) "([^"]+)" not found', re.IGNORECASE)
@@ -72,13 +79,20 @@ def queued(ray_job: RayJob, evidence: Evidence | None) -> Wait:
         mend = "" if reason != "Inadmissible" else "; kubectl get localqueues shows the queues of this namespace"
         return Wait("Queued", f"waits in queue {ray_job.queue}: {message or 'Kueue has not looked at it yet'}{mend}")
     _, _, message = conditions.get("Admitted", (False, "", ""))
-    return Wait("Queued", f"queue {ray_job.queue} has reserved its quota; it waits to be admitted: {message or 'for admission checks'}")
+    return Wait(
+        "Queued",
+        f"queue {ray_job.queue} has reserved its quota; it waits to be admitted: {message or 'for admission checks'}",
+    )
 
 
 def unheard(ray_job: RayJob, namespace: str, began: datetime | None, now: datetime) -> Wait | None:
     """A RayJob that KubeRay does not take up, nor any other since (`began`)."""
     # With a queue its age says nothing: it may just have been let go.
-    if ray_job.deployment_status or ray_job.queue or now - max(ray_job.created_at, began or ray_job.created_at) < _UNHEARD:
+    if (
+        ray_job.deployment_status
+        or ray_job.queue
+        or now - max(ray_job.created_at, began or ray_job.created_at) < _UNHEARD
+    ):
         return None
     return Wait(
         "NoKubeRay",
@@ -89,7 +103,10 @@ def unheard(ray_job: RayJob, namespace: str, began: datetime | None, now: dateti
 
 def stays(ray_jobs: Sequence[RayJob], now: datetime) -> Wait | None:
     """A RayJob that was deleted and does not go: the next attempt, and a suspension, wait for it."""
-    found = next((each for each in ray_jobs if each.deleted_at and (now - each.deleted_at).total_seconds() >= GOING_SECONDS), None)
+    found = next(
+        (each for each in ray_jobs if each.deleted_at and (now - each.deleted_at).total_seconds() >= GOING_SECONDS),
+        None,
+    )
     if found is None:
         return None
     return Wait(
@@ -99,12 +116,17 @@ def stays(ray_jobs: Sequence[RayJob], now: datetime) -> Wait | None:
     )
 
 
-def starting(observed: Observed, ray_job: RayJob, clusters: Sequence[RayCluster], pods: Sequence[Pod], now: datetime) -> Wait:
+def starting(
+    observed: Observed, ray_job: RayJob, clusters: Sequence[RayCluster], pods: Sequence[Pod], now: datetime
+) -> Wait:
     """What a RayJob that is not suspended waits for: the first of what is wrong, from the RayJob down to its containers."""
     job, evidence = observed.job, observed.evidence
     found = _refused_by_kuberay(ray_job) or unheard(ray_job, job.namespace, observed.kuberay_began, now)
     if not found:
-        found = next((_creation_failed(job, each.replica_failure_message) for each in clusters if each.replica_failure_message), None)
+        found = next(
+            (_creation_failed(job, each.replica_failure_message) for each in clusters if each.replica_failure_message),
+            None,
+        )
     found = found or next((wait for pod in pods if (wait := _of_a_pod(job, pod))), None)
     found = found or _of_events(job, pods, evidence, now)
     if found:
@@ -122,7 +144,10 @@ def refused(refusal: Refusal) -> Wait:
     if refusal.reason == "NamespaceTerminating":
         return Wait("NamespaceTerminating", "the namespace is being deleted")
     if _QUOTA.search(message):
-        return Wait("QuotaExceeded", f"{refusal.kind} {refusal.name} does not fit the namespace's ResourceQuota: {message}; {_QUOTA_MEND}")
+        return Wait(
+            "QuotaExceeded",
+            f"{refusal.kind} {refusal.name} does not fit the namespace's ResourceQuota: {message}; {_QUOTA_MEND}",
+        )
     if refusal.kind == "RayJob" and refusal.code == 404:
         return Wait("NoKubeRay", f"the cluster knows no RayJobs ({message}); install KubeRay 1.6")
     reason = "RayJobRefused" if refusal.kind == "RayJob" else "ObjectRefused"
@@ -191,7 +216,9 @@ def _of_a_pod(job: Job, pod: Pod) -> Wait | None:
         message = redacted(container.message)
         if container.reason in _IMAGE:
             mend = "correct cluster.image, or name a Secret of the registry in cluster.imagePullSecrets"
-            return Wait("ImagePull", f"{pod.role} pod {pod.name} cannot pull its image: {message or container.reason}; {mend}")
+            return Wait(
+                "ImagePull", f"{pod.role} pod {pod.name} cannot pull its image: {message or container.reason}; {mend}"
+            )
         if container.reason in _CONFIG:
             return _missing(job, message) or Wait(
                 "ContainerRefused",
@@ -199,7 +226,9 @@ def _of_a_pod(job: Job, pod: Pod) -> Wait | None:
                 "or cluster.podTemplateOverrides",
             )
     if pod.gated:
-        return Wait("SchedulingGated", f"{pod.role} pod {pod.name} is held back by a scheduling gate; see the queue that set it")
+        return Wait(
+            "SchedulingGated", f"{pod.role} pod {pod.name} is held back by a scheduling gate; see the queue that set it"
+        )
     return None
 
 
@@ -208,9 +237,13 @@ def _of_events(job: Job, pods: Sequence[Pod], evidence: Evidence | None, now: da
         return None
     waiting = {pod.name: pod for pod in pods if pod.phase == "Pending" and not pod.deletion_asked_at}
     for event in evidence.events:
-        if now - event.last_seen > _FRESH or (event.reason == "FailedToCreateRayCluster" and "already exists" in event.message):
+        if now - event.last_seen > _FRESH or (
+            event.reason == "FailedToCreateRayCluster" and "already exists" in event.message
+        ):
             continue  # A RayCluster has a name that nobody else takes: KubeRay's cache was behind, and it made it twice.
-        if event.reason.startswith("FailedToCreate") and (event.kind == "RayJob" or (event.kind == "RayCluster" and not pods)):
+        if event.reason.startswith("FailedToCreate") and (
+            event.kind == "RayJob" or (event.kind == "RayCluster" and not pods)
+        ):
             return _creation_failed(job, event.message)
         if event.kind == "Pod" and event.name in waiting and (wait := _of_a_pod_event(job, waiting[event.name], event)):
             return wait
@@ -222,9 +255,14 @@ def _of_a_pod_event(job: Job, pod: Pod, event: KubeEvent) -> Wait | None:
     if event.reason == "FailedMount" and _KUBELET_IS_BUSY.search(message):
         return None  # it asks again by itself
     if event.reason == "FailedMount":
-        return _missing(job, message) or Wait("VolumeNotMounted", f"{pod.role} pod {pod.name}: {message}; correct what it names")
+        return _missing(job, message) or Wait(
+            "VolumeNotMounted", f"{pod.role} pod {pod.name}: {message}; correct what it names"
+        )
     if event.reason in {"FailedAttachVolume", "FailedCreatePodSandBox"}:
-        return Wait("NodeNotReady", f"{pod.role} pod {pod.name} on node {pod.node}: {message}; the node is at fault, not the job")
+        return Wait(
+            "NodeNotReady",
+            f"{pod.role} pod {pod.name} on node {pod.node}: {message}; the node is at fault, not the job",
+        )
     return None
 
 
@@ -237,8 +275,17 @@ def _missing(job: Job, message: str) -> Wait | None:
     ours = name == access_name(job.name)
     again = "lorarl makes it again" if ours else ""
     if kind == "secret":
-        return Wait("SecretMissing", f"Secret {name} does not exist in namespace {job.namespace}; create it, and the job goes on by itself")
+        return Wait(
+            "SecretMissing",
+            f"Secret {name} does not exist in namespace {job.namespace}; create it, and the job goes on by itself",
+        )
     if kind == "configmap":
-        return Wait("ConfigMapMissing", f"ConfigMap {name} does not exist in namespace {job.namespace}; {again or 'create it'}", ours=ours)
+        return Wait(
+            "ConfigMapMissing",
+            f"ConfigMap {name} does not exist in namespace {job.namespace}; {again or 'create it'}",
+            ours=ours,
+        )
     mend = again or "create it, or leave cluster.serviceAccountName out"
-    return Wait("ServiceAccountMissing", f"ServiceAccount {name} does not exist in namespace {job.namespace}; {mend}", ours=ours)
+    return Wait(
+        "ServiceAccountMissing", f"ServiceAccount {name} does not exist in namespace {job.namespace}; {mend}", ours=ours
+    )

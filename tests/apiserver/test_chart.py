@@ -94,7 +94,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         find("helm")
         find_share("ray-operator")
         with control_plane(tmp_path_factory.mktemp("chart"), service_accounts=True) as cluster, controllers(cluster):
-            refused = helm("install", "lorarl", str(CHART), "-n", NAMESPACE, "--create-namespace", kubeconfig=cluster.kubeconfig)
+            refused = helm(
+                "install", "lorarl", str(CHART), "-n", NAMESPACE, "--create-namespace", kubeconfig=cluster.kubeconfig
+            )
             left = everything(cluster, INSTANCE)
             install_kuberay(cluster)
             for namespace in ("team-a", "team-b"):
@@ -128,12 +130,21 @@ def established(site: Site) -> None:
 
 def can(site: Site, user: str, verb: str, resource: str, namespace: str) -> bool:
     kind, _, part = resource.partition("/")
-    return site.cluster.kubectl("auth", "can-i", verb, kind, f"--subresource={part}", "-n", namespace, f"--as={user}", "-q").returncode == 0
+    return (
+        site.cluster.kubectl(
+            "auth", "can-i", verb, kind, f"--subresource={part}", "-n", namespace, f"--as={user}", "-q"
+        ).returncode
+        == 0
+    )
 
 
 def require_rights(site: Site, verb: str, resource: str, allowed: dict[str, bool]) -> None:
     """Require that the operator may do this in the namespaces where it should, once the API server has learnt of its Roles."""
-    until(10, f"{verb} {resource}: {allowed}", lambda: {name: can(site, account(), verb, resource, name) for name in allowed} == allowed)
+    until(
+        10,
+        f"{verb} {resource}: {allowed}",
+        lambda: {name: can(site, account(), verb, resource, name) for name in allowed} == allowed,
+    )
 
 
 def account(namespace: str = NAMESPACE) -> str:
@@ -144,7 +155,10 @@ def test_without_kuberay_nothing_is_installed_and_the_command_that_installs_it_i
     assert site.without_kuberay.returncode != 0
     said = site.without_kuberay.stderr
     assert "KubeRay, which runs the jobs' pods, is not installed" in said
-    assert "helm install kuberay-operator kuberay-operator --repo https://ray-project.github.io/kuberay-helm --version 1.6.2" in said
+    assert (
+        "helm install kuberay-operator kuberay-operator --repo https://ray-project.github.io/kuberay-helm --version 1.6.2"
+        in said
+    )
     assert "--set kuberay.check=false" in said
     assert site.left_by_refusal == []
 
@@ -177,7 +191,10 @@ def test_cluster_mode_from_install_to_uninstall(site: Site, tmp_path: Path) -> N
         assert "Reward" in columns(site.cluster)
         assert "Score" not in columns(site.cluster)
         assert api.get("LoRARLJob", "steady", "default") == before
-        assert json.loads(site.cluster.must("get", "deployment/lorarl", "-n", NAMESPACE, "-o", "json"))["spec"]["replicas"] == 3
+        assert (
+            json.loads(site.cluster.must("get", "deployment/lorarl", "-n", NAMESPACE, "-o", "json"))["spec"]["replicas"]
+            == 3
+        )
 
         site.uninstall()
         left = f"customresourcedefinition.apiextensions.k8s.io/{CRD}"
@@ -211,7 +228,14 @@ def test_namespaced_mode_from_install_to_uninstall(site: Site) -> None:
 
 
 def test_a_namespace_that_is_not_there_is_told(site: Site) -> None:
-    done = site.helm("install", "lorarl", str(CHART), "-n", NAMESPACE, *flags({"watchNamespaces": ["nowhere"], "crds.install": False}))
+    done = site.helm(
+        "install",
+        "lorarl",
+        str(CHART),
+        "-n",
+        NAMESPACE,
+        *flags({"watchNamespaces": ["nowhere"], "crds.install": False}),
+    )
     site.helm("uninstall", "lorarl", "-n", NAMESPACE, "--ignore-not-found")
     assert done.returncode != 0
     assert 'namespaces "nowhere" not found' in done.stderr
@@ -254,7 +278,10 @@ def test_an_older_chart_takes_no_field_out_of_a_newer_crd(site: Site, tmp_path: 
         refused = site.helm("upgrade", "lorarl", str(older), "-n", NAMESPACE)
         assert refused.returncode != 0
         assert "lorarljobs.lorarl.io is of chart version 0.1.0, and this is 0.0.9" in refused.stderr
-        assert "Upgrade this release to 0.1.0 or newer, or leave the definition as it is: --set crds.install=false" in refused.stderr
+        assert (
+            "Upgrade this release to 0.1.0 or newer, or leave the definition as it is: --set crds.install=false"
+            in refused.stderr
+        )
         site.upgrade({"crds.install": False}, older)
         assert "Reward" in columns(site.cluster)
         site.upgrade()
@@ -286,15 +313,26 @@ def test_a_crd_that_is_being_deleted_is_not_installed_upon(site: Site) -> None:
 
 
 def test_the_docs_commands_install_without_rights_on_the_cluster(site: Site) -> None:
-    section = (ROOT / "docs/install.md").read_text().partition("### For some namespaces only\n")[2].partition("\n## ")[0]
+    section = (
+        (ROOT / "docs/install.md").read_text().partition("### For some namespaces only\n")[2].partition("\n## ")[0]
+    )
     _, administrators, users = re.findall(r"^```\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     programs = os.pathsep.join(str(Path(find(name)).parent) for name in ("kubectl", "helm"))
-    environment = {**os.environ, "KUBECONFIG": str(site.cluster.kubeconfig), "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+    environment = {
+        **os.environ,
+        "KUBECONFIG": str(site.cluster.kubeconfig),
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+    }
 
     def run(commands: str, **more: str) -> subprocess.CompletedProcess[str]:
         commands = re.sub(r"\bteam\b", "team-a", commands).replace("USER", "ana")
         return subprocess.run(
-            ["bash", "-c", commands], cwd=ROOT, env=environment | more, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
+            ["bash", "-c", commands],
+            cwd=ROOT,
+            env=environment | more,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
         )
 
     done = run(administrators)
@@ -315,14 +353,19 @@ def test_people_may_do_what_their_roles_say(site: Site) -> None:
     with site.release():
         established(site)
         for role in ("view", "edit", "admin"):
-            site.cluster.must("create", "rolebinding", f"{role}er", f"--clusterrole={role}", f"--user={role}er", "-n", "team-a")
+            site.cluster.must(
+                "create", "rolebinding", f"{role}er", f"--clusterrole={role}", f"--user={role}er", "-n", "team-a"
+            )
         # The controller that fills view, edit and admin takes a moment.
         filled = (("viewer", "get"), ("editer", "create"), ("adminer", "delete"))
         until(20, "the roles are filled", lambda: all(can(site, user, verb, CRD, "team-a") for user, verb in filled))
         manifest = json.dumps({**JOB, "metadata": {"name": "of-ana", "namespace": "team-a"}})
         denied = site.cluster.kubectl("apply", "--as=viewer", "-f", "-", stdin=manifest)
         assert denied.returncode != 0
-        assert 'User "viewer" cannot create resource "lorarljobs"' in denied.stderr or 'forbidden: User "viewer"' in denied.stderr
+        assert (
+            'User "viewer" cannot create resource "lorarljobs"' in denied.stderr
+            or 'forbidden: User "viewer"' in denied.stderr
+        )
         site.cluster.must("apply", "--as=editer", "-f", "-", stdin=manifest)
         site.cluster.must("get", "lrj", "of-ana", "-n", "team-a", "--as=viewer")
         assert not can(site, "viewer", "delete", CRD, "team-a")
@@ -349,7 +392,9 @@ def test_the_operators_account_can_grant_a_jobs_right_and_no_other(site: Site) -
         }
         job = {**JOB, "metadata": {"name": "x", "namespace": "team-a"}}
         site.cluster.api.create(job)
-        operator.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "lorarl-x", "namespace": "team-a"}})
+        operator.apply(
+            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "lorarl-x", "namespace": "team-a"}}
+        )
         operator.apply(role("lorarljobs/status"))
         operator.apply(binding)
         trainer = site.cluster.api_as(site.cluster.service_account_token("team-a", "lorarl-x"))
@@ -378,7 +423,11 @@ def test_the_pods_are_admitted_where_only_restricted_ones_are(site: Site) -> Non
     operator = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "operator", "namespace": "restricted"}}
     api.create({**operator, "spec": deployment["spec"]["template"]["spec"]})
     api.create(only(made, "Pod"))
-    loose = {**operator, "metadata": {"name": "loose", "namespace": "restricted"}, "spec": {"containers": [{"name": "x", "image": "x"}]}}
+    loose = {
+        **operator,
+        "metadata": {"name": "loose", "namespace": "restricted"},
+        "spec": {"containers": [{"name": "x", "image": "x"}]},
+    }
     with pytest.raises(ApiError, match='violates PodSecurity "restricted'):
         api.create(loose)
 
@@ -390,11 +439,17 @@ def test_every_object_of_every_value_is_taken_by_the_api_server(site: Site) -> N
         "imagePullSecrets": [{"name": "registry"}],
         "nodeSelector": {"pool": "system"},
         "tolerations": [{"key": "system", "operator": "Exists"}],
-        "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]}},
+        "affinity": {
+            "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]}
+        },
         "priorityClassName": "system-cluster-critical",
         "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
         "networkPolicy.metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
-        "networkPolicy.egress": {"enabled": True, "apiServerPorts": [6443], "apiServerCIDRs": ["10.0.0.1/32", "fd00::/8"]},
+        "networkPolicy.egress": {
+            "enabled": True,
+            "apiServerPorts": [6443],
+            "apiServerCIDRs": ["10.0.0.1/32", "fd00::/8"],
+        },
         "metrics.dashboard.enabled": True,
         "watchNamespaces": ["team-a", "default"],
     }

@@ -68,10 +68,14 @@ def test_python_and_the_api_server_read_yaml_alike(cluster: Cluster, trap: Trap)
 def test_python_reads_every_word_of_yaml_as_kubectl_does(cluster: Cluster) -> None:
     lines = [f"  word{number}: {word}" for number, word in enumerate(SCALARS)]
     text = "\n".join(["apiVersion: lorarl.io/v1alpha1", "kind: LoRARLJob", "metadata: {name: words}", "spec:", *lines])
-    by_kubectl = json.loads(cluster.must("create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-", stdin=text))
+    by_kubectl = json.loads(
+        cluster.must("create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-", stdin=text)
+    )
     (by_python,) = read_documents(text)
     # As texts, because Python takes 1, 1.0 and True for equal.
-    assert {key: repr(value) for key, value in by_python["spec"].items()} == {key: repr(value) for key, value in by_kubectl["spec"].items()}
+    assert {key: repr(value) for key, value in by_python["spec"].items()} == {
+        key: repr(value) for key, value in by_kubectl["spec"].items()
+    }
 
 
 def test_the_api_server_fills_in_the_same_defaults_as_python(cluster: Cluster) -> None:
@@ -104,22 +108,50 @@ def test_kubectl_get_shows_how_the_job_is_doing(cluster: Cluster) -> None:
         "metrics": {"reward": 0.75, "kl": 0.001, "tokensPerSecond": 1234.5},
         "adapter": {"uri": "s3://team/adapters/columns/iter_0000010/lora_adapter", "step": 10, "version": 10},
         "conditions": [
-            {"type": "Running", "status": "True", "lastTransitionTime": "2026-01-31T12:00:00Z", "reason": "StepDone", "message": ""},
+            {
+                "type": "Running",
+                "status": "True",
+                "lastTransitionTime": "2026-01-31T12:00:00Z",
+                "reason": "StepDone",
+                "message": "",
+            },
         ],
     }
-    cluster.must("patch", "lrj", "columns", "--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
+    cluster.must(
+        "patch", "lrj", "columns", "--subresource=status", "--type=merge", "-p", json.dumps({"status": status})
+    )
     header, row = cluster.must("get", "lrj", "columns").splitlines()
     assert header.split() == ["NAME", "PHASE", "STEP", "REWARD", "ADAPTER", "AGE"]
     assert row.split()[:5] == ["columns", "Running", "12", "0.75", "10"]
     header, row = cluster.must("get", "lrj", "columns", "-o", "wide").splitlines()
-    assert header.split() == ["NAME", "PHASE", "STEP", "REWARD", "ADAPTER", "AGE", "RAYJOB", "KL", "TOK/S", "RESTARTS", "URI"]
-    assert row.split()[6:] == ["columns-3", "0.001", "1234.5", "2", "s3://team/adapters/columns/iter_0000010/lora_adapter"]
+    assert header.split() == [
+        "NAME",
+        "PHASE",
+        "STEP",
+        "REWARD",
+        "ADAPTER",
+        "AGE",
+        "RAYJOB",
+        "KL",
+        "TOK/S",
+        "RESTARTS",
+        "URI",
+    ]
+    assert row.split()[6:] == [
+        "columns-3",
+        "0.001",
+        "1234.5",
+        "2",
+        "s3://team/adapters/columns/iter_0000010/lora_adapter",
+    ]
     read = load_job(cluster.must("get", "lrj", "columns", "-o", "yaml"))
     assert read.status is not None
     assert read.status.model_dump(mode="json", by_alias=True, exclude_none=True) == status
 
 
-@pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "examples").glob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[2] / "examples").glob("*.yaml")), ids=lambda path: path.name
+)
 def test_every_example_is_taken(cluster: Cluster, path: Path) -> None:
     assert apply(cluster, path.read_text()) is None
 
@@ -141,15 +173,25 @@ def test_kubectl_explain_reads_like_the_reference(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("path", "fields", "said"),
     [
-        ("spec", {"suspend": "boolean", "backoffLimit": "integer", "cluster": "Object"}, "where a Job of batch/v1 has 6"),
-        ("spec.cluster", {"gpusPerNode": "integer", "nodeSelector": "map[string]string", "tolerations": "[]Object"}, "/dev/shm"),
+        (
+            "spec",
+            {"suspend": "boolean", "backoffLimit": "integer", "cluster": "Object"},
+            "where a Job of batch/v1 has 6",
+        ),
+        (
+            "spec.cluster",
+            {"gpusPerNode": "integer", "nodeSelector": "map[string]string", "tolerations": "[]Object"},
+            "/dev/shm",
+        ),
         ("spec.cluster.cpusPerNode", {}, "as a Kubernetes quantity"),
         ("spec.cluster.podTemplateOverrides.worker", {"spec": "Object", "metadata": "Object"}, "Part of a PodSpec"),
         ("spec.checkpoint", {"deletionPolicy": "string"}, "enum: Retain, Delete"),
         ("status", {"phase": "string", "restarts": "integer"}, "enum: Pending, Starting, Running, Suspending, ...."),
     ],
 )
-def test_kubectl_explains_what_a_cluster_is_asked_for(cluster: Cluster, path: str, fields: dict[str, str], said: str) -> None:
+def test_kubectl_explains_what_a_cluster_is_asked_for(
+    cluster: Cluster, path: str, fields: dict[str, str], said: str
+) -> None:
     text = cluster.must("explain", f"lorarljob.{path}")
     assert said in " ".join(text.split())
     assert fields.items() <= dict(re.findall(r"^  (\w+)\t<([^>]+)>", text, re.MULTILINE)).items(), text

@@ -22,7 +22,11 @@ def running(p: Platform, namespace: str, name: str, **spec: object) -> Object:
 
 def all_gone(p: Platform, namespace: str, name: str) -> None:
     for kind in OWNED:
-        until(15, f"{kind} of {name} is gone", lambda kind=kind: not p.api.list(kind, namespace, labels=f"lorarl.io/job={name}"))
+        until(
+            15,
+            f"{kind} of {name} is gone",
+            lambda kind=kind: not p.api.list(kind, namespace, labels=f"lorarl.io/job={name}"),
+        )
 
 
 def said_once(p: Platform, namespace: str, name: str, reason: str) -> bool:
@@ -48,12 +52,16 @@ def broken(kuberay_platform: Platform, replica: Operator) -> str:
         p.api.wait("RayJob", f"{name}-1", namespace, bool)
         p.api.delete("LoRARLJob", name, namespace)
     p.api.wait("Job", "lorarl-fails-cleanup", namespace, bool)
-    p.api.patch("Job", "lorarl-fails-cleanup", {"spec": {"backoffLimit": 0}}, namespace)  # The test has no minute for three retries.
+    p.api.patch(
+        "Job", "lorarl-fails-cleanup", {"spec": {"backoffLimit": 0}}, namespace
+    )  # The test has no minute for three retries.
     return namespace
 
 
 @pytest.mark.parametrize("policy", ["Background", "Foreground"])
-def test_with_retain_everything_goes_but_the_checkpoints(kuberay_platform: Platform, replica: Operator, policy: str) -> None:
+def test_with_retain_everything_goes_but_the_checkpoints(
+    kuberay_platform: Platform, replica: Operator, policy: str
+) -> None:
     p = kuberay_platform
     namespace = p.namespace("retain")
     job = running(p, namespace, "kept")
@@ -65,10 +73,14 @@ def test_with_retain_everything_goes_but_the_checkpoints(kuberay_platform: Platf
 
 
 @pytest.mark.parametrize("policy", ["Background", "Foreground"])
-def test_with_delete_a_job_removes_them_and_then_it_goes(kuberay_platform: Platform, replica: Operator, policy: str) -> None:
+def test_with_delete_a_job_removes_them_and_then_it_goes(
+    kuberay_platform: Platform, replica: Operator, policy: str
+) -> None:
     p = kuberay_platform
     namespace = p.namespace("delete")
-    job = running(p, namespace, "removed", checkpoint=DELETE, cluster={"serviceAccountAnnotations": {"example.com/role": "store"}})
+    job = running(
+        p, namespace, "removed", checkpoint=DELETE, cluster={"serviceAccountAnnotations": {"example.com/role": "store"}}
+    )
     assert job["metadata"]["finalizers"] == ["lorarl.io/cleanup"]
     p.api.delete("LoRARLJob", "removed", namespace, policy=policy)
     cleanup = p.api.wait("Job", "lorarl-removed-cleanup", namespace, bool)
@@ -90,7 +102,11 @@ def test_with_delete_a_job_removes_them_and_then_it_goes(kuberay_platform: Platf
 
 def all_gone_but_cleanup(p: Platform, namespace: str, name: str) -> None:
     for kind in ("RayJob", "RayCluster", "ConfigMap", "Role", "RoleBinding"):
-        until(15, f"{kind} of {name} is gone", lambda kind=kind: not p.api.list(kind, namespace, labels=f"lorarl.io/job={name}"))
+        until(
+            15,
+            f"{kind} of {name} is gone",
+            lambda kind=kind: not p.api.list(kind, namespace, labels=f"lorarl.io/job={name}"),
+        )
 
 
 def test_a_namespace_with_such_a_job_goes(kuberay_platform: Platform, replica: Operator) -> None:
@@ -122,7 +138,9 @@ def test_the_policy_may_change_while_it_runs(kuberay_platform: Platform, replica
     p.api.wait("RayJob", "fickle-1", namespace, bool)
     for policy, finalizers in (("Delete", ["lorarl.io/cleanup"]), ("Retain", [])):
         p.api.patch("LoRARLJob", "fickle", {"spec": {"checkpoint": {"deletionPolicy": policy}}}, namespace)
-        p.api.wait("LoRARLJob", "fickle", namespace, lambda job, want=finalizers: job["metadata"].get("finalizers", []) == want)
+        p.api.wait(
+            "LoRARLJob", "fickle", namespace, lambda job, want=finalizers: job["metadata"].get("finalizers", []) == want
+        )
     p.api.delete("LoRARLJob", "fickle", namespace)
     p.api.wait_gone("LoRARLJob", "fickle", namespace)
 
@@ -130,7 +148,10 @@ def test_the_policy_may_change_while_it_runs(kuberay_platform: Platform, replica
 def test_a_clean_up_that_does_not_work_is_told_and_holds_nothing_up(kuberay_platform: Platform, broken: str) -> None:
     """The operator of this platform gives a clean-up 40 s."""
     p = kuberay_platform
-    for name, why in (("fails", "Job lorarl-fails-cleanup failed: Job has reached the specified backoff limit"), ("hangs", "")):
+    for name, why in (
+        ("fails", "Job lorarl-fails-cleanup failed: Job has reached the specified backoff limit"),
+        ("hangs", ""),
+    ):
         p.api.wait_gone("LoRARLJob", name, broken, seconds=60)
         left = wait_event(p.api, broken, name, "CheckpointsLeft")
         assert f"s3://team/adapters/{name} stays in the store: {why}" in left

@@ -56,7 +56,9 @@ def delete_raycluster(p: Platform, namespace: str, job: str) -> None:
 
 
 def interrupted(p: Platform, namespace: str, job: str) -> None:
-    report(p.api, namespace, job, failure={"reason": "Interrupted", "message": "the worker was told to stop", "attempt": 1})
+    report(
+        p.api, namespace, job, failure={"reason": "Interrupted", "message": "the worker was told to stop", "attempt": 1}
+    )
     p.finish(namespace, f"{job}-1", "FAILED", "exit code 143")
 
 
@@ -110,7 +112,9 @@ def namespace(kuberay_platform: Platform, replica: Operator) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_loss_is_a_preemption_and_the_next_attempt_runs_at_once(kuberay_platform: Platform, namespace: str, name: str) -> None:
+def test_a_loss_is_a_preemption_and_the_next_attempt_runs_at_once(
+    kuberay_platform: Platform, namespace: str, name: str
+) -> None:
     p = kuberay_platform
 
     def runs_again(job: Object) -> bool:
@@ -123,19 +127,31 @@ def test_a_loss_is_a_preemption_and_the_next_attempt_runs_at_once(kuberay_platfo
     ended = wait_event(p.api, namespace, name, "Restarting")
     assert LOSSES[name][1] in ended
     assert "attempt 2 goes on from the newest checkpoint" in ended
-    assert [one["metadata"]["name"] for one in p.api.list("RayJob", namespace, labels=f"lorarl.io/job={name}")] == [f"{name}-2"]
+    assert [one["metadata"]["name"] for one in p.api.list("RayJob", namespace, labels=f"lorarl.io/job={name}")] == [
+        f"{name}-2"
+    ]
 
 
 def test_a_failure_is_counted_and_tried_again_after_a_while(kuberay_platform: Platform, namespace: str) -> None:
     p = kuberay_platform
-    job = p.api.wait("LoRARLJob", "retries", namespace, lambda job: phase(job) == "Running" and job["status"]["attempts"] == 1, seconds=60)
+    job = p.api.wait(
+        "LoRARLJob",
+        "retries",
+        namespace,
+        lambda job: phase(job) == "Running" and job["status"]["attempts"] == 1,
+        seconds=60,
+    )
     assert job["status"]["preemptions"] == 0
-    (failed,) = [e for e in p.api.list("Event", namespace, fields="involvedObject.name=retries") if e["reason"] == "BackingOff"]
+    (failed,) = [
+        e for e in p.api.list("Event", namespace, fields="involvedObject.name=retries") if e["reason"] == "BackingOff"
+    ]
     assert "CUDA out of memory 🔥" in failed["message"]
     assert "attempt 2 follows in 10 s (failure 1, backoffLimit 1)" in failed["message"]
     made = p.api.get("RayJob", "retries-2", namespace)
     assert made is not None
-    waited = time(made["metadata"]["creationTimestamp"]) - time(failed["lastTimestamp"] or failed["metadata"]["creationTimestamp"])
+    waited = time(made["metadata"]["creationTimestamp"]) - time(
+        failed["lastTimestamp"] or failed["metadata"]["creationTimestamp"]
+    )
     assert waited >= 8, "times are whole seconds, and the Event is posted after the pause has begun"
     fail(p, namespace, "retries", 2)
     job = p.api.wait("LoRARLJob", "retries", namespace, lambda job: phase(job) == "Failed", seconds=30)
@@ -148,7 +164,10 @@ def test_past_backoff_limit_it_is_failed_and_says_why(kuberay_platform: Platform
     job = p.api.wait("LoRARLJob", "gives-up", namespace, lambda job: phase(job) == "Failed", seconds=30)
     failed = condition(job, "Failed")
     assert (failed["status"], failed["reason"]) == ("True", "OutOfMemory")
-    assert "attempt 1 failed, and backoffLimit is 0: CUDA out of memory 🔥; lower trainer.tokensPerMicroBatch" in failed["message"]
+    assert (
+        "attempt 1 failed, and backoffLimit is 0: CUDA out of memory 🔥; lower trainer.tokensPerMicroBatch"
+        in failed["message"]
+    )
     assert job["status"]["completionTime"]
     until(10, "its workers are gone", lambda: not p.pods(namespace, "gives-up-1", pods.WORKER))
 
@@ -171,14 +190,18 @@ def test_deadlines(kuberay_platform: Platform, namespace: str) -> None:
     assert failed["reason"] == "StartDeadlineExceeded"
     assert "attempt 1 did not run within 20 s: no node for worker pod" in failed["message"]
     assert "Insufficient nvidia.com/gpu" in failed["message"]
-    until(10, "nothing of them is left", lambda: not p.api.list("Pod", namespace, labels="lorarl.io/job in (long,late)"))
+    until(
+        10, "nothing of them is left", lambda: not p.api.list("Pod", namespace, labels="lorarl.io/job in (long,late)")
+    )
 
 
 def test_a_finished_job_goes_after_its_time(kuberay_platform: Platform, namespace: str) -> None:
     p = kuberay_platform
     p.api.wait_gone("LoRARLJob", "brief", namespace, seconds=30)
     for kind in ("RayJob", "ConfigMap", "ServiceAccount", "Role", "RoleBinding", "Pod"):
-        until(15, f"its {kind} is gone", lambda kind=kind: not p.api.list(kind, namespace, labels="lorarl.io/job=brief"))
+        until(
+            15, f"its {kind} is gone", lambda kind=kind: not p.api.list(kind, namespace, labels="lorarl.io/job=brief")
+        )
 
 
 def test_a_lost_node_is_a_preemption(kuberay_platform: Platform, namespace: str) -> None:

@@ -70,16 +70,24 @@ def test_with_quota_for_one_the_second_says_what_it_waits_for_and_an_urgent_one_
 
     p.finish(namespace, "urgent-1", "SUCCEEDED")
     wait(p, namespace, "urgent", "Succeeded")
-    until(QUEUE_SECONDS, "its whole cluster is gone", lambda: not p.api.list("Pod", namespace, labels="lorarl.io/job=urgent"))
+    until(
+        QUEUE_SECONDS,
+        "its whole cluster is gone",
+        lambda: not p.api.list("Pod", namespace, labels="lorarl.io/job=urgent"),
+    )
     # Whose turn it is now is Kueue's to say: the first's, unless Kueue had not put it back into its queue yet.
     names = ("first", "second")
     turn = until(
-        QUEUE_SECONDS, "one of them runs", lambda: next((n for n in names if phase(p.api.get("LoRARLJob", n, namespace)) == "Running"), "")
+        QUEUE_SECONDS,
+        "one of them runs",
+        lambda: next((n for n in names if phase(p.api.get("LoRARLJob", n, namespace)) == "Running"), ""),
     )
     for name in sorted(names, key=lambda name: name != turn):
         job = wait(p, namespace, name, "Running")
         if name == "first":
-            assert (job["status"]["preemptions"], job["status"]["rayJobName"]) == (1, "first-1"), "the same RayJob goes on"
+            assert (job["status"]["preemptions"], job["status"]["rayJobName"]) == (1, "first-1"), (
+                "the same RayJob goes on"
+            )
             assert condition(job, "Disrupted")["status"] == "False"
         else:
             assert_made_once(p, namespace, "second-1")
@@ -115,7 +123,11 @@ def test_a_queue_that_is_not_there_is_told(p: Platform) -> None:
     namespace = p.namespace("nowhere")
     p.api.create(queued(namespace, "lost", "no-such-queue"))
     job = p.api.wait(
-        "LoRARLJob", "lost", namespace, lambda job: "no-such-queue" in condition(job, "Running").get("message", ""), seconds=QUEUE_SECONDS
+        "LoRARLJob",
+        "lost",
+        namespace,
+        lambda job: "no-such-queue" in condition(job, "Running").get("message", ""),
+        seconds=QUEUE_SECONDS,
     )
     assert condition(job, "Running")["reason"] == "Queued"
     until(QUEUE_SECONDS, "it says how to see the queues", lambda: "doesn't exist" in message(p, namespace, "lost"))
@@ -159,7 +171,9 @@ def test_a_clean_up_that_waits_for_room_in_the_queue_is_told_and_goes_on(p: Plat
     until(
         QUEUE_SECONDS,
         "it is told that the clean-up is held",
-        lambda: any("lorarl-removed-cleanup is held" in event["message"] for event in events(p.api, namespace, "removed")),
+        lambda: any(
+            "lorarl-removed-cleanup is held" in event["message"] for event in events(p.api, namespace, "removed")
+        ),
     )
     assert p.api.get("LoRARLJob", "removed", namespace), "its finalizer holds it"
     set_quota(p.cluster, namespace, QUOTA | {"cpu": "8"})

@@ -46,7 +46,15 @@ def test_from_its_creation_to_its_end_in_twelve_writes(p: Platform, replica: Ope
     assert not job["metadata"].get("annotations"), "nothing is left on the object"
     assert not job["metadata"].get("finalizers")
 
-    report(p.api, namespace, "whole", step=3, totalSteps=10, metrics={"reward": 0.75, "tokensPerSecond": 1200.5}, adapter=ADAPTER)
+    report(
+        p.api,
+        namespace,
+        "whole",
+        step=3,
+        totalSteps=10,
+        metrics={"reward": 0.75, "tokensPerSecond": 1200.5},
+        adapter=ADAPTER,
+    )
     shown = row(p, namespace, "-o", "wide")
     assert (shown["NAME"], shown["PHASE"], shown["STEP"], shown["REWARD"]) == ("whole", "Running", "3", "0.75")
     assert (shown["RAYJOB"], shown["RESTARTS"], shown["URI"]) == ("whole-1", "0", ADAPTER["uri"])
@@ -93,7 +101,13 @@ def test_nothing_is_written_while_nothing_changes(p: Platform, replica: Operator
     p.api.create(lorarljob(namespace, "calm"))
     p.api.create(lorarljob(namespace, "stuck", cluster={"gpusPerNode": 64}))
     p.api.wait("LoRARLJob", "calm", namespace, lambda job: phase(job) == "Running", seconds=30)
-    p.api.wait("LoRARLJob", "stuck", namespace, lambda job: condition(job, "Running").get("reason") == "Unschedulable", seconds=30)
+    p.api.wait(
+        "LoRARLJob",
+        "stuck",
+        namespace,
+        lambda job: condition(job, "Running").get("reason") == "Unschedulable",
+        seconds=30,
+    )
     # It waits for as long without a write, or fails after a minute.
     quiet(12, lambda: len(writes(p.cluster.audit_log, OPERATOR, namespace)))
     p.cluster.must("delete", "lrj", "--all", "-n", namespace)

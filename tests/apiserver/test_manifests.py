@@ -19,9 +19,9 @@ from support.cluster.platform import Platform
 from support.cluster.processes import until
 
 ROOT = Path(__file__).parents[2]
-SPEC = yaml.safe_load((ROOT / "crds/lorarl.io_lorarljobs.yaml").read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"][
-    "properties"
-]["spec"]
+SPEC = yaml.safe_load((ROOT / "crds/lorarl.io_lorarljobs.yaml").read_text())["spec"]["versions"][0]["schema"][
+    "openAPIV3Schema"
+]["properties"]["spec"]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 Way = tuple[str, ...]
 
@@ -34,7 +34,8 @@ POD_PARTS = st.fixed_dictionaries(
     {},
     optional={
         "spec": st.dictionaries(
-            st.sampled_from(["containers", "volumes", "restartPolicy", "nodeSelector", "hostNetwork", "tolerations"]), JSON
+            st.sampled_from(["containers", "volumes", "restartPolicy", "nodeSelector", "hostNetwork", "tolerations"]),
+            JSON,
         ),
         "metadata": st.dictionaries(st.sampled_from(["labels", "annotations"]), JSON),
     },
@@ -105,7 +106,10 @@ def test_no_manifest_stops_the_operator(kuberay_platform: Platform, replica: Ope
     errors = replica.metric("lorarl_operator_errors_total")
 
     @settings(max_examples=80, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-    @given(changes=CHANGES, labels=st.dictionaries(st.sampled_from(["ray.io/x", "volcano.sh/queue-name"]), st.text("ab-", max_size=4)))
+    @given(
+        changes=CHANGES,
+        labels=st.dictionaries(st.sampled_from(["ray.io/x", "volcano.sh/queue-name"]), st.text("ab-", max_size=4)),
+    )
     def apply(changes: list[tuple[Way, Any]], labels: dict[str, str]) -> None:
         manifest = lorarljob(namespace, f"random-{len(taken)}", labels=labels)
         changed(manifest["spec"], changes)
@@ -137,7 +141,9 @@ def examples(kuberay_platform: Platform, replica: Operator) -> Iterator[dict[Pat
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_kuberay_takes_the_rayjob_of_every_example(kuberay_platform: Platform, examples: dict[Path, str], path: Path) -> None:
+def test_kuberay_takes_the_rayjob_of_every_example(
+    kuberay_platform: Platform, examples: dict[Path, str], path: Path
+) -> None:
     name = yaml.safe_load(path.read_text())["metadata"]["name"]
     rayjob = kuberay_platform.api.wait(
         "RayJob", f"{name}-1", examples[path], lambda job: job.get("status", {}).get("jobDeploymentStatus"), seconds=30

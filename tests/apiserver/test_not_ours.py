@@ -11,7 +11,10 @@ from support.cluster.platform import Platform
 from support.cluster.processes import until
 
 RBAC = "rbac.authorization.k8s.io"
-HEAD = {"rayStartParams": {}, "template": {"spec": {"containers": [{"name": "ray-head", "image": "test.invalid/runs:1"}]}}}
+HEAD = {
+    "rayStartParams": {},
+    "template": {"spec": {"containers": [{"name": "ray-head", "image": "test.invalid/runs:1"}]}},
+}
 FOREIGN: dict[str, tuple[str, Object]] = {
     "ServiceAccount": ("lorarl-taken", {"apiVersion": "v1", "automountServiceAccountToken": False}),
     "ConfigMap": ("lorarl-taken", {"apiVersion": "v1", "data": {"theirs": "yes"}}),
@@ -24,22 +27,34 @@ FOREIGN: dict[str, tuple[str, Object]] = {
         "taken-1",
         {
             "apiVersion": "ray.io/v1",
-            "spec": {"entrypoint": "true", "suspend": True, "shutdownAfterJobFinishes": True, "rayClusterSpec": {"headGroupSpec": HEAD}},
+            "spec": {
+                "entrypoint": "true",
+                "suspend": True,
+                "shutdownAfterJobFinishes": True,
+                "rayClusterSpec": {"headGroupSpec": HEAD},
+            },
         },
     ),
 }
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_an_object_of_somebody_else_is_named_and_left_alone(kuberay_platform: Platform, replica: Operator, kind: str) -> None:
+def test_an_object_of_somebody_else_is_named_and_left_alone(
+    kuberay_platform: Platform, replica: Operator, kind: str
+) -> None:
     p = kuberay_platform
     namespace = p.namespace("not-ours")
     name, parts = FOREIGN[kind]
     theirs = p.api.create({"kind": kind, "metadata": {"name": name, "namespace": namespace}, **parts})
     p.api.create(lorarljob(namespace, "taken"))
-    job = p.api.wait("LoRARLJob", "taken", namespace, lambda job: condition(job, "Running").get("reason") == "NameTaken")
+    job = p.api.wait(
+        "LoRARLJob", "taken", namespace, lambda job: condition(job, "Running").get("reason") == "NameTaken"
+    )
     assert phase(job) == "Pending"
-    assert f"{kind} {name} is there already and belongs to something else; delete it" in condition(job, "Running")["message"]
+    assert (
+        f"{kind} {name} is there already and belongs to something else; delete it"
+        in condition(job, "Running")["message"]
+    )
 
     if kind == "ConfigMap":  # Gone, it is in nobody's way; and the job that never ran leaves what is theirs.
         p.api.delete(kind, name, namespace)

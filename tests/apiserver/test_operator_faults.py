@@ -88,7 +88,12 @@ def test_news_that_overtakes_its_own_question_is_heeded(own_platform: Platform) 
         until(20, "the watch has told it", lambda: told() > before)
 
     async def overtake(call: Call) -> web.StreamResponse:
-        if call.path.endswith("/rayjobs/overtaken-1") and not call.writes and watch.silent.is_set() and not asked.is_set():
+        if (
+            call.path.endswith("/rayjobs/overtaken-1")
+            and not call.writes
+            and watch.silent.is_set()
+            and not asked.is_set()
+        ):
             asked.set()
             await asyncio.to_thread(tell_first)
         return await watch(call)

@@ -108,7 +108,11 @@ def test_a_restart_writes_nothing_about_jobs_that_are_as_they_should_be(served: 
         wait_leader(replica)
         for number in range(10):
             served.api.create(lorarljob(where, f"job-{number}", suspend=number % 2 == 0))
-        until(20, "all are decided", lambda: all(phase(job) in ("Suspended", "Starting", "Pending") for job in jobs(served, where)))
+        until(
+            20,
+            "all are decided",
+            lambda: all(phase(job) in ("Suspended", "Starting", "Pending") for job in jobs(served, where)),
+        )
         quiet(13, lambda: writes(replica))
     versions = [job["metadata"]["resourceVersion"] for job in jobs(served, where)]
     with operator(served, kubeconfig, "after-restart") as replica:
@@ -143,11 +147,17 @@ def test_a_namespace_whose_rolebinding_is_gone_holds_up_no_other_and_is_served_w
         served.api.create(lorarljob(where, "job"))
         served.api.delete("RoleBinding", account, where)
     narrow = served.api_as(served.service_account_token(SYSTEM, account))
-    until(10, "the API server knows that the rights are gone", lambda: all(_is_refused(narrow, where) for where in teams))
+    until(
+        10, "the API server knows that the rights are gone", lambda: all(_is_refused(narrow, where) for where in teams)
+    )
     options = [*(f"--namespace={where}" for where in teams), "--lease-name=bound"]
     with operator(served, kubeconfig, "bound", *options) as replica:
         wait_leader(replica)
-        until(20, "it says that it can list nothing", lambda: f"namespace {teams[0]} cannot be listed" in replica.probe("/readyz")[1])
+        until(
+            20,
+            "it says that it can list nothing",
+            lambda: f"namespace {teams[0]} cannot be listed" in replica.probe("/readyz")[1],
+        )
         assert (replica.probe("/readyz")[0], replica.probe("/healthz")) == (503, (200, "ok\n"))
 
         prepare(served, teams[:1], account=account)
@@ -165,7 +175,9 @@ def test_a_namespace_whose_rolebinding_is_gone_holds_up_no_other_and_is_served_w
     complaints = [line for line in replica.process.log.read_text().splitlines() if "cannot be listed" in line]
     assert len(complaints) == 2
     assert all("ERROR" in line and "403 Forbidden" in line for line in complaints), complaints
-    assert all(any(f"helm upgrade, or take {where} out of watchNamespaces" in line for line in complaints) for where in teams), complaints
+    assert all(
+        any(f"helm upgrade, or take {where} out of watchNamespaces" in line for line in complaints) for where in teams
+    ), complaints
 
 
 def _is_refused(api: Api, where: str) -> bool:

@@ -65,7 +65,9 @@ def test_a_deleted_rayjob_is_stopped_and_everything_of_it_collected(kuberay_plat
 def test_what_an_object_owns_goes_with_it(kuberay_platform: Platform) -> None:
     p = kuberay_platform
     namespace = p.namespace()
-    owner = p.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owner", "namespace": namespace}})
+    owner = p.api.create(
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owner", "namespace": namespace}}
+    )
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}
     owned = {"name": "owned", "namespace": namespace, "ownerReferences": [reference]}
     p.api.create({"apiVersion": "v1", "kind": "Secret", "metadata": owned})
@@ -119,7 +121,9 @@ def test_a_job_that_no_node_has_room_for_stays_pending(kuberay_platform: Platfor
                     return f"{condition['reason']}: {condition['message']}"
         return None
 
-    assert "Unschedulable: 0/2 nodes are available: 2 Insufficient nvidia.com/gpu" in until(10, "the scheduler says why", reason)
+    assert "Unschedulable: 0/2 nodes are available: 2 Insufficient nvidia.com/gpu" in until(
+        10, "the scheduler says why", reason
+    )
 
 
 def test_an_image_that_cannot_be_pulled_is_reported_as_kubelets_do(kuberay_platform: Platform) -> None:
@@ -140,7 +144,9 @@ def disruptions(p: Platform, namespace: str, pod: Object, befall: Callable[[], o
     events = p.api.watch("Pod", namespace, seconds=60)
     next(events)  # the watch has begun
     befall()
-    gone = next(seen for event, seen in events if event == "DELETED" and seen["metadata"]["uid"] == pod["metadata"]["uid"])
+    gone = next(
+        seen for event, seen in events if event == "DELETED" and seen["metadata"]["uid"] == pod["metadata"]["uid"]
+    )
     return [c["reason"] for c in gone["status"]["conditions"] if c["type"] == "DisruptionTarget"]
 
 
@@ -217,9 +223,15 @@ def test_a_held_pod_reports_what_the_test_says(kuberay_platform: Platform) -> No
     p = kuberay_platform
     namespace = p.namespace()
     p.api.create(rayjob(namespace, "held", image=HELD))
-    heads = until(10, "the head is scheduled", lambda: [h for h in p.pods(namespace, "held", pods.HEAD) if h["spec"].get("nodeName")])
+    heads = until(
+        10,
+        "the head is scheduled",
+        lambda: [h for h in p.pods(namespace, "held", pods.HEAD) if h["spec"].get("nodeName")],
+    )
     pods.waits(p.api, heads[0], reason="CreateContainerConfigError", message='secret "keys" not found')
-    pods.post_event(p.api, heads[0], "FailedMount", 'MountVolume.SetUp failed for volume "keys": secret "keys" not found')
+    pods.post_event(
+        p.api, heads[0], "FailedMount", 'MountVolume.SetUp failed for volume "keys": secret "keys" not found'
+    )
     (head,) = p.pods(namespace, "held", pods.HEAD)
     assert head["status"]["phase"] == "Pending"
     assert head["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "CreateContainerConfigError"

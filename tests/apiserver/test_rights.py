@@ -34,7 +34,10 @@ GET_JOB = Right("lorarl.io", "lorarljobs", "get")
 
 @pytest.fixture(scope="module")
 def p(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    with tools_or_skip(), platform(tmp_path_factory.mktemp("rights"), crds=[CRD], audit=True, admission=[GUARDED_OWNERS]) as running:
+    with (
+        tools_or_skip(),
+        platform(tmp_path_factory.mktemp("rights"), crds=[CRD], audit=True, admission=[GUARDED_OWNERS]) as running,
+    ):
         yield running
 
 
@@ -51,7 +54,12 @@ def test_a_job_trains_is_suspended_twice_and_goes_by_itself(p: Platform, replica
         p.wait_running(namespace, f"whole-{number}", seconds=60)
         p.api.patch("LoRARLJob", "whole", {"spec": {"suspend": True}}, namespace)
         p.api.wait("LoRARLJob", "whole", namespace, lambda job: phase(job) == "Suspended", seconds=30)
-        for kind in ("ServiceAccount", "Role", "RoleBinding", "ConfigMap"):  # As an older operator might have made them.
+        for kind in (
+            "ServiceAccount",
+            "Role",
+            "RoleBinding",
+            "ConfigMap",
+        ):  # As an older operator might have made them.
             p.api.patch(kind, "lorarl-whole", {"metadata": {"labels": {"lorarl.io/job-uid": None}}}, namespace)
         p.api.patch("LoRARLJob", "whole", {"spec": {"suspend": False}}, namespace)
     p.wait_running(namespace, "whole-3", seconds=60)
@@ -66,12 +74,22 @@ def test_names_that_are_taken_and_checkpoints_that_are_removed(p: Platform, repl
     p.api.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": cleanup, "spec": {"template": {"spec": pod}}})
     p.api.create(rayjob(namespace, "removed-1", image="test.invalid/held:1"))
     account = {"serviceAccountAnnotations": {"example.invalid/role": "store"}}
-    p.api.create(lorarljob(namespace, "removed", cluster=account, checkpoint={"uri": "s3://team/adapters", "deletionPolicy": "Delete"}))
-    p.api.wait("LoRARLJob", "removed", namespace, lambda job: "removed-1" in condition(job, "Running").get("message", ""))
+    p.api.create(
+        lorarljob(
+            namespace, "removed", cluster=account, checkpoint={"uri": "s3://team/adapters", "deletionPolicy": "Delete"}
+        )
+    )
+    p.api.wait(
+        "LoRARLJob", "removed", namespace, lambda job: "removed-1" in condition(job, "Running").get("message", "")
+    )
     p.api.delete("RayJob", "removed-1", namespace)
     p.wait_running(namespace, "removed-1", seconds=60)
     p.api.delete("LoRARLJob", "removed", namespace)
-    until(20, "the clean-up finds its name taken", lambda: Right("batch", "jobs", "get") in used(p.cluster.audit_log, OPERATOR))
+    until(
+        20,
+        "the clean-up finds its name taken",
+        lambda: Right("batch", "jobs", "get") in used(p.cluster.audit_log, OPERATOR),
+    )
     p.api.delete("Job", "lorarl-removed-cleanup", namespace)
     p.api.wait_gone("LoRARLJob", "removed", namespace, seconds=60)
 
@@ -93,8 +111,12 @@ def test_jobs_that_are_stuck_on_their_nodes_and_in_a_queue(p: Platform, replica:
     p.api.create(lorarljob(namespace, "queued", labels={"kueue.x-k8s.io/queue-name": "team"}))
     p.api.wait("RayJob", "queued-1", namespace, bool)
     p.api.patch("RayJob", "queued-1", {"spec": {"suspend": True}}, namespace)  # What a queue's webhook would have done.
-    p.api.wait("LoRARLJob", "stuck", namespace, lambda job: condition(job, "Running").get("reason") == "ImagePull", seconds=30)
-    p.api.wait("LoRARLJob", "queued", namespace, lambda job: condition(job, "Running").get("reason") == "Queued", seconds=30)
+    p.api.wait(
+        "LoRARLJob", "stuck", namespace, lambda job: condition(job, "Running").get("reason") == "ImagePull", seconds=30
+    )
+    p.api.wait(
+        "LoRARLJob", "queued", namespace, lambda job: condition(job, "Running").get("reason") == "Queued", seconds=30
+    )
     asked = {Right("", "events", "list"), Right("kueue.x-k8s.io", "workloads", "list")}
     until(30, "why they are stuck is asked", lambda: asked <= used(p.cluster.audit_log, OPERATOR))
 
@@ -138,7 +160,11 @@ def test_owners_that_are_guarded_need_the_right_to_finalize_them(p: Platform) ->
     grant(p, namespace, role)
     narrow = p.cluster.api_as(p.cluster.service_account_token(namespace, "default"))
     until(5, "the owner is guarded", lambda: "cannot set blockOwnerDeletion" in refusal(narrow, config_map))
-    grant(p, namespace, [*role, {"apiGroups": [FINALIZE.group], "resources": [FINALIZE.resource], "verbs": [FINALIZE.verb]}])
+    grant(
+        p,
+        namespace,
+        [*role, {"apiGroups": [FINALIZE.group], "resources": [FINALIZE.resource], "verbs": [FINALIZE.verb]}],
+    )
     until(5, "the right is there", lambda: not refusal(narrow, config_map))
 
 
@@ -153,7 +179,14 @@ def grant(p: Platform, namespace: str, rules: list[Object]) -> None:
     head = {"apiVersion": f"{group}/v1", "metadata": {"name": "narrow", "namespace": namespace}}
     p.api.apply({**head, "kind": "Role", "rules": rules})
     subject = {"kind": "ServiceAccount", "name": "default", "namespace": namespace}
-    p.api.apply({**head, "kind": "RoleBinding", "roleRef": {"apiGroup": group, "kind": "Role", "name": "narrow"}, "subjects": [subject]})
+    p.api.apply(
+        {
+            **head,
+            "kind": "RoleBinding",
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": "narrow"},
+            "subjects": [subject],
+        }
+    )
 
 
 def refusal(api: Api, manifest: Object) -> str:

@@ -43,7 +43,12 @@ def quota(hard: dict[str, str]) -> Callable[[Platform, str], None]:
                 "spec": {"hard": hard},
             }
         )
-        p.api.wait("ResourceQuota", "little", namespace, lambda one: hard.keys() <= one.get("status", {}).get("used", {}).keys())
+        p.api.wait(
+            "ResourceQuota",
+            "little",
+            namespace,
+            lambda one: hard.keys() <= one.get("status", {}).get("used", {}).keys(),
+        )
 
     return prepare
 
@@ -54,19 +59,31 @@ def restricted(p: Platform, namespace: str) -> None:
 
 
 CASES = {
-    "no-gpus": Case("Unschedulable", ("Insufficient nvidia.com/gpu", "free or add such nodes", "gpusPerNode"), {"gpusPerNode": 64}),
-    "no-image": Case(
-        "ImagePull", ("pod no-image-1-", "ImagePull", "correct cluster.image", "imagePullSecrets"), {"image": CANNOT_BE_PULLED}
+    "no-gpus": Case(
+        "Unschedulable", ("Insufficient nvidia.com/gpu", "free or add such nodes", "gpusPerNode"), {"gpusPerNode": 64}
     ),
-    "no-secret": Case("SecretMissing", ("Secret s3-keys does not exist in namespace", "create it, and the job goes on"), {"image": HELD}),
+    "no-image": Case(
+        "ImagePull",
+        ("pod no-image-1-", "ImagePull", "correct cluster.image", "imagePullSecrets"),
+        {"image": CANNOT_BE_PULLED},
+    ),
+    "no-secret": Case(
+        "SecretMissing",
+        ("Secret s3-keys does not exist in namespace", "create it, and the job goes on"),
+        {"image": HELD},
+    ),
     "no-account": Case(
         "ServiceAccountMissing",
         ("ServiceAccount nobody does not exist in namespace", "create it, or leave cluster.serviceAccountName out"),
         {"serviceAccountName": "nobody"},
     ),
-    "no-priority": Case("PodRefused", ("no PriorityClass with name nothing was found",), {"priorityClassName": "nothing"}),
+    "no-priority": Case(
+        "PodRefused", ("no PriorityClass with name nothing was found",), {"priorityClassName": "nothing"}
+    ),
     "no-quota": Case("QuotaExceeded", ("exceeded quota: little", "kubectl describe quota"), {}, quota({"pods": "1"})),
-    "no-objects": Case("QuotaExceeded", ("ServiceAccount lorarl-no-objects does not fit",), {}, quota({"count/serviceaccounts": "1"})),
+    "no-objects": Case(
+        "QuotaExceeded", ("ServiceAccount lorarl-no-objects does not fit",), {}, quota({"count/serviceaccounts": "1"})
+    ),
     "not-valid": Case(
         "RayJobRefused",
         ("KubeRay refuses RayJob not-valid-1", "restartPolicy for head Pod should be Never", "podTemplateOverrides"),
@@ -77,8 +94,12 @@ CASES = {
         ("the API server refuses RayJob not-known-1", "nodeNme", "podTemplateOverrides"),
         {"podTemplateOverrides": {"head": {"spec": {"nodeNme": "x"}}}},
     ),
-    "sidecar": Case("PodRefused", ('violates PodSecurity "restricted', "set cluster.submissionMode to K8sJobMode"), {}, restricted),
-    "crash": Case("HeadExited", ("attempt 1 failed", "Ray's container of head pod", "exit code 1"), {"image": ENDS_AT_ONCE}),
+    "sidecar": Case(
+        "PodRefused", ('violates PodSecurity "restricted', "set cluster.submissionMode to K8sJobMode"), {}, restricted
+    ),
+    "crash": Case(
+        "HeadExited", ("attempt 1 failed", "Ray's container of head pod", "exit code 1"), {"image": ENDS_AT_ONCE}
+    ),
 }
 
 
@@ -92,12 +113,20 @@ def explained(kuberay_platform: Platform, replica: Operator) -> dict[str, tuple[
         if case.prepare:
             case.prepare(p, namespaces[name])
     for name, case in CASES.items():
-        checkpoint = {"uri": "s3://team/adapters", "credentialsSecret": "s3-keys"} if name == "no-secret" else {"uri": "s3://team/adapters"}
+        checkpoint = (
+            {"uri": "s3://team/adapters", "credentialsSecret": "s3-keys"}
+            if name == "no-secret"
+            else {"uri": "s3://team/adapters"}
+        )
         p.api.create(lorarljob(namespaces[name], name, cluster=case.cluster, checkpoint=checkpoint, backoffLimit=0))
     deadline = time.monotonic() + PATIENCE * SECONDS
     # kwok's pods have no kubelet: its word on the Secret that is not there comes from the test.
-    heads = until(15, "a head that waits for its Secret", lambda: p.pods(namespaces["no-secret"], "no-secret-1", pods.HEAD))
-    pods.post_event(p.api, heads[0], "FailedMount", 'MountVolume.SetUp failed for volume "secret-0" : secret "s3-keys" not found')
+    heads = until(
+        15, "a head that waits for its Secret", lambda: p.pods(namespaces["no-secret"], "no-secret-1", pods.HEAD)
+    )
+    pods.post_event(
+        p.api, heads[0], "FailedMount", 'MountVolume.SetUp failed for volume "secret-0" : secret "s3-keys" not found'
+    )
 
     found: dict[str, tuple[str, str]] = {}
     while len(found) < len(CASES) and time.monotonic() < deadline:
@@ -142,10 +171,20 @@ def test_a_spec_that_an_older_definition_let_in(kuberay_platform: Platform, repl
         until(20, "the older definition is served", lambda: created(p, manifest))
     finally:
         p.api.patch("CustomResourceDefinition", CRD, {"spec": {"versions": today["spec"]["versions"]}})
-    job = p.api.wait("LoRARLJob", "relic", namespace, lambda job: condition(job, "Running").get("reason") == "Invalid", seconds=SECONDS)
+    job = p.api.wait(
+        "LoRARLJob",
+        "relic",
+        namespace,
+        lambda job: condition(job, "Running").get("reason") == "Invalid",
+        seconds=SECONDS,
+    )
     assert "spec.trainer.steps" in condition(job, "Running")["message"]
     assert job["status"]["phase"] == "Pending"
-    until(20, "today's definition is served", lambda: not created(p, {**manifest, "metadata": {"name": "new", "namespace": namespace}}))
+    until(
+        20,
+        "today's definition is served",
+        lambda: not created(p, {**manifest, "metadata": {"name": "new", "namespace": namespace}}),
+    )
     # Its status can still be written, and it can be deleted.
     p.api.patch("LoRARLJob", "relic", {"spec": {"suspend": True}}, namespace)
     p.api.wait("LoRARLJob", "relic", namespace, lambda job: job["status"]["phase"] == "Suspended")
@@ -155,7 +194,17 @@ def test_a_spec_that_an_older_definition_let_in(kuberay_platform: Platform, repl
 
 def strip(schema: Object) -> None:
     """Take all rules and limits out of a schema."""
-    for key in ("x-kubernetes-validations", "minimum", "maximum", "minLength", "maxLength", "pattern", "required", "maxItems", "minItems"):
+    for key in (
+        "x-kubernetes-validations",
+        "minimum",
+        "maximum",
+        "minLength",
+        "maxLength",
+        "pattern",
+        "required",
+        "maxItems",
+        "minItems",
+    ):
         if key in schema and not isinstance(schema[key], dict):
             del schema[key]
     for part in (*schema.get("properties", {}).values(), schema.get("items"), schema.get("additionalProperties")):
@@ -172,7 +221,9 @@ def created(p: Platform, manifest: Object) -> bool:
     return True
 
 
-def test_where_restricted_is_enforced_the_other_submission_modes_pass(kuberay_platform: Platform, replica: Operator) -> None:
+def test_where_restricted_is_enforced_the_other_submission_modes_pass(
+    kuberay_platform: Platform, replica: Operator
+) -> None:
     p = kuberay_platform
     namespace = p.namespace("restricted")
     restricted(p, namespace)

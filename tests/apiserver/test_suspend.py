@@ -19,7 +19,13 @@ def test_suspended_and_resumed_in_any_phase(kuberay_platform: Platform, replica:
     p.api.create(lorarljob(namespace, "born", suspend=True))
     p.api.create(lorarljob(namespace, "pending", cluster={"gpusPerNode": 64}))
     p.api.create(lorarljob(namespace, "running"))
-    p.api.wait("LoRARLJob", "pending", namespace, lambda job: condition(job, "Running").get("reason") == "Unschedulable", seconds=30)
+    p.api.wait(
+        "LoRARLJob",
+        "pending",
+        namespace,
+        lambda job: condition(job, "Running").get("reason") == "Unschedulable",
+        seconds=30,
+    )
     before = p.api.wait("LoRARLJob", "running", namespace, lambda job: phase(job) == "Running", seconds=30)
     p.api.create(lorarljob(namespace, "starting"))
     p.api.wait("RayJob", "starting-1", namespace, bool)
@@ -43,12 +49,16 @@ def test_suspended_and_resumed_in_any_phase(kuberay_platform: Platform, replica:
     after = p.api.get("LoRARLJob", "running", namespace)
     assert after is not None
     assert after["status"]["rayJobName"] == "running-2"
-    assert after["status"]["startTime"] > before["status"]["startTime"], "the clock of activeDeadlineSeconds starts anew"
+    assert after["status"]["startTime"] > before["status"]["startTime"], (
+        "the clock of activeDeadlineSeconds starts anew"
+    )
     p.cluster.must("wait", "--for=condition=Running", "lrj/running", "-n", namespace, "--timeout=5s")
     p.cluster.must("delete", "lrj", "--all", "-n", namespace)
 
 
-def test_what_may_change_while_it_runs_does_and_the_rest_is_refused(kuberay_platform: Platform, replica: Operator) -> None:
+def test_what_may_change_while_it_runs_does_and_the_rest_is_refused(
+    kuberay_platform: Platform, replica: Operator
+) -> None:
     p = kuberay_platform
     namespace = p.namespace("change")
     p.api.create(lorarljob(namespace, "longer"))
@@ -63,10 +73,18 @@ def test_what_may_change_while_it_runs_does_and_the_rest_is_refused(kuberay_plat
         return found
 
     until(10, "the trainer's manifest has the new steps", lambda: steps() == 500)
-    p.api.wait("LoRARLJob", "longer", namespace, lambda job: job["status"]["observedGeneration"] == job["metadata"]["generation"])
+    p.api.wait(
+        "LoRARLJob",
+        "longer",
+        namespace,
+        lambda job: job["status"]["observedGeneration"] == job["metadata"]["generation"],
+    )
     now = p.api.get("RayJob", "longer-1", namespace)
     assert rayjob is not None and now is not None
-    assert (now["metadata"]["uid"], now["metadata"]["generation"]) == (rayjob["metadata"]["uid"], rayjob["metadata"]["generation"])
+    assert (now["metadata"]["uid"], now["metadata"]["generation"]) == (
+        rayjob["metadata"]["uid"],
+        rayjob["metadata"]["generation"],
+    )
     for change, said in (
         ({"adapter": {"rank": 16}}, "another metadata.name"),
         ({"cluster": {"nodes": 2}}, "delete the job and apply it again"),
@@ -103,7 +121,9 @@ def test_steps_that_came_when_the_training_had_ended_are_made_by_the_next_attemp
     p.finish(namespace, "more-2", "SUCCEEDED")
     is_at("more-2", "Succeeded")
     p.api.patch("LoRARLJob", "more", {"spec": {"trainer": {"steps": 30}}}, namespace)
-    assert "trainer.steps is 30 now, but the job has ended at step 20" in wait_event(p.api, namespace, "more", "TooLate")
+    assert "trainer.steps is 30 now, but the job has ended at step 20" in wait_event(
+        p.api, namespace, "more", "TooLate"
+    )
     assert "trainer.steps is 20 now" in wait_event(p.api, namespace, "more", "MoreSteps")
     job = p.api.get("LoRARLJob", "more", namespace)
     assert job is not None

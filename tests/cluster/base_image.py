@@ -14,7 +14,17 @@ from pathlib import Path
 SUITE = "bookworm"
 # What Python's own extension modules are linked with; apt and the rest of a minimal Debian come by themselves.
 PACKAGES = (
-    *("ca-certificates", "libbz2-1.0", "libexpat1", "libffi8", "liblzma5", "libncursesw6", "libreadline8", "libsqlite3-0", "libssl3"),
+    *(
+        "ca-certificates",
+        "libbz2-1.0",
+        "libexpat1",
+        "libffi8",
+        "liblzma5",
+        "libncursesw6",
+        "libreadline8",
+        "libsqlite3-0",
+        "libssl3",
+    ),
     *("libuuid1", "netbase", "tzdata", "usr-is-merged", "zlib1g"),
 )
 # With /usr merged from the start, nothing has to merge it: that would bring all of Perl.

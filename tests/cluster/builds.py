@@ -166,9 +166,13 @@ def log_of(image: Image, logs: Path) -> Path:
 def _build(image: Image, socket: Path, log: Path, secret_files: Mapping[str, Path]) -> float:
     started = time.monotonic()
     with log.open("w") as output:
-        ended = subprocess.run(command(image, socket, secret_files), stdout=output, stderr=subprocess.STDOUT, check=False)
+        ended = subprocess.run(
+            command(image, socket, secret_files), stdout=output, stderr=subprocess.STDOUT, check=False
+        )
     if ended.returncode != 0:
-        raise BuildError(f"{image.name or image.target} could not be built ({log}):\n{log.read_text(errors='replace')[-3000:]}")
+        raise BuildError(
+            f"{image.name or image.target} could not be built ({log}):\n{log.read_text(errors='replace')[-3000:]}"
+        )
     return time.monotonic() - started
 
 
@@ -190,7 +194,9 @@ def build_all(settings: Settings, python_image: str = "") -> dict[str, float]:
     return seconds | build([*ours(python_image, revision()), *others()], settings.buildkit_socket, settings.logs)
 
 
-def build_stage(settings: Settings, dockerfile: Path, target: str, arguments: Mapping[str, str], python_image: str = "") -> str:
+def build_stage(
+    settings: Settings, dockerfile: Path, target: str, arguments: Mapping[str, str], python_image: str = ""
+) -> str:
     """Build a stage of a Dockerfile in the checkout without keeping an image; what BuildKit said. Otherwise as `build_all`."""
     python_image, _ = _base(settings, python_image)
     image = Image("", dockerfile, REPOSITORY, target, {"PYTHON_IMAGE": python_image, **arguments})
@@ -201,7 +207,11 @@ def build_stage(settings: Settings, dockerfile: Path, target: str, arguments: Ma
 def build_operator(settings: Settings, python_image: str = "") -> None:
     """The operator's image, and the base that it stands on; otherwise as `build_all`."""
     python_image, _ = _base(settings, python_image)
-    build([image for image in ours(python_image, revision()) if image.name == OPERATOR], settings.buildkit_socket, settings.logs)
+    build(
+        [image for image in ours(python_image, revision()) if image.name == OPERATOR],
+        settings.buildkit_socket,
+        settings.logs,
+    )
 
 
 def _base(settings: Settings, python_image: str) -> tuple[str, dict[str, float]]:
@@ -224,14 +234,23 @@ def write_bills_of_materials(folder: Path) -> None:
 def revision() -> str:
     """The commit that is checked out, where git knows it."""
     git = shutil.which("git")
-    answer = git and subprocess.run([git, "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout.strip()
+    answer = (
+        git
+        and subprocess.run(
+            [git, "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False
+        ).stdout.strip()
+    )
     return answer or "unknown"
 
 
 def main() -> None:
     """Build all of them, in a builder that is started where none runs."""
-    parser = argparse.ArgumentParser(prog="make images", description="Builds the images into the containerd of `make cluster`.")
-    parser.add_argument("--python-image", default=os.environ.get("PYTHON_IMAGE", ""), help="base of our images; by default one is made")
+    parser = argparse.ArgumentParser(
+        prog="make images", description="Builds the images into the containerd of `make cluster`."
+    )
+    parser.add_argument(
+        "--python-image", default=os.environ.get("PYTHON_IMAGE", ""), help="base of our images; by default one is made"
+    )
     python_image = parser.parse_args().python_image
     try:
         settings = from_environment()

@@ -32,7 +32,12 @@ def usable(mounts: str) -> list[Path]:
 
 def everywhere(name: str) -> list[Path]:
     """The folders of this cgroup that exist. In the hybrid layout runc makes one in the empty hierarchy, too."""
-    return [folder / name for roots in hierarchies(MOUNTS.read_text()).values() for folder in roots if (folder / name).exists()]
+    return [
+        folder / name
+        for roots in hierarchies(MOUNTS.read_text()).values()
+        for folder in roots
+        if (folder / name).exists()
+    ]
 
 
 def is_version_2(folder: Path) -> bool:
@@ -64,7 +69,9 @@ def make(name: str) -> None:
             folder.mkdir(exist_ok=True)
             for file in ("cpuset.cpus", "cpuset.mems"):
                 if (folder / file).exists():
-                    (folder / file).write_text((root / file).read_text())  # empty otherwise, and then no process can join
+                    (folder / file).write_text(
+                        (root / file).read_text()
+                    )  # empty otherwise, and then no process can join
 
 
 def _hand_down(folder: Path) -> None:
@@ -83,7 +90,9 @@ def lift_memory_limit(name: str) -> None:
 def remove(name: str) -> None:
     """Remove the cgroup with all below it. Its processes must have ended; the kernel may take a moment to let go of it."""
     for folder in everywhere(name):
-        for below in sorted((path for path in folder.rglob("*") if path.is_dir()), key=lambda path: len(path.parts), reverse=True):
+        for below in sorted(
+            (path for path in folder.rglob("*") if path.is_dir()), key=lambda path: len(path.parts), reverse=True
+        ):
             _remove_one(below)
         _remove_one(folder)
 

@@ -84,7 +84,9 @@ def cni() -> str:
     module br_netfilter is there.
     """
     ipam = {"type": "host-local", "ranges": [[{"subnet": str(POD_RANGE)}]], "routes": [{"dst": "0.0.0.0/0"}]}
-    return json.dumps({"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp", "ipMasq": False, "ipam": ipam}]})
+    return json.dumps(
+        {"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp", "ipMasq": False, "ipam": ipam}]}
+    )
 
 
 def kubelet(settings: Settings) -> str:
@@ -198,8 +200,15 @@ def kubeconfig(server: str, ca: bytes, certificate: bytes, key: bytes) -> str:
             "kind": "Config",
             "current-context": "lorarl",
             "clusters": [{"name": "lorarl", "cluster": {"server": server, "certificate-authority-data": _base64(ca)}}],
-            "users": [{"name": "lorarl", "user": {"client-certificate-data": _base64(certificate), "client-key-data": _base64(key)}}],
-            "contexts": [{"name": "lorarl", "context": {"cluster": "lorarl", "user": "lorarl", "namespace": "default"}}],
+            "users": [
+                {
+                    "name": "lorarl",
+                    "user": {"client-certificate-data": _base64(certificate), "client-key-data": _base64(key)},
+                }
+            ],
+            "contexts": [
+                {"name": "lorarl", "context": {"cluster": "lorarl", "user": "lorarl", "namespace": "default"}}
+            ],
         }
     )
 
@@ -213,7 +222,9 @@ def first_objects() -> list[dict[str, Any]]:
     return [
         {**_rbac("ClusterRole", "system:coredns"), "rules": reads},
         _binding("system:coredns", role="system:coredns", user="system:coredns"),
-        _binding("kube-apiserver-kubelet-client", role="system:kubelet-api-admin", user="kube-apiserver-kubelet-client"),
+        _binding(
+            "kube-apiserver-kubelet-client", role="system:kubelet-api-admin", user="kube-apiserver-kubelet-client"
+        ),
     ]
 
 

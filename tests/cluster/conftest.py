@@ -55,9 +55,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
 def images(cluster: RealCluster) -> Images:
     """Our images, and that of the S3 server: built from the tree as it is, or those that a user of another cluster names."""
     if cluster.kubeconfig != from_environment().kubeconfig:
-        named = Images(*(os.environ.get(f"LORARL_TEST_{each.name.upper()}_IMAGE", "") for each in dataclasses.fields(Images)))
+        named = Images(
+            *(os.environ.get(f"LORARL_TEST_{each.name.upper()}_IMAGE", "") for each in dataclasses.fields(Images))
+        )
         if not all(dataclasses.astuple(named)):
-            pytest.skip("a named cluster pulls its images: LORARL_TEST_OPERATOR_IMAGE, _TRAINER_IMAGE and _STORE_IMAGE say from where")
+            pytest.skip(
+                "a named cluster pulls its images: LORARL_TEST_OPERATOR_IMAGE, _TRAINER_IMAGE and _STORE_IMAGE say from where"
+            )
         return named
     try:
         builds.build_all(from_environment())

@@ -62,13 +62,30 @@ class Example:
         figures = folder / "accuracy.json"
         downloaded = bucket.download(adapter["uri"], folder / "adapter")
         evaluate = [sys.executable, str(ROOT / "examples/addition/evaluate.py"), "--base", str(self.folder / "base")]
-        run([*evaluate, "--adapter", str(downloaded), "--held-out", str(self.folder / "held_out.jsonl"), "--out", str(figures)])
+        run(
+            [
+                *evaluate,
+                "--adapter",
+                str(downloaded),
+                "--held-out",
+                str(self.folder / "held_out.jsonl"),
+                "--out",
+                str(figures),
+            ]
+        )
         measured: dict[str, float] = json.loads(figures.read_text())
         return measured
 
 
-ADDITION = Example(ROOT / "examples/addition-cluster-cpu.yaml", ROOT / "examples/addition/make_base.py", "addition", least_gain=0.5)
-ARITHMETIC = Example(ROOT / "examples/arithmetic-cluster-gpu.yaml", ROOT / "examples/arithmetic/make_base.py", "arithmetic", least_gain=0.3)
+ADDITION = Example(
+    ROOT / "examples/addition-cluster-cpu.yaml", ROOT / "examples/addition/make_base.py", "addition", least_gain=0.5
+)
+ARITHMETIC = Example(
+    ROOT / "examples/arithmetic-cluster-gpu.yaml",
+    ROOT / "examples/arithmetic/make_base.py",
+    "arithmetic",
+    least_gain=0.3,
+)
 
 
 def changed(job: Object, changes: Object) -> Object:

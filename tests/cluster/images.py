@@ -27,7 +27,9 @@ def of_program(image: str, program: Path, *, name: str = "", user: str = "") -> 
     return archive(image, {name: program.read_bytes()}, {"Entrypoint": [f"/{name}"], "User": user})
 
 
-def archive(image: str, files: Mapping[str, bytes], config: Mapping[str, Any], *, links: Mapping[str, str] | None = None) -> bytes:
+def archive(
+    image: str, files: Mapping[str, bytes], config: Mapping[str, Any], *, links: Mapping[str, str] | None = None
+) -> bytes:
     """An image as `docker save` would write it. The same input gives the same bytes.
 
     Args:

@@ -39,13 +39,20 @@ def forwarded(cluster: RealCluster, namespace: str, target: str, port: int, log:
     """`kubectl port-forward` until the block ends; the address on this machine."""
     log.unlink(missing_ok=True)
     with running([*cluster.kubectl_command, "port-forward", "-n", namespace, target, f":{port}"], log) as process:
-        said = until(30, f"{target} is forwarded", lambda: re.search(r"Forwarding from (127\.0\.0\.1:\d+)", log.read_text()), process)
+        said = until(
+            30,
+            f"{target} is forwarded",
+            lambda: re.search(r"Forwarding from (127\.0\.0\.1:\d+)", log.read_text()),
+            process,
+        )
         yield said[1]
 
 
 def install_kuberay(cluster: RealCluster) -> None:
     """KubeRay from its own manifests."""
-    cluster.must("apply", "--server-side", "--force-conflicts", "-k", str(find_share("ray-operator") / "config/default"))
+    cluster.must(
+        "apply", "--server-side", "--force-conflicts", "-k", str(find_share("ray-operator") / "config/default")
+    )
 
 
 def install_lorarl(cluster: RealCluster, operator_image: str, trainer_image: str) -> None:
@@ -53,7 +60,12 @@ def install_lorarl(cluster: RealCluster, operator_image: str, trainer_image: str
     apply(cluster, namespace(SYSTEM, "restricted"))
     cluster.must("delete", "pods", "-n", SYSTEM, "--all", "--wait=false")
     values = {"image": operator_image, "trainerImage": trainer_image}
-    flags = [flag for key, image in values.items() for part, value in _parts(image) for flag in ("--set-string", f"{key}.{part}={value}")]
+    flags = [
+        flag
+        for key, image in values.items()
+        for part, value in _parts(image)
+        for flag in ("--set-string", f"{key}.{part}={value}")
+    ]
     done = helm(
         *("upgrade", "--install", "lorarl", str(CHART), "--namespace", SYSTEM, *flags, "--wait", "--timeout", "100s"),
         kubeconfig=cluster.kubeconfig,
@@ -92,7 +104,11 @@ def wait_available(cluster: RealCluster, namespace: str, deployment: str) -> Non
 
 def namespace(name: str, level: str) -> Object:
     """A namespace that enforces a pod security level."""
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {"pod-security.kubernetes.io/enforce": level}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": name, "labels": {"pod-security.kubernetes.io/enforce": level}},
+    }
 
 
 def store_secret(name: str = "s3-keys", **changes: str) -> Object:

@@ -29,5 +29,8 @@ def _of_the_release(manifest: dict[str, Any]) -> dict[str, Any]:
     """The manifests name the image of a developer's last build, and pull it always."""
     if manifest["kind"] == "Deployment":
         (container,) = manifest["spec"]["template"]["spec"]["containers"]
-        container |= {"image": f"registry.k8s.io/kueue/kueue:{tool_version('kueue')}", "imagePullPolicy": "IfNotPresent"}
+        container |= {
+            "image": f"registry.k8s.io/kueue/kueue:{tool_version('kueue')}",
+            "imagePullPolicy": "IfNotPresent",
+        }
     return manifest

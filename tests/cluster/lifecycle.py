@@ -134,7 +134,9 @@ def _check(settings: Settings, tools: Sequence[str], say: Say, *, fresh: bool) -
         prerequisites.install(packages)
         facts = prerequisites.look(settings, tools, fresh=fresh)
     if found := prerequisites.complaints(facts, settings):
-        raise NotReadyError("this machine is not ready for a node:\n" + "\n".join(f"- {complaint}" for complaint in found))
+        raise NotReadyError(
+            "this machine is not ready for a node:\n" + "\n".join(f"- {complaint}" for complaint in found)
+        )
 
 
 def _make_empty_node(settings: Settings) -> None:
@@ -161,7 +163,12 @@ def _make_empty_node(settings: Settings) -> None:
         cgroups.make(settings.name)
     except OSError as error:
         raise NodeError(f"the cgroup {settings.name} could not be made: {error}") from error
-    script = [sys.executable, namespaces.__file__, str(settings.run / "init"), *(f"{source}={place}" for place, source in binds.items())]
+    script = [
+        sys.executable,
+        namespaces.__file__,
+        str(settings.run / "init"),
+        *(f"{source}={place}" for place, source in binds.items()),
+    ]
     done = subprocess.run(script, capture_output=True, text=True, start_new_session=True)
     init = namespaces.read_record(settings.run / "init")
     if done.returncode or init is None:
@@ -174,7 +181,11 @@ def _write_configuration(settings: Settings) -> None:
     may_lower = bool(prerequisites.effective_capabilities() >> prerequisites.CAP_SYS_RESOURCE & 1)
     plugins = prerequisites.cni_folder()
     assert plugins is not None, "checked before"
-    resolvers = [path.read_text() for path in map(Path, ("/etc/resolv.conf", "/run/systemd/resolve/resolv.conf")) if path.exists()]
+    resolvers = [
+        path.read_text()
+        for path in map(Path, ("/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"))
+        if path.exists()
+    ]
     files = {
         "containerd.toml": configuration.containerd(settings, plugins, may_lower_oom_score=may_lower),
         "buildkitd.toml": configuration.buildkitd(settings),
@@ -215,12 +226,16 @@ def _start_kubernetes(node: Node) -> None:
     objects = {"apiVersion": "v1", "kind": "List", "items": configuration.first_objects()}
     node.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(objects))
     node.wait("the node is ready", lambda: _is_ready(node.get(f"/api/v1/nodes/{NODE}")), *needed)
-    node.wait("pods can be made in `default`", lambda: node.get("/api/v1/namespaces/default/serviceaccounts/default"), *needed)
+    node.wait(
+        "pods can be made in `default`", lambda: node.get("/api/v1/namespaces/default/serviceaccounts/default"), *needed
+    )
     node.wait("kube-proxy is ready", lambda: node.answers(*KUBE_PROXY_READY), *needed)
     node.wait("CoreDNS is ready", lambda: node.answers(*COREDNS_READY), *needed)
     if settings.driver:
         cgroups.lift_memory_limit(f"{settings.name}/kubepods")
-        node.start(programs.DEVICE_PLUGIN)  # last: it ends where the kubelet has not made its folder for device plugins yet
+        node.start(
+            programs.DEVICE_PLUGIN
+        )  # last: it ends where the kubelet has not made its folder for device plugins yet
 
 
 def _accepts(path: Path) -> bool:
@@ -239,7 +254,9 @@ def _is_ready(node: dict | None) -> bool:
 
 def _remove(settings: Settings) -> None:
     """Remove what is there of a node, whole or not. The folder `run` goes last: as long as it is there, there may be more."""
-    (settings.run / "complete").unlink(missing_ok=True)  # from here on it is none: a start finds nothing that it could go on from
+    (settings.run / "complete").unlink(
+        missing_ok=True
+    )  # from here on it is none: a start finds nothing that it could go on from
     node = Node(settings)
     init = node.init
     if init is not None:
@@ -262,7 +279,11 @@ def _remove(settings: Settings) -> None:
 
 def _remove_folder(folder: Path) -> None:
     # Mounts of the node are gone with its namespaces. One that somebody else has made is not ours to empty.
-    mounted = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines() if line.split()[1].startswith(f"{folder}/")]
+    mounted = [
+        line.split()[1]
+        for line in Path("/proc/self/mounts").read_text().splitlines()
+        if line.split()[1].startswith(f"{folder}/")
+    ]
     if mounted:
         raise NodeError(f"{', '.join(mounted)} is mounted below {folder}, which is to be removed: umount it first")
     shutil.rmtree(folder, ignore_errors=True)

@@ -39,7 +39,9 @@ def connect(settings: Settings, init: Init) -> None:
 def disconnect(settings: Settings) -> None:
     """Undo `connect`, as far as it went."""
     if link_exists(settings):
-        subprocess.run(["ip", "link", "delete", settings.link], check=False, capture_output=True)  # it may be vanishing by itself
+        subprocess.run(
+            ["ip", "link", "delete", settings.link], check=False, capture_output=True
+        )  # it may be vanishing by itself
     if table_exists(settings):
         subprocess.run(["nft", "delete", "table", "ip", settings.name], check=True)
     restore_forwarding(settings)

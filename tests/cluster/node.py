@@ -23,7 +23,16 @@ START_SECONDS = 10.0
 READY_SECONDS = 60.0
 STOP_SECONDS = 10.0
 # How pulls and builds reach the world where there is a proxy. The other programs talk to each other alone.
-PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR")
+PROXY_VARIABLES = (
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+)
 
 
 class Node:

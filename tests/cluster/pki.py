@@ -13,7 +13,17 @@ from cluster.settings import API_SERVICE, DOMAIN, NODE, Settings
 DAYS = 365
 # Nothing from the machine's own openssl.cnf, which adds extensions.
 OPENSSL_CONF = "[req]\ndistinguished_name = dn\n[dn]\n"
-NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", str(DAYS), "-config", "openssl.cnf")
+NEW_KEY = (
+    "-newkey",
+    "ec",
+    "-pkeyopt",
+    "ec_paramgen_curve:P-256",
+    "-nodes",
+    "-days",
+    str(DAYS),
+    "-config",
+    "openssl.cnf",
+)
 
 
 @dataclass(frozen=True)
@@ -30,12 +40,16 @@ def certificates(settings: Settings) -> tuple[Certificate, ...]:
     """All of them, the authorities aside."""
     service = "kubernetes.default.svc"
     api_names = [f"IP:{address}" for address in (API_SERVICE, settings.node_address, "127.0.0.1")]
-    api_names += [f"DNS:{name}" for name in ("localhost", "kubernetes", "kubernetes.default", service, f"{service}.{DOMAIN}")]
+    api_names += [
+        f"DNS:{name}" for name in ("localhost", "kubernetes", "kubernetes.default", service, f"{service}.{DOMAIN}")
+    ]
     return (
         Certificate("kube-apiserver", "/CN=kube-apiserver", tuple(api_names)),
         Certificate("kube-apiserver-kubelet-client", "/CN=kube-apiserver-kubelet-client"),
         Certificate("front-proxy-client", "/CN=front-proxy-client", authority="front-proxy-ca"),
-        Certificate("kubelet", f"/O=system:nodes/CN=system:node:{NODE}", (f"IP:{settings.node_address}", f"DNS:{NODE}")),
+        Certificate(
+            "kubelet", f"/O=system:nodes/CN=system:node:{NODE}", (f"IP:{settings.node_address}", f"DNS:{NODE}")
+        ),
         Certificate("kube-controller-manager", "/CN=system:kube-controller-manager"),
         Certificate("kube-scheduler", "/CN=system:kube-scheduler"),
         Certificate("kube-proxy", "/CN=system:kube-proxy"),
@@ -49,8 +63,22 @@ def make(settings: Settings) -> None:
     folder = settings.pki
     (folder / "openssl.cnf").write_text(OPENSSL_CONF)
     for authority in ("ca", "front-proxy-ca"):
-        constraints = ("-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign,cRLSign,digitalSignature")
-        _openssl(folder, "req", "-x509", *NEW_KEY, *_files(authority), "-subj", f"/CN={settings.name}-{authority}", *constraints)
+        constraints = (
+            "-addext",
+            "basicConstraints=critical,CA:TRUE",
+            "-addext",
+            "keyUsage=critical,keyCertSign,cRLSign,digitalSignature",
+        )
+        _openssl(
+            folder,
+            "req",
+            "-x509",
+            *NEW_KEY,
+            *_files(authority),
+            "-subj",
+            f"/CN={settings.name}-{authority}",
+            *constraints,
+        )
     for certificate in certificates(settings):
         _openssl(folder, *request(certificate))
     _openssl(folder, "ecparam", "-genkey", "-name", "prime256v1", "-noout", "-out", "service-account.key")
@@ -61,7 +89,14 @@ def request(certificate: Certificate) -> list[str]:
     """openssl's arguments that make a certificate and its key."""
     authority = certificate.authority
     arguments = ["req", "-x509", *NEW_KEY, *_files(certificate.name), "-subj", certificate.subject]
-    arguments += ["-CA", f"{authority}.crt", "-CAkey", f"{authority}.key", "-addext", "basicConstraints=critical,CA:FALSE"]
+    arguments += [
+        "-CA",
+        f"{authority}.crt",
+        "-CAkey",
+        f"{authority}.key",
+        "-addext",
+        "basicConstraints=critical,CA:FALSE",
+    ]
     if certificate.alternative_names:
         arguments += ["-addext", f"subjectAltName={','.join(certificate.alternative_names)}"]
     return arguments

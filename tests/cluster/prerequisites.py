@@ -59,7 +59,10 @@ class Facts:
 
 def missing_packages(facts: Facts) -> list[str]:
     """Debian's packages of what is missing."""
-    return sorted({COMMANDS[command] for command in facts.missing_commands} | ({CNI_PACKAGE} if facts.missing_cni_plugins else set()))
+    return sorted(
+        {COMMANDS[command] for command in facts.missing_commands}
+        | ({CNI_PACKAGE} if facts.missing_cni_plugins else set())
+    )
 
 
 def complaints(facts: Facts, settings: Settings) -> list[str]:
@@ -131,7 +134,9 @@ def look(settings: Settings, tools: Iterable[str], *, fresh: bool) -> Facts:
         controllers=frozenset(cgroups.controllers()),
         room_gb=_room(settings),
         foreign=tuple(foreign),
-        overlapping=tuple(route for route in network.host_routes() if route.overlaps(settings.subnet)) if fresh and has_ip else (),
+        overlapping=tuple(route for route in network.host_routes() if route.overlaps(settings.subnet))
+        if fresh and has_ip
+        else (),
     )
 
 
@@ -204,5 +209,7 @@ def _room(settings: Settings) -> float:
     free = shutil.disk_usage(folder).free / 1e9
     if free >= settings.free_gb or not settings.data.exists():
         return free
-    used = subprocess.run(["du", "--summarize", "--one-file-system", "--block-size=1", str(settings.data)], capture_output=True, text=True)
+    used = subprocess.run(
+        ["du", "--summarize", "--one-file-system", "--block-size=1", str(settings.data)], capture_output=True, text=True
+    )
     return free + int(used.stdout.split()[0]) / 1e9

@@ -43,7 +43,11 @@ def commands(settings: Settings, tools: Mapping[str, str]) -> dict[str, list[str
         "etcd": _etcd(settings),
         "kube-apiserver": _apiserver(settings),
         "kube-controller-manager": _controller_manager(settings),
-        "kube-scheduler": [f"--kubeconfig={run}/kube-scheduler.kubeconfig", "--leader-elect=false", "--bind-address=127.0.0.1"],
+        "kube-scheduler": [
+            f"--kubeconfig={run}/kube-scheduler.kubeconfig",
+            "--leader-elect=false",
+            "--bind-address=127.0.0.1",
+        ],
         "kubelet": [
             *(f"--config={run}/kubelet.yaml", f"--kubeconfig={run}/kubelet.kubeconfig"),
             *(f"--hostname-override={NODE}", f"--node-ip={settings.node_address}"),
@@ -59,7 +63,11 @@ def commands(settings: Settings, tools: Mapping[str, str]) -> dict[str, list[str
 def _etcd(settings: Settings) -> list[str]:
     return [
         *(f"--data-dir={settings.volatile}/etcd", "--unsafe-no-fsync", "--log-level=warn"),
-        *(f"--listen-client-urls={ETCD}", f"--advertise-client-urls={ETCD}", "--listen-peer-urls=http://127.0.0.1:2380"),
+        *(
+            f"--listen-client-urls={ETCD}",
+            f"--advertise-client-urls={ETCD}",
+            "--listen-peer-urls=http://127.0.0.1:2380",
+        ),
     ]
 
 
@@ -75,15 +83,24 @@ def _apiserver(settings: Settings) -> list[str]:
         f"--tls-private-key-file={pki}/kube-apiserver.key",
         *(f"--service-account-issuer={issuer}", f"--service-account-key-file={pki}/service-account.pub"),
         f"--service-account-signing-key-file={pki}/service-account.key",
-        *(f"--kubelet-client-certificate={pki}/kube-apiserver-kubelet-client.crt", f"--kubelet-certificate-authority={pki}/ca.crt"),
+        *(
+            f"--kubelet-client-certificate={pki}/kube-apiserver-kubelet-client.crt",
+            f"--kubelet-certificate-authority={pki}/ca.crt",
+        ),
         f"--kubelet-client-key={pki}/kube-apiserver-kubelet-client.key",
         # By its address: `kubectl logs` and `exec` would look the node's name up in DNS.
         "--kubelet-preferred-address-types=InternalIP",
         # For API servers behind this one (Kueue's visibility).
-        *(f"--requestheader-client-ca-file={pki}/front-proxy-ca.crt", "--requestheader-allowed-names=front-proxy-client"),
+        *(
+            f"--requestheader-client-ca-file={pki}/front-proxy-ca.crt",
+            "--requestheader-allowed-names=front-proxy-client",
+        ),
         *("--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group"),
         "--requestheader-extra-headers-prefix=X-Remote-Extra-",
-        *(f"--proxy-client-cert-file={pki}/front-proxy-client.crt", f"--proxy-client-key-file={pki}/front-proxy-client.key"),
+        *(
+            f"--proxy-client-cert-file={pki}/front-proxy-client.crt",
+            f"--proxy-client-key-file={pki}/front-proxy-client.key",
+        ),
     ]
 
 
@@ -91,7 +108,12 @@ def _controller_manager(settings: Settings) -> list[str]:
     pki = settings.pki
     kubeconfig = f"{settings.run}/kube-controller-manager.kubeconfig"
     return [
-        *(f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--bind-address=127.0.0.1", "--use-service-account-credentials"),
+        *(
+            f"--kubeconfig={kubeconfig}",
+            "--leader-elect=false",
+            "--bind-address=127.0.0.1",
+            "--use-service-account-credentials",
+        ),
         *(f"--service-account-private-key-file={pki}/service-account.key", f"--root-ca-file={pki}/ca.crt"),
         *(f"--cluster-signing-cert-file={pki}/ca.crt", f"--cluster-signing-key-file={pki}/ca.key"),
         *(f"--cluster-cidr={POD_RANGE}", f"--service-cluster-ip-range={SERVICE_RANGE}"),

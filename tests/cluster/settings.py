@@ -34,14 +34,20 @@ class Settings:
 
     name: str = "lorarl"
     run: Path = Path("/run/lorarl-cluster")  # sockets, configuration, keys
-    data: Path = Path("/var/lib/lorarl-cluster")  # what is on disk: the node's own (removed with it), images and build cache (kept)
+    data: Path = Path(
+        "/var/lib/lorarl-cluster"
+    )  # what is on disk: the node's own (removed with it), images and build cache (kept)
     out: Path = REPOSITORY / "out/cluster"  # kubeconfig and logs
     subnet: IPv4Network = LINK_RANGE  # the link between host and node
-    outbound: str = "auto"  # the device through which image builds and pulls reach the world; auto: the default route's; none
+    outbound: str = (
+        "auto"  # the device through which image builds and pulls reach the world; auto: the default route's; none
+    )
     free_gb: float = 50.0  # the room for images and build cache together
     install: bool = True  # whether missing Debian packages are installed
     builds: bool = True  # whether there is BuildKit; a node whose images are brought to it needs none
-    driver: Path | None = None  # the folder of NVIDIA's driver libraries: with it NVIDIA's device plugin runs, and pods can have GPUs
+    driver: Path | None = (
+        None  # the folder of NVIDIA's driver libraries: with it NVIDIA's device plugin runs, and pods can have GPUs
+    )
 
     @property
     def host_address(self) -> IPv4Address:
@@ -100,7 +106,9 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
 
     name = value("NAME", Settings.name)
     if not name.isalnum() or not name.islower() or len(name) > MAX_NAME:
-        raise SettingsError(f"LORARL_CLUSTER_NAME={name}: expected {MAX_NAME} small letters and digits at most, as in lorarl")
+        raise SettingsError(
+            f"LORARL_CLUSTER_NAME={name}: expected {MAX_NAME} small letters and digits at most, as in lorarl"
+        )
     return Settings(
         name=name,
         run=Path(value("RUN", f"/run/{name}-cluster")),
@@ -119,9 +127,13 @@ def _subnet(text: str) -> IPv4Network:
     try:
         subnet = IPv4Network(text)
     except ValueError as error:
-        raise SettingsError(f"LORARL_CLUSTER_SUBNET={text}: {error}; expected a network as in {Settings.subnet}") from None
+        raise SettingsError(
+            f"LORARL_CLUSTER_SUBNET={text}: {error}; expected a network as in {Settings.subnet}"
+        ) from None
     if subnet.prefixlen > 30:
-        raise SettingsError(f"LORARL_CLUSTER_SUBNET={text}: too small; expected /30 or larger, for a host's and a node's address")
+        raise SettingsError(
+            f"LORARL_CLUSTER_SUBNET={text}: too small; expected /30 or larger, for a host's and a node's address"
+        )
     return subnet
 
 
@@ -129,7 +141,9 @@ def _driver(text: str) -> Path | None:
     if not text:
         return None
     if not Path(text, NVML).exists():
-        raise SettingsError(f"LORARL_CLUSTER_DRIVER={text}: {NVML} is not there; expected the folder of NVIDIA's driver libraries")
+        raise SettingsError(
+            f"LORARL_CLUSTER_DRIVER={text}: {NVML} is not there; expected the folder of NVIDIA's driver libraries"
+        )
     return Path(text)
 
 

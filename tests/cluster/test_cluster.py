@@ -32,4 +32,6 @@ def test_it_comes_back_when_its_programs_do(own_node: Node, cluster: RealCluster
 
 
 def _is_ready(node: Object) -> bool:
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in node["status"]["conditions"])
+    return any(
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in node["status"]["conditions"]
+    )

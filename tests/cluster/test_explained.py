@@ -9,7 +9,16 @@ import pytest
 
 from cluster.example import ADDITION
 from cluster.installation import Images, apply, make_room, store_secret
-from cluster.mistakes import AT_FIRST_FAILURE, NO_IMAGE, SECONDS, TRAINER_SECONDS, Mistake, note, read_in_describe, remove
+from cluster.mistakes import (
+    AT_FIRST_FAILURE,
+    NO_IMAGE,
+    SECONDS,
+    TRAINER_SECONDS,
+    Mistake,
+    note,
+    read_in_describe,
+    remove,
+)
 from cluster.store import bucket_of
 from cluster.watched import watched
 from support.cluster.client import Object
@@ -24,18 +33,29 @@ TEAM = "mistaken"
 def ends_at_once() -> Object:
     """A pod template by which the head runs something else than Ray."""
     container = {"name": "ray-head", "command": ["bash", "-c"], "args": ["echo this is no trainer >&2; exit 3"]}
-    return {"metadata": {"annotations": {"ray.io/overwrite-container-cmd": "true"}}, "spec": {"containers": [container]}}
+    return {
+        "metadata": {"annotations": {"ray.io/overwrite-container-cmd": "true"}},
+        "spec": {"containers": [container]},
+    }
 
 
 AT_ONCE = [
     Mistake("no-image", ("ImagePull", NO_IMAGE, "correct cluster.image"), {"cluster.image": NO_IMAGE}),
     Mistake("no-gpus", ("Unschedulable", "Insufficient nvidia.com/gpu", "gpusPerNode"), {"cluster.gpusPerNode": 8}),
-    Mistake("no-trainer", ("exit code 3", "this is no trainer"), {"cluster.podTemplateOverrides": {"head": ends_at_once()}}),
+    Mistake(
+        "no-trainer", ("exit code 3", "this is no trainer"), {"cluster.podTemplateOverrides": {"head": ends_at_once()}}
+    ),
     Mistake("no-shell", ("cannot be made", "correct the image")),
 ]
 BY_THE_TRAINER = [
-    Mistake("no-bucket", ("There is no bucket 'nowhere'", "spec.checkpoint.uri"), {"checkpoint.uri": "s3://nowhere/adapters"}),
-    Mistake("wrong-key", ("The store refuses the keys", "spec.checkpoint"), {"checkpoint.credentialsSecret": "wrong-keys"}),
+    Mistake(
+        "no-bucket",
+        ("There is no bucket 'nowhere'", "spec.checkpoint.uri"),
+        {"checkpoint.uri": "s3://nowhere/adapters"},
+    ),
+    Mistake(
+        "wrong-key", ("The store refuses the keys", "spec.checkpoint"), {"checkpoint.credentialsSecret": "wrong-keys"}
+    ),
 ]
 
 

@@ -56,7 +56,9 @@ def trial(installed: RealCluster, out: Path) -> Iterator[Trial]:
             yield Trial(installed, job, out)
         finally:
             (out / "faults-describe.txt").write_text(installed.must("describe", "lorarljob", JOB, "-n", TEAM))
-            (out / "faults-events.txt").write_text(installed.must("get", "events", "-n", TEAM, "--sort-by=.lastTimestamp"))
+            (out / "faults-events.txt").write_text(
+                installed.must("get", "events", "-n", TEAM, "--sort-by=.lastTimestamp")
+            )
     installed.must("delete", "lorarljob", JOB, "-n", TEAM, "--wait")
 
 
@@ -128,8 +130,12 @@ def test_the_worker_runs_out_of_memory(trial: Trial) -> None:
     with trial.fault("worker out of memory", attempts=1):
         pod = trial.job.pod("worker")["metadata"]["name"]
         # Byte by byte of a pattern, so that every page is there; whoever is killed, the exit code says nothing of the fault.
-        trial.cluster.kubectl("exec", pod, "-n", TEAM, "-c", "ray-worker", "--", "python", "-c", "held = b'x' * (5 << 30)")
-    told = trial.cluster.must("get", "events", "-n", TEAM, "--field-selector", f"involvedObject.name={JOB},reason=BackingOff", "-o", "yaml")
+        trial.cluster.kubectl(
+            "exec", pod, "-n", TEAM, "-c", "ray-worker", "--", "python", "-c", "held = b'x' * (5 << 30)"
+        )
+    told = trial.cluster.must(
+        "get", "events", "-n", TEAM, "--field-selector", f"involvedObject.name={JOB},reason=BackingOff", "-o", "yaml"
+    )
     assert "ended, OutOfMemory: " in told, told
     assert "memoryPerNode" in told, told
 
@@ -159,7 +165,9 @@ def test_preempted_by_kueue(trial: Trial) -> None:
 
 
 def test_it_succeeds_with_a_good_adapter(trial: Trial, tmp_path: Path) -> None:
-    status = trial.job.until(START_SECONDS, "it has succeeded", lambda seen: seen.status.get("phase") == "Succeeded").status
+    status = trial.job.until(
+        START_SECONDS, "it has succeeded", lambda seen: seen.status.get("phase") == "Succeeded"
+    ).status
     assert (status["attempts"], status["preemptions"], status["restarts"]) == (*trial.counters, sum(trial.counters))
     assert status["step"] == status["totalSteps"] == status["adapter"]["step"]
     with bucket_of(trial.cluster, trial.out) as bucket:
@@ -197,7 +205,12 @@ def outage(cluster: RealCluster, pod: str, image: str) -> Iterator[None]:
 def urgent_job(image: str) -> Object:
     """A Job of higher priority that does not fit beside ours, and ends at once."""
     limits = {"cpu": "100m", "memory": "4Gi"}
-    container = {"name": "urgent", "image": image, "command": ["true"], "resources": {"requests": limits, "limits": limits}}
+    container = {
+        "name": "urgent",
+        "image": image,
+        "command": ["true"],
+        "resources": {"requests": limits, "limits": limits},
+    }
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",

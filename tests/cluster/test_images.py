@@ -64,7 +64,10 @@ def here(cluster: RealCluster, own_node: Node, images: Images) -> Iterator[RealC
 
 def test_the_operator_starts_with_the_charts_rights(here: RealCluster) -> None:
     # As the chart's _security.tpl: any user but root, a root file system that cannot be written to, /tmp.
-    pod, container = {**pod_security_context(), "runAsUser": 65532}, {**security_context(), "readOnlyRootFilesystem": True}
+    pod, container = (
+        {**pod_security_context(), "runAsUser": 65532},
+        {**security_context(), "readOnlyRootFilesystem": True},
+    )
     said = run(here, "operator", builds.OPERATOR, OPERATOR_SCRIPT, pod, container)
     assert "--trainer-image" in said
 
@@ -85,7 +88,9 @@ def test_the_trainer_has_all_that_its_pods_call(here: RealCluster) -> None:
 
 
 @pytest.mark.parametrize("image", [builds.OPERATOR, builds.TRAINER])
-def test_an_image_is_nobodys_to_write_and_holds_its_bill_of_materials_and_no_secret(here: RealCluster, image: str) -> None:
+def test_an_image_is_nobodys_to_write_and_holds_its_bill_of_materials_and_no_secret(
+    here: RealCluster, image: str
+) -> None:
     script = """
     set -eu
     id -u; id -g
@@ -111,7 +116,12 @@ def test_an_image_is_nobodys_to_write_and_holds_its_bill_of_materials_and_no_sec
 
 def test_an_operator_is_less_than_250_mb(here: RealCluster) -> None:
     nodes = here.api.list("Node")
-    [size] = {each["sizeBytes"] for node in nodes for each in node["status"]["images"] if builds.OPERATOR in (each.get("names") or [])}
+    [size] = {
+        each["sizeBytes"]
+        for node in nodes
+        for each in node["status"]["images"]
+        if builds.OPERATOR in (each.get("names") or [])
+    }
     print(f"{builds.OPERATOR}: {size / 1e6:.0f} MB")
     assert size < 250e6
 
@@ -122,7 +132,9 @@ def test_what_did_not_change_is_not_built_again(here: RealCluster) -> None:
     assert max(seconds.values()) < WARM_SECONDS
 
 
-def run(here: RealCluster, name: str, image: str, script: str, pod_security: dict[str, Any], security: dict[str, Any]) -> str:
+def run(
+    here: RealCluster, name: str, image: str, script: str, pod_security: dict[str, Any], security: dict[str, Any]
+) -> str:
     """What a pod's script printed; it must end well."""
     container = {
         "name": "main",
@@ -140,8 +152,12 @@ def run(here: RealCluster, name: str, image: str, script: str, pod_security: dic
         "containers": [container],
         "volumes": volumes,
     }
-    here.api.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec})
-    pod = here.api.wait("Pod", name, NAMESPACE, lambda pod: pod["status"].get("phase") in ("Succeeded", "Failed"), seconds=SECONDS)
+    here.api.create(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
+    )
+    pod = here.api.wait(
+        "Pod", name, NAMESPACE, lambda pod: pod["status"].get("phase") in ("Succeeded", "Failed"), seconds=SECONDS
+    )
     said = here.must("logs", name, f"--namespace={NAMESPACE}")
     assert pod["status"]["phase"] == "Succeeded", said
     return said

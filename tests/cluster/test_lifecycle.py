@@ -61,7 +61,9 @@ def test_it_comes_and_leaves_nothing(spare: Settings, tmp_path: Path) -> None:
     print(f"up {took:.1f} s, up again {again:.2f} s, down {time.monotonic() - removed:.1f} s, {len(alive)} processes")
     assert not still_alive(alive)
     after = traces()
-    left = {kind: after[kind] - before[kind] for kind in before} | {"lost": set().union(*(before[kind] - after[kind] for kind in before))}
+    left = {kind: after[kind] - before[kind] for kind in before} | {
+        "lost": set().union(*(before[kind] - after[kind] for kind in before))
+    }
     assert left == {kind: set() for kind in left} | {"files": {str(spare.data)}}, "only images may stay"
     assert took < UP_SECONDS
     lifecycle.down(spare, print, everything=True)
@@ -104,7 +106,9 @@ def test_killed_half_way_the_next_start_cleans_up(spare: Settings) -> None:
 
 def _killed_at(moment: float, command: str, settings: Settings) -> bool:
     """Kill the tool (-9) after so many seconds; whether it was still at it."""
-    with subprocess.Popen([sys.executable, "-m", "cluster", command], env=_environment(settings), start_new_session=True) as tool:
+    with subprocess.Popen(
+        [sys.executable, "-m", "cluster", command], env=_environment(settings), start_new_session=True
+    ) as tool:
         try:
             tool.wait(timeout=moment)
         except subprocess.TimeoutExpired:
@@ -136,7 +140,10 @@ def test_the_builder_grows_into_a_node_from_whichever_checkout(spare: Settings, 
     before = node.running()
     assert set(before) == {"containerd", "buildkitd"}
     workers = subprocess.run(
-        [find("buildctl"), f"--addr=unix://{builder.buildkit_socket}", "debug", "workers"], capture_output=True, text=True, check=True
+        [find("buildctl"), f"--addr=unix://{builder.buildkit_socket}", "debug", "workers"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "linux/" in workers.stdout
     lifecycle.up(dataclasses.replace(spare, out=tmp_path / "another"), print)

@@ -88,7 +88,15 @@ def mission(installed: RealCluster, bucket: Bucket, base: Path, out: Path) -> It
             until(LONGEST_SECONDS, "the job has ended", ended)
         finally:
             (out / "describe.txt").write_text(installed.must("describe", "lorarljob", JOB, "-n", TEAM))
-            logs = ("-n", TEAM, "-l", f"lorarl.io/job={JOB},lorarl.io/role=head", "-c", "ray-job-submitter", "--tail=-1")
+            logs = (
+                "-n",
+                TEAM,
+                "-l",
+                f"lorarl.io/job={JOB},lorarl.io/role=head",
+                "-c",
+                "ray-job-submitter",
+                "--tail=-1",
+            )
             (out / "job.log").write_text(installed.kubectl("logs", *logs).stdout)
     yield mission
     installed.must("delete", "lorarljob", JOB, "-n", TEAM, "--ignore-not-found", "--wait")
@@ -122,7 +130,9 @@ def test_kubectl_get_shows_how_it_goes(mission: Mission) -> None:
     lines = [line.split() for line in (mission.out / "get.txt").read_text().splitlines() if line.startswith(JOB)]
     phases = [phase for phase, _ in groupby(line[1] for line in lines if len(line) > 2)]
     assert phases[-3:] == ["Starting", "Running", "Succeeded"], phases
-    assert set(phases[:-3]) <= {"Pending", "Starting"}, phases  # it may wait a moment for a node, or for a token of its account
+    assert set(phases[:-3]) <= {"Pending", "Starting"}, (
+        phases
+    )  # it may wait a moment for a node, or for a token of its account
     # NAME PHASE STEP REWARD ADAPTER AGE; what is not known yet is left out.
     told = [(int(line[2]), float(line[3])) for line in lines if len(line) == 6]
     steps, rewards = zip(*told, strict=True)
@@ -178,7 +188,9 @@ def test_without_a_cluster_the_same_adapter_comes_out(mission: Mission, base: Pa
         "data.eval.uri": f"file:{base / 'held_out.jsonl'}",
         "checkpoint": {"uri": f"file:{tmp_path / 'checkpoints'}"},
     }
-    settings = [argument for path, value in changes.items() for argument in ("--set", f"spec.{path}={json.dumps(value)}")]
+    settings = [
+        argument for path, value in changes.items() for argument in ("--set", f"spec.{path}={json.dumps(value)}")
+    ]
     example = str(ROOT / "examples/addition-cpu.yaml")
     run([sys.executable, "-m", "lorarl_trainer.cli", "run", example, "--out", str(tmp_path / "out"), *settings])
     (newest,) = tmp_path.glob("checkpoints/addition/iter_0000030/lora_adapter/adapter_model.safetensors")
@@ -210,7 +222,10 @@ def rights(cluster: RealCluster, who: str) -> set[tuple[str, ...]]:
 def operators(cluster: RealCluster) -> dict[str, int]:
     """How often each of the operator's pods was restarted."""
     pods = [pod for pod in cluster.api.list("Pod", SYSTEM, OPERATOR) if "deletionTimestamp" not in pod["metadata"]]
-    return {pod["metadata"]["name"]: sum(one["restartCount"] for one in pod["status"].get("containerStatuses", [])) for pod in pods}
+    return {
+        pod["metadata"]["name"]: sum(one["restartCount"] for one in pod["status"].get("containerStatuses", []))
+        for pod in pods
+    }
 
 
 def took(status: dict[str, Any]) -> float:

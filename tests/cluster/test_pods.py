@@ -37,7 +37,11 @@ def here(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealC
         for name in ("one", "two"):
             cluster.api.wait("Pod", name, "default", _is_ready, seconds=POD_SECONDS)
         for name in ("one", "two"):  # kube-proxy learns of a ready pod a moment later
-            until(POD_SECONDS, f"the Service {name} has its pod", lambda n=name: _hello(cluster, "one", f"{n}.default").returncode == 0)
+            until(
+                POD_SECONDS,
+                f"the Service {name} has its pod",
+                lambda n=name: _hello(cluster, "one", f"{n}.default").returncode == 0,
+            )
         yield cluster
 
 
@@ -52,7 +56,9 @@ def test_logs_and_exec_and_port_forward(here: RealCluster, tmp_path: Path) -> No
     assert "serving on :8080" in here.must("logs", "one")
     assert "unknown command" in here.kubectl("exec", "one", "--", "/hello", "nonsense", "here").stderr
     (port,) = free_ports(1)
-    with running([*here.kubectl_command, "port-forward", "service/one", f"{port}:80"], tmp_path / "port-forward.log") as forward:
+    with running(
+        [*here.kubectl_command, "port-forward", "service/one", f"{port}:80"], tmp_path / "port-forward.log"
+    ) as forward:
         until(POD_SECONDS, "port-forward listens", lambda: listens(port), forward)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10) as answer:
             assert answer.read() == b"hello from one\n"
@@ -121,7 +127,9 @@ def test_a_container_that_needs_too_much_memory_is_killed(here: RealCluster) -> 
     manifest["spec"]["containers"][0] |= {"args": ["eat", "200"], "resources": {"limits": {"memory": "64Mi"}}}
     del manifest["spec"]["containers"][0]["readinessProbe"]
     here.api.create(manifest)
-    hungry = here.api.wait("Pod", "hungry", "default", lambda pod: pod["status"]["phase"] == "Failed", seconds=POD_SECONDS)
+    hungry = here.api.wait(
+        "Pod", "hungry", "default", lambda pod: pod["status"]["phase"] == "Failed", seconds=POD_SECONDS
+    )
     assert hungry["status"]["containerStatuses"][0]["state"]["terminated"]["reason"] == "OOMKilled"
 
 
@@ -130,4 +138,7 @@ def _hello(cluster: RealCluster, pod: str, host: str) -> subprocess.CompletedPro
 
 
 def _is_ready(pod: dict) -> bool:
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in pod["status"].get("conditions", []))
+    return any(
+        condition["type"] == "Ready" and condition["status"] == "True"
+        for condition in pod["status"].get("conditions", [])
+    )

@@ -31,8 +31,13 @@ def test_two_worker_pods_train_a_good_adapter(installed: RealCluster, out: Path,
             running = job.until(LONGEST_SECONDS, "a step", lambda seen: seen.step > 0)
             workers = cluster.api.list("Pod", TEAM, f"lorarl.io/job={JOB},lorarl.io/role=worker")
             assert len({pod["status"]["podIP"] for pod in workers}) == 2
-            status = job.until(LONGEST_SECONDS, "it has succeeded", lambda seen: seen.status.get("phase") == "Succeeded").status
-            seconds = {"first step": round(running.at - job.history[0].at, 1), "Succeeded": round(job.now.at - job.history[0].at, 1)}
+            status = job.until(
+                LONGEST_SECONDS, "it has succeeded", lambda seen: seen.status.get("phase") == "Succeeded"
+            ).status
+            seconds = {
+                "first step": round(running.at - job.history[0].at, 1),
+                "Succeeded": round(job.now.at - job.history[0].at, 1),
+            }
         assert (status["attempts"], status["preemptions"]) == (0, 0)
         figures = ADDITION.accuracy(bucket, status["adapter"], tmp_path)
     print(seconds, figures)

@@ -11,7 +11,13 @@ from cluster.node import Node
 
 # Folders in which programs like to leave something.
 FOLDERS = ("/run", "/run/netns", "/var/lib", "/var/log", "/opt", "/etc", "/etc/cni", "/usr/libexec", "/run/containerd")
-SETTINGS = ("net/ipv4/ip_forward", "net/ipv4/conf/all/forwarding", "kernel/panic", "kernel/panic_on_oops", "vm/overcommit_memory")
+SETTINGS = (
+    "net/ipv4/ip_forward",
+    "net/ipv4/conf/all/forwarding",
+    "kernel/panic",
+    "kernel/panic_on_oops",
+    "vm/overcommit_memory",
+)
 
 
 def traces() -> dict[str, set[str]]:
@@ -40,7 +46,9 @@ def processes_of(node: Node) -> dict[int, str]:
 def still_alive(processes: dict[int, str]) -> set[int]:
     """Those of them that have not ended."""
     return {
-        pid for pid, start_time in processes.items() if (stat := read_stat(pid)) and stat[START_TIME] == start_time and stat[STATE] != "Z"
+        pid
+        for pid, start_time in processes.items()
+        if (stat := read_stat(pid)) and stat[START_TIME] == start_time and stat[STATE] != "Z"
     }
 
 

@@ -42,7 +42,9 @@ class Trial:
         since, struck = self.job.settle(START_SECONDS), time.monotonic()
         before = self.counters or since.counters
         yield
-        cost = self.costs[name] = self.job.cost(since, struck, START_SECONDS, anew=bool(attempts or preemptions or suspended))
+        cost = self.costs[name] = self.job.cost(
+            since, struck, START_SECONDS, anew=bool(attempts or preemptions or suspended)
+        )
         print(f"{name}: {cost.steps_lost} steps lost, {cost.seconds} s")
         example.note(self.out, faults={each: asdict(cost) for each, cost in self.costs.items()})
         status = self.job.now.status
@@ -50,7 +52,9 @@ class Trial:
         assert self.job.now.counters == self.counters, status
         assert status["restarts"] == sum(self.counters), status
         assert cost.steps_lost <= 1
-        assert {pod["metadata"]["labels"]["lorarl.io/attempt"] for pod in self.pods()} == {status["rayJobName"].rpartition("-")[2]}
+        assert {pod["metadata"]["labels"]["lorarl.io/attempt"] for pod in self.pods()} == {
+            status["rayJobName"].rpartition("-")[2]
+        }
 
     def pods(self) -> list[Object]:
         """All pods that there are of the job. None of an earlier attempt may be left: it would hold GPUs."""
@@ -58,7 +62,9 @@ class Trial:
 
     def delete_pod(self, role: str) -> None:
         """`kubectl delete pod`, as anybody might."""
-        self.cluster.must("delete", "pod", self.job.pod(role)["metadata"]["name"], "-n", self.job.namespace, "--wait=false")
+        self.cluster.must(
+            "delete", "pod", self.job.pod(role)["metadata"]["name"], "-n", self.job.namespace, "--wait=false"
+        )
 
     def delete_operator(self) -> None:
         """All replicas at once."""

@@ -108,7 +108,9 @@ class Watched:
     def pod(self, role: str) -> Object:
         """The job's pod of a role that is there and not about to go."""
         labels = f"lorarl.io/job={self.name},lorarl.io/role={role}"
-        (pod,) = [one for one in self.api.list("Pod", self.namespace, labels) if "deletionTimestamp" not in one["metadata"]]
+        (pod,) = [
+            one for one in self.api.list("Pod", self.namespace, labels) if "deletionTimestamp" not in one["metadata"]
+        ]
         return pod
 
     def _must_go_on(self) -> None:

@@ -27,7 +27,11 @@ from support.ranks import recorded_request
 
 def main() -> None:
     rank, port, trainer_tp, rollout_tp, folder = *(int(argument) for argument in sys.argv[1:5]), Path(sys.argv[5])
-    changes = {"cluster__gpusPerNode": 2, "trainer__tensorParallelSize": trainer_tp, "rollout__tensorParallelSize": rollout_tp}
+    changes = {
+        "cluster__gpusPerNode": 2,
+        "trainer__tensorParallelSize": trainer_tp,
+        "rollout__tensorParallelSize": rollout_tp,
+    }
     spec = tiny_job(folder / "model", folder, rollout__verifySync="true", **changes).spec
     worker = Worker(spec, Place(rank, 2, rank, "127.0.0.1", port, 8))
     worker.start(folder / "model", STOP, None)
@@ -39,7 +43,9 @@ def main() -> None:
     completions = whole(worker._rollouts.generate(prompts(32), list(range(32))))
     samples = samples_of(prompts(32), completions)
     scored = worker.log_probabilities(samples, 1.0)
-    difference = float(np.mean(np.concatenate([np.abs(a - c.logprobs) for a, c in zip(scored, completions, strict=True)])))
+    difference = float(
+        np.mean(np.concatenate([np.abs(a - c.logprobs) for a, c in zip(scored, completions, strict=True)]))
+    )
 
     request = recorded_request(folder, 1e-3, rank, trainer_tp)
     results = [worker.update(request) for _ in range(3)]

@@ -13,7 +13,12 @@ MEAN_DIFFERENCE, KL = 0.02, 2e-3
 
 @pytest.mark.parametrize(
     ("architecture", "adapter_type"),
-    [("qwen3-gpu", "canonical_lora"), ("qwen3-gpu", "lora"), ("qwen2-gpu", "canonical_lora"), ("llama-gpu", "canonical_lora")],
+    [
+        ("qwen3-gpu", "canonical_lora"),
+        ("qwen3-gpu", "lora"),
+        ("qwen2-gpu", "canonical_lora"),
+        ("llama-gpu", "canonical_lora"),
+    ],
 )
 def test_rollout_and_trainer_agree_over_twenty_steps(on_gpu, architecture: str, adapter_type: str) -> None:
     worker: Colocated = on_gpu(architecture, adapter__type=adapter_type)

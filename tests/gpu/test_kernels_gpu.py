@@ -23,8 +23,13 @@ def random(*shape: int) -> torch.Tensor:
 def same(kernel: Callable[..., Any], plain: Callable[..., Any], *arguments: Any) -> None:
     """Run both in float32, the kernel on `DEVICE`, on copies (some write into an argument), and in bf16."""
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2)):
-        cast = [a.to(dtype) if isinstance(a, torch.Tensor) and a.is_floating_point() and a.dim() > 1 else a for a in arguments]
-        expected = plain(*(a.float() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in _copies(cast, "cpu")))
+        cast = [
+            a.to(dtype) if isinstance(a, torch.Tensor) and a.is_floating_point() and a.dim() > 1 else a
+            for a in arguments
+        ]
+        expected = plain(
+            *(a.float() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in _copies(cast, "cpu"))
+        )
         found = kernel(*_copies(cast, DEVICE))
         for left, right in zip(_tuple(found), _tuple(expected), strict=True):
             torch.testing.assert_close(left.cpu().float(), right, rtol=tolerance, atol=tolerance)
@@ -86,6 +91,8 @@ def test_softmax() -> None:
     expected = logprobs._statistics(logits, targets, 1.25)
     found = kernels.softmax_statistics(logits.to(DEVICE), targets.to(DEVICE), 1.25)
     torch.testing.assert_close(tuple(t.cpu() for t in found), expected, rtol=1e-5, atol=1e-5)
-    gradient = kernels.target_minus_softmax(logits.to(DEVICE), targets.to(DEVICE), found[0], found[1], 1.25, torch.float32)
+    gradient = kernels.target_minus_softmax(
+        logits.to(DEVICE), targets.to(DEVICE), found[0], found[1], 1.25, torch.float32
+    )
     plain = logprobs._target_minus_softmax(logits, targets, expected[0], expected[1], 1.25, torch.float32)
     torch.testing.assert_close(gradient.cpu(), plain, rtol=1e-5, atol=1e-6)

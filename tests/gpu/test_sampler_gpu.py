@@ -10,7 +10,9 @@ from lorarl_trainer.rollout.sample_kernel import draw
 DEVICE = torch.device("cuda")
 
 
-def draw_all(logits: torch.Tensor, temperature: float, seeds: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def draw_all(
+    logits: torch.Tensor, temperature: float, seeds: torch.Tensor, positions: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     seats = torch.arange(len(logits) - 1, -1, -1, dtype=torch.int32)  # seats are in no order
     arguments = (logits, seats, positions, seeds.flip(0))
     tokens, logprobs = draw(*(argument.to(DEVICE) for argument in arguments), temperature)
@@ -18,7 +20,8 @@ def draw_all(logits: torch.Tensor, temperature: float, seeds: torch.Tensor, posi
 
 
 @pytest.mark.parametrize(
-    ("vocabulary", "kind"), [(151_936, torch.float32), (152_064, torch.bfloat16), (4096, torch.float32), (19, torch.float32)]
+    ("vocabulary", "kind"),
+    [(151_936, torch.float32), (152_064, torch.bfloat16), (4096, torch.float32), (19, torch.float32)],
 )
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 0.0])
 def test_log_probabilities_are_the_softmax(vocabulary: int, kind: torch.dtype, temperature: float) -> None:
@@ -38,7 +41,9 @@ def test_tokens_are_drawn_by_their_probability() -> None:
     logits = torch.full((vocabulary,), -9.0)
     logits[::1000] = torch.linspace(-3, 2, 13)
     logits[4096:9000] = float("-inf")
-    tokens, _ = draw_all(logits.expand(rows, -1).contiguous(), 1.0, torch.arange(rows) * 7919 - 3, torch.full((rows,), 12))
+    tokens, _ = draw_all(
+        logits.expand(rows, -1).contiguous(), 1.0, torch.arange(rows) * 7919 - 3, torch.full((rows,), 12)
+    )
     probability = torch.softmax(logits.double(), -1)
     counted = torch.bincount(tokens, minlength=vocabulary)
     assert counted[4096:9000].sum() == 0

@@ -19,11 +19,18 @@ class PaddedCuda(CudaPlatform):
     packs_sequences = False
 
 
-ARCHITECTURES = [("qwen3-gpu", "canonical_lora"), ("qwen3-gpu", "lora"), ("qwen2-gpu", "canonical_lora"), ("llama-gpu", "canonical_lora")]
+ARCHITECTURES = [
+    ("qwen3-gpu", "canonical_lora"),
+    ("qwen3-gpu", "lora"),
+    ("qwen2-gpu", "canonical_lora"),
+    ("llama-gpu", "canonical_lora"),
+]
 
 
 @pytest.mark.parametrize(("architecture", "adapter_type"), ARCHITECTURES)
-def test_packed_and_padded_batches_differ_by_no_more_than_bf16_does(model_folder, architecture: str, adapter_type: str) -> None:
+def test_packed_and_padded_batches_differ_by_no_more_than_bf16_does(
+    model_folder, architecture: str, adapter_type: str
+) -> None:
     folder, samples = model_folder(architecture), grouped_samples(VOCABULARY, prompts=8, longest=60)
     exact = BareTrainer(PaddedCuda(), folder, "fp32", adapter_type).loss_and_gradients(samples)
     exact_packed = BareTrainer(CudaPlatform(), folder, "fp32", adapter_type).loss_and_gradients(samples)
@@ -32,8 +39,12 @@ def test_packed_and_padded_batches_differ_by_no_more_than_bf16_does(model_folder
     noise = relative_difference(padded[1], exact[1])
     found = relative_difference(packed[1], exact[1])
     in_fp32 = relative_difference(exact_packed[1], exact[1])
-    print(f"{architecture} {adapter_type}: gradient differs from fp32 by {noise:.2e} padded, {found:.2e} packed; packed fp32 {in_fp32:.2e}")
-    assert exact_packed[0] == pytest.approx(exact[0], abs=1e-3) and in_fp32 < 5e-3  # fp32 products on tensor cores have 10 bits
+    print(
+        f"{architecture} {adapter_type}: gradient differs from fp32 by {noise:.2e} padded, {found:.2e} packed; packed fp32 {in_fp32:.2e}"
+    )
+    assert (
+        exact_packed[0] == pytest.approx(exact[0], abs=1e-3) and in_fp32 < 5e-3
+    )  # fp32 products on tensor cores have 10 bits
     assert found < 1.5 * noise < 0.1
     assert packed[0] == pytest.approx(exact[0], abs=max(2 * abs(padded[0] - exact[0]), 2e-3))
 

@@ -45,7 +45,9 @@ def test_two_gpus_say_what_one_says(alone: tuple[Path, dict[str, Any]], trainer_
         report = torch.load(folder / f"report-{trainer_tp}-{rollout_tp}-{rank}.pt")
         print(f"\ntrainer TP {trainer_tp}, rollout TP {rollout_tp}, rank {rank}: {report}")
         assert report["difference"] < 0.02
-        assert report["handed_over"] == (32 if rank % rollout_tp == 0 else 0), "only the first rank of an engine hands its completions over"
+        assert report["handed_over"] == (32 if rank % rollout_tp == 0 else 0), (
+            "only the first rank of an engine hands its completions over"
+        )
         assert report["losses"] == pytest.approx(one["losses"], abs=NOISE)
         assert report["norms"] == pytest.approx(one["norms"], rel=0.1)
         assert report["resumed"] == pytest.approx(one["losses"][1], abs=NOISE), "one GPU's checkpoint goes on here"

@@ -45,7 +45,11 @@ class Ground:
 
     def gpus_are_free(self) -> None:
         """Return when the GPUs have as much memory in use as before."""
-        until(FREE_SECONDS, f"GPU memory is {self.memory_before} MiB again", lambda: gpu_memory(self.gpus) == self.memory_before)
+        until(
+            FREE_SECONDS,
+            f"GPU memory is {self.memory_before} MiB again",
+            lambda: gpu_memory(self.gpus) == self.memory_before,
+        )
 
 
 def gpu_memory(gpus: int) -> tuple[int, ...]:

@@ -32,7 +32,9 @@ def main(base: str, adapter: str, held_out: str) -> None:
     )
     tokenizer = engine.get_tokenizer()
     greedy = SamplingParams(temperature=0, max_tokens=MAX_NEW_TOKENS)
-    answered = engine.generate([row["prompt"] for row in rows], greedy, lora_request=LoRARequest("adapter", 1, adapter), use_tqdm=False)
+    answered = engine.generate(
+        [row["prompt"] for row in rows], greedy, lora_request=LoRARequest("adapter", 1, adapter), use_tqdm=False
+    )
     tokens = [completion_of(one.outputs[0].token_ids, tokenizer.eos_token_id) for one in answered]
     completions = [None if each is None else tokenizer.decode(each) for each in tokens]
     print(json.dumps({"accuracy_vllm": share_correct(completions, [row["answer"] for row in rows])}))

@@ -11,7 +11,16 @@ import pytest
 
 from cluster import builds, example
 from cluster.installation import STORE_KEYS, apply, make_room
-from cluster.mistakes import AT_FIRST_FAILURE, NO_IMAGE, SECONDS, TRAINER_SECONDS, Mistake, note, read_in_describe, remove
+from cluster.mistakes import (
+    AT_FIRST_FAILURE,
+    NO_IMAGE,
+    SECONDS,
+    TRAINER_SECONDS,
+    Mistake,
+    note,
+    read_in_describe,
+    remove,
+)
 from cluster.store import Bucket
 from cluster.watched import watched
 from gpu_cluster.ground import Ground
@@ -24,7 +33,11 @@ AT_ONCE = [
     Mistake("more-gpus", ("Unschedulable", "Insufficient nvidia.com/gpu", "gpusPerNode"), {"cluster.gpusPerNode": 64}),
     Mistake("no-image", ("ImagePull", NO_IMAGE, "correct cluster.image"), {"cluster.image": NO_IMAGE}),
     # An image without Python, CUDA or even a shell.
-    Mistake("bad-image", ("cannot be made", "correct the image"), {"cluster.image": builds.STORE, "cluster.podTemplateOverrides": {}}),
+    Mistake(
+        "bad-image",
+        ("cannot be made", "correct the image"),
+        {"cluster.image": builds.STORE, "cluster.podTemplateOverrides": {}},
+    ),
 ]
 TOO_LARGE = Mistake(
     "too-large",

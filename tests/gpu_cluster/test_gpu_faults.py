@@ -61,7 +61,9 @@ def test_suspended_and_resumed(trial: Trial, ground: Ground) -> None:
 
 
 def test_it_succeeds_and_leaves_nothing(trial: Trial, ground: Ground) -> None:
-    status = trial.job.until(START_SECONDS, "it has succeeded", lambda seen: seen.status.get("phase") == "Succeeded").status
+    status = trial.job.until(
+        START_SECONDS, "it has succeeded", lambda seen: seen.status.get("phase") == "Succeeded"
+    ).status
     assert (status["attempts"], status["preemptions"], status["restarts"]) == (*trial.counters, sum(trial.counters))
     assert status["step"] == status["totalSteps"] == status["adapter"]["step"]
     ground.gpus_are_free()

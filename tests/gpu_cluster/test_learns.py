@@ -30,7 +30,12 @@ TEAM = "team"
 LONGEST_SECONDS = 400.0
 SAME = 0.02
 """Of one adapter, by three programs on two kinds of machine."""
-VLLM = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "TORCHDYNAMO_DISABLE": "1", "OMP_NUM_THREADS": "1"}
+VLLM = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+    "OMP_NUM_THREADS": "1",
+}
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,12 @@ def learnt(ground: Ground, bucket: Bucket) -> Iterator[Learnt]:
     bucket.clear(f"adapters/{name}/")
     manifest = ground.out / f"{name}.yaml"
     manifest.write_text(yaml.safe_dump(ground.manifest(name), sort_keys=False))
-    user.kubectl("get", "nodes", "-o", f"custom-columns=NAME:.metadata.name,GPUS:.status.allocatable.{GPU.replace('.', chr(92) + '.')}")
+    user.kubectl(
+        "get",
+        "nodes",
+        "-o",
+        f"custom-columns=NAME:.metadata.name,GPUS:.status.allocatable.{GPU.replace('.', chr(92) + '.')}",
+    )
     get_file = ground.out / "get.txt"
     get_file.unlink(missing_ok=True)
     with running([*cluster.kubectl_command, "get", "lrj", "-n", TEAM, "-w"], get_file):
@@ -114,11 +124,19 @@ def test_the_gpus_are_as_they_were(learnt: Learnt, ground: Ground) -> None:
     ground.gpus_are_free()
 
 
-def test_the_adapter_does_the_task_wherever_it_is_loaded(learnt: Learnt, ground: Ground, bucket: Bucket, tmp_path: Path) -> None:
+def test_the_adapter_does_the_task_wherever_it_is_loaded(
+    learnt: Learnt, ground: Ground, bucket: Bucket, tmp_path: Path
+) -> None:
     """By transformers and PEFT on the CPU, and by a fresh vLLM on the GPU, beside each other."""
     folder, adapter = ground.example.folder, learnt.status["adapter"]
     served = bucket.download(adapter["uri"], tmp_path / "served")
-    serve = [sys.executable, str(ROOT / "tests/gpu_cluster/serve.py"), str(folder / "base"), str(served), str(folder / "held_out.jsonl")]
+    serve = [
+        sys.executable,
+        str(ROOT / "tests/gpu_cluster/serve.py"),
+        str(folder / "base"),
+        str(served),
+        str(folder / "held_out.jsonl"),
+    ]
     with ThreadPoolExecutor() as pool:
         by_vllm = pool.submit(example.run, serve, VLLM)
         figures = ground.example.accuracy(bucket, adapter, tmp_path) | json.loads(by_vllm.result().splitlines()[-1])

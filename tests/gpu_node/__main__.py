@@ -22,11 +22,17 @@ from support.cluster.processes import ToolMissingError
 
 def main(arguments: list[str] | None = None) -> int:
     """Do what the command line says; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m gpu_node", description="A one-node Kubernetes that travels to a machine with GPUs.")
+    parser = argparse.ArgumentParser(
+        prog="python -m gpu_node", description="A one-node Kubernetes that travels to a machine with GPUs."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     pack = commands.add_parser("pack", help="here: pack it into parts")
-    pack.add_argument("--out", type=Path, default=Path(os.environ.get("LORARL_GPU_NODE_OUT") or REPOSITORY / "out/gpu-node"))
-    commands.add_parser("up", help="there, after `. tests/gpu_node/env.sh`: bring it up with KubeRay, lorarl and an S3 server")
+    pack.add_argument(
+        "--out", type=Path, default=Path(os.environ.get("LORARL_GPU_NODE_OUT") or REPOSITORY / "out/gpu-node")
+    )
+    commands.add_parser(
+        "up", help="there, after `. tests/gpu_node/env.sh`: bring it up with KubeRay, lorarl and an S3 server"
+    )
     manifest = commands.add_parser("manifest", help="there: print a manifest with the stack of that machine mounted")
     manifest.add_argument("file", type=Path)
     commands.add_parser("down", help="there: remove every trace of the node, but for what was unpacked")

@@ -65,7 +65,11 @@ def compile_packages(mounted: Stack) -> None:
     """Bytecode of all that pods import: they cannot write any, and every start would compile thousands of modules."""
     folders = [folder for folder in mounted.environment["PYTHONPATH"].split(":") if Path(folder).is_dir()]
     # Some packages carry files of other Pythons, which do not compile: no harm.
-    subprocess.run([str(mounted.python), "-m", "compileall", "-q", "-q", "-j", "0", *folders], stdout=subprocess.DEVNULL, check=False)
+    subprocess.run(
+        [str(mounted.python), "-m", "compileall", "-q", "-q", "-j", "0", *folders],
+        stdout=subprocess.DEVNULL,
+        check=False,
+    )
 
 
 def load(node: Node, mounted: Stack) -> None:

@@ -70,7 +70,9 @@ def _copy_tools(settings: Settings, tree: Path) -> None:
 
 def _copy_machine_programs(tree: Path, say: lifecycle.Say) -> None:
     """This machine's programs, with a note in each of where its libraries will lie."""
-    missing = [name for name in ("patchelf", *MACHINE_PROGRAMS) if shutil.which(name, path=prerequisites.search_path()) is None]
+    missing = [
+        name for name in ("patchelf", *MACHINE_PROGRAMS) if shutil.which(name, path=prerequisites.search_path()) is None
+    ]
     if missing and prerequisites.can_install():
         packages = [prerequisites.COMMANDS.get(name, name) for name in missing]
         say(f"installing {' '.join(packages)}")

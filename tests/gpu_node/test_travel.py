@@ -58,7 +58,9 @@ class Elsewhere:
         hide = [f"mount --bind /dev/null {Path(path).resolve()}" for path in paths] + [f"mount -t tmpfs tmpfs {folder}"]
         script = " && ".join([*hide, f'. {ROOT}/tests/gpu_node/env.sh && "$@"'])
         inside = ["unshare", "--mount", "--propagation=private", "bash", "-c", script, "bash", *command]
-        done = subprocess.run(inside, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **self.variables}, timeout=300)
+        done = subprocess.run(
+            inside, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **self.variables}, timeout=300
+        )
         assert done.returncode == 0, f"{' '.join(command)}:\n{done.stdout}{done.stderr}"
         return done.stdout
 
@@ -67,7 +69,9 @@ class Elsewhere:
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
     """A machine to which all parts were sent, and where the node is up."""
     if PREFIX.exists() or PARTS.exists():
-        pytest.skip(f"{PREFIX} or {PARTS} is there: a node has travelled to this machine already, and is not ours to remove")
+        pytest.skip(
+            f"{PREFIX} or {PARTS} is there: a node has travelled to this machine already, and is not ours to remove"
+        )
     folder = tmp_path_factory.mktemp("travel")
     mounts = ("/usr", "/opt", Path(sys.base_prefix).resolve(), Path(sys.prefix).resolve())
     there = {"NAME": "travelled", "SUBNET": "172.30.0.8/30", "OUT": str(folder / "out"), "RUN": "", "DATA": ""}
@@ -126,5 +130,7 @@ def test_a_job_trains_with_the_machines_own_stack(elsewhere: Elsewhere, cluster:
     changes = stack.changes(stack.from_environment(None, elsewhere.variables))
     apply(cluster, ADDITION.manifest(JOB, {**changes, "cluster.image": stack.IMAGE}), namespace=TEAM)
     with watched(cluster.api, TEAM, JOB) as job:
-        status = job.until(LONGEST_SECONDS, "it has succeeded", lambda seen: seen.status.get("phase") == "Succeeded").status
+        status = job.until(
+            LONGEST_SECONDS, "it has succeeded", lambda seen: seen.status.get("phase") == "Succeeded"
+        ).status
     assert status["metrics"]["evalScore"] > 0.9

@@ -100,7 +100,12 @@ class Running:
                 self._keyboard, screen = pty.openpty()
                 # setsid makes `screen` the controlling terminal and becomes the command.
                 self.process = psutil.Popen(
-                    ["setsid", "--ctty", *command], cwd=folder, env=environment, stdin=screen, stdout=screen, stderr=screen
+                    ["setsid", "--ctty", *command],
+                    cwd=folder,
+                    env=environment,
+                    stdin=screen,
+                    stdout=screen,
+                    stderr=screen,
                 )
                 os.close(screen)
                 threading.Thread(target=self._copy_screen, daemon=True).start()
@@ -194,7 +199,10 @@ class Running:
             self._family |= set(self.process.children(recursive=True))
 
     def _copy_screen(self) -> None:
-        with self._stdout.open("ab", buffering=0) as file, contextlib.suppress(OSError):  # the terminal ends with an error
+        with (
+            self._stdout.open("ab", buffering=0) as file,
+            contextlib.suppress(OSError),
+        ):  # the terminal ends with an error
             while data := os.read(self._keyboard, 65536):
                 file.write(data)
 

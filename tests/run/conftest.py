@@ -20,7 +20,11 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The base model, made in a process of its own: this one needs no torch."""
     folder = tmp_path_factory.mktemp("base")
     search = os.pathsep.join(filter(None, [str(TESTS / "unit" / "data"), os.environ.get("PYTHONPATH")]))
-    subprocess.run([sys.executable, Path(__file__).with_name("make_base.py"), folder], check=True, env={**os.environ, "PYTHONPATH": search})
+    subprocess.run(
+        [sys.executable, Path(__file__).with_name("make_base.py"), folder],
+        check=True,
+        env={**os.environ, "PYTHONPATH": search},
+    )
     return folder
 
 

@@ -109,7 +109,11 @@ class Job:
     def contents(self) -> dict[str, str]:
         """The sum of every file in the folder but for what the command printed."""
         files = [path for path in sorted(self.folder.rglob("*")) if path.is_file()]
-        return {str(path.relative_to(self.folder)): digest(path) for path in files if path.name not in ("stdout.txt", "stderr.txt")}
+        return {
+            str(path.relative_to(self.folder)): digest(path)
+            for path in files
+            if path.name not in ("stdout.txt", "stderr.txt")
+        }
 
 
 def published_steps(checkpoints: Path) -> list[int]:

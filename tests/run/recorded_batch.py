@@ -38,7 +38,9 @@ async def main(manifest: Path, batch: Path, out: Path) -> None:
         samples = pickle.loads(batch.read_bytes())
         tokens = sum(sample.response_length for sample in samples)
         loss = LossChoice("policy_gradient", 0.2)
-        result = await workers.update(UpdateRequest(Samples(samples), loss, tokens, 1.0, 5e-4, 0, on_policy=False, tolerance=1.0))
+        result = await workers.update(
+            UpdateRequest(Samples(samples), loss, tokens, 1.0, 5e-4, 0, on_policy=False, tolerance=1.0)
+        )
         await workers.publish(1, 0)
         await workers.drain_uploads()
         print(f"{workers.size} worker(s): loss {result.loss:.9f}, gradient norm {result.grad_norm:.9f}")
@@ -50,7 +52,9 @@ async def _record(workers: WorkerGroup, batch: Path) -> None:
     stream = np.random.default_rng(0)
     prompts = [stream.integers(4, 100, size=3 + index).tolist() for index in range(PROMPTS)]
     ended: dict[int, Completion] = {}
-    await workers.generate(prompts, list(range(PROMPTS)), lambda places, part: ended.update(zip(places, part, strict=True)))
+    await workers.generate(
+        prompts, list(range(PROMPTS)), lambda places, part: ended.update(zip(places, part, strict=True))
+    )
     completions = [ended[place] for place in range(PROMPTS)]
     samples = [
         Sample(np.concatenate([prompt, completion.tokens]), len(prompt), (-1.0) ** index, completion.logprobs)

@@ -25,8 +25,14 @@ NEW = "checkpoint.uri=file:new"
 """Where there is no checkpoint, which would be of another training."""
 
 BY_THE_COMMAND = [
-    (["suspend=true"], "spec.suspend: got true, expected false for `lorarl run`. Set it to false: --set spec.suspend=false."),
-    (["cluster.nodes=2"], "spec.cluster.nodes: got 2, expected 1 for `lorarl run`, which has this machine alone. Use --set spec.cluster"),
+    (
+        ["suspend=true"],
+        "spec.suspend: got true, expected false for `lorarl run`. Set it to false: --set spec.suspend=false.",
+    ),
+    (
+        ["cluster.nodes=2"],
+        "spec.cluster.nodes: got 2, expected 1 for `lorarl run`, which has this machine alone. Use --set spec.cluster",
+    ),
     (["cluster.gpusPerNode=64", NEW], "spec.cluster.gpusPerNode: got 64, expected "),
     (["trainer.stepz=3"], "spec.trainer.stepz: got an unknown key, expected one of"),
     (["checkpoint.credentialsSecret=none"], "spec.checkpoint.credentialsSecret: got 'none', expected a folder"),
@@ -34,24 +40,48 @@ BY_THE_COMMAND = [
     (["reward.function=letters:missing", NEW], "has no such function, expected a function package.module:function"),
 ]
 BY_ITS_PREPARATION = [
-    (["model.uri=file:nowhere"], "spec.model.uri: got file:nowhere, which is no folder, expected a folder with a model"),
+    (
+        ["model.uri=file:nowhere"],
+        "spec.model.uri: got file:nowhere, which is no folder, expected a folder with a model",
+    ),
     (["model.uri=file:garbage"], "garbage/config.json, which cannot be read (Expecting property name"),
-    (["model.uri=file:no-template"], "spec.data.chatTemplate: got true, and the model's tokenizer has no chat template, expected"),
-    (["data.train.uri=file:empty.jsonl"], "spec.data.train.uri: got file:empty.jsonl with no rows, expected at least one row."),
-    (["data.train.uri=file:gone.jsonl"], "spec.data.train.uri: got file:gone.jsonl, which does not exist, expected a file with data."),
+    (
+        ["model.uri=file:no-template"],
+        "spec.data.chatTemplate: got true, and the model's tokenizer has no chat template, expected",
+    ),
+    (
+        ["data.train.uri=file:empty.jsonl"],
+        "spec.data.train.uri: got file:empty.jsonl with no rows, expected at least one row.",
+    ),
+    (
+        ["data.train.uri=file:gone.jsonl"],
+        "spec.data.train.uri: got file:gone.jsonl, which does not exist, expected a file with data.",
+    ),
     (
         ["data.train.uri=file:questions.jsonl"],
         "spec.data.train.promptField: got prompt, which row 2 of file:questions.jsonl does not have, expected one of the fields",
     ),
-    (["reward.function=elsewhere:score"], "spec.reward.function: got elsewhere:score, and there is no module elsewhere, expected"),
+    (
+        ["reward.function=elsewhere:score"],
+        "spec.reward.function: got elsewhere:score, and there is no module elsewhere, expected",
+    ),
     (["adapter.rank=8"], "is of another training (adapter.rank was 4, is 8), expected the manifest of the training"),
     (
         ["adapter.initFrom=file:trained", "adapter.rank=8", NEW],
         "spec.adapter.initFrom: got an adapter with r 4, expected spec.adapter.rank, 8. Set spec.adapter.rank: 4.",
     ),
-    (["adapter.initFrom=file:trained", "model.uri=file:other", NEW], "spec.adapter.initFrom: got an adapter of another base model"),
-    (["adapter.initFrom=file:no-template"], "spec.adapter.initFrom: got file:no-template, where there is no adapter_config.json, expected"),
-    (["adapter.initFrom=file:nowhere"], "spec.adapter.initFrom: got file:nowhere, where there is no adapter_config.json, expected"),
+    (
+        ["adapter.initFrom=file:trained", "model.uri=file:other", NEW],
+        "spec.adapter.initFrom: got an adapter of another base model",
+    ),
+    (
+        ["adapter.initFrom=file:no-template"],
+        "spec.adapter.initFrom: got file:no-template, where there is no adapter_config.json, expected",
+    ),
+    (
+        ["adapter.initFrom=file:nowhere"],
+        "spec.adapter.initFrom: got file:nowhere, where there is no adapter_config.json, expected",
+    ),
 ]
 
 
@@ -60,7 +90,9 @@ def named(value: object) -> str:
 
 
 @pytest.mark.parametrize(("overrides", "message"), BY_THE_COMMAND, ids=named)
-def test_bad_input_ends_the_command_in_seconds_and_costs_nothing(trained_job: Job, overrides: list[str], message: str) -> None:
+def test_bad_input_ends_the_command_in_seconds_and_costs_nothing(
+    trained_job: Job, overrides: list[str], message: str
+) -> None:
     before = trained_job.contents()
     ended = trained_job.run(*overrides)
     assert message in ended.stderr
@@ -124,7 +156,9 @@ def trained_job(base: Path, reference: Ended, reference_job: Job, tmp_path_facto
     (job.folder / "garbage" / "config.json").write_text("{ garbage")
     shutil.copytree(base, job.folder / "no-template")
     tokenizer = job.folder / "no-template" / "tokenizer_config.json"
-    tokenizer.write_text(json.dumps({key: value for key, value in json.loads(tokenizer.read_text()).items() if key != "chat_template"}))
+    tokenizer.write_text(
+        json.dumps({key: value for key, value in json.loads(tokenizer.read_text()).items() if key != "chat_template"})
+    )
     shutil.copytree(base, job.folder / "other")
     config = job.folder / "other" / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"rms_norm_eps": 1e-5}))

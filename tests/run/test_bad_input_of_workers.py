@@ -58,7 +58,12 @@ def test_an_adapter_of_other_modules_to_start_from(job: Job, reference: Ended, r
 
 def test_completions_whose_reward_fails_are_left_out_and_counted(job: Job) -> None:
     faults = ["raise", "hang", "nan", "crash"]
-    job.write_rows([{"prompt": prompt, "fault": fault} for prompt, fault in zip(PROMPTS, [*faults, None, None, None, None], strict=True)])
+    job.write_rows(
+        [
+            {"prompt": prompt, "fault": fault}
+            for prompt, fault in zip(PROMPTS, [*faults, None, None, None, None], strict=True)
+        ]
+    )
     # Every step has all eight prompts, with four completions each.
     ended = job.run(
         "reward.function=letters:faulty",
@@ -96,7 +101,9 @@ def require_one_message(ended: Ended) -> None:
 
 def test_an_evaluation_that_fails_takes_no_finished_step_with_it(job: Job) -> None:
     """Nor the checkpoint that is still on its way to the store when the run ends."""
-    (job.folder / "held_out.jsonl").write_text(json.dumps({"prompt": "and what else", "fault": "raise the second time"}) + "\n")
+    (job.folder / "held_out.jsonl").write_text(
+        json.dumps({"prompt": "and what else", "fault": "raise the second time"}) + "\n"
+    )
     ended = job.run("reward.function=letters:faulty", "trainer.steps=3", "data.eval.every=100", "checkpoint.every=100")
     require_one_message(ended)
     assert "no score for any of 1 completions" in ended.stderr

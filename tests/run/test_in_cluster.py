@@ -18,7 +18,9 @@ from support.cluster.audit import account, granted, refused, used
 from support.cluster.tools import tools_or_skip
 
 
-def test_progress_reaches_the_status_also_after_the_api_server_was_away_and_a_drain_publishes_a_checkpoint(in_cluster: InCluster) -> None:
+def test_progress_reaches_the_status_also_after_the_api_server_was_away_and_a_drain_publishes_a_checkpoint(
+    in_cluster: InCluster,
+) -> None:
     run, hold = in_cluster.start(attempt=1), in_cluster.job.gate
     run.wait_for_step(2)
     hold.touch()  # while the run stands still within a step, everything else has time
@@ -74,7 +76,8 @@ def test_the_next_attempt_goes_on_and_makes_as_many_steps_as_the_manifest_says_b
     assert status["adapter"]["step"] == STEPS + 3
     assert status["metrics"]["reward"] == pytest.approx(ended.rows[-1]["reward_mean"], rel=1e-3)
     managers = {
-        (entry["manager"], entry.get("subresource"), entry["operation"]) for entry in in_cluster.stored["metadata"]["managedFields"]
+        (entry["manager"], entry.get("subresource"), entry["operation"])
+        for entry in in_cluster.stored["metadata"]["managedFields"]
     }
     assert ("lorarl-trainer", "status", "Apply") in managers
     assert (ended.out / "report.html").exists()
@@ -96,7 +99,9 @@ def test_a_training_that_had_ended_goes_on_for_more_steps_and_ends_early_for_few
     assert status["totalSteps"] == before["step"] + 1
 
 
-def test_a_worker_that_fails_is_told_in_one_line_and_its_traceback_is_in_the_log_that_the_line_names(in_cluster: InCluster) -> None:
+def test_a_worker_that_fails_is_told_in_one_line_and_its_traceback_is_in_the_log_that_the_line_names(
+    in_cluster: InCluster,
+) -> None:
     model = in_cluster.job.folder / "garbage"
     shutil.copytree(in_cluster.job.base, model)
     (model / "model.safetensors").write_bytes(b"garbage")
@@ -155,5 +160,8 @@ def test_the_pods_of_a_deleted_job_do_not_wait_for_its_status_to_be_taken(in_clu
 
 @pytest.fixture(scope="module", name="in_cluster")
 def a_job_in_a_cluster(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InCluster]:
-    with tools_or_skip(), in_cluster(Job(tmp_path_factory.mktemp("job"), base), tmp_path_factory.mktemp("in-cluster")) as job:
+    with (
+        tools_or_skip(),
+        in_cluster(Job(tmp_path_factory.mktemp("job"), base), tmp_path_factory.mktemp("in-cluster")) as job,
+    ):
         yield job

@@ -30,7 +30,9 @@ def test_killed_at_any_moment_the_run_leaves_no_process_and_whole_checkpoints(in
     assert published_steps(interrupted_job.checkpoints)[:2] == [2, 4]
 
 
-def test_a_checkpoint_cut_short_by_one_byte_is_passed_over_and_sigterm_publishes_one_of_the_step_just_done(interrupted_job: Job) -> None:
+def test_a_checkpoint_cut_short_by_one_byte_is_passed_over_and_sigterm_publishes_one_of_the_step_just_done(
+    interrupted_job: Job,
+) -> None:
     before = published_steps(interrupted_job.checkpoints)
     state = newest(interrupted_job) / "trainer_state" / "state.safetensors"
     state.write_bytes(state.read_bytes()[:-1])

@@ -34,7 +34,9 @@ def test_killed_at_five_random_moments_it_ends_in_the_same_bytes(job: Job, refer
     assert ended.rows_but_for_times == reference.rows_but_for_times
 
 
-def test_a_disk_that_fills_is_told_and_the_run_goes_on_when_there_is_room(job: Job, small_disk: Path, reference: Ended) -> None:
+def test_a_disk_that_fills_is_told_and_the_run_goes_on_when_there_is_room(
+    job: Job, small_disk: Path, reference: Ended
+) -> None:
     on_disk = f"checkpoint.uri={small_disk.as_uri()}"
     ended = job.run(on_disk)
     assert ended.code == 1, ended

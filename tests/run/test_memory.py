@@ -10,6 +10,9 @@ def test_a_worker_without_memory_is_told_as_such(job: Job) -> None:
     job.environment |= {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "2000"}
     ended = job.run()
     assert ended.code == 1, ended
-    assert "a worker process was killed, since its machine's memory was used up. Lower spec.trainer.tokensPerMicroBatch." in ended.stderr
+    assert (
+        "a worker process was killed, since its machine's memory was used up. Lower spec.trainer.tokensPerMicroBatch."
+        in ended.stderr
+    )
     assert "low on memory" in ended.stderr
     assert ended.left_running == []

@@ -35,7 +35,9 @@ def test_completions_are_scored_while_others_are_generated_and_a_slow_reward_cha
             times = sorted(moment for moment, _, _ in calls[step * COMPLETIONS : (step + 1) * COMPLETIONS])
             early = sum(times[-1] - moment > EARLY_SECONDS for moment in times)
             seconds = {phase: round(value, 3) for phase, value in row["seconds"].items()}
-            print(f"{early} of {COMPLETIONS} were scored {EARLY_SECONDS} s before the last, within {times[-1] - times[0]:.2f} s; {seconds}")
+            print(
+                f"{early} of {COMPLETIONS} were scored {EARLY_SECONDS} s before the last, within {times[-1] - times[0]:.2f} s; {seconds}"
+            )
             assert early > 0
     assert quick.adapter_digest == slow.adapter_digest
     assert quick.rows_but_for_times == slow.rows_but_for_times
@@ -44,7 +46,10 @@ def test_completions_are_scored_while_others_are_generated_and_a_slow_reward_cha
 def test_a_step_of_which_nothing_can_be_scored_ends_the_run_and_counts_all_of_it(long_tail: Job) -> None:
     ended = start(long_tail, "refuse").end()
     assert ended.code == 1, ended
-    assert f"no score for any of {COMPLETIONS} completions ({COMPLETIONS} x exception: ValueError: no judge in here" in ended.stderr
+    assert (
+        f"no score for any of {COMPLETIONS} completions ({COMPLETIONS} x exception: ValueError: no judge in here"
+        in ended.stderr
+    )
     assert len(scored(long_tail)) == COMPLETIONS
     assert ended.left_running == []
 
@@ -75,7 +80,11 @@ def start(job: Job, function: str) -> Running:
 def scored(job: Job) -> list[tuple[float, str, str]]:
     """What the reward noted, in its order. A line that is being written does not count."""
     file = job.folder / "scored.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")] if file.exists() else []
+    return (
+        [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        if file.exists()
+        else []
+    )
 
 
 def make(job: Job) -> Job:

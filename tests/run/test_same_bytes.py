@@ -23,7 +23,9 @@ def test_one_thread_gives_the_same_bytes_as_two(job: Job, reference: Ended) -> N
     assert ended.adapter_digest == reference.adapter_digest
 
 
-def test_two_workers_go_on_from_the_checkpoint_of_one_with_the_same_losses(job: Job, reference: Ended, reference_job: Job) -> None:
+def test_two_workers_go_on_from_the_checkpoint_of_one_with_the_same_losses(
+    job: Job, reference: Ended, reference_job: Job
+) -> None:
     # As a user who has a copy of some checkpoints: no latest.json, none after step 6.
     for step in (2, 4, 6):
         folder = f"iter_{step:07}"

@@ -19,7 +19,10 @@ def test_sigterm_while_the_model_is_fetched_ends_promptly(job: Job) -> None:
     run.wait_for_output("ignores what only a cluster can honour")
     ended = end_promptly(run)
     assert "interrupted before the first step was done" in ended.stdout
-    assert ended.stdout.count("`lorarl run` ignores what only a cluster can honour: spec.cluster.image, spec.backoffLimit") == 1
+    assert (
+        ended.stdout.count("`lorarl run` ignores what only a cluster can honour: spec.cluster.image, spec.backoffLimit")
+        == 1
+    )
     assert ended.stderr == ""
 
 

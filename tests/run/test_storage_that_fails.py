@@ -49,7 +49,9 @@ def test_a_checkpoint_that_the_store_refuses_is_kept_on_this_machine(stored: Sto
     assert ended.left_running == []
 
 
-def test_the_newer_of_two_runs_goes_on_from_what_was_kept_and_the_older_is_fenced_off(stored: Stored, reference: Ended) -> None:
+def test_the_newer_of_two_runs_goes_on_from_what_was_kept_and_the_older_is_fenced_off(
+    stored: Stored, reference: Ended
+) -> None:
     stored.proxy.heal()
     stored.job.gate.touch()
     older = stored.job.start(*ON_S3, out=stored.job.folder / "older")

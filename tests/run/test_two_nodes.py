@@ -42,7 +42,11 @@ class OnTwoNodes:
 
     def requests(self, method: str, path: str) -> int:
         """How often the store was asked for exactly this object."""
-        return sum(1 for asked, found in self.proxy.requests if asked == method and found.partition("?")[0] == f"/{BUCKET}/{path}")
+        return sum(
+            1
+            for asked, found in self.proxy.requests
+            if asked == method and found.partition("?")[0] == f"/{BUCKET}/{path}"
+        )
 
 
 def test_on_a_recorded_batch_two_nodes_find_the_gradient_and_the_adapter_that_one_finds(
@@ -55,11 +59,22 @@ def test_on_a_recorded_batch_two_nodes_find_the_gradient_and_the_adapter_that_on
         job["spec"]["checkpoint"]["uri"] = f"file://{tmp_path}/{count}"
         path = tmp_path / f"{count}.yaml"
         path.write_text(yaml.safe_dump(job))
-        command = [sys.executable, Path(__file__).with_name("recorded_batch.py"), path, tmp_path / "batch", tmp_path / f"out-{count}"]
-        ran = subprocess.run(command, env={**os.environ, "RAY_ADDRESS": nodes.address}, capture_output=True, text=True, timeout=240)
+        command = [
+            sys.executable,
+            Path(__file__).with_name("recorded_batch.py"),
+            path,
+            tmp_path / "batch",
+            tmp_path / f"out-{count}",
+        ]
+        ran = subprocess.run(
+            command, env={**os.environ, "RAY_ADDRESS": nodes.address}, capture_output=True, text=True, timeout=240
+        )
         assert ran.returncode == 0, ran.stderr[-3000:]
         folder = tmp_path / str(count) / NAME / "iter_0000001"
-        found[count] = load_file(folder / "lora_adapter/adapter_model.safetensors"), load_file(folder / "trainer_state/state.safetensors")
+        found[count] = (
+            load_file(folder / "lora_adapter/adapter_model.safetensors"),
+            load_file(folder / "trainer_state/state.safetensors"),
+        )
         with capsys.disabled():
             print(f"\n  {ran.stdout.strip()}", end="")
     (one, one_state), (two, two_state) = found.values()
@@ -107,7 +122,9 @@ def test_the_next_attempt_goes_on_with_a_new_node_and_one_worker_publishes(on_tw
     assert "failure" not in job.status
     assert on_two_nodes.requests("GET", "model/model.safetensors") == 1, "the node that stayed has it"
     assert published_steps(on_two_nodes.checkpoints)[-1] == STEPS
-    written = Counter(path.partition("?")[0] for method, path in on_two_nodes.proxy.requests if method == "PUT" and "/iter_" in path)
+    written = Counter(
+        path.partition("?")[0] for method, path in on_two_nodes.proxy.requests if method == "PUT" and "/iter_" in path
+    )
     assert written
     assert set(written.values()) == {1}, "one worker publishes, and nobody publishes a second time"
 
@@ -146,7 +163,9 @@ def on_two_nodes(
     base: Path, nodes: RayNodes, store: tuple[S3Server, FaultProxy], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OnTwoNodes]:
     server, proxy = store
-    job = Job(tmp_path_factory.mktemp("job"), base, {"RAY_ADDRESS": nodes.address, "LORARL_CACHE": str(nodes.cache("head"))})
+    job = Job(
+        tmp_path_factory.mktemp("job"), base, {"RAY_ADDRESS": nodes.address, "LORARL_CACHE": str(nodes.cache("head"))}
+    )
     secret = "s3-keys"
     job.write_secret(secret, server.secret(proxy.url))
     for name in ("train.jsonl", "held_out.jsonl"):

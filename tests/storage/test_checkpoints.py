@@ -202,7 +202,9 @@ def test_a_latest_json_damaged_while_a_run_goes_on_is_written_over(store: Store)
 
 def test_what_a_killed_run_left_behind_is_harmless(store: Store) -> None:
     publish(store, 10)
-    damage(store, "iter_0000020/lora_adapter/adapter_config.json", checkpoint(20).files["lora_adapter/adapter_config.json"])
+    damage(
+        store, "iter_0000020/lora_adapter/adapter_config.json", checkpoint(20).files["lora_adapter/adapter_config.json"]
+    )
     damage(store, "iter_0000030/lora_adapter/adapter_model.safetensors", b"half")
     run = checkpoints(store)
     started = run.start("Auto")

@@ -46,7 +46,9 @@ class PausedStore:
 class Run(threading.Thread):
     """A run in its own thread that stops before operation number `pause_before`."""
 
-    def __init__(self, store: Store, pause_before: int, name: str, resume: Literal["Auto", "Never"], steps: tuple[int, ...]) -> None:
+    def __init__(
+        self, store: Store, pause_before: int, name: str, resume: Literal["Auto", "Never"], steps: tuple[int, ...]
+    ) -> None:
         super().__init__(name=name)
         self.paused = PausedStore(store, pause_before)
         self.resume, self.steps = resume, steps
@@ -137,7 +139,9 @@ def test_two_runs_paused_at_any_two_moments_never_show_a_reader_a_broken_checkpo
 
 
 @pytest.mark.parametrize("resume", ["Auto", "Never"])
-def test_a_run_paused_at_any_moment_is_fenced_off_by_a_newer_one_on_s3(s3_store: Store, resume: Literal["Auto", "Never"]) -> None:
+def test_a_run_paused_at_any_moment_is_fenced_off_by_a_newer_one_on_s3(
+    s3_store: Store, resume: Literal["Auto", "Never"]
+) -> None:
     for pause in range(1, 100):
         s3_store.delete_folder(JOB)
         set_up(s3_store)
@@ -207,7 +211,9 @@ def test_of_starts_at_the_same_moment_each_has_its_own_epoch(store: Store) -> No
     assert require_whole(store) == 10
 
 
-def test_an_older_run_that_publishes_between_look_and_claim_is_gone_on_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_run_that_publishes_between_look_and_claim_is_gone_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = LocalStore(tmp_path)
     older, newer = checkpoints(store), checkpoints(store)
     older.start("Auto")

@@ -44,13 +44,16 @@ def uri(s3: S3Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             environment.setenv(name, value)
         there = list(upload([model, tmp_path / "train.jsonl"], f"s3://{bucket}/mine", None))
     assert there == [
-        f"s3://{bucket}/mine/{name}" for name in ("base/config.json", "base/model.safetensors", "base/tokenizer.json", "train.jsonl")
+        f"s3://{bucket}/mine/{name}"
+        for name in ("base/config.json", "base/model.safetensors", "base/tokenizer.json", "train.jsonl")
     ]
     return f"s3://{bucket}/mine/base"
 
 
 def fetch(uri: str, secret: dict[str, str], retries: RetryPolicy = STEADY, **options: Any) -> Path:
-    return fetch_model(BaseModelSpec(uri=uri), secret=secret, open_folder=partial(open_store, field=FIELD, retries=retries), **options)
+    return fetch_model(
+        BaseModelSpec(uri=uri), secret=secret, open_folder=partial(open_store, field=FIELD, retries=retries), **options
+    )
 
 
 def test_the_driver_fetches_all_but_the_weights_and_a_worker_s_machine_everything(
@@ -104,13 +107,17 @@ def test_nothing_is_left_out_of_an_upload_in_silence(tmp_path: Path) -> None:
     assert "symbolic links" in told(tmp_path / "b")
 
 
-def test_a_model_without_weights_is_told_before_anything_is_fetched_for_a_worker(uri: str, s3: S3Server, secret: dict[str, str]) -> None:
+def test_a_model_without_weights_is_told_before_anything_is_fetched_for_a_worker(
+    uri: str, s3: S3Server, secret: dict[str, str]
+) -> None:
     (s3.root / uri.removeprefix("s3://") / "model.safetensors").unlink()
     with pytest.raises(InputError, match=r"no \*\.safetensors weights"):
         fetch(uri, secret, weights=False)
 
 
-def test_a_connection_that_breaks_leaves_nothing_that_is_used(uri: str, secret: dict[str, str], proxy: FaultProxy) -> None:
+def test_a_connection_that_breaks_leaves_nothing_that_is_used(
+    uri: str, secret: dict[str, str], proxy: FaultProxy
+) -> None:
     proxy.truncate(times=FOREVER, path="model.safetensors")
     with pytest.raises(LorarlError, match=f"^{FIELD}: {uri}/model.safetensors: cannot read"):
         fetch(uri, secret, QUICK)
@@ -121,16 +128,20 @@ def test_a_connection_that_breaks_leaves_nothing_that_is_used(uri: str, secret: 
 
 def test_what_the_store_refuses_is_told_with_field_and_mend(uri: str, secret: dict[str, str]) -> None:
     with pytest.raises(
-        LorarlError, match=rf"^{FIELD}: {uri}: cannot list: the store said: 403 .*refuses the keys: check the Secret's keys"
+        LorarlError,
+        match=rf"^{FIELD}: {uri}: cannot list: the store said: 403 .*refuses the keys: check the Secret's keys",
     ):
         fetch(uri, secret | {"AWS_SECRET_ACCESS_KEY": "wrong"})
     with pytest.raises(
-        LorarlError, match=rf"^{FIELD}: s3://nowhere/base: .*There is no bucket 'nowhere' at http.*make it, or mend the URI"
+        LorarlError,
+        match=rf"^{FIELD}: s3://nowhere/base: .*There is no bucket 'nowhere' at http.*make it, or mend the URI",
     ):
         fetch("s3://nowhere/base", secret)
     with pytest.raises(InputError, match=rf"^{FIELD}: got {uri}/none, where there is no model"):
         fetch(f"{uri}/none", secret)
-    data = partial(fetch_data, field="spec.data.train.uri", secret=secret, open_folder=partial(open_store, retries=STEADY))
+    data = partial(
+        fetch_data, field="spec.data.train.uri", secret=secret, open_folder=partial(open_store, retries=STEADY)
+    )
     train = uri.replace("/base", "/train.jsonl")
     assert data(train).read_text() == "{}\n"
     with pytest.raises(InputError, match=r"^spec.data.train.uri: got .*/none.jsonl, which does not exist"):
@@ -142,7 +153,8 @@ def test_a_disk_without_room_is_told_with_what_is_needed_and_serves_again_once_t
 ) -> None:
     monkeypatch.setenv("LORARL_CACHE", str(small_disk))
     with pytest.raises(
-        LorarlError, match=rf"^{FIELD}: no space left for {uri} in {small_disk}/models of .* \(3,000,025 bytes are needed, .* free\)"
+        LorarlError,
+        match=rf"^{FIELD}: no space left for {uri} in {small_disk}/models of .* \(3,000,025 bytes are needed, .* free\)",
     ):
         fetch(uri, secret)
     subprocess.run(["mount", "-o", f"remount,size={10 * DISK_BYTES}", str(small_disk)], check=True)
@@ -153,7 +165,9 @@ def test_a_disk_without_room_is_told_with_what_is_needed_and_serves_again_once_t
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(folder)], capture_output=True, text=True)
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(folder)], capture_output=True, text=True
+    )
     if mount.returncode != 0:
         pytest.skip(f"a small disk cannot be mounted here: {mount.stderr.strip()}")
     yield folder

@@ -27,7 +27,9 @@ DISK_BYTES = 4 * 1024 * 1024
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 4 MiB."""
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(tmp_path)], capture_output=True, text=True)
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(tmp_path)], capture_output=True, text=True
+    )
     if mount.returncode != 0:
         pytest.skip(f"a small disk cannot be mounted here: {mount.stderr.strip()}")
     yield tmp_path
@@ -51,11 +53,15 @@ def test_a_full_disk_is_named_with_what_is_needed_and_free_and_nothing_is_lost(s
     with pytest.raises(StorageError) as failed:
         run.publish(large(20, 3_000_000))
     message = str(failed.value)
-    assert message.startswith(f"file://{small_disk}/out/{JOB}/iter_0000020/trainer_state/state.safetensors: cannot write: the disk is full")
+    assert message.startswith(
+        f"file://{small_disk}/out/{JOB}/iter_0000020/trainer_state/state.safetensors: cannot write: the disk is full"
+    )
     assert "3000000 bytes needed" in message
     free = int(message.split(" bytes needed, ")[1].split(" free")[0])
     assert 1_000_000 < free < 2_300_000, "measured after the half-written file was removed"
-    assert not [file for file in files_under(small_disk) if file.endswith((".partial", "20/trainer_state/state.safetensors"))]
+    assert not [
+        file for file in files_under(small_disk) if file.endswith((".partial", "20/trainer_state/state.safetensors"))
+    ]
     assert require_whole(store) == 10
     (small_disk / "out" / JOB / "iter_0000010/trainer_state/state.safetensors").stat()
     run.publish(large(20, 1_000_000))
@@ -83,7 +89,9 @@ def test_a_folder_of_another_user_is_named(tmp_path: Path) -> None:
         pytest.skip("only root can become another user")
     os.seteuid(65534)
     try:
-        with pytest.raises(StorageError, match=r"/out/a: cannot write: permission denied for user 65534 at .* Give that user the right"):
+        with pytest.raises(
+            StorageError, match=r"/out/a: cannot write: permission denied for user 65534 at .* Give that user the right"
+        ):
             open_store(f"file://{tmp_path}/out").put("a", b"x")
     finally:
         os.seteuid(0)
@@ -98,7 +106,10 @@ def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
 
 def test_a_lock_that_somebody_holds_is_named(tmp_path: Path) -> None:
     store = LocalStore(tmp_path, lock_seconds=0.1)
-    with LocalStore(tmp_path)._locked(), pytest.raises(StorageError, match=r"held the lock .*\.lorarl\.lock for 0\.1 s"):
+    with (
+        LocalStore(tmp_path)._locked(),
+        pytest.raises(StorageError, match=r"held the lock .*\.lorarl\.lock for 0\.1 s"),
+    ):
         store.put("a", b"x")
     store.put("a", b"x")
 
@@ -167,7 +178,9 @@ def test_processes_that_fight_over_one_folder_never_show_a_broken_checkpoint(tmp
     assert require_whole(store) is not None
 
 
-def test_threads_that_write_into_one_folder_do_not_sweep_each_other_s_files_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_that_write_into_one_folder_do_not_sweep_each_other_s_files_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     staged, staged_once = [], local._staged
 
     def counted(target: Path, data: bytes) -> contextlib.AbstractContextManager[Path]:

@@ -109,7 +109,9 @@ def test_an_outage_shorter_than_the_deadline_is_sat_out(s3_store: Store, proxy: 
     assert outage.struck == 6
 
 
-def test_an_outage_longer_than_the_deadline_is_an_error_that_says_so(quick_store: Store, proxy: FaultProxy, bucket: str) -> None:
+def test_an_outage_longer_than_the_deadline_is_an_error_that_says_so(
+    quick_store: Store, proxy: FaultProxy, bucket: str
+) -> None:
     proxy.answer(503, times=FOREVER)
     begin = time.monotonic()
     with pytest.raises(StorageError) as failed:
@@ -140,9 +142,17 @@ def test_an_unknown_user_is_not_mistaken_for_an_absent_object(s3: S3Server, buck
 
 def test_a_missing_bucket_is_named_at_once(s3: S3Server, proxy: FaultProxy) -> None:
     store = open_store("s3://no-such-bucket/folder", s3.secret(proxy.url), retries=STEADY)
-    for operation in (lambda: store.put_if_absent("a", b"x"), lambda: store.get("a"), lambda: store.entries(), lambda: store.folders()):
+    for operation in (
+        lambda: store.put_if_absent("a", b"x"),
+        lambda: store.get("a"),
+        lambda: store.entries(),
+        lambda: store.folders(),
+    ):
         proxy.requests.clear()
-        with pytest.raises(StorageError, match=r"NoSuchBucket.*There is no bucket 'no-such-bucket' at http://.*make it, or mend the URI"):
+        with pytest.raises(
+            StorageError,
+            match=r"NoSuchBucket.*There is no bucket 'no-such-bucket' at http://.*make it, or mend the URI",
+        ):
             operation()
         assert len(proxy.requests) == 1
 
@@ -155,7 +165,11 @@ def test_no_credentials_at_all_is_said_so(proxy: FaultProxy, monkeypatch: pytest
 
 
 def test_a_server_that_is_not_there_is_named(bucket: str, s3: S3Server) -> None:
-    store = open_store(f"s3://{bucket}", s3.secret("http://127.0.0.1:9"), retries=RetryPolicy(deadline_seconds=0.2, request_seconds=0.2))
+    store = open_store(
+        f"s3://{bucket}",
+        s3.secret("http://127.0.0.1:9"),
+        retries=RetryPolicy(deadline_seconds=0.2, request_seconds=0.2),
+    )
     with pytest.raises(StorageError, match=r"http://127\.0\.0\.1:9 did not recover in time"):
         store.put("a", b"x")
 
@@ -169,10 +183,17 @@ def test_a_store_without_conditional_writes_is_refused_at_once(s3_store: Store, 
 
 def test_obstores_own_retries_would_not_do(s3: S3Server, proxy: FaultProxy, bucket: str) -> None:
     """Why the retries are ours: the day this fails, they may go."""
-    config = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "endpoint": proxy.url, "region": "us-east-1"}
+    config = {
+        "access_key_id": ACCESS_KEY,
+        "secret_access_key": SECRET_KEY,
+        "endpoint": proxy.url,
+        "region": "us-east-1",
+    }
 
     def client(seconds: float) -> S3Store:
-        return S3Store(bucket, config=config, client_options={"allow_http": True, "timeout": timedelta(seconds=seconds)})
+        return S3Store(
+            bucket, config=config, client_options={"allow_http": True, "timeout": timedelta(seconds=seconds)}
+        )
 
     proxy.hang(times=1, method="PUT")
     with pytest.raises(GenericError):
@@ -182,7 +203,9 @@ def test_obstores_own_retries_would_not_do(s3: S3Server, proxy: FaultProxy, buck
         obstore.put(client(10), "answer-lost", b"x", mode="create")
 
 
-def test_uploads_side_by_side_are_given_the_time_that_they_take_of_each_other(quick_store: Store, proxy: FaultProxy) -> None:
+def test_uploads_side_by_side_are_given_the_time_that_they_take_of_each_other(
+    quick_store: Store, proxy: FaultProxy
+) -> None:
     megabyte = bytes(1_000_000)  # a second at the slowest rate that is waited for, alone
     proxy.delay(2.5, times=UPLOADS)
     paths = [f"part-{number}" for number in range(UPLOADS)]

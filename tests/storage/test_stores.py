@@ -135,7 +135,9 @@ def test_a_file_is_uploaded_whole_in_parts_where_it_is_large(
     assert store.find("model/nothing") is None
 
 
-def test_a_relative_file_uri_is_a_folder_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_file_uri_is_a_folder_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     store = open_store("file:out/adapters")
     store.put("a", b"x")
@@ -143,7 +145,9 @@ def test_a_relative_file_uri_is_a_folder_of_the_working_directory(tmp_path: Path
     assert store.uri_of("a") == f"file://{tmp_path}/out/adapters/a"
 
 
-def test_credentials_come_from_the_environment_when_there_is_no_secret(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_come_from_the_environment_when_there_is_no_secret(
+    s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for key, value in s3.secret().items():
         monkeypatch.setenv(key, value)
     store = open_store(f"s3://{bucket}")
@@ -151,7 +155,9 @@ def test_credentials_come_from_the_environment_when_there_is_no_secret(s3: S3Ser
     assert store.get("a") == b"x"
 
 
-def test_a_secret_is_not_mixed_with_the_environment_of_somebody_else(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_is_not_mixed_with_the_environment_of_somebody_else(
+    s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody-else")
     monkeypatch.setenv("AWS_SESSION_TOKEN", "a token of somebody else")
     store = open_store(f"s3://{bucket}", {**s3.secret(), "HF_TOKEN": "not the store's business"})

@@ -24,7 +24,9 @@ def start(tmp_path: Path) -> Start:
     def make(store: Store, published: list[Published] | None = None) -> tuple[BackgroundUploader, CheckpointStore]:
         run = checkpoints(store)
         run.start("Auto", [tmp_path / "unpublished"])
-        return BackgroundUploader(run, tmp_path / "unpublished", published.append if published is not None else None), run
+        return BackgroundUploader(
+            run, tmp_path / "unpublished", published.append if published is not None else None
+        ), run
 
     return make
 
@@ -54,7 +56,9 @@ def test_checkpoints_are_published_while_the_caller_goes_on(store: Store, start:
     assert require_whole(store) == 20
 
 
-def test_a_newer_checkpoint_takes_the_place_of_the_one_that_waits(s3: S3Server, proxy: FaultProxy, bucket: str, start: Start) -> None:
+def test_a_newer_checkpoint_takes_the_place_of_the_one_that_waits(
+    s3: S3Server, proxy: FaultProxy, bucket: str, start: Start
+) -> None:
     store = open_store(f"s3://{bucket}", s3.secret(proxy.url), retries=PATIENT)
     published: list[Published] = []
     uploader, _ = start(store, published)
@@ -170,7 +174,9 @@ def test_an_unpublished_checkpoint_of_another_job_is_passed_over(tmp_path: Path,
     assert "it is of the job other" in started.warnings[0]
 
 
-def test_a_run_that_is_fenced_off_says_so_at_its_next_step_and_keeps_nothing(store: Store, start: Start, tmp_path: Path) -> None:
+def test_a_run_that_is_fenced_off_says_so_at_its_next_step_and_keeps_nothing(
+    store: Store, start: Start, tmp_path: Path
+) -> None:
     uploader, _ = start(store)
     checkpoints(store).start("Auto")
     uploader.submit(checkpoint(10))
@@ -185,13 +191,17 @@ def test_an_upload_that_does_not_end_in_time_is_kept_here(
     hold = proxy.hold(method="PUT", path="iter_0000010")
     uploader.submit(checkpoint(10))
     assert hold.arrived.wait(5)
-    with pytest.raises(StorageError, match=r"step 10 could not be published: the upload did not end within 0\.2 s.*iter_0000010"):
+    with pytest.raises(
+        StorageError, match=r"step 10 could not be published: the upload did not end within 0\.2 s.*iter_0000010"
+    ):
         uploader.drain(0.2)
     assert (tmp_path / "unpublished/iter_0000010/checkpoint.json").exists()
     hold.release()
 
 
-def test_a_checkpoint_that_can_be_kept_nowhere_is_said_to_be_lost(s3_store: Store, proxy: FaultProxy, start: Start, tmp_path: Path) -> None:
+def test_a_checkpoint_that_can_be_kept_nowhere_is_said_to_be_lost(
+    s3_store: Store, proxy: FaultProxy, start: Start, tmp_path: Path
+) -> None:
     uploader, _ = start(s3_store)
     (tmp_path / "unpublished").write_text("a file in the way")
     proxy.answer(403, times=FOREVER, method="PUT")

@@ -22,7 +22,9 @@ from aiohttp import web
 from support.serving import catch_all, serving
 
 FOREVER = 1_000_000
-ERROR_BODY = '<?xml version="1.0" encoding="UTF-8"?><Error><Code>Injected</Code><Message>injected by the proxy</Message></Error>'
+ERROR_BODY = (
+    '<?xml version="1.0" encoding="UTF-8"?><Error><Code>Injected</Code><Message>injected by the proxy</Message></Error>'
+)
 Strike = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -65,7 +67,9 @@ class FaultProxy:
         self._faults: list[Fault] = []
         self._closing = asyncio.Event()
 
-    def answer(self, status: int, *, times: int = 1, method: str = ".*", path: str = "", body: str = ERROR_BODY) -> Fault:
+    def answer(
+        self, status: int, *, times: int = 1, method: str = ".*", path: str = "", body: str = ERROR_BODY
+    ) -> Fault:
         """Answer with `status` without asking the server."""
 
         async def strike(request: web.Request) -> web.StreamResponse:
@@ -155,12 +159,18 @@ class FaultProxy:
 
     async def _forward(self, request: web.Request) -> web.Response:
         # The request's signature covers its Host header, so all headers go on as they came.
-        headers = {name: value for name, value in request.headers.items() if name.lower() not in ("transfer-encoding", "connection")}
+        headers = {
+            name: value
+            for name, value in request.headers.items()
+            if name.lower() not in ("transfer-encoding", "connection")
+        }
         body = await request.read()
         skip = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
         async with (
             aiohttp.ClientSession(auto_decompress=False, skip_auto_headers=skip) as session,
-            session.request(request.method, self.upstream + request.raw_path, headers=headers, data=body, allow_redirects=False) as answer,
+            session.request(
+                request.method, self.upstream + request.raw_path, headers=headers, data=body, allow_redirects=False
+            ) as answer,
         ):
             kept = {
                 name: value

@@ -36,7 +36,9 @@ def flags(values: dict[str, Any]) -> list[str]:
     return [part for path, value in values.items() for part in ("--set-json", f"{path}={json.dumps(value)}")]
 
 
-def rendered(values: dict[str, Any] | None = None, *, release: str = "lorarl", namespace: str = "lorarl-system") -> list[Object]:
+def rendered(
+    values: dict[str, Any] | None = None, *, release: str = "lorarl", namespace: str = "lorarl-system"
+) -> list[Object]:
     """The objects that `helm template` makes, in helm's order."""
     return copy.deepcopy(_rendered(release, namespace, *flags(values or {})))
 

@@ -86,7 +86,11 @@ class Colocated:
         """Write the adapter as a checkpoint has it."""
         adapter = self.export()
         spec = self.spec.adapter
-        write_adapter(folder, adapter, adapter_config(adapter, spec.rank, spec.alpha, str(self.model), self.worker._model.linear_names))
+        write_adapter(
+            folder,
+            adapter,
+            adapter_config(adapter, spec.rank, spec.alpha, str(self.model), self.worker._model.linear_names),
+        )
         return folder
 
     def generate(self, prompts: Sequence[list[int]], seeds: Sequence[int] | None = None) -> list[Completion]:
@@ -103,7 +107,11 @@ class Colocated:
 
         def copies(worker: Any) -> list[torch.Tensor]:
             modules = worker.model_runner.lora_manager._adapter_manager.modules
-            return [t.clone() for name in sorted(modules) for t in (*modules[name].lora_a_stacked, *modules[name].lora_b_stacked)]
+            return [
+                t.clone()
+                for name in sorted(modules)
+                for t in (*modules[name].lora_a_stacked, *modules[name].lora_b_stacked)
+            ]
 
         return list(self.engine.llm.collective_rpc(copies)[0])
 
@@ -145,7 +153,9 @@ class OneWorker:
     async def sync(self) -> tuple[int, float]:
         return self.worker.sync()
 
-    async def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None, take: TakePart) -> dict[str, float]:
+    async def generate(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None, take: TakePart
+    ) -> dict[str, float]:
         for part in self.worker.generate(prompts, seeds):
             if part.completions:
                 take(part.places, part.completions)
@@ -172,14 +182,19 @@ class OneWorker:
 
 def whole(parts: Iterable[RolloutPart]) -> list[Completion]:
     """All completions in the order of their prompts."""
-    found = {place: completion for part in parts for place, completion in zip(part.places, part.completions, strict=True)}
+    found = {
+        place: completion for part in parts for place, completion in zip(part.places, part.completions, strict=True)
+    }
     return [found[place] for place in range(len(found))]
 
 
 def random_adapter(worker: Colocated, seed: int = 0, scale: float = 0.1) -> dict[str, torch.Tensor]:
     """An adapter of the worker's shapes with normal values; the A's of a fused layer are equal where `lora` shares them."""
     stream = torch.Generator().manual_seed(seed)
-    adapter = {name: scale * torch.randn(shape, generator=stream) for name, shape in sorted(worker.worker._layout.shapes.items())}
+    adapter = {
+        name: scale * torch.randn(shape, generator=stream)
+        for name, shape in sorted(worker.worker._layout.shapes.items())
+    }
     if worker.spec.adapter.type == "lora":
         for target in worker.worker._model.targets:
             for name in target.hf_names[1:]:
@@ -195,7 +210,10 @@ def prompts(count: int = 12, seed: int = 0) -> list[list[int]]:
 
 def samples_of(prompts: Sequence[list[int]], completions: Sequence[Completion], advantage: float = 1.0) -> list[Sample]:
     """Samples to train on, with the rollout's log-probabilities."""
-    return [Sample(np.concatenate([p, c.tokens]), len(p), advantage, c.logprobs) for p, c in zip(prompts, completions, strict=True)]
+    return [
+        Sample(np.concatenate([p, c.tokens]), len(p), advantage, c.logprobs)
+        for p, c in zip(prompts, completions, strict=True)
+    ]
 
 
 def update_request(samples: Sequence[Sample], **changes: object) -> UpdateRequest:

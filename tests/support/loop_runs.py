@@ -72,7 +72,9 @@ async def run_in_process(
     """Train as `lorarl run` does, from the newest checkpoint if there is one; return the steps."""
     spec, sink = worker.spec, Collected()
     workers, stop = OneWorker(worker.worker), asyncio.Event()
-    resumed = await workers.resume(worker.job.name, worker.job.uid, {}, prepare.identity(spec, "fingerprint"), worker.out / "unpublished")
+    resumed = await workers.resume(
+        worker.job.name, worker.job.uid, {}, prepare.identity(spec, "fingerprint"), worker.out / "unpublished"
+    )
     learning = list(train_rows or rows())
     session = Session(
         spec=spec,

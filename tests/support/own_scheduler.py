@@ -48,4 +48,6 @@ def vllm_generate(worker: Colocated, prompts: Sequence[list[int]], seeds: Sequen
 
 def _completion(answer: Any, version: int) -> Completion:
     logprobs = answer.logprobs.logprobs if answer.logprobs is not None else []
-    return Completion(np.asarray(answer.token_ids), np.asarray(logprobs, np.float32), answer.finish_reason == "stop", version)
+    return Completion(
+        np.asarray(answer.token_ids), np.asarray(logprobs, np.float32), answer.finish_reason == "stop", version
+    )

@@ -13,4 +13,6 @@ RAY = Path(__file__).resolve().parents[2] / "trainer_image/ray"
 def ray(*arguments: str) -> subprocess.Popen[str]:
     """Start it, with the Ray of these tests."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    return subprocess.Popen([RAY, *arguments], env={**os.environ, "PATH": path}, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        [RAY, *arguments], env={**os.environ, "PATH": path}, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )

@@ -20,7 +20,9 @@ STOP_SECONDS = 10.0
 LARGEST_BODY_BYTES = 1 << 30
 
 
-def catch_all(handle: Callable[[web.Request], Awaitable[web.StreamResponse]], closing: asyncio.Event) -> web.Application:
+def catch_all(
+    handle: Callable[[web.Request], Awaitable[web.StreamResponse]], closing: asyncio.Event
+) -> web.Application:
     """An application in which `handle` answers everything; `closing` is set when it ends, for whoever has no other end to wait for."""
 
     async def close(_: web.Application) -> None:
@@ -33,7 +35,9 @@ def catch_all(handle: Callable[[web.Request], Awaitable[web.StreamResponse]], cl
 
 
 @contextmanager
-def serving(application: web.Application, *, tls: ssl.SSLContext | None = None, cancel_abandoned: bool = False) -> Iterator[str]:
+def serving(
+    application: web.Application, *, tls: ssl.SSLContext | None = None, cancel_abandoned: bool = False
+) -> Iterator[str]:
     """Serve until the block ends; the URL.
 
     Args:
@@ -45,7 +49,9 @@ def serving(application: web.Application, *, tls: ssl.SSLContext | None = None, 
     stop = threading.Event()
 
     async def serve() -> None:
-        runner = web.AppRunner(application, access_log=None, handler_cancellation=cancel_abandoned, shutdown_timeout=0.1)
+        runner = web.AppRunner(
+            application, access_log=None, handler_cancellation=cancel_abandoned, shutdown_timeout=0.1
+        )
         try:
             await runner.setup()
             await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()

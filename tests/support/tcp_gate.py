@@ -28,7 +28,9 @@ class TcpGate:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.shut()
         self._listener.close()
 

@@ -40,8 +40,17 @@ def build(architecture: str, seed: int = 0) -> Any:
 
     family, _, variant = architecture.partition("-")
     # GPU kernels want heads of 64 or more; the CPU's attention takes 32.
-    sizes = {"hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8, "initializer_range": 0.03} if variant == "gpu" else {}
-    common = _COMMON | sizes | {"tie_word_embeddings": variant == "tied"} | ({"rope_parameters": LLAMA_3} if variant == "scaled" else {})
+    sizes = (
+        {"hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8, "initializer_range": 0.03}
+        if variant == "gpu"
+        else {}
+    )
+    common = (
+        _COMMON
+        | sizes
+        | {"tie_word_embeddings": variant == "tied"}
+        | ({"rope_parameters": LLAMA_3} if variant == "scaled" else {})
+    )
     torch.manual_seed(seed)
     model = {
         "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**common, head_dim=64 if sizes else 32)),

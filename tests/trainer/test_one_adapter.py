@@ -17,7 +17,9 @@ from support.own_layers import in_common, layer_kinds, vllm_lora_layers
         ("llama", {"adapter__rank": 32, "adapter__targetModules": "[q_proj, v_proj, up_proj, down_proj]"}),
     ],
 )
-def test_they_generate_the_same(colocated, monkeypatch: pytest.MonkeyPatch, architecture: str, changes: dict[str, object]) -> None:
+def test_they_generate_the_same(
+    colocated, monkeypatch: pytest.MonkeyPatch, architecture: str, changes: dict[str, object]
+) -> None:
     ours: Colocated = colocated(architecture, **changes)
     with vllm_lora_layers(monkeypatch):
         theirs: Colocated = colocated(architecture, **changes)

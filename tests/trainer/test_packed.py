@@ -26,7 +26,9 @@ class PackingCpu(CpuPlatform):
     ("architecture", "adapter_type"),
     [("qwen3-tied", "canonical_lora"), ("qwen2", "canonical_lora"), ("qwen2", "lora"), ("llama", "canonical_lora")],
 )
-def test_packed_and_padded_batches_give_the_same_loss_and_gradients(model_folder, architecture: str, adapter_type: str) -> None:
+def test_packed_and_padded_batches_give_the_same_loss_and_gradients(
+    model_folder, architecture: str, adapter_type: str
+) -> None:
     folder, samples = model_folder(architecture), grouped_samples(VOCABULARY, prompts=6)
     padded = BareTrainer(CpuPlatform(), folder, "fp32", adapter_type)
     packed = BareTrainer(PackingCpu(), folder, "fp32", adapter_type, budget=150)
@@ -42,11 +44,17 @@ def test_packed_and_padded_batches_give_the_same_loss_and_gradients(model_folder
 
 
 def test_fused_adapters_may_leave_out_parts_of_a_layer(model_folder) -> None:
-    folder, samples, targets = model_folder("qwen2"), grouped_samples(VOCABULARY), ("q_proj", "v_proj", "up_proj", "o_proj")
+    folder, samples, targets = (
+        model_folder("qwen2"),
+        grouped_samples(VOCABULARY),
+        ("q_proj", "v_proj", "up_proj", "o_proj"),
+    )
     bridge = BareTrainer(CpuPlatform(), folder, "fp32", targets=targets)
     fused = BareTrainer(PackingCpu(), folder, "fp32", targets=targets)
     assert fuse_layers(fused.model.module, fused.model._packing) == 2
-    (loss, gradients), (fused_loss, fused_gradients) = (trainer.loss_and_gradients(samples) for trainer in (bridge, fused))
+    (loss, gradients), (fused_loss, fused_gradients) = (
+        trainer.loss_and_gradients(samples) for trainer in (bridge, fused)
+    )
     assert fused_loss == pytest.approx(loss, abs=1e-6)
     assert relative_difference(fused_gradients, gradients) < 1e-5
 
@@ -87,7 +95,9 @@ def test_a_prompt_is_computed_once_for_its_completions(model_folder) -> None:
     tokens = sum(map(len, prompts)) + sum(s.response_length - 1 for s in samples)
     assert batch.tokens.shape == (1, -(-tokens // 16) * 16)
     seen = []
-    hook = packed.model.module.decoder.layers[0].register_forward_hook(lambda *arguments: seen.append(arguments[2][0].shape[0]))
+    hook = packed.model.module.decoder.layers[0].register_forward_hook(
+        lambda *arguments: seen.append(arguments[2][0].shape[0])
+    )
     with torch.no_grad():
         packed.model.log_probabilities(batch, 1.0)
     hook.remove()

@@ -58,7 +58,9 @@ def test_two_workers_say_what_one_says(alone, layout: str, tensor_parallel: int)
     folder, expected = alone
     run_two_ranks(Path(__file__).with_name("two_ranks.py"), folder, tensor_parallel, folder, seconds=400)
     for adapter_type, one in expected.items():
-        loaded = {name: load_file(folder / f"{adapter_type}-{name}.safetensors") for name in ("fresh", "exported", "updated")}
+        loaded = {
+            name: load_file(folder / f"{adapter_type}-{name}.safetensors") for name in ("fresh", "exported", "updated")
+        }
         reports = [torch.load(folder / f"{adapter_type}-{rank}.pt") for rank in range(2)]
         # Failure 10: split, interleaved and fused tensors come out as they went in, bit for bit.
         assert close(loaded["exported"], one["adapter"], tolerance=0.0)
@@ -70,7 +72,9 @@ def test_two_workers_say_what_one_says(alone, layout: str, tensor_parallel: int)
             assert report["completions"] == one["completions"]
             assert report["losses"] == pytest.approx(one["losses"], abs=TOLERANCE)
             assert report["norms"] == pytest.approx(one["norms"], abs=1e-4)
-            assert report["resumed"] == pytest.approx(one["losses"][1], abs=TOLERANCE), "a single worker's checkpoint goes on here"
+            assert report["resumed"] == pytest.approx(one["losses"][1], abs=TOLERANCE), (
+                "a single worker's checkpoint goes on here"
+            )
         assert close(
             loaded["updated"], one["updated"], tolerance=1e-4
         )  # AdamW's first steps magnify what rounding does to a gradient near zero

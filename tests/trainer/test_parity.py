@@ -23,7 +23,9 @@ def hf_logprobs(model: torch.nn.Module, samples: list[Sample], temperature: floa
     with torch.no_grad():
         for sample in samples:
             tokens = torch.from_numpy(sample.tokens)[None]
-            logprobs = (model(tokens).logits[0, :-1] / temperature).log_softmax(-1).gather(-1, tokens[0, 1:, None])[:, 0]
+            logprobs = (
+                (model(tokens).logits[0, :-1] / temperature).log_softmax(-1).gather(-1, tokens[0, 1:, None])[:, 0]
+            )
             result.append(logprobs[sample.prompt_length - 1 :].numpy())
     return result
 
@@ -34,7 +36,9 @@ def peft_model(base: Path, adapter: Path) -> PeftModel:
 
 @pytest.mark.parametrize("adapter_type", ["canonical_lora", "lora"])
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
-def test_megatron_vllm_and_peft_give_the_same_log_probabilities(colocated, tmp_path: Path, architecture: str, adapter_type: str) -> None:
+def test_megatron_vllm_and_peft_give_the_same_log_probabilities(
+    colocated, tmp_path: Path, architecture: str, adapter_type: str
+) -> None:
     worker: Colocated = colocated(architecture, adapter__type=adapter_type)
     worker.randomise()
     worker.worker.sync()
@@ -57,8 +61,12 @@ def test_failure_18_log_probabilities_agree_at_any_temperature(colocated, temper
     assert worst([c.logprobs for c in rollouts], worker.trainer_logprobs(samples, temperature)) < TOLERANCE
 
 
-@pytest.mark.parametrize("targets", [["q_proj", "v_proj"], ["up_proj"], ["*.layers.1.*"], ["linear_proj", "linear_fc2"]])
-def test_failure_11_exactly_the_named_modules_are_trained_exported_and_served(colocated, tmp_path: Path, targets: list[str]) -> None:
+@pytest.mark.parametrize(
+    "targets", [["q_proj", "v_proj"], ["up_proj"], ["*.layers.1.*"], ["linear_proj", "linear_fc2"]]
+)
+def test_failure_11_exactly_the_named_modules_are_trained_exported_and_served(
+    colocated, tmp_path: Path, targets: list[str]
+) -> None:
     worker: Colocated = colocated(adapter__targetModules=targets)
     worker.randomise()
     worker.worker.sync()
@@ -67,7 +75,9 @@ def test_failure_11_exactly_the_named_modules_are_trained_exported_and_served(co
     folder = worker.write_peft(tmp_path / "adapter")
     model = peft_model(worker.model, folder)
     with_adapter = {
-        n.removeprefix("base_model.model.").rsplit(".lora_A", 1)[0] for n, _ in model.named_modules() if n.endswith("lora_A.default")
+        n.removeprefix("base_model.model.").rsplit(".lora_A", 1)[0]
+        for n, _ in model.named_modules()
+        if n.endswith("lora_A.default")
     }
     assert with_adapter == exported
     samples = samples_of(prompts(), rollouts := worker.generate(prompts()))
@@ -110,7 +120,11 @@ def test_an_adapter_made_by_peft_itself_is_a_start(colocated, tmp_path: Path) ->
     config = LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
     theirs = get_peft_model(AutoModelForCausalLM.from_pretrained(worker.model, dtype=torch.float32), config).eval()
     theirs.save_pretrained(tmp_path / "theirs")
-    worker.load(peft_format.read_adapter((tmp_path / "theirs" / "adapter_model.safetensors").read_bytes(), "spec.adapter.initFrom"))
+    worker.load(
+        peft_format.read_adapter(
+            (tmp_path / "theirs" / "adapter_model.safetensors").read_bytes(), "spec.adapter.initFrom"
+        )
+    )
     worker.worker.sync()
     samples = samples_of(prompts(), rollouts := worker.generate(prompts()))
     expected = hf_logprobs(theirs, samples)

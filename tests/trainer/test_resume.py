@@ -31,7 +31,9 @@ def whole_run(colocated, out: Path, **changes: object) -> tuple[str, list[float]
 
 @pytest.mark.parametrize("adapter_type", ["canonical_lora", "lora"])
 @pytest.mark.parametrize("stop_after", [1, 2, 5])
-def test_failure_14_an_interrupted_run_ends_in_the_same_bytes(colocated, tmp_path: Path, stop_after: int, adapter_type: str) -> None:
+def test_failure_14_an_interrupted_run_ends_in_the_same_bytes(
+    colocated, tmp_path: Path, stop_after: int, adapter_type: str
+) -> None:
     changes = {"adapter__type": adapter_type, "adapter__dropout": 0.1}
     expected, rewards = whole_run(colocated, tmp_path / "whole", **changes)
     first = asyncio.run(run_in_process(start(colocated, tmp_path / "parts", **changes), stop_after=stop_after))
@@ -41,7 +43,9 @@ def test_failure_14_an_interrupted_run_ends_in_the_same_bytes(colocated, tmp_pat
     assert adapter_digest(tmp_path / "parts") == expected
 
 
-def test_a_state_in_several_files_is_gone_on_from_alike(colocated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_in_several_files_is_gone_on_from_alike(
+    colocated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected, _ = whole_run(colocated, tmp_path / "whole")
     monkeypatch.setattr("lorarl_trainer.worker.STATE_FILE_BYTES", 10_000)
     asyncio.run(run_in_process(start(colocated, tmp_path / "parts"), stop_after=2))
@@ -50,7 +54,9 @@ def test_a_state_in_several_files_is_gone_on_from_alike(colocated, tmp_path: Pat
     assert adapter_digest(tmp_path / "parts") == expected
 
 
-def test_the_same_seed_gives_the_same_bytes_with_either_transport_and_another_seed_others(colocated, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_bytes_with_either_transport_and_another_seed_others(
+    colocated, tmp_path: Path
+) -> None:
     tensor, _ = whole_run(colocated, tmp_path / "tensor")
     again, _ = whole_run(colocated, tmp_path / "again")
     disk, _ = whole_run(colocated, tmp_path / "disk", rollout__adapterSync="disk")
@@ -58,7 +64,9 @@ def test_the_same_seed_gives_the_same_bytes_with_either_transport_and_another_se
     assert tensor == again == disk != other
 
 
-def test_a_last_checkpoint_that_was_kept_is_published_by_the_next_start(colocated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_last_checkpoint_that_was_kept_is_published_by_the_next_start(
+    colocated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     publish = CheckpointStore.publish
 
     def refuse_the_last(store: CheckpointStore, checkpoint: Checkpoint) -> Published:
@@ -75,12 +83,16 @@ def test_a_last_checkpoint_that_was_kept_is_published_by_the_next_start(colocate
 
 def test_what_may_change_between_starts_does_not_hinder_going_on(colocated, tmp_path: Path) -> None:
     asyncio.run(run_in_process(start(colocated, tmp_path / "run"), stop_after=2))
-    changed = start(colocated, tmp_path / "run", trainer__learningRate=1e-3, checkpoint__every=3, rollout__promptsPerStep=2)
+    changed = start(
+        colocated, tmp_path / "run", trainer__learningRate=1e-3, checkpoint__every=3, rollout__promptsPerStep=2
+    )
     rows = asyncio.run(run_in_process(changed))
     assert [row.step for row in rows] == [3, 4, 5, 6]
 
 
 def test_training_learns(colocated, tmp_path: Path) -> None:
-    worker = start(colocated, tmp_path / "run", rollout__promptsPerStep=12, algorithm__groupSize=8, trainer__learningRate=2e-2)
+    worker = start(
+        colocated, tmp_path / "run", rollout__promptsPerStep=12, algorithm__groupSize=8, trainer__learningRate=2e-2
+    )
     rows = asyncio.run(run_in_process(worker))
     assert rows[-1].reward_mean > rows[0].reward_mean + 0.05

@@ -68,9 +68,13 @@ def test_it_generates_what_vllms_own_does(start: Start, monkeypatch: pytest.Monk
         seeds = range(100 * seed, 100 * seed + len(prompts))
         made = ours.generate(prompts, seeds)
         assert_equal(made, vllm_generate(theirs, prompts, list(seeds)))
-        assert len({len(c.tokens) for c in made}) > 4 and len({c.finished for c in made}) == 2, "they shall end in different ways"
+        assert len({len(c.tokens) for c in made}) > 4 and len({c.finished for c in made}) == 2, (
+            "they shall end in different ways"
+        )
         assert_equal(whole(ours.worker.generate(prompts, None)), vllm_generate(theirs, prompts, None))
-    assert ours.generate(prompts[:1], [3])[0].tokens.tolist() == vllm_generate(theirs, prompts[:1], [3])[0].tokens.tolist()
+    assert (
+        ours.generate(prompts[:1], [3])[0].tokens.tolist() == vllm_generate(theirs, prompts[:1], [3])[0].tokens.tolist()
+    )
 
 
 @pytest.mark.parametrize("blocks", [SEATS * 4, 12])

@@ -23,7 +23,13 @@ def ambiguous_rows() -> list[EncodedRow]:
 
 def sft(colocated, out: Path, **changes: object) -> Colocated:
     out.mkdir(exist_ok=True)
-    settings = {"algorithm": "{type: sft}", "reward": "null", "rollout__promptsPerStep": 32, "trainer__learningRate": 2e-2, **changes}
+    settings = {
+        "algorithm": "{type: sft}",
+        "reward": "null",
+        "rollout__promptsPerStep": 32,
+        "trainer__learningRate": 2e-2,
+        **changes,
+    }
     worker: Colocated = colocated("qwen2-tied", **settings)
     worker.out = out
     worker.job.spec.checkpoint.__dict__["uri"] = f"file://{out}/checkpoints"

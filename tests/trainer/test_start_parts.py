@@ -13,7 +13,17 @@ def test_a_worker_times_all_it_does_up_to_its_first_update(colocated: Callable[.
     worker.greedy([])  # as where an evaluation has fewer rows than there are engines
     asyncio.run(run_in_process(worker))
     parts = {part.name: part for part in worker.worker.start_parts()}
-    in_order = ["worker process", "imports", "device", "trainer", "engine", "adapter", "first sync", "first generation", "first update"]
+    in_order = [
+        "worker process",
+        "imports",
+        "device",
+        "trainer",
+        "engine",
+        "adapter",
+        "first sync",
+        "first generation",
+        "first update",
+    ]
     assert [name for name in parts if "/" not in name] == in_order
     for earlier, later in pairwise(in_order):
         assert parts[earlier].end <= parts[later].begin

@@ -50,7 +50,12 @@ def test_failure_1_an_adapter_is_read_once_however_often_it_generates(colocated,
     watching = True
 
     def audit(event: str, arguments: tuple[object, ...]) -> None:
-        if watching and event == "open" and str(arguments[0]).endswith("adapter_config.json") and "w" not in str(arguments[1] or ""):
+        if (
+            watching
+            and event == "open"
+            and str(arguments[0]).endswith("adapter_config.json")
+            and "w" not in str(arguments[1] or "")
+        ):
             opened.append(str(arguments[0]))
 
     sys.addaudithook(audit)  # cannot be taken away again, only silenced

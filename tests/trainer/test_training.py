@@ -85,7 +85,9 @@ def test_a_skipped_sync_is_stopped_at_the_next_step_and_the_update_withheld(colo
     trained = worker.export()
     result = worker.worker.update(update_request(rollouts(worker)))
     assert result.drifted and result.logprob_difference > 1e-4
-    assert all(torch.equal(tensor, trained[name]) for name, tensor in worker.export().items()), "the update was withheld"
+    assert all(torch.equal(tensor, trained[name]) for name, tensor in worker.export().items()), (
+        "the update was withheld"
+    )
     with pytest.raises(PolicyDriftError, match=r"step 7: .*\(spec\.rollout\.logprobTolerance\)"):
         require_agreement(result, 7, 1e-5)
 
@@ -93,7 +95,9 @@ def test_a_skipped_sync_is_stopped_at_the_next_step_and_the_update_withheld(colo
 def test_a_difference_that_is_no_number_is_drift(colocated) -> None:
     worker: Colocated = colocated()
     worker.worker.sync()
-    samples = [Sample(s.tokens, s.prompt_length, 1.0, np.full_like(s.rollout_logprobs, math.nan)) for s in rollouts(worker)]
+    samples = [
+        Sample(s.tokens, s.prompt_length, 1.0, np.full_like(s.rollout_logprobs, math.nan)) for s in rollouts(worker)
+    ]
     assert worker.worker.update(update_request(samples)).drifted
 
 
@@ -155,7 +159,9 @@ def test_the_ratio_is_clipped_where_the_policy_has_moved(colocated) -> None:
     moved = worker.worker.update(update_request(samples, on_policy=False))
     assert moved.clipped > 0.1 and not moved.drifted
     now = worker.trainer_logprobs(samples)
-    far_above = [Sample(s.tokens, s.prompt_length, 1.0, logprobs - 1.0) for s, logprobs in zip(samples, now, strict=True)]
+    far_above = [
+        Sample(s.tokens, s.prompt_length, 1.0, logprobs - 1.0) for s, logprobs in zip(samples, now, strict=True)
+    ]
     result = worker.worker.update(update_request(far_above, on_policy=False))
     assert result.grad_norm == 0.0 and result.clipped == 1.0, "past the clip range a good completion pulls no more"
 
@@ -170,7 +176,9 @@ def test_the_kl_penalty_is_to_the_base_without_its_adapter(colocated) -> None:
         base = worker.trainer_logprobs(samples)
     ratios = [b - c for b, c in zip(base, current, strict=True)]
     expected = np.concatenate([np.exp(r) - 1 - r for r in ratios]).mean()
-    result = worker.worker.update(update_request(samples, loss=LossChoice("policy_gradient", 0.2, kl_coefficient=0.5), learning_rate=0.0))
+    result = worker.worker.update(
+        update_request(samples, loss=LossChoice("policy_gradient", 0.2, kl_coefficient=0.5), learning_rate=0.0)
+    )
     assert result.base_kl == pytest.approx(expected, rel=1e-4) and expected > 1e-3
     without = worker.worker.update(update_request(samples, learning_rate=0.0))
     assert result.loss == pytest.approx(without.loss + 0.5 * expected, rel=1e-4)

@@ -30,7 +30,9 @@ ADAPTER_TYPES = ("canonical_lora", "lora")
 def main() -> None:
     rank, port, tensor_parallel, folder = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     for adapter_type in ADAPTER_TYPES:
-        spec = tiny_job(folder / "model", folder, adapter__type=adapter_type, trainer__tensorParallelSize=tensor_parallel).spec
+        spec = tiny_job(
+            folder / "model", folder, adapter__type=adapter_type, trainer__tensorParallelSize=tensor_parallel
+        ).spec
         worker = Worker(spec, Place(rank, 2, rank, "127.0.0.1", port, 1))
         worker.start(folder / "model", STOP, None)
         fresh = {name: tensor.clone() for name, tensor in worker._model.export().items()}
@@ -42,7 +44,8 @@ def main() -> None:
         completions = whole(worker.generate(prompts(), list(range(len(prompts())))))
         samples = samples_of(prompts(), completions)
         agreement = max(
-            float(np.abs(a - c.logprobs).max()) for a, c in zip(worker.log_probabilities(samples, 1.0), completions, strict=True)
+            float(np.abs(a - c.logprobs).max())
+            for a, c in zip(worker.log_probabilities(samples, 1.0), completions, strict=True)
         )
 
         # The recorded batch, dealt out as the driver does it.
@@ -57,7 +60,9 @@ def main() -> None:
         resumed = worker.update(request)
         if rank == 0:
             for name, adapter in (("fresh", fresh), ("exported", exported), ("updated", updated)):
-                save_file({n: t.detach().clone() for n, t in adapter.items()}, folder / f"{adapter_type}-{name}.safetensors")
+                save_file(
+                    {n: t.detach().clone() for n, t in adapter.items()}, folder / f"{adapter_type}-{name}.safetensors"
+                )
             (folder / f"{adapter_type}-state.safetensors").write_bytes(after_two)
         report = {
             "losses": [r.loss for r in results],
@@ -66,7 +71,9 @@ def main() -> None:
             "agreement": agreement,
             "dropout_seed": torch.initial_seed(),
         }
-        torch.save(report | {"completions": [c.tokens.tolist() for c in completions]}, folder / f"{adapter_type}-{rank}.pt")
+        torch.save(
+            report | {"completions": [c.tokens.tolist() for c in completions]}, folder / f"{adapter_type}-{rank}.pt"
+        )
 
 
 if __name__ == "__main__":

@@ -30,7 +30,9 @@ def require_known_base(config: Mapping[str, Any], longest: int) -> None:
     """
     if quantization := config.get("quantization_config"):
         method = quantization.get("quant_method") if isinstance(quantization, Mapping) else quantization
-        raise _refused(f"weights quantized by {method}", "weights in bf16, fp16 or fp32", "Name the model that was quantized.")
+        raise _refused(
+            f"weights quantized by {method}", "weights in bf16, fp16 or fp32", "Name the model that was quantized."
+        )
     family = config.get("model_type")
     if family not in FAMILIES:
         return
@@ -38,11 +40,17 @@ def require_known_base(config: Mapping[str, Any], longest: int) -> None:
         if family != "qwen2" and config.get(biases):
             raise _refused(f"{biases}: true", f"{family} without it", "Choose another model.")
     window = config.get("sliding_window")
-    slides = config.get("use_sliding_window") and config.get("max_window_layers", 0) < config.get("num_hidden_layers", 1)
+    slides = config.get("use_sliding_window") and config.get("max_window_layers", 0) < config.get(
+        "num_hidden_layers", 1
+    )
     if family != "llama" and slides and window and window < longest:
-        mend = f"Lower spec.rollout.maxPromptTokens and maxResponseTokens to {window} together, or choose another model."
+        mend = (
+            f"Lower spec.rollout.maxPromptTokens and maxResponseTokens to {window} together, or choose another model."
+        )
         raise _refused(
-            f"use_sliding_window and a window of {window}", f"a window of at least the job's longest sequence, {longest} tokens", mend
+            f"use_sliding_window and a window of {window}",
+            f"a window of at least the job's longest sequence, {longest} tokens",
+            mend,
         )
     _require_known_rope(family, config.get("rope_scaling") or config.get("rope_parameters") or {})
 
@@ -64,4 +72,6 @@ def _require_known_rope(family: str, rope: Mapping[str, Any]) -> None:
 
 
 def _refused(got: str, expected: str, mend: str) -> InputError:
-    return InputError("spec.model.uri", f"a config.json with {got}, which Megatron-Bridge does not follow", expected, mend)
+    return InputError(
+        "spec.model.uri", f"a config.json with {got}, which Megatron-Bridge does not follow", expected, mend
+    )

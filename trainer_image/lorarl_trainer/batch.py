@@ -129,7 +129,12 @@ class Samples(tuple[Sample, ...]):
         prompts = np.array([s.prompt_length for s in self])
         advantages = np.array([s.advantage for s in self])
         rollouts = [s.rollout_logprobs for s in self if s.rollout_logprobs is not None]
-        return _samples, (*_flat([s.tokens for s in self]), prompts, advantages, *(_flat(rollouts) if rollouts else (None, None)))
+        return _samples, (
+            *_flat([s.tokens for s in self]),
+            prompts,
+            advantages,
+            *(_flat(rollouts) if rollouts else (None, None)),
+        )
 
 
 @dataclass(frozen=True)
@@ -147,14 +152,21 @@ class RolloutPart:
     seconds: Mapping[str, float]
 
 
-def _completions(tokens: Ints, lengths: Ints, logprobs: Floats, counts: Ints, finished: Any, versions: Ints) -> Completions:
+def _completions(
+    tokens: Ints, lengths: Ints, logprobs: Floats, counts: Ints, finished: Any, versions: Ints
+) -> Completions:
     parts = zip(_split(tokens, lengths), _split(logprobs, counts), finished.tolist(), versions.tolist(), strict=True)
     return Completions(Completion(*part) for part in parts)
 
 
-def _samples(tokens: Ints, lengths: Ints, prompts: Ints, advantages: Any, rollouts: Floats | None, counts: Ints | None) -> Samples:
+def _samples(
+    tokens: Ints, lengths: Ints, prompts: Ints, advantages: Any, rollouts: Floats | None, counts: Ints | None
+) -> Samples:
     logprobs = [None] * len(lengths) if rollouts is None or counts is None else _split(rollouts, counts)
-    return Samples(Sample(*part) for part in zip(_split(tokens, lengths), prompts.tolist(), advantages.tolist(), logprobs, strict=True))
+    return Samples(
+        Sample(*part)
+        for part in zip(_split(tokens, lengths), prompts.tolist(), advantages.tolist(), logprobs, strict=True)
+    )
 
 
 def _flat(arrays: Sequence[Any]) -> tuple[Any, Any]:

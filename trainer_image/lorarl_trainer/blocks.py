@@ -37,7 +37,9 @@ class SliceCopy:
     target_columns: slice
 
 
-def rectangle(marked: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> tuple[Indices, Indices, Indices, Indices]:
+def rectangle(
+    marked: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor
+) -> tuple[Indices, Indices, Indices, Indices]:
     """Return the marked elements of a tensor as a block of whole rows and columns, and the rows and columns they came from.
 
     Args:
@@ -73,7 +75,9 @@ def copies(source: Block, target: Block) -> Iterator[SliceCopy]:
             yield SliceCopy(source_rows, source_columns, target_rows, target_columns)
 
 
-def _runs(source_keys: Indices, source: Indices, target_keys: Indices, target: Indices) -> Iterator[tuple[slice, slice]]:
+def _runs(
+    source_keys: Indices, source: Indices, target_keys: Indices, target: Indices
+) -> Iterator[tuple[slice, slice]]:
     """Yield the longest runs in which both sides go up one by one, over the keys that both have."""
     _, at_source, at_target = np.intersect1d(source_keys, target_keys, assume_unique=True, return_indices=True)
     froms, tos = source[at_source], target[at_target]

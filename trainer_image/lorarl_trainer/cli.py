@@ -26,12 +26,23 @@ def validate(files: tuple[Path, ...]) -> None:
 
 @main.command()
 @click.argument("manifest", type=click.Path(path_type=Path))
-@click.option("--out", "out_dir", type=click.Path(path_type=Path), help="Folder for metrics, report and logs.  [default: out/NAME]")
 @click.option(
-    "--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a field: --set spec.trainer.steps=5. May be repeated."
+    "--out",
+    "out_dir",
+    type=click.Path(path_type=Path),
+    help="Folder for metrics, report and logs.  [default: out/NAME]",
 )
 @click.option(
-    "--in-cluster", is_flag=True, help="As the driver in a cluster's pods: progress goes to the job's status. The operator sets it."
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="PATH=VALUE",
+    help="Change a field: --set spec.trainer.steps=5. May be repeated.",
+)
+@click.option(
+    "--in-cluster",
+    is_flag=True,
+    help="As the driver in a cluster's pods: progress goes to the job's status. The operator sets it.",
 )
 def run(manifest: Path, out_dir: Path | None, overrides: tuple[str, ...], in_cluster: bool) -> None:
     """Train the job of a manifest on this machine, without a cluster.
@@ -46,7 +57,11 @@ def run(manifest: Path, out_dir: Path | None, overrides: tuple[str, ...], in_clu
 @main.command()
 @click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.argument("uri")
-@click.option("--secret", metavar="NAME", help="Secret with the store's keys, as credentialsSecret names one.  [default: the environment]")
+@click.option(
+    "--secret",
+    metavar="NAME",
+    help="Secret with the store's keys, as credentialsSecret names one.  [default: the environment]",
+)
 def upload(sources: tuple[Path, ...], uri: str, secret: str | None) -> None:
     """Copy files and folders, such as a base model, into the folder URI of a store, where a cluster's pods find them."""
     from lorarl_trainer.errors import LorarlError
@@ -70,7 +85,10 @@ def drain() -> None:
 @main.command()
 @click.argument("manifest", type=click.Path(path_type=Path))
 @click.option(
-    "--until", type=click.DateTime(["%Y-%m-%dT%H:%M:%SZ"]), envvar="LORARL_PURGE_UNTIL", help="UTC; what is not deleted by then stays."
+    "--until",
+    type=click.DateTime(["%Y-%m-%dT%H:%M:%SZ"]),
+    envvar="LORARL_PURGE_UNTIL",
+    help="UTC; what is not deleted by then stays.",
 )
 def purge(manifest: Path, until: datetime | None) -> None:
     """Delete every checkpoint and adapter of a manifest's job from its store."""

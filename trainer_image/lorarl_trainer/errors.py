@@ -87,7 +87,9 @@ def in_one_line(error: BaseException) -> str:
 def last_of(traceback: str) -> str:
     """Say the exception that a traceback ends with in one line: what follows the source lines of the last frame."""
     _, frame, rest = f"\n{traceback}".rpartition('\n  File "')
-    after = dropwhile(lambda line: line.startswith("    "), rest.splitlines()[1:]) if frame else traceback.splitlines()[-1:]
+    after = (
+        dropwhile(lambda line: line.startswith("    "), rest.splitlines()[1:]) if frame else traceback.splitlines()[-1:]
+    )
     return _shortened("\n".join(after))
 
 

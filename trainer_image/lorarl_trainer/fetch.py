@@ -27,7 +27,15 @@ _LOCAL = ("file", "pvc")
 REPEATED_WEIGHTS = "consolidated*.safetensors"
 """They hold the weights in another format."""
 NOT_MODEL_FILES = ("*/*", REPEATED_WEIGHTS)
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "vocab.txt", "*.tiktoken", "spiece.model")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tekken.json",
+    "vocab.json",
+    "vocab.txt",
+    "*.tiktoken",
+    "spiece.model",
+)
 
 
 class RemoteFolder(Protocol):
@@ -47,7 +55,9 @@ OpenFolder = Callable[[str, Mapping[str, str]], RemoteFolder]
 """Opens the store behind an s3://, gs:// or az:// URI with the keys of a Secret."""
 
 
-def fetch_model(spec: BaseModelSpec, *, secret: Mapping[str, str], open_folder: OpenFolder, weights: bool = True) -> Path:
+def fetch_model(
+    spec: BaseModelSpec, *, secret: Mapping[str, str], open_folder: OpenFolder, weights: bool = True
+) -> Path:
     """Give the folder of the base model on this machine, or of all but its weights.
 
     hf:// goes through the hub's own cache, s3://, gs:// and az:// into $LORARL_CACHE/models; file: and pvc: are used in place. Of
@@ -77,7 +87,9 @@ def fetch_model(spec: BaseModelSpec, *, secret: Mapping[str, str], open_folder: 
         files = [file for file in store.entries() if _is_model_file(file.path)]
         if not files:
             mend = "Name the folder that holds config.json and the weights."
-            raise InputError(field, f"{spec.uri}, where there is no model", "a folder with a model in Hugging Face format", mend)
+            raise InputError(
+                field, f"{spec.uri}, where there is no model", "a folder with a model in Hugging Face format", mend
+            )
         known = {file.path for file in files if fnmatch(file.path, WEIGHTS)}
         wanted = files if weights else [file for file in files if file.path not in known]
         folder = _download_once(cache_dir() / "models", spec.uri, store, wanted, field)
@@ -110,7 +122,9 @@ def fetch_data(uri: str, *, field: str, secret: Mapping[str, str], open_folder: 
     store = open_folder(folder, secret)
     file = store.find(name)
     if file is None:
-        raise InputError(field, f"{uri}, which does not exist", "an object that can be read", "Mend the URI, or upload the file.")
+        raise InputError(
+            field, f"{uri}, which does not exist", "an object that can be read", "Mend the URI, or upload the file."
+        )
     return _download_once(cache_dir() / "data", uri, store, [file], field) / name
 
 
@@ -148,7 +162,9 @@ def local_path(uri: str, field: str) -> Path:
         mounted = Path(CLAIMS_FOLDER) / claim
         if not mounted.is_dir():
             mend = "Outside a cluster name a folder of this machine: file:PATH."
-            raise InputError(field, f"{uri}, which is not mounted", f"a PersistentVolumeClaim that is mounted at {mounted}", mend)
+            raise InputError(
+                field, f"{uri}, which is not mounted", f"a PersistentVolumeClaim that is mounted at {mounted}", mend
+            )
         return mounted / uri.removeprefix(f"pvc://{claim}").lstrip("/")
     rest = uri.removeprefix("file:")
     if rest.startswith("//") and not rest.startswith("///"):
@@ -158,7 +174,9 @@ def local_path(uri: str, field: str) -> Path:
 
 
 def _is_model_file(path: str) -> bool:
-    return any(fnmatch(path, pattern) for pattern in MODEL_FILES) and not any(fnmatch(path, pattern) for pattern in NOT_MODEL_FILES)
+    return any(fnmatch(path, pattern) for pattern in MODEL_FILES) and not any(
+        fnmatch(path, pattern) for pattern in NOT_MODEL_FILES
+    )
 
 
 def _weights_in(folder: Path) -> set[str]:
@@ -174,21 +192,35 @@ def _fetch_from_hub(spec: BaseModelSpec, token: str | None, weights: bool) -> Pa
     wanted = [pattern for pattern in MODEL_FILES if weights or pattern != WEIGHTS]
     try:
         return Path(
-            snapshot_download(name, revision=spec.revision, token=token, allow_patterns=wanted, ignore_patterns=list(NOT_MODEL_FILES))
+            snapshot_download(
+                name, revision=spec.revision, token=token, allow_patterns=wanted, ignore_patterns=list(NOT_MODEL_FILES)
+            )
         )
     except RevisionNotFoundError as error:
         raise InputError(
-            "spec.model.revision", f"{spec.revision}, which {spec.uri} does not have", "a branch, tag or commit of the model", "Mend it."
+            "spec.model.revision",
+            f"{spec.revision}, which {spec.uri} does not have",
+            "a branch, tag or commit of the model",
+            "Mend it.",
         ) from error
     except (GatedRepoError, RepositoryNotFoundError) as error:
         mend = "Mend the name; for a gated or private model accept its terms and put HF_TOKEN into spec.model.credentialsSecret."
-        raise InputError("spec.model.uri", f"{spec.uri}, which is not there for this token", "a model of the hub", mend) from error
+        raise InputError(
+            "spec.model.uri", f"{spec.uri}, which is not there for this token", "a model of the hub", mend
+        ) from error
     except HFValidationError as error:
         raise InputError("spec.model.uri", spec.uri, "hf://ORG/NAME", "Mend the name.") from error
-    except (HTTPError, OSError, ValueError, KeyError) as error:  # the latter where a login page answers in the hub's place
+    except (
+        HTTPError,
+        OSError,
+        ValueError,
+        KeyError,
+    ) as error:  # the latter where a login page answers in the hub's place
         mend = "Check the network (HF_ENDPOINT, proxies), or download the model and name its folder with file:."
         reason = (str(error).strip().splitlines() or [""])[0]
-        raise InputError("spec.model.uri", f"{spec.uri}, which could not be downloaded ({reason})", "a hub that answers", mend) from error
+        raise InputError(
+            "spec.model.uri", f"{spec.uri}, which could not be downloaded ({reason})", "a hub that answers", mend
+        ) from error
 
 
 def _download_once(cache: Path, uri: str, store: RemoteFolder, files: Sequence[Entry], field: str) -> Path:
@@ -203,7 +235,9 @@ def _download_once(cache: Path, uri: str, store: RemoteFolder, files: Sequence[E
                     _download_file(store, file, partial / file.path)
                 partial.rename(folder)  # whole or not there at all
     except (OSError, StorageError) as error:
-        cause = error.__cause__ if isinstance(error, StorageError) else error  # a store tells of a copy that it could not write
+        cause = (
+            error.__cause__ if isinstance(error, StorageError) else error
+        )  # a store tells of a copy that it could not write
         if not isinstance(cause, OSError) or cause.errno != errno.ENOSPC:
             raise
         need = sum(file.size for file in files)
@@ -249,13 +283,18 @@ def _check_model(folder: Path, uri: str, weights: set[str] | None) -> None:
     field, expected = "spec.model.uri", "a folder with a model in Hugging Face format"
     if not folder.is_dir():
         raise InputError(field, f"{uri}, which is no folder", expected, f"Looked at {folder}.")
-    _begin_to_read(file for file in sorted(folder.iterdir()) if not fnmatch(file.name, WEIGHTS) or file.name in (weights or ()))
+    _begin_to_read(
+        file for file in sorted(folder.iterdir()) if not fnmatch(file.name, WEIGHTS) or file.name in (weights or ())
+    )
     read_model_config(folder)
     if weights is not None:
         _check_weights(folder, uri, weights)
     if not any(True for pattern in TOKENIZER_FILES for _ in folder.glob(pattern)):
         raise InputError(
-            field, f"{uri}, which has no tokenizer", expected, "Put tokenizer.json and tokenizer_config.json beside config.json."
+            field,
+            f"{uri}, which has no tokenizer",
+            expected,
+            "Put tokenizer.json and tokenizer_config.json beside config.json.",
         )
 
 
@@ -278,7 +317,10 @@ def _check_weights(folder: Path, uri: str, weights: set[str]) -> None:
         missing = sorted(set(listed.values()) - weights) if isinstance(listed, dict) else ["a weight_map in its index"]
         if missing:
             raise InputError(
-                field, f"{uri}, which lacks {', '.join(missing)}", "all files of model.safetensors.index.json", "Copy it anew."
+                field,
+                f"{uri}, which lacks {', '.join(missing)}",
+                "all files of model.safetensors.index.json",
+                "Copy it anew.",
             )
 
 
@@ -287,7 +329,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise InputError(field, f"{path.parent}, which has no {path.name}", expected, "Name the folder that holds it.") from error
+        raise InputError(
+            field, f"{path.parent}, which has no {path.name}", expected, "Name the folder that holds it."
+        ) from error
     except (OSError, ValueError) as error:
         raise InputError(field, f"{path}, which cannot be read ({error})", expected, "Copy the model anew.") from error
     if not isinstance(content, dict):

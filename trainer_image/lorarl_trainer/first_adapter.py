@@ -61,10 +61,15 @@ def _check_kind(config: Mapping[str, Any], uri: str) -> None:
     ):
         if config.get(feature):
             raise InputError(
-                FIELD, f"an adapter with {feature}: {config[feature]}", "plain LoRA", "Train one without it, or leave initFrom out."
+                FIELD,
+                f"an adapter with {feature}: {config[feature]}",
+                "plain LoRA",
+                "Train one without it, or leave initFrom out.",
             )
     if (bias := config.get("bias", "none")) != "none":
-        raise InputError(FIELD, f"an adapter with bias: {bias}", "bias: none", "Train one without it, or leave initFrom out.")
+        raise InputError(
+            FIELD, f"an adapter with bias: {bias}", "bias: none", "Train one without it, or leave initFrom out."
+        )
 
 
 def _check_fit(config: Mapping[str, Any], spec: LoRARLJobSpec) -> None:
@@ -73,9 +78,16 @@ def _check_fit(config: Mapping[str, Any], spec: LoRARLJobSpec) -> None:
             mend = f"Set spec.adapter.{field}: {config.get(key)}."
             raise InputError(FIELD, f"an adapter with {key} {config.get(key)}", f"spec.adapter.{field}, {wanted}", mend)
     trained_on, base = str(config.get("base_model_name_or_path") or ""), spec.model.uri.removeprefix("hf://")
-    both_on_the_hub = spec.model.uri.startswith("hf://") and trained_on.count("/") == 1 and not Path(trained_on).exists()
+    both_on_the_hub = (
+        spec.model.uri.startswith("hf://") and trained_on.count("/") == 1 and not Path(trained_on).exists()
+    )
     if both_on_the_hub and trained_on.lower() != base.lower():
-        raise InputError(FIELD, f"an adapter of {trained_on}", f"one of spec.model.uri, {base}", f"Set spec.model.uri: hf://{trained_on}.")
+        raise InputError(
+            FIELD,
+            f"an adapter of {trained_on}",
+            f"one of spec.model.uri, {base}",
+            f"Set spec.model.uri: hf://{trained_on}.",
+        )
 
 
 def _check_base(metadata: Mapping[str, Any], base_fingerprint: str, spec: LoRARLJobSpec) -> None:
@@ -94,7 +106,9 @@ def _parsed(content: bytes | None, name: str, uri: str) -> dict[str, Any]:
     try:
         return dict(json.loads(content))
     except (ValueError, TypeError) as error:
-        raise InputError(FIELD, f"{uri}, whose {name} cannot be read ({error})", "a PEFT LoRA adapter", _MEND) from error
+        raise InputError(
+            FIELD, f"{uri}, whose {name} cannot be read ({error})", "a PEFT LoRA adapter", _MEND
+        ) from error
 
 
 def _missing(name: str, uri: str) -> InputError:

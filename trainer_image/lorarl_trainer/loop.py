@@ -36,7 +36,9 @@ async def train(session: Session, done: int) -> int:
     while step < session.total_steps and not session.stop.is_set():
         step += 1
         clock = StepClock()
-        event = await (reinforce(session, session.algorithm, step, clock) if session.algorithm else imitate(session, step, clock))
+        event = await (
+            reinforce(session, session.algorithm, step, clock) if session.algorithm else imitate(session, step, clock)
+        )
         await session.look_around()
         # Published and told before the evaluation, which may fail, or be cut short.
         if is_due(step, checkpoint.every, session.total_steps) or session.stop.is_set():
@@ -74,7 +76,12 @@ async def reinforce(session: Session, algorithm: Algorithm, step: int, clock: St
     # Advantages: the algorithm's only word.
     advantages_S = algorithm.advantages(rewards_S.reshape(-1, algorithm.group_size)).reshape(-1)
     samples_S = [
-        Sample(np.concatenate([np.asarray(row.prompt_ids), completion.tokens]), len(row.prompt_ids), float(advantage), completion.logprobs)
+        Sample(
+            np.concatenate([np.asarray(row.prompt_ids), completion.tokens]),
+            len(row.prompt_ids),
+            float(advantage),
+            completion.logprobs,
+        )
         for row, completion, advantage in zip(rows_S, completions_S, advantages_S, strict=True)
     ]
     scored = [not np.isnan(reward) for reward in rewards_S]
@@ -143,7 +150,9 @@ async def evaluate(session: Session, step: int) -> EvalDone:
     clock = StepClock()
     rows = session.eval_rows
     if session.scorer is None:
-        return EvalDone(step=step, rows=len(rows), loss=await imitation_loss(session.workers, rows), seconds=clock.elapsed())
+        return EvalDone(
+            step=step, rows=len(rows), loss=await imitation_loss(session.workers, rows), seconds=clock.elapsed()
+        )
     rollouts = await roll_out(session, rows, seeds=None)
     session.progress.emit(Sampled(step=step, samples=some_of(rollouts, rows), evaluation=True))
     return EvalDone(step=step, rows=len(rows), score=float(np.nanmean(rollouts.rewards)), seconds=clock.elapsed())

@@ -49,7 +49,9 @@ class Machines:
         assert workers is not None, "asked for within the block"
         return workers
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """End the workers and Ray; wait for what is being started, and start no more."""
         self._abandoned.set()
         with contextlib.suppress(LorarlError):  # `workers` has raised it, or another error came first
@@ -74,7 +76,9 @@ def _start_ray(spec: LoRARLJobSpec) -> None:
         InputError: the job asks for more GPUs than this machine has.
         WorkerError: Ray does not start.
     """
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # a worker without a GPU keeps the environment that it is given
+    os.environ.setdefault(
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
+    )  # a worker without a GPU keeps the environment that it is given
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a training tells nobody that it runs
     import ray
 
@@ -84,7 +88,10 @@ def _start_ray(spec: LoRARLJobSpec) -> None:
     if spec.on_gpu and importlib.util.find_spec("transformer_engine") is None:
         mend = "Install them with `make setup GPU=1`, or use --set spec.cluster.gpusPerNode=0."
         raise InputError(
-            "spec.cluster.gpusPerNode", str(spec.cluster.gpus_per_node), "0 in this environment, which has no GPU packages", mend
+            "spec.cluster.gpusPerNode",
+            str(spec.cluster.gpus_per_node),
+            "0 in this environment, which has no GPU packages",
+            mend,
         )
     # Ray warns of a thread that cannot take SIGTERM (we do) and of its own defaults: nothing that a user can mend.
     logging.getLogger("ray").setLevel(logging.ERROR)
@@ -100,7 +107,9 @@ def _start_ray(spec: LoRARLJobSpec) -> None:
                 configure_logging=False,
             )
             break
-        except Exception as error:  # what Ray raises where its processes do not come up within its 30 s is a plain Exception
+        except (
+            Exception
+        ) as error:  # what Ray raises where its processes do not come up within its 30 s is a plain Exception
             ray.shutdown()
             if attempt == _START_ATTEMPTS:
                 raise WorkerError(
@@ -111,8 +120,17 @@ def _start_ray(spec: LoRARLJobSpec) -> None:
     ray._private.worker.print_to_stdstream = lambda *_, **__: None
     there = int(ray.cluster_resources().get("GPU", 0))
     if there < spec.cluster.gpus_per_node:
-        mend = "Use --set spec.cluster.gpusPerNode=0 for a CPU job." if there == 0 else f"Use --set spec.cluster.gpusPerNode={there}."
-        raise InputError("spec.cluster.gpusPerNode", str(spec.cluster.gpus_per_node), f"at most {there}, which this machine has", mend)
+        mend = (
+            "Use --set spec.cluster.gpusPerNode=0 for a CPU job."
+            if there == 0
+            else f"Use --set spec.cluster.gpusPerNode={there}."
+        )
+        raise InputError(
+            "spec.cluster.gpusPerNode",
+            str(spec.cluster.gpus_per_node),
+            f"at most {there}, which this machine has",
+            mend,
+        )
 
 
 def _stop_ray() -> None:

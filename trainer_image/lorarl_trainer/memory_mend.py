@@ -22,7 +22,9 @@ def require_fit(plan: MemoryPlan) -> None:
     got = f"a job that needs {gigabytes(needed)} GB on each GPU"
     if needed <= plan.gpu.free:
         got = f"{gigabytes(plan.kv_cache_bytes)} GB left for vLLM's KV cache, of which one sequence takes {gigabytes(plan.kv_cache_least)}"
-    raise InputError("spec", got, f"at most the {gigabytes(plan.gpu.free)} GB that are free there", f"{mend(plan)}\n{plan.table()}")
+    raise InputError(
+        "spec", got, f"at most the {gigabytes(plan.gpu.free)} GB that are free there", f"{mend(plan)}\n{plan.table()}"
+    )
 
 
 def mend(plan: MemoryPlan) -> str:

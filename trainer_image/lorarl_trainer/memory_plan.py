@@ -121,16 +121,24 @@ class MemoryPlan:
     @property
     def fits(self) -> bool:
         """Whether both phases fit into what is free, and the engine can hold at least one sequence."""
-        return max(self.peak("generation"), self.peak("training")) <= self.gpu.free and self.kv_cache_bytes >= self.kv_cache_least
+        return (
+            max(self.peak("generation"), self.peak("training")) <= self.gpu.free
+            and self.kv_cache_bytes >= self.kv_cache_least
+        )
 
     def table(self) -> str:
         """The parts, for people."""
-        rows = [("", "GB", "when", "from"), *((part.what, gigabytes(part.bytes), part.phase, part.source) for part in self.parts)]
+        rows = [
+            ("", "GB", "when", "from"),
+            *((part.what, gigabytes(part.bytes), part.phase, part.source) for part in self.parts),
+        ]
         rows += [
             ("generating, in all", gigabytes(self.peak("generation")), "", ""),
             ("training, in all", gigabytes(self.peak("training")), "", ""),
         ]
-        rows.append(("free on the GPU", gigabytes(self.gpu.free), "", f"its driver; {gigabytes(self.gpu.total)} in all"))
+        rows.append(
+            ("free on the GPU", gigabytes(self.gpu.free), "", f"its driver; {gigabytes(self.gpu.total)} in all")
+        )
         what, gb, when = (max(len(row[column]) for row in rows) for column in range(3))
         return "\n".join(f"{row[0]:<{what}}  {row[1]:>{gb}}  {row[2]:<{when}}  {row[3]}".rstrip() for row in rows)
 
@@ -173,7 +181,9 @@ def _plan(spec: LoRARLJobSpec, model: ModelSizes, gpu: Gpu, offload: frozenset[s
         rollouts=spec.algorithm.type != "sft",
         engine_fraction=spec.rollout.gpu_memory_fraction,
         offload=offload,
-        shared_base=shared_base and ranks == spec.trainer.tensor_parallel_size and model.vocabulary % VOCABULARY_MULTIPLE == 0,
+        shared_base=shared_base
+        and ranks == spec.trainer.tensor_parallel_size
+        and model.vocabulary % VOCABULARY_MULTIPLE == 0,
         fused_layers=spec.trainer.tensor_parallel_size == 1 and spec.adapter.dropout == 0,
     )
     return make_plan(model, model.adapted(spec.adapter), spec.adapter.rank, demand, gpu)
@@ -186,9 +196,13 @@ def make_plan(model: ModelSizes, adapted: tuple[LinearSize, ...], rank: int, dem
         return MemoryPlan(model, adapted, rank, demand, gpu, tuple(parts), 0, 0)
     engine = list(_engine(model, adapted, rank, demand))
     # A rank has one head at least.
-    a_token = kv_bytes_a_token(model.layers, max(1, model.key_heads // demand.engine_ranks), model.head, demand.precision)
+    a_token = kv_bytes_a_token(
+        model.layers, max(1, model.key_heads // demand.engine_ranks), model.head, demand.precision
+    )
     blocks = -(-demand.longest // BLOCK_TOKENS) * BLOCK_TOKENS
-    block = BLOCK_TOKENS * a_token  # vLLM keeps one to itself, without which the last sequence would wait for another's end
+    block = (
+        BLOCK_TOKENS * a_token
+    )  # vLLM keeps one to itself, without which the last sequence would wait for another's end
     wanted = blocks * a_token * demand.sequences + block
     own = sum(part.bytes for part in engine)
     elsewhere = sum(part.bytes for part in parts if part.phase != "training")
@@ -223,9 +237,13 @@ def _trainer(model: ModelSizes, adapted: tuple[LinearSize, ...], rank: int, dema
     yield Part("adapter and optimizer", trainable * STATE_BYTES[demand.precision], "always", source)
     # A longer sequence stands alone, and a small step is one micro-batch.
     tokens = min(max(demand.micro_batch_tokens, demand.longest), demand.trained * demand.longest)
-    kept, at_work = (size // ranks for size in activation_bytes(model, demand.precision, demand.recompute, demand.fused_layers))
+    kept, at_work = (
+        size // ranks for size in activation_bytes(model, demand.precision, demand.recompute, demand.fused_layers)
+    )
     activations = int(tokens * (kept + at_work + 2 * model.hidden * width // ranks) * (1 + UNUSABLE))
-    source = f"{tokens:,} tokens of a micro-batch x {kept:,} bytes, and one layer at work; recompute: {demand.recompute}"
+    source = (
+        f"{tokens:,} tokens of a micro-batch x {kept:,} bytes, and one layer at work; recompute: {demand.recompute}"
+    )
     yield Part("activations", activations, "training", source)
     yield Part("logits, a chunk at a time", LOGITS_BYTES, "training", "1 GiB in fp32, and copies")
 
@@ -233,7 +251,12 @@ def _trainer(model: ModelSizes, adapted: tuple[LinearSize, ...], rank: int, dema
 def _engine(model: ModelSizes, adapted: tuple[LinearSize, ...], rank: int, demand: Demand) -> Iterator[Part]:
     ranks, width = demand.engine_ranks, BYTES[demand.precision]
     if demand.shared_base:
-        yield Part("vLLM's QKV layers", model.qkv_parameters(ranks) * width, "always", "all else of the base is the trainer's own tensors")
+        yield Part(
+            "vLLM's QKV layers",
+            model.qkv_parameters(ranks) * width,
+            "always",
+            "all else of the base is the trainer's own tensors",
+        )
     else:
         phase: Phase = "generation" if "weights" in demand.offload else "always"
         yield Part("vLLM's base model", model.parameters(ranks) * width, phase, "a copy of its own")

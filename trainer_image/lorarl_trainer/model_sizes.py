@@ -70,7 +70,10 @@ class ModelSizes:
 
     def width(self, *names: str) -> int:
         """The output width of the decoder's linear layers of these names together, in the largest layer."""
-        widest = {name: max((linear.high for linear in self.linears if _last(linear.name) == name), default=0) for name in names}
+        widest = {
+            name: max((linear.high for linear in self.linears if _last(linear.name) == name), default=0)
+            for name in names
+        }
         return sum(widest.values())
 
     def parameters(self, tensor_parallel_size: int) -> int:
@@ -118,7 +121,9 @@ def read_model_sizes(folder: Path) -> ModelSizes:
     for file in sorted(path for path in folder.glob(WEIGHTS) if not fnmatch(path.name, REPEATED_WEIGHTS)):
         shapes |= {name: tuple(tensor["shape"]) for name, tensor in read_header(file).items() if name != "__metadata__"}
     if not shapes:
-        raise InputError("spec.model.uri", str(folder), "weights in *.safetensors files", "Save the model with save_pretrained.")
+        raise InputError(
+            "spec.model.uri", str(folder), "weights in *.safetensors files", "Save the model with save_pretrained."
+        )
     heads = config["num_attention_heads"]
     tied = bool(config.get("tie_word_embeddings", False))
     return ModelSizes(

@@ -78,9 +78,13 @@ def read_adapter(weights: bytes, field: str) -> dict[str, torch.Tensor]:
     try:
         tensors = load(weights)
     except SafetensorError as error:
-        raise InputError(field, f"{WEIGHTS_FILE} that cannot be read ({error})", "a safetensors file", "Copy the adapter anew.") from error
+        raise InputError(
+            field, f"{WEIGHTS_FILE} that cannot be read ({error})", "a safetensors file", "Copy the adapter anew."
+        ) from error
     adapter = {name.removeprefix(PEFT_PREFIX): tensor for name, tensor in tensors.items()}
     broken = [name for name, tensor in adapter.items() if not torch.isfinite(tensor).all()]
     if broken:
-        raise InputError(field, f"{broken[0]} with values that are no numbers", "finite weights", "Start from an earlier adapter.")
+        raise InputError(
+            field, f"{broken[0]} with values that are no numbers", "finite weights", "Start from an earlier adapter."
+        )
     return adapter

@@ -98,11 +98,15 @@ def load_rows(spec: LoRARLJobSpec, vocabulary: Vocabulary, secrets: Secrets) -> 
         LorarlError: they cannot be read, or none fits.
     """
     secret = secret_of(secrets, spec.data.credentials_secret)
-    encoder = PromptEncoder(vocabulary.tokenizer, chat_template=spec.data.chat_template, stop_ids=vocabulary.stop_token_ids)
+    encoder = PromptEncoder(
+        vocabulary.tokenizer, chat_template=spec.data.chat_template, stop_ids=vocabulary.stop_token_ids
+    )
     warnings: list[str] = []
 
     def encoded(source: DataSource, field: str) -> list[EncodedRow]:
-        fetch = partial(fetch_data, field=f"{field}.uri", secret=secret, open_folder=partial(open_store, field=f"{field}.uri"))
+        fetch = partial(
+            fetch_data, field=f"{field}.uri", secret=secret, open_folder=partial(open_store, field=f"{field}.uri")
+        )
         answers = spec.reward is None or needs_answers(spec.reward)
         rows = read_rows(source, field=field, needs_answer=answers, fetch=fetch, hub_token=secret.get("HF_TOKEN"))
         longest = spec.rollout.max_prompt_tokens
@@ -174,7 +178,9 @@ def identity(spec: LoRARLJobSpec, model_fingerprint: str) -> dict[str, Any]:
         "data": {"chatTemplate": spec.data.chat_template},
         "trainer": {"seed": spec.trainer.seed},
     }
-    return {f"{part}.{key}": value for part, values in parts.items() for key, value in values.items() if value is not None}
+    return {
+        f"{part}.{key}": value for part, values in parts.items() for key, value in values.items() if value is not None
+    }
 
 
 def fingerprint(folder: Path) -> str:
@@ -189,7 +195,9 @@ def fingerprint(folder: Path) -> str:
 
 def _fetch_model(spec: LoRARLJobSpec, secrets: Secrets, *, weights: bool) -> Path:
     secret = secret_of(secrets, spec.model.credentials_secret)
-    return fetch_model(spec.model, secret=secret, open_folder=partial(open_store, field="spec.model.uri"), weights=weights)
+    return fetch_model(
+        spec.model, secret=secret, open_folder=partial(open_store, field="spec.model.uri"), weights=weights
+    )
 
 
 def _left_out(rows: EncodedRows, field: str, spec: LoRARLJobSpec) -> list[str]:

@@ -96,7 +96,9 @@ class _Outcome:
         return "no checkpoint is published yet, and the same command starts anew"
 
 
-async def _run(job: LoRARLJob, manifest_folder: Path, out_dir: Path, surroundings: Surroundings, clock: StartClock) -> int:
+async def _run(
+    job: LoRARLJob, manifest_folder: Path, out_dir: Path, surroundings: Surroundings, clock: StartClock
+) -> int:
     began, outcome = time.perf_counter(), _Outcome()
     secrets = read_secrets(job.spec)
     with (
@@ -121,7 +123,9 @@ async def _run(job: LoRARLJob, manifest_folder: Path, out_dir: Path, surrounding
             )
 
         if surroundings.ignored:
-            progress.emit(Warned(f"`lorarl run` ignores what only a cluster can honour: {', '.join(surroundings.ignored)}"))
+            progress.emit(
+                Warned(f"`lorarl run` ignores what only a cluster can honour: {', '.join(surroundings.ignored)}")
+            )
         try:
             await _train(job, manifest_folder, out_dir, surroundings, secrets, progress, interruption, outcome, clock)
         except asyncio.CancelledError:
@@ -173,7 +177,11 @@ async def _train(
         if scorer:
             stack.callback(scorer.close)
             scorer.warm_up()
-        progress.emit(Noted(f"starting Ray and {spec.world_size} worker(s): imports of torch, Megatron and vLLM take most of a start"))
+        progress.emit(
+            Noted(
+                f"starting Ray and {spec.world_size} worker(s): imports of torch, Megatron and vLLM take most of a start"
+            )
+        )
         async with Machines(spec, surroundings.log_dir, clock) as machines:
             progress.emit(Noted(f"base model: {spec.model.uri}"))
             with clock.part("tokenizer"):
@@ -189,7 +197,11 @@ async def _train(
                     in_background(prepare.first_adapter, spec, secrets, fingerprint),
                     in_background(prepare.check_checkpoints, job, secrets, identity, out_dir / "unpublished"),
                 )
-            progress.emit(Noted(f"data: {len(rows.train):,} rows, {len(rows.held_out):,} held out; loading the model in the workers"))
+            progress.emit(
+                Noted(
+                    f"data: {len(rows.train):,} rows, {len(rows.held_out):,} held out; loading the model in the workers"
+                )
+            )
             await workers.open_checkpoints(job.name, job.uid, secrets, identity, out_dir / "unpublished")
             built = await workers.start(vocabulary.stop_token_ids, first_adapter)
             if built.memory:
@@ -231,7 +243,9 @@ async def _train(
                 outcome.adapter_uri = session.adapter_uri or outcome.adapter_uri
 
 
-async def _fetch_model(machines: Machines, secrets: Secrets, interruption: Interruption, clock: StartClock) -> tuple[WorkerGroup, str]:
+async def _fetch_model(
+    machines: Machines, secrets: Secrets, interruption: Interruption, clock: StartClock
+) -> tuple[WorkerGroup, str]:
     """Have the workers' machines fetch the base model; return the workers and the model's fingerprint."""
     workers = await machines.workers()
     interruption.install()

@@ -80,7 +80,10 @@ async def roll_out(session: Session, rows: Sequence[EncodedRow], seeds: Sequence
         await asyncio.gather(*scoring, return_exceptions=True)
     scores = collect([outcomes[place] for place in range(len(rows))], scorer.field)
     for cause, failure in scores.failures.items():
-        session.warn_once(cause, f"{failure.count} completions could not be scored and are left out ({cause}): {failure.first_message}")
+        session.warn_once(
+            cause,
+            f"{failure.count} completions could not be scored and are left out ({cause}): {failure.first_message}",
+        )
     return ScoredRollouts(
         completions=[completions[place] for place in range(len(rows))],
         texts=[written[place] for place in range(len(rows))],

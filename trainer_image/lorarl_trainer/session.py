@@ -104,7 +104,11 @@ class Session:
         parts = [*self.clock.parts, *await self.workers.start_parts()]
         ended = {part.name: part.end for part in parts}
         self.progress.emit(
-            StartedUp(parts=tuple(parts), first_token=ended.get("first generation/first token"), first_update=ended["first update"])
+            StartedUp(
+                parts=tuple(parts),
+                first_token=ended.get("first generation/first token"),
+                first_update=ended["first update"],
+            )
         )
 
     async def look_around(self) -> None:

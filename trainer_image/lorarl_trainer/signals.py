@@ -37,7 +37,9 @@ class Interruption:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal, number)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Give the signals back to Python."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -51,6 +53,8 @@ class Interruption:
             return
         self.asked.set()
         if self.can_finish and not self.twice:
-            self._progress.emit(Warned(f"{name}: finishing this step, then publishing a checkpoint. Ctrl-C (again) stops at once."))
+            self._progress.emit(
+                Warned(f"{name}: finishing this step, then publishing a checkpoint. Ctrl-C (again) stops at once.")
+            )
         elif self._task is not None:
             self._task.cancel()

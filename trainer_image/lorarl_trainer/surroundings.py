@@ -49,4 +49,6 @@ def one_machine(job: LoRARLJob, out_dir: Path) -> Surroundings:
 def in_pods(job: LoRARLJob, manifest: Path) -> Surroundings:
     """The pods of a cluster, in which this process is the driver of a Ray job and known as such to its pod's preStop hook."""
     register(DRIVER)
-    return Surroundings(log_dir=None, sinks=(StatusSink(job, int(os.environ.get(ATTEMPT, "1"))),), steer=Steering(manifest))
+    return Surroundings(
+        log_dir=None, sinks=(StatusSink(job, int(os.environ.get(ATTEMPT, "1"))),), steer=Steering(manifest)
+    )

@@ -69,5 +69,6 @@ def read_tensors(file: bytes | memoryview) -> dict[str, torch.Tensor]:
         content = torch.frombuffer(file, dtype=torch.uint8)[begin:]
     dtypes = {name: dtype for dtype, name in _DTYPES.items()}
     return {
-        name: content[slice(*entry["data_offsets"])].view(dtypes[entry["dtype"]]).view(entry["shape"]) for name, entry in header.items()
+        name: content[slice(*entry["data_offsets"])].view(dtypes[entry["dtype"]]).view(entry["shape"])
+        for name, entry in header.items()
     }

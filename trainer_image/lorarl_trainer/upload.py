@@ -33,12 +33,16 @@ def upload(sources: Sequence[Path], uri: str, secret: str | None) -> Iterator[st
         named = source.resolve() if source.name in ("", "..") else source.absolute()
         files = _files(named)
         if not files:
-            raise InputError("SOURCE", f"{source}, a folder without files", "a file, or a folder with some", "Check the path.")
+            raise InputError(
+                "SOURCE", f"{source}, a folder without files", "a file, or a folder with some", "Check the path."
+            )
         for file in files:
             path = file.relative_to(named.parent).as_posix()
             if path in copies:
                 mend = "Upload them to URIs of their own, or rename one."
-                raise InputError("SOURCE", f"{copies[path]} and {file}, both of which would be {path}", "names that differ", mend)
+                raise InputError(
+                    "SOURCE", f"{copies[path]} and {file}, both of which would be {path}", "names that differ", mend
+                )
             copies[path] = file
     for path, file in copies.items():
         try:
@@ -72,4 +76,9 @@ def _raise(error: OSError) -> None:
 
 
 def _unreadable(file: Path, error: OSError) -> InputError:
-    return InputError("SOURCE", f"{file}, which cannot be read ({error.strerror})", "readable files", "Check the path, or leave it out.")
+    return InputError(
+        "SOURCE",
+        f"{file}, which cannot be read ({error.strerror})",
+        "readable files",
+        "Check the path, or leave it out.",
+    )

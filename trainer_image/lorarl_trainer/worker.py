@@ -146,16 +146,22 @@ class Worker:
         trainer = spec.trainer
         with self._clock.part("trainer"):
             tensor_parallel_size, recompute = trainer.tensor_parallel_size, trainer.recompute
-            self._model = LoraModel(platform, model_path, spec.adapter, spec.precision, tensor_parallel_size, recompute, self._clock)
+            self._model = LoraModel(
+                platform, model_path, spec.adapter, spec.precision, tensor_parallel_size, recompute, self._clock
+            )
             with self._clock.part("trainer/layout"):
                 self._layout = AdapterLayout(self._model)
             self._optimizer = AdapterOptimizer(self._model, spec.trainer)
-            self._trainer = Trainer(platform, self._model, self._optimizer, spec.trainer.tokens_per_micro_batch, spec.adapter.dropout)
+            self._trainer = Trainer(
+                platform, self._model, self._optimizer, spec.trainer.tokens_per_micro_batch, spec.adapter.dropout
+            )
         if spec.algorithm.type != "sft":
             from lorarl_trainer.rollout.side import RolloutSide
 
             with self._clock.part("engine"):
-                self._rollouts = RolloutSide(platform, spec, self._model, self._layout, model_path, stop_token_ids, plan, self._clock)
+                self._rollouts = RolloutSide(
+                    platform, spec, self._model, self._layout, model_path, stop_token_ids, plan, self._clock
+                )
         with self._clock.part("adapter"):
             if first_adapter is None:
                 adapter = state.new_adapter(self._model, self._layout, spec.trainer.seed)
@@ -183,7 +189,9 @@ class Worker:
 
         self._store, self._unpublished = open_checkpoints(self._spec, job_name, job_uid, secrets, identity), unpublished
         self._metadata = {"job": job_name, "baseModelFingerprint": identity["model.fingerprint"]}
-        self._read_ahead = begin(self._store.newest_whole, [unpublished]) if self._spec.checkpoint.resume == "Auto" else None
+        self._read_ahead = (
+            begin(self._store.newest_whole, [unpublished]) if self._spec.checkpoint.resume == "Auto" else None
+        )
 
     def claim_checkpoints(self) -> Resumed:
         """Take over the job's checkpoints and find the one to go on from. For the first worker alone, after `open_checkpoints`.
@@ -206,7 +214,9 @@ class Worker:
         published = store.published(started.found)
         if published is None:  # the run before could not
             self._uploader.submit(checkpoint)
-        return Resumed(checkpoint.step, checkpoint.state["position"], f"{started.found.uri}/{ADAPTER}", started.warnings, published)
+        return Resumed(
+            checkpoint.step, checkpoint.state["position"], f"{started.found.uri}/{ADAPTER}", started.warnings, published
+        )
 
     def found_state(self) -> tuple[list[Data], dict[str, Any], int]:
         """Return the state to go on from: tensors, facts, and the adapter's version. For the first worker alone."""
@@ -285,11 +295,18 @@ class Worker:
         if self._place.rank != 0:
             return
         spec, base = self._spec, base_model_name(self._spec)
-        metadata = self._metadata | {"step": step, "adapterVersion": self._version, "baseModel": base, "adapterType": spec.adapter.type}
+        metadata = self._metadata | {
+            "step": step,
+            "adapterVersion": self._version,
+            "baseModel": base,
+            "adapterType": spec.adapter.type,
+        }
         checkpoint = build_checkpoint(
             step,
             self._version,
-            adapter_config=peft_format.adapter_config(adapter, spec.adapter.rank, spec.adapter.alpha, base, self._model.linear_names),
+            adapter_config=peft_format.adapter_config(
+                adapter, spec.adapter.rank, spec.adapter.alpha, base, self._model.linear_names
+            ),
             adapter_tensors=peft_format.weights_bytes(adapter),
             metadata=metadata,
             state={"updates": self._optimizer.updates, "position": position},
@@ -322,7 +339,10 @@ class Worker:
         return digest.hexdigest()
 
     def _warnings(self) -> tuple[str, ...]:
-        found = [f"sequences are padded, which is slower than packed: the model has {what}" for what in self._model.unpackable]
+        found = [
+            f"sequences are padded, which is slower than packed: the model has {what}"
+            for what in self._model.unpackable
+        ]
         base = self._rollouts.base if self._rollouts else None
         if base and base.refused:
             found.append(f"vLLM has a base model of its own, which takes that much more memory: {base.refused}")

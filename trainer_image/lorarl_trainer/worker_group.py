@@ -103,7 +103,9 @@ class WorkerGroup:
             actor = ray.remote(Worker).options(
                 num_cpus=1,
                 num_gpus=1 if gpus else 0,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle_index),
+                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                    self._group, placement_group_bundle_index=bundle_index
+                ),
                 runtime_env={"env_vars": environment},
             )
             self._actors.append(actor.remote(spec, place, self._logs[rank]))
@@ -119,7 +121,9 @@ class WorkerGroup:
         fingerprints = {model.fingerprint for model in models}
         if len(fingerprints) > 1:
             uri, mend = self._spec.model.uri, "Start the job again. (A commit as spec.model.revision never changes.)"
-            raise LorarlError(f"spec.model.uri: {uri} changed while the machines fetched it, and not all have the same model. {mend}")
+            raise LorarlError(
+                f"spec.model.uri: {uri} changed while the machines fetched it, and not all have the same model. {mend}"
+            )
         self._folders = [model.folder for model, node in zip(models, self._nodes, strict=True) for _ in node]
         return str(fingerprints.pop())
 
@@ -137,8 +141,13 @@ class WorkerGroup:
         """Build model, adapter and engine in every worker. `fetch_model` comes before."""
         import ray
 
-        adapter = first_adapter if first_adapter is None else ray.put(first_adapter)  # once, however many workers read it
-        calls = [actor.start.remote(folder, stop_token_ids, adapter) for actor, folder in zip(self._actors, self._folders, strict=True)]
+        adapter = (
+            first_adapter if first_adapter is None else ray.put(first_adapter)
+        )  # once, however many workers read it
+        calls = [
+            actor.start.remote(folder, stop_token_ids, adapter)
+            for actor, folder in zip(self._actors, self._folders, strict=True)
+        ]
         built: Built = (await self._await(calls))[0]
         return built
 
@@ -156,7 +165,9 @@ class WorkerGroup:
         results = await self._all("sync")
         return results[0][0], max(seconds for _, seconds in results)
 
-    async def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None, take: TakePart) -> dict[str, float]:
+    async def generate(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None, take: TakePart
+    ) -> dict[str, float]:
         """Generate a completion a prompt, spread over the engines, and hand each to `take` when it has ended.
 
         Neighbours stay together, so that an engine computes a group's prompt once.
@@ -193,7 +204,9 @@ class WorkerGroup:
         shares = split_evenly(samples, self.size // self._trainer_tp)
         calls = []
         for rank, actor in enumerate(self._actors):
-            calls.append(actor.log_probabilities.remote(Samples(samples[i] for i in shares[rank // self._trainer_tp]), 1.0))
+            calls.append(
+                actor.log_probabilities.remote(Samples(samples[i] for i in shares[rank // self._trainer_tp]), 1.0)
+            )
         losses = [0.0] * len(samples)
         for share, logprobs in zip(shares, (await self._await(calls))[:: self._trainer_tp], strict=True):
             for index, values in zip(share, logprobs, strict=True):
@@ -238,7 +251,14 @@ class WorkerGroup:
 
         try:
             return list(await asyncio.gather(*calls))
-        except (RayTaskError, RayActorError, NodeDiedError, ObjectLostError, WorkerCrashedError, EndedByRayError) as error:
+        except (
+            RayTaskError,
+            RayActorError,
+            NodeDiedError,
+            ObjectLostError,
+            WorkerCrashedError,
+            EndedByRayError,
+        ) as error:
             told = self._told(await self._cause(error))
             if type(told) is WorkerError and in_a_pod() and await self._out_of_memory():
                 told = self._memory_ran_out()
@@ -284,14 +304,18 @@ class WorkerGroup:
         calls = []
         for node in self._nodes:
             there = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=node[0])
-            calls.append(ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(*arguments))
+            calls.append(
+                ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(*arguments)
+            )
         return calls
 
     def _memory_ran_out(self, words: str = "") -> OutOfMemoryError:
         """Say how much it was and what to do; `words` are Ray's own, where it saw it first."""
         limit = self._spec.cluster.memory_per_node if in_a_pod() else None
         used = (
-            f"its pod had used the memory of its limit, spec.cluster.memoryPerNode {limit}" if limit else "its machine's memory was used up"
+            f"its pod had used the memory of its limit, spec.cluster.memoryPerNode {limit}"
+            if limit
+            else "its machine's memory was used up"
         )
         mend = f"{'Raise spec.cluster.memoryPerNode, or lower' if limit else 'Lower'} spec.trainer.tokensPerMicroBatch"
         return OutOfMemoryError(self._and_where_to_look(f"a worker process was killed, since {used}. {mend}{words}"))
@@ -305,7 +329,9 @@ class WorkerGroup:
         of_an_actor = isinstance(error, RayActorError)
         if isinstance(error, RayTaskError) or (of_an_actor and error.actor_init_failed):
             return WorkerError(self._and_where_to_look(f"a worker failed: {last_of(str(error))}", str(error)))
-        lost = isinstance(error, NodeDiedError | ActorUnavailableError | ObjectLostError) or (of_an_actor and error.preempted)
+        lost = isinstance(error, NodeDiedError | ActorUnavailableError | ObjectLostError) or (
+            of_an_actor and error.preempted
+        )
         if lost or _NODE_LOST in str(error):
             return NodeLostError(self._and_where_to_look("a worker's machine or pod is gone"))
         if _LOW_ON_MEMORY in str(error):

@@ -72,8 +72,12 @@ class AdapterSpec(Model):
         description="canonical_lora: an adapter for each of q, k, v, gate and up, as PEFT has them. "
         "lora: one adapter for the fused QKV and one for the fused gate and up, with a shared A.",
     )
-    rank: int = Field(32, ge=1, le=MAX_LORA_RANK, description="Rank r of the adapter (512 is the most that vLLM serves).")
-    alpha: int = Field(64, ge=1, le=8192, description="Numerator of the scaling alpha / rank; usually rank or twice the rank.")
+    rank: int = Field(
+        32, ge=1, le=MAX_LORA_RANK, description="Rank r of the adapter (512 is the most that vLLM serves)."
+    )
+    alpha: int = Field(
+        64, ge=1, le=8192, description="Numerator of the scaling alpha / rank; usually rank or twice the rank."
+    )
     dropout: float = Field(
         0.0,
         ge=0.0,
@@ -88,7 +92,9 @@ class AdapterSpec(Model):
         examples=[["all-linear"]],
     )
     exclude_modules: list[ModulePattern] = Field(
-        default_factory=list, max_length=64, description="Layers to leave out of targetModules; the same names and wildcards."
+        default_factory=list,
+        max_length=64,
+        description="Layers to leave out of targetModules; the same names and wildcards.",
     )
     init_from: Uri | None = Field(
         None,

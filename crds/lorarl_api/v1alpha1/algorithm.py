@@ -103,7 +103,11 @@ class RewardSpec(Model):
         examples=["####\\s*(-?\\d+)"],
     )
     tolerance: float | None = Field(
-        None, ge=0.0, le=1e12, description="numeric: largest accepted absolute difference; 0 when absent.", examples=[0.001]
+        None,
+        ge=0.0,
+        le=1e12,
+        description="numeric: largest accepted absolute difference; 0 when absent.",
+        examples=[0.001],
     )
     function: str | None = Field(
         None,
@@ -115,7 +119,10 @@ class RewardSpec(Model):
         json_schema_extra={"expected": "package.module:function"},
     )
     timeout_seconds: float = Field(
-        10.0, gt=0.0, le=3600.0, description="Longest time for scoring one completion, in seconds; past it that sample is left out."
+        10.0,
+        gt=0.0,
+        le=3600.0,
+        description="Longest time for scoring one completion, in seconds; past it that sample is left out.",
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (

@@ -10,7 +10,14 @@ from lorarl_api.rules import Rule
 from lorarl_api.v1alpha1.common import Model, ObjectName, SecretName
 
 MAX_GRACE_SECONDS = 3600
-SCHEDULING_PREFIXES = ("kueue.x-k8s.io/", "volcano.sh/", "scheduling.volcano.sh/", "scheduling.k8s.io/", "kai.scheduler/", "ray.io/")
+SCHEDULING_PREFIXES = (
+    "kueue.x-k8s.io/",
+    "volcano.sh/",
+    "scheduling.volcano.sh/",
+    "scheduling.k8s.io/",
+    "kai.scheduler/",
+    "ray.io/",
+)
 """Labels and annotations of a job that are for its RayJob and pods: queues, priorities, gangs."""
 
 _LABEL_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
@@ -23,7 +30,9 @@ LabelValue = Annotated[
         max_length=63,
         pattern=r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$",
         examples=["h200"],
-        json_schema_extra={"expected": "a label's value: at most 63 letters, digits, - _ and ., a letter or digit at both ends"},
+        json_schema_extra={
+            "expected": "a label's value: at most 63 letters, digits, - _ and ., a letter or digit at both ends"
+        },
     ),
 ]
 AnnotationValue = Annotated[str, Field(max_length=4096, examples=["arn:aws:iam::123456789012:role/trainer"])]
@@ -94,8 +103,12 @@ def _label_keys(field: str, what: str) -> Rule:
 class HeadSpec(Model):
     """The head's container: Ray's control plane and the process that drives the loop. It has no GPU and runs no worker."""
 
-    cpus: Cpus = Field("1", description="CPUs that are requested, as a Kubernetes quantity; more are used where the node has them.")
-    memory: Bytes = Field("4Gi", description="Memory that is requested, and its limit. It holds the encoded rows and one step's samples.")
+    cpus: Cpus = Field(
+        "1", description="CPUs that are requested, as a Kubernetes quantity; more are used where the node has them."
+    )
+    memory: Bytes = Field(
+        "4Gi", description="Memory that is requested, and its limit. It holds the encoded rows and one step's samples."
+    )
 
     rules: ClassVar[tuple[Rule, ...]] = (_cpu_rule("cpus"),)
 
@@ -113,10 +126,16 @@ class Toleration(Model):
     """One toleration, as `core/v1` has it."""
 
     key: QualifiedName | None = Field(
-        None, description="Taint that is tolerated; every one when absent, with operator Exists.", examples=["nvidia.com/gpu"]
+        None,
+        description="Taint that is tolerated; every one when absent, with operator Exists.",
+        examples=["nvidia.com/gpu"],
     )
-    operator: Literal["Exists", "Equal"] = Field("Equal", description="Exists: whatever the taint's value. Equal: it is value.")
-    value: LabelValue | None = Field(None, description="Value of the taint, with operator Equal; empty when absent.", examples=["present"])
+    operator: Literal["Exists", "Equal"] = Field(
+        "Equal", description="Exists: whatever the taint's value. Equal: it is value."
+    )
+    value: LabelValue | None = Field(
+        None, description="Value of the taint, with operator Equal; empty when absent.", examples=["present"]
+    )
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
         None, description="Effect that is tolerated; every one when absent.", examples=["NoSchedule"]
     )
@@ -130,10 +149,16 @@ class Toleration(Model):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            "key", "has(self.key) || self.operator == 'Exists'", "a key with operator Equal", "add the taint's key, or set operator: Exists"
+            "key",
+            "has(self.key) || self.operator == 'Exists'",
+            "a key with operator Equal",
+            "add the taint's key, or set operator: Exists",
         ),
         Rule(
-            "value", "!has(self.value) || self.operator == 'Equal'", "no value with operator Exists", "remove value, or set operator: Equal"
+            "value",
+            "!has(self.value) || self.operator == 'Equal'",
+            "no value with operator Exists",
+            "remove value, or set operator: Equal",
         ),
         Rule(
             "tolerationSeconds",
@@ -152,11 +177,14 @@ class TopologySpec(Model):
         examples=["topology.kubernetes.io/zone"],
     )
     mode: Literal["Required", "Preferred"] = Field(
-        "Required", description="Required: wait until one domain has room for all. Preferred: take more domains where it has not."
+        "Required",
+        description="Required: wait until one domain has room for all. Preferred: take more domains where it has not.",
     )
 
 
-Preserved = Annotated[dict[str, Any], Field(max_length=64, json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
+Preserved = Annotated[
+    dict[str, Any], Field(max_length=64, json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
+]
 """A mapping whose keys are Kubernetes' own: kept as it is, and checked when the RayJob is made."""
 
 
@@ -166,20 +194,28 @@ class PodTemplateOverride(Model):
     metadata: Preserved | None = Field(
         None, description="Labels and annotations to add.", examples=[{"annotations": {"example.com/team": "research"}}]
     )
-    spec: Preserved | None = Field(None, description="Part of a PodSpec. The first container is Ray's.", examples=[{"hostNetwork": True}])
+    spec: Preserved | None = Field(
+        None, description="Part of a PodSpec. The first container is Ray's.", examples=[{"hostNetwork": True}]
+    )
 
 
 class PodTemplateOverrides(Model):
     """Parts of the pod templates that win over what lorarl makes. Mappings are merged, lists of named entries are merged by name."""
 
-    head: PodTemplateOverride | None = Field(None, description="For the head's pod.", examples=[{"spec": {"hostNetwork": True}}])
-    worker: PodTemplateOverride | None = Field(None, description="For each worker's pod.", examples=[{"spec": {"hostNetwork": True}}])
+    head: PodTemplateOverride | None = Field(
+        None, description="For the head's pod.", examples=[{"spec": {"hostNetwork": True}}]
+    )
+    worker: PodTemplateOverride | None = Field(
+        None, description="For each worker's pod.", examples=[{"spec": {"hostNetwork": True}}]
+    )
 
 
 class ClusterSpec(Model):
     """The machines, and the pods on them. `lorarl run` reads nodes and gpusPerNode, and says of the rest that it is ignored."""
 
-    nodes: int = Field(1, ge=1, le=1024, description="Machines with workers, one worker pod on each. `lorarl run` has one.")
+    nodes: int = Field(
+        1, ge=1, le=1024, description="Machines with workers, one worker pod on each. `lorarl run` has one."
+    )
     gpus_per_node: int = Field(
         0,
         ge=0,
@@ -205,7 +241,8 @@ class ClusterSpec(Model):
         default_factory=list, max_length=16, description="Names of Secrets with keys of the image's registry."
     )
     cpus_per_node: Cpus | None = Field(
-        None, description="CPUs that each worker pod requests, as a Kubernetes quantity; no request when absent. No limit is set."
+        None,
+        description="CPUs that each worker pod requests, as a Kubernetes quantity; no request when absent. No limit is set.",
     )
     memory_per_node: Bytes | None = Field(
         None,
@@ -213,7 +250,9 @@ class ClusterSpec(Model):
         examples=["512Gi"],
     )
     head: HeadSpec = Field(default_factory=HeadSpec, description="The head's container.")
-    shared_memory: Bytes = Field("16Gi", description="Largest size of /dev/shm, which NCCL, vLLM and Ray use; only what is used is taken.")
+    shared_memory: Bytes = Field(
+        "16Gi", description="Largest size of /dev/shm, which NCCL, vLLM and Ray use; only what is used is taken."
+    )
     rdma: RdmaSpec | None = Field(
         None,
         description="Network for NCCL; adds the resource and the capability IPC_LOCK to worker pods. The pods' own network when absent.",
@@ -245,8 +284,12 @@ class ClusterSpec(Model):
         description="Labels that the workers' nodes must have.",
         examples=[{"example.com/gpu": "h200"}],
     )
-    tolerations: list[Toleration] = Field(default_factory=list, max_length=32, description="Taints that head and workers tolerate.")
-    topology: TopologySpec | None = Field(None, description="Keeps the workers of one job near to each other; anywhere when absent.")
+    tolerations: list[Toleration] = Field(
+        default_factory=list, max_length=32, description="Taints that head and workers tolerate."
+    )
+    topology: TopologySpec | None = Field(
+        None, description="Keeps the workers of one job near to each other; anywhere when absent."
+    )
     scheduler_name: ObjectName | None = Field(
         None, description="Scheduler of the pods; the cluster's default when absent.", examples=["volcano"]
     )

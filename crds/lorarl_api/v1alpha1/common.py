@@ -25,7 +25,9 @@ SecretName = Annotated[
         max_length=253,
         pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
         examples=["s3-keys"],
-        json_schema_extra={"expected": "the name of a Secret (a-z, 0-9, - and ., at most 253 characters), never a key itself"},
+        json_schema_extra={
+            "expected": "the name of a Secret (a-z, 0-9, - and ., at most 253 characters), never a key itself"
+        },
     ),
 ]
 ObjectName = Annotated[
@@ -34,7 +36,9 @@ ObjectName = Annotated[
         min_length=1,
         max_length=253,
         pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
-        json_schema_extra={"expected": "a name of an object in the cluster (a-z, 0-9, - and ., at most 253 characters)"},
+        json_schema_extra={
+            "expected": "a name of an object in the cluster (a-z, 0-9, - and ., at most 253 characters)"
+        },
     ),
 ]
 CLAIMS_FOLDER = "/mnt/pvc"
@@ -107,7 +111,9 @@ _HINTS = {
 _CREDENTIALS = r"://[^/]*@|[?&;](?i:[a-z0-9_.-]*(key|token|secret|sig|signature|password|credential)[a-z0-9_.-]*)="
 
 
-def uri_rules(field: str, schemes: Sequence[str], *, optional: bool = False, secret: str = "credentialsSecret") -> tuple[Rule, ...]:
+def uri_rules(
+    field: str, schemes: Sequence[str], *, optional: bool = False, secret: str = "credentialsSecret"
+) -> tuple[Rule, ...]:
     """The rules of a field that holds a URI: one of `schemes`, well formed, and no credentials in it (they would show in every listing).
 
     Args:
@@ -123,7 +129,8 @@ def uri_rules(field: str, schemes: Sequence[str], *, optional: bool = False, sec
             field,
             f"{absent}self.{field}.matches(r'^({'|'.join(_FORMS[scheme] for scheme in schemes)})$')",
             f"{field} to be a URI that starts with {', '.join(hints[:-1])} or {hints[-1]}",
-            ("a name on the hub becomes hf://ORG/NAME, " if "hf" in schemes else "") + "a local path becomes file:PATH, without ~",
+            ("a name on the hub becomes hf://ORG/NAME, " if "hf" in schemes else "")
+            + "a local path becomes file:PATH, without ~",
         ),
         Rule(
             field,

@@ -27,11 +27,19 @@ class DataSource(Model):
         "for a data set of the hub.",
         examples=["s3://team/gsm8k/train.jsonl"],
     )
-    prompt_field: FieldName = Field("prompt", description="Column with the prompt: a text, or a list of chat messages {role, content}.")
-    answer_field: FieldName = Field("answer", description="Column with the reference answer; for sft the text to learn.")
-    subset: FieldName | None = Field(None, description="Configuration of an hf:// data set; its default when absent.", examples=["main"])
+    prompt_field: FieldName = Field(
+        "prompt", description="Column with the prompt: a text, or a list of chat messages {role, content}."
+    )
+    answer_field: FieldName = Field(
+        "answer", description="Column with the reference answer; for sft the text to learn."
+    )
+    subset: FieldName | None = Field(
+        None, description="Configuration of an hf:// data set; its default when absent.", examples=["main"]
+    )
     split: FieldName | None = Field(
-        None, description="Split of an hf:// data set; train for data.train and test for data.eval when absent.", examples=["train"]
+        None,
+        description="Split of an hf:// data set; train for data.train and test for data.eval when absent.",
+        examples=["train"],
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (
@@ -56,7 +64,9 @@ class DataSource(Model):
 class EvalSource(DataSource):
     """Held-out rows."""
 
-    every: int = Field(20, ge=1, le=100_000, description="Evaluate after every so many steps, and at the start and the end.")
+    every: int = Field(
+        20, ge=1, le=100_000, description="Evaluate after every so many steps, and at the start and the end."
+    )
 
 
 class DataSpec(Model):
@@ -72,5 +82,6 @@ class DataSpec(Model):
         "they are.",
     )
     credentials_secret: SecretName | None = Field(
-        None, description="Name of a Secret whose keys give access to the data; the same names as model.credentialsSecret."
+        None,
+        description="Name of a Secret whose keys give access to the data; the same names as model.credentialsSecret.",
     )

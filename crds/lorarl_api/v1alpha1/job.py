@@ -63,7 +63,9 @@ class LoRARLJobSpec(Checked):
     rollout: RolloutSpec = Field(default_factory=RolloutSpec, description="How vLLM generates.")
     trainer: TrainerSpec = Field(default_factory=TrainerSpec, description="How Megatron trains.")
     checkpoint: CheckpointSpec = Field(description="Where adapters and the training state go.")
-    tracking: TrackingSpec = Field(default_factory=TrackingSpec, description="Where metrics go besides metrics.jsonl and TensorBoard.")
+    tracking: TrackingSpec = Field(
+        default_factory=TrackingSpec, description="Where metrics go besides metrics.jsonl and TensorBoard."
+    )
     cluster: ClusterSpec = Field(default_factory=ClusterSpec, description="The machines, and the pods on them.")
     suspend: bool = Field(
         False,
@@ -226,14 +228,23 @@ Namespace = Annotated[
     Field(
         max_length=63,
         pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
-        json_schema_extra={"expected": "the name of a namespace: at most 63 characters a-z, 0-9 and -, a letter or digit at both ends"},
+        json_schema_extra={
+            "expected": "the name of a namespace: at most 63 characters a-z, 0-9 and -, a letter or digit at both ends"
+        },
     ),
 ]
 
 # The rest of Kubernetes' ObjectMeta, which objects that are read back from a cluster carry.
 _OTHER_METADATA = frozenset(
     [
-        *("creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers", "generateName", "generation"),
+        *(
+            "creationTimestamp",
+            "deletionGracePeriodSeconds",
+            "deletionTimestamp",
+            "finalizers",
+            "generateName",
+            "generation",
+        ),
         *("managedFields", "ownerReferences", "resourceVersion", "selfLink", "uid"),
     ]
 )
@@ -278,7 +289,9 @@ class LoRARLJob(Checked):
     kind: Literal["LoRARLJob"] = Field(description="Kind of the object.", examples=[KIND])
     metadata: Metadata = Field(description="Name and labels.")
     spec: LoRARLJobSpec = Field(description="What to train, on what, and where the adapter goes.")
-    status: LoRARLJobStatus | None = Field(None, description="What is known about the job; written by lorarl, never by the user.")
+    status: LoRARLJobStatus | None = Field(
+        None, description="What is known about the job; written by lorarl, never by the user."
+    )
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

@@ -14,7 +14,9 @@ class RolloutSpec(Model):
     """How vLLM generates."""
 
     prompts_per_step: int = Field(64, ge=1, le=65_536, description="Prompts a step; for sft, rows a step.")
-    max_prompt_tokens: int = Field(512, ge=1, le=1_000_000, description="Rows whose prompt has more tokens are left out, and counted.")
+    max_prompt_tokens: int = Field(
+        512, ge=1, le=1_000_000, description="Rows whose prompt has more tokens are left out, and counted."
+    )
     max_response_tokens: int = Field(
         1024, ge=1, le=1_000_000, description="Most tokens a completion may have; for sft, longer answers are left out."
     )
@@ -48,9 +50,14 @@ class RolloutSpec(Model):
         "tokens; past it the run stops. When absent 1e-5 in fp32 and 0.05 in bf16.",
         examples=[0.05],
     )
-    tensor_parallel_size: int = Field(1, ge=1, le=64, description="GPUs that one vLLM engine is split over; 1 on CPU jobs.")
+    tensor_parallel_size: int = Field(
+        1, ge=1, le=64, description="GPUs that one vLLM engine is split over; 1 on CPU jobs."
+    )
     gpu_memory_fraction: float = Field(
-        0.5, gt=0.0, lt=1.0, description="Share of a GPU's memory that vLLM may take. CPU jobs take what the longest batch needs."
+        0.5,
+        gt=0.0,
+        lt=1.0,
+        description="Share of a GPU's memory that vLLM may take. CPU jobs take what the longest batch needs.",
     )
 
 
@@ -65,12 +72,20 @@ class TrainerSpec(Model):
         description="Peak learning rate of AdamW. LoRA wants about ten times that of full training.",
     )
     warmup_steps: int = Field(
-        0, ge=0, le=1_000_000, description="Steps over which the learning rate rises linearly from zero; constant afterwards."
+        0,
+        ge=0,
+        le=1_000_000,
+        description="Steps over which the learning rate rises linearly from zero; constant afterwards.",
     )
     weight_decay: float = Field(0.0, ge=0.0, le=1.0, description="AdamW's decoupled weight decay.")
-    max_grad_norm: float = Field(1.0, gt=0.0, le=1e6, description="The gradient's norm over all adapter parameters is clipped to this.")
+    max_grad_norm: float = Field(
+        1.0, gt=0.0, le=1e6, description="The gradient's norm over all adapter parameters is clipped to this."
+    )
     tokens_per_micro_batch: int = Field(
-        16_384, ge=1, le=100_000_000, description="Most tokens, padding included, in one forward and backward pass of one worker."
+        16_384,
+        ge=1,
+        le=100_000_000,
+        description="Most tokens, padding included, in one forward and backward pass of one worker.",
     )
     recompute: Literal["none", "selective", "full"] = Field(
         "none",
@@ -79,14 +94,19 @@ class TrainerSpec(Model):
         "not fit with fewer tokensPerMicroBatch.",
         examples=["selective"],
     )
-    tensor_parallel_size: int = Field(1, ge=1, le=64, description="Workers that one copy of the trainer's model is split over.")
+    tensor_parallel_size: int = Field(
+        1, ge=1, le=64, description="Workers that one copy of the trainer's model is split over."
+    )
     precision: Literal["fp32", "bf16"] | None = Field(
         None,
         description="Precision of model and adapter; the optimizer keeps fp32. fp32 on CPU and bf16 on GPU when absent.",
         examples=["bf16"],
     )
     seed: int = Field(
-        0, ge=0, le=2**31 - 1, description="Seed of the new adapter, the order of the data and the sampling. Same seed, same adapter."
+        0,
+        ge=0,
+        le=2**31 - 1,
+        description="Seed of the new adapter, the order of the data and the sampling. Same seed, same adapter.",
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (
@@ -110,7 +130,8 @@ class CheckpointSpec(Model):
     every: int = Field(10, ge=1, le=100_000, description="Steps between checkpoints. The last step has one too.")
     keep: int = Field(3, ge=1, le=1000, description="Newest checkpoints that are kept; older ones are deleted.")
     credentials_secret: SecretName | None = Field(
-        None, description="Name of a Secret with the store's keys (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, ...)."
+        None,
+        description="Name of a Secret with the store's keys (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, ...).",
     )
     resume: Literal["Auto", "Never"] = Field(
         "Auto",
@@ -137,9 +158,15 @@ class CheckpointSpec(Model):
 class WandbSpec(Model):
     """Weights & Biases."""
 
-    project: str = Field(min_length=1, max_length=128, description="Project that the run is logged to.", examples=["lora-rl"])
+    project: str = Field(
+        min_length=1, max_length=128, description="Project that the run is logged to.", examples=["lora-rl"]
+    )
     entity: str | None = Field(
-        None, min_length=1, max_length=128, description="Team or user; the account's default when absent.", examples=["research"]
+        None,
+        min_length=1,
+        max_length=128,
+        description="Team or user; the account's default when absent.",
+        examples=["research"],
     )
     credentials_secret: SecretName | None = Field(None, description="Name of a Secret with WANDB_API_KEY.")
 
@@ -147,10 +174,15 @@ class WandbSpec(Model):
 class MlflowSpec(Model):
     """MLflow."""
 
-    tracking_uri: Uri = Field(description="Tracking server (http:// or https://), or file:FOLDER.", examples=["https://mlflow.example.com"])
-    experiment: str = Field(min_length=1, max_length=256, description="Experiment that the run is logged to.", examples=["gsm8k"])
+    tracking_uri: Uri = Field(
+        description="Tracking server (http:// or https://), or file:FOLDER.", examples=["https://mlflow.example.com"]
+    )
+    experiment: str = Field(
+        min_length=1, max_length=256, description="Experiment that the run is logged to.", examples=["gsm8k"]
+    )
     credentials_secret: SecretName | None = Field(
-        None, description="Name of a Secret with MLFLOW_TRACKING_TOKEN, or with MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD."
+        None,
+        description="Name of a Secret with MLFLOW_TRACKING_TOKEN, or with MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD.",
     )
 
     rules: ClassVar[tuple[Rule, ...]] = uri_rules("trackingUri", ["https", "file"])

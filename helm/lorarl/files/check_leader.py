@@ -31,7 +31,9 @@ def state(service: str, port: int) -> tuple[bool, str]:
     except OSError as error:
         return False, f"the metrics at {service}:{port} cannot be read: {error}"
     leaders = [address for address, leading in found.items() if leading]
-    return len(leaders) == 1, f"{len(found)} replicas answer, {len(leaders)} of them lead (expected 1): {' '.join(leaders)}"
+    return len(
+        leaders
+    ) == 1, f"{len(found)} replicas answer, {len(leaders)} of them lead (expected 1): {' '.join(leaders)}"
 
 
 def main(service: str, port: int) -> int:

@@ -60,7 +60,14 @@ def _role(job: Job) -> dict[str, Any]:
         "apiVersion": f"{_RBAC}/v1",
         "kind": "Role",
         "metadata": metadata(job, access_name(job.name)),
-        "rules": [{"apiGroups": [GROUP], "resources": ["lorarljobs/status"], "resourceNames": [job.name], "verbs": ["get", "patch"]}],
+        "rules": [
+            {
+                "apiGroups": [GROUP],
+                "resources": ["lorarljobs/status"],
+                "resourceNames": [job.name],
+                "verbs": ["get", "patch"],
+            }
+        ],
     }
 
 

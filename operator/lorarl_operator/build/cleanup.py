@@ -13,7 +13,15 @@ from typing import Any
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_operator.build.config import CONFIG_FOLDER, CONFIG_KEY, SECRETS_FOLDER, manifest
 from lorarl_operator.build.overrides import merge
-from lorarl_operator.build.pods import HEAD, image_of, pod_security_context, pull_secrets, secret_volumes, security_context, tolerations
+from lorarl_operator.build.pods import (
+    HEAD,
+    image_of,
+    pod_security_context,
+    pull_secrets,
+    secret_volumes,
+    security_context,
+    tolerations,
+)
 from lorarl_operator.names import cleanup_account_name, cleanup_name, labels
 from lorarl_operator.objects import LABEL_ROLE, Job
 from lorarl_operator.settings import Settings
@@ -51,13 +59,18 @@ def cleanup_job(job: Job, spec: LoRARLJobSpec, settings: Settings, until: dateti
         left: Seconds until then.
     """
     cluster = spec.cluster
-    account = cluster.service_account_name or (cleanup_account_name(job.name) if cluster.service_account_annotations else None)
+    account = cluster.service_account_name or (
+        cleanup_account_name(job.name) if cluster.service_account_annotations else None
+    )
     secrets, mounts = secret_volumes([spec.checkpoint.credentials_secret] if spec.checkpoint.credentials_secret else [])
     container = {
         "name": CLEANUP,
         **image_of(spec, settings),
         "command": ["lorarl", "purge", f"{CONFIG_FOLDER}/{CONFIG_KEY}"],
-        "env": [{"name": "LORARL_SECRETS_DIR", "value": SECRETS_FOLDER}, {"name": "LORARL_PURGE_UNTIL", "value": f"{until:%FT%TZ}"}],
+        "env": [
+            {"name": "LORARL_SECRETS_DIR", "value": SECRETS_FOLDER},
+            {"name": "LORARL_PURGE_UNTIL", "value": f"{until:%FT%TZ}"},
+        ],
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
         "securityContext": security_context(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -76,7 +89,12 @@ def cleanup_job(job: Job, spec: LoRARLJobSpec, settings: Settings, until: dateti
             {
                 "name": "job",
                 "downwardAPI": {
-                    "items": [{"path": CONFIG_KEY, "fieldRef": {"fieldPath": f"metadata.annotations['{MANIFEST_ANNOTATION}']"}}],
+                    "items": [
+                        {
+                            "path": CONFIG_KEY,
+                            "fieldRef": {"fieldPath": f"metadata.annotations['{MANIFEST_ANNOTATION}']"},
+                        }
+                    ],
                 },
             },
             *secrets,

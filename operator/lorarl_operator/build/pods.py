@@ -25,7 +25,10 @@ POD_PREFIXES = ("volcano.sh/", "scheduling.volcano.sh/", "scheduling.k8s.io/", "
 """Of what is passed on to the RayJob, this also goes to its pods: these schedulers read it there. Kueue must not see it twice."""
 
 _HOSTNAME = "kubernetes.io/hostname"
-_TOPOLOGY = {"Required": "kueue.x-k8s.io/podset-required-topology", "Preferred": "kueue.x-k8s.io/podset-preferred-topology"}
+_TOPOLOGY = {
+    "Required": "kueue.x-k8s.io/podset-required-topology",
+    "Preferred": "kueue.x-k8s.io/podset-preferred-topology",
+}
 
 Template = dict[str, Any]
 
@@ -105,7 +108,9 @@ def secret_volumes(names: Iterable[str]) -> tuple[list[dict[str, Any]], list[dic
 
 def _claim_volumes(names: Iterable[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Volumes and mounts of the PersistentVolumeClaims that model and data lie on: each at /mnt/pvc/NAME, for reading."""
-    return _mounted("claim", CLAIMS_FOLDER, names, lambda name: {"persistentVolumeClaim": {"claimName": name, "readOnly": True}})
+    return _mounted(
+        "claim", CLAIMS_FOLDER, names, lambda name: {"persistentVolumeClaim": {"claimName": name, "readOnly": True}}
+    )
 
 
 def _mounted(
@@ -124,7 +129,9 @@ def tolerations(spec: LoRARLJobSpec) -> dict[str, Any]:
     return {"tolerations": found} if found else {}
 
 
-def _template(job: Job, spec: LoRARLJobSpec, attempt: int, role: str, settings: Settings, resources: dict[str, Any]) -> Template:
+def _template(
+    job: Job, spec: LoRARLJobSpec, attempt: int, role: str, settings: Settings, resources: dict[str, Any]
+) -> Template:
     """What head and workers have in common."""
     cluster = spec.cluster
     secrets, secret_mounts = secret_volumes(spec.secrets.values())
@@ -221,15 +228,21 @@ def _env(spec: LoRARLJobSpec, attempt: int, role: str) -> dict[str, str]:
 
 def _place(job: Job, spec: LoRARLJobSpec, attempt: int, template: Template) -> None:
     """Workers of a GPU job on nodes of their own, and all of them in one domain of the topology."""
-    mates = {"labelSelector": {"matchLabels": {LABEL_JOB_UID: job.uid, LABEL_ATTEMPT: str(attempt), LABEL_ROLE: WORKER}}}
+    mates = {
+        "labelSelector": {"matchLabels": {LABEL_JOB_UID: job.uid, LABEL_ATTEMPT: str(attempt), LABEL_ROLE: WORKER}}
+    }
     affinity: dict[str, Any] = {}
     if spec.on_gpu and spec.cluster.nodes > 1:
-        affinity["podAntiAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [{**mates, "topologyKey": _HOSTNAME}]}
+        affinity["podAntiAffinity"] = {
+            "requiredDuringSchedulingIgnoredDuringExecution": [{**mates, "topologyKey": _HOSTNAME}]
+        }
     if topology := spec.cluster.topology:
         if QUEUE_LABEL in dict(job.passed_labels):
             template["metadata"].setdefault("annotations", {})[_TOPOLOGY[topology.mode]] = topology.key
         elif topology.mode == "Required":
-            affinity["podAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [{**mates, "topologyKey": topology.key}]}
+            affinity["podAffinity"] = {
+                "requiredDuringSchedulingIgnoredDuringExecution": [{**mates, "topologyKey": topology.key}]
+            }
         else:
             term = {"weight": 100, "podAffinityTerm": {**mates, "topologyKey": topology.key}}
             affinity["podAffinity"] = {"preferredDuringSchedulingIgnoredDuringExecution": [term]}
@@ -237,7 +250,9 @@ def _place(job: Job, spec: LoRARLJobSpec, attempt: int, template: Template) -> N
         template["spec"]["affinity"] = affinity
 
 
-def _overridden(job: Job, attempt: int, template: Template, role: str, override: PodTemplateOverride | None) -> Template:
+def _overridden(
+    job: Job, attempt: int, template: Template, role: str, override: PodTemplateOverride | None
+) -> Template:
     if override is None:
         return template
     merged = merge(template, override.model_dump(exclude_none=True), f"spec.cluster.podTemplateOverrides.{role}")

@@ -32,7 +32,9 @@ ENTRYPOINT = f"lorarl run {CONFIG_FOLDER}/{CONFIG_KEY} --in-cluster --out {OUT_F
 """Runs in the head's container, with its volumes and its environment."""
 
 
-def ray_job(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Settings, *, queued: bool | None = None) -> dict[str, Any]:
+def ray_job(
+    job: Job, spec: LoRARLJobSpec, attempt: int, settings: Settings, *, queued: bool | None = None
+) -> dict[str, Any]:
     """The RayJob of attempt `attempt`, which counts from 1.
 
     `queued` says whether Kueue manages it; by default it does where the job has its label.
@@ -70,7 +72,10 @@ def ray_job(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Settings, *, 
                         "minReplicas": workers,
                         "maxReplicas": workers,
                         # A worker takes one CPU of Ray's count, however many its pod has.
-                        "rayStartParams": {"num-cpus": str(spec.workers_per_node), "num-gpus": str(spec.cluster.gpus_per_node)},
+                        "rayStartParams": {
+                            "num-cpus": str(spec.workers_per_node),
+                            "num-gpus": str(spec.cluster.gpus_per_node),
+                        },
                         "template": worker_template(job, spec, attempt, settings),
                     }
                 ],

@@ -120,14 +120,18 @@ class Client:
             ApiError: `already_exists` when the name is taken, which may be by this very request, sent again after its answer was lost.
         """
         resource = resource_of(manifest)
-        return await self._write("create", resource, "POST", resource.path(manifest["metadata"]["namespace"]), query=_STRICT, body=manifest)
+        return await self._write(
+            "create", resource, "POST", resource.path(manifest["metadata"]["namespace"]), query=_STRICT, body=manifest
+        )
 
     async def replace(self, manifest: Manifest) -> Manifest:
         """Replace an object, if nobody changed it since its resourceVersion was read."""
         resource = resource_of(manifest)
         meta = manifest["metadata"]
         path = resource.path(meta["namespace"], meta["name"])
-        return await self._write("update", resource, "PUT", path, body=manifest, conditional=_has_precondition(manifest))
+        return await self._write(
+            "update", resource, "PUT", path, body=manifest, conditional=_has_precondition(manifest)
+        )
 
     async def apply(self, manifest: Manifest, *, subresource: str | None = None) -> Manifest:
         """Server-side apply: the manifest's fields become ours, those that we applied before and left out now go.
@@ -152,10 +156,18 @@ class Client:
 
     async def merge(self, resource: Resource, namespace: str, name: str, patch: Manifest) -> Manifest:
         """JSON merge patch."""
-        path, content_type, conditional = resource.path(namespace, name), "application/merge-patch+json", _has_precondition(patch)
-        return await self._write("patch", resource, "PATCH", path, body=patch, content_type=content_type, conditional=conditional)
+        path, content_type, conditional = (
+            resource.path(namespace, name),
+            "application/merge-patch+json",
+            _has_precondition(patch),
+        )
+        return await self._write(
+            "patch", resource, "PATCH", path, body=patch, content_type=content_type, conditional=conditional
+        )
 
-    async def delete(self, resource: Resource, namespace: str, name: str, uid: str, propagation: str = "Background") -> Manifest | None:
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, uid: str, propagation: str = "Background"
+    ) -> Manifest | None:
         """Delete an object, if it is still the one with this uid.
 
         Returns:
@@ -166,7 +178,9 @@ class Client:
         """
         body = {"preconditions": {"uid": uid}, "propagationPolicy": propagation}
         try:
-            answer = await self._write("delete", resource, "DELETE", resource.path(namespace, name), body=body, conditional=True)
+            answer = await self._write(
+                "delete", resource, "DELETE", resource.path(namespace, name), body=body, conditional=True
+            )
         except ApiError as error:
             if error.not_found:
                 return None
@@ -213,7 +227,13 @@ class Client:
         raise AssertionError("the last attempt returns or raises")
 
     async def _request_once(
-        self, method: str, path: str, query: dict[str, str] | None, body: Manifest | bytes | None, content_type: str, fence: Fence
+        self,
+        method: str,
+        path: str,
+        query: dict[str, str] | None,
+        body: Manifest | bytes | None,
+        content_type: str,
+        fence: Fence,
     ) -> Manifest:
         left = fence()
         if left <= 0:
@@ -226,7 +246,9 @@ class Client:
         timeout = aiohttp.ClientTimeout(total=min(REQUEST_TIMEOUT_SECONDS, left))
         what = f"{method} {path}"
         try:
-            response = await self._api.rest_client.request(method, url, headers=headers, body=body, _request_timeout=timeout)
+            response = await self._api.rest_client.request(
+                method, url, headers=headers, body=body, _request_timeout=timeout
+            )
             data = await response.read()
         except TimeoutError as error:
             raise ApiError(what, 0, "Timeout", f"no answer within {timeout.total:.0f} s") from error

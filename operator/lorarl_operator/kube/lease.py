@@ -103,7 +103,9 @@ class Lease:
             renewed = await self._try()
             if not renewed and self._taken_by_another():
                 self._held = False
-                raise LeaseLostError(f"the lease {self._namespace}/{self._name} was taken by {self._spec.get('holderIdentity')}")
+                raise LeaseLostError(
+                    f"the lease {self._namespace}/{self._name} was taken by {self._spec.get('holderIdentity')}"
+                )
             if self._clock() - self._renewed_at >= self._times.renew_deadline:
                 self._held = False
                 raise LeaseLostError(
@@ -123,7 +125,9 @@ class Lease:
                 await self._client.replace({**self._seen, "spec": spec})
             log.info("the lease is released")
         except (ApiError, TimeoutError) as error:
-            log.warning("the lease was not released (another replica takes it in %.0f s): %s", self._times.duration, error)
+            log.warning(
+                "the lease was not released (another replica takes it in %.0f s): %s", self._times.duration, error
+            )
 
     async def _try(self) -> bool:
         """One attempt to take or renew the lease; whether it is ours then."""
@@ -132,10 +136,15 @@ class Lease:
             async with asyncio.timeout(self._times.renew_deadline / 2):
                 taken = await self._take_or_renew()
         except (ApiError, TimeoutError) as error:
-            log.warning("the lease %s/%s could not be read or written: %s", self._namespace, self._name, error or "no answer")
+            log.warning(
+                "the lease %s/%s could not be read or written: %s", self._namespace, self._name, error or "no answer"
+            )
             return False
         if taken:
-            self._held, self._renewed_at = True, started  # From before the request: the server cannot have counted from earlier.
+            self._held, self._renewed_at = (
+                True,
+                started,
+            )  # From before the request: the server cannot have counted from earlier.
         return taken
 
     async def _take_or_renew(self) -> bool:
@@ -184,7 +193,11 @@ class Lease:
 
     def _claimed(self, lease: dict[str, Any] | None) -> dict[str, Any]:
         if lease is None:
-            lease = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": {"namespace": self._namespace, "name": self._name}}
+            lease = {
+                "apiVersion": LEASES.api_version,
+                "kind": LEASES.kind,
+                "metadata": {"namespace": self._namespace, "name": self._name},
+            }
         old = lease.get("spec") or {}
         mine = old.get("holderIdentity") == self._identity
         now = _now()

@@ -40,7 +40,9 @@ class ApiFaults:
                 return await self._strike("conflict", call)
         if call.watches:
             # None lives for long, so that there are many.
-            return await self._strike(next(self._of_watches) if self._chance.random() < 2 * self._part else "cut_watch", call)
+            return await self._strike(
+                next(self._of_watches) if self._chance.random() < 2 * self._part else "cut_watch", call
+            )
         if self._chance.random() >= self._part:
             return await call.forward()
         return await self._strike(self._chance.choice(_OF_ALL), call)
@@ -52,7 +54,9 @@ class ApiFaults:
     # ---- of any request but a watch
 
     async def _conflict(self, call: Call) -> web.StreamResponse:
-        return call.answer(409, "Conflict", "the object has been modified; please apply your changes to the latest version")
+        return call.answer(
+            409, "Conflict", "the object has been modified; please apply your changes to the latest version"
+        )
 
     async def _too_many_requests(self, call: Call) -> web.StreamResponse:
         return call.answer(429, "TooManyRequests", "too many requests", retry_after=1)

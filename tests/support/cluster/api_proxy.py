@@ -51,7 +51,11 @@ class Call:
             return web.Response(status=answer.status, headers=_kept(answer), body=await answer.read())
 
     async def stream(
-        self, *, silent_after: float | None = None, cut_after: float | None = None, silent_once: threading.Event | None = None
+        self,
+        *,
+        silent_after: float | None = None,
+        cut_after: float | None = None,
+        silent_once: threading.Event | None = None,
     ) -> web.StreamResponse:
         """Pass a watch on; after so many seconds, or once an event is set, say nothing any more, or break the connection in the middle."""
         async with self._ask(_LONGEST_WATCH_SECONDS) as answer:
@@ -100,7 +104,9 @@ class Call:
         return web.Response(status=500)
 
     def _ask(self, seconds: float) -> aiohttp.client._RequestContextManager:
-        headers = {name: value for name, value in self._request.headers.items() if name.lower() not in _OF_THE_CONNECTION}
+        headers = {
+            name: value for name, value in self._request.headers.items() if name.lower() not in _OF_THE_CONNECTION
+        }
         url = self._proxy.upstream + self._request.raw_path
         timeout = aiohttp.ClientTimeout(total=seconds)
         return self._proxy.session.request(self.method, url, headers=headers, data=self.body or None, timeout=timeout)
@@ -136,7 +142,9 @@ class ApiProxy:
 
     async def _to_the_server(self, _: web.Application) -> AsyncIterator[None]:
         connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=str(self._certificate)), limit=0)
-        async with aiohttp.ClientSession(connector=connector, auto_decompress=False, skip_auto_headers=_SKIP) as self.session:
+        async with aiohttp.ClientSession(
+            connector=connector, auto_decompress=False, skip_auto_headers=_SKIP
+        ) as self.session:
             yield
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
@@ -163,4 +171,11 @@ def _kept(answer: aiohttp.ClientResponse) -> dict[str, str]:
 
 
 def _status(code: int, reason: str, message: str) -> dict[str, object]:
-    return {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": message}
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "code": code,
+        "reason": reason,
+        "message": message,
+    }

@@ -44,7 +44,9 @@ def used(log: Path, user: str) -> set[Right]:
     found = set()
     for event in requests(log, user):
         made_by_apply = event["verb"] == "patch" and event.get("responseStatus", {}).get("code") == 201
-        found |= {_right(event["objectRef"], verb) for verb in {event["verb"], "create" if made_by_apply else event["verb"]}}
+        found |= {
+            _right(event["objectRef"], verb) for verb in {event["verb"], "create" if made_by_apply else event["verb"]}
+        }
     return found
 
 
@@ -59,7 +61,12 @@ def writes(log: Path, user: str, namespace: str) -> list[str]:
     found = []
     for event in requests(log, user):
         about = event["objectRef"]
-        if about.get("namespace") == namespace and about["resource"] != "events" and event["verb"] in WRITES and _done(event):
+        if (
+            about.get("namespace") == namespace
+            and about["resource"] != "events"
+            and event["verb"] in WRITES
+            and _done(event)
+        ):
             right = _right(about, event["verb"])
             found.append(f"{right.verb} {right.resource} {about.get('name', '')}")
     return found

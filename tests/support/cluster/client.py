@@ -105,7 +105,9 @@ class Api:
             if error.status != 404:
                 raise
 
-    def wait(self, kind: str, name: str, namespace: str | None, holds: Callable[[Object], Any], *, seconds: float = 15) -> Object:
+    def wait(
+        self, kind: str, name: str, namespace: str | None, holds: Callable[[Object], Any], *, seconds: float = 15
+    ) -> Object:
         """The object as soon as `holds` says so of it."""
         last: Object | None = None
 
@@ -123,7 +125,9 @@ class Api:
         """Return when the object is not there any more."""
         until(seconds, f"{kind} {name} gone", lambda: self.get(kind, name, namespace) is None)
 
-    def watch(self, kind: str, namespace: str | None = None, labels: str = "", *, seconds: int = 60) -> Iterator[tuple[str, Object]]:
+    def watch(
+        self, kind: str, namespace: str | None = None, labels: str = "", *, seconds: int = 60
+    ) -> Iterator[tuple[str, Object]]:
         """(ADDED, MODIFIED or DELETED, object), beginning with all that is there, for `seconds` at most."""
         query = urlencode({"watch": "true", "labelSelector": labels, "timeoutSeconds": seconds})
         connection = self._connect(timeout=seconds + 10)
@@ -135,7 +139,9 @@ class Api:
         finally:
             connection.close()
 
-    def request(self, method: str, path: str, body: Object | bytes | None = None, content_type: str = "application/json") -> Object:
+    def request(
+        self, method: str, path: str, body: Object | bytes | None = None, content_type: str = "application/json"
+    ) -> Object:
         """Any request; `path` begins with a slash.
 
         Raises:
@@ -151,7 +157,9 @@ class Api:
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
                 # The server closes a connection that was idle for long, without having seen this request.
-                if attempt == "new connection" or not isinstance(error, http.client.RemoteDisconnected | BrokenPipeError | ssl.SSLEOFError):
+                if attempt == "new connection" or not isinstance(
+                    error, http.client.RemoteDisconnected | BrokenPipeError | ssl.SSLEOFError
+                ):
                     raise
         parsed: Object = json.loads(data) if data.startswith(b"{") else {"text": data.decode()}
         return parsed
@@ -162,7 +170,12 @@ class Api:
         return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=timeout, context=self._ssl)
 
     def _send(
-        self, connection: http.client.HTTPConnection, method: str, path: str, body: Object | bytes | None, content_type: str
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        body: Object | bytes | None,
+        content_type: str,
     ) -> http.client.HTTPResponse:
         headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {self._token}"} if self._token else {})
         if body is not None:

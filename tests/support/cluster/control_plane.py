@@ -84,7 +84,11 @@ class Cluster(KubectlUser):
 
     def service_account_token(self, namespace: str, name: str) -> str:
         """A token of a ServiceAccount, as a pod of it would have."""
-        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 36000}}
+        request = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": 36000},
+        }
         answer = self.api.request("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token", request)
         token: str = answer["status"]["token"]
         return token
@@ -99,7 +103,9 @@ class Cluster(KubectlUser):
 
 
 @contextmanager
-def control_plane(folder: Path, *, service_accounts: bool = False, audit: bool = False, admission: Sequence[str] = ()) -> Iterator[Cluster]:
+def control_plane(
+    folder: Path, *, service_accounts: bool = False, audit: bool = False, admission: Sequence[str] = ()
+) -> Iterator[Cluster]:
     """Start etcd and kube-apiserver with their files in `folder`; stop them at the end.
 
     Args:
@@ -114,9 +120,13 @@ def control_plane(folder: Path, *, service_accounts: bool = False, audit: bool =
     etcd, apiserver, kubectl = (find(name) for name in ("etcd", "kube-apiserver", "kubectl"))
     etcd_port, peer_port, port = free_ports(3)
     tokens = {user: secrets.token_hex(16) for user in USERS}
-    (folder / "tokens.csv").write_text("".join(f'{token},{user},{user},"system:masters"\n' for user, token in tokens.items()))
+    (folder / "tokens.csv").write_text(
+        "".join(f'{token},{user},{user},"system:masters"\n' for user, token in tokens.items())
+    )
     key = str(folder / SERVICE_ACCOUNT_KEY)
-    subprocess.run(["openssl", "ecparam", "-genkey", "-name", "prime256v1", "-noout", "-out", key], check=True, capture_output=True)
+    subprocess.run(
+        ["openssl", "ecparam", "-genkey", "-name", "prime256v1", "-noout", "-out", key], check=True, capture_output=True
+    )
     with ExitStack() as stack:
         # Hundreds of megabytes that tell nobody anything; the logs stay.
         stack.callback(shutil.rmtree, folder / "etcd", ignore_errors=True)
@@ -147,10 +157,22 @@ def _etcd_flags(folder: Path, endpoint: str, peer_port: int) -> list[str]:
 def _apiserver_flags(folder: Path, etcd: str, port: int, key: str, *, service_accounts: bool, audit: bool) -> list[str]:
     flags = [
         *(f"--etcd-servers={etcd}", "--bind-address=127.0.0.1", f"--secure-port={port}", f"--cert-dir={folder}/certs"),
-        *(f"--token-auth-file={folder}/tokens.csv", "--authorization-mode=RBAC", "--service-cluster-ip-range=10.0.0.0/16"),
-        *("--service-account-issuer=https://localhost", f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}"),
+        *(
+            f"--token-auth-file={folder}/tokens.csv",
+            "--authorization-mode=RBAC",
+            "--service-cluster-ip-range=10.0.0.0/16",
+        ),
+        *(
+            "--service-account-issuer=https://localhost",
+            f"--service-account-key-file={key}",
+            f"--service-account-signing-key-file={key}",
+        ),
         # Nothing throttles: a burst of a thousand jobs measures the operator, not this server's fairness.
-        *("--enable-priority-and-fairness=false", "--max-requests-inflight=3000", "--max-mutating-requests-inflight=1000"),
+        *(
+            "--enable-priority-and-fairness=false",
+            "--max-requests-inflight=3000",
+            "--max-mutating-requests-inflight=1000",
+        ),
     ]
     if not service_accounts:
         # No controller runs that would make the ServiceAccount this plugin waits for.

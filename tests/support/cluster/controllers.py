@@ -24,7 +24,11 @@ def controllers(cluster: Cluster) -> Iterator[None]:
     """
     manager_port, scheduler_port = free_ports(2)
     manager = [
-        *(find("kube-controller-manager"), *_flags(cluster, "kube-controller-manager", manager_port), *CONTROLLER_MANAGER_FLAGS),
+        *(
+            find("kube-controller-manager"),
+            *_flags(cluster, "kube-controller-manager", manager_port),
+            *CONTROLLER_MANAGER_FLAGS,
+        ),
         *(f"--service-account-private-key-file={cluster.folder / SERVICE_ACCOUNT_KEY}", f"--root-ca-file={cluster.ca}"),
     ]
     scheduler = [find("kube-scheduler"), *_flags(cluster, "kube-scheduler", scheduler_port)]
@@ -37,6 +41,11 @@ def controllers(cluster: Cluster) -> Iterator[None]:
 
 def _flags(cluster: Cluster, name: str, port: int) -> list[str]:
     return [
-        *(f"--kubeconfig={cluster.kubeconfig_of(name)}", "--leader-elect=false", "--bind-address=127.0.0.1", f"--secure-port={port}"),
+        *(
+            f"--kubeconfig={cluster.kubeconfig_of(name)}",
+            "--leader-elect=false",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={port}",
+        ),
         *(f"--cert-dir={cluster.folder}/{name}", "--kube-api-qps=1000", "--kube-api-burst=2000"),
     ]

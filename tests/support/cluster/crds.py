@@ -31,7 +31,11 @@ def wait_until_served(cluster: Cluster, names: list[str]) -> None:
     """Return when all of these definitions are established, and served. (`kubectl wait` fails while a new one has no conditions yet.)"""
     for name in names:
         made = cluster.api.wait("CustomResourceDefinition", name, None, _is_established, seconds=60)["spec"]
-        paths = [f"/apis/{made['group']}/{one['name']}/{made['names']['plural']}?limit=1" for one in made["versions"] if one["served"]]
+        paths = [
+            f"/apis/{made['group']}/{one['name']}/{made['names']['plural']}?limit=1"
+            for one in made["versions"]
+            if one["served"]
+        ]
         until(60, f"{name} is served", lambda paths=paths: all(_answers(cluster, path) for path in paths))
 
 

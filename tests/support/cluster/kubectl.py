@@ -24,7 +24,9 @@ class KubectlUser:
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         """Run kubectl as the administrator."""
-        return subprocess.run([*self.kubectl_command, *arguments], input=stdin, capture_output=True, text=True, timeout=60)
+        return subprocess.run(
+            [*self.kubectl_command, *arguments], input=stdin, capture_output=True, text=True, timeout=60
+        )
 
     def must(self, *arguments: str, stdin: str | None = None) -> str:
         """Run kubectl, which must succeed; what it printed."""
@@ -55,6 +57,8 @@ def real_cluster(kubeconfig: Path, folder: Path) -> Iterator[RealCluster]:
     """
     kubectl = find("kubectl")
     (port,) = free_ports(1)
-    with running([kubectl, f"--kubeconfig={kubeconfig}", "proxy", f"--port={port}"], folder / "kubectl-proxy.log") as proxy:
+    with running(
+        [kubectl, f"--kubeconfig={kubeconfig}", "proxy", f"--port={port}"], folder / "kubectl-proxy.log"
+    ) as proxy:
         until(PROXY_SECONDS, "kubectl proxy listens", lambda: listens(port), proxy)
         yield RealCluster(kubeconfig, kubectl, Api(port))

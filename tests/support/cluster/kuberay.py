@@ -25,7 +25,12 @@ RAYSERVICE: Object = {
     "spec": {
         "group": "ray.io",
         "scope": "Namespaced",
-        "names": {"kind": "RayService", "listKind": "RayServiceList", "plural": "rayservices", "singular": "rayservice"},
+        "names": {
+            "kind": "RayService",
+            "listKind": "RayServiceList",
+            "plural": "rayservices",
+            "singular": "rayservice",
+        },
         "versions": [
             {
                 "name": "v1",
@@ -62,7 +67,11 @@ def kuberay(cluster: Cluster, dashboard: RayDashboard, *, concurrency: int = 10)
     """
     metrics, probes = free_ports(2)
     command = [
-        *(find("ray-operator"), f"--metrics-addr=127.0.0.1:{metrics}", f"--health-probe-bind-address=127.0.0.1:{probes}"),
+        *(
+            find("ray-operator"),
+            f"--metrics-addr=127.0.0.1:{metrics}",
+            f"--health-probe-bind-address=127.0.0.1:{probes}",
+        ),
         *("--enable-leader-election=false", f"--reconcile-concurrency={concurrency}", "--qps=500", "--burst=1000"),
     ]
     environment = {**ENVIRONMENT, "KUBECONFIG": str(cluster.kubeconfig_of("kuberay")), "HTTP_PROXY": dashboard.url}

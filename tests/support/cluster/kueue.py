@@ -23,7 +23,10 @@ PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 # Webhooks of other groups guard kinds that are not installed here, or pods, which Kueue is not asked to manage.
 WEBHOOK_GROUPS = {"kueue.x-k8s.io", "ray.io", "batch"}
 # Kueue insists on finding these converted by its webhook.
-CONVERTED = {f"{plural}.kueue.x-k8s.io" for plural in ("localqueues", "clusterqueues", "workloads", "cohorts", "multikueueclusters")}
+CONVERTED = {
+    f"{plural}.kueue.x-k8s.io"
+    for plural in ("localqueues", "clusterqueues", "workloads", "cohorts", "multikueueclusters")
+}
 READY_SECONDS = 60.0
 
 
@@ -60,7 +63,9 @@ def kueue(cluster: Cluster, configuration: Path) -> Iterator[Process]:
         yield process
 
 
-def add_queue(cluster: Cluster | RealCluster, namespace: str, name: str, quota: dict[str, str], *, preempts: bool = True) -> None:
+def add_queue(
+    cluster: Cluster | RealCluster, namespace: str, name: str, quota: dict[str, str], *, preempts: bool = True
+) -> None:
     """A LocalQueue and a ClusterQueue, both named `name`, with one flavour and this quota, as {"cpu": "8", "nvidia.com/gpu": "8"}.
 
     The names must be new in the cluster; resources that are not named in `quota` are not admitted at all.
@@ -133,9 +138,32 @@ def _make_certificates(folder: Path) -> None:
     extensions += ["-addext", f"subjectAltName={names}"]
     for arguments in (
         ["genrsa", "-traditional", "-out", "ca.key", "2048"],
-        [*sign, "-key", "ca.key", "-out", "ca.crt", "-subj", "/O=kueue/CN=kueue-ca", "-addext", "subjectAltName=DNS:kueue-ca"],
+        [
+            *sign,
+            "-key",
+            "ca.key",
+            "-out",
+            "ca.crt",
+            "-subj",
+            "/O=kueue/CN=kueue-ca",
+            "-addext",
+            "subjectAltName=DNS:kueue-ca",
+        ],
         ["genrsa", "-traditional", "-out", "tls.key", "2048"],
-        [*sign, "-CA", "ca.crt", "-CAkey", "ca.key", "-key", "tls.key", "-out", "tls.crt", "-subj", "/CN=kueue", *extensions],
+        [
+            *sign,
+            "-CA",
+            "ca.crt",
+            "-CAkey",
+            "ca.key",
+            "-key",
+            "tls.key",
+            "-out",
+            "tls.crt",
+            "-subj",
+            "/CN=kueue",
+            *extensions,
+        ],
     ):
         subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
 
@@ -158,12 +186,21 @@ def _install(cluster: Cluster, folder: Path, url: str) -> None:
             spec["conversion"] = {"strategy": "Webhook", "webhook": webhook}
         cluster.api.create(definition)
     cluster.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-    data = {name: base64.b64encode((folder / name).read_bytes()).decode() for name in ("ca.crt", "ca.key", "tls.crt", "tls.key")}
+    data = {
+        name: base64.b64encode((folder / name).read_bytes()).decode()
+        for name in ("ca.crt", "ca.key", "tls.crt", "tls.key")
+    }
     secret = {"metadata": {"name": "kueue-webhook-server-cert", "namespace": NAMESPACE}, "data": data}
     cluster.api.create({"apiVersion": "v1", "kind": "Secret", **secret})
     for configuration in yaml.load_all((config / "webhook/manifests.yaml").read_text(), LOADER):
         configuration["metadata"]["name"] = "kueue-" + configuration["metadata"]["name"]
-        kept = [w for w in configuration["webhooks"] if {group for rule in w["rules"] for group in rule["apiGroups"]} <= WEBHOOK_GROUPS]
-        configuration["webhooks"] = [{**w, "clientConfig": on_loopback(w["clientConfig"]["service"]["path"])} for w in kept]
+        kept = [
+            w
+            for w in configuration["webhooks"]
+            if {group for rule in w["rules"] for group in rule["apiGroups"]} <= WEBHOOK_GROUPS
+        ]
+        configuration["webhooks"] = [
+            {**w, "clientConfig": on_loopback(w["clientConfig"]["service"]["path"])} for w in kept
+        ]
         cluster.api.create(configuration)
     wait_until_served(cluster, [definition["metadata"]["name"] for definition in definitions])

@@ -21,22 +21,35 @@ ENDS_AT_ONCE = "test.invalid/ends-at-once:1"
 def kwok(cluster: Cluster) -> Iterator[None]:
     """Run kwok until the block ends."""
     (port,) = free_ports(1)
-    command = [find("kwok"), f"--config={STAGES}", f"--kubeconfig={cluster.kubeconfig_of('kwok')}", f"--server-address=127.0.0.1:{port}"]
+    command = [
+        find("kwok"),
+        f"--config={STAGES}",
+        f"--kubeconfig={cluster.kubeconfig_of('kwok')}",
+        f"--server-address=127.0.0.1:{port}",
+    ]
     with running(command, cluster.folder / "kwok.log") as process:
         until(30, "kwok has started", lambda: listens(port), process)
         yield
 
 
-def add_node(cluster: Cluster, name: str, *, gpus: int = 0, cpus: int = 256, memory: str = "2Ti", pods: int = 1000) -> None:
+def add_node(
+    cluster: Cluster, name: str, *, gpus: int = 0, cpus: int = 256, memory: str = "2Ti", pods: int = 1000
+) -> None:
     """A node that kwok plays; it returns when pods can be scheduled to it."""
-    resources = {"cpu": str(cpus), "memory": memory, "pods": str(pods)} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
+    resources = {"cpu": str(cpus), "memory": memory, "pods": str(pods)} | (
+        {"nvidia.com/gpu": str(gpus)} if gpus else {}
+    )
     labels = {"type": "kwok", "kubernetes.io/hostname": name}
     status = {"allocatable": resources, "capacity": resources}
-    cluster.api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status})
+    cluster.api.create(
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status}
+    )
 
     def can_be_scheduled_to() -> bool:
         node = cluster.api.get("Node", name)
-        ready = any(c["type"] == "Ready" and c["status"] == "True" for c in (node or {}).get("status", {}).get("conditions", []))
+        ready = any(
+            c["type"] == "Ready" and c["status"] == "True" for c in (node or {}).get("status", {}).get("conditions", [])
+        )
         return ready and node is not None and not node["spec"].get("taints")
 
     until(30, f"node {name} is ready", can_be_scheduled_to)

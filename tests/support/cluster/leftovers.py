@@ -6,7 +6,19 @@ from support.cluster.client import Api
 from support.cluster.mirror import Mirror
 from support.cluster.processes import until
 
-KINDS = ("LoRARLJob", "RayJob", "RayCluster", "Pod", "Job", "ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Secret", "Service")
+KINDS = (
+    "LoRARLJob",
+    "RayJob",
+    "RayCluster",
+    "Pod",
+    "Job",
+    "ServiceAccount",
+    "Role",
+    "RoleBinding",
+    "ConfigMap",
+    "Secret",
+    "Service",
+)
 OF_KUBERNETES = frozenset({("ServiceAccount", "default"), ("ConfigMap", "kube-root-ca.crt")})
 
 

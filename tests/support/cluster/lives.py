@@ -92,8 +92,15 @@ class Life:
     def _runs(self, number: int | None) -> bool:
         ray_job = self.mirror.get("RayJob", self.attempt) or {}
         owned = any(owner["uid"] == self.uid for owner in ray_job.get("metadata", {}).get("ownerReferences", ()))
-        running = ray_job.get("status", {}).get("jobStatus") == "RUNNING" and "deletionTimestamp" not in ray_job["metadata"]
-        return owned and running and phase(self.job) == "Running" and (number is None or self.attempt == f"{self.name}-{number}")
+        running = (
+            ray_job.get("status", {}).get("jobStatus") == "RUNNING" and "deletionTimestamp" not in ray_job["metadata"]
+        )
+        return (
+            owned
+            and running
+            and phase(self.job) == "Running"
+            and (number is None or self.attempt == f"{self.name}-{number}")
+        )
 
     def _waiting(self, what: str, holds: Wait) -> Wait:
         self.waits_for = what
@@ -104,10 +111,15 @@ class Life:
 
     # ---- what must be
 
-    def expect(self, end: str, *, attempts: int = 0, preemptions: int = 0, made: int | None = None, reason: str | None = None) -> None:
+    def expect(
+        self, end: str, *, attempts: int = 0, preemptions: int = 0, made: int | None = None, reason: str | None = None
+    ) -> None:
         """Compare the end with what it should be; `made` is how many RayJobs there must have been."""
         status = self.job.get("status", {})
-        found = {"phase": phase(self.job), **{key: status.get(key, 0) for key in ("attempts", "preemptions", "restarts")}}
+        found = {
+            "phase": phase(self.job),
+            **{key: status.get(key, 0) for key in ("attempts", "preemptions", "restarts")},
+        }
         wanted = {"phase": end, "attempts": attempts, "preemptions": preemptions, "restarts": attempts + preemptions}
         if found != wanted:
             self.faults.append(f"{self.name}: {found}, expected {wanted}")
@@ -120,7 +132,9 @@ class Life:
     def finished(self) -> None:
         """Nothing but the last attempt's RayJob is left of a finished job."""
         if self.job and [one["metadata"]["name"] for one in self._ray_jobs()] not in ([], [self.attempt]):
-            self.faults.append(f"{self.name}: RayJobs are left over: {[one['metadata']['name'] for one in self._ray_jobs()]}")
+            self.faults.append(
+                f"{self.name}: RayJobs are left over: {[one['metadata']['name'] for one in self._ray_jobs()]}"
+            )
 
 
 def succeeds(life: Life) -> Iterator[Wait]:
@@ -298,7 +312,10 @@ def live(p: Platform, mirror: Mirror, count: int, may_begin: Callable[[], float]
         may_begin: Which part of them, from 0 to 1, may have begun by now; asked all the time.
         patience: How many seconds a life may wait for what must come.
     """
-    waiting = [Life(p, mirror, f"{SCRIPTS[number % len(SCRIPTS)].__name__.replace('_', '-')}-{number}"[:40]) for number in range(count)]
+    waiting = [
+        Life(p, mirror, f"{SCRIPTS[number % len(SCRIPTS)].__name__.replace('_', '-')}-{number}"[:40])
+        for number in range(count)
+    ]
     order = list(enumerate(waiting))
     going: list[tuple[Life, Iterator[Wait], Wait, float]] = []
     faults: list[str] = []

@@ -92,7 +92,9 @@ class Mirror:
         if change == "ADDED":
             self.made[owner, meta["name"]] += 1
             if self.made[owner, meta["name"]] > 1:
-                self.violations.append(f"{kind} {meta['name']} of {owner} was made {self.made[owner, meta['name']]} times")
+                self.violations.append(
+                    f"{kind} {meta['name']} of {owner} was made {self.made[owner, meta['name']]} times"
+                )
         if kind == "RayJob":
             live = self._live.setdefault(owner, set())
             (live.discard if change == "DELETED" or "deletionTimestamp" in meta else live.add)(meta["name"])

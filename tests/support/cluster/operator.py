@@ -48,7 +48,9 @@ class Operator:
         found = []
         if status == 200:
             lines = (re.fullmatch(rf"{re.escape(name)}(?:\{{(.*)\}})? (\S+)", line) for line in text.splitlines())
-            found = [(dict(re.findall(r'(\w+)="([^"]*)"', match[1] or "")), float(match[2])) for match in lines if match]
+            found = [
+                (dict(re.findall(r'(\w+)="([^"]*)"', match[1] or "")), float(match[2])) for match in lines if match
+            ]
         return found
 
     @property
@@ -84,7 +86,9 @@ def operator(cluster: Cluster, kubeconfig: Path, name: str = "operator", *argume
         process.stop()
 
 
-def launch(cluster: Cluster, kubeconfig: Path, name: str, metrics_port: int, probes_port: int, *arguments: str) -> Process:
+def launch(
+    cluster: Cluster, kubeconfig: Path, name: str, metrics_port: int, probes_port: int, *arguments: str
+) -> Process:
     """Start a replica and return at once."""
     command = [
         *(sys.executable, "-m", "lorarl_operator.main", f"--kubeconfig={kubeconfig}", f"--lease-namespace={SYSTEM}"),
@@ -132,7 +136,11 @@ def _grant(cluster: Cluster, name: str, rules: list[Object], namespace: str | No
 
 
 def _object(version: str, kind: str, name: str, namespace: str | None = None) -> Object:
-    return {"apiVersion": version, "kind": kind, "metadata": {"name": name} | ({"namespace": namespace} if namespace else {})}
+    return {
+        "apiVersion": version,
+        "kind": kind,
+        "metadata": {"name": name} | ({"namespace": namespace} if namespace else {}),
+    }
 
 
 def _read(port: int, path: str) -> tuple[int, str]:

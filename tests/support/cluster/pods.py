@@ -22,12 +22,16 @@ def pods_of(api: Api, namespace: str, rayjob: str, role: str | None = None) -> l
     return sorted(api.list("Pod", namespace, labels), key=lambda pod: pod["metadata"]["creationTimestamp"])
 
 
-def end_container(api: Api, pod: Object, container: str, *, code: int, reason: str | None = None, message: str = "") -> Object:
+def end_container(
+    api: Api, pod: Object, container: str, *, code: int, reason: str | None = None, message: str = ""
+) -> Object:
     """A container ends; the pod goes on while another of its containers runs, and otherwise is Succeeded or Failed."""
     reason = reason or ("Completed" if code == 0 else "Error")
     ended = {"exitCode": code, "reason": reason, "message": message, "startedAt": _now(), "finishedAt": _now()}
     statuses = [
-        {**status, "ready": False, "started": False, "state": {"terminated": ended}} if status["name"] == container else status
+        {**status, "ready": False, "started": False, "state": {"terminated": ended}}
+        if status["name"] == container
+        else status
         for status in pod["status"]["containerStatuses"]
     ]
     codes = [status["state"].get("terminated", {}).get("exitCode") for status in statuses]
@@ -39,7 +43,15 @@ def waits(api: Api, pod: Object, *, reason: str, message: str) -> Object:
     """All containers of a scheduled pod wait, for instance with ImagePullBackOff or CreateContainerConfigError."""
     waiting = {"waiting": {"reason": reason, "message": message}}
     statuses = [
-        {"name": c["name"], "image": c["image"], "imageID": "", "ready": False, "started": False, "restartCount": 0, "state": waiting}
+        {
+            "name": c["name"],
+            "image": c["image"],
+            "imageID": "",
+            "ready": False,
+            "started": False,
+            "restartCount": 0,
+            "state": waiting,
+        }
         for c in pod["spec"]["containers"]
     ]
     return patch_status(api, pod, {"phase": "Pending", "containerStatuses": statuses}, Ready="ContainersNotReady")
@@ -52,10 +64,15 @@ def evict(api: Api, pod: Object) -> None:
     api.request("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", eviction)
 
 
-def fail_by_kubelet(api: Api, pod: Object, *, reason: str = "Evicted", message: str = "The node was low on resource: memory.") -> Object:
+def fail_by_kubelet(
+    api: Api, pod: Object, *, reason: str = "Evicted", message: str = "The node was low on resource: memory."
+) -> Object:
     """The kubelet ends the pod itself (Evicted, Shutdown, ...): phase Failed with a reason, the object stays."""
     ended = {"exitCode": 137, "reason": "Error", "startedAt": _now(), "finishedAt": _now()}
-    statuses = [{**s, "ready": False, "started": False, "state": {"terminated": ended}} for s in pod["status"].get("containerStatuses", [])]
+    statuses = [
+        {**s, "ready": False, "started": False, "state": {"terminated": ended}}
+        for s in pod["status"].get("containerStatuses", [])
+    ]
     status = {"phase": "Failed", "reason": reason, "message": message, "containerStatuses": statuses}
     return patch_status(api, pod, status, DisruptionTarget="TerminationByKubelet", message=message)
 
@@ -63,7 +80,13 @@ def fail_by_kubelet(api: Api, pod: Object, *, reason: str = "Evicted", message: 
 def post_event(api: Api, pod: Object, reason: str, message: str) -> None:
     """A Warning as the kubelet posts it, for instance FailedMount for a Secret that is not there."""
     metadata = pod["metadata"]
-    involved = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"]}
+    involved = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "name": metadata["name"],
+        "namespace": metadata["namespace"],
+        "uid": metadata["uid"],
+    }
     api.create(
         {
             "apiVersion": "v1",

@@ -35,7 +35,9 @@ def find(name: str) -> str:
     folders = [os.environ.get("KUBEBUILDER_ASSETS"), str(CACHE / "bin"), os.environ.get("PATH")]
     found = shutil.which(name, path=os.pathsep.join(folder for folder in folders if folder))
     if found is None:
-        raise ToolMissingError(f"{name} is neither in KUBEBUILDER_ASSETS nor in {CACHE}/bin nor on PATH; scripts/tools.sh builds it")
+        raise ToolMissingError(
+            f"{name} is neither in KUBEBUILDER_ASSETS nor in {CACHE}/bin nor on PATH; scripts/tools.sh builds it"
+        )
     return found
 
 
@@ -128,7 +130,14 @@ def running(command: list[str], log: Path, environment: Mapping[str, str] | None
         process.stop()
 
 
-def until[T](seconds: float, what: str, probe: Callable[[], T | None], process: Process | None = None, *, patience: float = PATIENCE) -> T:
+def until[T](
+    seconds: float,
+    what: str,
+    probe: Callable[[], T | None],
+    process: Process | None = None,
+    *,
+    patience: float = PATIENCE,
+) -> T:
     """The first answer of `probe` that is neither None nor false; `process`, where there is one, must live that long.
 
     Raises:
@@ -140,6 +149,8 @@ def until[T](seconds: float, what: str, probe: Callable[[], T | None], process: 
         if process is not None:
             process.must_run()
         if time.monotonic() > deadline:
-            raise AssertionError(f"{what}: not so after {seconds:g} s" + (f"\n{process.tail()}" if process is not None else ""))
+            raise AssertionError(
+                f"{what}: not so after {seconds:g} s" + (f"\n{process.tail()}" if process is not None else "")
+            )
         time.sleep(POLL_SECONDS)
     return answer

@@ -65,7 +65,12 @@ class RayDashboard:
             known = self._jobs.get(key)
             if known and known.setdefault("submission_id", submission) != submission:
                 # Another RayJob of the same name, or the same one that a queue let go on: its job starts anew.
-                self._jobs[key] = {"start_time": _milliseconds(), "status": RUNNING, "message": "", "submission_id": submission}
+                self._jobs[key] = {
+                    "start_time": _milliseconds(),
+                    "status": RUNNING,
+                    "message": "",
+                    "submission_id": submission,
+                }
         if stop:
             self.stops.append(key)
             already_ended = self.status(*key) in ENDED
@@ -111,7 +116,9 @@ def ray_dashboard() -> Iterator[RayDashboard]:
 
     server = _Server(("127.0.0.1", 0), Handler)
     dashboard.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="ray-dashboard", daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="ray-dashboard", daemon=True
+    )
     thread.start()
     try:
         yield dashboard

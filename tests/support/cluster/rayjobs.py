@@ -15,7 +15,14 @@ DELETE_WORKERS_AT_THE_END = [
 
 
 def rayjob(
-    namespace: str, name: str, *, workers: int = 1, gpus: int = 1, image: str = RUNS, queue: str | None = None, **spec: Any
+    namespace: str,
+    name: str,
+    *,
+    workers: int = 1,
+    gpus: int = 1,
+    image: str = RUNS,
+    queue: str | None = None,
+    **spec: Any,
 ) -> Object:
     """A RayJob in SidecarMode whose workers go when it ends; with `queue`, one that Kueue accepts (its whole cluster goes)."""
     ending: dict[str, Any] = {"shutdownAfterJobFinishes": True, "ttlSecondsAfterFinished": 0}
@@ -44,7 +51,9 @@ def rayjob(
                         "minReplicas": workers,
                         "maxReplicas": workers,
                         "rayStartParams": {},
-                        "template": _template("ray-worker", image, {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": str(gpus)}),
+                        "template": _template(
+                            "ray-worker", image, {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": str(gpus)}
+                        ),
                     }
                 ],
             },

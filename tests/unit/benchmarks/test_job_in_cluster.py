@@ -56,8 +56,13 @@ def test_overrides_that_the_cluster_needs_are_kept() -> None:
     made = pods.manifest(ours.manifest(MODELS / "7b", Path("/out"), Work(), 1, 2), node, "b", MODELS, CACHE)
     worker = made["spec"]["cluster"]["podTemplateOverrides"]["worker"]["spec"]
     assert [volume["name"] for volume in worker["volumes"]] == ["stack", "bench-models", "cache"]
-    assert [mount["mountPath"] for mount in worker["containers"][0]["volumeMounts"]] == ["/opt", "/mnt/lorarl-bench-models"]
-    assert len(node["spec"]["cluster"]["podTemplateOverrides"]["worker"]["spec"]["volumes"]) == 1, "the given manifest is left alone"
+    assert [mount["mountPath"] for mount in worker["containers"][0]["volumeMounts"]] == [
+        "/opt",
+        "/mnt/lorarl-bench-models",
+    ]
+    assert len(node["spec"]["cluster"]["podTemplateOverrides"]["worker"]["spec"]["volumes"]) == 1, (
+        "the given manifest is left alone"
+    )
 
 
 @dataclass
@@ -121,7 +126,8 @@ class Cluster:
             return subprocess.CompletedProcess(arguments, 1, "", "no such file")
         if file == "metrics.jsonl":
             rows = [
-                {"step": number, "seconds": {"generate": 4.0, "other": 6.0, "checkpoint": 9.0 * (number == 3)}, **STEP} for number in made
+                {"step": number, "seconds": {"generate": 4.0, "other": 6.0, "checkpoint": 9.0 * (number == 3)}, **STEP}
+                for number in made
             ]
             return subprocess.CompletedProcess(arguments, 0, "".join(json.dumps(row) + "\n" for row in rows), "")
         assert self.manifest

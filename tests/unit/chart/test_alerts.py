@@ -15,7 +15,9 @@ from support.helm import only, rendered
 
 LEADER = 'lorarl_operator_leader{namespace="lorarl-system", service="lorarl-metrics", pod="%s"}'
 STEP = 'lorarl_job_step{namespace="team", job_name="a", service="lorarl-metrics", pod="one"}'
-ERRORS = 'lorarl_operator_errors_total{namespace="lorarl-system", service="lorarl-metrics", pod="one", cause="ApiError"}'
+ERRORS = (
+    'lorarl_operator_errors_total{namespace="lorarl-system", service="lorarl-metrics", pod="one", cause="ApiError"}'
+)
 WATCHES = 'lorarl_operator_watches{namespace="lorarl-system", service="lorarl-metrics", pod="one"}'
 FAILURE = 'lorarl_job_failure_time_seconds{namespace="team", job_name="a", reason="OutOfMemory", service="lorarl-metrics", pod="%s"}'
 QUEUE = 'lorarl_operator_queue_depth{namespace="lorarl-system", service="lorarl-metrics", pod="one"}'
@@ -35,14 +37,24 @@ CASES: dict[str, tuple[str, dict[str, str], int, int]] = {
     "jobs wait to be looked at": ("LorarlQueueBacklog", {QUEUE: "80x20"}, 15, 1),
     "a burst of jobs": ("LorarlQueueBacklog", {QUEUE: "80x5 0x20"}, 15, 0),
     "a job failed ten minutes ago": ("LorarlJobFailed", {FAILURE % "one": "600x40"}, 20, 1),
-    "two replicas tell of one job": ("LorarlJobFailed", {FAILURE % "one": "600x15 _x20", FAILURE % "two": "_x15 600x20"}, 20, 1),
+    "two replicas tell of one job": (
+        "LorarlJobFailed",
+        {FAILURE % "one": "600x15 _x20", FAILURE % "two": "_x15 600x20"},
+        20,
+        1,
+    ),
     "a job failed an hour ago": ("LorarlJobFailed", {FAILURE % "one": "600x90"}, 70, 0),
     "no step for an hour": ("LorarlJobStuck", {STEP: "0+1x10 10x80"}, 85, 1),
     "never a step": ("LorarlJobStuck", {STEP: "0x80"}, 70, 1),
     "a step now and then": ("LorarlJobStuck", {STEP: "0x40 1x40"}, 75, 0),
     "not yet an hour": ("LorarlJobStuck", {STEP: "0x80"}, 50, 0),
     "resumed after a suspension": ("LorarlJobStuck", {STEP: "0+1x10 10x10 _x40 10x20"}, 75, 0),
-    "another leader tells of it": ("LorarlJobStuck", {STEP: "3x40 _x60", STEP.replace("one", "two"): "_x40 3x60"}, 90, 1),
+    "another leader tells of it": (
+        "LorarlJobStuck",
+        {STEP: "3x40 _x60", STEP.replace("one", "two"): "_x40 3x60"},
+        90,
+        1,
+    ),
 }
 
 
@@ -62,7 +74,9 @@ def fired(spec: dict[str, Any], alert: str, series: dict[str, str], minute: int,
         "input_series": [{"series": name, "values": values} for name, values in series.items()],
         "alert_rule_test": [{"alertname": alert, "eval_time": f"{minute}m", "exp_alerts": []}],
     }
-    (folder / "test.yaml").write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [test]}))
+    (folder / "test.yaml").write_text(
+        yaml.safe_dump({"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [test]})
+    )
     with tools_or_skip():
         promtool = find("promtool")
     done = subprocess.run([promtool, "test", "rules", folder / "test.yaml"], capture_output=True, text=True, timeout=60)

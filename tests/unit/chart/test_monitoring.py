@@ -97,7 +97,9 @@ def test_every_metric_is_on_the_dashboard_or_in_an_alert() -> None:
 def test_legends_name_labels_that_the_expression_keeps() -> None:
     for panel in panels():
         for target in panel["targets"]:
-            assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= kept_labels(target["expr"]), panel["title"]
+            assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= kept_labels(target["expr"]), panel[
+                "title"
+            ]
 
 
 def test_grafana_can_load_the_dashboard() -> None:
@@ -111,7 +113,11 @@ def test_grafana_can_load_the_dashboard() -> None:
     for panel in DASHBOARD["panels"]:
         assert KINDS[panel["type"]] <= set(panel.get("options", {})), panel["title"]
         place = panel["gridPos"]
-        cells = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
         assert max(x for x, _ in cells) < 24
         assert not cells & taken, f"{panel['title']} lies on another panel"
         taken |= cells
@@ -122,7 +128,9 @@ def test_grafana_can_load_the_dashboard() -> None:
 
 
 def test_the_dashboard_is_carried_whole_under_the_sidecars_label() -> None:
-    made = only(rendered({"metrics.dashboard": {"enabled": True, "annotations": {"grafana_folder": "ML"}}}), "ConfigMap")
+    made = only(
+        rendered({"metrics.dashboard": {"enabled": True, "annotations": {"grafana_folder": "ML"}}}), "ConfigMap"
+    )
     assert made["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert made["metadata"]["annotations"] == {"grafana_folder": "ML"}
     assert json.loads(made["data"]["lorarl.json"]) == DASHBOARD
@@ -132,7 +140,13 @@ def test_the_dashboard_is_carried_whole_under_the_sidecars_label() -> None:
 def test_every_alert_says_what_is_wrong_and_what_to_do() -> None:
     alerts = {rule["alert"]: rule for rule in rules()}
     assert set(alerts) == {
-        *("LorarlNoLeader", "LorarlReconcileErrors", "LorarlWatchDead", "LorarlNamespaceUnlisted", "LorarlQueueBacklog"),
+        *(
+            "LorarlNoLeader",
+            "LorarlReconcileErrors",
+            "LorarlWatchDead",
+            "LorarlNamespaceUnlisted",
+            "LorarlQueueBacklog",
+        ),
         *("LorarlJobFailed", "LorarlJobStuck"),
     }
     for name, alert in alerts.items():
@@ -147,10 +161,15 @@ def test_every_alert_says_what_is_wrong_and_what_to_do() -> None:
 def test_an_alert_names_in_words_only_labels_that_its_expression_keeps() -> None:
     """Prometheus writes nothing for a label that is not there: `LoRARLJob / has failed`."""
     alerts = {rule["alert"]: rule for rule in rules()}
-    told = {name: set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values()))) for name, rule in alerts.items()}
+    told = {
+        name: set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
+        for name, rule in alerts.items()
+    }
     for name, rule in alerts.items():
         assert told[name] <= kept_labels(rule["expr"]), name
-    assert {"namespace", "job_name"} <= told["LorarlJobFailed"] & told["LorarlJobStuck"], "whoever is called must know which job it is"
+    assert {"namespace", "job_name"} <= told["LorarlJobFailed"] & told["LorarlJobStuck"], (
+        "whoever is called must know which job it is"
+    )
 
 
 def test_one_job_that_fails_at_every_look_is_enough_for_an_alarm() -> None:

@@ -50,7 +50,9 @@ def test_with_a_list_there_is_a_role_in_each_and_no_right_elsewhere() -> None:
     assert rules == {"team-a": RIGHTS["jobs"], "team-b": RIGHTS["jobs"], "lorarl-system": RIGHTS["own"]}
     account = only(made, "ServiceAccount")["metadata"]
     for binding in of(made, "RoleBinding"):
-        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account["name"], "namespace": account["namespace"]}]
+        assert binding["subjects"] == [
+            {"kind": "ServiceAccount", "name": account["name"], "namespace": account["namespace"]}
+        ]
         assert binding["metadata"]["name"] == binding["roleRef"]["name"]
     assert arguments(made)["--namespace"] == ["team-a", "team-b"]
 
@@ -63,7 +65,11 @@ def test_a_release_in_a_namespace_that_it_watches_has_both_roles() -> None:
 def test_no_right_is_wider_than_needed() -> None:
     rules = [*RIGHTS["jobs"], *RIGHTS["own"]]
     granted = {
-        (group, resource, verb) for rule in rules for group in rule["apiGroups"] for resource in rule["resources"] for verb in rule["verbs"]
+        (group, resource, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
     }
     assert not [one for one in granted if "*" in one]
     resources = {resource for _, resource, _ in granted}
@@ -84,11 +90,14 @@ def test_no_right_is_wider_than_needed() -> None:
 
 def test_people_get_their_rights_by_the_roles_that_every_cluster_has() -> None:
     roles = {
-        one["metadata"]["name"].rsplit("-", 1)[-1]: one for one in of(rendered(), "ClusterRole") if "aggregate" in str(one["metadata"])
+        one["metadata"]["name"].rsplit("-", 1)[-1]: one
+        for one in of(rendered(), "ClusterRole")
+        if "aggregate" in str(one["metadata"])
     }
     prefix = "rbac.authorization.k8s.io/aggregate-to-"
     labels = {
-        name: {key.removeprefix(prefix) for key in one["metadata"]["labels"] if key.startswith(prefix)} for name, one in roles.items()
+        name: {key.removeprefix(prefix) for key in one["metadata"]["labels"] if key.startswith(prefix)}
+        for name, one in roles.items()
     }
     assert labels == {"view": {"view", "edit", "admin"}, "edit": {"edit", "admin"}}
     verbs = {name: {verb for rule in one["rules"] for verb in rule["verbs"]} for name, one in roles.items()}
@@ -96,7 +105,9 @@ def test_people_get_their_rights_by_the_roles_that_every_cluster_has() -> None:
     assert not any("status" in resource for rule in roles["edit"]["rules"] for resource in rule["resources"]), (
         "the status is not for people"
     )
-    assert not [one for one in of(rendered({"aggregatedRoles": False}), "ClusterRole") if "aggregate" in str(one["metadata"])]
+    assert not [
+        one for one in of(rendered({"aggregatedRoles": False}), "ClusterRole") if "aggregate" in str(one["metadata"])
+    ]
 
 
 @pytest.mark.parametrize("release", ["lorarl", "lorarl-prod", "prod"])
@@ -140,7 +151,9 @@ def test_two_replicas_on_two_nodes_and_a_drain_takes_one() -> None:
     for selector in (deployment["spec"]["selector"], budget["spec"]["selector"], spread["labelSelector"]):
         assert selector["matchLabels"].items() <= labels.items()
         assert selector["matchLabels"].items() > {("app.kubernetes.io/name", "lorarl")}
-        assert not selector["matchLabels"].items() <= only(made, "Pod")["metadata"]["labels"].items(), "the test's pod is none of them"
+        assert not selector["matchLabels"].items() <= only(made, "Pod")["metadata"]["labels"].items(), (
+            "the test's pod is none of them"
+        )
     assert of(rendered({"replicas": 1}), "PodDisruptionBudget") == []
     assert of(rendered({"podDisruptionBudget": False}), "PodDisruptionBudget") == []
 
@@ -152,7 +165,9 @@ def test_a_spread_with_its_own_selector_keeps_it() -> None:
         "whenUnsatisfiable": "DoNotSchedule",
         "labelSelector": {"matchLabels": {"a": "b"}},
     }
-    (made,) = only(rendered({"topologySpreadConstraints": [own]}), "Deployment")["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    (made,) = only(rendered({"topologySpreadConstraints": [own]}), "Deployment")["spec"]["template"]["spec"][
+        "topologySpreadConstraints"
+    ]
     assert made == own
 
 
@@ -160,9 +175,13 @@ def test_images_are_named_by_tag_or_by_digest() -> None:
     digest = "sha256:" + "0" * 64
     version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
     made = rendered()
-    assert {spec["containers"][0]["image"] for spec in pods(made)} == {f"registry.example.com/lorarl/operator:{version}"}
+    assert {spec["containers"][0]["image"] for spec in pods(made)} == {
+        f"registry.example.com/lorarl/operator:{version}"
+    }
     assert arguments(made)["--trainer-image"] == [f"registry.example.com/lorarl/trainer:{version}"]
-    made = rendered({"image.tag": "1", "trainerImage": {"repository": "localhost:5000/t", "digest": digest, "tag": "2"}})
+    made = rendered(
+        {"image.tag": "1", "trainerImage": {"repository": "localhost:5000/t", "digest": digest, "tag": "2"}}
+    )
     assert {spec["containers"][0]["image"] for spec in pods(made)} == {"registry.example.com/lorarl/operator:1"}
     assert arguments(made)["--trainer-image"] == [f"localhost:5000/t@{digest}"]
 
@@ -176,7 +195,12 @@ def test_where_the_pods_run_is_for_the_user_to_say() -> None:
         "priorityClassName": "system-cluster-critical",
     }
     made = rendered(
-        {**values, "podLabels": {"team": "ml"}, "podAnnotations": {"note": "x"}, "extraEnv": [{"name": "HTTPS_PROXY", "value": "p"}]}
+        {
+            **values,
+            "podLabels": {"team": "ml"},
+            "podAnnotations": {"note": "x"},
+            "extraEnv": [{"name": "HTTPS_PROXY", "value": "p"}],
+        }
     )
     template = only(made, "Deployment")["spec"]["template"]
     assert {name: template["spec"][name] for name in values} == values
@@ -194,7 +218,9 @@ def test_ports_agree_everywhere() -> None:
     assert (arguments(made)["--metrics-port"], arguments(made)["--probes-port"]) == (["9000"], ["9001"])
     assert {container[probe]["httpGet"]["port"] for probe in ("livenessProbe", "readinessProbe")} == {"probes"}
     service = only(made, "Service")
-    assert [(one["name"], one["port"], one["targetPort"]) for one in service["spec"]["ports"]] == [("metrics", 9000, "metrics")]
+    assert [(one["name"], one["port"], one["targetPort"]) for one in service["spec"]["ports"]] == [
+        ("metrics", 9000, "metrics")
+    ]
     assert only(made, "ServiceMonitor")["spec"]["endpoints"][0]["port"] == "metrics"
     assert only(made, "Pod")["spec"]["containers"][0]["args"][1:] == [service["metadata"]["name"], "9000"]
 
@@ -231,7 +257,13 @@ def texts(found: Any) -> Iterator[Any]:
 
 @pytest.mark.parametrize("name", ["123", "true", "1e3"])
 def test_names_that_yaml_reads_as_something_else_stay_names(name: str) -> None:
-    values = {"fullnameOverride": "true", "serviceAccount.name": name, "priorityClassName": name, "watchNamespaces": [name], **MONITORING}
+    values = {
+        "fullnameOverride": "true",
+        "serviceAccount.name": name,
+        "priorityClassName": name,
+        "watchNamespaces": [name],
+        **MONITORING,
+    }
     made = rendered(values, release=name, namespace=name)
     assert {type(text) for one in made if one["kind"] != "CustomResourceDefinition" for text in texts(one)} == {str}
     assert {type(one["metadata"]["name"]) for one in made} == {str}
@@ -241,7 +273,11 @@ def test_names_that_yaml_reads_as_something_else_stay_names(name: str) -> None:
 
 def test_no_two_releases_share_an_object_without_a_namespace() -> None:
     def names(release: str, namespace: str) -> set[str]:
-        return {one["metadata"]["name"] for one in rendered(release=release, namespace=namespace) if one["kind"].startswith("ClusterRole")}
+        return {
+            one["metadata"]["name"]
+            for one in rendered(release=release, namespace=namespace)
+            if one["kind"].startswith("ClusterRole")
+        }
 
     assert names("a-lorarl", "team").isdisjoint(names("lorarl", "team-a"))
     long = "n" * 62
@@ -250,10 +286,14 @@ def test_no_two_releases_share_an_object_without_a_namespace() -> None:
 
 def test_a_users_label_takes_the_place_of_the_charts() -> None:
     team, chart = {"helm.sh/chart": "ours", "team": "ml"}, {"app.kubernetes.io/managed-by": "Helm"}
-    values = {f"{path}.labels": team for path in ("metrics.serviceMonitor", "metrics.prometheusRule", "metrics.dashboard")}
+    values = {
+        f"{path}.labels": team for path in ("metrics.serviceMonitor", "metrics.prometheusRule", "metrics.dashboard")
+    }
     arguments = flags({"podLabels": team, **values, **MONITORING})
     text = helm("template", "lorarl", str(CHART), *arguments, "--show-only=templates/deployment.yaml").stdout
-    assert text.count("helm.sh/chart:") == 2, "the Deployment's and its pods': strict readers refuse a key that is there twice"
+    assert text.count("helm.sh/chart:") == 2, (
+        "the Deployment's and its pods': strict readers refuse a key that is there twice"
+    )
     made = rendered({"podLabels": team, **values, **MONITORING})
     labels = [only(made, kind)["metadata"]["labels"] for kind in ("ServiceMonitor", "PrometheusRule", "ConfigMap")]
     for one in (only(made, "Deployment")["spec"]["template"]["metadata"]["labels"], *labels):
@@ -262,7 +302,9 @@ def test_a_users_label_takes_the_place_of_the_charts() -> None:
 
 def test_the_log_command_that_is_told_shows_more_than_ten_lines() -> None:
     (rule,) = (
-        rule for rule in only(rendered(MONITORING), "PrometheusRule")["spec"]["groups"][0]["rules"] if rule["alert"] == "LorarlNoLeader"
+        rule
+        for rule in only(rendered(MONITORING), "PrometheusRule")["spec"]["groups"][0]["rules"]
+        if rule["alert"] == "LorarlNoLeader"
     )
     assert rule["annotations"]["description"].endswith("--prefix --tail=-1")
 
@@ -303,11 +345,15 @@ def test_the_docs_table_of_rights_is_what_is_granted() -> None:
     for resources, verbs in re.findall(r"^\| (`[^|]*`) \| ([a-z, ]+) \|", text, re.MULTILINE):
         for resource in re.findall(r"`([^`]+)`", resources):
             told[resource] = set(verbs.split(", "))
-    granted = {resource: set(rule["verbs"]) for rule in [*RIGHTS["jobs"], *RIGHTS["own"]] for resource in rule["resources"]}
+    granted = {
+        resource: set(rule["verbs"]) for rule in [*RIGHTS["jobs"], *RIGHTS["own"]] for resource in rule["resources"]
+    }
     assert told == granted
 
 
 def test_every_object_has_the_labels_by_which_helms_objects_are_found() -> None:
     for one in rendered({"watchNamespaces": ["a"], **MONITORING}):
         labels = one["metadata"]["labels"]
-        assert (labels["app.kubernetes.io/name"], labels["app.kubernetes.io/instance"]) == ("lorarl", "lorarl"), one["kind"]
+        assert (labels["app.kubernetes.io/name"], labels["app.kubernetes.io/instance"]) == ("lorarl", "lorarl"), one[
+            "kind"
+        ]

@@ -45,15 +45,27 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"metrics.port": 80}, r"/metrics/port.*minimum: got 80, want 1,024"),
     ({"metrics.serviceMonitor.interval": "often"}, r"/metrics/serviceMonitor/interval.*does not match pattern"),
     ({"metrics.prometheusRule.stuckAfterMinutes": 0}, r"/metrics/prometheusRule/stuckAfterMinutes.*minimum"),
-    ({"metrics.dashboard.labels": {"grafana_dashboard": 1}}, r"/metrics/dashboard/labels/grafana_dashboard.*got number, want string"),
+    (
+        {"metrics.dashboard.labels": {"grafana_dashboard": 1}},
+        r"/metrics/dashboard/labels/grafana_dashboard.*got number, want string",
+    ),
     ({"networkPolicy.egress.apiServerPorts": []}, r"/networkPolicy/egress/apiServerPorts.*minItems: got 0, want 1"),
-    ({"networkPolicy.egress.apiServerCIDRs": ["10.0.0.1"]}, r"/networkPolicy/egress/apiServerCIDRs/0.*does not match pattern"),
+    (
+        {"networkPolicy.egress.apiServerCIDRs": ["10.0.0.1"]},
+        r"/networkPolicy/egress/apiServerCIDRs/0.*does not match pattern",
+    ),
     ({"nodeSelector": {"gpu": True}}, r"/nodeSelector/gpu.*got boolean, want string"),
     ({"resources": {"cpu": 1}}, r"/resources.*additional properties 'cpu' not allowed"),
-    ({"topologySpreadConstraints": [{"maxSkew": 1}]}, r"/topologySpreadConstraints/0.*missing properties 'topologyKey'"),
+    (
+        {"topologySpreadConstraints": [{"maxSkew": 1}]},
+        r"/topologySpreadConstraints/0.*missing properties 'topologyKey'",
+    ),
     ({"crds.install": "no"}, r"/crds/install.*got string, want boolean"),
     ({"serviceAccount.create": False}, r"serviceAccount.name: got nothing, expected a name"),
-    ({"serviceAccount.name": "lorarl-own"}, r"serviceAccount.name: got lorarl-own, expected a name that does not begin with lorarl-"),
+    (
+        {"serviceAccount.name": "lorarl-own"},
+        r"serviceAccount.name: got lorarl-own, expected a name that does not begin with lorarl-",
+    ),
 ]
 
 
@@ -122,7 +134,10 @@ def test_bad_values_are_refused_with_their_place_and_the_mend(values: dict[str, 
 
 def leaves(schema: dict[str, Any], path: str = "") -> Iterator[str]:
     for name, inner in schema["properties"].items():
-        if f"{path}{name}" in ("global", "enabled"):  # not of this chart: of those that have it among their dependencies
+        if f"{path}{name}" in (
+            "global",
+            "enabled",
+        ):  # not of this chart: of those that have it among their dependencies
             continue
         if "properties" in inner and name != "resources":
             yield from leaves(inner, f"{path}{name}.")

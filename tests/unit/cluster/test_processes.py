@@ -33,7 +33,9 @@ with running(["sleep", "1000"], Path({str(tmp_path)!r}, "sleep.log")) as process
     process.wait(1000)
 """
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment) as parent:
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment
+    ) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         until(10, "the program runs", lambda: psutil.Process(pid).name() == "sleep")

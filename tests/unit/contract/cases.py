@@ -74,7 +74,11 @@ def _uri(path: str, suffix: str = "", around: Changes | None = None) -> list[Cas
     around = around or {}
     return [
         Case(
-            f"{path} is a URI", around | {path: f"out/base{suffix}"}, around | {path: f"file:/out/base{suffix}"}, path, "becomes file:PATH"
+            f"{path} is a URI",
+            around | {path: f"out/base{suffix}"},
+            around | {path: f"file:/out/base{suffix}"},
+            path,
+            "becomes file:PATH",
         ),
         Case(
             f"{path} with a host in file://",
@@ -187,7 +191,11 @@ CASES = [
         "remove pattern",
     ),
     Case(
-        "regex needs a pattern", {"spec.reward": {"type": "regex"}}, {"spec.reward": {"type": "numeric"}}, "spec.reward.pattern", "add one"
+        "regex needs a pattern",
+        {"spec.reward": {"type": "regex"}},
+        {"spec.reward": {"type": "numeric"}},
+        "spec.reward.pattern",
+        "add one",
     ),
     Case(
         "tolerance only with numeric",
@@ -246,7 +254,13 @@ CASES = [
         "lower",
     ),
     Case("grpo needs a reward", {"spec.reward": None}, SFT, "spec.reward", "add one"),
-    Case("sft takes no reward", {"spec.algorithm.type": "sft"}, {"spec.algorithm.type": "grpo"}, "spec.reward", "remove reward"),
+    Case(
+        "sft takes no reward",
+        {"spec.algorithm.type": "sft"},
+        {"spec.algorithm.type": "grpo"},
+        "spec.reward",
+        "remove reward",
+    ),
     Case(
         "tolerance of log-probabilities only with grpo",
         SFT | {"spec.rollout.logprobTolerance": 0.1},
@@ -312,7 +326,12 @@ CASES = [
     ),
     Case(
         "a ServiceAccount of the user is not annotated",
-        {"spec.cluster": {"serviceAccountName": "mine", "serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn"}}},
+        {
+            "spec.cluster": {
+                "serviceAccountName": "mine",
+                "serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn"},
+            }
+        },
         {"spec.cluster": {"serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn"}}},
         "spec.cluster.serviceAccountAnnotations",
         "annotate that ServiceAccount yourself",
@@ -381,7 +400,21 @@ CASES = [
         {"key": "a", "effect": "NoExecute", "tolerationSeconds": 0},
         "remove tolerationSeconds",
     ),
-    Case("a name is not too long", {"metadata.name": "a" * 43}, {"metadata.name": "a" * 42}, "metadata.name", "shorten or rename"),
-    Case("a name begins with a letter", {"metadata.name": "8b-math"}, {"metadata.name": "math-8b"}, "metadata.name", "shorten or rename"),
-    Case("a name has no dots", {"metadata.name": "a.b"}, {"metadata.name": "a-b"}, "metadata.name", "shorten or rename"),
+    Case(
+        "a name is not too long",
+        {"metadata.name": "a" * 43},
+        {"metadata.name": "a" * 42},
+        "metadata.name",
+        "shorten or rename",
+    ),
+    Case(
+        "a name begins with a letter",
+        {"metadata.name": "8b-math"},
+        {"metadata.name": "math-8b"},
+        "metadata.name",
+        "shorten or rename",
+    ),
+    Case(
+        "a name has no dots", {"metadata.name": "a.b"}, {"metadata.name": "a-b"}, "metadata.name", "shorten or rename"
+    ),
 ]

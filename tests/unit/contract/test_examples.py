@@ -16,7 +16,9 @@ def test_addition_is_the_same_training_in_a_cluster_as_on_one_machine() -> None:
         assert getattr(there.spec, part) == getattr(here.spec, part), part
     places = {"uri": True}
     for source in ("train", "eval"):
-        assert getattr(there.spec.data, source).model_dump(exclude=places) == getattr(here.spec.data, source).model_dump(exclude=places)
+        assert getattr(there.spec.data, source).model_dump(exclude=places) == getattr(
+            here.spec.data, source
+        ).model_dump(exclude=places)
     assert there.spec.data.chat_template == here.spec.data.chat_template
     assert there.spec.world_size == here.spec.world_size == 1
 

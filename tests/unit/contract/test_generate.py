@@ -52,7 +52,9 @@ def test_every_field_has_a_meaning_and_every_text_and_list_a_bound() -> None:
 def test_every_field_that_a_fault_can_name_has_an_example() -> None:
     from lorarl_api.faults import example_of
 
-    missing = [path for path, schema in objects(job_schema()["properties"]["spec"], "spec") if example_of(schema) is None]
+    missing = [
+        path for path, schema in objects(job_schema()["properties"]["spec"], "spec") if example_of(schema) is None
+    ]
     assert missing == []
 
 

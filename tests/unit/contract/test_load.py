@@ -77,9 +77,15 @@ def test_yaml_is_read_as_kubernetes_reads_it(trap: Trap) -> None:
             "spec.cluster.podTemplateOverrides.worker.hostNetwork: got an unknown key, expected one of metadata, spec; remove it",
         ),
         ({"spec.adapter.rank": 513}, "spec.adapter.rank: got 513, expected an integer from 1 to 512; choose e.g. 32"),
-        ({"spec.adapter.rank": "16"}, 'spec.adapter.rank: got "16", expected an integer from 1 to 512; remove the quotes'),
+        (
+            {"spec.adapter.rank": "16"},
+            'spec.adapter.rank: got "16", expected an integer from 1 to 512; remove the quotes',
+        ),
         ({"spec.adapter.alpha": 0}, "spec.adapter.alpha: got 0, expected an integer from 1 to 8192; choose e.g. 64"),
-        ({"spec.adapter.dropout": 1.5}, "spec.adapter.dropout: got 1.5, expected a number of at least 0 and below 1; choose e.g. 0.0"),
+        (
+            {"spec.adapter.dropout": 1.5},
+            "spec.adapter.dropout: got 1.5, expected a number of at least 0 and below 1; choose e.g. 0.0",
+        ),
         (
             {"spec.adapter.targetModules": None},
             "spec.adapter.targetModules: got nothing, expected a list of 1 to 64 entries; add it, e.g. targetModules: [all-linear]",
@@ -93,10 +99,16 @@ def test_yaml_is_read_as_kubernetes_reads_it(trap: Trap) -> None:
             'spec.adapter.targetModules[0]: got "q proj", expected a module\'s name or a wildcard: letters, digits, _ . - * ? [ ]; '
             "choose e.g. q_proj",
         ),
-        ({"spec.algorithm.groupSize": 1}, "spec.algorithm.groupSize: got 1, expected an integer from 2 to 1024; choose e.g. 8"),
+        (
+            {"spec.algorithm.groupSize": 1},
+            "spec.algorithm.groupSize: got 1, expected an integer from 2 to 1024; choose e.g. 8",
+        ),
         ({"spec.algorithm.type": "GRPO"}, 'spec.algorithm.type: got "GRPO", expected grpo or sft; did you mean grpo?'),
         ({"spec.suspend": "yes"}, 'spec.suspend: got "yes", expected true or false; choose e.g. false'),
-        ({"spec.cluster": 3}, "spec.cluster: got 3, expected a mapping with keys such as nodes, gpusPerNode, gpuResource; choose e.g. {}"),
+        (
+            {"spec.cluster": 3},
+            "spec.cluster: got 3, expected a mapping with keys such as nodes, gpusPerNode, gpuResource; choose e.g. {}",
+        ),
         (
             {"spec.checkpoint": None},
             "spec.checkpoint: got nothing, expected a mapping with keys such as uri, every, keep; "
@@ -125,8 +137,14 @@ def test_yaml_is_read_as_kubernetes_reads_it(trap: Trap) -> None:
             "metadata.labels.a: got 1, expected a label's value: at most 63 letters, digits, - _ and ., a letter or digit at both ends; "
             "put it in quotes, so that YAML reads a text",
         ),
-        ({"kind": "LoraRLJob"}, 'kind: got "LoraRLJob", expected LoRARLJob; write kind: LoRARLJob, or validate another file'),
-        ({"apiVersion": None}, "apiVersion: got nothing, expected lorarl.io/v1alpha1; add apiVersion: lorarl.io/v1alpha1"),
+        (
+            {"kind": "LoraRLJob"},
+            'kind: got "LoraRLJob", expected LoRARLJob; write kind: LoRARLJob, or validate another file',
+        ),
+        (
+            {"apiVersion": None},
+            "apiVersion: got nothing, expected lorarl.io/v1alpha1; add apiVersion: lorarl.io/v1alpha1",
+        ),
         (
             {"spec.tracking.wandb": {"project": False}},
             "spec.tracking.wandb.project: got false, expected a text of 1 to 128 characters; "
@@ -159,9 +177,15 @@ def test_every_fault_is_told_at_once() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("a: [1", "the manifest, line 1, column 6: got no YAML (expected ',' or ']', but got '<stream end>'), expected valid YAML"),
+        (
+            "a: [1",
+            "the manifest, line 1, column 6: got no YAML (expected ',' or ']', but got '<stream end>'), expected valid YAML",
+        ),
         ("a:\n\tb: 1", "indent with spaces, not tabs"),
-        ("a: 1\nb: 2\na: 3", "the manifest, line 3, column 1: got the key a a second time, expected each key once; remove one of the two"),
+        (
+            "a: 1\nb: 2\na: 3",
+            "the manifest, line 3, column 1: got the key a a second time, expected each key once; remove one of the two",
+        ),
         ("[a]: 1", "a list or mapping as a key"),
         ("a: &a [*a]", "an alias within what it stands for"),
         ("a: !!python/object:os.system x", "no YAML"),
@@ -197,7 +221,13 @@ def test_unreadable_files(tmp_path: Path) -> None:
 
 def test_overrides_change_one_field_each() -> None:
     job = load_job(
-        GOOD, ["spec.trainer.steps=5", "spec.trainer.learningRate=1e-4", "spec.adapter.targetModules=[q_proj]", "metadata.name=other"]
+        GOOD,
+        [
+            "spec.trainer.steps=5",
+            "spec.trainer.learningRate=1e-4",
+            "spec.adapter.targetModules=[q_proj]",
+            "metadata.name=other",
+        ],
     )
     assert (job.spec.trainer.steps, job.spec.trainer.learning_rate, job.spec.adapter.target_modules, job.name) == (
         5,
@@ -214,7 +244,11 @@ def test_an_override_changes_no_other_field_that_is_an_alias_of_its_own() -> Non
     assert "&" in aliased and "*" in aliased
     job = load_job(aliased, ["spec.data.train.uri=file:other.jsonl", "spec.data.eval.every=5"])
     assert job.spec.data.eval is not None
-    assert (job.spec.data.train.uri, job.spec.data.eval.uri, job.spec.data.eval.every) == ("file:other.jsonl", rows["uri"], 5)
+    assert (job.spec.data.train.uri, job.spec.data.eval.uri, job.spec.data.eval.every) == (
+        "file:other.jsonl",
+        rows["uri"],
+        5,
+    )
 
 
 def test_an_override_with_null_takes_a_field_out() -> None:
@@ -298,7 +332,12 @@ _KEYS = st.sampled_from(
     ]
 )
 _ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.sampled_from(["grpo", "hf://a/b", "LoRARLJob"]),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from(["grpo", "hf://a/b", "LoRARLJob"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS | st.text(max_size=5), inner, max_size=6),
     max_leaves=20,
 )
@@ -339,7 +378,9 @@ def test_a_job_survives_being_written_and_read(case: Any) -> None:
 
 
 def test_validation_loads_none_of_the_heavy_packages() -> None:
-    program = "import sys; from lorarl_api.validate import validate_files; validate_files(sys.argv[1:]); print(*sys.modules)"
+    program = (
+        "import sys; from lorarl_api.validate import validate_files; validate_files(sys.argv[1:]); print(*sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", program, str(EXAMPLES[0])], capture_output=True, text=True, check=True)
     loaded = {module.partition(".")[0] for module in done.stdout.split()}
     assert "cel_expr_python" in loaded

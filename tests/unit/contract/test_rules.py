@@ -44,8 +44,15 @@ def test_a_job_that_breaks_a_rule_cannot_be_made_in_python_either() -> None:
 
 
 def test_all_broken_rules_are_told_at_once() -> None:
-    document = manifest({"spec.reward": None, "spec.trainer.warmupSteps": 1000, "spec.model.uri": "out", "metadata.name": "A"})
-    assert {fault.path for fault in faults(document)} == {"spec.reward", "spec.trainer.warmupSteps", "spec.model.uri", "metadata.name"}
+    document = manifest(
+        {"spec.reward": None, "spec.trainer.warmupSteps": 1000, "spec.model.uri": "out", "metadata.name": "A"}
+    )
+    assert {fault.path for fault in faults(document)} == {
+        "spec.reward",
+        "spec.trainer.warmupSteps",
+        "spec.model.uri",
+        "metadata.name",
+    }
 
 
 def test_a_rule_that_reads_an_absent_field_is_a_fault_of_the_rule() -> None:
@@ -56,17 +63,35 @@ def test_a_rule_that_reads_an_absent_field_is_a_fault_of_the_rule() -> None:
 
 def test_what_absent_means_depends_on_the_rest_of_the_manifest() -> None:
     job = load_job(json.dumps(manifest())).spec
-    assert (job.precision, job.logprob_tolerance, job.workers_per_node, job.world_size, job.on_gpu) == ("fp32", 1e-5, 1, 1, False)
+    assert (job.precision, job.logprob_tolerance, job.workers_per_node, job.world_size, job.on_gpu) == (
+        "fp32",
+        1e-5,
+        1,
+        1,
+        False,
+    )
     assert (job.algorithm.effective_group_size, job.algorithm.effective_clip_range) == (8, 0.2)
     assert (job.algorithm.effective_kl_coefficient, job.algorithm.effective_updates_per_step) == (0.0, 1)
 
     gpus = load_job(json.dumps(manifest({"spec.cluster": {"gpusPerNode": 4, "nodes": 2}}))).spec
-    assert (gpus.precision, gpus.logprob_tolerance, gpus.workers_per_node, gpus.world_size, gpus.on_gpu) == ("bf16", 0.05, 4, 8, True)
+    assert (gpus.precision, gpus.logprob_tolerance, gpus.workers_per_node, gpus.world_size, gpus.on_gpu) == (
+        "bf16",
+        0.05,
+        4,
+        8,
+        True,
+    )
 
-    split = load_job(json.dumps(manifest({"spec.trainer.tensorParallelSize": 2, "spec.rollout.logprobTolerance": 0.5}))).spec
+    split = load_job(
+        json.dumps(manifest({"spec.trainer.tensorParallelSize": 2, "spec.rollout.logprobTolerance": 0.5}))
+    ).spec
     assert (split.workers_per_node, split.logprob_tolerance) == (2, 0.5)
 
-    claims = {"spec.model.uri": "pvc://models/a", "spec.data.train.uri": "pvc://data/a.csv", "spec.data.eval": {"uri": "pvc://data/b.csv"}}
+    claims = {
+        "spec.model.uri": "pvc://models/a",
+        "spec.data.train.uri": "pvc://data/a.csv",
+        "spec.data.eval": {"uri": "pvc://data/b.csv"},
+    }
     assert load_job(json.dumps(manifest(claims))).spec.claims == ["data", "models"]
     assert job.claims == []
 

@@ -58,17 +58,27 @@ TRAPS = [
     Trap("an unknown key deep inside", _with("", trainer="step: 3"), False),
     Trap("Python's spelling of a key", _with("", trainer="learning_rate: 0.1"), False),
     Trap("a mistyped key of the metadata", _with("").replace("name: trap", "name: trap, lables: {a: b}"), False),
-    Trap("labels and annotations", _with("").replace("name: trap", "name: trap, labels: {a: b}, annotations: {c: d}"), True),
+    Trap(
+        "labels and annotations",
+        _with("").replace("name: trap", "name: trap, labels: {a: b}, annotations: {c: d}"),
+        True,
+    ),
     Trap("a label with a space in its key", _with("").replace("name: trap", 'name: trap, labels: {"a b": c}'), False),
     Trap("a label with a space in its value", _with("").replace("name: trap", "name: trap, labels: {a: b c}"), False),
-    Trap("an annotation with a space in its key", _with("").replace("name: trap", 'name: trap, annotations: {"a b": c}'), False),
+    Trap(
+        "an annotation with a space in its key",
+        _with("").replace("name: trap", 'name: trap, annotations: {"a b": c}'),
+        False,
+    ),
     Trap("a label that is no text", _with("").replace("name: trap", "name: trap, labels: {a: 1}"), False),
     Trap("a list where a group is wanted", _with("cluster: []"), False),
     Trap("a text where a list is wanted", _with("").replace("[all-linear]", "all-linear"), False),
     Trap("an empty list of modules", _with("").replace("[all-linear]", "[]"), False),
     Trap(
         "a merge of an anchor",
-        _with("").replace('{train: {uri: "file:a.jsonl"}}', '{train: &t {uri: "file:a.jsonl"}, eval: {<<: *t, every: 5}}'),
+        _with("").replace(
+            '{train: {uri: "file:a.jsonl"}}', '{train: &t {uri: "file:a.jsonl"}, eval: {<<: *t, every: 5}}'
+        ),
         True,
     ),
     Trap("infinity", _with("", trainer="learningRate: .inf"), False),
@@ -76,7 +86,11 @@ TRAPS = [
     Trap("dropout 1", _with("").replace("rank: 8", "dropout: 1"), False),
     Trap("no learning rate at all", _with("", trainer="learningRate: 0"), False),
     Trap("one completion a prompt", _with("algorithm: {groupSize: 1}"), False),
-    Trap("a secret's value in place of its name", _with("tracking: {wandb: {project: a, credentialsSecret: AKIA/1234}}"), False),
+    Trap(
+        "a secret's value in place of its name",
+        _with("tracking: {wandb: {project: a, credentialsSecret: AKIA/1234}}"),
+        False,
+    ),
     Trap("whole CPUs without quotes", _with("cluster: {cpusPerNode: 8, head: {cpus: 2}}"), True),
     Trap("whole CPUs in quotes", _with('cluster: {cpusPerNode: "8", head: {cpus: 500m}}'), True),
     Trap("half a CPU in quotes", _with('cluster: {cpusPerNode: "0.5"}'), True),
@@ -96,20 +110,36 @@ TRAPS = [
     Trap("an image with a digest", _with(f"cluster: {{image: r:5000/a/b:1@sha256:{'0' * 64}}}"), True),
     Trap("an image with half a digest", _with("cluster: {image: a@sha256:0}"), False),
     Trap("a resource that is no name", _with("cluster: {gpuResource: nvidia.com/}"), False),
-    Trap("an effect of another kind", _with("cluster: {tolerations: [{operator: Exists, effect: NoScheduling}]}"), False),
+    Trap(
+        "an effect of another kind", _with("cluster: {tolerations: [{operator: Exists, effect: NoScheduling}]}"), False
+    ),
     Trap("an unknown key of a toleration", _with("cluster: {tolerations: [{operator: Exists, keys: a}]}"), False),
-    Trap("an override of anything", _with("cluster: {podTemplateOverrides: {worker: {spec: {a: [1, {b: null}], if: 2}}}}"), True),
-    Trap("an override that is not below spec", _with("cluster: {podTemplateOverrides: {worker: {hostNetwork: true}}}"), False),
+    Trap(
+        "an override of anything",
+        _with("cluster: {podTemplateOverrides: {worker: {spec: {a: [1, {b: null}], if: 2}}}}"),
+        True,
+    ),
+    Trap(
+        "an override that is not below spec",
+        _with("cluster: {podTemplateOverrides: {worker: {hostNetwork: true}}}"),
+        False,
+    ),
     Trap("an override that is a list", _with("cluster: {podTemplateOverrides: {head: {spec: []}}}"), False),
     Trap(
-        "an override with too many keys", _with(f"cluster: {{podTemplateOverrides: {{head: {{spec: {dict.fromkeys(_KEYS, 1)}}}}}}}"), False
+        "an override with too many keys",
+        _with(f"cluster: {{podTemplateOverrides: {{head: {{spec: {dict.fromkeys(_KEYS, 1)}}}}}}}"),
+        False,
     ),
     Trap("no grace at all", _with("cluster: {terminationGracePeriodSeconds: 0}"), False),
     Trap("a negative number of retries", _with("backoffLimit: -1"), False),
     Trap("a ttl of zero", _with("ttlSecondsAfterFinished: 0"), True),
     Trap("a deadline of zero", _with("activeDeadlineSeconds: 0"), False),
     Trap("a deadline in words", _with("startDeadlineSeconds: 1h"), False),
-    Trap("another deletion policy", _with("").replace("{uri: s3://a/b}", "{uri: s3://a/b, deletionPolicy: delete}"), False),
+    Trap(
+        "another deletion policy",
+        _with("").replace("{uri: s3://a/b}", "{uri: s3://a/b, deletionPolicy: delete}"),
+        False,
+    ),
     Trap("a function without a colon", _with("").replace("type: exact", "function: my.reward"), False),
 ]
 

@@ -29,7 +29,9 @@ def test_a_text_becomes_a_user_message_with_the_assistants_turn_opened(tokenizer
 
 def test_messages_go_through_the_template_as_they_are(tokenizer):
     tok = tokenizer()
-    (ids,) = encoder(tok).encode_prompts([row([{"role": "system", "content": "Add."}, {"role": "user", "content": "2+2"}])])
+    (ids,) = encoder(tok).encode_prompts(
+        [row([{"role": "system", "content": "Add."}, {"role": "user", "content": "2+2"}])]
+    )
     assert tok.decode(ids).startswith("<|im_start|>system\nAdd.<|im_end|>\n<|im_start|>user\n2+2")
 
 
@@ -76,7 +78,9 @@ def test_a_row_that_the_template_refuses_is_named(tokenizer):
 def test_prompt_and_answer_together_are_the_whole_conversation_up_to_its_end_of_turn(tokenizer, template, bos):
     tok = tokenizer(template, bos=bos)
     prompt_ids, answer_ids = encoder(tok).encode_example(row("2+2"))
-    whole = tok.apply_chat_template([{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4"}])["input_ids"]
+    whole = tok.apply_chat_template([{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4"}])[
+        "input_ids"
+    ]
     assert tok.convert_ids_to_tokens(answer_ids) == ["4", "<|im_end|>"]
     assert [*prompt_ids, *answer_ids, *tok("\n", add_special_tokens=False)["input_ids"]] == whole
     assert encoder(tok).encode_prompts([row("2+2")]) == [prompt_ids]
@@ -128,12 +132,16 @@ def test_a_prompt_without_a_token_is_refused(tokenizer):
     without = encoder(tokenizer(template=None), chat_template=False)
     without.encode_prompts = lambda rows: [[5], []]
     with pytest.raises(InputError, match=r"spec\.data\.train: got row 9, whose prompt has no tokens \(1 such rows\)"):
-        encode_prompts([Row("a", None, {}, 8), Row(" ", None, {}, 9)], without, max_prompt_tokens=4, field="spec.data.train")
+        encode_prompts(
+            [Row("a", None, {}, 8), Row(" ", None, {}, 9)], without, max_prompt_tokens=4, field="spec.data.train"
+        )
 
 
 def test_rows_with_long_prompts_are_left_out_and_counted(tokenizer):
     rows = [row("x" * length, number=length) for length in (2, 9, 5, 6)]
-    encoded = encode_prompts(rows, encoder(tokenizer(), chat_template=False), max_prompt_tokens=5, field="spec.data.train")
+    encoded = encode_prompts(
+        rows, encoder(tokenizer(), chat_template=False), max_prompt_tokens=5, field="spec.data.train"
+    )
     assert [kept.row.number for kept in encoded.rows] == [2, 5]
     assert [len(kept.prompt_ids) for kept in encoded.rows] == [2, 5]
     assert (encoded.long_prompts, encoded.long_answers) == (2, 0)
@@ -160,7 +168,9 @@ def test_a_limit_that_leaves_no_row_says_how_long_they_are(tokenizer):
     assert "(2 to 31 tokens, 2 rows)" in caught.value.got
 
 
-@pytest.mark.parametrize(("configured", "expected"), [({}, [3]), ({"eos_token_id": 9}, [3, 9]), ({"eos_token_id": [9, 3, 1]}, [1, 3, 9])])
+@pytest.mark.parametrize(
+    ("configured", "expected"), [({}, [3]), ({"eos_token_id": 9}, [3, 9]), ({"eos_token_id": [9, 3, 1]}, [1, 3, 9])]
+)
 def test_completions_end_at_eos_of_tokenizer_and_generation_config(tokenizer, configured, expected):
     assert stop_token_ids(tokenizer(), configured) == expected
 
@@ -186,7 +196,9 @@ def test_a_configuration_that_contradicts_itself_is_named_instead_of_the_tokeniz
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(InputError) as caught:
         load_tokenizer(tmp_path)
-    assert caught.value.got.startswith(f"{tmp_path / 'config.json'}, which cannot be read as the configuration of a model (Strict")
+    assert caught.value.got.startswith(
+        f"{tmp_path / 'config.json'}, which cannot be read as the configuration of a model (Strict"
+    )
     assert "`num_hidden_layers` (80) must be equal to the number of `layer_types` (12)" in caught.value.got
     assert "\n" not in str(caught.value)
 

@@ -14,7 +14,9 @@ from support.other_user import USER, as_a_user, open_folder
 def load(path: Path | str, *, needs_answer: bool = True, source: type[DataSource] = DataSource, **fields) -> list[Row]:
     uri = path if isinstance(path, str) else f"file:{path}"
     spec = source(uri=uri, **fields)
-    return load_rows(spec, field="spec.data.train", needs_answer=needs_answer, fetch=lambda uri: Path(uri.removeprefix("file:")))
+    return load_rows(
+        spec, field="spec.data.train", needs_answer=needs_answer, fetch=lambda uri: Path(uri.removeprefix("file:"))
+    )
 
 
 def refused(path: Path | str, **options) -> InputError:
@@ -31,7 +33,9 @@ def jsonl(tmp_path: Path, *rows: object) -> Path:
 
 def test_json_lines_become_rows_with_everything_that_was_there(tmp_path):
     path = jsonl(tmp_path, {"question": "1+1=", "answer": "2", "level": {"n": 3}})
-    assert load(path, prompt_field="question") == [Row("1+1=", "2", {"question": "1+1=", "answer": "2", "level": {"n": 3}}, 1)]
+    assert load(path, prompt_field="question") == [
+        Row("1+1=", "2", {"question": "1+1=", "answer": "2", "level": {"n": 3}}, 1)
+    ]
 
 
 def test_blank_lines_and_a_byte_order_mark_are_no_rows(tmp_path):
@@ -60,7 +64,15 @@ def test_half_a_character_is_refused_with_its_row(tmp_path, row, field):
 
 
 def test_numbers_as_answers_become_text(tmp_path):
-    numbers = {2: "2", -2.5: "-2.5", 72.0: "72", 0.0: "0", 1e-05: "0.00001", 6.02e23: "6.02e+23", 1234567.9: "1234567.9"}
+    numbers = {
+        2: "2",
+        -2.5: "-2.5",
+        72.0: "72",
+        0.0: "0",
+        1e-05: "0.00001",
+        6.02e23: "6.02e+23",
+        1234567.9: "1234567.9",
+    }
     rows = load(jsonl(tmp_path, *({"prompt": "a", "answer": number} for number in numbers)))
     assert [row.answer for row in rows] == list(numbers.values())
 
@@ -91,7 +103,10 @@ def test_csv_texts_that_look_like_numbers_stay_as_they_are(tmp_path):
     path = tmp_path / "train.csv"
     path.write_text('prompt,answer,level\n"what, then?\nsay",007,3\n12,1.50,4\n')
     rows = load(path)
-    assert [(row.prompt, row.answer, row.raw["level"]) for row in rows] == [("what, then?\nsay", "007", 3), ("12", "1.50", 4)]
+    assert [(row.prompt, row.answer, row.raw["level"]) for row in rows] == [
+        ("what, then?\nsay", "007", 3),
+        ("12", "1.50", 4),
+    ]
 
 
 @pytest.mark.parametrize(("source", "prompt"), [(DataSource, "learn"), (EvalSource, "held out")])
@@ -133,7 +148,9 @@ def test_an_empty_csv_cell_is_a_missing_answer(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "prompt", ["", [], 5, {"role": "user"}, [{"role": "user"}], [{"role": "user", "content": ["a"]}], ["hello"]], ids=repr
+    "prompt",
+    ["", [], 5, {"role": "user"}, [{"role": "user"}], [{"role": "user", "content": ["a"]}], ["hello"]],
+    ids=repr,
 )
 def test_a_prompt_of_a_wrong_type_is_refused_with_its_row(tmp_path, prompt):
     error = refused(jsonl(tmp_path, {"prompt": prompt, "answer": "b"}))

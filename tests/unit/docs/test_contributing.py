@@ -12,7 +12,9 @@ TRAINER = ROOT / "trainer_image/lorarl_trainer"
 # Where a name in the table's first column may lie.
 PACKAGES = (ROOT, TRAINER, ROOT / "operator/lorarl_operator")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("helm/*/*.md"), *ROOT.glob("tests/*.md")])
-TABLE = re.findall(r"^\| (.*?) \| (.*?) \|", (ROOT / "CONTRIBUTING.md").read_text().partition("| you touch |")[2], re.MULTILINE)
+TABLE = re.findall(
+    r"^\| (.*?) \| (.*?) \|", (ROOT / "CONTRIBUTING.md").read_text().partition("| you touch |")[2], re.MULTILINE
+)
 TOUCHED = {name.rstrip("/") for touched, _ in TABLE for name in re.findall(r"`([\w./]+)`", touched)}
 RUN = {path for _, run in TABLE for path in re.findall(r"\btests/[\w./]+", run)}
 
@@ -31,12 +33,16 @@ def test_every_part_of_the_trainer_is_in_the_table() -> None:
 
 def test_every_folder_of_tests_is_in_the_table() -> None:
     folders = {path.parent.relative_to(ROOT) for path in ROOT.glob("tests/**/test_*.py")}
-    assert [str(folder) for folder in folders if not any((ROOT / folder).is_relative_to(ROOT / path) for path in RUN)] == []
+    assert [
+        str(folder) for folder in folders if not any((ROOT / folder).is_relative_to(ROOT / path) for path in RUN)
+    ] == []
 
 
 def test_every_log_by_labels_is_whole() -> None:
     """By labels kubectl shows the last ten lines, unless it is told otherwise."""
-    commands = [line for path in DOCUMENTS for line in path.read_text().splitlines() if re.match(r"kubectl logs\b.* -l ", line)]
+    commands = [
+        line for path in DOCUMENTS for line in path.read_text().splitlines() if re.match(r"kubectl logs\b.* -l ", line)
+    ]
     assert commands
     assert [command for command in commands if "--tail=-1" not in command] == []
 

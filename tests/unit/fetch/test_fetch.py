@@ -12,7 +12,14 @@ from folder_on_disk import FolderOnDisk, write_model
 
 from lorarl_api.v1alpha1 import BaseModelSpec, LoRARLJobSpec
 from lorarl_trainer.errors import InputError, LorarlError
-from lorarl_trainer.fetch import cache_dir, fetch_data, fetch_model, local_path, read_generation_config, read_model_config
+from lorarl_trainer.fetch import (
+    cache_dir,
+    fetch_data,
+    fetch_model,
+    local_path,
+    read_generation_config,
+    read_model_config,
+)
 from lorarl_trainer.prepare import fetch_base_model
 from support.other_user import USER, as_a_user, open_folder
 
@@ -45,7 +52,11 @@ def test_a_local_model_is_used_in_place(tmp_path, monkeypatch):
     write_model(tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     assert fetch(FolderOnDisk(tmp_path), f"file://{tmp_path}/model") == tmp_path / "model"
-    assert local_path("file:model", "spec.model.uri") == local_path(f"file:{tmp_path}/model", "spec.model.uri") == tmp_path / "model"
+    assert (
+        local_path("file:model", "spec.model.uri")
+        == local_path(f"file:{tmp_path}/model", "spec.model.uri")
+        == tmp_path / "model"
+    )
 
 
 def test_model_and_data_of_a_claim_are_used_in_place(tmp_path, monkeypatch):
@@ -70,7 +81,13 @@ def test_a_claim_that_is_not_mounted_is_told_with_the_mend(store):
 
 
 def test_a_remote_model_is_downloaded_once_and_without_what_is_not_needed(store):
-    for name in ("consolidated.safetensors", "pytorch_model.bin", "README.md", "original/config.json", "onnx/model.safetensors"):
+    for name in (
+        "consolidated.safetensors",
+        "pytorch_model.bin",
+        "README.md",
+        "original/config.json",
+        "onnx/model.safetensors",
+    ):
         (store.root / name).parent.mkdir(exist_ok=True)
         (store.root / name).write_text("not needed")
     (store.root / "chat_template.jinja").write_text("needed")
@@ -103,7 +120,10 @@ print(fetch_model(BaseModelSpec(uri="s3://bucket/model"), secret={}, open_folder
 def start(store: FolderOnDisk) -> subprocess.Popen[str]:
     path = f"{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}"
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(store.root)], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
+        [sys.executable, "-c", PROGRAM, str(store.root)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
     )
 
 
@@ -154,7 +174,9 @@ def test_a_full_disk_says_how_much_is_needed_and_where_to_go(store):
             with Path("/dev/full").open("wb", buffering=0) as full:
                 full.write(b"x")
 
-    with pytest.raises(LorarlError, match=r"^spec.model.uri: no space left for s3://.*10,025 bytes are needed.*LORARL_CACHE"):
+    with pytest.raises(
+        LorarlError, match=r"^spec.model.uri: no space left for s3://.*10,025 bytes are needed.*LORARL_CACHE"
+    ):
         fetch(FullDisk(store.root))
 
 
@@ -252,9 +274,15 @@ def test_what_is_no_file_and_a_disk_that_fails_are_told(tmp_path):
 def test_what_cannot_be_read_when_the_fingerprint_is_made_is_told_as_such(tmp_path):
     model = write_model(tmp_path / "model")
     (model / "consolidated.safetensors").mkdir()
-    spec = {"model": {"uri": f"file:{model}"}, "adapter": {"rank": 4, "targetModules": ["all-linear"]}, "algorithm": {"type": "sft"}}
+    spec = {
+        "model": {"uri": f"file:{model}"},
+        "adapter": {"rank": 4, "targetModules": ["all-linear"]},
+        "algorithm": {"type": "sft"},
+    }
     spec |= {"data": {"train": {"uri": "file:train.jsonl"}}, "checkpoint": {"uri": "file:checkpoints"}}
-    with pytest.raises(InputError, match=r"where .*/consolidated.safetensors cannot be read on .* \(Is a directory\)") as caught:
+    with pytest.raises(
+        InputError, match=r"where .*/consolidated.safetensors cannot be read on .* \(Is a directory\)"
+    ) as caught:
         fetch_base_model(LoRARLJobSpec.model_validate(spec), {})
     assert caught.value.field == "spec.model.uri"
 

@@ -28,16 +28,23 @@ class Hub(BaseHTTPRequestHandler):
             self.answer(403, b"", {"X-Error-Code": "GatedRepo"})
         elif path.startswith(("/api/models/org/tiny/revision/", "/api/models/org/gated/revision/")):
             found = path.rpartition("/")[2] in ("main", "v1")
-            self.answer(200 if found else 404, json.dumps({"id": "org/tiny", "sha": COMMIT}).encode(), {"X-Error-Code": "RevisionNotFound"})
+            self.answer(
+                200 if found else 404,
+                json.dumps({"id": "org/tiny", "sha": COMMIT}).encode(),
+                {"X-Error-Code": "RevisionNotFound"},
+            )
         elif path.endswith(f"/tree/{COMMIT}"):
             tree = [
-                {"type": "file", "path": name, "size": len(data), "oid": f"{i:040}"} for i, (name, data) in enumerate(self.files.items())
+                {"type": "file", "path": name, "size": len(data), "oid": f"{i:040}"}
+                for i, (name, data) in enumerate(self.files.items())
             ]
             self.answer(200, json.dumps(tree).encode(), {})
         elif f"/resolve/{COMMIT}/" in path:
             name = path.partition(f"/resolve/{COMMIT}/")[2]
             self.served.append(name)
-            self.answer(200, self.files[name], {"X-Repo-Commit": COMMIT, "ETag": f'"{list(self.files).index(name):040}"'})
+            self.answer(
+                200, self.files[name], {"X-Repo-Commit": COMMIT, "ETag": f'"{list(self.files).index(name):040}"'}
+            )
         else:
             self.answer(404, b"", {"X-Error-Code": "RepoNotFound"})
 
@@ -93,13 +100,20 @@ def fetch(endpoint: str, cache: Path, *requests: tuple[str, str | None, dict[str
         "NO_PROXY": "127.0.0.1",
     }
     ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM], input=json.dumps(requests), env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", PROGRAM],
+        input=json.dumps(requests),
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ran.returncode == 0, ran.stderr
     return [json.loads(line) for line in ran.stdout.splitlines()]
 
 
-def test_a_model_of_the_hub_is_downloaded_once_by_revision_with_the_secrets_token_and_without_other_formats(hub, tmp_path):
+def test_a_model_of_the_hub_is_downloaded_once_by_revision_with_the_secrets_token_and_without_other_formats(
+    hub, tmp_path
+):
     endpoint, handler = hub
     answers = fetch(
         endpoint,
@@ -136,4 +150,6 @@ def test_a_hub_that_cannot_be_reached_is_named_and_a_cached_model_needs_none(hub
     assert "could not be downloaded" in got
     assert "name its folder with file:" in mend
     fetch(hub[0], tmp_path / "cache", ("hf://org/tiny", None, {}))
-    assert fetch(nowhere, tmp_path / "cache", ("hf://org/tiny", None, {})) == [["config.json", "model.safetensors", "tokenizer.json"]]
+    assert fetch(nowhere, tmp_path / "cache", ("hf://org/tiny", None, {})) == [
+        ["config.json", "model.safetensors", "tokenizer.json"]
+    ]

@@ -25,7 +25,12 @@ def test_an_image_is_built_into_containerd_unpacked_and_uncompressed() -> None:
 
     assert words[:4] == ["/bin/buildctl", "--addr", "unix:///run/buildkitd.sock", "build"]
     assert "--output=type=image,name=localhost/a:1,unpack=true,compression=uncompressed" in words
-    assert {"--local=context=/context", "--local=dockerfile=/there", "--opt=filename=Dockerfile.b", "--opt=target=stage"} <= set(words)
+    assert {
+        "--local=context=/context",
+        "--local=dockerfile=/there",
+        "--opt=filename=Dockerfile.b",
+        "--opt=target=stage",
+    } <= set(words)
     assert {"--opt=build-arg:VERSION=1", "--secret=id=ca,src=/ca.crt", "--opt=image-resolve-mode=local"} <= set(words)
 
 
@@ -45,7 +50,9 @@ def test_what_is_built_is_what_the_dockerfile_has() -> None:
 
 def test_other_programs_have_the_names_of_their_releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builds, "CACHE", tmp_path)
-    with pytest.raises(ToolMissingError, match=r"ray-operator\.stamp is not there; scripts/tools\.sh ray-operator builds it"):
+    with pytest.raises(
+        ToolMissingError, match=r"ray-operator\.stamp is not there; scripts/tools\.sh ray-operator builds it"
+    ):
         builds.others()
 
     (tmp_path / "bin").mkdir()
@@ -77,7 +84,9 @@ def test_other_programs_have_the_names_of_their_releases(tmp_path: Path, monkeyp
         ({}, "[global]\ntimeout = 5\n", None),
     ],
 )
-def test_the_package_index_is_this_machines(environment: dict[str, str], file: str, expected: str | None, tmp_path: Path) -> None:
+def test_the_package_index_is_this_machines(
+    environment: dict[str, str], file: str, expected: str | None, tmp_path: Path
+) -> None:
     (tmp_path / "pip.conf").write_text(file)
     assert builds.package_index(environment, [tmp_path / "absent.conf", tmp_path / "pip.conf"]) == expected
 

@@ -51,8 +51,12 @@ def test_no_package_of_python_comes_from_anywhere_but_a_lock_with_hashes() -> No
     assert locks == {f"requirements/{name}.lock" for name in ("build", "operator", "trainer-cpu", "gpu")}
     for lock in locks:
         text = (ROOT / lock).read_text()
-        assert text.count("==") and all("==" in line for line in text.splitlines() if line and not line.startswith((" ", "#"))), lock
-        assert len(re.findall(r"^\S+==", text, re.M)) == len(re.findall(r"^\S+==.* \\\n +--hash=sha256:", text, re.M)), lock
+        assert text.count("==") and all(
+            "==" in line for line in text.splitlines() if line and not line.startswith((" ", "#"))
+        ), lock
+        assert len(re.findall(r"^\S+==", text, re.M)) == len(
+            re.findall(r"^\S+==.* \\\n +--hash=sha256:", text, re.M)
+        ), lock
 
 
 @pytest.mark.parametrize("image", IMAGES)

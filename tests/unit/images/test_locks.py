@@ -27,7 +27,13 @@ def test_a_lock_resolves_to_itself(lock: str) -> None:
 def test_a_lock_needs_no_setup(tmp_path: Path) -> None:
     for folder in ("scripts", "requirements"):
         (tmp_path / folder).mkdir()
-    for name in ("scripts/lock.sh", "scripts/python.sh", "scripts/uv.sh", "requirements/build.in", "requirements/build.lock"):
+    for name in (
+        "scripts/lock.sh",
+        "scripts/python.sh",
+        "scripts/uv.sh",
+        "requirements/build.in",
+        "requirements/build.lock",
+    ):
         shutil.copy(ROOT / name, tmp_path / name)
     checked = subprocess.run(["scripts/lock.sh", "--check", "build"], cwd=tmp_path, capture_output=True, text=True)
     skip_without_an_index(checked.stderr)
@@ -44,7 +50,9 @@ def test_a_lock_that_is_not_is_told(tmp_path: Path) -> None:
     source = tmp_path / "requirements/build.in"
     source.write_text(source.read_text().replace("hatchling==", "hatchling!="))
 
-    checked = subprocess.run(["bash", "scripts/lock.sh", "--check", "build"], cwd=tmp_path, capture_output=True, text=True)
+    checked = subprocess.run(
+        ["bash", "scripts/lock.sh", "--check", "build"], cwd=tmp_path, capture_output=True, text=True
+    )
     skip_without_an_index(checked.stderr)
 
     assert checked.returncode == 1

@@ -87,7 +87,9 @@ def test_a_line_that_is_not_understood_is_named(sbom: ModuleType) -> None:
 def test_the_locks_of_the_images_make_complete_documents(lock: str, tmp_path: Path) -> None:
     path, output = ROOT / f"requirements/{lock}.lock", tmp_path / "out/sbom.cdx.json"
 
-    subprocess.run([sys.executable, "scripts/sbom.py", path, "--image", "lorarl/x", "--output", output], cwd=ROOT, check=True)
+    subprocess.run(
+        [sys.executable, "scripts/sbom.py", path, "--image", "lorarl/x", "--output", output], cwd=ROOT, check=True
+    )
 
     document = json.loads(output.read_text())
     assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.6")

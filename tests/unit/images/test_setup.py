@@ -55,7 +55,10 @@ def test_a_checkout_that_was_moved_is_set_up_anew(checkout: Path) -> None:
 def test_a_python_that_is_named_and_does_not_serve_is_refused_by_name(checkout: Path, python: str) -> None:
     done = setup(checkout, python)
     assert done.returncode == 1
-    assert done.stderr == f"PYTHON: got {python}, expected a Python 3.12; name one, or leave PYTHON out and one is looked for\n"
+    assert (
+        done.stderr
+        == f"PYTHON: got {python}, expected a Python 3.12; name one, or leave PYTHON out and one is looked for\n"
+    )
     assert not (checkout / ".venv").exists()
 
 
@@ -63,7 +66,11 @@ def test_a_cache_may_be_named_from_where_one_stands(tmp_path: Path) -> None:
     if not shutil.which("go"):
         pytest.skip("Go is not installed (https://go.dev/doc/install)")
     done = subprocess.run(
-        [ROOT / "scripts/tools.sh", "pause"], cwd=tmp_path, env=os.environ | {"LORARL_CACHE": "cache"}, capture_output=True, text=True
+        [ROOT / "scripts/tools.sh", "pause"],
+        cwd=tmp_path,
+        env=os.environ | {"LORARL_CACHE": "cache"},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "cache/bin/pause").exists()

@@ -15,7 +15,9 @@ from cluster import configuration, network, programs
 from cluster.pki import certificates, request
 from cluster.settings import POD_GATEWAY, POD_RANGE, SERVICE_RANGE, Settings
 
-SETTINGS = dataclasses.replace(Settings(), name="other", run=Path("/run/other"), data=Path("/data"), subnet=IPv4Network("10.9.8.4/30"))
+SETTINGS = dataclasses.replace(
+    Settings(), name="other", run=Path("/run/other"), data=Path("/data"), subnet=IPv4Network("10.9.8.4/30")
+)
 
 
 def test_containerd_lowers_a_score_only_where_it_may() -> None:
@@ -89,7 +91,11 @@ def test_a_node_with_a_driver_has_a_device_plugin_and_one_without_builds_no_buil
 def test_every_file_that_a_command_names_is_one_that_is_made() -> None:
     made = {f"{certificate.name}.{kind}" for certificate in certificates(SETTINGS) for kind in ("crt", "key")}
     made |= {"ca.crt", "ca.key", "front-proxy-ca.crt", "service-account.key", "service-account.pub"}
-    words = [word for command in programs.commands(SETTINGS, {name: name for name in programs.ALL}).values() for word in command]
+    words = [
+        word
+        for command in programs.commands(SETTINGS, {name: name for name in programs.ALL}).values()
+        for word in command
+    ]
     named = {word.partition("=")[2] for word in words if f"={SETTINGS.pki}/" in word}
     assert named
     assert {Path(path).name for path in named} <= made
@@ -123,7 +129,9 @@ def test_the_last_node_puts_forwarding_back(tmp_path: Path, monkeypatch: pytest.
     """Two nodes on a machine that forwarded nothing: whichever goes first, it is off only when both are gone."""
     forwarding = tmp_path / "ip_forward"
     monkeypatch.setattr(network, "IP_FORWARD", forwarding)
-    first, second = (dataclasses.replace(SETTINGS, name=name, run=tmp_path / f"{name}-cluster") for name in ("first", "second"))
+    first, second = (
+        dataclasses.replace(SETTINGS, name=name, run=tmp_path / f"{name}-cluster") for name in ("first", "second")
+    )
     for gone, stays in ((first, second), (second, first)):
         forwarding.write_text("0\n")
         for node in (first, second):

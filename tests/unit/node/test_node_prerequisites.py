@@ -31,7 +31,10 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"missing_commands": frozenset({"runc", "ip"})}, ["not installed: ip, runc;", "apt-get install iproute2 runc"]),
     ({"missing_cni_plugins": frozenset({"ptp"})}, ["CNI plugin ptp", "apt-get install containernetworking-plugins"]),
     ({"missing_tools": frozenset({"kubelet"})}, ["not built: kubelet;", "scripts/tools.sh servers node"]),
-    ({"limits": {"fs.inotify.max_user_instances": 64}}, ["is 64, expected 128 at least: sysctl -w fs.inotify.max_user_instances=512"]),
+    (
+        {"limits": {"fs.inotify.max_user_instances": 64}},
+        ["is 64, expected 128 at least: sysctl -w fs.inotify.max_user_instances=512"],
+    ),
     ({"open_files": 1024}, ["open files is 1024, expected 8192", "ulimit -Hn 8192"]),
     ({"has_overlayfs": False}, ["modprobe overlay"]),
     ({"controllers": frozenset({"cpu", "pids"})}, ["no cgroup controller cpuset, memory"]),
@@ -69,5 +72,7 @@ def test_nobody_else_is_told_more_than_to_be_root() -> None:
 
 
 def test_the_packages_of_what_is_missing() -> None:
-    facts = dataclasses.replace(GOOD, missing_commands=frozenset({"nft", "ip"}), missing_cni_plugins=frozenset({"ptp", "loopback"}))
+    facts = dataclasses.replace(
+        GOOD, missing_commands=frozenset({"nft", "ip"}), missing_cni_plugins=frozenset({"ptp", "loopback"})
+    )
     assert missing_packages(facts) == ["containernetworking-plugins", "iproute2", "nftables"]

@@ -34,11 +34,20 @@ def ago(seconds: float, now: datetime = START) -> str:
 
 def raw_job(spec: Raw | None = None, status: Raw | None = None, **metadata: Any) -> Raw:
     """A LoRARLJob `demo`; `spec` changes parts of a good one."""
-    about = {"namespace": "team", "name": "demo", "uid": "job-uid", "resourceVersion": "1", "generation": 1, "creationTimestamp": ago(60)}
+    about = {
+        "namespace": "team",
+        "name": "demo",
+        "uid": "job-uid",
+        "resourceVersion": "1",
+        "generation": 1,
+        "creationTimestamp": ago(60),
+    }
     return {"metadata": about | metadata, "spec": SPEC | (spec or {}), "status": status or {}}
 
 
-def raw_ray_job(attempt: int = 1, *, age: float = 60, owner: str = "job-uid", suspend: bool = False, **status: Any) -> Raw:
+def raw_ray_job(
+    attempt: int = 1, *, age: float = 60, owner: str = "job-uid", suspend: bool = False, **status: Any
+) -> Raw:
     """A RayJob of attempt `attempt`, made `age` seconds ago."""
     return {
         "metadata": {
@@ -66,7 +75,11 @@ def raw_pod(role: str = "worker", attempt: int = 1, *, name: str = "", age: floa
     }
     about["labels"]["ray.io/cluster"] = f"cluster-{attempt}"
     about |= {key: parts.pop(key) for key in ("deletionTimestamp", "deletionGracePeriodSeconds") if key in parts}
-    return {"metadata": about, "spec": {"nodeName": parts.pop("nodeName", "node-1")}, "status": {"phase": "Running", **parts}}
+    return {
+        "metadata": about,
+        "spec": {"nodeName": parts.pop("nodeName", "node-1")},
+        "status": {"phase": "Running", **parts},
+    }
 
 
 def condition(kind: str, holds: bool, reason: str = "", message: str = "", age: float = 0) -> Raw:
@@ -164,7 +177,9 @@ class World:
             case dict():
                 if seen.job.resource_version != about["resourceVersion"]:
                     return False
-                self.touch({key: value for key, value in self.job["status"].items() if key not in FIELDS} | copy.deepcopy(step))
+                self.touch(
+                    {key: value for key, value in self.job["status"].items() if key not in FIELDS} | copy.deepcopy(step)
+                )
             case Apply(manifest):
                 self.applied.append(manifest)
             case Create(manifest):
@@ -199,7 +214,11 @@ class World:
             return False
         self.made += 1
         self.steps[name] = steps_of(seen.job.read_spec())
-        about = manifest["metadata"] | {"uid": f"ray-uid-{self.made}", "resourceVersion": "1", "creationTimestamp": moment(self.now)}
+        about = manifest["metadata"] | {
+            "uid": f"ray-uid-{self.made}",
+            "resourceVersion": "1",
+            "creationTimestamp": moment(self.now),
+        }
         queued = "kueue.x-k8s.io/queue-name" in manifest["metadata"]["labels"]
         status = {"rayClusterName": f"cluster-{self.made}"}
         self.ray_jobs[name] = {"metadata": about, "spec": {"suspend": queued}, "status": status}
@@ -249,7 +268,9 @@ class World:
 
     def collect(self) -> None:
         """KubeRay's finalizer and the garbage collector: what is being deleted is gone."""
-        self.ray_jobs = {name: each for name, each in self.ray_jobs.items() if "deletionTimestamp" not in each["metadata"]}
+        self.ray_jobs = {
+            name: each for name, each in self.ray_jobs.items() if "deletionTimestamp" not in each["metadata"]
+        }
         self.pods = [pod for pod in self.pods if "deletionTimestamp" not in pod["metadata"]]
 
     def kuberay(self, **status: Any) -> None:
@@ -260,7 +281,11 @@ class World:
     def bring_up(self) -> None:
         """The RayCluster is up and its driver runs."""
         ray_job = self.current
-        if ray_job is None or ray_job["status"].get("jobDeploymentStatus") in ("Complete", "Failed") or ray_job["spec"]["suspend"]:
+        if (
+            ray_job is None
+            or ray_job["status"].get("jobDeploymentStatus") in ("Complete", "Failed")
+            or ray_job["spec"]["suspend"]
+        ):
             return
         attempt, cluster = int(ray_job["metadata"]["labels"][LABEL_ATTEMPT]), ray_job["status"]["rayClusterName"]
         if not any(pod["metadata"]["labels"]["ray.io/cluster"] == cluster for pod in self.pods):
@@ -268,7 +293,12 @@ class World:
                 pod = raw_pod(role, attempt, conditions=[condition("Ready", True)])
                 pod["metadata"]["labels"]["ray.io/cluster"] = cluster
                 self.pods.append(pod)
-        self.kuberay(jobDeploymentStatus="Running", jobStatus="RUNNING", dashboardURL="demo-head:8265", startTime=moment(self.now))
+        self.kuberay(
+            jobDeploymentStatus="Running",
+            jobStatus="RUNNING",
+            dashboardURL="demo-head:8265",
+            startTime=moment(self.now),
+        )
 
     def succeed(self) -> None:
         """The trainer has made its steps, and says so."""
@@ -282,10 +312,14 @@ class World:
         if not self._at_work():
             return
         attempt = int(self.current["metadata"]["labels"][LABEL_ATTEMPT])
-        self.touch(self.job["status"] | {"failure": {"reason": "OutOfMemory", "message": "too large", "attempt": attempt}})
+        self.touch(
+            self.job["status"] | {"failure": {"reason": "OutOfMemory", "message": "too large", "attempt": attempt}}
+        )
         self.kuberay(jobDeploymentStatus="Failed", reason="AppFailed", endTime=moment(self.now))
         self.failures.add(attempt)
-        if self.phase in ("Starting", "Running") and not any("deletionTimestamp" in pod["metadata"] for pod in self.pods):
+        if self.phase in ("Starting", "Running") and not any(
+            "deletionTimestamp" in pod["metadata"] for pod in self.pods
+        ):
             self.plain_failures.add(attempt)
         self.now += timedelta(seconds=1)
 

@@ -29,7 +29,9 @@ class Lists(Client):
         self.status, self.reason = 403, "Forbidden"
         self.asked: list[tuple[str | None, float]] = []
 
-    async def pages(self, resource: Resource, namespace: str | None, **_: Any) -> AsyncIterator[tuple[list[dict[str, Any]], str]]:
+    async def pages(
+        self, resource: Resource, namespace: str | None, **_: Any
+    ) -> AsyncIterator[tuple[list[dict[str, Any]], str]]:
         self.asked.append((namespace, virtual_time.now()))
         if (namespace, resource) in self.refused:
             raise ApiError(resource.path(namespace), self.status, self.reason, "no right to list")
@@ -96,7 +98,11 @@ def test_a_namespace_that_cannot_be_listed_holds_up_no_other_and_is_served_when_
         await asyncio.sleep(1000)
         assert await one.taken() == []
         (said,) = errors(caplog)
-        for part in ("namespace b ", "no right to list", "restore the Role and RoleBinding with helm upgrade, or take b out"):
+        for part in (
+            "namespace b ",
+            "no right to list",
+            "restore the Role and RoleBinding with helm upgrade, or take b out",
+        ):
             assert part in said
         one.lists.refused.clear()
         await asyncio.sleep(LONGEST_RETRY_SECONDS)
@@ -186,7 +192,9 @@ def test_another_reason_is_told_anew(caplog: pytest.LogCaptureFixture) -> None:
     assert "restore the ClusterRole and ClusterRoleBinding with helm upgrade" in second
 
 
-@pytest.mark.parametrize(("namespaces", "called"), [((None,), {"the cluster"}), (("a", "b"), {"namespace a", "namespace b"})])
+@pytest.mark.parametrize(
+    ("namespaces", "called"), [((None,), {"the cluster"}), (("a", "b"), {"namespace a", "namespace b"})]
+)
 def test_whoever_could_list_nothing_yet_is_blind(namespaces: tuple[str | None, ...], called: set[str]) -> None:
     async def story() -> None:
         one = Story(*namespaces)

@@ -73,7 +73,11 @@ def test_ray_is_the_one_of_our_image():
 def test_a_queue_owns_what_it_writes_and_all_goes_at_the_end():
     spec = built(labels={"kueue.x-k8s.io/queue-name": "research"})["spec"]
     assert "suspend" not in spec
-    assert (spec["shutdownAfterJobFinishes"], spec["ttlSecondsAfterFinished"], "deletionStrategy" in spec) == (True, 0, False)
+    assert (spec["shutdownAfterJobFinishes"], spec["ttlSecondsAfterFinished"], "deletionStrategy" in spec) == (
+        True,
+        0,
+        False,
+    )
 
 
 def test_the_docs_say_which_labels_reach_a_scheduler():
@@ -126,7 +130,10 @@ def test_every_container_of_ours_is_restricted(mode):
         assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
         assert pod["restartPolicy"] == "Never"
         for container in pod["containers"]:
-            assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+            }
 
 
 @pytest.mark.parametrize("mode", ["SidecarMode", "K8sJobMode"])
@@ -142,12 +149,20 @@ def test_a_service_named_vllm_sets_no_variable_of_vllms(mode):
 
 
 def test_secrets_are_named_and_never_read():
-    spec = {"model": {"uri": "hf://a/b", "credentialsSecret": "x" * 200}, "checkpoint": {"uri": "s3://t", "credentialsSecret": "s3-keys"}}
+    spec = {
+        "model": {"uri": "hf://a/b", "credentialsSecret": "x" * 200},
+        "checkpoint": {"uri": "s3://t", "credentialsSecret": "s3-keys"},
+    }
     pod = head(built(spec))["spec"]
-    assert [volume["secret"] for volume in pod["volumes"] if "secret" in volume] == [{"secretName": "s3-keys"}, {"secretName": "x" * 200}]
+    assert [volume["secret"] for volume in pod["volumes"] if "secret" in volume] == [
+        {"secretName": "s3-keys"},
+        {"secretName": "x" * 200},
+    ]
     mount = {"name": "secret-0", "mountPath": "/etc/lorarl/secrets/s3-keys", "readOnly": True}
     assert mount in pod["containers"][0]["volumeMounts"]
-    labelled = built({"cluster": {"podTemplateOverrides": {"head": {"metadata": {"labels": {"credentialsSecret": "no"}}}}}})
+    labelled = built(
+        {"cluster": {"podTemplateOverrides": {"head": {"metadata": {"labels": {"credentialsSecret": "no"}}}}}}
+    )
     assert head(labelled)["spec"]["volumes"] == head(built())["spec"]["volumes"]
 
 
@@ -157,7 +172,9 @@ def test_claims_of_model_and_data_are_mounted_for_reading_in_head_and_workers():
     for pod in (head(built(spec))["spec"], workers(built(spec))["template"]["spec"]):
         claims = [volume["persistentVolumeClaim"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume]
         assert claims == [{"claimName": "data", "readOnly": True}, {"claimName": claim, "readOnly": True}]
-        mounts = [mount for mount in pod["containers"][0]["volumeMounts"] if mount["mountPath"].startswith(CLAIMS_FOLDER)]
+        mounts = [
+            mount for mount in pod["containers"][0]["volumeMounts"] if mount["mountPath"].startswith(CLAIMS_FOLDER)
+        ]
         assert mounts == [
             {"name": "claim-0", "mountPath": "/mnt/pvc/data", "readOnly": True},
             {"name": "claim-1", "mountPath": f"/mnt/pvc/{claim}", "readOnly": True},
@@ -185,21 +202,36 @@ def test_a_service_account_that_is_there_is_bound_and_not_made():
     objects = {each["kind"]: each for each in (*needs(job, cluster), *grants(job, cluster))}
     assert "ServiceAccount" not in objects
     assert objects["RoleBinding"]["subjects"][0]["name"] == "trainer"
-    rule = {"apiGroups": ["lorarl.io"], "resources": ["lorarljobs/status"], "resourceNames": ["demo"], "verbs": ["get", "patch"]}
+    rule = {
+        "apiGroups": ["lorarl.io"],
+        "resources": ["lorarljobs/status"],
+        "resourceNames": ["demo"],
+        "verbs": ["get", "patch"],
+    }
     assert objects["Role"]["rules"] == [rule]
 
 
 class TestOverrides:
     def test_what_they_change(self):
-        base = {"containers": [{"name": "ray", "env": [{"name": "A", "value": "1"}]}], "volumes": [{"name": "v", "emptyDir": {}}], "x": 1}
+        base = {
+            "containers": [{"name": "ray", "env": [{"name": "A", "value": "1"}]}],
+            "volumes": [{"name": "v", "emptyDir": {}}],
+            "x": 1,
+        }
         over = {
-            "containers": [{"name": "ray", "env": [{"name": "A", "value": "2"}, {"name": "B", "value": "3"}]}, {"name": "sidecar"}],
+            "containers": [
+                {"name": "ray", "env": [{"name": "A", "value": "2"}, {"name": "B", "value": "3"}]},
+                {"name": "sidecar"},
+            ],
             "volumes": [{"name": "v", "hostPath": {"path": "/x"}}],
             "x": None,
             "tolerations": [{"operator": "Exists"}],
         }
         assert merge(base, over, "o") == {
-            "containers": [{"name": "ray", "env": [{"name": "A", "value": "2"}, {"name": "B", "value": "3"}]}, {"name": "sidecar"}],
+            "containers": [
+                {"name": "ray", "env": [{"name": "A", "value": "2"}, {"name": "B", "value": "3"}]},
+                {"name": "sidecar"},
+            ],
             "volumes": [{"name": "v", "hostPath": {"path": "/x"}}],
             "tolerations": [{"operator": "Exists"}],
         }
@@ -230,7 +262,15 @@ class TestOverrides:
 
 @pytest.mark.parametrize(
     ("name", "attempt"),
-    [("demo-1", 1), ("demo-12", 12), ("demo", 0), ("demo-x", 0), ("other-3", 0), ("demo-²", 0), (f"demo-{'9' * 200}", 0)],
+    [
+        ("demo-1", 1),
+        ("demo-12", 12),
+        ("demo", 0),
+        ("demo-x", 0),
+        ("other-3", 0),
+        ("demo-²", 0),
+        (f"demo-{'9' * 200}", 0),
+    ],
 )
 def test_the_attempt_in_a_name(name, attempt):
     assert attempt_of("demo", name) == attempt

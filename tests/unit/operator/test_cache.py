@@ -16,7 +16,13 @@ OURS = {"app.kubernetes.io/managed-by": "lorarl", "lorarl.io/job": "job"}
 
 
 def raw(name: str, uid: str, version: int, labels: dict[str, str] | None = None, **rest: Any) -> dict[str, Any]:
-    meta = {"namespace": "ns", "name": name, "uid": uid, "resourceVersion": str(version), "creationTimestamp": "2026-01-01T00:00:00Z"}
+    meta = {
+        "namespace": "ns",
+        "name": name,
+        "uid": uid,
+        "resourceVersion": str(version),
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }
     return {"metadata": {**meta, "labels": OURS if labels is None else labels}, **rest}
 
 
@@ -46,7 +52,9 @@ def test_the_last_pods_that_went_are_kept_until_their_rayjob_goes() -> None:
         cache.remove(PODS, KEY, f"p{number}", f"p{number}")
     observed = cache.observe(KEY)
     assert observed is not None and observed.pods == ()
-    assert [(pod.name, pod.reason) for pod in observed.departed] == [(f"p{number}", "Evicted") for number in (2, 3, 4, 5)]
+    assert [(pod.name, pod.reason) for pod in observed.departed] == [
+        (f"p{number}", "Evicted") for number in (2, 3, 4, 5)
+    ]
     cache.remove(RAYJOBS, KEY, "job-1", "a")
     observed = cache.observe(KEY)
     assert observed is not None and observed.departed == ()
@@ -120,7 +128,11 @@ def test_nothing_is_left_of_a_job_that_is_gone() -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.permutations([("put", "a", 1), ("put", "a", 2), ("put", "a", 3), ("gone", "a", 4), ("put", "b", 5), ("put", "b", 6)]))
+@given(
+    st.permutations(
+        [("put", "a", 1), ("put", "a", 2), ("put", "a", 3), ("gone", "a", 4), ("put", "b", 5), ("put", "b", 6)]
+    )
+)
 def test_news_in_any_order_ends_in_the_newest_state(news: list[tuple[str, str, int]]) -> None:
     cache = Cache()
     cache.put(LORARLJOBS, raw("job", "1", 1, {}))

@@ -21,10 +21,16 @@ type Answer = tuple[int, dict[str, Any], dict[str, str]]
 
 
 def failure(status: int, reason: str = "", **headers: str) -> Answer:
-    return status, {"kind": "Status", "status": "Failure", "code": status, "reason": reason, "message": "so it is"}, headers
+    return (
+        status,
+        {"kind": "Status", "status": "Failure", "code": status, "reason": reason, "message": "so it is"},
+        headers,
+    )
 
 
-def against(answers: list[Answer], use: Callable[[Client], Awaitable[Any]], fence: Callable[[], float] = unfenced) -> tuple[Any, list[str]]:
+def against(
+    answers: list[Answer], use: Callable[[Client], Awaitable[Any]], fence: Callable[[], float] = unfenced
+) -> tuple[Any, list[str]]:
     """What `use` makes of these answers, one a request (the last one again and again); and the requests."""
     requests: list[str] = []
 
@@ -59,14 +65,18 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("status", [429, 500, 503, 504])
 def test_a_fault_of_the_server_is_tried_again(status: int) -> None:
-    answer, requests = against([failure(status), failure(status), (201, MANIFEST, {})], lambda client: client.create(MANIFEST))
+    answer, requests = against(
+        [failure(status), failure(status), (201, MANIFEST, {})], lambda client: client.create(MANIFEST)
+    )
     assert answer == MANIFEST
     assert len(requests) == 3
 
 
 def test_the_servers_wish_to_wait_is_honoured() -> None:
     started = time.monotonic()
-    answer, requests = against([failure(429, **{"Retry-After": "1"}), (201, MANIFEST, {})], lambda client: client.create(MANIFEST))
+    answer, requests = against(
+        [failure(429, **{"Retry-After": "1"}), (201, MANIFEST, {})], lambda client: client.create(MANIFEST)
+    )
     assert answer == MANIFEST and len(requests) == 2
     assert time.monotonic() - started >= 1
 
@@ -113,7 +123,10 @@ def test_a_conflict_is_tried_again_where_no_precondition_can_have_caused_it() ->
     assert against(answers, lambda client: client.apply(MANIFEST))[0] == MANIFEST
     assert against(answers, lambda client: client.create(MANIFEST))[0] == MANIFEST
     conditional = {**MANIFEST, "metadata": {**MANIFEST["metadata"], "resourceVersion": "7"}}
-    for use in (lambda client: client.apply(conditional, subresource="status"), lambda client: client.replace(conditional)):
+    for use in (
+        lambda client: client.apply(conditional, subresource="status"),
+        lambda client: client.replace(conditional),
+    ):
         error, requests = against(answers, use)
         assert error.conflict and len(requests) == 1
 

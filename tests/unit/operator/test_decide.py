@@ -30,7 +30,9 @@ class TestQueue:
         assert decision.wants_evidence is Want.WORKLOAD
 
     def test_a_queue_that_takes_its_machines_back_is_counted_once_and_the_rayjob_stays(self):
-        decision = decided(raw_job(status=running_status(), labels=QUEUE), self.queued(jobDeploymentStatus="Suspending"))
+        decision = decided(
+            raw_job(status=running_status(), labels=QUEUE), self.queued(jobDeploymentStatus="Suspending")
+        )
         assert decision.status["preemptions"] == 1
         assert decision.status["phase"] == "Pending"
         assert decision.actions == ()
@@ -38,7 +40,9 @@ class TestQueue:
         assert again.status is None
 
     def test_it_goes_on_by_itself(self):
-        status = status_of("Pending", conditions=[condition("Running", False, "Queued", "waits for its turn in queue research")])
+        status = status_of(
+            "Pending", conditions=[condition("Running", False, "Queued", "waits for its turn in queue research")]
+        )
         decision = decided(raw_job(status=status, labels=QUEUE), raw_ray_job(**RUNNING))
         assert decision.status["phase"] == "Running"
         assert decision.status["startTime"] == ago(0)
@@ -52,9 +56,13 @@ class TestQueue:
 
 
 def test_a_rayjob_that_somebody_suspended_was_not_taken_by_a_queue():
-    decision = decided(raw_job(status=running_status()), raw_ray_job(suspend=True, jobDeploymentStatus="ValidationFailed"))
+    decision = decided(
+        raw_job(status=running_status()), raw_ray_job(suspend=True, jobDeploymentStatus="ValidationFailed")
+    )
     assert (decision.status["phase"], decision.status["preemptions"]) == ("Pending", 1)
-    assert conditions(decision)["Disrupted"]["message"].startswith("RayJob demo-1 was suspended by something that is no queue")
+    assert conditions(decision)["Disrupted"]["message"].startswith(
+        "RayJob demo-1 was suspended by something that is no queue"
+    )
     (event,) = decision.events
     assert "delete it (kubectl delete rayjob), and it is made again" in event.message
 
@@ -104,22 +112,35 @@ class TestSuspension:
         assert decision.actions == (Delete("RayJob", "demo-1", "ray-1"),)
 
     def test_resumed_it_is_the_next_attempt(self):
-        decision = decided(raw_job({"suspend": False}, status_of("Suspended", conditions=[condition("Suspended", True)])))
+        decision = decided(
+            raw_job({"suspend": False}, status_of("Suspended", conditions=[condition("Suspended", True)]))
+        )
         assert decision.actions[-1].manifest["metadata"]["name"] == "demo-2"
-        seen = decided(raw_job(status=status_of("Suspended", conditions=[condition("Suspended", True)])), raw_ray_job(2, age=0))
-        assert (seen.status["phase"], seen.status["rayJobName"], seen.status["startTime"]) == ("Starting", "demo-2", ago(0))
+        seen = decided(
+            raw_job(status=status_of("Suspended", conditions=[condition("Suspended", True)])), raw_ray_job(2, age=0)
+        )
+        assert (seen.status["phase"], seen.status["rayJobName"], seen.status["startTime"]) == (
+            "Starting",
+            "demo-2",
+            ago(0),
+        )
         assert conditions(seen)["Suspended"]["status"] == "False"
 
     def test_resumed_while_it_is_still_suspending(self):
         decision = decided(raw_job(status=status_of("Suspending")), raw_ray_job(1, **RUNNING))
         assert decision.actions == (Delete("RayJob", "demo-1", "ray-1"),)
 
-    @pytest.mark.parametrize("job", [raw_job({"suspend": True}, status_of("Suspending")), raw_job(status=status_of("Suspending"))])
+    @pytest.mark.parametrize(
+        "job", [raw_job({"suspend": True}, status_of("Suspending")), raw_job(status=status_of("Suspending"))]
+    )
     def test_a_rayjob_that_does_not_go_is_named_with_its_finalizers(self, job):
         assert not decided(job, gone_since(19), now=START).events
         decision = decided(job, gone_since(20))
         assert conditions(decision)["Running"]["reason"] == "RayJobStays"
-        assert "RayJob demo-1 is being deleted, but its finalizers hold it: example.com/hold" in conditions(decision)["Running"]["message"]
+        assert (
+            "RayJob demo-1 is being deleted, but its finalizers hold it: example.com/hold"
+            in conditions(decision)["Running"]["message"]
+        )
         assert [event.reason for event in decision.events] == ["RayJobStays"]
         later = decided(job | {"status": decision.status}, gone_since(50), now=START)
         assert (later.status, later.actions) == (None, ())
@@ -157,7 +178,11 @@ class TestDeadlines:
         assert decision.actions == (Delete("RayJob", "demo-1", "ray-1"),)
 
     def test_start_deadline_says_what_it_waited_for(self):
-        pods = [raw_pod("worker", phase="Pending", conditions=[condition("PodScheduled", False, "Unschedulable", "0/3 nodes")])]
+        pods = [
+            raw_pod(
+                "worker", phase="Pending", conditions=[condition("PodScheduled", False, "Unschedulable", "0/3 nodes")]
+            )
+        ]
         job = raw_job({"startDeadlineSeconds": 60}, status_of("Pending"))
         decision = decided(job, raw_ray_job(age=60, jobDeploymentStatus="Initializing"), pods=pods)
         assert conditions(decision)["Failed"]["reason"] == "StartDeadlineExceeded"
@@ -183,7 +208,9 @@ class TestDeadlines:
 
     @pytest.mark.parametrize("age", [5, 300])
     def test_active_deadline_while_something_of_the_attempt_before_is_still_there(self, age):
-        status = status_of("Restarting", "demo-2", startTime=ago(55), conditions=[condition("Running", False, "Restarting", age=50)])
+        status = status_of(
+            "Restarting", "demo-2", startTime=ago(55), conditions=[condition("Running", False, "Restarting", age=50)]
+        )
         job = raw_job({"activeDeadlineSeconds": 60}, status)
         assert decided(job, gone_since(age)).recheck_seconds == 5
         assert decided(job, pods=[raw_pod("worker")]).recheck_seconds == 5
@@ -191,7 +218,10 @@ class TestDeadlines:
     @pytest.mark.parametrize(
         ("reason", "found"),
         [
-            ("QuotaExceeded", {"refusal": Refusal("RayJob", "demo-1", 403, "Forbidden", "exceeded quota: team", START, 1)}),
+            (
+                "QuotaExceeded",
+                {"refusal": Refusal("RayJob", "demo-1", 403, "Forbidden", "exceeded quota: team", START, 1)},
+            ),
             ("RayJobRefused", {"refusal": Refusal("RayJob", "demo-1", 422, "Invalid", "a webhook says no", START, 1)}),
             ("NameTaken", {"owner": "somebody"}),
             ("Invalid", {"spec": {"adapter": {"targetModules": []}}}),
@@ -248,7 +278,10 @@ class TestSpecChanges:
 
     @pytest.mark.parametrize(
         "spec",
-        [{"adapter": {"rank": "eight"}}, {"cluster": {"podTemplateOverrides": {"worker": {"spec": {"containers": [{"image": "x"}]}}}}}],
+        [
+            {"adapter": {"rank": "eight"}},
+            {"cluster": {"podTemplateOverrides": {"worker": {"spec": {"containers": [{"image": "x"}]}}}}},
+        ],
     )
     def test_an_invalid_job_says_what_is_wrong(self, spec):
         decision = decided(raw_job(spec))
@@ -258,10 +291,15 @@ class TestSpecChanges:
         assert decision.actions == ()
         assert decision.recheck_seconds is None
 
-    @pytest.mark.parametrize("spec", [{}, {"suspend": "yes", "backoffLimit": "x", "checkpoint": 3, "activeDeadlineSeconds": True}])
+    @pytest.mark.parametrize(
+        "spec", [{}, {"suspend": "yes", "backoffLimit": "x", "checkpoint": 3, "activeDeadlineSeconds": True}]
+    )
     @pytest.mark.parametrize("phase", ["", "Running", "Suspended", "Succeeded", "Restarting", "Nonsense"])
     def test_whatever_etcd_holds_is_no_crash(self, spec, phase):
-        job = raw_job() | {"spec": spec, "status": {"phase": phase, "rayJobName": "other", "conditions": [{}], "failure": 7}}
+        job = raw_job() | {
+            "spec": spec,
+            "status": {"phase": phase, "rayJobName": "other", "conditions": [{}], "failure": 7},
+        }
         for ray_jobs in ([], [raw_ray_job(**RUNNING)], [raw_ray_job(jobDeploymentStatus="Failed", endTime="nonsense")]):
             decide(observed(job, *ray_jobs), START, SETTINGS)
 
@@ -278,14 +316,20 @@ class TestStepsThatTheTrainingNeverSaw:
 
     def test_the_next_attempt_makes_them_and_nothing_is_counted(self):
         decision = decided(self.ended(), self.ENDED)
-        assert (decision.status["phase"], decision.status["rayJobName"], decision.status["restarts"]) == ("Restarting", "demo-2", 0)
+        assert (decision.status["phase"], decision.status["rayJobName"], decision.status["restarts"]) == (
+            "Restarting",
+            "demo-2",
+            0,
+        )
         assert "completionTime" not in decision.status
         assert decision.actions == (Delete("RayJob", "demo-1", "ray-1"),)
         assert decision.recheck_seconds == 1
         (event,) = decision.events
         assert (event.type, event.reason) == ("Normal", "MoreSteps")
         assert "trainer.steps is 400 now, and attempt 2 makes the rest" in event.message
-        made = decided(self.ended() | {"status": decision.status}, now=START + timedelta(seconds=1)).actions[-1].manifest
+        made = (
+            decided(self.ended() | {"status": decision.status}, now=START + timedelta(seconds=1)).actions[-1].manifest
+        )
         assert made["metadata"]["name"] == "demo-2"
 
     def made_from(self, generation):
@@ -307,7 +351,9 @@ class TestStepsThatTheTrainingNeverSaw:
         assert [event.reason for event in decision.events] == ["Succeeded"]
 
     @pytest.mark.parametrize(
-        "spec", [{"checkpoint": SPEC["checkpoint"] | {"resume": "Never"}}, {"adapter": {"targetModules": []}}], ids=["never", "invalid"]
+        "spec",
+        [{"checkpoint": SPEC["checkpoint"] | {"resume": "Never"}}, {"adapter": {"targetModules": []}}],
+        ids=["never", "invalid"],
     )
     def test_where_no_attempt_can_go_on_it_has_succeeded_and_says_what_was_left_out(self, spec):
         decision = decided(self.ended(spec=spec), self.ENDED)
@@ -324,7 +370,11 @@ class TestStepsThatTheTrainingNeverSaw:
     def test_a_job_that_has_ended_takes_none_and_says_so_once(self):
         job = self.ended("Succeeded", completionTime=ago(5))
         decision = decided(job, self.ENDED)
-        assert (decision.status["phase"], decision.status["observedGeneration"], decision.actions) == ("Succeeded", 2, ())
+        assert (decision.status["phase"], decision.status["observedGeneration"], decision.actions) == (
+            "Succeeded",
+            2,
+            (),
+        )
         (event,) = decision.events
         assert (event.type, event.reason) == ("Warning", "TooLate")
         assert "trainer.steps is 400 now, but the job has ended at step 200" in event.message
@@ -340,7 +390,13 @@ class TestWhatIsNotOurs:
         assert decision.recheck_seconds == SETTINGS.refused_briefly_seconds
 
     def refusal(self, **parts):
-        given = {"kind": "RayJob", "name": "demo-1", "code": 422, "reason": "Invalid", "message": "spec.x: unknown field"}
+        given = {
+            "kind": "RayJob",
+            "name": "demo-1",
+            "code": 422,
+            "reason": "Invalid",
+            "message": "spec.x: unknown field",
+        }
         return Refusal(**(given | {"at": START - timedelta(seconds=1), "generation": 1} | parts))
 
     def test_a_rayjob_that_the_api_server_refuses(self):
@@ -353,7 +409,10 @@ class TestWhatIsNotOurs:
         taken = self.refusal(kind="ConfigMap", name="lorarl-demo", code=409, reason="AlreadyExists")
         decision = decided(raw_job(), refusal=taken)
         assert conditions(decision)["Running"]["reason"] == "NameTaken"
-        assert "ConfigMap lorarl-demo is there already and belongs to something else" in conditions(decision)["Running"]["message"]
+        assert (
+            "ConfigMap lorarl-demo is there already and belongs to something else"
+            in conditions(decision)["Running"]["message"]
+        )
         assert decision.actions == ()
         assert decision.recheck_seconds == SETTINGS.refused_briefly_seconds
 
@@ -370,7 +429,9 @@ class TestWhatIsNotOurs:
         assert decided(raw_job(generation=2), refusal=self.refusal()).actions
 
     def test_quota(self):
-        refusal = self.refusal(code=403, reason="Forbidden", message="exceeded quota: team, requested: count/rayjobs.ray.io=1")
+        refusal = self.refusal(
+            code=403, reason="Forbidden", message="exceeded quota: team, requested: count/rayjobs.ray.io=1"
+        )
         assert conditions(decided(raw_job(), refusal=refusal))["Running"]["reason"] == "QuotaExceeded"
 
 
@@ -379,9 +440,9 @@ class TestFinalizer:
         assert decided(raw_job(DELETE)).actions[0] == AddFinalizer()
 
     def test_it_follows_the_policy(self):
-        assert decided(raw_job(status=running_status(), finalizers=["lorarl.io/cleanup"]), raw_ray_job(**RUNNING)).actions == (
-            RemoveFinalizer(),
-        )
+        assert decided(
+            raw_job(status=running_status(), finalizers=["lorarl.io/cleanup"]), raw_ray_job(**RUNNING)
+        ).actions == (RemoveFinalizer(),)
         assert decided(raw_job(DELETE, running_status()), raw_ray_job(**RUNNING)).actions == (AddFinalizer(),)
 
     def test_parse_keeps_the_time_that_a_deletion_was_asked_for(self):

@@ -29,7 +29,9 @@ class TestTheFirstAttempt:
         assert decided(raw_job(status=decision.status), raw_ray_job(age=1, suspend=suspended)).prepare == ()
 
     def test_a_right_that_is_refused_is_told_and_granted_later(self):
-        refusal = Refusal("Role", "lorarl-demo", 403, "Forbidden", "attempting to grant RBAC permissions not held", START, 1)
+        refusal = Refusal(
+            "Role", "lorarl-demo", 403, "Forbidden", "attempting to grant RBAC permissions not held", START, 1
+        )
         decision = decided(raw_job(), raw_ray_job(age=1), refusal=refusal)
         assert (decision.status["phase"], conditions(decision)["Running"]["reason"]) == ("Pending", "ObjectRefused")
         later = decided(raw_job(status=decision.status), raw_ray_job(age=1))
@@ -38,7 +40,13 @@ class TestTheFirstAttempt:
 
     def test_of_a_later_attempt_all_is_made_sure_of_before_its_rayjob(self):
         status = {"phase": "Restarting", "rayJobName": "demo-2", "preemptions": 1}
-        assert kinds(decided(raw_job(status=status)).actions) == ["ServiceAccount", "ConfigMap", "Role", "RoleBinding", "RayJob"]
+        assert kinds(decided(raw_job(status=status)).actions) == [
+            "ServiceAccount",
+            "ConfigMap",
+            "Role",
+            "RoleBinding",
+            "RayJob",
+        ]
 
     def test_its_rayjob_is_seen(self):
         decision = decided(raw_job(), raw_ray_job(age=1))
@@ -56,7 +64,9 @@ class TestTheFirstAttempt:
         assert [event.reason for event in decision.events] == ["Running"]
 
     def test_it_succeeds(self):
-        decision = decided(raw_job(status=running_status()), raw_ray_job(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED"))
+        decision = decided(
+            raw_job(status=running_status()), raw_ray_job(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED")
+        )
         assert decision.status["phase"] == "Succeeded"
         assert conditions(decision)["Complete"]["status"] == "True"
         assert decision.status["completionTime"] == ago(0)
@@ -134,10 +144,15 @@ class TestTheEndOfAnAttempt:
         status = status_of("Restarting", "demo-9", conditions=[condition("Running", False, "BackingOff", age=0)])
         waiting = raw_job({"backoffLimit": 1000}, status | {"attempts": failures})
         assert decided(waiting).recheck_seconds == seconds
-        assert decided(waiting, now=START + timedelta(seconds=seconds)).actions[-1].manifest["metadata"]["name"] == "demo-9"
+        assert (
+            decided(waiting, now=START + timedelta(seconds=seconds)).actions[-1].manifest["metadata"]["name"]
+            == "demo-9"
+        )
 
     def test_a_clock_that_was_far_ahead_holds_nothing_up(self):
-        status = status_of("Restarting", "demo-2", conditions=[condition("Running", False, "BackingOff", age=-3600)]) | {"attempts": 1}
+        status = status_of(
+            "Restarting", "demo-2", conditions=[condition("Running", False, "BackingOff", age=-3600)]
+        ) | {"attempts": 1}
         assert decided(raw_job(status=status)).actions
 
     @pytest.mark.parametrize("reason", ["Interrupted", "NodeLost"])
@@ -150,7 +165,8 @@ class TestTheEndOfAnAttempt:
         assert decision.recheck_seconds == 1
 
     @pytest.mark.parametrize(
-        ("preemptions", "lived", "seconds"), [(0, 5, 1), (1, 5, 2), (2, 5, 4), (5, 5, 32), (6, 5, 60), (500, 5, 60), (500, 700, 1)]
+        ("preemptions", "lived", "seconds"),
+        [(0, 5, 1), (1, 5, 2), (2, 5, 4), (5, 5, 32), (6, 5, 60), (500, 5, 60), (500, 700, 1)],
     )
     def test_preemptions_soon_after_each_other_wait_longer(self, preemptions, lived, seconds):
         began = condition("Running", True, "Running", age=lived)
@@ -197,7 +213,9 @@ class TestTheEndOfAnAttempt:
         assert decided(raw_job(status=status_of("Starting")), ray_job, pods=heads).actions == ()
 
     def test_one_that_was_never_seen_is_made_again_and_not_counted(self):
-        decision = decided(raw_job(status=status_of("Pending", conditions=[condition("Running", False, "RayJobRefused")])))
+        decision = decided(
+            raw_job(status=status_of("Pending", conditions=[condition("Running", False, "RayJobRefused")]))
+        )
         assert decision.status is None
         assert decision.actions[-1].manifest["metadata"]["name"] == "demo-1"
 
@@ -211,7 +229,11 @@ class TestTheEndOfAnAttempt:
     @pytest.mark.parametrize(
         ("what", "counters", "reason"),
         [
-            ({"conditions": [condition("DisruptionTarget", True, "EvictionByEvictionAPI", "drained")]}, (0, 1), "EvictionByEvictionAPI"),
+            (
+                {"conditions": [condition("DisruptionTarget", True, "EvictionByEvictionAPI", "drained")]},
+                (0, 1),
+                "EvictionByEvictionAPI",
+            ),
             ({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}, (0, 1), "Evicted"),
             ({"deletionTimestamp": ago(-110), "deletionGracePeriodSeconds": 120}, (0, 1), "PodDeleted"),
             ({"containerStatuses": ended("worker", 137, "OOMKilled")}, (1, 0), "OutOfMemory"),
@@ -228,8 +250,18 @@ class TestTheEndOfAnAttempt:
     @pytest.mark.parametrize(
         ("code", "failure", "phase", "told"),
         [
-            (1, {"reason": "StorageFailed", "message": "There is no bucket", "attempt": 1}, "Failed", "There is no bucket"),
-            (1, {"reason": "StorageFailed", "message": "an older one", "attempt": 0}, "Failed", "exit code 1 at its start; it said: x"),
+            (
+                1,
+                {"reason": "StorageFailed", "message": "There is no bucket", "attempt": 1},
+                "Failed",
+                "There is no bucket",
+            ),
+            (
+                1,
+                {"reason": "StorageFailed", "message": "an older one", "attempt": 0},
+                "Failed",
+                "exit code 1 at its start; it said: x",
+            ),
             (1, {"reason": "Interrupted", "message": "SIGTERM", "attempt": 1}, "Restarting", "SIGTERM"),
             (0, None, "Succeeded", "training has ended"),
         ],
@@ -237,7 +269,9 @@ class TestTheEndOfAnAttempt:
     def test_a_training_that_ends_before_kuberay_sees_it_run(self, code, failure, phase, told):
         """KubeRay waits for ever then: the head's pod is never ready again."""
         head = raw_pod("head", containerStatuses=ended("job-submitter", code, message="x", age=5))
-        job = raw_job({"backoffLimit": 0}, status_of("Starting", startTime=ago(50), **({"failure": failure} if failure else {})))
+        job = raw_job(
+            {"backoffLimit": 0}, status_of("Starting", startTime=ago(50), **({"failure": failure} if failure else {}))
+        )
         decision = decided(job, raw_ray_job(jobDeploymentStatus="Initializing"), pods=[head])
         assert decision.status["phase"] == phase
         assert told in conditions(decision)["Running"]["message"]
@@ -248,7 +282,9 @@ class TestTheEndOfAnAttempt:
         assert decided(raw_job(status=running_status()), raw_ray_job(**RUNNING), pods=[head]).actions == ()
 
     def test_a_container_that_cannot_be_made_is_told_with_the_mend(self):
-        head = raw_pod("head", containerStatuses=ended("head", 128, "StartError", 'exec: "/bin/bash": no such file or directory'))
+        head = raw_pod(
+            "head", containerStatuses=ended("head", 128, "StartError", 'exec: "/bin/bash": no such file or directory')
+        )
         job = raw_job({"backoffLimit": 0}, status_of("Starting"))
         decision = decided(job, raw_ray_job(jobDeploymentStatus="Initializing"), pods=[head])
         failed = conditions(decision)["Failed"]
@@ -256,7 +292,10 @@ class TestTheEndOfAnAttempt:
         assert 'cannot be made: exec: "/bin/bash": no such file or directory; correct the image' in failed["message"]
 
     def test_workers_that_end_because_the_heads_machine_is_gone(self):
-        pods = [raw_pod("head", conditions=[condition("Ready", False)]), raw_pod("worker", containerStatuses=ended("worker", 1))]
+        pods = [
+            raw_pod("head", conditions=[condition("Ready", False)]),
+            raw_pod("worker", containerStatuses=ended("worker", 1)),
+        ]
         decision = decided(raw_job(status=running_status()), raw_ray_job(**RUNNING), pods=pods)
         assert conditions(decision)["Disrupted"]["reason"] == "HeadLost"
 
@@ -275,24 +314,35 @@ class TestTheEndOfAnAttempt:
 
     def test_a_worker_that_ended_in_the_second_of_its_deletion_may_be_kuberays_clean_up(self):
         """Ray ends with 1 at SIGTERM, and that the RayJob is complete comes on another watch."""
-        worker = raw_pod("worker", containerStatuses=ended("worker", 1), deletionTimestamp=ago(-119), deletionGracePeriodSeconds=120)
+        worker = raw_pod(
+            "worker", containerStatuses=ended("worker", 1), deletionTimestamp=ago(-119), deletionGracePeriodSeconds=120
+        )
         decision = decided(raw_job(status=running_status()), raw_ray_job(**RUNNING), pods=[worker])
         assert (decision.status, decision.recheck_seconds) == (None, 2)
         done = raw_ray_job(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED")
         assert decided(raw_job(status=running_status()), done, pods=[worker]).status["phase"] == "Succeeded"
-        worker = raw_pod("worker", containerStatuses=ended("worker", 1, age=4), deletionTimestamp=ago(-116), deletionGracePeriodSeconds=120)
+        worker = raw_pod(
+            "worker",
+            containerStatuses=ended("worker", 1, age=4),
+            deletionTimestamp=ago(-116),
+            deletionGracePeriodSeconds=120,
+        )
         assert decided(raw_job(status=running_status()), raw_ray_job(**RUNNING), pods=[worker]).status["attempts"] == 1
 
     def test_a_pod_that_was_replaced_before_anything_ran_cost_nothing(self):
         departed = (parse.pod(raw_pod("worker", deletionTimestamp=ago(60), deletionGracePeriodSeconds=0)),)
-        status = status_of("Running", startTime=ago(90), conditions=[condition("Running", True, "Running", "attempt 1 trains", age=30)])
+        status = status_of(
+            "Running", startTime=ago(90), conditions=[condition("Running", True, "Running", "attempt 1 trains", age=30)]
+        )
         assert decided(raw_job(status=status), raw_ray_job(**RUNNING), departed=departed).actions == ()
         starting = raw_job(status=status_of("Starting", startTime=ago(90)))
         assert decided(starting, raw_ray_job(**RUNNING), departed=departed).status["phase"] == "Running"
 
     def test_a_head_that_ends_at_once_and_is_gone_again(self):
         departed = (parse.pod(raw_pod("head", containerStatuses=ended("head", 1), deletionTimestamp=ago(1))),)
-        decision = decided(raw_job(status=status_of("Starting")), raw_ray_job(jobDeploymentStatus="Initializing"), departed=departed)
+        decision = decided(
+            raw_job(status=status_of("Starting")), raw_ray_job(jobDeploymentStatus="Initializing"), departed=departed
+        )
         assert decision.status["attempts"] == 1
 
     @pytest.mark.parametrize(
@@ -316,16 +366,31 @@ class TestTheEndOfAnAttempt:
         assert decision.recheck_seconds == 2
 
     def test_an_eviction_after_the_end_has_not_caused_it(self):
-        evicted = {"conditions": [condition("DisruptionTarget", True, "EvictionByEvictionAPI")], "deletionGracePeriodSeconds": 120}
+        evicted = {
+            "conditions": [condition("DisruptionTarget", True, "EvictionByEvictionAPI")],
+            "deletionGracePeriodSeconds": 120,
+        }
         failure = {"reason": "BadReward", "message": "x", "attempt": 1}
         after, before = ({**evicted, "deletionTimestamp": ago(-120 + seconds)} for seconds in (20, 40))
-        assert decided(raw_job(status=running_status(failure=failure)), self.failed(), pods=[raw_pod(**after)]).status["attempts"] == 1
-        assert decided(raw_job(status=running_status(failure=failure)), self.failed(), pods=[raw_pod(**before)]).status["preemptions"] == 1
+        assert (
+            decided(raw_job(status=running_status(failure=failure)), self.failed(), pods=[raw_pod(**after)]).status[
+                "attempts"
+            ]
+            == 1
+        )
+        assert (
+            decided(raw_job(status=running_status(failure=failure)), self.failed(), pods=[raw_pod(**before)]).status[
+                "preemptions"
+            ]
+            == 1
+        )
 
     def test_kuberays_own_clean_up_is_no_disruption(self):
         pods = [raw_pod("worker", deletionTimestamp=ago(-90), deletionGracePeriodSeconds=120)]
         failure = {"reason": "BadReward", "message": "x", "attempt": 1}
-        assert decided(raw_job(status=running_status(failure=failure)), self.failed(), pods=pods).status["attempts"] == 1
+        assert (
+            decided(raw_job(status=running_status(failure=failure)), self.failed(), pods=pods).status["attempts"] == 1
+        )
         done = raw_ray_job(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED")
         assert decided(raw_job(status=running_status()), done, pods=pods).status["phase"] == "Succeeded"
 
@@ -333,8 +398,13 @@ class TestTheEndOfAnAttempt:
         ended_at_its_deletion = {"deletionTimestamp": ago(-90), "deletionGracePeriodSeconds": 120}
         for age, told in ((30, "the entrypoint failed"), (31, "WorkerExited")):
             worker = raw_pod("worker", containerStatuses=ended("worker", 1, age=age), **ended_at_its_deletion)
-            failed = raw_ray_job(jobDeploymentStatus="Failed", jobStatus="FAILED", endTime=ago(33), message="the entrypoint failed")
-            assert told in conditions(decided(raw_job(status=running_status()), failed, pods=[worker]))["Running"]["message"]
+            failed = raw_ray_job(
+                jobDeploymentStatus="Failed", jobStatus="FAILED", endTime=ago(33), message="the entrypoint failed"
+            )
+            assert (
+                told
+                in conditions(decided(raw_job(status=running_status()), failed, pods=[worker]))["Running"]["message"]
+            )
 
     def test_a_stopped_ray_job_has_not_succeeded(self):
         ray_job = raw_ray_job(jobDeploymentStatus="Complete", jobStatus="STOPPED", endTime=ago(30))
@@ -346,7 +416,9 @@ class TestTheEndOfAnAttempt:
 
     def test_a_head_that_ends_at_once_is_counted_with_its_last_words(self):
         pods = [raw_pod("head", containerStatuses=ended("head", 127, message="ray: command not found"))]
-        decision = decided(raw_job(status=status_of("Starting")), raw_ray_job(jobDeploymentStatus="Initializing"), pods=pods)
+        decision = decided(
+            raw_job(status=status_of("Starting")), raw_ray_job(jobDeploymentStatus="Initializing"), pods=pods
+        )
         assert decision.status["attempts"] == 1
         assert "ray: command not found" in conditions(decision)["Running"]["message"]
         assert decision.actions == (Delete("RayJob", "demo-1", "ray-1"),)
@@ -354,7 +426,9 @@ class TestTheEndOfAnAttempt:
     def test_a_pod_lost_before_anything_ran_is_kuberays_matter(self):
         pods = [raw_pod("worker", conditions=[condition("DisruptionTarget", True, "PreemptionByScheduler")])]
         decision = decided(
-            raw_job(status=status_of("Starting", startTime=ago(9))), raw_ray_job(jobDeploymentStatus="Initializing"), pods=pods
+            raw_job(status=status_of("Starting", startTime=ago(9))),
+            raw_ray_job(jobDeploymentStatus="Initializing"),
+            pods=pods,
         )
         assert decision.actions == ()
         assert decision.status["restarts"] == 0
@@ -367,7 +441,9 @@ class TestTheEndOfAnAttempt:
         assert decision.actions == ()
         assert decision.recheck_seconds == 30
         on_a_lost_node = raw_pod("worker", 1, deletionTimestamp=ago(11), deletionGracePeriodSeconds=120)
-        assert decided(raw_job(status=status), pods=[on_a_lost_node]).actions[-1].manifest["metadata"]["name"] == "demo-2"
+        assert (
+            decided(raw_job(status=status), pods=[on_a_lost_node]).actions[-1].manifest["metadata"]["name"] == "demo-2"
+        )
 
     def test_a_replacement_that_never_began_holds_nothing_up(self):
         status = status_of("Restarting", "demo-2", conditions=[condition("Running", False, "Restarting", age=60)])

@@ -9,8 +9,18 @@ from lorarl_operator.kube.errors import from_answer
 
 def test_a_namespace_that_goes_is_told_from_a_missing_right():
     """As kube-apiserver 1.34 answers."""
-    cause = {"reason": "NamespaceTerminating", "message": "namespace team is being terminated", "field": "metadata.namespace"}
-    answer = {"kind": "Status", "reason": "Forbidden", "message": "forbidden", "details": {"name": "x", "causes": [cause]}, "code": 403}
+    cause = {
+        "reason": "NamespaceTerminating",
+        "message": "namespace team is being terminated",
+        "field": "metadata.namespace",
+    }
+    answer = {
+        "kind": "Status",
+        "reason": "Forbidden",
+        "message": "forbidden",
+        "details": {"name": "x", "causes": [cause]},
+        "code": 403,
+    }
     assert from_answer("POST /x", 403, json.dumps(answer).encode(), None).reason == "NamespaceTerminating"
     answer["details"] = {"name": "x"}
     assert from_answer("POST /x", 403, json.dumps(answer).encode(), None).reason == "Forbidden"
@@ -18,4 +28,9 @@ def test_a_namespace_that_goes_is_told_from_a_missing_right():
 
 def test_an_answer_that_is_no_json_is_quoted():
     error = from_answer("GET /x", 502, b"<html>bad gateway", "3")
-    assert (error.reason, error.message, error.retry_after, error.transient) == ("Unknown", "<html>bad gateway", 3.0, True)
+    assert (error.reason, error.message, error.retry_after, error.transient) == (
+        "Unknown",
+        "<html>bad gateway",
+        3.0,
+        True,
+    )

@@ -23,7 +23,10 @@ def cache_of(jobs: dict[str, dict[str, Any]]) -> Cache:
 
 def samples(cache: Cache) -> Samples:
     """Each metric's values by the values of its labels."""
-    return {family.name: {tuple(one.labels.values()): one.value for one in family.samples} for family in JobsCollector(cache).collect()}
+    return {
+        family.name: {tuple(one.labels.values()): one.value for one in family.samples}
+        for family in JobsCollector(cache).collect()
+    }
 
 
 def failed(age: float, reason: str = "OutOfMemory") -> dict[str, Any]:
@@ -35,7 +38,9 @@ def test_a_job_under_way_has_the_figures_that_its_trainer_reports() -> None:
     metrics = {"reward": 0.5, "tokensPerSecond": 1200.5, "kl": 0.1}
     running = {"phase": "Running", "step": 3, "totalSteps": 10, "metrics": metrics, "attempts": 1, "preemptions": 2}
     found = samples(cache_of({"whole": running}))
-    assert {name: values[("team", "whole")] for name, values in found.items() if name.startswith("lorarl_job_") and values} == {
+    assert {
+        name: values[("team", "whole")] for name, values in found.items() if name.startswith("lorarl_job_") and values
+    } == {
         "lorarl_job_step": 3,
         "lorarl_job_total_steps": 10,
         "lorarl_job_reward": 0.5,
@@ -46,12 +51,16 @@ def test_a_job_under_way_has_the_figures_that_its_trainer_reports() -> None:
 
 
 def test_a_job_that_runs_has_made_no_step_until_it_says_otherwise_and_one_that_waits_says_nothing() -> None:
-    found = samples(cache_of({"first": {"phase": "Running"}, "waits": {"phase": "Pending"}, "starts": {"phase": "Starting"}}))
+    found = samples(
+        cache_of({"first": {"phase": "Running"}, "waits": {"phase": "Pending"}, "starts": {"phase": "Starting"}})
+    )
     assert found["lorarl_job_step"] == {("team", "first"): 0}
 
 
 def test_jobs_at_rest_are_counted_and_no_more() -> None:
-    found = samples(cache_of({"new": {}, **{phase: {"phase": phase, "step": 3} for phase in ("Succeeded", "Failed", "Suspended")}}))
+    found = samples(
+        cache_of({"new": {}, **{phase: {"phase": phase, "step": 3} for phase in ("Succeeded", "Failed", "Suspended")}})
+    )
     assert found.pop("lorarl_jobs") == {("Pending",): 1, ("Succeeded",): 1, ("Failed",): 1, ("Suspended",): 1}
     assert not any(found.values())
 

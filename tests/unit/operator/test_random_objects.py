@@ -15,13 +15,22 @@ JSON = st.recursive(
     max_leaves=8,
 )
 SPECS = st.dictionaries(
-    st.sampled_from([*SPEC, "cluster", "trainer", "suspend", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished"]), JSON
+    st.sampled_from(
+        [*SPEC, "cluster", "trainer", "suspend", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished"]
+    ),
+    JSON,
 )
-STATUSES = st.dictionaries(st.sampled_from([*FIELDS, *TRAINERS]), JSON | st.sampled_from(["Running", "Suspended", "Succeeded", "demo-3"]))
+STATUSES = st.dictionaries(
+    st.sampled_from([*FIELDS, *TRAINERS]), JSON | st.sampled_from(["Running", "Suspended", "Succeeded", "demo-3"])
+)
 
 
 @settings(max_examples=300, deadline=None)
-@given(spec=SPECS, status=STATUSES, ray_status=st.dictionaries(st.sampled_from(["jobStatus", "jobDeploymentStatus", "endTime"]), JSON))
+@given(
+    spec=SPECS,
+    status=STATUSES,
+    ray_status=st.dictionaries(st.sampled_from(["jobStatus", "jobDeploymentStatus", "endTime"]), JSON),
+)
 def test_nothing_that_is_stored_is_a_crash(spec, status, ray_status):
     for ray_jobs in ([], [raw_ray_job(**ray_status)], [raw_ray_job(3, jobDeploymentStatus="Failed")]):
         decide(observed(raw_job(spec, status), *ray_jobs), START, SETTINGS)

@@ -16,7 +16,9 @@ from lorarl_operator.names import access_name
 from lorarl_operator.objects import FINALIZER, LABEL_JOB_UID, Refusal
 
 DELETE = {"checkpoint": {"uri": "s3://team/adapters", "credentialsSecret": "s3-keys", "deletionPolicy": "Delete"}}
-WITH_ACCOUNT = DELETE | {"cluster": {"serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/t"}}}
+WITH_ACCOUNT = DELETE | {
+    "cluster": {"serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/t"}}
+}
 
 
 def going(spec=DELETE, status=None, **metadata):
@@ -26,7 +28,9 @@ def going(spec=DELETE, status=None, **metadata):
 
 def cleanup(*conditions, owner="job-uid", suspend=False):
     about = {"name": "lorarl-demo-cleanup", "uid": "cleanup-uid", "labels": {LABEL_JOB_UID: owner}}
-    return parse.cleanup_job({"metadata": about, "spec": {"suspend": suspend}, "status": {"conditions": list(conditions)}})
+    return parse.cleanup_job(
+        {"metadata": about, "spec": {"suspend": suspend}, "status": {"conditions": list(conditions)}}
+    )
 
 
 def container_of(manifest):
@@ -79,7 +83,10 @@ def test_the_clean_up_ends_when_the_operator_gives_way():
 
 def test_the_clean_up_has_the_head_s_way_to_the_store():
     head = {
-        "metadata": {"labels": {"azure.workload.identity/use": "true", LABEL_JOB_UID: "another"}, "annotations": {"a": "b"}},
+        "metadata": {
+            "labels": {"azure.workload.identity/use": "true", LABEL_JOB_UID: "another"},
+            "annotations": {"a": "b"},
+        },
         "spec": {
             "volumes": [{"name": "ca", "configMap": {"name": "ca"}}],
             "restartPolicy": "Always",
@@ -161,7 +168,11 @@ def test_when_they_are_gone_so_is_the_job():
         ),
         (
             going(),
-            {"refusal": Refusal("Job", "lorarl-demo-cleanup", 422, "Invalid", "metadata.annotations: Too long", START, 1)},
+            {
+                "refusal": Refusal(
+                    "Job", "lorarl-demo-cleanup", 422, "Invalid", "metadata.annotations: Too long", START, 1
+                )
+            },
             "refuses Job lorarl-demo-cleanup: metadata.annotations: Too long",
         ),
     ],

@@ -38,11 +38,21 @@ def told(ray_job=None, status=None, **rest):
 
 
 SECRET = 'MountVolume.SetUp failed for volume "secret-0" : secret "s3-keys" not found'
-UNSCHEDULABLE = condition("PodScheduled", False, "Unschedulable", "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.")
-QUOTA = 'pods "demo-1-head" is forbidden: exceeded quota: team, requested: requests.nvidia.com/gpu=8, used: 0, limited: 4'
-ACCOUNT = 'pods "demo-1-head" is forbidden: error looking up service account team/trainer: serviceaccount "trainer" not found'
+UNSCHEDULABLE = condition(
+    "PodScheduled", False, "Unschedulable", "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+)
+QUOTA = (
+    'pods "demo-1-head" is forbidden: exceeded quota: team, requested: requests.nvidia.com/gpu=8, used: 0, limited: 4'
+)
+ACCOUNT = (
+    'pods "demo-1-head" is forbidden: error looking up service account team/trainer: serviceaccount "trainer" not found'
+)
 STUCK = {
-    "unschedulable": ({"pods": [pending(conditions=[UNSCHEDULABLE])]}, "Unschedulable", ["Insufficient nvidia.com/gpu", "gpusPerNode"]),
+    "unschedulable": (
+        {"pods": [pending(conditions=[UNSCHEDULABLE])]},
+        "Unschedulable",
+        ["Insufficient nvidia.com/gpu", "gpusPerNode"],
+    ),
     "image": (
         {"pods": [pending(containerStatuses=waiting("ImagePullBackOff", 'Back-off pulling image "nowhere/x"'))]},
         "ImagePull",
@@ -66,20 +76,43 @@ STUCK = {
         "ConfigMapMissing",
         ["lorarl makes it again"],
     ),
-    "service account": ({"ray_clusters": (cluster(ACCOUNT),)}, "ServiceAccountMissing", ["ServiceAccount trainer", "serviceAccountName"]),
-    "quota of the pods": ({"ray_clusters": (cluster(QUOTA),)}, "QuotaExceeded", ["exceeded quota: team", "kubectl describe quota"]),
+    "service account": (
+        {"ray_clusters": (cluster(ACCOUNT),)},
+        "ServiceAccountMissing",
+        ["ServiceAccount trainer", "serviceAccountName"],
+    ),
+    "quota of the pods": (
+        {"ray_clusters": (cluster(QUOTA),)},
+        "QuotaExceeded",
+        ["exceeded quota: team", "kubectl describe quota"],
+    ),
     "quota, from events": (
         {"evidence": Evidence((event("RayCluster", "cluster-1", "FailedToCreateHeadPod", QUOTA),))},
         "QuotaExceeded",
         ["exceeded quota: team"],
     ),
     "a Job with the name of KubeRay's submitter": (
-        {"evidence": Evidence((event("RayJob", "demo-1", "FailedToCreateRayJobSubmitter", 'Failed: jobs.batch "demo-1" already exists'),))},
+        {
+            "evidence": Evidence(
+                (
+                    event(
+                        "RayJob",
+                        "demo-1",
+                        "FailedToCreateRayJobSubmitter",
+                        'Failed: jobs.batch "demo-1" already exists',
+                    ),
+                )
+            )
+        },
         "NameTaken",
         ["Job demo-1 is there already", "delete it"],
     ),
     "pod security": (
-        {"ray_clusters": (cluster('violates PodSecurity "restricted:latest": container "ray-job-submitter" must set ...'),)},
+        {
+            "ray_clusters": (
+                cluster('violates PodSecurity "restricted:latest": container "ray-job-submitter" must set ...'),
+            )
+        },
         "PodRefused",
         ["ray-job-submitter", "submissionMode", "HTTPMode"],
     ),
@@ -89,12 +122,20 @@ STUCK = {
         ["run as root", "correct the image"],
     ),
     "refused by KubeRay": (
-        {"ray_job": raw_ray_job(jobDeploymentStatus="ValidationFailed", message="restartPolicy for head Pod should be Never")},
+        {
+            "ray_job": raw_ray_job(
+                jobDeploymentStatus="ValidationFailed", message="restartPolicy for head Pod should be Never"
+            )
+        },
         "RayJobRefused",
         ["restartPolicy for head Pod", "podTemplateOverrides"],
     ),
     "no KubeRay": ({"ray_job": raw_ray_job(age=11)}, "NoKubeRay", ["operator is running", "namespace team"]),
-    "a suspended RayJob without a queue": ({"ray_job": raw_ray_job(suspend=True)}, "RayJobSuspended", ["no queue of Kueue's", "delete it"]),
+    "a suspended RayJob without a queue": (
+        {"ray_job": raw_ray_job(suspend=True)},
+        "RayJobSuspended",
+        ["no queue of Kueue's", "delete it"],
+    ),
 }
 
 
@@ -127,7 +168,9 @@ def test_numbers_that_change_are_no_news():
     assert decide(seen, START, SETTINGS).status is None
 
 
-@pytest.mark.parametrize("text", ['pods "{}" is forbidden: exceeded quota: team', 'Pod "{}" is invalid: metadata.annotations: Too long'])
+@pytest.mark.parametrize(
+    "text", ['pods "{}" is forbidden: exceeded quota: team', 'Pod "{}" is invalid: metadata.annotations: Too long']
+)
 def test_the_name_of_a_pod_that_is_never_made_is_no_news(text):
     def refused(name):
         return cluster(f"FailedCreateWorkerPod\n{text.format(name)}")
@@ -167,7 +210,10 @@ def test_old_events_are_not_believed():
 
 def test_what_kuberay_makes_twice_is_not_missing():
     twice = event(
-        "RayJob", "demo-1", "FailedToCreateRayCluster", 'Failed to create RayCluster team/c: rayclusters.ray.io "c" already exists'
+        "RayJob",
+        "demo-1",
+        "FailedToCreateRayCluster",
+        'Failed to create RayCluster team/c: rayclusters.ray.io "c" already exists',
     )
     _, reason, _ = told(pods=[raw_pod("head")], evidence=Evidence((twice,)))
     assert reason == "Starting"
@@ -182,7 +228,12 @@ def test_a_busy_kubelet_is_no_mistake_of_the_users():
 def test_our_own_missing_objects_are_made_again():
     seen, _, _ = STUCK["config map"]
     decision, _, _ = told(status={"phase": "Starting", "rayJobName": "demo-1"}, **seen)
-    assert [apply.manifest["kind"] for apply in decision.prepare] == ["ServiceAccount", "ConfigMap", "Role", "RoleBinding"]
+    assert [apply.manifest["kind"] for apply in decision.prepare] == [
+        "ServiceAccount",
+        "ConfigMap",
+        "Role",
+        "RoleBinding",
+    ]
 
 
 def test_events_are_asked_for_after_5_seconds_and_then_ever_less():
@@ -199,12 +250,18 @@ def test_events_are_asked_for_after_5_seconds_and_then_ever_less():
 @pytest.mark.parametrize(
     ("conditions", "words"),
     [
-        ((("QuotaReserved", False, "Pending", "insufficient unused quota for nvidia.com/gpu, 8 more needed"),), ["8 more needed"]),
+        (
+            (("QuotaReserved", False, "Pending", "insufficient unused quota for nvidia.com/gpu, 8 more needed"),),
+            ["8 more needed"],
+        ),
         (
             (("QuotaReserved", False, "Inadmissible", "LocalQueue research doesn't exist"),),
             ["LocalQueue research", "kubectl get localqueues"],
         ),
-        ((("QuotaReserved", True, "QuotaReserved", ""), ("Admitted", False, "", "waiting for checks")), ["waiting for checks"]),
+        (
+            (("QuotaReserved", True, "QuotaReserved", ""), ("Admitted", False, "", "waiting for checks")),
+            ["waiting for checks"],
+        ),
     ],
 )
 def test_a_queued_job_says_what_it_waits_for(conditions, words):
@@ -221,7 +278,11 @@ def test_a_queued_job_says_what_it_waits_for(conditions, words):
 
 
 def test_no_secret_gets_into_a_message():
-    pods = [pending(containerStatuses=waiting("ImagePullBackOff", "pull https://user:hunter2@registry.example.com/x failed"))]
+    pods = [
+        pending(
+            containerStatuses=waiting("ImagePullBackOff", "pull https://user:hunter2@registry.example.com/x failed")
+        )
+    ]
     _, _, message = told(pods=pods)
     assert "hunter2" not in message
 

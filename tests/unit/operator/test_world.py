@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from observed_world import World, condition, steps_of
 
 OFTEN = {"look": 8, "killed": 6, "stale": 2, "bring_up": 8, "collect": 6, "wait": 5, "long": 2, "fail": 4, "resume": 3}
-MOVES = (*(name for name, times in OFTEN.items() for _ in range(times)), "evict", "somebody", "queue", "suspend", "steps", "succeed")
+MOVES = (
+    *(name for name, times in OFTEN.items() for _ in range(times)),
+    "evict",
+    "somebody",
+    "queue",
+    "suspend",
+    "steps",
+    "succeed",
+)
 
 
 def wish(world: World, suspend: bool) -> None:
@@ -116,14 +124,18 @@ def test_a_life_at_random(moves, seed, queued, limit):
         if finished:
             assert world.phase == finished, f"{name} woke a job that was {finished}"
         if world.phase == "Succeeded" and not finished:
-            assert world.made_all_steps(), f"{name} ended a job at step {world.job['status']['step']}: {world.job['spec']}"
+            assert world.made_all_steps(), (
+                f"{name} ended a job at step {world.job['status']['step']}: {world.job['spec']}"
+            )
         finished = world.phase if world.phase in ("Succeeded", "Failed") else ""
         before = after
     ended_well(world)
     assert finished or world.phase != "Succeeded" or world.made_all_steps()
     attempts, _ = world.counters()
     # What fails while it is being suspended, or after a pod was taken away, may be that thing's doing.
-    assert len(world.plain_failures) <= attempts <= len(world.failures), f"{attempts}, {world.plain_failures}, {world.failures}"
+    assert len(world.plain_failures) <= attempts <= len(world.failures), (
+        f"{attempts}, {world.plain_failures}, {world.failures}"
+    )
     assert attempts <= limit + 1
     if world.phase == "Failed":
         assert attempts == limit + 1

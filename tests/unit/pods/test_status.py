@@ -47,7 +47,9 @@ STEP = StepDone(
     seconds={},
 )
 EVALUATED = EvalDone(step=7, rows=8, score=0.75)
-CHECKPOINT = CheckpointDone(step=7, uri="s3://b/tiny/iter_7", version=8, sha256="0" * 64, published_at="2026-01-31T12:00:00.000001Z")
+CHECKPOINT = CheckpointDone(
+    step=7, uri="s3://b/tiny/iter_7", version=8, sha256="0" * 64, published_at="2026-01-31T12:00:00.000001Z"
+)
 BEFORE = {
     "phase": "Running",
     "step": 20,
@@ -108,8 +110,14 @@ def test_a_run_from_the_start_forgets_what_was_there() -> None:
 
 
 def test_a_failure_carries_its_reason_and_the_attempt() -> None:
-    failed = RunFinished(state="failed", step=7, adapter_uri=None, total_seconds=1.0, message="no room", reason="StorageFailed")
-    assert status_after(STARTED, STEP, failed)["failure"] == {"reason": "StorageFailed", "message": "no room", "attempt": 2}
+    failed = RunFinished(
+        state="failed", step=7, adapter_uri=None, total_seconds=1.0, message="no room", reason="StorageFailed"
+    )
+    assert status_after(STARTED, STEP, failed)["failure"] == {
+        "reason": "StorageFailed",
+        "message": "no room",
+        "attempt": 2,
+    }
     long = status_after(STARTED, replace(failed, message="x" * 100_000))
     assert len(long["failure"]["message"]) == 4096  # type: ignore[index]
 
@@ -120,8 +128,14 @@ def test_success_is_no_failure() -> None:
 
 
 def test_what_the_api_server_cannot_read_is_left_out() -> None:
-    status = {"step": 3, "failure": {"reason": "RewardFailed", "message": 'ZeroDivisionError in "\U0001f525 grün\\u0041"'}}
+    status = {
+        "step": 3,
+        "failure": {"reason": "RewardFailed", "message": 'ZeroDivisionError in "\U0001f525 grün\\u0041"'},
+    }
     assert readable(status) == {
         "step": 3,
-        "failure": {"reason": "RewardFailed", "message": 'ZeroDivisionError in "\N{REPLACEMENT CHARACTER} grün\\u0041"'},
+        "failure": {
+            "reason": "RewardFailed",
+            "message": 'ZeroDivisionError in "\N{REPLACEMENT CHARACTER} grün\\u0041"',
+        },
     }

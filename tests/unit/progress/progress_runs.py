@@ -10,13 +10,22 @@ from pathlib import Path
 from lorarl_trainer.progress import AdapterSummary, EvalDone, Event, RunFinished, RunStarted, StartedUp, StepDone
 from lorarl_trainer.startup import Part
 
-MODULES = tuple(f"model.layers.{n}.{part}" for n in range(4) for part in ("self_attn.q_proj", "self_attn.o_proj", "mlp.up_proj"))
+MODULES = tuple(
+    f"model.layers.{n}.{part}" for n in range(4) for part in ("self_attn.q_proj", "self_attn.o_proj", "mlp.up_proj")
+)
 MANIFEST = "apiVersion: lorarl.io/v1alpha1\nkind: LoRARLJob\nmetadata: {name: addition}\n"
 
 
-def run_started(out_dir: Path, total_steps: int = 3, resumed_from_step: int | None = None, algorithm: str = "grpo") -> RunStarted:
+def run_started(
+    out_dir: Path, total_steps: int = 3, resumed_from_step: int | None = None, algorithm: str = "grpo"
+) -> RunStarted:
     adapter = AdapterSummary(
-        type="canonical_lora", rank=16, alpha=32, modules=MODULES, trainable_parameters=225_280, total_parameters=1_022_080
+        type="canonical_lora",
+        rank=16,
+        alpha=32,
+        modules=MODULES,
+        trainable_parameters=225_280,
+        total_parameters=1_022_080,
     )
     return RunStarted(
         job="addition",
@@ -91,7 +100,11 @@ def grpo_run(out_dir: Path, total: int = 3, every: int = 10) -> list[Event]:
 
 def started_up() -> StartedUp:
     """Ray starts, and a worker imports and loads while the driver reads data."""
-    driver = [Part("process", "driver", 100.0, 101.0), Part("Ray", "driver", 101.0, 105.0), Part("data", "driver", 101.0, 108.0)]
+    driver = [
+        Part("process", "driver", 100.0, 101.0),
+        Part("Ray", "driver", 101.0, 105.0),
+        Part("data", "driver", 101.0, 108.0),
+    ]
     worker = [
         Part("imports", "worker 0", 105.5, 118.0),
         Part("imports/torch", "worker 0", 105.5, 108.0),

@@ -88,7 +88,9 @@ def test_after_the_first_step_the_start_is_told_by_what_was_waited_for() -> None
 
 def test_sft_shows_its_loss_and_no_reward(tmp_path: Path) -> None:
     evaluation = EvalDone(step=1, rows=9, loss=0.5)
-    text = shown_in_a_pipe([run_started(tmp_path, 3, algorithm="sft"), sft_step(1, 3), evaluation, run_finished(tmp_path, 3)])
+    text = shown_in_a_pipe(
+        [run_started(tmp_path, 3, algorithm="sft"), sft_step(1, 3), evaluation, run_finished(tmp_path, 3)]
+    )
     assert "step 1/3  loss 0.7518  9,000 tokens/s" in text
     assert "step 1  held-out loss 0.5000 (9 rows)" in text
     assert "reward" not in text
@@ -111,7 +113,8 @@ def test_one_slow_step_does_not_move_the_time_left() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0:00"), (7.4, "0:07"), (750, "12:30"), (59.7, "1:00"), (11_045, "3:04:05"), (float("nan"), "?")]
+    ("seconds", "text"),
+    [(0, "0:00"), (7.4, "0:07"), (750, "12:30"), (59.7, "1:00"), (11_045, "3:04:05"), (float("nan"), "?")],
 )
 def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
     assert duration(seconds) == text

@@ -26,7 +26,11 @@ def load(path: str) -> ModuleType:
     return module
 
 
-make_base, evaluate, demo = load("examples/addition/make_base.py"), load("examples/addition/evaluate.py"), load("scripts/demo.py")
+make_base, evaluate, demo = (
+    load("examples/addition/make_base.py"),
+    load("examples/addition/evaluate.py"),
+    load("scripts/demo.py"),
+)
 
 
 def test_held_out_prompts_are_in_the_training_data_in_neither_order() -> None:
@@ -50,7 +54,11 @@ def test_the_pretraining_corpus_is_wrong_as_often_as_its_docstring_says() -> Non
     generator = random.Random(0)
     train, held_out = make_base.split_pairs(0)
     sums = [make_base.sample_sum(train, generator) for _ in range(20_000)]
-    carrying = [(p, a) for p, a in sums if make_base.add_without_carry(*map(int, p[:-1].split("+"))) != sum(map(int, p[:-1].split("+")))]
+    carrying = [
+        (p, a)
+        for p, a in sums
+        if make_base.add_without_carry(*map(int, p[:-1].split("+"))) != sum(map(int, p[:-1].split("+")))
+    ]
     dropped = sum(int(answer) != sum(map(int, prompt[:-1].split("+"))) for prompt, answer in carrying) / len(carrying)
     assert abs(dropped - 0.65) < 0.02
     assert not {prompt for prompt, _ in sums} & {f"{a}+{b}=" for a, b in held_out}
@@ -103,7 +111,10 @@ def test_memory_of_a_marked_process_and_of_its_child_is_measured() -> None:
 
 def test_the_peak_outlives_the_processes() -> None:
     mark = uuid.uuid4().hex
-    with demo.PeakMemory(mark) as memory, subprocess.Popen(["cat"], stdin=subprocess.PIPE, env={**os.environ, demo.MARK: mark}) as process:
+    with (
+        demo.PeakMemory(mark) as memory,
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE, env={**os.environ, demo.MARK: mark}) as process,
+    ):
         deadline = time.monotonic() + 20
         while memory.peak_bytes == 0 and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -116,12 +127,18 @@ def test_the_demos_summary_has_what_the_readme_promises() -> None:
     run = {"adapter_uri": "file:///a", "base_model": "/b", "train_seconds": 21.5, "mean_abs_logprob_diff": 1.3e-7}
     accuracy = {"accuracy_before": 0.3, "accuracy_after": 0.97, "held_out": 512}
     summary = demo.summarise(run, accuracy, total_seconds=120.0, peak_memory_bytes=3 * 2**30)
-    assert json.loads(json.dumps(summary)) == {**run, **accuracy, "total_seconds": 120.0, "peak_memory_bytes": 3 * 2**30}
+    assert json.loads(json.dumps(summary)) == {
+        **run,
+        **accuracy,
+        "total_seconds": 120.0,
+        "peak_memory_bytes": 3 * 2**30,
+    }
     assert "30.0% -> 97.0%  (+67.0 points, 512 prompts, greedy)" in demo.table(summary)
 
 
 @pytest.mark.parametrize(
-    ("uri", "path"), [("file:///a b/c%20#1", Path("/a b/c%20#1")), ("file:out/demo", ROOT / "out/demo"), ("file:/a", Path("/a"))]
+    ("uri", "path"),
+    [("file:///a b/c%20#1", Path("/a b/c%20#1")), ("file:out/demo", ROOT / "out/demo"), ("file:/a", Path("/a"))],
 )
 def test_the_adapters_uri_is_a_folder(uri: str, path: Path) -> None:
     assert demo.adapter_folder(uri) == path

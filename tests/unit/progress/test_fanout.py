@@ -24,7 +24,10 @@ def fails(event: Event) -> None:
 
 @pytest.mark.parametrize("queued", [True, False])
 def test_a_sink_that_fails_costs_one_warning_and_the_others_go_on(tmp_path: Path, queued: bool) -> None:
-    good, bad = Recorder("good"), Recorder("W&B", on_event=lambda event: fails(event) if isinstance(event, StepDone) else None)
+    good, bad = (
+        Recorder("good"),
+        Recorder("W&B", on_event=lambda event: fails(event) if isinstance(event, StepDone) else None),
+    )
     with Progress([] if queued else [bad], [good, bad] if queued else [good]) as progress:
         for event in grpo_run(tmp_path, total=20):
             progress.emit(event)
@@ -35,7 +38,9 @@ def test_a_sink_that_fails_costs_one_warning_and_the_others_go_on(tmp_path: Path
 def test_a_full_disk_costs_one_warning(tmp_path: Path) -> None:
     seen, soft_hard = Recorder(), resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2048, soft_hard[1]))  # a real refusal of the operating system, after a few lines
+        resource.setrlimit(
+            resource.RLIMIT_FSIZE, (2048, soft_hard[1])
+        )  # a real refusal of the operating system, after a few lines
         with Progress([MetricsFile(tmp_path)], [seen]) as progress:
             for event in grpo_run(tmp_path, total=20):
                 progress.emit(event)

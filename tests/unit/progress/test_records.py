@@ -114,7 +114,9 @@ def test_the_summary_says_what_came_of_the_run(tmp_path: Path) -> None:
     assert (summary["state"], summary["step"], summary["warnings"]) == ("succeeded", 30, ["row 7 has no prompt"])
     assert (summary["eval_metric"], summary["eval_before"], summary["eval_rows"]) == ("score", 0.3, 512)
     assert summary["eval_after"] == pytest.approx(0.3 + 0.65 * (1 - math.exp(-4)))
-    assert summary["train_seconds"] == pytest.approx(sum(sum(grpo_step(s, 30).seconds.values()) for s in range(1, 31)) + 3 * 0.3)
+    assert summary["train_seconds"] == pytest.approx(
+        sum(sum(grpo_step(s, 30).seconds.values()) for s in range(1, 31)) + 3 * 0.3
+    )
     assert 0 < summary["mean_abs_logprob_diff"] < summary["worst_mean_abs_logprob_diff"] < 1e-6
     assert summary["adapter_uri"].endswith("iter_0000030/lora_adapter")
 
@@ -137,7 +139,9 @@ def test_after_a_resume_the_summary_covers_the_steps_before_it_too(tmp_path: Pat
     play(tmp_path, [run_started(tmp_path, 30, resumed_from_step=10), *events[13:]])
     summary = read_summary(tmp_path)
     assert (summary["resumed_from_step"], summary["eval_before"]) == (10, 0.3)
-    assert summary["train_seconds"] == pytest.approx(sum(sum(row["seconds"].values()) for row in read_rows(tmp_path / "metrics.jsonl")[1:]))
+    assert summary["train_seconds"] == pytest.approx(
+        sum(sum(row["seconds"].values()) for row in read_rows(tmp_path / "metrics.jsonl")[1:])
+    )
 
 
 def test_a_run_that_was_killed_is_still_running_by_its_summary(tmp_path: Path) -> None:
@@ -149,7 +153,11 @@ def test_a_run_that_was_killed_is_still_running_by_its_summary(tmp_path: Path) -
 def test_a_failed_run_names_its_newest_checkpoint(tmp_path: Path) -> None:
     failed = replace(run_finished(tmp_path, 12), state="failed", adapter_uri=None, message="spec.reward.function: ...")
     checkpoint = CheckpointDone(
-        step=10, uri="s3://b/j/iter_0000010/lora_adapter", version=11, sha256="0" * 64, published_at="2026-01-31T12:00:00Z"
+        step=10,
+        uri="s3://b/j/iter_0000010/lora_adapter",
+        version=11,
+        sha256="0" * 64,
+        published_at="2026-01-31T12:00:00Z",
     )
     play(tmp_path, [run_started(tmp_path, 30), checkpoint, failed])
     summary = read_summary(tmp_path)
@@ -158,14 +166,26 @@ def test_a_failed_run_names_its_newest_checkpoint(tmp_path: Path) -> None:
 
 def test_sft_is_summed_up_by_its_loss(tmp_path: Path) -> None:
     first, last = EvalDone(step=0, rows=9, loss=1.8), EvalDone(step=2, rows=9, loss=0.4)
-    play(tmp_path, [run_started(tmp_path, 2, algorithm="sft"), first, sft_step(1, 2), sft_step(2, 2), last, run_finished(tmp_path, 2)])
+    play(
+        tmp_path,
+        [
+            run_started(tmp_path, 2, algorithm="sft"),
+            first,
+            sft_step(1, 2),
+            sft_step(2, 2),
+            last,
+            run_finished(tmp_path, 2),
+        ],
+    )
     summary = read_summary(tmp_path)
     assert (summary["eval_metric"], summary["eval_before"], summary["eval_after"]) == ("loss", 1.8, 0.4)
     assert summary["mean_abs_logprob_diff"] is None
 
 
 def sampled(step: int, *, evaluation: bool = False, prompt: Any = "1+1", reward: float | None = 0.5) -> Sampled:
-    sample = ScoredSample(prompt=prompt, completion=f"<b>{step}</b>", answer="2", reward=reward, tokens=3, truncated=False)
+    sample = ScoredSample(
+        prompt=prompt, completion=f"<b>{step}</b>", answer="2", reward=reward, tokens=3, truncated=False
+    )
     return Sampled(step=step, samples=(sample,), evaluation=evaluation)
 
 
@@ -179,7 +199,13 @@ def test_samples_are_written_and_those_past_the_checkpoint_are_dropped(tmp_path:
             for event in events:
                 progress.emit(event)
     rows = read_lines(tmp_path / SAMPLES)
-    assert [(row["step"], row["evaluation"]) for row in rows] == [(0, True), (1, False), (2, False), (3, False), (3, True)]
+    assert [(row["step"], row["evaluation"]) for row in rows] == [
+        (0, True),
+        (1, False),
+        (2, False),
+        (3, False),
+        (3, True),
+    ]
     assert rows[1] == {
         "step": 1,
         "evaluation": False,

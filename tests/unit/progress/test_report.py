@@ -19,12 +19,25 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def with_nan_rewards(events: list[Event]) -> list[Event]:
-    return [replace(e, reward_mean=math.nan) if isinstance(e, StepDone) else e for e in events if not isinstance(e, EvalDone)]
+    return [
+        replace(e, reward_mean=math.nan) if isinstance(e, StepDone) else e
+        for e in events
+        if not isinstance(e, EvalDone)
+    ]
 
 
 def sft_run(out_dir: Path) -> list[Event]:
-    steps = [event for s in range(1, 61) for event in (sft_step(s, 60), EvalDone(step=s, rows=9, loss=1.0 / s))[: 1 + (s % 20 == 0)]]
-    return [run_started(out_dir, 60, algorithm="sft"), EvalDone(step=0, rows=9, loss=1.8), *steps, run_finished(out_dir, 60)]
+    steps = [
+        event
+        for s in range(1, 61)
+        for event in (sft_step(s, 60), EvalDone(step=s, rows=9, loss=1.0 / s))[: 1 + (s % 20 == 0)]
+    ]
+    return [
+        run_started(out_dir, 60, algorithm="sft"),
+        EvalDone(step=0, rows=9, loss=1.8),
+        *steps,
+        run_finished(out_dir, 60),
+    ]
 
 
 def report_of(out_dir: Path, events: list[Event]) -> tuple[str, list[Path]]:
@@ -39,7 +52,10 @@ def test_a_report_shows_where_the_start_went(tmp_path: Path) -> None:
     first, *rest = grpo_run(tmp_path, total=3)
     html, _ = report_of(tmp_path, [first, started_up(), *rest])
     assert "first token after 40.5 s, first update after 45.0 s" in html
-    assert '<td>worker 0</td><td class="number">22.00 s</td><td><div class="bar" style="margin-left: 40.0%; width: 48.9%">' in html
+    assert (
+        '<td>worker 0</td><td class="number">22.00 s</td><td><div class="bar" style="margin-left: 40.0%; width: 48.9%">'
+        in html
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,7 +69,9 @@ def test_a_report_shows_where_the_start_went(tmp_path: Path) -> None:
     ],
     ids=["1 step", "3 steps", "10,000 steps", "NaN rewards", "sft"],
 )
-def test_a_report_is_one_file_that_needs_no_network(tmp_path: Path, make: Callable[[Path], list[Event]], pictures: int, image: str) -> None:
+def test_a_report_is_one_file_that_needs_no_network(
+    tmp_path: Path, make: Callable[[Path], list[Event]], pictures: int, image: str
+) -> None:
     html, files = report_of(tmp_path, make(tmp_path))
     assert [path.name for path in files] == ["report.html", image]
     assert files[1].read_bytes().startswith(PNG)
@@ -69,14 +87,22 @@ def test_a_report_is_one_file_that_needs_no_network(tmp_path: Path, make: Callab
 
 def test_the_report_says_what_a_reader_wants_first(tmp_path: Path) -> None:
     html, _ = report_of(tmp_path, grpo_run(tmp_path, total=30))
-    for text in ("0.300 → 0.938", "30 / 30", "rank 16, alpha 32, on 12 modules", "225,280 trainable of 1,022,080", "kind: LoRARLJob"):
+    for text in (
+        "0.300 → 0.938",
+        "30 / 30",
+        "rank 16, alpha 32, on 12 modules",
+        "225,280 trainable of 1,022,080",
+        "kind: LoRARLJob",
+    ):
         assert text in html
     assert "vllm serve /models/tiny --enable-lora --max-lora-rank 16" in html
     assert "PeftModel.from_pretrained(model, " in html
 
 
 def test_a_run_that_failed_before_its_first_step_has_a_report_too(tmp_path: Path) -> None:
-    failed = replace(run_finished(tmp_path, 0), state="failed", adapter_uri=None, message="spec.data.train.uri: got no rows")
+    failed = replace(
+        run_finished(tmp_path, 0), state="failed", adapter_uri=None, message="spec.data.train.uri: got no rows"
+    )
     html, files = report_of(tmp_path, [run_started(tmp_path), failed])
     assert [path.name for path in files] == ["report.html"]
     assert "spec.data.train.uri: got no rows" in html
@@ -84,7 +110,9 @@ def test_a_run_that_failed_before_its_first_step_has_a_report_too(tmp_path: Path
 
 
 def test_what_comes_from_outside_is_escaped(tmp_path: Path) -> None:
-    html, _ = report_of(tmp_path, [*grpo_run(tmp_path)[:-1], Warned("<script>alert(1)</script>"), run_finished(tmp_path, 3)])
+    html, _ = report_of(
+        tmp_path, [*grpo_run(tmp_path)[:-1], Warned("<script>alert(1)</script>"), run_finished(tmp_path, 3)]
+    )
     assert "<script>alert" not in html
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
 

@@ -50,7 +50,9 @@ def test_what_an_algorithm_does_not_have_is_not_sent() -> None:
 
 def test_tensorboard_reads_every_step_back(tmp_path: Path) -> None:
     play(TensorBoardSink(tmp_path), grpo_run(tmp_path, total=20))
-    assert tensorboard_rewards(tmp_path) == {step: pytest.approx(grpo_step(step, 20).reward_mean) for step in range(1, 21)}
+    assert tensorboard_rewards(tmp_path) == {
+        step: pytest.approx(grpo_step(step, 20).reward_mean) for step in range(1, 21)
+    }
 
 
 def test_tensorboard_shows_the_repeated_steps_of_a_resumed_run_once(tmp_path: Path) -> None:
@@ -68,7 +70,9 @@ def test_tensorboard_does_not_mix_two_runs_from_the_start(tmp_path: Path) -> Non
     assert sorted(tensorboard_rewards(tmp_path)) == [1, 2, 3]
 
 
-def test_wandb_keeps_an_offline_run_and_a_resumed_one_goes_on_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_keeps_an_offline_run_and_a_resumed_one_goes_on_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     play(WandbSink(WANDB, None, tmp_path), grpo_run(tmp_path, total=5))
     (first,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
@@ -90,11 +94,16 @@ def test_wandb_without_a_key_asks_nobody_and_stops_nothing(tmp_path: Path, monke
     assert warning.text.startswith("Weights & Biases (spec.tracking.wandb): No API key")
 
 
-def test_mlflow_keeps_every_step_and_a_resumed_run_goes_on_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_keeps_every_step_and_a_resumed_run_goes_on_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # put back after the test; the sink sets it itself
     spec = MlflowSpec(tracking_uri=f"file:{tmp_path}/mlruns", experiment="tests")
     play(MlflowSink(spec, {}, tmp_path), grpo_run(tmp_path, total=5)[:-3])
-    play(MlflowSink(spec, {}, tmp_path), [run_started(tmp_path, 5, resumed_from_step=4), *grpo_run(tmp_path, total=5)[-3:]])
+    play(
+        MlflowSink(spec, {}, tmp_path),
+        [run_started(tmp_path, 5, resumed_from_step=4), *grpo_run(tmp_path, total=5)[-3:]],
+    )
 
     from mlflow import MlflowClient
 
@@ -108,7 +117,10 @@ def test_mlflow_keeps_every_step_and_a_resumed_run_goes_on_in_it(tmp_path: Path,
 
 @pytest.mark.parametrize(
     ("package", "tracking"),
-    [("wandb", TrackingSpec(wandb=WANDB)), ("mlflow", TrackingSpec(mlflow=MlflowSpec(tracking_uri="file:x", experiment="e")))],
+    [
+        ("wandb", TrackingSpec(wandb=WANDB)),
+        ("mlflow", TrackingSpec(mlflow=MlflowSpec(tracking_uri="file:x", experiment="e"))),
+    ],
 )
 def test_a_missing_package_is_named_with_its_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, tracking: TrackingSpec
@@ -120,7 +132,10 @@ def test_a_missing_package_is_named_with_its_extra(
 
 def test_a_secret_without_its_key_is_named(tmp_path: Path) -> None:
     tracking = TrackingSpec(wandb=WandbSpec(project="tests", credentials_secret="wandb-key"))
-    with pytest.raises(InputError, match=r"credentialsSecret: got the Secret wandb-key with TOKEN, expected a Secret with WANDB_API_KEY"):
+    with pytest.raises(
+        InputError,
+        match=r"credentialsSecret: got the Secret wandb-key with TOKEN, expected a Secret with WANDB_API_KEY",
+    ):
         trackers(tracking, {"wandb-key": {"TOKEN": "x"}}, tmp_path)
 
 
@@ -133,11 +148,15 @@ def test_a_secret_without_its_key_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_mlflow_takes_a_token_or_a_user_with_a_password(tmp_path: Path, keys: dict[str, str], fits: bool) -> None:
-    tracking = TrackingSpec(mlflow=MlflowSpec(tracking_uri="http://127.0.0.1:9", experiment="e", credentials_secret="mlflow"))
+    tracking = TrackingSpec(
+        mlflow=MlflowSpec(tracking_uri="http://127.0.0.1:9", experiment="e", credentials_secret="mlflow")
+    )
     if fits:
         assert len(trackers(tracking, {"mlflow": keys}, tmp_path)) == 2
     else:
-        with pytest.raises(InputError, match="MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"):
+        with pytest.raises(
+            InputError, match="MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+        ):
             trackers(tracking, {"mlflow": keys}, tmp_path)
 
 

@@ -40,11 +40,17 @@ def test_the_peft_snippet_is_python_that_loads_base_and_adapter(base: str) -> No
     code = ast.parse(peft_snippet(summary(base_model=base, base_revision="v1")))
     calls = [node for node in ast.walk(code) if isinstance(node, ast.Call)]
     assert sum(any(isinstance(a, ast.Constant) and a.value == base for a in call.args) for call in calls) == 2
-    assert any(isinstance(a, ast.Constant) and a.value == "/runs/addition/iter_0000030/lora_adapter" for call in calls for a in call.args)
+    assert any(
+        isinstance(a, ast.Constant) and a.value == "/runs/addition/iter_0000030/lora_adapter"
+        for call in calls
+        for a in call.args
+    )
 
 
 def test_the_vllm_command_keeps_paths_with_blanks_whole() -> None:
-    words = shlex.split(vllm_command(summary(base_model="/my models/tiny", base_revision="v1", adapter_uri="file:///my runs/a")))
+    words = shlex.split(
+        vllm_command(summary(base_model="/my models/tiny", base_revision="v1", adapter_uri="file:///my runs/a"))
+    )
     assert words[:3] == ["vllm", "serve", "/my models/tiny"]
     assert words[words.index("--lora-modules") + 1] == "addition=/my runs/a"
     assert words[words.index("--revision") + 1] == "v1"
@@ -83,7 +89,12 @@ def test_a_base_model_in_a_store_is_downloaded_too() -> None:
 
 @pytest.mark.parametrize(
     ("uri", "path"),
-    [("file:out/a", "out/a"), ("file:///a/b", "/a/b"), ("file:/a/100%", "/a/100%"), ("file:///a/run#3?%20", "/a/run#3?%20")],
+    [
+        ("file:out/a", "out/a"),
+        ("file:///a/b", "/a/b"),
+        ("file:/a/100%", "/a/100%"),
+        ("file:///a/run#3?%20", "/a/run#3?%20"),
+    ],
 )
 def test_a_file_uri_is_a_path(uri: str, path: str) -> None:
     assert local_path(uri) == path

@@ -78,7 +78,8 @@ def test_the_last_number_of_a_text(text, number):
 
 
 @given(
-    number=st.decimals(allow_nan=False, allow_infinity=False, places=4, min_value=-(10**9), max_value=10**9), before=st.text(max_size=20)
+    number=st.decimals(allow_nan=False, allow_infinity=False, places=4, min_value=-(10**9), max_value=10**9),
+    before=st.text(max_size=20),
 )
 @settings(max_examples=200, deadline=None)
 def test_any_number_is_found_at_the_end_of_any_text_as_it_is_mostly_written(number, before):
@@ -92,13 +93,17 @@ def test_no_text_makes_the_search_for_a_number_fail(text):
 
 
 def test_numeric_accepts_what_differs_by_the_tolerance_at_most():
-    assert score(RewardSpec(type="numeric"), ("so 0.75", "3/4"), ("0.7500001", "0.75"), ("none", "4")).rewards.tolist() == [1, 0, 0]
+    assert score(
+        RewardSpec(type="numeric"), ("so 0.75", "3/4"), ("0.7500001", "0.75"), ("none", "4")
+    ).rewards.tolist() == [1, 0, 0]
     assert score(RewardSpec(type="numeric", tolerance=0.5), ("3.5", "4"), ("3.4", "4")).rewards.tolist() == [1, 0]
     assert score(RewardSpec(type="numeric", tolerance=0.3), ("1.3", "1"), ("1.31", "1")).rewards.tolist() == [1, 0]
 
 
 def test_regex_compares_its_first_group_or_the_whole_match():
-    assert score(RewardSpec(type="regex", pattern=r"answer: (\w+)"), ("the answer: blue!", "blue"), ("blue", "blue")).rewards.tolist() == [
+    assert score(
+        RewardSpec(type="regex", pattern=r"answer: (\w+)"), ("the answer: blue!", "blue"), ("blue", "blue")
+    ).rewards.tolist() == [
         1,
         0,
     ]
@@ -149,9 +154,14 @@ def test_a_row_without_answer_is_left_out_and_a_step_of_such_rows_stops_the_run(
         score(RewardSpec(type="exact"), ("a", None), ("a", None))
 
 
-@pytest.mark.parametrize("spec", [RewardSpec(type="exact"), RewardSpec(type="numeric"), RewardSpec(type="regex", pattern=r"is (\d+)")])
+@pytest.mark.parametrize(
+    "spec", [RewardSpec(type="exact"), RewardSpec(type="numeric"), RewardSpec(type="regex", pattern=r"is (\d+)")]
+)
 def test_ten_thousand_samples_take_less_than_half_a_second(spec):
-    samples = [Sample("p", f"{'We add them. ' * 40} So the sum of {i} and 1 is {i + 1}.", str(i + 1), {}) for i in range(10_000)]
+    samples = [
+        Sample("p", f"{'We add them. ' * 40} So the sum of {i} and 1 is {i + 1}.", str(i + 1), {})
+        for i in range(10_000)
+    ]
     scorer = make_scorer(spec, Path())
     times = []
     for _ in range(5):

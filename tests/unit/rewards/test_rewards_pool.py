@@ -81,7 +81,9 @@ def scorer(tmp_path: Path) -> Iterator[Callable[..., Scorer]]:
     (tmp_path / "my_rewards.py").write_text(FUNCTIONS)
 
     def make(function: str, timeout_seconds: float = 10.0, processes: int = 2) -> Scorer:
-        made.append(make_scorer(RewardSpec(function=function, timeout_seconds=timeout_seconds), tmp_path, processes=processes))
+        made.append(
+            make_scorer(RewardSpec(function=function, timeout_seconds=timeout_seconds), tmp_path, processes=processes)
+        )
         return made[-1]
 
     yield make
@@ -155,7 +157,9 @@ def test_scoring_processes_stay_small(scorer, tmp_path):
 )
 @pytest.mark.parametrize("function", ["misbehave", "misbehave_async"])
 def test_a_sample_that_cannot_be_scored_costs_itself_only(scorer, function, bad, cause, message):
-    scores = score(scorer(f"my_rewards:{function}", timeout_seconds=1.0), *["int", "true"] * 5, bad, *["true", "int"] * 5)
+    scores = score(
+        scorer(f"my_rewards:{function}", timeout_seconds=1.0), *["int", "true"] * 5, bad, *["true", "int"] * 5
+    )
     assert math.isnan(scores.rewards[10])
     assert scores.rewards[[*range(10), *range(11, 21)]].tolist() == [2, 1] * 5 + [1, 2] * 5
     assert {cause: failure.count for cause, failure in scores.failures.items()} == {cause: 1}
@@ -163,7 +167,18 @@ def test_a_sample_that_cannot_be_scored_costs_itself_only(scorer, function, bad,
 
 
 def test_failures_are_counted_by_cause_with_the_first_message_of_each(scorer):
-    scores = score(scorer("my_rewards:misbehave", timeout_seconds=1.0), "int", "none", "exit", "text", "hang", "wait", "exit", "nan", "int")
+    scores = score(
+        scorer("my_rewards:misbehave", timeout_seconds=1.0),
+        "int",
+        "none",
+        "exit",
+        "text",
+        "hang",
+        "wait",
+        "exit",
+        "nan",
+        "int",
+    )
     counts = {cause: failure.count for cause, failure in scores.failures.items()}
     assert counts == {"wrong_type": 2, "crash": 2, "timeout": 2, "non_finite": 1}
     assert scores.failures["wrong_type"].first_message == "returned NoneType None"
@@ -216,7 +231,9 @@ def test_with_a_slow_judge_a_step_takes_no_longer_than_the_last_completion_needs
     start = time.perf_counter()
     score_parts(judge, *[samples(*[str(latency)] * 20)] * parts, seconds=apart)
     took, last_arrival = time.perf_counter() - start, (parts - 1) * apart
-    print(f"{parts} parts within {last_arrival:.2f} s, {latency:g} s a call: {took:.2f} s; one part after the other: {parts * latency:g} s")
+    print(
+        f"{parts} parts within {last_arrival:.2f} s, {latency:g} s a call: {took:.2f} s; one part after the other: {parts * latency:g} s"
+    )
     assert last_arrival + latency <= took < last_arrival + 2 * latency
 
 
@@ -236,21 +253,31 @@ def test_a_sync_function_scores_parts_that_come_later_beside_a_slow_sample(score
 
 
 @pytest.mark.parametrize(
-    ("function", "bad"), [("misbehave", "hang"), ("misbehave", "exit"), ("misbehave_async", "hang"), ("misbehave_async", "exit")]
+    ("function", "bad"),
+    [("misbehave", "hang"), ("misbehave", "exit"), ("misbehave_async", "hang"), ("misbehave_async", "exit")],
 )
 def test_a_sample_that_ends_its_process_costs_no_sample_of_another_part(scorer, function, bad):
     parts = [samples("int", bad, "true"), samples(*["int"] * 20), samples(bad, "true")]
     scores = score_parts(scorer(f"my_rewards:{function}", timeout_seconds=1.0), *parts)
-    assert [[None if math.isnan(reward) else reward for reward in each.rewards] for each in scores] == [[2, None, 1], [2] * 20, [None, 1]]
+    assert [[None if math.isnan(reward) else reward for reward in each.rewards] for each in scores] == [
+        [2, None, 1],
+        [2] * 20,
+        [None, 1],
+    ]
 
 
 def test_parts_that_come_while_a_function_holds_the_interpreter_are_scored_after_it(scorer):
-    first, second = ["backtrack"] + ["int"] * 200, ["long" + "x" * (100_000 + i) for i in range(20)]  # more than the connection holds
+    first, second = (
+        ["backtrack"] + ["int"] * 200,
+        ["long" + "x" * (100_000 + i) for i in range(20)],
+    )  # more than the connection holds
     holding = scorer("my_rewards:misbehave_async", timeout_seconds=0.5, processes=1)
     score(holding, "int")
     start = time.perf_counter()
     scores = score_parts(holding, samples(*first), samples(*second), seconds=0.1)
-    assert time.perf_counter() - start < 20, "it is ended at the limit, and not by its own clock for all that it was given: 105 s"
+    assert time.perf_counter() - start < 20, (
+        "it is ended at the limit, and not by its own clock for all that it was given: 105 s"
+    )
     assert math.isnan(scores[0].rewards[0])
     assert scores[1].rewards.tolist() == [100_004 + i for i in range(20)]
     assert scores[0].rewards[1:].tolist() == [2] * 200
@@ -326,7 +353,9 @@ def test_warming_up_does_not_wait(scorer, tmp_path):
     gate = tmp_path / "gate"
     gate.touch()
     waits = f"while Path({str(gate)!r}).exists(): time.sleep(0.005)"
-    (tmp_path / "slow_to_import.py").write_text(f"import time\nfrom pathlib import Path\n{waits}\nfrom my_rewards import length\n")
+    (tmp_path / "slow_to_import.py").write_text(
+        f"import time\nfrom pathlib import Path\n{waits}\nfrom my_rewards import length\n"
+    )
     warming = scorer("slow_to_import:length", processes=4)
     warming.warm_up()
     gate.unlink()
@@ -380,7 +409,9 @@ def test_256_math_verify_samples(math_verify):
 
 
 def test_an_expression_that_never_ends_costs_itself_only(math_verify):
-    scores = score_samples(math_verify, [Sample("p", f"$\\boxed{{{c}}}$", "3", {}) for c in ("3", "9^{9^{9^{9}}}+1", "3")])
+    scores = score_samples(
+        math_verify, [Sample("p", f"$\\boxed{{{c}}}$", "3", {}) for c in ("3", "9^{9^{9^{9}}}+1", "3")]
+    )
     assert scores.rewards[[0, 2]].tolist() == [1, 1]
     assert math.isnan(scores.rewards[1])
     assert scores.failures["timeout"].count == 1

@@ -22,7 +22,8 @@ def test_an_exception_of_several_lines_is_told_in_one() -> None:
 
 def test_the_exception_at_the_end_of_a_traceback_is_told_without_the_traceback() -> None:
     assert (
-        last_of(f"{FROM_RAY}PermissionError: [Errno 13] Permission denied: '/m'") == "PermissionError: [Errno 13] Permission denied: '/m'"
+        last_of(f"{FROM_RAY}PermissionError: [Errno 13] Permission denied: '/m'")
+        == "PermissionError: [Errno 13] Permission denied: '/m'"
     )
     assert (
         last_of(f"{FROM_RAY}hub.StrictError: config:\n    ValueError: 80 is not 12\n")

@@ -42,7 +42,9 @@ def job(changes: dict[str, Any]) -> LoRARLJob:
 
 
 def test_a_manifest_for_a_laptop_has_nothing_to_ignore() -> None:
-    assert ignored_by_a_single_machine(job({"spec.cluster": {"gpusPerNode": 4}, "metadata.labels": {"team": "a"}})) == []
+    assert (
+        ignored_by_a_single_machine(job({"spec.cluster": {"gpusPerNode": 4}, "metadata.labels": {"team": "a"}})) == []
+    )
 
 
 def test_defaults_that_are_written_out_ask_for_nothing() -> None:
@@ -54,7 +56,9 @@ def test_defaults_that_are_written_out_ask_for_nothing() -> None:
 @pytest.mark.parametrize("field", OF_THE_CLUSTER)
 def test_each_field_of_the_cluster_is_named(field: str) -> None:
     gpus = {"gpusPerNode": 1} if field == "rdma" else {}
-    assert ignored_by_a_single_machine(job({"spec.cluster": {field: OF_THE_CLUSTER[field], **gpus}})) == [f"spec.cluster.{field}"]
+    assert ignored_by_a_single_machine(job({"spec.cluster": {field: OF_THE_CLUSTER[field], **gpus}})) == [
+        f"spec.cluster.{field}"
+    ]
 
 
 def test_no_field_of_the_cluster_is_forgotten() -> None:
@@ -90,7 +94,10 @@ def test_all_else_that_only_a_cluster_can_honour_is_named() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"spec.suspend": True}, "spec.suspend: got true, expected false for `lorarl run`. Set it to false: --set spec.suspend=false."),
+        (
+            {"spec.suspend": True},
+            "spec.suspend: got true, expected false for `lorarl run`. Set it to false: --set spec.suspend=false.",
+        ),
         (
             {"spec.cluster.nodes": 2},
             "spec.cluster.nodes: got 2, expected 1 for `lorarl run`, which has this machine alone. Use --set spec.cluster.nodes=1.",

@@ -53,12 +53,19 @@ def test_a_manifest_finds_a_missing_a_short_and_a_changed_file() -> None:
     path, data = "trainer_state/state.json", made.files["trainer_state/state.json"]
     assert manifest.fault(path, data) is None
     assert manifest.fault(path, None) == "trainer_state/state.json is missing"
-    assert manifest.fault(path, data[:-1]) == f"trainer_state/state.json has {len(data) - 1} bytes instead of {len(data)}"
-    assert manifest.fault(path, b"x" * len(data)) == "trainer_state/state.json has another sha256 than checkpoint.json says"
+    assert (
+        manifest.fault(path, data[:-1]) == f"trainer_state/state.json has {len(data) - 1} bytes instead of {len(data)}"
+    )
+    assert (
+        manifest.fault(path, b"x" * len(data))
+        == "trainer_state/state.json has another sha256 than checkpoint.json says"
+    )
 
 
 def test_what_is_written_is_read_back() -> None:
-    manifest = Manifest.of(checkpoint(10), "job", 3, "2026-01-01T00:00:00Z", {"adapter.rank": 8, "modules": ["all-linear"]})
+    manifest = Manifest.of(
+        checkpoint(10), "job", 3, "2026-01-01T00:00:00Z", {"adapter.rank": 8, "modules": ["all-linear"]}
+    )
     assert Manifest.from_bytes(manifest.to_bytes()) == manifest
     kept = (folder_name(5), folder_name(10))
     latest = Latest(3, "writer", "host", "then").publishing(folder_name(10), manifest, "now", kept, ("iter_0000001",))

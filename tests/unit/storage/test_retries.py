@@ -16,21 +16,32 @@ def xml(status: str, code: str) -> Exception:
     return answer_to(f"Error performing PUT http://s3/x in 1ms - Server returned non-2xx status code: {status}: {body}")
 
 
-@pytest.mark.parametrize("status", ["500 Internal Server Error", "503 Service Unavailable", "429 Too Many Requests", "408 Request Timeout"])
+@pytest.mark.parametrize(
+    "status", ["500 Internal Server Error", "503 Service Unavailable", "429 Too Many Requests", "408 Request Timeout"]
+)
 def test_trouble_of_the_server_may_pass(status: str) -> None:
     assert read_answer(xml(status, "Trouble")).transient
 
 
 @pytest.mark.parametrize(
     "status",
-    ["400 Bad Request", "403 Forbidden", "404 Not Found", "412 Precondition Failed", "501 Not Implemented", "507 Insufficient Storage"],
+    [
+        "400 Bad Request",
+        "403 Forbidden",
+        "404 Not Found",
+        "412 Precondition Failed",
+        "501 Not Implemented",
+        "507 Insufficient Storage",
+    ],
 )
 def test_a_refusal_will_not_pass(status: str) -> None:
     assert not read_answer(xml(status, "Refused")).transient
 
 
 def test_a_broken_connection_may_pass_and_a_wrong_configuration_will_not() -> None:
-    assert read_answer(answer_to("Error performing GET http://s3/x in 2s - HTTP error: error sending request")).transient
+    assert read_answer(
+        answer_to("Error performing GET http://s3/x in 2s - HTTP error: error sending request")
+    ).transient
     assert not read_answer(
         answer_to("Received redirect without LOCATION, this normally indicates an incorrectly configured region")
     ).transient
@@ -70,14 +81,18 @@ def failing(attempts: list[float]) -> None:
 def test_no_attempt_starts_after_the_deadline() -> None:
     attempts: list[float] = []
     with pytest.raises(TimeoutError):
-        RetryPolicy(deadline_seconds=1, first_wait_seconds=0.01, longest_wait_seconds=0.02).call(lambda: failing(attempts), lambda _: True)
+        RetryPolicy(deadline_seconds=1, first_wait_seconds=0.01, longest_wait_seconds=0.02).call(
+            lambda: failing(attempts), lambda _: True
+        )
     assert len(attempts) > 5
     assert attempts[-1] - attempts[0] < 1.5
 
 
 def test_reading_has_a_deadline_of_its_own() -> None:
     attempts: list[float] = []
-    policy = RetryPolicy(deadline_seconds=60, read_deadline_seconds=0.1, first_wait_seconds=0.01, longest_wait_seconds=0.02)
+    policy = RetryPolicy(
+        deadline_seconds=60, read_deadline_seconds=0.1, first_wait_seconds=0.01, longest_wait_seconds=0.02
+    )
     with pytest.raises(TimeoutError):
         policy.call(lambda: failing(attempts), lambda _: True, reading=True)
     assert attempts[-1] - attempts[0] < 5
@@ -86,7 +101,9 @@ def test_reading_has_a_deadline_of_its_own() -> None:
 def test_waits_grow() -> None:
     attempts: list[float] = []
     with pytest.raises(TimeoutError):
-        RetryPolicy(deadline_seconds=0.4, first_wait_seconds=0.005, longest_wait_seconds=60).call(lambda: failing(attempts), lambda _: True)
+        RetryPolicy(deadline_seconds=0.4, first_wait_seconds=0.005, longest_wait_seconds=60).call(
+            lambda: failing(attempts), lambda _: True
+        )
     assert len(attempts) < 30, "waits of 0 to 0.005 s that do not grow would be about 160 attempts"
 
 

@@ -68,5 +68,7 @@ def test_a_machine_without_ca_certificates_is_told_as_such(tmp_path: Path, monke
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "nothing"))
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
     keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"}
-    with pytest.raises(InputError, match=r"spec\.checkpoint\.uri: got s3://bucket/runs on a machine without CA certificates.*SSL_CERT"):
+    with pytest.raises(
+        InputError, match=r"spec\.checkpoint\.uri: got s3://bucket/runs on a machine without CA certificates.*SSL_CERT"
+    ):
         client_for(parse_uri("s3://bucket/runs", "spec.checkpoint.uri"), keys, 10.0, "spec.checkpoint.uri")

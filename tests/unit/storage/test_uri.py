@@ -24,7 +24,9 @@ def test_a_uri_is_taken_apart(uri: str, scheme: str, bucket: str, path: str, tex
     assert (parsed.scheme, parsed.bucket, parsed.path, parsed.text) == (scheme, bucket, path, text)
 
 
-def test_a_relative_file_uri_is_resolved_against_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_file_uri_is_resolved_against_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     assert parse_uri("file:out/a").path == f"{tmp_path}/here/out/a"

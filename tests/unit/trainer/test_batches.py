@@ -16,7 +16,9 @@ lengths_lists = st.lists(st.integers(1, 300), max_size=60)
 
 
 @given(lengths_lists, st.integers(1, 2000))
-def test_micro_batches_hold_every_sequence_once_within_the_budget_of_padded_tokens(lengths: list[int], budget: int) -> None:
+def test_micro_batches_hold_every_sequence_once_within_the_budget_of_padded_tokens(
+    lengths: list[int], budget: int
+) -> None:
     groups = micro_batches(lengths, budget)
     assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
     for group in groups:
@@ -27,7 +29,12 @@ def some_samples(with_rollout: bool) -> Samples:
     stream = np.random.default_rng(0)
     lengths = [(3, 2), (1, 5), (4, 1)]
     return Samples(
-        Sample(stream.integers(0, 60, p + r), p, float(p), stream.normal(size=r).astype(np.float32) if with_rollout else None)
+        Sample(
+            stream.integers(0, 60, p + r),
+            p,
+            float(p),
+            stream.normal(size=r).astype(np.float32) if with_rollout else None,
+        )
         for p, r in lengths
     )
 

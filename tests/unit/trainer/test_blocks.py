@@ -57,7 +57,12 @@ def test_a_rectangle_is_read_off_the_numbers_that_arrived() -> None:
     here_rows, here_columns, there_rows, there_columns = rectangle(
         torch.tensor([[False] * 3, [False, True, True], [False, True, True]]), rows, columns
     )
-    assert [index.tolist() for index in (here_rows, here_columns, there_rows, there_columns)] == [[1, 2], [1, 2], [7, 3], [2, 1]]
+    assert [index.tolist() for index in (here_rows, here_columns, there_rows, there_columns)] == [
+        [1, 2],
+        [1, 2],
+        [7, 3],
+        [2, 1],
+    ]
 
 
 @pytest.mark.parametrize(

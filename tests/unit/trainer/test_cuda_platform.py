@@ -17,7 +17,9 @@ def test_a_cuda_graph_fits_every_batch(sequences: int) -> None:
 
 
 @pytest.mark.parametrize(("told", "expected"), [("1", "0"), ("0", None), (None, None)])
-def test_vllm_learns_that_there_is_no_multicast(monkeypatch: pytest.MonkeyPatch, told: str | None, expected: str | None) -> None:
+def test_vllm_learns_that_there_is_no_multicast(
+    monkeypatch: pytest.MonkeyPatch, told: str | None, expected: str | None
+) -> None:
     monkeypatch.delenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", raising=False)
     if told is not None:
         monkeypatch.setenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", told)

@@ -25,7 +25,9 @@ PARAMETERS = 7_615_616_512
 def model_7b(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Qwen2.5-7B's files without its weights: configuration and headers, in two shards."""
     folder = tmp_path_factory.mktemp("7b")
-    write_headers(folder, hidden=HIDDEN, ffn=FFN, layers=LAYERS, heads=HEADS, key_heads=KEY_HEADS, vocabulary=VOCABULARY)
+    write_headers(
+        folder, hidden=HIDDEN, ffn=FFN, layers=LAYERS, heads=HEADS, key_heads=KEY_HEADS, vocabulary=VOCABULARY
+    )
     return folder
 
 
@@ -51,7 +53,9 @@ spec:
     return load_job(manifest, [f"spec.{change}" for change in changes]).spec
 
 
-def planned(sizes: ModelSizes, *changes: str, gpu: Gpu = H200, offload: str = "[kv_cache]", shared: bool = True) -> MemoryPlan:
+def planned(
+    sizes: ModelSizes, *changes: str, gpu: Gpu = H200, offload: str = "[kv_cache]", shared: bool = True
+) -> MemoryPlan:
     return plan(job(f"rollout.offload={offload}", *changes), sizes, gpu, shared_base=shared)
 
 
@@ -61,7 +65,10 @@ def part(of: MemoryPlan, what: str) -> int:
 
 
 def test_sizes_are_those_of_the_files(sizes: ModelSizes) -> None:
-    assert sum(high * (shape[1] if len(shape) > 1 else 1) for shape in sizes.shapes.values() for high in shape[:1]) == PARAMETERS
+    assert (
+        sum(high * (shape[1] if len(shape) > 1 else 1) for shape in sizes.shapes.values() for high in shape[:1])
+        == PARAMETERS
+    )
     assert sizes.parameters(1) == PARAMETERS  # the vocabulary is a multiple of 64 already
     norms = (2 * LAYERS + 1) * HIDDEN
     assert sizes.parameters(2) == (PARAMETERS - norms) // 2 + norms
@@ -72,7 +79,9 @@ def test_a_vocabulary_that_vllm_pads_is_not_shared(tmp_path: Path) -> None:
     for vocabulary, shared in ((VOCABULARY, True), (VOCABULARY + 1, False)):
         folder = tmp_path / str(vocabulary)
         folder.mkdir()
-        write_headers(folder, hidden=HIDDEN, ffn=FFN, layers=LAYERS, heads=HEADS, key_heads=KEY_HEADS, vocabulary=vocabulary)
+        write_headers(
+            folder, hidden=HIDDEN, ffn=FFN, layers=LAYERS, heads=HEADS, key_heads=KEY_HEADS, vocabulary=vocabulary
+        )
         (folder / "consolidated.safetensors").write_bytes(b"the weights again, in another format")
         assert planned(read_model_sizes(folder)).demand.shared_base is shared
 
@@ -85,7 +94,13 @@ def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("targets", "layers"),
-    [(["all-linear"], 7), (["q_proj", "v_proj"], 2), (["linear_qkv"], 3), (["*.layers.0.*"], 7 / LAYERS), (["linear_fc1_gate"], 1)],
+    [
+        (["all-linear"], 7),
+        (["q_proj", "v_proj"], 2),
+        (["linear_qkv"], 3),
+        (["*.layers.0.*"], 7 / LAYERS),
+        (["linear_fc1_gate"], 1),
+    ],
 )
 def test_only_the_targets_have_an_adapter(sizes: ModelSizes, targets: list[str], layers: float) -> None:
     adapter = AdapterSpec(target_modules=targets)
@@ -132,7 +147,13 @@ WHOLE = {True: 2 * HIDDEN + 2 * HIDDEN + 2 * 512 + 2 * FFN, False: 4 * HIDDEN + 
 
 @pytest.mark.parametrize(
     ("fused", "recompute", "share"),
-    [(True, "none", 1.0), (True, "selective", 0.29), (True, "full", 0.067), (False, "selective", 0.19), (False, "full", 0.03)],
+    [
+        (True, "none", 1.0),
+        (True, "selective", 0.29),
+        (True, "full", 0.067),
+        (False, "selective", 0.19),
+        (False, "full", 0.03),
+    ],
 )
 def test_recomputation_keeps_less(sizes: ModelSizes, fused: bool, recompute: str, share: float) -> None:
     whole, _ = activation_bytes(sizes, "bf16", "none", fused)
@@ -166,7 +187,9 @@ def test_what_does_not_fit_is_refused_with_table_and_mend(sizes: ModelSizes) -> 
         require_fit(found)
     message = str(refused.value)
     assert (
-        f"{found.peak('training') / GB:.1f} GB on each GPU" in message and "63.0 GB that are free" in message and "activations" in message
+        f"{found.peak('training') / GB:.1f} GB on each GPU" in message
+        and "63.0 GB that are free" in message
+        and "activations" in message
     )
     assert "spec.trainer.tokensPerMicroBatch to 8192" in message
     assert planned(sizes, "trainer.tokensPerMicroBatch=8192", gpu=gpu).fits

@@ -15,7 +15,11 @@ def some_samples(draw: st.DrawFn) -> list[Sample]:
     """Samples of a few prompts, mixed; some prompts begin alike, and one token may be a whole response."""
     prompts = draw(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6), min_size=1, max_size=5))
     picked = draw(
-        st.lists(st.tuples(st.sampled_from(prompts), st.lists(st.integers(0, 9), min_size=1, max_size=8)), min_size=1, max_size=25)
+        st.lists(
+            st.tuples(st.sampled_from(prompts), st.lists(st.integers(0, 9), min_size=1, max_size=8)),
+            min_size=1,
+            max_size=25,
+        )
     )
     return [Sample(np.array([*prompt, *response]), len(prompt)) for prompt, response in picked]
 
@@ -33,7 +37,11 @@ def test_every_predictor_sees_exactly_its_own_sequence_so_far(samples: list[Samp
         for index, query in enumerate(queries):
             seen[query] = keys[: len(keys) - (len(queries) - 1 - index)]  # causal, aligned at the end
     assert sorted(seen) == list(range(len(packing.tokens)))
-    expected = [(s.tokens[: s.prompt_length + i], s.tokens[s.prompt_length + i]) for s in samples for i in range(s.response_length)]
+    expected = [
+        (s.tokens[: s.prompt_length + i], s.tokens[s.prompt_length + i])
+        for s in samples
+        for i in range(s.response_length)
+    ]
     assert len(packing.predictors) == len(packing.targets) == len(expected)
     for predictor, target, (before, response_token) in zip(packing.predictors, packing.targets, expected, strict=True):
         assert packing.tokens[seen[predictor]].tolist() == before.tolist()
@@ -71,7 +79,9 @@ def test_workers_get_every_sample_once_and_about_the_same_number_of_tokens(sampl
 def test_equal_groups_stay_together_where_that_is_even() -> None:
     samples = [Sample(np.array([prompt, 1, 2, 3]), 1) for prompt in range(8) for _ in range(4)]
     assert all(len(share) == 8 and _load(samples, share) == 26 for share in split_evenly(samples, 4))
-    assert [len(share) for share in split_evenly(samples[:4], 4)] == [1, 1, 1, 1], "fewer prompts than workers: groups are parted"
+    assert [len(share) for share in split_evenly(samples[:4], 4)] == [1, 1, 1, 1], (
+        "fewer prompts than workers: groups are parted"
+    )
     assert sorted(len(share) for share in split_evenly(samples[:12], 2)) == [6, 6], "three prompts on two workers"
 
 

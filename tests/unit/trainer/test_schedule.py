@@ -19,7 +19,13 @@ def test_without_a_warm_up_the_learning_rate_is_there_from_the_first_step() -> N
 
 def test_seeds_are_the_same_on_every_machine_and_differ_by_purpose_and_place() -> None:
     assert seed_of(0, "sample", 1, 0) == 0x6166FCBBE7D3D9
-    seeds = {seed_of(s, purpose, step, i) for s in (0, 1) for purpose in ("sample", "dropout") for step in range(20) for i in range(20)}
+    seeds = {
+        seed_of(s, purpose, step, i)
+        for s in (0, 1)
+        for purpose in ("sample", "dropout")
+        for step in range(20)
+        for i in range(20)
+    }
     assert len(seeds) == 2 * 2 * 20 * 20
     assert all(0 <= seed < 2**56 for seed in seeds)
 

@@ -12,7 +12,9 @@ from lorarl_trainer.startup import Part, StartClock, by_name, critical_path
 
 times = st.integers(0, 50)
 spans = st.tuples(times, times).map(lambda pair: (min(pair), max(pair)))
-some_parts = st.lists(spans, min_size=1, max_size=8).map(lambda spans: [Part(f"p{i}", "w", b, e) for i, (b, e) in enumerate(spans)])
+some_parts = st.lists(spans, min_size=1, max_size=8).map(
+    lambda spans: [Part(f"p{i}", "w", b, e) for i, (b, e) in enumerate(spans)]
+)
 
 
 def part(name: str, begin: float, end: float) -> Part:
@@ -25,7 +27,12 @@ def test_of_parts_side_by_side_the_longer_one_was_waited_for() -> None:
 
 
 def test_what_no_part_accounts_for_is_told_as_such() -> None:
-    assert critical_path([part("Ray", 0, 4), part("engine", 6, 9)], 10) == [("Ray", 4), ("other", 2), ("engine", 3), ("other", 1)]
+    assert critical_path([part("Ray", 0, 4), part("engine", 6, 9)], 10) == [
+        ("Ray", 4),
+        ("other", 2),
+        ("engine", 3),
+        ("other", 1),
+    ]
 
 
 def test_a_part_of_a_part_counts_with_its_whole() -> None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.megatron_lora.targets import Linear, require_heads_to_split, require_vocabulary_to_split, resolve_targets, short_names
+from lorarl_trainer.megatron_lora.targets import (
+    Linear,
+    require_heads_to_split,
+    require_vocabulary_to_split,
+    resolve_targets,
+    short_names,
+)
 
 
 def two_layers() -> list[Linear]:
@@ -99,6 +105,8 @@ def test_what_tensor_parallel_ranks_cannot_share_is_refused() -> None:
         require_vocabulary_to_split(259, 2)
     attention = resolve_targets(two_layers(), "canonical_lora", ["o_proj", "v_proj"], [])
     require_heads_to_split(attention, key_heads=2, ranks=2)
-    require_heads_to_split(resolve_targets(two_layers(), "canonical_lora", ["o_proj", "up_proj"], []), key_heads=1, ranks=2)
+    require_heads_to_split(
+        resolve_targets(two_layers(), "canonical_lora", ["o_proj", "up_proj"], []), key_heads=1, ranks=2
+    )
     with pytest.raises(InputError, match="2 for a model with 1 key-value heads, with adapters on v_proj"):
         require_heads_to_split(attention, key_heads=1, ranks=2)

@@ -10,7 +10,14 @@ from safetensors.torch import load, save
 
 from lorarl_trainer.tensor_file import in_parts, read_tensors, write_tensors
 
-SHAPES = {"model.layers.10.b": (3, 5), "model.layers.9.a": (8, 2), "A": (1,), 'ä "quoted"': (2, 3, 4), "none": (0, 4), "scalar": ()}
+SHAPES = {
+    "model.layers.10.b": (3, 5),
+    "model.layers.9.a": (8, 2),
+    "A": (1,),
+    'ä "quoted"': (2, 3, 4),
+    "none": (0, 4),
+    "scalar": (),
+}
 
 
 def tensors(dtype: torch.dtype) -> dict[str, torch.Tensor]:

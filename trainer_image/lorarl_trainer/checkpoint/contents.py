@@ -93,12 +93,21 @@ class Manifest:
 
     @classmethod
     def of(
-        cls, checkpoint: Checkpoint, job: str, epoch: int, created_at: str, identity: Identity, kept_from: str | None = None
+        cls,
+        checkpoint: Checkpoint,
+        job: str,
+        epoch: int,
+        created_at: str,
+        identity: Identity,
+        kept_from: str | None = None,
     ) -> Manifest:
         """Sum up a checkpoint."""
         paths = sorted(checkpoint.files)
         digests = in_parallel(sha256, [checkpoint.files[path] for path in paths], HASH_THREADS)
-        files = {path: {"size": len(checkpoint.files[path]), "sha256": digest} for path, digest in zip(paths, digests, strict=True)}
+        files = {
+            path: {"size": len(checkpoint.files[path]), "sha256": digest}
+            for path, digest in zip(paths, digests, strict=True)
+        }
         return cls(job, checkpoint.step, epoch, checkpoint.adapter_version, created_at, identity, files, kept_from)
 
     @property
@@ -146,7 +155,10 @@ class Manifest:
         """
         try:
             raw = json.loads(data)
-            files = {str(path): {"size": int(entry["size"]), "sha256": str(entry["sha256"])} for path, entry in raw["files"].items()}
+            files = {
+                str(path): {"size": int(entry["size"]), "sha256": str(entry["sha256"])}
+                for path, entry in raw["files"].items()
+            }
             return cls(
                 str(raw["job"]),
                 int(raw["step"]),
@@ -173,7 +185,11 @@ def step_of(folder: str) -> int | None:
 
 
 def _state_part(number: int, count: int) -> str:
-    return f"trainer_state/state-{number:05d}-of-{count:05d}.safetensors" if count > 1 else "trainer_state/state.safetensors"
+    return (
+        f"trainer_state/state-{number:05d}-of-{count:05d}.safetensors"
+        if count > 1
+        else "trainer_state/state.safetensors"
+    )
 
 
 def sha256(data: Data) -> str:

@@ -50,7 +50,9 @@ class Latest:
         """The same checkpoint, with the turn given to a new start."""
         return replace(self, epoch=epoch, writer=writer, host=host, claimed_at=now, job_uid=job_uid)
 
-    def publishing(self, folder: str, manifest: Manifest, now: str, checkpoints: tuple[str, ...], deleting: tuple[str, ...]) -> Latest:
+    def publishing(
+        self, folder: str, manifest: Manifest, now: str, checkpoints: tuple[str, ...], deleting: tuple[str, ...]
+    ) -> Latest:
         """With `folder` as the newest checkpoint."""
         return replace(
             self,
@@ -115,7 +117,11 @@ class Latest:
         except (KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
             raise ValueError(f"not what lorarl writes ({type(error).__name__}: {error})") from error
         # Folders listed here get deleted: an empty or strange name must not reach the store.
-        strange = [name for name in (*latest.checkpoints, *latest.deleting) if not isinstance(name, str) or step_of(name) is None]
+        strange = [
+            name
+            for name in (*latest.checkpoints, *latest.deleting)
+            if not isinstance(name, str) or step_of(name) is None
+        ]
         if strange:
             raise ValueError(f"{strange[0]!r} is no checkpoint's folder")
         if latest.path is not None and latest.path not in latest.checkpoints:

@@ -210,7 +210,9 @@ class CheckpointStore:
 
     # -- reading ------------------------------------------------------------------------------------------------------------------------
 
-    def _survey(self, unpublished: Iterable[Path], *, with_files: bool = True) -> tuple[Latest | None, Found | None, list[str]]:
+    def _survey(
+        self, unpublished: Iterable[Path], *, with_files: bool = True
+    ) -> tuple[Latest | None, Found | None, list[str]]:
         """What `newest_whole` says, and the latest.json that it rests on."""
         latest, _, warnings = self._read()
         found = self._newest_published(latest, warnings, with_files=with_files)
@@ -250,11 +252,17 @@ class CheckpointStore:
         _, found, _ = self._survey(())
         if found is None or found.folder is None:
             return nobody
-        kept = tuple(folder for folder, manifest in manifests if manifest is not None and manifest.step < found.manifest.step)
+        kept = tuple(
+            folder for folder, manifest in manifests if manifest is not None and manifest.step < found.manifest.step
+        )
         deleting = tuple(sorted(set(folders) - {*kept, found.folder}))
-        return nobody.publishing(found.folder, found.manifest, found.manifest.created_at, (*kept, found.folder), deleting)
+        return nobody.publishing(
+            found.folder, found.manifest, found.manifest.created_at, (*kept, found.folder), deleting
+        )
 
-    def _load(self, store: Store, prefix: str, folder: str | None, warnings: list[str], *, with_files: bool) -> Found | None:
+    def _load(
+        self, store: Store, prefix: str, folder: str | None, warnings: list[str], *, with_files: bool
+    ) -> Found | None:
         """The checkpoint at `prefix` if it is whole; else a warning is added."""
         manifest = self._manifest(store, prefix, warnings)
         if manifest is None:
@@ -293,7 +301,9 @@ class CheckpointStore:
             warnings.append(f"Passed over {newer.uri}: it was kept for {manifest.kept_from}.")
             return False
         if not elsewhere and manifest.epoch < published_epoch:
-            warnings.append(f"Passed over {newer.uri}: it is of epoch {manifest.epoch}, and epoch {published_epoch} has published since.")
+            warnings.append(
+                f"Passed over {newer.uri}: it is of epoch {manifest.epoch}, and epoch {published_epoch} has published since."
+            )
             return False
         return found is None or manifest.step > found.manifest.step
 
@@ -310,12 +320,17 @@ class CheckpointStore:
 
     def _write(self, checkpoint: Checkpoint, manifest: Manifest) -> str:
         """Put all files of a checkpoint under the first name that nothing else occupies. Returns the folder's name."""
-        names = [folder_name(checkpoint.step), *(folder_name(checkpoint.step, secrets.token_hex(4)) for _ in range(NAME_ATTEMPTS))]
+        names = [
+            folder_name(checkpoint.step),
+            *(folder_name(checkpoint.step, secrets.token_hex(4)) for _ in range(NAME_ATTEMPTS)),
+        ]
         for folder in names:
             if folder not in self._taken and fill_folder(self.store, self._path(folder), checkpoint, manifest):
                 return folder
             self._require_own_turn()
-        raise StorageError(f"{self.uri}: something else writes into {names[-1]}, a folder just made. Find out what, and stop it.")
+        raise StorageError(
+            f"{self.uri}: something else writes into {names[-1]}, a folder just made. Find out what, and stop it."
+        )
 
     def _delete(self, folders: tuple[str, ...]) -> list[str]:
         """Delete folders that latest.json lists as `deleting`, then take them off that list. Failing is no reason to stop a training."""
@@ -392,7 +407,10 @@ def fill_folder(store: Store, prefix: str, checkpoint: Checkpoint, manifest: Man
 
 
 def _newest_first(folders: Iterable[str]) -> list[str]:
-    return [name for _, name in sorted(((step_of(name), name) for name in folders if step_of(name) is not None), reverse=True)]
+    return [
+        name
+        for _, name in sorted(((step_of(name), name) for name in folders if step_of(name) is not None), reverse=True)
+    ]
 
 
 def _published(latest: Latest | None) -> tuple[str | None, str | None]:

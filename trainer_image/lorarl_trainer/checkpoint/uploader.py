@@ -20,7 +20,9 @@ class BackgroundUploader:
     `CheckpointStore.start` by a later run), and `raise_if_failed`, `submit` and `drain` raise. Call `drain` before the process ends.
     """
 
-    def __init__(self, store: CheckpointStore, unpublished: Path, on_published: Callable[[Published], None] | None = None) -> None:
+    def __init__(
+        self, store: CheckpointStore, unpublished: Path, on_published: Callable[[Published], None] | None = None
+    ) -> None:
         """`store` has been started, and is this thread's alone from now on; `on_published` is called in this thread."""
         self._store, self._unpublished, self._on_published = store, unpublished, on_published
         self._changed = threading.Condition()
@@ -63,7 +65,9 @@ class BackgroundUploader:
             FencedError, StorageError: A publication failed, or did not end in time.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._failure is not None or (self._waiting is None and self._under_way is None), timeout)
+            self._changed.wait_for(
+                lambda: self._failure is not None or (self._waiting is None and self._under_way is None), timeout
+            )
             if self._failure is None and (unsent := self._waiting or self._under_way) is not None:
                 self._waiting = None
                 self._failure = self._kept_locally(unsent, f"the upload did not end within {timeout:g} s.")
@@ -107,7 +111,9 @@ class BackgroundUploader:
         try:
             folder = save_unpublished(checkpoint, self._store, self._unpublished)
         except StorageError as error:
-            return StorageError(f"The checkpoint of step {checkpoint.step} is lost: {reason} And it could not be kept here either: {error}")
+            return StorageError(
+                f"The checkpoint of step {checkpoint.step} is lost: {reason} And it could not be kept here either: {error}"
+            )
         return StorageError(
             f"The checkpoint of step {checkpoint.step} could not be published: {reason} It is kept in {folder}, its adapter in "
             f"{folder / 'lora_adapter'}. When the store works again, start the same job on this machine: it goes on from there."

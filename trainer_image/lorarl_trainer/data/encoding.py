@@ -91,7 +91,9 @@ class PromptEncoder:
 
     def _render(self, row: Row, messages: Sequence[Message], *, open_turn: bool) -> str:
         try:
-            text: str = self._tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=open_turn)
+            text: str = self._tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=open_turn
+            )
         except Exception as error:  # a template is a program of the model's makers and raises what it likes
             raise InputError(
                 "spec.data.chatTemplate",
@@ -204,14 +206,19 @@ def encode_examples(
 def _within(rows: list[EncodedRow], max_prompt_tokens: int, max_response_tokens: int | None, field: str) -> EncodedRows:
     if empty := [row.row.number for row in rows if not row.prompt_ids]:
         raise InputError(
-            field, f"row {empty[0]}, whose prompt has no tokens ({len(empty)} such rows)", "at least one token", "Leave these rows out."
+            field,
+            f"row {empty[0]}, whose prompt has no tokens ({len(empty)} such rows)",
+            "at least one token",
+            "Leave these rows out.",
         )
     short = [row for row in rows if len(row.prompt_ids) <= max_prompt_tokens]
     if not short:
         raise _none_left("maxPromptTokens", max_prompt_tokens, "prompt", [len(row.prompt_ids) for row in rows], field)
     left = [row for row in short if max_response_tokens is None or len(row.answer_ids) <= max_response_tokens]
     if not left and max_response_tokens is not None:
-        raise _none_left("maxResponseTokens", max_response_tokens, "answer", [len(row.answer_ids) for row in short], field)
+        raise _none_left(
+            "maxResponseTokens", max_response_tokens, "answer", [len(row.answer_ids) for row in short], field
+        )
     return EncodedRows(left, long_prompts=len(rows) - len(short), long_answers=len(short) - len(left))
 
 

@@ -35,7 +35,12 @@ def read_file(uri: str, *, field: str, fetch: Fetch, text_columns: Sequence[str]
     """
     suffix = uri.rpartition("/")[2].rpartition(".")[2].lower()
     if suffix not in ("jsonl", "parquet", "csv"):
-        raise InputError(f"{field}.uri", uri, "a .jsonl, .parquet or .csv file, or hf://ORG/NAME", "Convert the data, or mend its name.")
+        raise InputError(
+            f"{field}.uri",
+            uri,
+            "a .jsonl, .parquet or .csv file, or hf://ORG/NAME",
+            "Convert the data, or mend its name.",
+        )
     path = fetch(uri)
     try:
         if suffix == "jsonl":
@@ -45,7 +50,9 @@ def read_file(uri: str, *, field: str, fetch: Fetch, text_columns: Sequence[str]
         else:
             yield from _read_csv(path, uri, field, text_columns)
     except FileNotFoundError as error:
-        raise InputError(f"{field}.uri", f"{uri}, which does not exist", "a file with data", f"Looked for {path}.") from error
+        raise InputError(
+            f"{field}.uri", f"{uri}, which does not exist", "a file with data", f"Looked for {path}."
+        ) from error
     except OSError as error:
         raise unreadable(f"{field}.uri", uri, path, error) from error
 
@@ -62,7 +69,10 @@ def _read_jsonl(path: Path, uri: str, field: str) -> Numbered:
                 raise _not_utf8(uri, field, f"line {number}") from error
             except ValueError as error:
                 raise InputError(
-                    f"{field}.uri", f"line {number} of {uri}, which is not JSON ({error})", "one JSON object a line", "Mend that line."
+                    f"{field}.uri",
+                    f"line {number} of {uri}, which is not JSON ({error})",
+                    "one JSON object a line",
+                    "Mend that line.",
                 ) from error
             if not isinstance(row, dict):
                 got = f"line {number} of {uri}, which is a JSON {type(row).__name__}"
@@ -78,7 +88,10 @@ def _read_parquet(path: Path, uri: str, field: str) -> Numbered:
         table = _with_doubles(pyarrow.parquet.ParquetFile(path).read())
     except pyarrow.ArrowException as error:
         raise InputError(
-            f"{field}.uri", f"{uri}, which is no whole Parquet file ({error})", "a Parquet file", "Write or copy it anew."
+            f"{field}.uri",
+            f"{uri}, which is no whole Parquet file ({error})",
+            "a Parquet file",
+            "Write or copy it anew.",
         ) from error
     yield from enumerate(table.to_pylist(), start=1)
 
@@ -107,7 +120,9 @@ def _read_csv(path: Path, uri: str, field: str, text_columns: Sequence[str]) -> 
         quoted_strings_can_be_null=False,
     )
     try:
-        table = pyarrow.csv.read_csv(path, convert_options=convert, parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True))
+        table = pyarrow.csv.read_csv(
+            path, convert_options=convert, parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True)
+        )
         rows = table.to_pylist()
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
         if "UTF8" in str(error) or isinstance(error, UnicodeDecodeError):
@@ -124,7 +139,9 @@ def _read_csv(path: Path, uri: str, field: str, text_columns: Sequence[str]) -> 
 
 
 def _not_utf8(uri: str, field: str, where: str) -> InputError:
-    return InputError(f"{field}.uri", f"{uri}, where {where} is not UTF-8", "text in UTF-8", "Convert it, as with iconv -t UTF-8.")
+    return InputError(
+        f"{field}.uri", f"{uri}, where {where} is not UTF-8", "text in UTF-8", "Convert it, as with iconv -t UTF-8."
+    )
 
 
 def read_hub(name: str, subset: str | None, split: str, *, field: str, token: str | None) -> Numbered:

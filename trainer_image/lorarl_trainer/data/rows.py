@@ -35,7 +35,9 @@ class Row:
     number: int
 
 
-def load_rows(source: DataSource, *, field: str, needs_answer: bool, fetch: Fetch, hub_token: str | None = None) -> list[Row]:
+def load_rows(
+    source: DataSource, *, field: str, needs_answer: bool, fetch: Fetch, hub_token: str | None = None
+) -> list[Row]:
     """Read all rows of a data source, in its order.
 
     Args:
@@ -52,10 +54,14 @@ def load_rows(source: DataSource, *, field: str, needs_answer: bool, fetch: Fetc
         split = source.split or ("test" if isinstance(source, EvalSource) else "train")
         numbered = read_hub(source.uri.removeprefix("hf://"), source.subset, split, field=field, token=hub_token)
     else:
-        numbered = read_file(source.uri, field=field, fetch=fetch, text_columns=(source.prompt_field, source.answer_field))
+        numbered = read_file(
+            source.uri, field=field, fetch=fetch, text_columns=(source.prompt_field, source.answer_field)
+        )
     rows = [_row(raw, number, source, field, needs_answer) for number, raw in numbered]
     if not rows:
-        raise InputError(f"{field}.uri", f"{source.uri} with no rows", "at least one row", "Point it at a file with data.")
+        raise InputError(
+            f"{field}.uri", f"{source.uri} with no rows", "at least one row", "Point it at a file with data."
+        )
     return rows
 
 
@@ -74,10 +80,14 @@ def _row(raw: dict[str, Any], number: int, source: DataSource, field: str, needs
 def _missing(raw: dict[str, Any], name: str, field: str, where: str) -> InputError:
     there = ", ".join(sorted(raw)) or "none"
     if name in raw:
-        return InputError(field, f"{name}, which is empty in {where}", "a value in every row", "Fill it in, or leave that row out.")
+        return InputError(
+            field, f"{name}, which is empty in {where}", "a value in every row", "Fill it in, or leave that row out."
+        )
     near = get_close_matches(name, raw, n=1, cutoff=0.5)
     mend = f"Did you mean {near[0]}?" if near else "Name the column, or add it to the data."
-    return InputError(field, f"{name}, which {where} does not have", f"one of the fields that are there ({there})", mend)
+    return InputError(
+        field, f"{name}, which {where} does not have", f"one of the fields that are there ({there})", mend
+    )
 
 
 def _prompt(value: Any, field: str, where: str) -> Prompt:
@@ -89,7 +99,10 @@ def _prompt(value: Any, field: str, where: str) -> Prompt:
         return value
     got = f"an empty {type(value).__name__}" if value in ("", []) else f"{_brief(value)} ({type(value).__name__})"
     raise InputError(
-        field, f"{got} in {where}", "a text, or a list of chat messages with role and content, both text", "Mend that row, or leave it out."
+        field,
+        f"{got} in {where}",
+        "a text, or a list of chat messages with role and content, both text",
+        "Mend that row, or leave it out.",
     )
 
 
@@ -108,7 +121,12 @@ def _answer(value: Any, field: str, where: str) -> str | None:
         return f"{Decimal(repr(value)).normalize():f}" if value == 0 or 1e-30 < abs(value) < 1e16 else repr(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    raise InputError(field, f"{_brief(value)} ({type(value).__name__}) in {where}", "a text or a number", "Write the answer as a text.")
+    raise InputError(
+        field,
+        f"{_brief(value)} ({type(value).__name__}) in {where}",
+        "a text or a number",
+        "Write the answer as a text.",
+    )
 
 
 def _unicode(text: str, field: str, where: str) -> str:
@@ -117,7 +135,9 @@ def _unicode(text: str, field: str, where: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         half = ascii(text[error.start])[1:-1]
-        raise InputError(field, f"half a character ({half}) in {where}", "whole characters", "Mend that row, or leave it out.") from None
+        raise InputError(
+            field, f"half a character ({half}) in {where}", "whole characters", "Mend that row, or leave it out."
+        ) from None
     return text
 
 

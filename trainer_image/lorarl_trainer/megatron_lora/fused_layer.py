@@ -62,21 +62,31 @@ class _FusedLayer:
         self._query = Heads(config.num_attention_heads, queries, 0, width, size)
         self._key = Heads(groups, 1, queries * size, width, size)
         self._value = Heads(groups, 1, (queries + 1) * size, width, size)
-        self._qkv = _Projection(attention.linear_qkv, [queries * size, size, size], "qkv", layer.input_layernorm, config.layernorm_epsilon)
+        self._qkv = _Projection(
+            attention.linear_qkv, [queries * size, size, size], "qkv", layer.input_layernorm, config.layernorm_epsilon
+        )
         self._proj = _Projection(attention.linear_proj)
         gate_up = [config.ffn_hidden_size] * 2
-        self._fc1 = _Projection(layer.mlp.linear_fc1, gate_up, ("gate", "up"), layer.pre_mlp_layernorm, config.layernorm_epsilon)
+        self._fc1 = _Projection(
+            layer.mlp.linear_fc1, gate_up, ("gate", "up"), layer.pre_mlp_layernorm, config.layernorm_epsilon
+        )
         self._fc2 = _Projection(layer.mlp.linear_fc2)
-        self._head_norms = [None if norm is None else (norm.weight, config.layernorm_epsilon) for norm in _head_norms(attention)]
+        self._head_norms = [
+            None if norm is None else (norm.weight, config.layernorm_epsilon) for norm in _head_norms(attention)
+        ]
 
     def forward(self, hidden_states: torch.Tensor, **_: Any) -> tuple[torch.Tensor, None]:
         """Return the layer's output, [T, 1, H], as Megatron's layer does."""
         hidden_T_H = hidden_states.flatten(0, 1)
         qkv_T_O, residual_T_H = _NormedProjection.apply(hidden_T_H, self._qkv, *self._qkv.parameters())
         attended = self._core_attention.attend(*_SplitHeads.apply(qkv_T_O, self))
-        hidden_T_H = _ProjectionOntoResidual.apply(attended.flatten(1), residual_T_H, self._proj, *self._proj.parameters())
+        hidden_T_H = _ProjectionOntoResidual.apply(
+            attended.flatten(1), residual_T_H, self._proj, *self._proj.parameters()
+        )
         recompute = self._layer.recompute_mlp and self._layer.training
-        hidden_T_H = _MlpOntoResidual.apply(hidden_T_H, self._fc1, self._fc2, recompute, *self._fc1.parameters(), *self._fc2.parameters())
+        hidden_T_H = _MlpOntoResidual.apply(
+            hidden_T_H, self._fc1, self._fc2, recompute, *self._fc1.parameters(), *self._fc2.parameters()
+        )
         return hidden_T_H.view(hidden_states.shape), None
 
     def heads(self) -> list[tuple[Heads, Rows | None, Any, Any]]:
@@ -92,7 +102,9 @@ class _FusedLayer:
 class _Projection:
     """A frozen linear layer, what adapts it, and the norm before it."""
 
-    def __init__(self, module: Any, widths: Sequence[int] = (), parts: Sequence[str] = (), norm: Any = None, eps: float = 0.0) -> None:
+    def __init__(
+        self, module: Any, widths: Sequence[int] = (), parts: Sequence[str] = (), norm: Any = None, eps: float = 0.0
+    ) -> None:
         """`widths` are the outputs of the layer's parts in each of its groups."""
         self._wrapper = module if type(module).__name__ in _WRAPPERS else None
         layer = module if self._wrapper is None else module.to_wrap
@@ -153,7 +165,9 @@ class _Projection:
         low_T_R = (x_T_I @ adapter[0].t()).mul_(self.scale)
         return output_T_O.addmm_(low_T_R, adapter[1].t()), low_T_R
 
-    def apply_backward(self, by_output_T_O: torch.Tensor, adapter: Adapter | tuple[()]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def apply_backward(
+        self, by_output_T_O: torch.Tensor, adapter: Adapter | tuple[()]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return the gradients by x and by A x."""
         by_x_T_I = by_output_T_O @ self.weight
         if not adapter:
@@ -162,7 +176,11 @@ class _Projection:
         return by_x_T_I.addmm_(by_low_T_R, adapter[0]), by_low_T_R
 
     def gradients(
-        self, x_T_I: torch.Tensor, low_T_R: torch.Tensor | None, by_output_T_O: torch.Tensor, by_low_T_R: torch.Tensor | None
+        self,
+        x_T_I: torch.Tensor,
+        low_T_R: torch.Tensor | None,
+        by_output_T_O: torch.Tensor,
+        by_low_T_R: torch.Tensor | None,
     ) -> list[torch.Tensor]:
         """Return the gradients of `parameters`."""
         if low_T_R is None or by_low_T_R is None:
@@ -188,7 +206,9 @@ class _NormedProjection(torch.autograd.Function):
     def backward(ctx: Any, by_output_T_O: torch.Tensor, by_residual_T_H: torch.Tensor) -> Any:
         projection, (hidden_T_H, inverse_T, low_T_R, *adapter) = ctx.projection, ctx.saved_tensors
         by_normed_T_H, by_low_T_R = projection.apply_backward(by_output_T_O, adapter)
-        by_hidden_T_H, normed_T_H = rms_norm_backward(by_normed_T_H, by_residual_T_H, hidden_T_H, projection.norm, inverse_T)
+        by_hidden_T_H, normed_T_H = rms_norm_backward(
+            by_normed_T_H, by_residual_T_H, hidden_T_H, projection.norm, inverse_T
+        )
         return by_hidden_T_H, None, *projection.gradients(normed_T_H, low_T_R, by_output_T_O, by_low_T_R)
 
 
@@ -237,7 +257,12 @@ class _MlpOntoResidual(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_T_H: torch.Tensor, fc1: _Projection, fc2: _Projection, recompute: bool, *parameters: torch.Tensor
+        ctx: Any,
+        hidden_T_H: torch.Tensor,
+        fc1: _Projection,
+        fc2: _Projection,
+        recompute: bool,
+        *parameters: torch.Tensor,
     ) -> torch.Tensor:
         count = len(fc1.parameters())
         adapter1, adapter2 = fc1.join(parameters[:count]), fc2.join(parameters[count:])
@@ -245,7 +270,9 @@ class _MlpOntoResidual(torch.autograd.Function):
         gate_up_T_2F, low1_T_R = fc1.apply(normed_T_H, adapter1)
         output_T_H, low2_T_R = fc2.apply(swiglu(gate_up_T_2F), adapter2)
         ctx.projections, ctx.adapted = (fc1, fc2), len(adapter1)
-        ctx.save_for_backward(hidden_T_H, inverse_T, None if recompute else gate_up_T_2F, low1_T_R, low2_T_R, *adapter1, *adapter2)
+        ctx.save_for_backward(
+            hidden_T_H, inverse_T, None if recompute else gate_up_T_2F, low1_T_R, low2_T_R, *adapter1, *adapter2
+        )
         return output_T_H.add_(hidden_T_H)
 
     @staticmethod
@@ -303,7 +330,9 @@ def _is_plain_linear(module: Any) -> bool:
         return type(module).__name__ in _LINEAR
     adapters = module.adapter.values() if isinstance(module.adapter, torch.nn.ModuleDict) else [module.adapter]
     return type(module.to_wrap).__name__ in _LINEAR and all(
-        not adapter.is_expert and isinstance(adapter.activation, torch.nn.Identity) and isinstance(adapter.dropout, torch.nn.Identity)
+        not adapter.is_expert
+        and isinstance(adapter.activation, torch.nn.Identity)
+        and isinstance(adapter.dropout, torch.nn.Identity)
         for adapter in adapters
         if hasattr(adapter, "linear_in")
     )

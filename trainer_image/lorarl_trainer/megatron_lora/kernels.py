@@ -29,7 +29,11 @@ def rms_norm(x_T_H: torch.Tensor, weight_H: torch.Tensor, eps: float) -> tuple[t
 
 
 def rms_norm_backward(
-    by_y_T_H: torch.Tensor, by_residual_T_H: torch.Tensor, x_T_H: torch.Tensor, weight_H: torch.Tensor, inverse_T: torch.Tensor
+    by_y_T_H: torch.Tensor,
+    by_residual_T_H: torch.Tensor,
+    x_T_H: torch.Tensor,
+    weight_H: torch.Tensor,
+    inverse_T: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See `operations.rms_norm_backward`."""
     rows, columns = x_T_H.shape
@@ -52,7 +56,9 @@ def swiglu_backward(gate_up_T_2F: torch.Tensor, by_product_T_F: torch.Tensor) ->
     """See `operations.swiglu_backward`."""
     rows, columns = by_product_T_F.shape
     by_gate_up_T_2F = torch.empty_like(gate_up_T_2F)
-    _swiglu_backward[(rows, triton.cdiv(columns, _COLUMNS))](gate_up_T_2F, by_product_T_F, by_gate_up_T_2F, columns, BLOCK=_COLUMNS)
+    _swiglu_backward[(rows, triton.cdiv(columns, _COLUMNS))](
+        gate_up_T_2F, by_product_T_F, by_gate_up_T_2F, columns, BLOCK=_COLUMNS
+    )
     return by_gate_up_T_2F, by_product_T_F
 
 
@@ -114,24 +120,49 @@ def put_heads(
     )
 
 
-def softmax_statistics(logits_C_V: torch.Tensor, targets_C: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def softmax_statistics(
+    logits_C_V: torch.Tensor, targets_C: torch.Tensor, scale: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the largest z = scale * logit, the sum of exp(z - largest), and z of the target (0 where it is not in the row), each [C]."""
     rows, columns = logits_C_V.shape
     largest_C, sum_C, of_target_C = torch.empty(3, rows, dtype=torch.float32, device=logits_C_V.device)
     _softmax_statistics[(rows,)](
-        logits_C_V, targets_C, largest_C, sum_C, of_target_C, columns, logits_C_V.stride(0), scale, BLOCK=_LOGITS, num_warps=8
+        logits_C_V,
+        targets_C,
+        largest_C,
+        sum_C,
+        of_target_C,
+        columns,
+        logits_C_V.stride(0),
+        scale,
+        BLOCK=_LOGITS,
+        num_warps=8,
     )
     return largest_C, sum_C, of_target_C
 
 
 def target_minus_softmax(
-    logits_C_V: torch.Tensor, targets_C: torch.Tensor, largest_C: torch.Tensor, sum_C: torch.Tensor, scale: float, dtype: torch.dtype
+    logits_C_V: torch.Tensor,
+    targets_C: torch.Tensor,
+    largest_C: torch.Tensor,
+    sum_C: torch.Tensor,
+    scale: float,
+    dtype: torch.dtype,
 ) -> torch.Tensor:
     """Return scale * (one-hot target - exp(z - largest) / sum), [C, V]: the gradient of log softmax(z)[target] by the logits."""
     rows, columns = logits_C_V.shape
     gradient_C_V = torch.empty(rows, columns, dtype=dtype, device=logits_C_V.device)
     _target_minus_softmax[(rows, triton.cdiv(columns, _LOGITS))](
-        logits_C_V, targets_C, largest_C, sum_C, gradient_C_V, columns, logits_C_V.stride(0), scale, BLOCK=_LOGITS, num_warps=8
+        logits_C_V,
+        targets_C,
+        largest_C,
+        sum_C,
+        gradient_C_V,
+        columns,
+        logits_C_V.stride(0),
+        scale,
+        BLOCK=_LOGITS,
+        num_warps=8,
     )
     return gradient_C_V
 
@@ -199,7 +230,11 @@ def _swiglu_backward(gate_up, by_product, by_gate_up, columns, BLOCK: tl.constex
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < columns
-    start, by_start, at = gate_up + row * 2 * columns, by_gate_up + row * 2 * columns, by_product + row * columns + column
+    start, by_start, at = (
+        gate_up + row * 2 * columns,
+        by_gate_up + row * 2 * columns,
+        by_product + row * columns + column,
+    )
     gate = tl.load(start + column, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(start + columns + column, mask=inside, other=0.0).to(tl.float32)
     gradient = tl.load(at, mask=inside, other=0.0).to(tl.float32)

@@ -41,7 +41,9 @@ class AdapterLayout:
         parameters = list(model.parameters.values())
         self._rank, count = dist.get_rank(), len(parameters)
         if dist.get_world_size() * count >= _EXACT_IN_FLOAT32:
-            raise ValueError(f"{dist.get_world_size()} ranks with {count} adapter tensors cannot be numbered in float32")
+            raise ValueError(
+                f"{dist.get_world_size()} ranks with {count} adapter tensors cannot be numbered in float32"
+            )
         first = self._rank * count  # this rank's tensors are numbered from here on
         owners = self.gather([torch.full(p.shape, float(first + i), device=p.device) for i, p in enumerate(parameters)])
         rows = self.gather([_numbers(p, 0) for p in parameters])
@@ -75,7 +77,9 @@ class AdapterLayout:
                 value = adapter[block.name].to(parameter.device)[block.hf_rows][:, block.hf_columns]
                 there = share[block.rows][:, block.columns]
                 if not torch.equal(torch.where(torch.isnan(there), value, there), value):
-                    raise ConflictError(f"{blocks[0].name} and {block.name} are one tensor in a fused adapter, but differ")
+                    raise ConflictError(
+                        f"{blocks[0].name} and {block.name} are one tensor in a fused adapter, but differ"
+                    )
                 share[block.rows[:, None], block.columns] = value
             shares.append(share)
         return shares

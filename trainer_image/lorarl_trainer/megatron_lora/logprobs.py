@@ -44,7 +44,12 @@ def token_log_probabilities(
     first = dist.get_rank(group) * weight_V_H.shape[0]
     in_vocabulary = weight_V_H.detach()[: max(vocabulary - first, 0)]
     result: torch.Tensor = _TokenLogProbabilities.apply(
-        hidden_N_H, in_vocabulary, targets_N - first, temperature, group if dist.get_world_size(group) > 1 else None, chunk_rows
+        hidden_N_H,
+        in_vocabulary,
+        targets_N - first,
+        temperature,
+        group if dist.get_world_size(group) > 1 else None,
+        chunk_rows,
     )
     return result
 
@@ -54,7 +59,13 @@ class _TokenLogProbabilities(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_N_H: torch.Tensor, weight_V_H: torch.Tensor, targets_N: torch.Tensor, temperature: float, group: Any, rows: int
+        ctx: Any,
+        hidden_N_H: torch.Tensor,
+        weight_V_H: torch.Tensor,
+        targets_N: torch.Tensor,
+        temperature: float,
+        group: Any,
+        rows: int,
     ) -> torch.Tensor:
         logprobs_N = torch.empty(hidden_N_H.shape[0], dtype=torch.float32, device=hidden_N_H.device)
         gradient_N_H = torch.empty_like(hidden_N_H) if ctx.needs_input_grad[0] else None
@@ -89,7 +100,9 @@ class _TokenLogProbabilities(torch.autograd.Function):
         return (gradient_N_H * by_logprobs_N[:, None]).to(gradient_N_H.dtype), None, None, None, None, None
 
 
-def _statistics(logits_C_V: torch.Tensor, targets_C: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _statistics(
+    logits_C_V: torch.Tensor, targets_C: torch.Tensor, scale: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the largest z = scale * logit, the sum of exp(z - largest), and z of the target (0 where it is not in the row), each [C]."""
     if logits_C_V.is_cuda:
         from lorarl_trainer.megatron_lora import kernels
@@ -102,7 +115,12 @@ def _statistics(logits_C_V: torch.Tensor, targets_C: torch.Tensor, scale: float)
 
 
 def _target_minus_softmax(
-    logits_C_V: torch.Tensor, targets_C: torch.Tensor, largest_C: torch.Tensor, sum_C: torch.Tensor, scale: float, dtype: torch.dtype
+    logits_C_V: torch.Tensor,
+    targets_C: torch.Tensor,
+    largest_C: torch.Tensor,
+    sum_C: torch.Tensor,
+    scale: float,
+    dtype: torch.dtype,
 ) -> torch.Tensor:
     """Return scale * (one-hot target - exp(z - largest) / sum), [C, V]: the gradient of log softmax(z)[target] by the logits."""
     if logits_C_V.is_cuda:

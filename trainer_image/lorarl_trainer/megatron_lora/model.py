@@ -20,7 +20,13 @@ from lorarl_trainer.megatron_lora.fused_layer import fuse_layers
 from lorarl_trainer.megatron_lora.logprobs import token_log_probabilities
 from lorarl_trainer.megatron_lora.micro_batch import MicroBatch, grouped, packed_batch, padded_batch
 from lorarl_trainer.megatron_lora.packed import pack_attention, unpackable
-from lorarl_trainer.megatron_lora.targets import Linear, Target, require_heads_to_split, require_vocabulary_to_split, resolve_targets
+from lorarl_trainer.megatron_lora.targets import (
+    Linear,
+    Target,
+    require_heads_to_split,
+    require_vocabulary_to_split,
+    resolve_targets,
+)
 from lorarl_trainer.platforms import Platform
 from lorarl_trainer.startup import StartClock
 
@@ -74,7 +80,10 @@ class LoraModel:
             self._bridge = AutoBridge.from_hf_pretrained(str(model_path), dtype=dtype)
         except ValueError as error:
             raise InputError(
-                "spec.model.uri", str(model_path), "an architecture that Megatron-Bridge supports", f"It says: {_first_line(error)}"
+                "spec.model.uri",
+                str(model_path),
+                "an architecture that Megatron-Bridge supports",
+                f"It says: {_first_line(error)}",
             ) from error
         provider = self._bridge.to_megatron_provider(load_weights=True)
         platform.configure_provider(provider)
@@ -113,10 +122,14 @@ class LoraModel:
         provider.register_pre_wrap_hook(before_loading, prepend=True)
         provider.register_pre_wrap_hook(attach)
         self._chunks: list[Any] = provider.provide_distributed_model(
-            wrap_with_ddp=False, use_cpu_initialization=provider.use_cpu_initialization, init_model_with_meta_device=False
+            wrap_with_ddp=False,
+            use_cpu_initialization=provider.use_cpu_initialization,
+            init_model_with_meta_device=False,
         )
         self.module = self._chunks[0]
-        self.parameters: dict[str, torch.nn.Parameter] = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
+        self.parameters: dict[str, torch.nn.Parameter] = {
+            n: p for n, p in self.module.named_parameters() if p.requires_grad
+        }
         self.tensor_parallel_group = parallel_state.get_tensor_model_parallel_group()
         self.tensor_parallel_size = tensor_parallel_size
         self._sequence_parallel, self._vocabulary = provider.sequence_parallel, provider.vocab_size
@@ -155,13 +168,19 @@ class LoraModel:
         else:
             self._packing.segments = batch.segments
 
-        def predict(hidden_states: torch.Tensor, output_layer: Any, output_weight: torch.Tensor | None, **_: Any) -> torch.Tensor:
+        def predict(
+            hidden_states: torch.Tensor, output_layer: Any, output_weight: torch.Tensor | None, **_: Any
+        ) -> torch.Tensor:
             if self._sequence_parallel:
                 # The gradient comes whole to every rank, so that each takes its part of it.
-                hidden_states = gather_from_sequence_parallel_region(hidden_states, False, group=self.tensor_parallel_group)
+                hidden_states = gather_from_sequence_parallel_region(
+                    hidden_states, False, group=self.tensor_parallel_group
+                )
             weight = output_layer.weight if output_weight is None else output_weight
             hidden = batch.predictors(hidden_states.flatten(0, 1))
-            return token_log_probabilities(hidden, weight, batch.targets, temperature, self._vocabulary, self.tensor_parallel_group)
+            return token_log_probabilities(
+                hidden, weight, batch.targets, temperature, self._vocabulary, self.tensor_parallel_group
+            )
 
         logprobs: torch.Tensor = self.module(batch.tokens, batch.positions, mask, output_processor=predict)
         return logprobs[: batch.count]
@@ -213,7 +232,9 @@ class LoraModel:
 
     def counts(self) -> ParameterCounts:
         """Count parameters over the tensor-parallel ranks (collective). Small replicated tensors, norms, count once a rank."""
-        local = torch.tensor([sum(p.numel() for p in self.parameters.values()), sum(p.numel() for p in self.module.parameters())])
+        local = torch.tensor(
+            [sum(p.numel() for p in self.parameters.values()), sum(p.numel() for p in self.module.parameters())]
+        )
         local = local.to(next(self.module.parameters()).device)
         dist.all_reduce(local, group=self.tensor_parallel_group)
         trainable, total = (int(n) for n in local.tolist())
@@ -296,7 +317,11 @@ def _linears(chunks: list[Any], bridge: Any) -> list[Linear]:
     registry = bridge._model_bridge.mapping_registry()
     found = []
     for name, module in chunks[0].named_modules():
-        if not name.startswith("decoder.layers.") or name.endswith(".router") or getattr(module, "weight", None) is None:
+        if (
+            not name.startswith("decoder.layers.")
+            or name.endswith(".router")
+            or getattr(module, "weight", None) is None
+        ):
             continue
         mapping = registry.megatron_to_hf_lookup(f"{name}.weight") if module.weight.dim() == 2 else None
         if mapping is None:

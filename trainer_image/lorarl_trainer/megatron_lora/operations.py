@@ -53,14 +53,21 @@ def rms_norm(x_T_H: torch.Tensor, weight_H: torch.Tensor, eps: float) -> tuple[t
 
 
 def rms_norm_backward(
-    by_y_T_H: torch.Tensor, by_residual_T_H: torch.Tensor, x_T_H: torch.Tensor, weight_H: torch.Tensor, inverse_T: torch.Tensor
+    by_y_T_H: torch.Tensor,
+    by_residual_T_H: torch.Tensor,
+    x_T_H: torch.Tensor,
+    weight_H: torch.Tensor,
+    inverse_T: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the gradient by x, which also went around the norm as the residual, and y once more (in the place of its gradient)."""
     if x_T_H.is_cuda:
         return _kernels().rms_norm_backward(by_y_T_H, by_residual_T_H, x_T_H, weight_H, inverse_T)
     normed_T_H = x_T_H.float() * inverse_T[:, None]
     scaled_T_H = by_y_T_H.float() * weight_H.float()
-    by_x_T_H = inverse_T[:, None] * (scaled_T_H - normed_T_H * (scaled_T_H * normed_T_H).mean(1, keepdim=True)) + by_residual_T_H.float()
+    by_x_T_H = (
+        inverse_T[:, None] * (scaled_T_H - normed_T_H * (scaled_T_H * normed_T_H).mean(1, keepdim=True))
+        + by_residual_T_H.float()
+    )
     return by_x_T_H.to(x_T_H.dtype), by_y_T_H.copy_(normed_T_H * weight_H.float())
 
 
@@ -84,7 +91,11 @@ def swiglu_backward(gate_up_T_2F: torch.Tensor, by_product_T_F: torch.Tensor) ->
 
 
 def take_heads(
-    qkv_T_O: torch.Tensor, heads: Heads, rows: Rows | None, angles: Angles | None, norm: tuple[torch.Tensor, float] | None
+    qkv_T_O: torch.Tensor,
+    heads: Heads,
+    rows: Rows | None,
+    angles: Angles | None,
+    norm: tuple[torch.Tensor, float] | None,
 ) -> torch.Tensor:
     """Return heads of one kind, [rows, heads, D]: normalised (weight and epsilon), turned by their angles, of these rows or all."""
     if qkv_T_O.is_cuda:

@@ -29,10 +29,15 @@ class AdapterOptimizer:
         self._model, self._spec = model, spec
         self._parameters = list(model.parameters.values())
         # In fp32 the parameters are their own masters.
-        self.masters = [p if p.dtype == torch.float32 else p.detach().float().requires_grad_() for p in self._parameters]
+        self.masters = [
+            p if p.dtype == torch.float32 else p.detach().float().requires_grad_() for p in self._parameters
+        ]
         self._gradient = torch.zeros(sum(p.numel() for p in self._parameters), device=self._parameters[0].device)
         self.gradients = [
-            flat.view_as(p) for flat, p in zip(self._gradient.split([p.numel() for p in self._parameters]), self._parameters, strict=True)
+            flat.view_as(p)
+            for flat, p in zip(
+                self._gradient.split([p.numel() for p in self._parameters]), self._parameters, strict=True
+            )
         ]
         """The sum of the gradients so far, a view of the flat buffer for each parameter."""
         for parameter, gradient in zip(self._parameters, self.gradients, strict=True):

@@ -48,7 +48,9 @@ class Rows:
     def summed(self, taken: torch.Tensor) -> torch.Tensor:
         """Return for each row of the matrix the sum of the rows that were taken from it, [of, ...]."""
         # A bag a row of the matrix, of the places that it was taken to. Unlike index_add_, it adds up in float32 and without a race.
-        sums = embedding_bag(self.order, taken.reshape(len(self.order), -1), self.ends, mode="sum", include_last_offset=True)
+        sums = embedding_bag(
+            self.order, taken.reshape(len(self.order), -1), self.ends, mode="sum", include_last_offset=True
+        )
         return sums.view(-1, *taken.shape[1:])
 
 
@@ -172,7 +174,9 @@ def pack_attention(model: torch.nn.Module) -> Current:
     return current
 
 
-def _attend_flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scale: float) -> torch.Tensor:
+def _attend_flash(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scale: float
+) -> torch.Tensor:
     result = torch.ops.aten._flash_attention_forward(
         query,
         key,
@@ -190,12 +194,16 @@ def _attend_flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, s
     return output
 
 
-def _attend_by_segment(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scale: float) -> torch.Tensor:
+def _attend_by_segment(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scale: float
+) -> torch.Tensor:
     """Attend segment by segment: for fp32 and the CPU, for which there is no kernel, and what the GPU's is compared with."""
     ends = zip(segments.query_ends.tolist(), segments.key_ends.tolist(), strict=True)
     outputs, (query_start, key_start) = [], next(ends)
     for query_end, key_end in ends:
-        q, k, v = (t.transpose(0, 1) for t in (query[query_start:query_end], key[key_start:key_end], value[key_start:key_end]))
+        q, k, v = (
+            t.transpose(0, 1) for t in (query[query_start:query_end], key[key_start:key_end], value[key_start:key_end])
+        )
         visible = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool, device=q.device).tril_(k.shape[1] - q.shape[1])
         outputs.append(scaled_dot_product_attention(q, k, v, visible, scale=scale, enable_gqa=True).transpose(0, 1))
         query_start, key_start = query_end, key_end

@@ -37,7 +37,9 @@ def new_adapter(model: LoraModel, layout: AdapterLayout, seed: int) -> dict[str,
     return adapter
 
 
-def load_adapter(layout: AdapterLayout, optimizer: AdapterOptimizer, adapter: Mapping[str, torch.Tensor], field: str) -> None:
+def load_adapter(
+    layout: AdapterLayout, optimizer: AdapterOptimizer, adapter: Mapping[str, torch.Tensor], field: str
+) -> None:
     """Start from an adapter, with a fresh optimizer.
 
     Raises:
@@ -46,9 +48,16 @@ def load_adapter(layout: AdapterLayout, optimizer: AdapterOptimizer, adapter: Ma
     missing, foreign = sorted(set(layout.shapes) - set(adapter)), sorted(set(adapter) - set(layout.shapes))
     mend = "Set spec.adapter.targetModules to the adapter's modules."
     if missing:
-        raise InputError(field, f"an adapter without {missing[0]} ({len(missing)} tensors missing)", f"{len(layout.shapes)} tensors", mend)
+        raise InputError(
+            field,
+            f"an adapter without {missing[0]} ({len(missing)} tensors missing)",
+            f"{len(layout.shapes)} tensors",
+            mend,
+        )
     if foreign:
-        raise InputError(field, f"an adapter with {foreign[0]} ({len(foreign)} such tensors)", "the job's modules alone", mend)
+        raise InputError(
+            field, f"an adapter with {foreign[0]} ({len(foreign)} such tensors)", "the job's modules alone", mend
+        )
     for name, shape in layout.shapes.items():
         if tuple(adapter[name].shape) != shape:
             raise InputError(
@@ -70,11 +79,15 @@ def gather_state(layout: AdapterLayout, optimizer: AdapterOptimizer) -> dict[str
     """Return the state's tensors, whole on every rank (collective over the tensor-parallel workers). They may be the optimizer's own."""
     tensors = {}
     for kind, values in ((_MASTER, optimizer.masters), *((name, optimizer.moments(name)) for name in MOMENTS)):
-        tensors.update({f"{kind}.{name}": tensor for name, tensor in layout.gather([v.detach() for v in values]).items()})
+        tensors.update(
+            {f"{kind}.{name}": tensor for name, tensor in layout.gather([v.detach() for v in values]).items()}
+        )
     return tensors
 
 
-def load_state(layout: AdapterLayout, optimizer: AdapterOptimizer, tensors: Mapping[str, torch.Tensor], updates: int) -> None:
+def load_state(
+    layout: AdapterLayout, optimizer: AdapterOptimizer, tensors: Mapping[str, torch.Tensor], updates: int
+) -> None:
     """Go on from what `gather_state` returned after so many updates, on whatever layout."""
     loaded: dict[str, dict[str, torch.Tensor]] = {}
     for key, tensor in tensors.items():

@@ -52,10 +52,15 @@ def resolve_targets(
     candidates = [c for linear in linears for c in _candidates(linear, adapter_type)]
     included = _select(candidates, target_modules, "spec.adapter.targetModules")
     excluded = _select(candidates, exclude_modules, "spec.adapter.excludeModules")
-    targets = [c.target for c, is_in, is_out in zip(candidates, included, excluded, strict=True) if is_in and not is_out]
+    targets = [
+        c.target for c, is_in, is_out in zip(candidates, included, excluded, strict=True) if is_in and not is_out
+    ]
     if not targets:
         raise InputError(
-            "spec.adapter.excludeModules", str(list(exclude_modules)), "something to be left to train", "Exclude fewer modules."
+            "spec.adapter.excludeModules",
+            str(list(exclude_modules)),
+            "something to be left to train",
+            "Exclude fewer modules.",
         )
     return targets
 
@@ -70,7 +75,9 @@ def _candidates(linear: Linear, adapter_type: str) -> list[_Candidate]:
         return [_Candidate(Target(linear.name, tuple(linear.hf.values())), (linear.name,))]
     parent = linear.name.rpartition(".")[0]
     names = {part: f"{parent}.{_PARTS[part]}" for part in linear.hf}
-    return [_Candidate(Target(names[part], (hf_name,)), (names[part], linear.name)) for part, hf_name in linear.hf.items()]
+    return [
+        _Candidate(Target(names[part], (hf_name,)), (names[part], linear.name)) for part, hf_name in linear.hf.items()
+    ]
 
 
 def _select(candidates: Sequence[_Candidate], patterns: Sequence[str], field: str) -> list[bool]:
@@ -94,7 +101,11 @@ def _select(candidates: Sequence[_Candidate], patterns: Sequence[str], field: st
 def _no_such_layer(candidates: Sequence[_Candidate], pattern: str, field: str) -> InputError:
     there = sorted({_last(name) for c in candidates for name in (*c.target.hf_names, *c.aliases)})
     near = difflib.get_close_matches(pattern, there, n=1)
-    mend = f"Did you mean {near[0]}?" if near else "Use [all-linear], one of these names, or a wildcard over full names (*.layers.0.*)."
+    mend = (
+        f"Did you mean {near[0]}?"
+        if near
+        else "Use [all-linear], one of these names, or a wildcard over full names (*.layers.0.*)."
+    )
     return InputError(field, repr(pattern), f"a linear layer of this model ({', '.join(there)})", mend)
 
 

@@ -23,7 +23,12 @@ class Trainer:
     """Forward and backward over micro-batches, the drift gate, and the optimizer update."""
 
     def __init__(
-        self, platform: Platform, model: LoraModel, optimizer: AdapterOptimizer, tokens_per_micro_batch: int, dropout: float
+        self,
+        platform: Platform,
+        model: LoraModel,
+        optimizer: AdapterOptimizer,
+        tokens_per_micro_batch: int,
+        dropout: float,
     ) -> None:
         """`dropout` above zero means that the gate needs a forward pass of its own, with dropout off."""
         self._platform, self._model, self._optimizer = platform, model, optimizer

@@ -122,7 +122,9 @@ def _import_bridge_without_transformer_engine() -> None:
     import megatron.core.extensions.transformer_engine as core_extension
 
     if core_extension.HAVE_TE:
-        raise RuntimeError("Transformer Engine is installed: run this job with cluster.gpusPerNode >= 1, or in a CPU environment")
+        raise RuntimeError(
+            "Transformer Engine is installed: run this job with cluster.gpusPerNode >= 1, or in a CPU environment"
+        )
     # megatron-core stands mock objects in for the missing classes; isinstance() wants types.
     for name, value in list(vars(core_extension).items()):
         if name != "te" and isinstance(value, NonCallableMock):

@@ -46,7 +46,9 @@ class CudaPlatform:
         provider.gradient_accumulation_fusion = False
         provider.bias_dropout_fusion = provider.apply_rope_fusion = True
         # Activations that Megatron has a kernel for; it refuses to fuse others.
-        provider.bias_activation_fusion = provider.gated_linear_unit and provider.activation_func is torch.nn.functional.silu
+        provider.bias_activation_fusion = (
+            provider.gated_linear_unit and provider.activation_func is torch.nn.functional.silu
+        )
         # One kernel splits q, k and v and turns q and k, where no norm stands between.
         provider.fused_single_qkv_rope = provider.position_embedding_type == "rope" and not provider.qk_layernorm
 

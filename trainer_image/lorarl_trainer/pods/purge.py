@@ -25,7 +25,9 @@ def purge(job: LoRARLJob, until: datetime | None = None) -> str:
     if until is not None:
         _end_at(until)
     spec = job.spec.checkpoint
-    secret = read_secret(spec.credentials_secret, "spec.checkpoint.credentialsSecret") if spec.credentials_secret else {}
+    secret = (
+        read_secret(spec.credentials_secret, "spec.checkpoint.credentialsSecret") if spec.credentials_secret else {}
+    )
     store = open_store(spec.uri, secret, field="spec.checkpoint.uri")
     _require_own(job, store)
     store.delete_folder(job.name)
@@ -35,7 +37,9 @@ def purge(job: LoRARLJob, until: datetime | None = None) -> str:
 def _end_at(until: datetime) -> None:
     left = (until - datetime.now(UTC)).total_seconds()
     if left <= 0:
-        raise FencedError(f"its time was over at {until:%FT%TZ}, and a job that has the name by now may write there: nothing was deleted")
+        raise FencedError(
+            f"its time was over at {until:%FT%TZ}, and a job that has the name by now may write there: nothing was deleted"
+        )
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, left)
 

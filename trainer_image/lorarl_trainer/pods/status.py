@@ -54,7 +54,11 @@ class RunStatus:
             before: what the status said when the run began. A run that goes on keeps what it has no newer word on, but for a failure.
         """
         if "step" not in self._status:  # nothing is loaded yet, so nothing is known better
-            kept = {key: before[key] for key in ("step", "totalSteps", "metrics", "adapter", "resumedFromStep") if key in before}
+            kept = {
+                key: before[key]
+                for key in ("step", "totalSteps", "metrics", "adapter", "resumedFromStep")
+                if key in before
+            }
         elif "resumedFromStep" in self._status:
             kept = {key: before[key] for key in ("metrics", "adapter") if key in before}
         else:

@@ -71,9 +71,13 @@ class StatusSink:
             self._changed.notify_all()
         self._thread.join(LAST_SECONDS)
         if self._thread.is_alive():
-            raise TimeoutError(f"the API server did not take the last status within {LAST_SECONDS:g} s: {self._trouble}")
+            raise TimeoutError(
+                f"the API server did not take the last status within {LAST_SECONDS:g} s: {self._trouble}"
+            )
         if self._unsent:
-            raise LookupError(f"the job is gone, or its pods' account, so nobody was told how it ended: {self._trouble}")
+            raise LookupError(
+                f"the job is gone, or its pods' account, so nobody was told how it ended: {self._trouble}"
+            )
 
     def _run(self) -> None:
         pause, gone = LEAST_SECONDS, 0

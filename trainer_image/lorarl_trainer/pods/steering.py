@@ -34,7 +34,8 @@ class Steering:
             steps = load_job(self._manifest).spec.trainer.steps
         except ManifestError as error:
             session.warn_once(
-                "manifest", f"{self._manifest} has changed and cannot be read, so the steps stay {session.total_steps}: {error}"
+                "manifest",
+                f"{self._manifest} has changed and cannot be read, so the steps stay {session.total_steps}: {error}",
             )
             return
         if steps != session.total_steps:

@@ -14,7 +14,19 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from ..startup import OTHER
-from .events import CheckpointDone, EvalDone, Event, Noted, RunFinished, RunStarted, Sampled, StartedUp, StepDone, Warned, startup_of
+from .events import (
+    CheckpointDone,
+    EvalDone,
+    Event,
+    Noted,
+    RunFinished,
+    RunStarted,
+    Sampled,
+    StartedUp,
+    StepDone,
+    Warned,
+    startup_of,
+)
 
 RECENT_STEPS = 50
 SHORT_SECONDS = 0.5
@@ -86,9 +98,15 @@ class ConsoleSink:
 
     def _start_bar(self, event: RunStarted) -> None:
         console = Console(file=self._stream)
-        columns = (TextColumn("step {task.completed:.0f}/{task.total:.0f}"), BarColumn(bar_width=24), TextColumn("{task.fields[figures]}"))
+        columns = (
+            TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[figures]}"),
+        )
         self._bar = Progress(*columns, console=console, refresh_per_second=4)
-        self._task = self._bar.add_task("", total=event.total_steps, completed=event.resumed_from_step or 0, figures="first step ...")
+        self._task = self._bar.add_task(
+            "", total=event.total_steps, completed=event.resumed_from_step or 0, figures="first step ..."
+        )
         self._bar.start()
 
     def _stop_bar(self) -> None:
@@ -146,9 +164,14 @@ def start_line(event: StartedUp) -> str:
                 within[whole].append(f"{name} {part['seconds']:.1f}")
             else:
                 beside[whole] += part["seconds"]
-    parts = [f"{name} {seconds:.1f}" + (f" ({', '.join(within[name])})" if within[name] else "") for name, seconds in shown.items()]
+    parts = [
+        f"{name} {seconds:.1f}" + (f" ({', '.join(within[name])})" if within[name] else "")
+        for name, seconds in shown.items()
+    ]
     alongside = [f"{name} {seconds:.1f}" for name, seconds in beside.items() if name not in shown]
-    token = "" if startup["first_token_seconds"] is None else f"first token after {startup['first_token_seconds']:.1f} s, "
+    token = (
+        "" if startup["first_token_seconds"] is None else f"first token after {startup['first_token_seconds']:.1f} s, "
+    )
     line = f"{token}first update after {startup['first_update_seconds']:.1f} s: {', '.join([*parts, f'{OTHER} {rest:.1f}'])}"
     return line + (f"; meanwhile {', '.join(alongside)}" if alongside else "")
 
@@ -163,7 +186,11 @@ def step_line(event: StepDone, left: float) -> str:
         parts.append(f"KL {event.kl:.2e}")
     if event.reward_failures:
         parts.append(f"{event.reward_failures} rewards failed")
-    parts += [f"{event.tokens_per_second:,.0f} tokens/s", f"{sum(event.seconds.values()):.2f} s", f"{duration(left)} left"]
+    parts += [
+        f"{event.tokens_per_second:,.0f} tokens/s",
+        f"{sum(event.seconds.values()):.2f} s",
+        f"{duration(left)} left",
+    ]
     return "  ".join(parts)
 
 
@@ -176,7 +203,13 @@ def bar_figures(event: StepDone, left: float) -> str:
 
 def eval_figures(event: EvalDone) -> str:
     """An evaluation in a few words."""
-    figures = f"score {event.score:.3f}" if event.score is not None else f"loss {event.loss:.4f}" if event.loss is not None else "no figure"
+    figures = (
+        f"score {event.score:.3f}"
+        if event.score is not None
+        else f"loss {event.loss:.4f}"
+        if event.loss is not None
+        else "no figure"
+    )
     return f"held-out {figures} ({event.rows:,} rows)"
 
 
@@ -210,7 +243,9 @@ def collapse_layers(names: Iterable[str]) -> list[str]:
         else:
             numbers[name[: match.start()], name[match.end() :]].append(int(match.group()))
     for (before, after), layers in numbers.items():
-        result[f"{before}{{{_ranges(sorted(set(layers)))}}}{after}" if len(layers) > 1 else f"{before}{layers[0]}{after}"] = None
+        result[
+            f"{before}{{{_ranges(sorted(set(layers)))}}}{after}" if len(layers) > 1 else f"{before}{layers[0]}{after}"
+        ] = None
     return list(result)
 
 

@@ -10,7 +10,18 @@ from typing import Any, Literal
 from ..startup import Part, by_name, critical_path
 
 EVALUATE = "evaluate"
-PHASES = ("wake", "generate", "reward", "sleep", "forward_backward", "optimizer", "sync", "checkpoint", EVALUATE, "other")
+PHASES = (
+    "wake",
+    "generate",
+    "reward",
+    "sleep",
+    "forward_backward",
+    "optimizer",
+    "sync",
+    "checkpoint",
+    EVALUATE,
+    "other",
+)
 """Where a step's time goes, in the order of the loop. `StepDone.seconds` has these keys, or some of them; an evaluation follows its step.
 
 `generate` and `wake` are the slowest engine's. Completions are decoded and scored as they end, while others are still being generated:
@@ -191,7 +202,9 @@ def row_of(event: StepDone | EvalDone) -> dict[str, Any]:
     """The event as a line of metrics.jsonl: flat but for `seconds`, evaluation under `eval_*`, null for what is no finite number."""
     if isinstance(event, EvalDone):
         return {"step": event.step, **_eval_columns(event)}
-    row: dict[str, Any] = {field.name: _finite(getattr(event, field.name)) for field in fields(event) if field.name != "seconds"}
+    row: dict[str, Any] = {
+        field.name: _finite(getattr(event, field.name)) for field in fields(event) if field.name != "seconds"
+    }
     return row | {"seconds": {phase: round(seconds, 6) for phase, seconds in event.seconds.items()}}
 
 
@@ -206,9 +219,17 @@ def startup_of(event: StartedUp) -> dict[str, Any]:
         "began": began,
         "first_token_seconds": None if event.first_token is None else round(event.first_token - began, 3),
         "first_update_seconds": round(event.first_update - began, 3),
-        "waited_for": {name: round(seconds, 3) for name, seconds in by_name(critical_path(parts, event.first_update)).items()},
+        "waited_for": {
+            name: round(seconds, 3) for name, seconds in by_name(critical_path(parts, event.first_update)).items()
+        },
         "parts": [
-            {"name": part.name, "who": part.who, "begin": round(part.begin - began, 3), "seconds": round(part.seconds, 3)} for part in parts
+            {
+                "name": part.name,
+                "who": part.who,
+                "begin": round(part.begin - began, 3),
+                "seconds": round(part.seconds, 3),
+            }
+            for part in parts
         ],
     }
 

@@ -64,7 +64,9 @@ class Progress:
         """Nothing is opened before the first event."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Close every sink."""
         self.close()
 

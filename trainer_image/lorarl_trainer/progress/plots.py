@@ -76,11 +76,19 @@ def binned(steps: Array, values: Array, bins: int) -> tuple[Array, Array, Array,
 
 def outcome(rows: Sequence[Row], algorithm: str, title: str = "") -> Figure:
     """The figure that says whether the run worked: reward and held-out score, or for sft both losses."""
-    trained, held_out, label = ("loss", "eval_loss", "loss") if algorithm == "sft" else ("reward_mean", "eval_score", "reward")
+    trained, held_out, label = (
+        ("loss", "eval_loss", "loss") if algorithm == "sft" else ("reward_mean", "eval_score", "reward")
+    )
     figure, axes = _figure(label, title)
     _line(axes, *column(rows, trained), BLUE, "training")
     if has_values(rows, held_out):
-        _line(axes, *column(rows, held_out), ORANGE, "held out, greedy" if held_out == "eval_score" else "held out", markers=True)
+        _line(
+            axes,
+            *column(rows, held_out),
+            ORANGE,
+            "held out, greedy" if held_out == "eval_score" else "held out",
+            markers=True,
+        )
         axes.legend(loc="best")
     _say_if_empty(axes, [column(rows, trained), column(rows, held_out)])
     return figure
@@ -143,7 +151,12 @@ def phase_seconds(rows: Sequence[Row]) -> Figure:
         bins = min(len(steps), MOST_POINTS // 2)
         x = binned(steps, steps, bins)[0]
         axes.stackplot(
-            x, *(binned(steps, seconds[phase], bins)[1] for phase in used), colors=colours, labels=labels, linewidth=0, step="mid"
+            x,
+            *(binned(steps, seconds[phase], bins)[1] for phase in used),
+            colors=colours,
+            labels=labels,
+            linewidth=0,
+            step="mid",
         )
         axes.margins(x=0)
     figure.legend(loc="outside upper right", ncols=4)
@@ -189,7 +202,15 @@ def _line(axes: Any, steps: Array, values: Array, colour: str, label: str, marke
         axes.plot(x, mean, color=colour, linewidth=1.2, label=label)
         return
     marked = len(steps) <= FEW_STEPS
-    axes.plot(steps, values, color=colour, linewidth=1.5, marker="o" if marked else None, markersize=4 if markers else 3, label=label)
+    axes.plot(
+        steps,
+        values,
+        color=colour,
+        linewidth=1.5,
+        marker="o" if marked else None,
+        markersize=4 if markers else 3,
+        label=label,
+    )
     if len(steps) == 1:
         axes.set_xlim(steps[0] - 1, steps[0] + 1)
 

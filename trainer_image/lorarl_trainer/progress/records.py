@@ -8,7 +8,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-from .events import EVALUATE, CheckpointDone, EvalDone, Event, RunFinished, RunStarted, StartedUp, StepDone, Warned, row_of, startup_of
+from .events import (
+    EVALUATE,
+    CheckpointDone,
+    EvalDone,
+    Event,
+    RunFinished,
+    RunStarted,
+    StartedUp,
+    StepDone,
+    Warned,
+    row_of,
+    startup_of,
+)
 
 METRICS, SUMMARY = "metrics.jsonl", "run_summary.json"
 

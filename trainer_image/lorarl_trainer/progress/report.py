@@ -33,14 +33,20 @@ def write_report(out_dir: Path) -> list[Path]:
     steps = [row for row in rows if "loss" in row]
     pictures: list[tuple[str, Callable[[], Any]]] = []
     if steps:
-        pictures.append(("Loss" if summary["algorithm"] == "sft" else "Reward", lambda: plots.outcome(rows, summary["algorithm"])))
+        pictures.append(
+            ("Loss" if summary["algorithm"] == "sft" else "Reward", lambda: plots.outcome(rows, summary["algorithm"]))
+        )
         if plots.has_values(steps, "mean_abs_logprob_diff"):
             pictures.append(("KL and log-probability difference", lambda: plots.divergence(steps)))
         if plots.has_values(steps, "response_tokens_mean"):
             pictures.append(("Response length", lambda: plots.response_length(steps)))
         pictures.append(("Where a step's time goes", lambda: plots.phase_seconds(steps)))
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     html = environment.get_template(TEMPLATE).render(
         summary=summary,
@@ -68,12 +74,16 @@ def tiles(summary: Mapping[str, Any], steps: Sequence[Row]) -> list[tuple[str, s
         label = f"held-out {summary['eval_metric']}, {summary['eval_rows']:,} rows"
         result.append((label, f"{figure(summary['eval_before'])} → {figure(summary['eval_after'])}"))
     elif steps and summary["algorithm"] != "sft":
-        result.append(("reward, first → last", f"{figure(steps[0]['reward_mean'])} → {figure(steps[-1]['reward_mean'])}"))
+        result.append(
+            ("reward, first → last", f"{figure(steps[0]['reward_mean'])} → {figure(steps[-1]['reward_mean'])}")
+        )
     result.append(("steps", f"{summary['step']:,} / {summary['total_steps']:,}"))
     result.append(("training", duration(summary["train_seconds"])))
     if steps:
         tokens = sum(row["tokens"] for row in steps)
-        result.append(("tokens a second", f"{tokens / summary['train_seconds']:,.0f}" if summary["train_seconds"] else "–"))
+        result.append(
+            ("tokens a second", f"{tokens / summary['train_seconds']:,.0f}" if summary["train_seconds"] else "–")
+        )
     result.append(("trainable parameters", f"{summary['adapter']['trainable_parameters']:,}"))
     return result
 
@@ -82,26 +92,45 @@ def facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The rows of the summary table."""
     adapter = summary["adapter"]
     share = adapter["trainable_parameters"] / adapter["total_parameters"]
-    resumed = "" if summary["resumed_from_step"] is None else f", the last start after step {summary['resumed_from_step']:,}"
+    resumed = (
+        "" if summary["resumed_from_step"] is None else f", the last start after step {summary['resumed_from_step']:,}"
+    )
     rows = [
         ("Job", summary["job"]),
         ("Base model", summary["base_model"] + (f" @ {summary['base_revision']}" if summary["base_revision"] else "")),
         ("Algorithm", summary["algorithm"]),
-        ("Adapter", f"{adapter['type']}, rank {adapter['rank']}, alpha {adapter['alpha']}, on {len(adapter['modules'])} modules"),
+        (
+            "Adapter",
+            f"{adapter['type']}, rank {adapter['rank']}, alpha {adapter['alpha']}, on {len(adapter['modules'])} modules",
+        ),
         ("Modules", "\n".join(collapse_layers(adapter["modules"]))),
-        ("Parameters", f"{adapter['trainable_parameters']:,} trainable of {adapter['total_parameters']:,} ({share:.2%})"),
+        (
+            "Parameters",
+            f"{adapter['trainable_parameters']:,} trainable of {adapter['total_parameters']:,} ({share:.2%})",
+        ),
         ("Steps", f"{summary['step']:,} of {summary['total_steps']:,}{resumed}"),
     ]
     if summary["eval_metric"] is not None:
         before, after = figure(summary["eval_before"]), figure(summary["eval_after"])
-        rows.append((f"Held-out {summary['eval_metric']}", f"{before} before, {after} after ({summary['eval_rows']:,} rows)"))
+        rows.append(
+            (f"Held-out {summary['eval_metric']}", f"{before} before, {after} after ({summary['eval_rows']:,} rows)")
+        )
     if summary["mean_abs_logprob_diff"] is not None:
         mean, worst = summary["mean_abs_logprob_diff"], summary["worst_mean_abs_logprob_diff"]
-        rows.append(("Log-probability difference", f"{mean:.1e} nats on average, {worst:.1e} in the worst step (vLLM against trainer)"))
+        rows.append(
+            (
+                "Log-probability difference",
+                f"{mean:.1e} nats on average, {worst:.1e} in the worst step (vLLM against trainer)",
+            )
+        )
     total = "" if summary["total_seconds"] is None else f", {duration(summary['total_seconds'])} with start-up"
     rows.append(("Time", f"{duration(summary['train_seconds'])} training{total}"))
     if startup := summary["startup"]:
-        token = "" if startup["first_token_seconds"] is None else f"first token after {startup['first_token_seconds']:.1f} s, "
+        token = (
+            ""
+            if startup["first_token_seconds"] is None
+            else f"first token after {startup['first_token_seconds']:.1f} s, "
+        )
         rows.append(("Last start", f"{token}first update after {startup['first_update_seconds']:.1f} s"))
     rows.append(("Adapter URI", summary["adapter_uri"] or "none was published"))
     return rows

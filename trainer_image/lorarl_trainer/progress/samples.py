@@ -26,7 +26,12 @@ class SamplesFile:
             case RunStarted():
                 self._lines.start(event)
             case Sampled():
-                self._lines.append(*({"step": event.step, "evaluation": event.evaluation, **asdict(sample)} for sample in event.samples))
+                self._lines.append(
+                    *(
+                        {"step": event.step, "evaluation": event.evaluation, **asdict(sample)}
+                        for sample in event.samples
+                    )
+                )
 
     def close(self) -> None:
         """Close the file."""
@@ -40,4 +45,8 @@ def newest_samples(out_dir: Path) -> list[dict[str, Any]]:
 
 
 def _text(prompt: str | list[dict[str, Any]]) -> str:
-    return prompt if isinstance(prompt, str) else "\n".join(f"{message['role']}: {message['content']}" for message in prompt)
+    return (
+        prompt
+        if isinstance(prompt, str)
+        else "\n".join(f"{message['role']}: {message['content']}" for message in prompt)
+    )

@@ -36,12 +36,16 @@ def trackers(tracking: TrackingSpec, secrets: Secrets, out_dir: Path) -> list[Si
     sinks: list[Sink] = [TensorBoardSink(out_dir / "tensorboard")]
     if tracking.wandb is not None:
         _need_package("spec.tracking.wandb", "wandb")
-        key = _secret("spec.tracking.wandb.credentialsSecret", tracking.wandb.credentials_secret, secrets, [["WANDB_API_KEY"]])
+        key = _secret(
+            "spec.tracking.wandb.credentialsSecret", tracking.wandb.credentials_secret, secrets, [["WANDB_API_KEY"]]
+        )
         sinks.append(WandbSink(tracking.wandb, key.get("WANDB_API_KEY"), out_dir))
     if tracking.mlflow is not None:
         _need_package("spec.tracking.mlflow", "mlflow")
         ways = [["MLFLOW_TRACKING_TOKEN"], ["MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"]]
-        credentials = _secret("spec.tracking.mlflow.credentialsSecret", tracking.mlflow.credentials_secret, secrets, ways)
+        credentials = _secret(
+            "spec.tracking.mlflow.credentialsSecret", tracking.mlflow.credentials_secret, secrets, ways
+        )
         sinks.append(MlflowSink(tracking.mlflow, credentials, out_dir))
     return sinks
 
@@ -51,7 +55,9 @@ def scalars_of(event: StepDone | EvalDone) -> dict[str, float]:
     row = row_of(event)
     step_seconds: Mapping[str, float] = row.pop("seconds", {})
     flat = row | {f"seconds/{phase}": value for phase, value in step_seconds.items()}
-    return {name: float(value) for name, value in flat.items() if value is not None and name not in ("step", "total_steps")}
+    return {
+        name: float(value) for name, value in flat.items() if value is not None and name not in ("step", "total_steps")
+    }
 
 
 class TensorBoardSink:
@@ -199,13 +205,17 @@ class MlflowSink:
 
         self._client = MlflowClient(tracking_uri=self._spec.tracking_uri)
         experiment = self._client.get_experiment_by_name(self._spec.experiment)
-        experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(self._spec.experiment)
+        experiment_id = (
+            experiment.experiment_id if experiment else self._client.create_experiment(self._spec.experiment)
+        )
         known = _known_run(self._out_dir, "mlflow", event)
         self._run_id = known or self._client.create_run(experiment_id, run_name=event.job).info.run_id
         if known:
             self._client.update_run(self._run_id, status="RUNNING")
         else:
-            self._client.log_batch(self._run_id, params=[Param(name, str(value)) for name, value in _parameters(event).items()])
+            self._client.log_batch(
+                self._run_id, params=[Param(name, str(value)) for name, value in _parameters(event).items()]
+            )
         _remember_run(self._out_dir, "mlflow", self._run_id)
 
 
@@ -241,7 +251,10 @@ def _remember_run(out_dir: Path, tracker: str, run_id: str) -> None:
 def _need_package(field: str, package: str) -> None:
     if importlib.util.find_spec(package) is None:
         raise InputError(
-            field, f"no package {package} in this installation", f"the package {package}", "Install it: pip install 'lorarl[tracking]'."
+            field,
+            f"no package {package} in this installation",
+            f"the package {package}",
+            "Install it: pip install 'lorarl[tracking]'.",
         )
 
 

@@ -30,9 +30,7 @@ def download_command(uri: str, folder: str = ADAPTER_FOLDER) -> str | None:
     if parts.scheme == "az":
         # Blobs keep their path below the destination, so the last command moves the folder out of it.
         path = parts.path.strip("/")
-        download = (
-            f"az storage blob download-batch --source {shlex.quote(parts.netloc)} --pattern {shlex.quote(path + '/*')} --destination ."
-        )
+        download = f"az storage blob download-batch --source {shlex.quote(parts.netloc)} --pattern {shlex.quote(path + '/*')} --destination ."
         return f"{download} && mv {shlex.quote(path)} {folder}"
     return None
 

@@ -74,13 +74,17 @@ def _pattern_compare(pattern: str | None, timeout_seconds: float) -> Compare:
         # Python's own re holds every thread while it searches, and cannot be stopped when a pattern explodes.
         compiled = regex.compile(_BRACE.sub(lambda found: r"\{" if found["brace"] else found[0], pattern))
     except regex.error as error:
-        raise InputError("spec.reward.pattern", f"{pattern!r}, which does not compile ({error})", expected, mend) from error
+        raise InputError(
+            "spec.reward.pattern", f"{pattern!r}, which does not compile ({error})", expected, mend
+        ) from error
 
     def compare(completion: str, answer: str) -> bool:
         try:
             found = compiled.search(completion, timeout=timeout_seconds, concurrent=True)
         except TimeoutError:
-            message = f"the pattern took more than {timeout_seconds:g} s on a completion of {len(completion)} characters"
+            message = (
+                f"the pattern took more than {timeout_seconds:g} s on a completion of {len(completion)} characters"
+            )
             raise TimeoutError(message) from None
         text = found and found[1 if compiled.groups else 0]
         return text is not None and is_exact(text, answer)

@@ -30,7 +30,13 @@ class PoolScorer:
     """
 
     def __init__(
-        self, function: str, *, timeout_seconds: float, search_path: Sequence[Path], field: str, processes: int | None = None
+        self,
+        function: str,
+        *,
+        timeout_seconds: float,
+        search_path: Sequence[Path],
+        field: str,
+        processes: int | None = None,
     ) -> None:
         """Make a scorer; nothing starts before `warm_up`.
 
@@ -46,7 +52,9 @@ class PoolScorer:
         path = [*sys.path, *(str(folder) for folder in search_path)]
         self._waiting = Waiting()
         self._processes = [ScoringProcess(function, path, timeout_seconds, field) for _ in range(count)]
-        self._servers = [_Server(process, self._waiting, timeout_seconds, count, self._wake) for process in self._processes]
+        self._servers = [
+            _Server(process, self._waiting, timeout_seconds, count, self._wake) for process in self._processes
+        ]
 
     def warm_up(self) -> None:
         """Start the processes, which import the function's module meanwhile."""
@@ -99,9 +107,17 @@ class _Server(threading.Thread):
         ready: done when the process has the function for the first time.
     """
 
-    def __init__(self, process: ScoringProcess, waiting: Waiting, limit: float, processes: int, wake_all: Callable[[], None]) -> None:
+    def __init__(
+        self, process: ScoringProcess, waiting: Waiting, limit: float, processes: int, wake_all: Callable[[], None]
+    ) -> None:
         super().__init__(name="scoring", daemon=True)
-        self._process, self._waiting, self._limit, self._processes, self._wake_all = process, waiting, limit, processes, wake_all
+        self._process, self._waiting, self._limit, self._processes, self._wake_all = (
+            process,
+            waiting,
+            limit,
+            processes,
+            wake_all,
+        )
         self._names = itertools.count()
         self._under_way: dict[int, Item] = {}  # in the order in which they were sent; the first has the first deadline
         self.ready: Future[None] = Future()

@@ -63,9 +63,17 @@ class ScoringProcess:
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(self._limit) + 1, 0))
             with theirs:
                 # -P: neither the folder of worker.py nor the working directory may hide modules of the standard library.
-                command = [sys.executable, "-P", str(Path(__file__).with_name("worker.py")), str(theirs.fileno()), str(os.getpid())]
+                command = [
+                    sys.executable,
+                    "-P",
+                    str(Path(__file__).with_name("worker.py")),
+                    str(theirs.fileno()),
+                    str(os.getpid()),
+                ]
                 # A session of its own: Ctrl-C is the trainer's matter, and what the function starts can be ended with it.
-                self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True)
+                self._process = subprocess.Popen(
+                    command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
+                )
             self._connection = Connection(ours.detach())
             self._connection.send((self._function, self._path))
 
@@ -85,12 +93,19 @@ class ScoringProcess:
         try:
             reply = connection.recv() if connection.poll(START_SECONDS) else None
         except (EOFError, OSError):
-            got, mend = f"{self._function}, whose module ended the process when imported: it {self.end(EXIT_SECONDS)}", "Mend the module."
+            got, mend = (
+                f"{self._function}, whose module ended the process when imported: it {self.end(EXIT_SECONDS)}",
+                "Mend the module.",
+            )
         else:
             if reply is not None and reply[0] == "ready":
                 self._is_ready, self.is_async = True, reply[1]
                 return
-            got, mend = reply[1:] if reply else (f"{self._function}, whose module is not imported after {START_SECONDS:g} s", "Mend it.")
+            got, mend = (
+                reply[1:]
+                if reply
+                else (f"{self._function}, whose module is not imported after {START_SECONDS:g} s", "Mend it.")
+            )
             self.end()
         raise InputError(self._field, got, "a function package.module:function(prompt, completion, answer, row)", mend)
 
@@ -101,7 +116,12 @@ class ScoringProcess:
             BlockingIOError: it does not read them.
             OSError: it is gone.
         """
-        self._open().send((self._limit, [(name, sample.prompt, sample.completion, sample.answer, sample.row) for name, sample in samples]))
+        self._open().send(
+            (
+                self._limit,
+                [(name, sample.prompt, sample.completion, sample.answer, sample.row) for name, sample in samples],
+            )
+        )
 
     def receive(self, seconds: float) -> tuple[int, Outcome] | None:
         """Wait for the next outcome; None where `wake` was called or the time is over before.

@@ -67,12 +67,19 @@ def load_function(name: str) -> Callable[..., Any]:
         module = importlib.import_module(module_name)
     except BaseException as error:  # a user's module may raise anything, SystemExit included
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
-            raise RefusedError(f"{name}, and there is no module {error.name}", f"Searched in {', '.join(sys.path)}.") from error
-        raise RefusedError(f"{name}, whose module fails when imported ({_describe(error)})", "Mend the module.") from error
+            raise RefusedError(
+                f"{name}, and there is no module {error.name}", f"Searched in {', '.join(sys.path)}."
+            ) from error
+        raise RefusedError(
+            f"{name}, whose module fails when imported ({_describe(error)})", "Mend the module."
+        ) from error
     where = getattr(module, "__file__", None) or "a folder without __init__.py"
     function: Callable[..., Any] | None = getattr(module, function_name, None)
     if function is None or not callable(function):
-        there = ", ".join(key for key, value in vars(module).items() if callable(value) and not key.startswith("_")) or "none"
+        there = (
+            ", ".join(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
+            or "none"
+        )
         raise RefusedError(f"{name}, and {module_name} ({where}) has no such function", f"Its functions: {there}.")
     with contextlib.suppress(ValueError):  # some functions written in C do not tell their signature
         signature = inspect.signature(function)
@@ -80,7 +87,9 @@ def load_function(name: str) -> Callable[..., Any]:
             signature.bind(*PARAMETERS)
         except TypeError as error:
             mend = f"Write it as {function_name}({', '.join(PARAMETERS)})."
-            raise RefusedError(f"{name}{signature} in {where}, which cannot be called with four arguments", mend) from error
+            raise RefusedError(
+                f"{name}{signature} in {where}, which cannot be called with four arguments", mend
+            ) from error
     return function
 
 
@@ -107,7 +116,11 @@ def _serve_async(connection: Connection, function: Callable[..., Any], nowhere: 
             async with asyncio.timeout(limit) as timer:
                 reply = check(await function(*sample))
         except BaseException as error:  # noqa: BLE001  a user's function may raise anything, SystemExit included
-            reply = _failed("timeout", f"took more than {limit:g} s") if timer.expired() else _failed("exception", _describe(error))
+            reply = (
+                _failed("timeout", f"took more than {limit:g} s")
+                if timer.expired()
+                else _failed("exception", _describe(error))
+            )
         connection.send((name, *reply))
 
     async def serve() -> None:
@@ -154,7 +167,9 @@ def check(value: Any) -> Reply:
         number = float(value)
     except (TypeError, ValueError, RuntimeError):
         text = repr(value)
-        return _failed("wrong_type", f"returned {type(value).__name__} {text if len(text) <= 80 else text[:77] + '...'}")
+        return _failed(
+            "wrong_type", f"returned {type(value).__name__} {text if len(text) <= 80 else text[:77] + '...'}"
+        )
     if not math.isfinite(number):
         return _failed("non_finite", f"returned {number}")
     return number, None, ""

@@ -40,15 +40,21 @@ class CopyKernel:
         for width, numbers in tiles.items():
             size = copies[0].source.element_size()
             aligned = all(
-                number % _ALIGNMENT == 0 for tile in numbers for number in (*tile[:2], *(elements * size for elements in tile[3:]))
+                number % _ALIGNMENT == 0
+                for tile in numbers
+                for number in (*tile[:2], *(elements * size for elements in tile[3:]))
             )
             table = torch.tensor(numbers, dtype=torch.int64, device=device)
-            self._launches.append((width, aligned, table, torch.tensor(scales[width], dtype=torch.float32, device=device)))
+            self._launches.append(
+                (width, aligned, table, torch.tensor(scales[width], dtype=torch.float32, device=device))
+            )
 
     def run(self) -> None:
         """Launch."""
         for width, aligned, table, scales in self._launches:
-            _copy_tiles[(len(table),)](table, scales, TYPE=self._type, ALIGNED=aligned, ROWS=_TILE // width, COLUMNS=width)
+            _copy_tiles[(len(table),)](
+                table, scales, TYPE=self._type, ALIGNED=aligned, ROWS=_TILE // width, COLUMNS=width
+            )
 
 
 def _tiles(copy: Copy) -> Iterator[tuple[int, tuple[int, ...]]]:

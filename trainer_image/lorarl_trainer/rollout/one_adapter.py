@@ -123,7 +123,9 @@ class _OneAdapter:
         return output.addmm_(linear(x, self.adapter_a), self.adapter_b.t())
 
 
-def adapted_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def adapted_linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor
+) -> torch.Tensor:
     """Return x Wᵀ + c + (x Aᵀ) Bᵀ [tokens, out].
 
     The adapter's share comes first: the large product then takes it up where it would otherwise only write its result, and that

@@ -32,11 +32,26 @@ def draw(
     rows, columns = logits_N_V.shape
     blocks = triton.cdiv(columns, _COLUMNS)
     tokens_N = torch.empty(rows, dtype=torch.int64, device=logits_N_V.device)
-    logprobs_N, sums = logits_N_V.new_empty(rows, dtype=torch.float32), logits_N_V.new_empty((2, rows, blocks), dtype=torch.float32)
+    logprobs_N, sums = (
+        logits_N_V.new_empty(rows, dtype=torch.float32),
+        logits_N_V.new_empty((2, rows, blocks), dtype=torch.float32),
+    )
     scale = 1 / temperature if temperature else 1.0  # greedily, logits stay as they are
     _sum_blocks[(rows, blocks)](logits_N_V, logits_N_V.stride(0), scale, *sums, columns, BLOCK=_COLUMNS)
     _draw[(rows,)](
-        *(logits_N_V, logits_N_V.stride(0), scale, seat_N, position_N, seed_R, *sums, tokens_N, logprobs_N, columns, blocks),
+        *(
+            logits_N_V,
+            logits_N_V.stride(0),
+            scale,
+            seat_N,
+            position_N,
+            seed_R,
+            *sums,
+            tokens_N,
+            logprobs_N,
+            columns,
+            blocks,
+        ),
         GREEDY=temperature == 0,
         BLOCK=_COLUMNS,
         BLOCKS=triton.next_power_of_2(blocks),

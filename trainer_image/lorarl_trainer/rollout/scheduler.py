@@ -58,7 +58,12 @@ class RolloutScheduler(AsyncScheduler):
             budget -= self._prefill(seat, budget, sizes)
         groups.new_step_starts()
         new: list[NewRequestData] = []
-        while self.waiting and seats.free and self._fits(budget) and (admitted := self._admit(self.waiting.peek_request())):
+        while (
+            self.waiting
+            and seats.free
+            and self._fits(budget)
+            and (admitted := self._admit(self.waiting.peek_request()))
+        ):
             seat, request_data = admitted
             self.running.append(self.waiting.pop_request())
             new.append(request_data)
@@ -100,7 +105,9 @@ class RolloutScheduler(AsyncScheduler):
         limit = min(request.max_tokens, self.max_model_len - prompt)
         cached, known, _ = self.kv_cache_manager.get_computed_blocks(request)
         # The prompt's blocks become known to others with the step that computes them, and the last token is never computed.
-        blocks = self.kv_cache_manager.allocate_slots(request, prompt + limit - 1 - known, known, cached, delay_cache_blocks=True)
+        blocks = self.kv_cache_manager.allocate_slots(
+            request, prompt + limit - 1 - known, known, cached, delay_cache_blocks=True
+        )
         if blocks is None:
             return None
         request.num_computed_tokens = known
@@ -119,11 +126,15 @@ class RolloutScheduler(AsyncScheduler):
             self.kv_cache_manager.cache_blocks(self.requests[seats.names[seat]], int(seats.asked[seat]))
         return size
 
-    def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput) -> dict[int, EngineCoreOutputs]:
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
         """Keep a step's tokens, and put out the requests that end with it."""
         answer = model_runner_output
         self.first_tokens = self.first_tokens or time.time()
-        tokens = np.fromiter((made[0] if made else -1 for made in answer.sampled_token_ids), np.int64, len(answer.req_ids))
+        tokens = np.fromiter(
+            (made[0] if made else -1 for made in answer.sampled_token_ids), np.int64, len(answer.req_ids)
+        )
         ended = self._seats.receive(answer.req_ids, tokens, answer.logprobs.logprobs[:, 0] if answer.logprobs else None)
         if not ended:
             return {}
@@ -131,7 +142,9 @@ class RolloutScheduler(AsyncScheduler):
             self.kv_cache_manager.free(self.requests.pop(one.name))
             self.finished_req_ids.add(one.name)
         self.running = [request for request in self.running if request.request_id in self.requests]
-        return {0: EngineCoreOutputs(outputs=[_output(one, with_logprobs=answer.logprobs is not None) for one in ended])}
+        return {
+            0: EngineCoreOutputs(outputs=[_output(one, with_logprobs=answer.logprobs is not None) for one in ended])
+        }
 
     def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus) -> list[Request]:
         """Refuse, unless there is nothing to abort."""
@@ -142,6 +155,10 @@ class RolloutScheduler(AsyncScheduler):
 
 def _output(ended: Ended, with_logprobs: bool) -> EngineCoreOutput:
     """Return it in vLLM's form. Ranks of the tokens in the vocabulary are not kept: they are 0, which is none."""
-    lists = LogprobsLists(ended.tokens[:, None], ended.logprobs[:, None], np.zeros_like(ended.tokens)) if with_logprobs else None
+    lists = (
+        LogprobsLists(ended.tokens[:, None], ended.logprobs[:, None], np.zeros_like(ended.tokens))
+        if with_logprobs
+        else None
+    )
     reason = FinishReason.STOP if ended.stopped else FinishReason.LENGTH
     return EngineCoreOutput(ended.name, ended.tokens.tolist(), new_logprobs=lists, finish_reason=reason)

@@ -33,7 +33,9 @@ class Seats:
         self.names = [""] * count
         self.prompt = np.zeros(count, np.int64)  # tokens
         self.asked = np.zeros(count, np.int64)  # tokens whose keys and values are computed, or asked for
-        self.end = np.zeros(count, np.int64)  # `asked` when the last token is asked for: that one is never computed itself
+        self.end = np.zeros(
+            count, np.int64
+        )  # `asked` when the last token is asked for: that one is never computed itself
         self.taken: Rows = np.empty(0, np.int64)  # in the order of admission
         self._seats: dict[str, int] = {}
         self._free = list(range(count))[::-1]

@@ -35,7 +35,9 @@ def timed_start(clock: StartClock) -> Iterator[None]:
         if current_platform.is_cuda():
             from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 
-            stack.enter_context(replaced(GPUModelRunner, "capture_model", _timed(clock, "warm-up/graphs", GPUModelRunner.capture_model)))
+            stack.enter_context(
+                replaced(GPUModelRunner, "capture_model", _timed(clock, "warm-up/graphs", GPUModelRunner.capture_model))
+            )
         yield
 
 

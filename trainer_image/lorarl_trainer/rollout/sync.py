@@ -39,7 +39,11 @@ def make_sync(
     alpha: int,
 ) -> AdapterSync:
     """Return the transport that `rollout.adapterSync` names (collective)."""
-    return TensorSync(engine, slot, model, layout, rank, alpha) if transport == "tensor" else DiskSync(engine, slot, model, rank, alpha)
+    return (
+        TensorSync(engine, slot, model, layout, rank, alpha)
+        if transport == "tensor"
+        else DiskSync(engine, slot, model, rank, alpha)
+    )
 
 
 class TensorSync:
@@ -49,7 +53,9 @@ class TensorSync:
     ranks, each rank first gets its peers' parts: they are a thousandth of the model.
     """
 
-    def __init__(self, engine: RolloutEngine, slot: AdapterSlot, model: LoraModel, layout: AdapterLayout, rank: int, alpha: int) -> None:
+    def __init__(
+        self, engine: RolloutEngine, slot: AdapterSlot, model: LoraModel, layout: AdapterLayout, rank: int, alpha: int
+    ) -> None:
         """Make the plan (collective).
 
         Raises:
@@ -60,7 +66,10 @@ class TensorSync:
             targets = self._slot.layout(layout.shapes, rank)
         except ValueError as error:
             raise InputError(
-                "spec.rollout.adapterSync", "tensor", f"disk for this model, since {error}", "Set spec.rollout.adapterSync: disk."
+                "spec.rollout.adapterSync",
+                "tensor",
+                f"disk for this model, since {error}",
+                "Set spec.rollout.adapterSync: disk.",
             ) from error
         self._peers = _Peers(model) if model.tensor_parallel_size > 1 else None
         sources = self._peers.parameters if self._peers else {dist.get_rank(): list(model.parameters.values())}
@@ -92,7 +101,9 @@ class _Peers:
     @torch.no_grad()
     def exchange(self) -> None:
         """Send this rank's parameters and receive the others'."""
-        dist.all_gather_into_tensor(self._flat.view(-1), torch.cat([p.detach().flatten() for p in self._own]), group=self._group)
+        dist.all_gather_into_tensor(
+            self._flat.view(-1), torch.cat([p.detach().flatten() for p in self._own]), group=self._group
+        )
 
 
 class DiskSync:
@@ -104,7 +115,9 @@ class DiskSync:
     def push(self, version: int) -> None:
         """See `AdapterSync.push`."""
         adapter, loras = self._model.export(), self._engine.llm.llm_engine
-        with tempfile.TemporaryDirectory(prefix="lorarl-adapter-", dir=_SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None) as folder:
+        with tempfile.TemporaryDirectory(
+            prefix="lorarl-adapter-", dir=_SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
+        ) as folder:
             path = Path(folder, f"v{version}")
             write_adapter(path, adapter, adapter_config(adapter, self._rank, self._alpha, base_model=""))
             if self._engine.version:
@@ -131,4 +144,8 @@ def _copies(
             scale = scaling if target.name.endswith("lora_B.weight") else 1.0
             for parameter, source in held[target.name]:
                 for one in copies(source, target):
-                    yield Copy(parameter[one.source_rows, one.source_columns], buffer[one.target_rows, one.target_columns], scale)
+                    yield Copy(
+                        parameter[one.source_rows, one.source_columns],
+                        buffer[one.target_rows, one.target_columns],
+                        scale,
+                    )

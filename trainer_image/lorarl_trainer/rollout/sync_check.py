@@ -35,4 +35,6 @@ class SyncCheck:
                 expected[block.rows[:, None], block.columns] = values
             if not torch.equal(buffer, expected):
                 names = ", ".join(block.name for block in blocks) or "a module without an adapter"
-                raise StaleAdapterError(f"vLLM's copy of {names} is not the trainer's; please report this, and set adapterSync: disk")
+                raise StaleAdapterError(
+                    f"vLLM's copy of {names} is not the trainer's; please report this, and set adapterSync: disk"
+                )

@@ -31,7 +31,9 @@ __all__ = [
 ]
 
 
-def open_store(uri: str, secret: Mapping[str, str] | None = None, *, field: str = "uri", retries: RetryPolicy | None = None) -> Store:
+def open_store(
+    uri: str, secret: Mapping[str, str] | None = None, *, field: str = "uri", retries: RetryPolicy | None = None
+) -> Store:
     """The store behind `uri`; paths given to it are relative to that folder. Nothing is asked of the network yet.
 
     Args:

@@ -46,13 +46,22 @@ AZURE_KEYS = (
     "AZURE_FEDERATED_TOKEN_FILE",
 )
 KEYS = {"s3": S3_KEYS, "gs": GCS_KEYS, "az": AZURE_KEYS}
-ENDPOINT_KEYS = {"s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), "gs": ("GOOGLE_BASE_URL",), "az": ("AZURE_STORAGE_ENDPOINT",)}
-CREDENTIAL_RETRIES: RetryConfig = {"max_retries": 2, "backoff": {"init_backoff": timedelta(milliseconds=100), "base": 2}}
+ENDPOINT_KEYS = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT",),
+}
+CREDENTIAL_RETRIES: RetryConfig = {
+    "max_retries": 2,
+    "backoff": {"init_backoff": timedelta(milliseconds=100), "base": 2},
+}
 
 
 def endpoint_of(uri: StoreUri, secret: Mapping[str, str]) -> str | None:
     """The server's address where it is not the cloud's own: the secret's, else the environment's."""
-    given = [secret.get(key) for key in ENDPOINT_KEYS[uri.scheme]] + [os.environ.get(key) for key in ENDPOINT_KEYS[uri.scheme]]
+    given = [secret.get(key) for key in ENDPOINT_KEYS[uri.scheme]] + [
+        os.environ.get(key) for key in ENDPOINT_KEYS[uri.scheme]
+    ]
     return next((endpoint for endpoint in given if endpoint), None)
 
 
@@ -77,7 +86,9 @@ def client_config(uri: StoreUri, secret: Mapping[str, str]) -> dict[str, str]:
     return config
 
 
-def client_for(uri: StoreUri, secret: Mapping[str, str], seconds: float, field: str, stall_seconds: float | None = None) -> ObjectStore:
+def client_for(
+    uri: StoreUri, secret: Mapping[str, str], seconds: float, field: str, stall_seconds: float | None = None
+) -> ObjectStore:
     """An obstore client for the folder `uri` whose requests take `seconds` at most.
 
     `stall_seconds` bounds the wait for the next bytes of an answer. Not for writing: the clock would run while the request is sent.
@@ -93,17 +104,29 @@ def client_for(uri: StoreUri, secret: Mapping[str, str], seconds: float, field: 
     prefix = uri.path or None
     try:
         if uri.scheme == "s3":
-            return S3Store(uri.bucket, prefix=prefix, config=config, client_options=options, retry_config=CREDENTIAL_RETRIES)
+            return S3Store(
+                uri.bucket, prefix=prefix, config=config, client_options=options, retry_config=CREDENTIAL_RETRIES
+            )
         if uri.scheme == "gs":
-            return GCSStore(uri.bucket, prefix=prefix, config=config, client_options=options, retry_config=CREDENTIAL_RETRIES)
-        return AzureStore(uri.bucket, prefix=prefix, config=config, client_options=options, retry_config=CREDENTIAL_RETRIES)
+            return GCSStore(
+                uri.bucket, prefix=prefix, config=config, client_options=options, retry_config=CREDENTIAL_RETRIES
+            )
+        return AzureStore(
+            uri.bucket, prefix=prefix, config=config, client_options=options, retry_config=CREDENTIAL_RETRIES
+        )
     except (BaseError, ValueError) as error:
         if "No CA certificates" in str(error):
             mend = "Install the system's CA certificates (ca-certificates), or set SSL_CERT_FILE to a file with them."
-            raise InputError(field, f"{uri.text} on a machine without CA certificates", "some, to tell the store by", mend) from None
+            raise InputError(
+                field, f"{uri.text} on a machine without CA certificates", "some, to tell the store by", mend
+            ) from None
         names = ", ".join(sorted(config)) or "none"
         reason = (
-            "no storage account" if "Account must be specified" in str(error) else f"keys that the store's client refuses (given: {names})"
+            "no storage account"
+            if "Account must be specified" in str(error)
+            else f"keys that the store's client refuses (given: {names})"
         )
-        mend = f"Check the Secret named by credentialsSecret; {uri.scheme}:// understands {', '.join(KEYS[uri.scheme])}."
+        mend = (
+            f"Check the Secret named by credentialsSecret; {uri.scheme}:// understands {', '.join(KEYS[uri.scheme])}."
+        )
         raise InputError(field, f"{uri.text} with {reason}", "keys that fit the store", mend) from None

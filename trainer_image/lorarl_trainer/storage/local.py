@@ -154,7 +154,9 @@ class LocalStore(Store):
         try:
             yield
         except OSError as error:
-            raise StorageError(f"{self.uri_of(path)}: cannot {operation}: {_explain(error, place or self.root, size)}") from error
+            raise StorageError(
+                f"{self.uri_of(path)}: cannot {operation}: {_explain(error, place or self.root, size)}"
+            ) from error
 
 
 def _tag(data: bytes) -> Tag:
@@ -218,9 +220,7 @@ def _raise_unless_gone(error: BaseException) -> None:
 
 def _explain(error: OSError, place: Path, size: int) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return (
-            f"the disk is full: {size} bytes needed, {_free_bytes(place)} free. Make room, or name another place. Earlier files are whole."
-        )
+        return f"the disk is full: {size} bytes needed, {_free_bytes(place)} free. Make room, or name another place. Earlier files are whole."
     if error.errno == errno.EROFS:
         return "the file system is read-only. Mount it writable, or name another place."
     if error.errno in (errno.EACCES, errno.EPERM):

@@ -55,8 +55,12 @@ class RemoteStore(Store):
         self._endpoint = endpoint_of(uri, secret)
         seconds, rate = retries.request_seconds, retries.bytes_per_second
         # A slow line is shared by all that are under way.
-        self._reader = client_for(uri, secret, seconds + DOWNLOAD_THREADS * CHUNK_BYTES / rate, field, stall_seconds=seconds)
-        self._writer_for = lru_cache(maxsize=None)(lambda power: client_for(uri, secret, seconds + UPLOADS * 2**power / rate, field))
+        self._reader = client_for(
+            uri, secret, seconds + DOWNLOAD_THREADS * CHUNK_BYTES / rate, field, stall_seconds=seconds
+        )
+        self._writer_for = lru_cache(maxsize=None)(
+            lambda power: client_for(uri, secret, seconds + UPLOADS * 2**power / rate, field)
+        )
 
     def get_tagged(self, path: str) -> tuple[bytes, Tag] | None:
         """See `Store`."""
@@ -76,7 +80,9 @@ class RemoteStore(Store):
         data, found = head
         size, e_tag = found.meta["size"], found.meta["e_tag"]
         if size > CHUNK_BYTES:
-            data = b"".join(in_parallel(lambda span: self._chunk(path, span[0], span[1], e_tag), _spans(size), DOWNLOAD_THREADS))
+            data = b"".join(
+                in_parallel(lambda span: self._chunk(path, span[0], span[1], e_tag), _spans(size), DOWNLOAD_THREADS)
+            )
         return data, Tag(e_tag, found.meta["version"])
 
     def put(self, path: str, data: Data) -> None:
@@ -201,7 +207,9 @@ class RemoteStore(Store):
         except STORE_ERRORS as error:
             answer = read_answer(error)
             mend = answer.mend(self._bucket, self._endpoint)
-            raise StorageError(f"{self._field}: {self.uri_of(path)}: cannot {operation}: the store said: {answer}. {mend}") from None
+            raise StorageError(
+                f"{self._field}: {self.uri_of(path)}: cannot {operation}: the store said: {answer}. {mend}"
+            ) from None
 
     def _writer(self, nbytes: int) -> ObjectStore:
         """A client whose time limit leaves room for `nbytes`; limits are a client's in obstore, so there is one for each power of two."""

@@ -34,7 +34,9 @@ class RetryPolicy:
     bytes_per_second: float = 1e6
     read_deadline_seconds: float = 120.0
 
-    def call[Result](self, attempt: Callable[[], Result], transient: Callable[[BaseException], bool], reading: bool = False) -> Result:
+    def call[Result](
+        self, attempt: Callable[[], Result], transient: Callable[[BaseException], bool], reading: bool = False
+    ) -> Result:
         """Run `attempt` until it returns, fails for good, or the deadline has passed; then its last error is raised."""
         retrying = Retrying(
             stop=stop_before_delay(self.read_deadline_seconds if reading else self.deadline_seconds),
@@ -82,7 +84,9 @@ class Answer:
         """The answer in a few words."""
         if self.status is None:
             return self.message
-        return " ".join(part for part in (str(self.status), self.code, f"({self.message})" if self.message else "") if part)
+        return " ".join(
+            part for part in (str(self.status), self.code, f"({self.message})" if self.message else "") if part
+        )
 
     def mend(self, bucket: str, endpoint: str | None) -> str:
         """What a person can do about it."""
@@ -93,7 +97,12 @@ class Answer:
             return f"There is no bucket {bucket!r}{server}: make it, or mend the URI."
         if self.code == "RequestTimeTooSkewed":
             return "The clock of this machine is wrong: set it."
-        if self.status in (401, 403) or self.code in ("InvalidAccessKeyId", "XAdminUserNotFound", "ExpiredToken", "InvalidToken"):
+        if self.status in (401, 403) or self.code in (
+            "InvalidAccessKeyId",
+            "XAdminUserNotFound",
+            "ExpiredToken",
+            "InvalidToken",
+        ):
             return f"The store refuses the keys: check the Secret's keys, and that they may list, read, write and delete in {bucket!r}."
         if self.status == 501:
             return "The store has no conditional writes (If-None-Match, If-Match), which keep two runs apart: use one that has."

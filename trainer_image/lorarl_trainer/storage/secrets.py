@@ -35,9 +35,13 @@ def read_secret(name: str, field: str = "credentialsSecret") -> dict[str, str]:
         files = [file for file in sorted(folder.iterdir()) if file.is_file() and not file.name.startswith(".")]
         values = {file.name: file.read_text(encoding="utf-8").rstrip("\r\n") for file in files}
     except OSError as error:
-        raise InputError(field, repr(name), f"files that can be read in {folder}", f"{error.strerror}: {error.filename}.") from None
+        raise InputError(
+            field, repr(name), f"files that can be read in {folder}", f"{error.strerror}: {error.filename}."
+        ) from None
     except UnicodeDecodeError:
-        raise InputError(field, repr(name), f"text files in {folder}", "Each file holds one value as UTF-8 text.") from None
+        raise InputError(
+            field, repr(name), f"text files in {folder}", "Each file holds one value as UTF-8 text."
+        ) from None
     if not values:
         raise InputError(field, repr(name), f"at least one file in {folder}", make)
     return values

@@ -48,7 +48,9 @@ def parse_uri(uri: str, field: str = "uri") -> StoreUri:
     if scheme == "file":
         return _parse_file(uri, rest, field)
     if redact(uri) != uri:
-        mend = "Leave user, password and query out of the URI: credentials belong in a Secret named by credentialsSecret."
+        mend = (
+            "Leave user, password and query out of the URI: credentials belong in a Secret named by credentialsSecret."
+        )
         raise InputError(field, f"{redact(uri)} with a user, a password or a query in it", EXPECTED, mend)
     bucket, _, path = rest.removeprefix("//").partition("/")
     path = path.strip("/")
@@ -56,7 +58,10 @@ def parse_uri(uri: str, field: str = "uri") -> StoreUri:
         raise InputError(field, uri, EXPECTED, "Name the bucket after the two slashes.")
     if any(part in ("", ".", "..") for part in path.split("/") if path):
         raise InputError(
-            field, uri, "a folder without empty parts, . and ..", f"Write {scheme}://{bucket}/ and plain names between slashes."
+            field,
+            uri,
+            "a folder without empty parts, . and ..",
+            f"Write {scheme}://{bucket}/ and plain names between slashes.",
         )
     return StoreUri(scheme, bucket, path, f"{scheme}://{bucket}/{path}".rstrip("/"))
 
