@@ -124,7 +124,8 @@ def measure(options: argparse.Namespace, variant: str) -> dict[str, Any]:
 @contextlib.contextmanager
 def variant_of_vllm(variant: str, arguments: dict[str, Any]) -> Iterator[None]:
     """Dummy weights in any case, and for what ours is compared with vLLM's own LoRA layers, or no LoRA."""
-    from lorarl_trainer.rollout import engine, one_adapter
+    from lorarl_trainer.engine.vllm import engine
+    from lorarl_trainer.engine.vllm.patches import linear
 
     engine.import_vllm()
     import vllm
@@ -152,7 +153,7 @@ def start(options: argparse.Namespace, folder: Path, parts: StartClock) -> Any:
     import torch.distributed as dist
     from transformers import Qwen2Config
 
-    from lorarl_trainer.rollout.engine import EngineConfig, RolloutEngine
+    from lorarl_trainer.engine.vllm.engine import EngineConfig, RolloutEngine
 
     torch.cuda.set_device(0)
     if not dist.is_initialized():
@@ -177,7 +178,7 @@ def start(options: argparse.Namespace, folder: Path, parts: StartClock) -> Any:
 
 
 def push_adapter(engine: Any, options: argparse.Namespace) -> None:
-    from lorarl_trainer.rollout.adapter_slot import AdapterSlot
+    from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
 
     shape = SHAPES[options.size]
     adapter = {}
@@ -333,7 +334,7 @@ def products(options: argparse.Namespace) -> dict[str, Any]:
     """Time the decoder's linear layers in a CUDA graph, each layer with weights of its own, with the adapter in several ways."""
     from torch.nn.functional import linear
 
-    from lorarl_trainer.rollout.one_adapter import adapted_linear
+    from lorarl_trainer.engine.vllm.patches.linear import adapted_linear
 
     shape = SHAPES[options.size]
     hidden, mlp, rank = shape.hidden_size, shape.intermediate_size, options.rank

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lorarl_trainer.rollout.sample_kernel import draw
+from lorarl_trainer.engine.vllm.patches.sample_kernel import draw
 
 DEVICE = torch.device("cuda")
 

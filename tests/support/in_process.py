@@ -16,8 +16,8 @@ from lorarl_trainer.algorithms import LossChoice
 from lorarl_trainer.batch import Completion, RolloutPart, Sample, Samples, UpdateRequest, UpdateResult
 from lorarl_trainer.checkpoint import Published
 from lorarl_trainer.peft_format import adapter_config, write_adapter
-from lorarl_trainer.rollout.engine import RolloutEngine
-from lorarl_trainer.rollout.side import RolloutSide
+from lorarl_trainer.engine.vllm.engine import RolloutEngine
+from lorarl_trainer.engine.colocated import RolloutSide
 from lorarl_trainer.startup import Part
 from lorarl_trainer.worker import Built, Place, Resumed, Worker
 from lorarl_trainer.worker_group import TakePart

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lorarl_trainer.batch import Completion
-from lorarl_trainer.rollout import one_adapter
+from lorarl_trainer.engine.vllm.patches import linear
 
 from .in_process import Colocated
 

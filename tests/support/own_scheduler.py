@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lorarl_trainer.batch import Completion
-from lorarl_trainer.rollout import engine
+from lorarl_trainer.engine.vllm import engine
 
 from .in_process import Colocated
 
@@ -19,7 +19,7 @@ from .in_process import Colocated
 def vllm_scheduler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Engines that are started within schedule as vLLM does."""
     engine.import_vllm()
-    from lorarl_trainer.rollout import scheduler
+    from lorarl_trainer.engine.vllm import scheduler
 
     with monkeypatch.context() as patch:
         patch.setattr(scheduler, "RolloutScheduler", None)

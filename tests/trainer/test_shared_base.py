@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lorarl_trainer.errors import StaleAdapterError
-from lorarl_trainer.rollout.shared_base import SharedBase, query_key_value
+from lorarl_trainer.engine.vllm.shared_base import SharedBase, query_key_value
 
 
 def test_query_key_value_undoes_megatrons_interleaving() -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lorarl_trainer.batch import RolloutPart, Samples, UpdateRequest, UpdateResult
     from lorarl_trainer.checkpoint import Found, Published
     from lorarl_trainer.memory_plan import MemoryPlan
-    from lorarl_trainer.rollout.side import RolloutSide
+    from lorarl_trainer.engine.colocated import RolloutSide
     from lorarl_trainer.storage import Data
 
 
@@ -123,7 +123,7 @@ class Worker:
                 self._platform.prepare_megatron()
                 import megatron.bridge.peft.canonical_lora  # noqa: F401  # with it comes all of Megatron that a worker needs
             if self._spec.algorithm.type != "sft":
-                from lorarl_trainer.rollout.engine import import_vllm
+                from lorarl_trainer.engine.vllm.engine import import_vllm
 
                 with self._clock.part("imports/vLLM"):
                     import_vllm()
@@ -156,7 +156,7 @@ class Worker:
                 platform, self._model, self._optimizer, spec.trainer.tokens_per_micro_batch, spec.adapter.dropout
             )
         if spec.algorithm.type != "sft":
-            from lorarl_trainer.rollout.side import RolloutSide
+            from lorarl_trainer.engine.colocated import RolloutSide
 
             with self._clock.part("engine"):
                 self._rollouts = RolloutSide(

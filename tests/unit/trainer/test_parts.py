@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from lorarl_trainer.rollout.parts import PART_SECONDS, in_parts
+from lorarl_trainer.engine.vllm.batching import PART_SECONDS, in_parts
 
 STEP_SECONDS = PART_SECONDS / 10
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lorarl_trainer.rollout.seats import Ended, Seats
+from lorarl_trainer.engine.vllm.running import Ended, Seats
 
 
 def ask(seats: Seats) -> list[str]:

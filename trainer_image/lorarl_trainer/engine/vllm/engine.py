@@ -17,9 +17,9 @@ from lorarl_trainer.batch import Completion, Completions
 from lorarl_trainer.errors import InputError, StaleAdapterError
 from lorarl_trainer.memory_plan import kv_bytes_a_token
 from lorarl_trainer.platforms import Platform
-from lorarl_trainer.rollout.engine_memory import EngineMemory, Offloaded
-from lorarl_trainer.rollout.parts import in_parts
-from lorarl_trainer.rollout.shared_base import LOAD_FORMAT, SharedBase
+from lorarl_trainer.engine.vllm.memory import EngineMemory, Offloaded
+from lorarl_trainer.engine.vllm.batching import in_parts
+from lorarl_trainer.engine.vllm.shared_base import LOAD_FORMAT, SharedBase
 from lorarl_trainer.startup import StartClock
 
 _CPU_BLOCK_TOKENS = 128
@@ -98,11 +98,11 @@ class RolloutEngine:
         import_vllm()
         from vllm import LLM
 
-        from lorarl_trainer.rollout.lean_start import lean_start
-        from lorarl_trainer.rollout.one_adapter import one_adapter_layers, skip_adapter_lookup
-        from lorarl_trainer.rollout.sampler import rollout_sampler
-        from lorarl_trainer.rollout.scheduler import RolloutScheduler
-        from lorarl_trainer.rollout.start_parts import timed_start
+        from lorarl_trainer.engine.vllm.patches.start import lean_start
+        from lorarl_trainer.engine.vllm.patches.linear import one_adapter_layers, skip_adapter_lookup
+        from lorarl_trainer.engine.vllm.patches.sampler import rollout_sampler
+        from lorarl_trainer.engine.vllm.scheduler import RolloutScheduler
+        from lorarl_trainer.engine.vllm.patches.timing import timed_start
 
         self._config, self._clock = config, clock or StartClock("engine", "process")
         hf_config = AutoConfig.from_pretrained(config.model_path)

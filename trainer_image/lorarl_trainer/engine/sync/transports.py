@@ -15,9 +15,9 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.megatron_lora.layout import AdapterLayout
 from lorarl_trainer.megatron_lora.model import LoraModel
 from lorarl_trainer.peft_format import adapter_config, write_adapter
-from lorarl_trainer.rollout.adapter_slot import AdapterSlot
-from lorarl_trainer.rollout.copy_plan import Copy, CopyPlan
-from lorarl_trainer.rollout.engine import RolloutEngine
+from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
+from lorarl_trainer.engine.sync.copy_plan import Copy, CopyPlan
+from lorarl_trainer.engine.vllm.engine import RolloutEngine
 
 _SHARED_MEMORY = Path("/dev/shm")
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.nn.functional import linear
 
-from lorarl_trainer.rollout.lean_start import replaced
+from lorarl_trainer.engine.vllm.patches.start import replaced
 
 
 @contextlib.contextmanager

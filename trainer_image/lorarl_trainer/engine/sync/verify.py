@@ -7,7 +7,7 @@ import torch
 from lorarl_trainer.errors import StaleAdapterError
 from lorarl_trainer.megatron_lora.layout import AdapterLayout
 from lorarl_trainer.megatron_lora.model import LoraModel
-from lorarl_trainer.rollout.adapter_slot import AdapterSlot
+from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
 
 
 class SyncCheck:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from lorarl_trainer.rollout.lean_start import replaced
+from lorarl_trainer.engine.vllm.patches.start import replaced
 
 
 @contextlib.contextmanager
@@ -36,7 +36,7 @@ def _sampler_class() -> type:
     from vllm.v1.worker.gpu.sample.output import SamplerOutput
     from vllm.v1.worker.gpu.sample.sampler import Sampler
 
-    from lorarl_trainer.rollout.sample_kernel import draw
+    from lorarl_trainer.engine.vllm.patches.sample_kernel import draw
 
     class RolloutSampler(Sampler):
         """Draws a token for each request of a step."""

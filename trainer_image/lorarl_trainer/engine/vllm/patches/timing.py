@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from lorarl_trainer.rollout.lean_start import replaced
+from lorarl_trainer.engine.vllm.patches.start import replaced
 from lorarl_trainer.startup import StartClock
 
 WORKER_PARTS = {

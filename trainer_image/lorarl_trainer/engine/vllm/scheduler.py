@@ -20,7 +20,7 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.outputs import LogprobsLists, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from lorarl_trainer.rollout.seats import Ended, Seats
+from lorarl_trainer.engine.vllm.running import Ended, Seats
 
 
 class RolloutScheduler(AsyncScheduler):

@@ -13,11 +13,11 @@ from lorarl_trainer.megatron_lora.model import LoraModel
 from lorarl_trainer.megatron_lora.targets import short_names
 from lorarl_trainer.memory_plan import MemoryPlan
 from lorarl_trainer.platforms import Platform
-from lorarl_trainer.rollout.adapter_slot import AdapterSlot
-from lorarl_trainer.rollout.engine import EngineConfig, RolloutEngine
-from lorarl_trainer.rollout.shared_base import SharedBase
-from lorarl_trainer.rollout.sync import make_sync
-from lorarl_trainer.rollout.sync_check import SyncCheck
+from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
+from lorarl_trainer.engine.vllm.engine import EngineConfig, RolloutEngine
+from lorarl_trainer.engine.vllm.shared_base import SharedBase
+from lorarl_trainer.engine.sync.transports import make_sync
+from lorarl_trainer.engine.sync.verify import SyncCheck
 from lorarl_trainer.startup import StartClock
 
 MOST_SEQUENCES = 1024

@@ -25,7 +25,7 @@ class CopyPlan:
         self._copies = copies
         self._kernel = None
         if copies and copies[0].source.is_cuda:
-            from lorarl_trainer.rollout.copy_kernel import CopyKernel
+            from lorarl_trainer.engine.sync.copy_kernel import CopyKernel
 
             self._kernel = CopyKernel(copies)
 

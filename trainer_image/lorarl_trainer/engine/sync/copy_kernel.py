@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 if TYPE_CHECKING:
-    from lorarl_trainer.rollout.copy_plan import Copy
+    from lorarl_trainer.engine.sync.copy_plan import Copy
 
 _TILE = 4096
 """Elements that one program moves: 8 KB in bf16, so that even a small adapter keeps every multiprocessor busy."""
