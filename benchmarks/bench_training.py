@@ -19,7 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from lorarl_trainer.platforms.cuda import CudaPlatform
+from lorarl_trainer.devices.cuda import CudaPlatform
 
 os.environ.update(CudaPlatform().environment(threads=8), RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
 

@@ -38,7 +38,7 @@ python - <<'END'
 import importlib.util, pathlib, sys
 
 import vllm  # noqa: F401
-from lorarl_trainer.platforms.cpu import CpuPlatform
+from lorarl_trainer.devices.cpu import CpuPlatform
 
 CpuPlatform().prepare_megatron()
 import lorarl_trainer.run, mlflow, peft, ray, torch, wandb  # noqa: E401

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from lorarl_trainer.platforms.cuda import CudaPlatform
+from lorarl_trainer.devices.cuda import CudaPlatform
 
 os.environ.update(CudaPlatform().environment(threads=8))
 

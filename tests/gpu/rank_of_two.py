@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from lorarl_trainer.platforms.cuda import CudaPlatform
+from lorarl_trainer.devices.cuda import CudaPlatform
 
 os.environ.update(CudaPlatform().environment(threads=8))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from lorarl_trainer.platforms.cpu import CpuPlatform
+from lorarl_trainer.devices.cpu import CpuPlatform
 
 os.environ.update(CpuPlatform().environment(threads=2))  # before torch is imported
 

@@ -11,7 +11,7 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.megatron_lora.fused_layer import fuse_layers
 from lorarl_trainer.megatron_lora.model import LoraModel
 from lorarl_trainer.megatron_lora.packed import unpackable
-from lorarl_trainer.platforms.cpu import CpuPlatform
+from lorarl_trainer.devices.cpu import CpuPlatform
 from support.tiny_models import VOCABULARY
 from support.training import BareTrainer, grouped_samples, relative_difference
 

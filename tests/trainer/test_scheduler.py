@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lorarl_trainer.batch import Completion
-from lorarl_trainer.platforms.cpu import CpuPlatform
+from lorarl_trainer.devices.cpu import CpuPlatform
 from lorarl_trainer.engine.vllm import engine
 from support.in_process import Colocated, whole
 from support.own_scheduler import vllm_generate, vllm_scheduler

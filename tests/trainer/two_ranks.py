@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from lorarl_trainer.platforms.cpu import CpuPlatform
+from lorarl_trainer.devices.cpu import CpuPlatform
 
 os.environ.update(CpuPlatform().environment(threads=1))
 

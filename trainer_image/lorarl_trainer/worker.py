@@ -21,8 +21,8 @@ from lorarl_trainer.background import begin
 from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_FILE_BYTES
 from lorarl_trainer.errors import OutOfMemoryError
 from lorarl_trainer.first_adapter import FIELD as INIT_FROM
-from lorarl_trainer.platforms import get_platform
-from lorarl_trainer.platforms.imports import quick_imports
+from lorarl_trainer.devices import get_platform
+from lorarl_trainer.devices.imports import quick_imports
 from lorarl_trainer.pods.drain import drain_asked, register
 from lorarl_trainer.secrets import Secrets
 from lorarl_trainer.startup import Part, StartClock

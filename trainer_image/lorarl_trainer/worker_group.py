@@ -19,7 +19,7 @@ from lorarl_trainer.batch import Completion, RolloutPart, Sample, Samples, Updat
 from lorarl_trainer.checkpoint import Published
 from lorarl_trainer.errors import LorarlError, NodeLostError, OutOfMemoryError, WorkerError, last_of, without_colours
 from lorarl_trainer.packing import split_evenly
-from lorarl_trainer.platforms import get_platform
+from lorarl_trainer.devices import get_platform
 from lorarl_trainer.pods.drain import in_a_pod
 from lorarl_trainer.pods.memory import kills_for_memory
 from lorarl_trainer.prepare import fetch_base_model

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from lorarl_trainer.platforms import cpu
+from lorarl_trainer.devices import cpu
 
 KERNELS = """
 import triton

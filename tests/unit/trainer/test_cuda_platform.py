@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lorarl_trainer.platforms.cuda import CudaPlatform, capture_sizes
+from lorarl_trainer.devices.cuda import CudaPlatform, capture_sizes
 
 
 @pytest.mark.parametrize("sequences", [1, 3, 8, 100, 128, 129, 512, 700, 1024])

@@ -12,7 +12,7 @@ from lorarl_trainer.megatron_lora.layout import AdapterLayout
 from lorarl_trainer.megatron_lora.model import LoraModel
 from lorarl_trainer.megatron_lora.targets import short_names
 from lorarl_trainer.memory_plan import MemoryPlan
-from lorarl_trainer.platforms import Platform
+from lorarl_trainer.devices import Platform
 from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
 from lorarl_trainer.engine.vllm.engine import EngineConfig, RolloutEngine
 from lorarl_trainer.engine.vllm.shared_base import SharedBase

@@ -27,7 +27,7 @@ from lorarl_trainer.megatron_lora.targets import (
     require_vocabulary_to_split,
     resolve_targets,
 )
-from lorarl_trainer.platforms import Platform
+from lorarl_trainer.devices import Platform
 from lorarl_trainer.startup import StartClock
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}

@@ -14,7 +14,7 @@ from lorarl_trainer.megatron_lora.micro_batch import MicroBatch
 from lorarl_trainer.megatron_lora.model import LoraModel
 from lorarl_trainer.megatron_lora.optimizer import AdapterOptimizer
 from lorarl_trainer.megatron_lora.packed import on_device
-from lorarl_trainer.platforms import Platform
+from lorarl_trainer.devices import Platform
 
 _SUMS = ("loss", "difference", "rollout_kl", "base_kl", "clipped", "negative_logprob")
 

@@ -45,9 +45,9 @@ class Platform(Protocol):
 def get_platform(gpus_per_node: int) -> Platform:
     """Return the platform of a job: CPU for `cluster.gpusPerNode: 0`, CUDA otherwise."""
     if gpus_per_node == 0:
-        from lorarl_trainer.platforms.cpu import CpuPlatform
+        from lorarl_trainer.devices.cpu import CpuPlatform
 
         return CpuPlatform()
-    from lorarl_trainer.platforms.cuda import CudaPlatform
+    from lorarl_trainer.devices.cuda import CudaPlatform
 
     return CudaPlatform()
