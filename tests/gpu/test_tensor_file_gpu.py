@@ -7,7 +7,7 @@ import time
 import torch
 from safetensors.torch import save
 
-from lorarl_trainer.tensor_file import write_tensors
+from lorarl_trainer.lora.tensor_file import write_tensors
 
 COUNT, ROWS, COLUMNS = 392, 192, 3584
 """1.08 GB: about the state of LoRA rank 32 on every linear layer of a 7B model."""

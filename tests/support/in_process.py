@@ -15,7 +15,7 @@ from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.algorithms import LossChoice
 from lorarl_trainer.batch import Completion, RolloutPart, Sample, Samples, UpdateRequest, UpdateResult
 from lorarl_trainer.checkpoint import Published
-from lorarl_trainer.peft_format import adapter_config, write_adapter
+from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
 from lorarl_trainer.engine.vllm.engine import RolloutEngine
 from lorarl_trainer.engine.colocated import RolloutSide
 from lorarl_trainer.startup import Part

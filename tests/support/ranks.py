@@ -13,7 +13,7 @@ from lorarl_trainer.algorithms import LossChoice
 from lorarl_trainer.batch import Sample, Samples, UpdateRequest
 from lorarl_trainer.megatron_lora.state import gather_state
 from lorarl_trainer.packing import split_evenly
-from lorarl_trainer.tensor_file import write_tensors
+from lorarl_trainer.lora.tensor_file import write_tensors
 from lorarl_trainer.worker import Worker
 from support.cluster.processes import free_ports
 

@@ -113,7 +113,7 @@ def test_a_new_adapter_changes_nothing_and_is_the_same_for_the_same_seed(colocat
 
 
 def test_an_adapter_made_by_peft_itself_is_a_start(colocated, tmp_path: Path) -> None:
-    from lorarl_trainer import peft_format
+    from lorarl_trainer.lora import peft_format
 
     worker: Colocated = colocated("qwen2")
     torch.manual_seed(3)

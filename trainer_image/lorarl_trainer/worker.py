@@ -133,7 +133,7 @@ class Worker:
         """Load the base model, start the engine, and make the adapter: a new one, or that of the safetensors file `first_adapter`."""
         spec, platform = self._spec, self._platform
         self.preload()
-        from lorarl_trainer import peft_format
+        from lorarl_trainer.lora import peft_format
         from lorarl_trainer.megatron_lora import state
         from lorarl_trainer.megatron_lora.layout import AdapterLayout
         from lorarl_trainer.megatron_lora.model import LoraModel
@@ -227,7 +227,7 @@ class Worker:
     def restore(self, found: tuple[list[Data], dict[str, Any], int] | None = None) -> None:
         """Go on from what the first worker's `found_state` returned; None: from this worker's own."""
         from lorarl_trainer.megatron_lora import state
-        from lorarl_trainer.tensor_file import read_tensors
+        from lorarl_trainer.lora.tensor_file import read_tensors
 
         files, facts, version = found or self.found_state()
         tensors = {name: tensor for file in files for name, tensor in read_tensors(file).items()}
@@ -284,11 +284,11 @@ class Worker:
         Raises:
             LorarlError: an earlier checkpoint could not be published.
         """
-        from lorarl_trainer import peft_format
+        from lorarl_trainer.lora import peft_format
         from lorarl_trainer.checkpoint import build_checkpoint
         from lorarl_trainer.megatron_lora import state
         from lorarl_trainer.prepare import base_model_name
-        from lorarl_trainer.tensor_file import in_parts, write_tensors
+        from lorarl_trainer.lora.tensor_file import in_parts, write_tensors
 
         adapter = self._model.export()
         tensors = state.gather_state(self._layout, self._optimizer)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lorarl_trainer.blocks import Block, copies, rectangle
+from lorarl_trainer.lora.blocks import Block, copies, rectangle
 
 
 def shuffled(adapter: torch.Tensor, rows: list[int], columns: list[int]) -> tuple[torch.Tensor, Block]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.megatron_lora.targets import (
+from lorarl_trainer.lora.targets import (
     Linear,
     require_heads_to_split,
     require_vocabulary_to_split,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from lorarl_trainer.tensor_file import in_parts, read_tensors, write_tensors
+from lorarl_trainer.lora.tensor_file import in_parts, read_tensors, write_tensors
 
 SHAPES = {
     "model.layers.10.b": (3, 5),

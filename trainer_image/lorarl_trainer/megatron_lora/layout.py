@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import torch
 import torch.distributed as dist
 
-from lorarl_trainer.blocks import Block, rectangle
+from lorarl_trainer.lora.blocks import Block, rectangle
 from lorarl_trainer.megatron_lora.model import LoraModel
 
 _EXACT_IN_FLOAT32 = 2**24

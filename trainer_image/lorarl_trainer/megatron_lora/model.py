@@ -20,7 +20,7 @@ from lorarl_trainer.megatron_lora.fused_layer import fuse_layers
 from lorarl_trainer.megatron_lora.logprobs import token_log_probabilities
 from lorarl_trainer.megatron_lora.micro_batch import MicroBatch, grouped, packed_batch, padded_batch
 from lorarl_trainer.megatron_lora.packed import pack_attention, unpackable
-from lorarl_trainer.megatron_lora.targets import (
+from lorarl_trainer.lora.targets import (
     Linear,
     Target,
     require_heads_to_split,

@@ -10,11 +10,11 @@ from typing import Literal, Protocol
 import torch
 import torch.distributed as dist
 
-from lorarl_trainer.blocks import Block, copies
+from lorarl_trainer.lora.blocks import Block, copies
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.megatron_lora.layout import AdapterLayout
 from lorarl_trainer.megatron_lora.model import LoraModel
-from lorarl_trainer.peft_format import adapter_config, write_adapter
+from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
 from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
 from lorarl_trainer.engine.sync.copy_plan import Copy, CopyPlan
 from lorarl_trainer.engine.vllm.engine import RolloutEngine

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from lorarl_trainer.blocks import Block, rectangle
-from lorarl_trainer.peft_format import PEFT_PREFIX, adapter_config
+from lorarl_trainer.lora.blocks import Block, rectangle
+from lorarl_trainer.lora.peft_format import PEFT_PREFIX, adapter_config
 
 Adapter = Mapping[str, torch.Tensor]
 

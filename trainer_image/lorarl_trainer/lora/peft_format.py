@@ -13,7 +13,7 @@ from safetensors.torch import load
 
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.first_adapter import CONFIG_FILE, WEIGHTS_FILE
-from lorarl_trainer.tensor_file import write_tensors
+from lorarl_trainer.lora.tensor_file import write_tensors
 
 PEFT_PREFIX = "base_model.model."
 """What PEFT puts before the base model's own names."""
