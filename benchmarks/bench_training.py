@@ -73,10 +73,10 @@ def main() -> None:
     platform = CudaPlatform()
     platform.packs_sequences = not chosen.padded
     platform.prepare_megatron()
-    from lorarl_trainer.megatron_lora import model as model_module
-    from lorarl_trainer.megatron_lora.model import LoraModel
-    from lorarl_trainer.megatron_lora.optimizer import AdapterOptimizer
-    from lorarl_trainer.megatron_lora.trainer import Trainer
+    from lorarl_trainer.backends.megatron import model as model_module
+    from lorarl_trainer.backends.megatron.model import LoraModel
+    from lorarl_trainer.backends.megatron.optimizer import AdapterOptimizer
+    from lorarl_trainer.backends.megatron.update import Trainer
 
     if chosen.megatron_layers:
         model_module.fuse_layers = lambda *_: 0

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from lorarl_trainer.megatron_lora import state
+from lorarl_trainer.backends.megatron import state
 from lorarl_trainer.lora.tensor_file import read_tensors
 from lorarl_trainer.worker import Place, Worker
 from support.in_process import STOP, prompts, samples_of, tiny_job, whole

@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from lorarl_trainer.megatron_lora import kernels, logprobs, operations
-from lorarl_trainer.megatron_lora.operations import Heads
-from lorarl_trainer.megatron_lora.packed import Rows
+from lorarl_trainer.backends.kernels import triton_layer
+
+from lorarl_trainer.backends.kernels import logprobs
+
+from lorarl_trainer.backends.kernels import operations
+from lorarl_trainer.backends.kernels.operations import Heads
+from lorarl_trainer.backends.megatron.packed_attention import Rows
 
 DEVICE = torch.device("cuda")
 
@@ -47,17 +51,17 @@ def _tuple(values: Any) -> tuple[torch.Tensor, ...]:
 def test_norms(rows: int, columns: int) -> None:
     torch.manual_seed(0)
     x, weight, by_y, by_residual = random(rows, columns), random(columns), random(rows, columns), random(rows, columns)
-    same(kernels.rms_norm, operations.rms_norm, x, weight, 1e-6)
+    same(triton_layer.rms_norm, operations.rms_norm, x, weight, 1e-6)
     inverse = operations.rms_norm(x, weight, 1e-6)[1]
-    same(kernels.rms_norm_backward, operations.rms_norm_backward, by_y, by_residual, x, weight, inverse)
+    same(triton_layer.rms_norm_backward, operations.rms_norm_backward, by_y, by_residual, x, weight, inverse)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(5, 4864), (3, 100)])
 def test_swiglu(rows: int, columns: int) -> None:
     torch.manual_seed(0)
     gate_up, by_product = random(rows, 2 * columns), random(rows, columns)
-    same(kernels.swiglu, operations.swiglu, gate_up)
-    same(kernels.swiglu_backward, operations.swiglu_backward, gate_up, by_product)
+    same(triton_layer.swiglu, operations.swiglu, gate_up)
+    same(triton_layer.swiglu_backward, operations.swiglu_backward, gate_up, by_product)
 
 
 @pytest.mark.parametrize(("queries", "groups", "size"), [(7, 2, 64), (7, 4, 128), (1, 3, 96)])
@@ -89,9 +93,9 @@ def test_softmax() -> None:
     torch.manual_seed(0)
     logits, targets = 5 * random(6, 10_007), torch.tensor([0, 5, 10_006, -3, 10_007, 9_000])
     expected = logprobs._statistics(logits, targets, 1.25)
-    found = kernels.softmax_statistics(logits.to(DEVICE), targets.to(DEVICE), 1.25)
+    found = triton_layer.softmax_statistics(logits.to(DEVICE), targets.to(DEVICE), 1.25)
     torch.testing.assert_close(tuple(t.cpu() for t in found), expected, rtol=1e-5, atol=1e-5)
-    gradient = kernels.target_minus_softmax(
+    gradient = triton_layer.target_minus_softmax(
         logits.to(DEVICE), targets.to(DEVICE), found[0], found[1], 1.25, torch.float32
     )
     plain = logprobs._target_minus_softmax(logits, targets, expected[0], expected[1], 1.25, torch.float32)

@@ -75,7 +75,7 @@ class Colocated:
         self.load(adapter)
 
     def load(self, adapter: Mapping[str, torch.Tensor]) -> None:
-        from lorarl_trainer.megatron_lora import state
+        from lorarl_trainer.backends.megatron import state
 
         state.load_adapter(self.worker._layout, self.worker._optimizer, adapter, "test")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lorarl_trainer.algorithms import LossChoice
 from lorarl_trainer.batch import Sample, Samples, UpdateRequest
-from lorarl_trainer.megatron_lora.state import gather_state
+from lorarl_trainer.backends.megatron.state import gather_state
 from lorarl_trainer.packing import split_evenly
 from lorarl_trainer.lora.tensor_file import write_tensors
 from lorarl_trainer.worker import Worker

@@ -34,9 +34,9 @@ class BareTrainer:
         if not dist.is_initialized():
             dist.init_process_group(platform.distributed_backend, store=dist.HashStore(), rank=0, world_size=1)
         platform.device(0)
-        from lorarl_trainer.megatron_lora.model import LoraModel
-        from lorarl_trainer.megatron_lora.optimizer import AdapterOptimizer
-        from lorarl_trainer.megatron_lora.trainer import Trainer
+        from lorarl_trainer.backends.megatron.model import LoraModel
+        from lorarl_trainer.backends.megatron.optimizer import AdapterOptimizer
+        from lorarl_trainer.backends.megatron.update import Trainer
 
         adapter = AdapterSpec.model_validate(
             {"type": adapter_type, "rank": 8, "alpha": 16, "targetModules": list(targets), "dropout": dropout}

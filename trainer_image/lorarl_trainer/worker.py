@@ -134,11 +134,11 @@ class Worker:
         spec, platform = self._spec, self._platform
         self.preload()
         from lorarl_trainer.lora import peft_format
-        from lorarl_trainer.megatron_lora import state
-        from lorarl_trainer.megatron_lora.layout import AdapterLayout
-        from lorarl_trainer.megatron_lora.model import LoraModel
-        from lorarl_trainer.megatron_lora.optimizer import AdapterOptimizer
-        from lorarl_trainer.megatron_lora.trainer import Trainer
+        from lorarl_trainer.backends.megatron import state
+        from lorarl_trainer.backends.megatron.layout import AdapterLayout
+        from lorarl_trainer.backends.megatron.model import LoraModel
+        from lorarl_trainer.backends.megatron.optimizer import AdapterOptimizer
+        from lorarl_trainer.backends.megatron.update import Trainer
 
         with self._clock.part("device"):
             self._meet()
@@ -226,7 +226,7 @@ class Worker:
 
     def restore(self, found: tuple[list[Data], dict[str, Any], int] | None = None) -> None:
         """Go on from what the first worker's `found_state` returned; None: from this worker's own."""
-        from lorarl_trainer.megatron_lora import state
+        from lorarl_trainer.backends.megatron import state
         from lorarl_trainer.lora.tensor_file import read_tensors
 
         files, facts, version = found or self.found_state()
@@ -286,7 +286,7 @@ class Worker:
         """
         from lorarl_trainer.lora import peft_format
         from lorarl_trainer.checkpoint import build_checkpoint
-        from lorarl_trainer.megatron_lora import state
+        from lorarl_trainer.backends.megatron import state
         from lorarl_trainer.prepare import base_model_name
         from lorarl_trainer.lora.tensor_file import in_parts, write_tensors
 

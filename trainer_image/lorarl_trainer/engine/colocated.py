@@ -8,8 +8,8 @@ from pathlib import Path
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.batch import RolloutPart
-from lorarl_trainer.megatron_lora.layout import AdapterLayout
-from lorarl_trainer.megatron_lora.model import LoraModel
+from lorarl_trainer.backends.megatron.layout import AdapterLayout
+from lorarl_trainer.backends.megatron.model import LoraModel
 from lorarl_trainer.lora.targets import short_names
 from lorarl_trainer.memory_plan import MemoryPlan
 from lorarl_trainer.devices import Platform

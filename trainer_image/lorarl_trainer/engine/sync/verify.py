@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from lorarl_trainer.errors import StaleAdapterError
-from lorarl_trainer.megatron_lora.layout import AdapterLayout
-from lorarl_trainer.megatron_lora.model import LoraModel
+from lorarl_trainer.backends.megatron.layout import AdapterLayout
+from lorarl_trainer.backends.megatron.model import LoraModel
 from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
 
 

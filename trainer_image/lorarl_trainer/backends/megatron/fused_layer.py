@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.nn.functional import silu
 
-from lorarl_trainer.megatron_lora.operations import (
+from lorarl_trainer.backends.kernels.operations import (
     Heads,
     put_heads,
     rms_norm,
@@ -27,7 +27,7 @@ from lorarl_trainer.megatron_lora.operations import (
     swiglu_backward,
     take_heads,
 )
-from lorarl_trainer.megatron_lora.packed import Current, Rows
+from lorarl_trainer.backends.megatron.packed_attention import Current, Rows
 
 Adapter = tuple[torch.Tensor, torch.Tensor]
 """A of all parts, [R, I], and block-diagonal B, [O, R]."""

@@ -16,10 +16,10 @@ import torch.distributed as dist
 from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.batch import Sample
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.megatron_lora.fused_layer import fuse_layers
-from lorarl_trainer.megatron_lora.logprobs import token_log_probabilities
-from lorarl_trainer.megatron_lora.micro_batch import MicroBatch, grouped, packed_batch, padded_batch
-from lorarl_trainer.megatron_lora.packed import pack_attention, unpackable
+from lorarl_trainer.backends.megatron.fused_layer import fuse_layers
+from lorarl_trainer.backends.kernels.logprobs import token_log_probabilities
+from lorarl_trainer.backends.megatron.micro_batch import MicroBatch, grouped, packed_batch, padded_batch
+from lorarl_trainer.backends.megatron.packed_attention import pack_attention, unpackable
 from lorarl_trainer.lora.targets import (
     Linear,
     Target,

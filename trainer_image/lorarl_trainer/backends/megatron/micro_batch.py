@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from lorarl_trainer.batch import Sample, micro_batches
-from lorarl_trainer.megatron_lora.packed import Rows, Segments, on_device
+from lorarl_trainer.backends.megatron.packed_attention import Rows, Segments, on_device
 from lorarl_trainer.packing import pack, packed_micro_batches
 
 _PAD_TO = 16

@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 
 from lorarl_trainer.batch import Sample, UpdateRequest, UpdateResult
-from lorarl_trainer.megatron_lora.micro_batch import MicroBatch
-from lorarl_trainer.megatron_lora.model import LoraModel
-from lorarl_trainer.megatron_lora.optimizer import AdapterOptimizer
-from lorarl_trainer.megatron_lora.packed import on_device
+from lorarl_trainer.backends.megatron.micro_batch import MicroBatch
+from lorarl_trainer.backends.megatron.model import LoraModel
+from lorarl_trainer.backends.megatron.optimizer import AdapterOptimizer
+from lorarl_trainer.backends.megatron.packed_attention import on_device
 from lorarl_trainer.devices import Platform
 
 _SUMS = ("loss", "difference", "rollout_kl", "base_kl", "clipped", "negative_logprob")

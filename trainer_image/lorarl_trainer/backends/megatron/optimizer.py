@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from lorarl_api.v1alpha1 import TrainerSpec
-from lorarl_trainer.megatron_lora.model import LoraModel
+from lorarl_trainer.backends.megatron.model import LoraModel
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """What torch.optim.AdamW calls its running averages of the gradient and of its square."""

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from lorarl_trainer.lora.blocks import Block, rectangle
-from lorarl_trainer.megatron_lora.model import LoraModel
+from lorarl_trainer.backends.megatron.model import LoraModel
 
 _EXACT_IN_FLOAT32 = 2**24
 

@@ -13,7 +13,7 @@ import torch
 from torch.nn.functional import silu
 
 if TYPE_CHECKING:
-    from lorarl_trainer.megatron_lora.packed import Rows
+    from lorarl_trainer.backends.megatron.packed_attention import Rows
 
 Angles = tuple[torch.Tensor, torch.Tensor]
 """Cosines and sines of each token's rotary angles, [T, D / 2], float32."""
@@ -147,6 +147,6 @@ def _turned(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> 
 
 
 def _kernels() -> Any:
-    from lorarl_trainer.megatron_lora import kernels  # needs Triton, which a CPU has no use for
+    from lorarl_trainer.backends.kernels import triton_layer  # needs Triton, which a CPU has no use for
 
     return kernels

@@ -105,9 +105,9 @@ def _statistics(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the largest z = scale * logit, the sum of exp(z - largest), and z of the target (0 where it is not in the row), each [C]."""
     if logits_C_V.is_cuda:
-        from lorarl_trainer.megatron_lora import kernels
+        from lorarl_trainer.backends.kernels import triton_layer
 
-        return kernels.softmax_statistics(logits_C_V, targets_C, scale)
+        return triton_layer.softmax_statistics(logits_C_V, targets_C, scale)
     z_C_V = logits_C_V * scale
     largest_C = z_C_V.amax(1)
     mine_C, column_C = _place(targets_C, logits_C_V.shape[1])
@@ -124,9 +124,9 @@ def _target_minus_softmax(
 ) -> torch.Tensor:
     """Return scale * (one-hot target - exp(z - largest) / sum), [C, V]: the gradient of log softmax(z)[target] by the logits."""
     if logits_C_V.is_cuda:
-        from lorarl_trainer.megatron_lora import kernels
+        from lorarl_trainer.backends.kernels import triton_layer
 
-        return kernels.target_minus_softmax(logits_C_V, targets_C, largest_C, sum_C, scale, dtype)
+        return triton_layer.target_minus_softmax(logits_C_V, targets_C, largest_C, sum_C, scale, dtype)
     mine_C, column_C = _place(targets_C, logits_C_V.shape[1])
     gradient_C_V = (logits_C_V * scale - largest_C[:, None]).exp() / -sum_C[:, None]
     # Before rounding to the model's precision: of a probability near 1 the difference is what counts.
