@@ -30,7 +30,7 @@ from side_by_side.work import SHAPES
 
 from lorarl_api.v1alpha1 import AdapterSpec, TrainerSpec
 from lorarl_trainer.algorithms import LossChoice
-from lorarl_trainer.batch import Sample, Samples, UpdateRequest
+from lorarl_trainer.samples.types import Sample, Samples, UpdateRequest
 
 PEAK_TFLOPS = 790
 """Measured with large bf16 matrices on an H200."""

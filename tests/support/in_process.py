@@ -13,7 +13,7 @@ import torch
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.algorithms import LossChoice
-from lorarl_trainer.batch import Completion, RolloutPart, Sample, Samples, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.types import Completion, RolloutPart, Sample, Samples, UpdateRequest, UpdateResult
 from lorarl_trainer.checkpoint import Published
 from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
 from lorarl_trainer.engine.vllm.engine import RolloutEngine

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from lorarl_trainer.batch import Completion
+from lorarl_trainer.samples.types import Completion
 from lorarl_trainer.engine.vllm.patches import linear
 
 from .in_process import Colocated

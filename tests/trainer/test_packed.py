@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lorarl_trainer.algorithms import LossChoice
-from lorarl_trainer.batch import Sample
+from lorarl_trainer.samples.types import Sample
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.backends.megatron.fused_layer import fuse_layers
 from lorarl_trainer.backends.megatron.model import LoraModel

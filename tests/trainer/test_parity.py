@@ -10,7 +10,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from lorarl_trainer.batch import Sample
+from lorarl_trainer.samples.types import Sample
 from support import tiny_models
 from support.in_process import Colocated, prompts, random_adapter, samples_of, worst
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lorarl_trainer.batch import Completion
+from lorarl_trainer.samples.types import Completion
 from lorarl_trainer.devices.cpu import CpuPlatform
 from lorarl_trainer.engine.vllm import engine
 from support.in_process import Colocated, whole

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from lorarl_trainer.batch import UpdateResult
+from lorarl_trainer.samples.types import UpdateResult
 from lorarl_trainer.errors import GradientError, PolicyDriftError
 
 

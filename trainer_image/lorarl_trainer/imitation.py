@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lorarl_trainer.algorithms import LossChoice
-from lorarl_trainer.batch import Sample, Samples, UpdateRequest
+from lorarl_trainer.samples.types import Sample, Samples, UpdateRequest
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.gates import require_finite_gradient
 from lorarl_trainer.progress import StepDone

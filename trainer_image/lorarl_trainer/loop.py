@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from lorarl_trainer.algorithms import Algorithm
-from lorarl_trainer.batch import Sample, Samples, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.types import Sample, Samples, UpdateRequest, UpdateResult
 from lorarl_trainer.gates import require_agreement, require_finite_gradient
 from lorarl_trainer.imitation import imitate, imitation_loss
 from lorarl_trainer.progress import EvalDone, Sampled, StepDone

@@ -28,7 +28,7 @@ from lorarl_trainer.secrets import Secrets
 from lorarl_trainer.startup import Part, StartClock
 
 if TYPE_CHECKING:
-    from lorarl_trainer.batch import RolloutPart, Samples, UpdateRequest, UpdateResult
+    from lorarl_trainer.samples.types import RolloutPart, Samples, UpdateRequest, UpdateResult
     from lorarl_trainer.checkpoint import Found, Published
     from lorarl_trainer.memory_plan import MemoryPlan
     from lorarl_trainer.engine.colocated import RolloutSide

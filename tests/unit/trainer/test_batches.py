@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lorarl_trainer.batch import Completion, Completions, Sample, Samples, micro_batches
+from lorarl_trainer.samples.types import Completion, Completions, Sample, Samples, micro_batches
 
 lengths_lists = st.lists(st.integers(1, 300), max_size=60)
 

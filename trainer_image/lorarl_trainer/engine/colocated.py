@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
-from lorarl_trainer.batch import RolloutPart
+from lorarl_trainer.samples.types import RolloutPart
 from lorarl_trainer.backends.megatron.layout import AdapterLayout
 from lorarl_trainer.backends.megatron.model import LoraModel
 from lorarl_trainer.lora.targets import short_names

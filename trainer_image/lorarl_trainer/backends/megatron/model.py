@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from lorarl_api.v1alpha1 import AdapterSpec
-from lorarl_trainer.batch import Sample
+from lorarl_trainer.samples.types import Sample
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.backends.megatron.fused_layer import fuse_layers
 from lorarl_trainer.backends.kernels.logprobs import token_log_probabilities

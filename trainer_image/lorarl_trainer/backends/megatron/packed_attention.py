@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.nn.functional import embedding_bag, scaled_dot_product_attention
 
-from lorarl_trainer.packing import Packing
+from lorarl_trainer.samples.packing import Packing
 
 
 def on_device(values: np.ndarray, device: torch.device) -> torch.Tensor:

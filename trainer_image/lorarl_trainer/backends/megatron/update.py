@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from lorarl_trainer.batch import Sample, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.types import Sample, UpdateRequest, UpdateResult
 from lorarl_trainer.backends.megatron.micro_batch import MicroBatch
 from lorarl_trainer.backends.megatron.model import LoraModel
 from lorarl_trainer.backends.megatron.optimizer import AdapterOptimizer

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from lorarl_api.v1alpha1 import served_rank
-from lorarl_trainer.batch import Completion, Completions
+from lorarl_trainer.samples.types import Completion, Completions
 from lorarl_trainer.errors import InputError, StaleAdapterError
 from lorarl_trainer.memory_plan import kv_bytes_a_token
 from lorarl_trainer.devices import Platform
