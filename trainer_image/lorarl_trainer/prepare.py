@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lorarl_api.v1alpha1 import DataSource, LoRARLJob, LoRARLJobSpec
-from lorarl_trainer.base_config import require_known_base
+from lorarl_trainer.planning.supported_models import require_known_base
 from lorarl_trainer.checkpoint import CheckpointStore
 from lorarl_trainer.checkpoint.identity import require_same_training
 from lorarl_trainer.data.encoding import EncodedRow, EncodedRows, PromptEncoder, encode_examples, encode_prompts

@@ -30,7 +30,7 @@ from lorarl_trainer.startup import Part, StartClock
 if TYPE_CHECKING:
     from lorarl_trainer.samples.types import RolloutPart, Samples, UpdateRequest, UpdateResult
     from lorarl_trainer.checkpoint import Found, Published
-    from lorarl_trainer.memory_plan import MemoryPlan
+    from lorarl_trainer.planning.memory import MemoryPlan
     from lorarl_trainer.engine.colocated import RolloutSide
     from lorarl_trainer.storage import Data
 
@@ -354,9 +354,9 @@ class Worker:
         Raises:
             InputError: the job cannot fit.
         """
-        from lorarl_trainer.memory_mend import require_fit
-        from lorarl_trainer.memory_plan import plan
-        from lorarl_trainer.model_sizes import read_model_sizes
+        from lorarl_trainer.planning.remedies import require_fit
+        from lorarl_trainer.planning.memory import plan
+        from lorarl_trainer.planning.model_sizes import read_model_sizes
 
         gpu = self._platform.memory()
         if gpu is None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lorarl_trainer.base_config import require_known_base
+from lorarl_trainer.planning.supported_models import require_known_base
 from lorarl_trainer.errors import InputError
 
 LLAMA3 = {

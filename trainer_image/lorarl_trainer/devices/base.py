@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Protocol
 
-from lorarl_trainer.memory_plan import Gpu
+from lorarl_trainer.planning.memory import Gpu
 
 Precision = Literal["fp32", "bf16"]
 

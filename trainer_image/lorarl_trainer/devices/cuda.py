@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from lorarl_trainer.memory_plan import Gpu
+from lorarl_trainer.planning.memory import Gpu
 
 
 class CudaPlatform:

@@ -11,7 +11,7 @@ from lorarl_trainer.samples.types import RolloutPart
 from lorarl_trainer.backends.megatron.layout import AdapterLayout
 from lorarl_trainer.backends.megatron.model import LoraModel
 from lorarl_trainer.lora.targets import short_names
-from lorarl_trainer.memory_plan import MemoryPlan
+from lorarl_trainer.planning.memory import MemoryPlan
 from lorarl_trainer.devices import Platform
 from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
 from lorarl_trainer.engine.vllm.engine import EngineConfig, RolloutEngine

@@ -15,7 +15,7 @@ import numpy as np
 from lorarl_api.v1alpha1 import served_rank
 from lorarl_trainer.samples.types import Completion, Completions
 from lorarl_trainer.errors import InputError, StaleAdapterError
-from lorarl_trainer.memory_plan import kv_bytes_a_token
+from lorarl_trainer.planning.memory import kv_bytes_a_token
 from lorarl_trainer.devices import Platform
 from lorarl_trainer.engine.vllm.memory import EngineMemory, Offloaded
 from lorarl_trainer.engine.vllm.batching import in_parts

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec, served_rank
-from lorarl_trainer.model_sizes import VOCABULARY_MULTIPLE, LinearSize, ModelSizes
+from lorarl_trainer.planning.model_sizes import VOCABULARY_MULTIPLE, LinearSize, ModelSizes
 
 type Phase = Literal["always", "generation", "training"]
 type Recompute = Literal["none", "selective", "full"]

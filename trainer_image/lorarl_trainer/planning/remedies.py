@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.memory_plan import Demand, MemoryPlan, gigabytes
+from lorarl_trainer.planning.memory import Demand, MemoryPlan, gigabytes
 
 
 def require_fit(plan: MemoryPlan) -> None:
