@@ -14,7 +14,7 @@ import torch
 
 from lorarl_api.v1alpha1 import SERVED_RANKS
 from lorarl_trainer.errors import StaleAdapterError
-from lorarl_trainer.scored_rollouts import require_version
+from lorarl_trainer.rollout.collect import require_version
 from support.in_process import Colocated, prompts, random_adapter, samples_of, worst
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["tensor", "disk"])

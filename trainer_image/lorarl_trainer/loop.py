@@ -15,7 +15,7 @@ from lorarl_trainer.gates import require_agreement, require_finite_gradient
 from lorarl_trainer.imitation import imitate, imitation_loss
 from lorarl_trainer.progress import EvalDone, Sampled, StepDone
 from lorarl_trainer.schedule import is_due, learning_rate, seed_of
-from lorarl_trainer.scored_rollouts import roll_out, some_of
+from lorarl_trainer.rollout.collect import roll_out, some_of
 from lorarl_trainer.session import Session, StepClock
 
 
