@@ -23,7 +23,7 @@ SYNCS, SWITCHES = 30, 5
 def main() -> None:
     from lorarl_api.load import load_job
     from lorarl_trainer.devices.cuda import CudaPlatform
-    from lorarl_trainer.worker import Place, Worker
+    from lorarl_trainer.workers.worker import Place, Worker
 
     model, job = Path(sys.argv[1]), load_job(Path(sys.argv[2]), sys.argv[3:])
     arguments = CudaPlatform.engine_arguments

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from lorarl_trainer.backends.megatron import state
 from lorarl_trainer.lora.tensor_file import read_tensors
-from lorarl_trainer.worker import Place, Worker
+from lorarl_trainer.workers.worker import Place, Worker
 from support.in_process import STOP, prompts, samples_of, tiny_job, whole
 from support.ranks import recorded_request
 

@@ -17,7 +17,7 @@ from lorarl_api.load import load_job
 from lorarl_trainer import prepare
 from lorarl_trainer.algorithms import LossChoice
 from lorarl_trainer.samples.types import Completion, Sample, Samples, UpdateRequest
-from lorarl_trainer.worker_group import WorkerGroup, reserve
+from lorarl_trainer.workers.group import WorkerGroup, reserve
 
 PROMPTS = 12
 

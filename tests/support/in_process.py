@@ -19,8 +19,8 @@ from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
 from lorarl_trainer.engine.vllm.engine import RolloutEngine
 from lorarl_trainer.engine.colocated import RolloutSide
 from lorarl_trainer.startup import Part
-from lorarl_trainer.worker import Built, Place, Resumed, Worker
-from lorarl_trainer.worker_group import TakePart
+from lorarl_trainer.workers.worker import Built, Place, Resumed, Worker
+from lorarl_trainer.workers.group import TakePart
 
 STOP = (2,)
 ALONE = Place(rank=0, world_size=1, local_rank=0, master_address=None, master_port=None, threads=2)

@@ -14,7 +14,7 @@ from lorarl_trainer.samples.types import Sample, Samples, UpdateRequest
 from lorarl_trainer.backends.megatron.state import gather_state
 from lorarl_trainer.samples.packing import split_evenly
 from lorarl_trainer.lora.tensor_file import write_tensors
-from lorarl_trainer.worker import Worker
+from lorarl_trainer.workers.worker import Worker
 from support.cluster.processes import free_ports
 
 RECORDED = "samples.pickle"

@@ -13,7 +13,7 @@ from lorarl_trainer.gates import require_finite_gradient
 from lorarl_trainer.progress import StepDone
 from lorarl_trainer.schedule import learning_rate, seed_of
 from lorarl_trainer.session import Session, StepClock
-from lorarl_trainer.worker_group import WorkerGroup
+from lorarl_trainer.workers.group import WorkerGroup
 
 
 async def imitate(session: Session, step: int, clock: StepClock) -> StepDone:

@@ -47,8 +47,8 @@ from lorarl_trainer.session import Session
 from lorarl_trainer.signals import Interruption
 from lorarl_trainer.startup import StartClock
 from lorarl_trainer.surroundings import Surroundings, in_pods, one_machine
-from lorarl_trainer.worker import Built, Resumed
-from lorarl_trainer.worker_group import WorkerGroup
+from lorarl_trainer.workers.worker import Built, Resumed
+from lorarl_trainer.workers.group import WorkerGroup
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 75

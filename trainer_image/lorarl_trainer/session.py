@@ -18,7 +18,7 @@ from lorarl_trainer.errors import LorarlError, WorkerError
 from lorarl_trainer.progress import CheckpointDone, Progress, StartedUp, Warned
 from lorarl_trainer.rewards.scores import Scorer
 from lorarl_trainer.startup import StartClock
-from lorarl_trainer.worker_group import WorkerGroup
+from lorarl_trainer.workers.group import WorkerGroup
 
 RESCUE_SECONDS = 60.0
 """For checkpoints that are still being uploaded when the loop has failed."""

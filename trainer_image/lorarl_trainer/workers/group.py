@@ -25,7 +25,7 @@ from lorarl_trainer.pods.memory import kills_for_memory
 from lorarl_trainer.prepare import fetch_base_model
 from lorarl_trainer.secrets import Secrets
 from lorarl_trainer.startup import Part
-from lorarl_trainer.worker import Built, Place, Resumed, Worker
+from lorarl_trainer.workers.worker import Built, Place, Resumed, Worker
 
 UPLOAD_SECONDS = 900.0
 """How long the end of a run waits for its last checkpoint: longer than storage retries a write."""
