@@ -12,9 +12,9 @@ import pytest
 
 from lorarl_api.v1alpha1 import BaseModelSpec
 from lorarl_trainer.errors import InputError, LorarlError
-from lorarl_trainer.fetch import cache_dir, fetch_data, fetch_model
+from lorarl_trainer.storage.downloads import cache_dir, fetch_data, fetch_model
 from lorarl_trainer.storage import RetryPolicy, open_store
-from lorarl_trainer.upload import upload
+from lorarl_trainer.storage.upload import upload
 from support.fault_proxy import FOREVER, FaultProxy
 from support.s3_server import S3Server
 from support.stores import QUICK, STEADY

@@ -65,7 +65,7 @@ def run(manifest: Path, out_dir: Path | None, overrides: tuple[str, ...], in_clu
 def upload(sources: tuple[Path, ...], uri: str, secret: str | None) -> None:
     """Copy files and folders, such as a base model, into the folder URI of a store, where a cluster's pods find them."""
     from lorarl_trainer.errors import LorarlError
-    from lorarl_trainer.upload import upload as upload_files
+    from lorarl_trainer.storage.upload import upload as upload_files
 
     try:
         for there in upload_files(sources, uri, secret):

@@ -12,7 +12,7 @@ from folder_on_disk import FolderOnDisk, write_model
 
 from lorarl_api.v1alpha1 import BaseModelSpec, LoRARLJobSpec
 from lorarl_trainer.errors import InputError, LorarlError
-from lorarl_trainer.fetch import (
+from lorarl_trainer.storage.downloads import (
     cache_dir,
     fetch_data,
     fetch_model,
@@ -60,7 +60,7 @@ def test_a_local_model_is_used_in_place(tmp_path, monkeypatch):
 
 
 def test_model_and_data_of_a_claim_are_used_in_place(tmp_path, monkeypatch):
-    monkeypatch.setattr("lorarl_trainer.fetch.CLAIMS_FOLDER", str(tmp_path))
+    monkeypatch.setattr("lorarl_trainer.storage.downloads.CLAIMS_FOLDER", str(tmp_path))
     write_model(tmp_path / "models/base")
     write_model(tmp_path / "whole-claim")
     store = FolderOnDisk(tmp_path)
@@ -111,7 +111,7 @@ import sys
 from pathlib import Path
 from folder_on_disk import FolderOnDisk
 from lorarl_api.v1alpha1 import BaseModelSpec
-from lorarl_trainer.fetch import fetch_model
+from lorarl_trainer.storage.downloads import fetch_model
 store = FolderOnDisk(Path(sys.argv[1]), wait_before="model.safetensors")
 print(fetch_model(BaseModelSpec(uri="s3://bucket/model"), secret={}, open_folder=store.open))
 """

@@ -80,7 +80,7 @@ import json, sys
 from pathlib import Path
 from lorarl_api.v1alpha1 import BaseModelSpec
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.fetch import fetch_model
+from lorarl_trainer.storage.downloads import fetch_model
 for uri, revision, secret in json.load(sys.stdin):
     try:
         folder = fetch_model(BaseModelSpec(uri=uri, revision=revision), secret=secret, open_folder=None)

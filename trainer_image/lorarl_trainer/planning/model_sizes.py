@@ -14,7 +14,7 @@ from typing import Any
 
 from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.fetch import REPEATED_WEIGHTS, WEIGHTS
+from lorarl_trainer.storage.downloads import REPEATED_WEIGHTS, WEIGHTS
 from lorarl_trainer.lora.targets import Linear, resolve_targets
 
 _FUSED = {
