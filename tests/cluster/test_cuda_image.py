@@ -32,7 +32,7 @@ import transformer_engine.pytorch
 from megatron.core.extensions.transformer_engine import HAVE_TE
 
 import megatron.bridge.peft.canonical_lora
-import lorarl_trainer.run
+import lorarl_trainer.launch.run
 
 assert HAVE_TE
 assert vllm.__version__ and torch.version.cuda.startswith("13."), torch.version.cuda

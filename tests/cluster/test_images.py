@@ -41,7 +41,7 @@ import vllm  # noqa: F401
 from lorarl_trainer.devices.cpu import CpuPlatform
 
 CpuPlatform().prepare_megatron()
-import lorarl_trainer.run, mlflow, peft, ray, torch, wandb  # noqa: E401
+import lorarl_trainer.launch.run, mlflow, peft, ray, torch, wandb  # noqa: E401
 
 assert not torch.cuda.is_available()
 dashboard = pathlib.Path(ray.__file__).parent / "dashboard/client/build/index.html"

@@ -14,7 +14,7 @@ import numpy as np
 import ray
 
 from lorarl_api.load import load_job
-from lorarl_trainer import prepare
+from lorarl_trainer.launch import inputs
 from lorarl_trainer.algorithms import LossChoice
 from lorarl_trainer.samples.types import Completion, Sample, Samples, UpdateRequest
 from lorarl_trainer.workers.group import WorkerGroup, reserve
@@ -25,10 +25,10 @@ PROMPTS = 12
 async def main(manifest: Path, batch: Path, out: Path) -> None:
     job = load_job(manifest)
     spec = job.spec
-    vocabulary = prepare.load_vocabulary(spec, {})
+    vocabulary = inputs.load_vocabulary(spec, {})
     workers = WorkerGroup(spec, out / "logs", reserve(spec))
     try:
-        identity = prepare.identity(spec, await workers.fetch_model({}))
+        identity = inputs.identity(spec, await workers.fetch_model({}))
         await workers.open_checkpoints(job.name, job.uid, {}, identity, out / "unpublished")
         await workers.start(vocabulary.stop_token_ids, None)
         await workers.resume()

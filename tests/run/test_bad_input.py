@@ -15,7 +15,7 @@ from command import Ended
 from jobs import Job
 
 from lorarl_api.load import load_job
-from lorarl_trainer import prepare
+from lorarl_trainer.launch import inputs
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.rewards.scorer import make_scorer
 
@@ -125,16 +125,16 @@ def test_bad_input_is_refused_while_the_run_is_prepared_and_costs_nothing(
 def prepare_run(a_job: Job, overrides: list[str]) -> None:
     job = load_job(a_job.folder / "job.yaml", [f"spec.{change}" for change in overrides])
     spec = job.spec
-    prepare.load_rows(spec, prepare.load_vocabulary(spec, {}), {})
+    inputs.load_rows(spec, inputs.load_vocabulary(spec, {}), {})
     assert spec.reward is not None
     scorer = make_scorer(spec.reward, a_job.folder, processes=1)
     try:
         asyncio.run(scorer.ready())
     finally:
         scorer.close()
-    model = prepare.fetch_base_model(spec, {})
-    prepare.first_adapter(spec, {}, model.fingerprint)
-    prepare.check_checkpoints(job, {}, prepare.identity(spec, model.fingerprint), a_job.out / "unpublished")
+    model = inputs.fetch_base_model(spec, {})
+    inputs.first_adapter(spec, {}, model.fingerprint)
+    inputs.check_checkpoints(job, {}, inputs.identity(spec, model.fingerprint), a_job.out / "unpublished")
 
 
 def require_one_message(ended: Ended) -> None:

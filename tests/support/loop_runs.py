@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lorarl_trainer import prepare
+from lorarl_trainer.launch import inputs
 from lorarl_trainer.algorithms import get_algorithm
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.order import DataOrder
@@ -73,7 +73,7 @@ async def run_in_process(
     spec, sink = worker.spec, Collected()
     workers, stop = OneWorker(worker.worker), asyncio.Event()
     resumed = await workers.resume(
-        worker.job.name, worker.job.uid, {}, prepare.identity(spec, "fingerprint"), worker.out / "unpublished"
+        worker.job.name, worker.job.uid, {}, inputs.identity(spec, "fingerprint"), worker.out / "unpublished"
     )
     learning = list(train_rows or rows())
     session = Session(

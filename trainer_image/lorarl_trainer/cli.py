@@ -49,7 +49,7 @@ def run(manifest: Path, out_dir: Path | None, overrides: tuple[str, ...], in_clu
 
     Interrupt it (Ctrl-C, SIGTERM) and it publishes a checkpoint and exits with 75; the same command goes on from there.
     """
-    from lorarl_trainer.run import run_manifest
+    from lorarl_trainer.launch.run import run_manifest
 
     sys.exit(run_manifest(manifest, out_dir, list(overrides), in_cluster))
 

@@ -20,7 +20,7 @@ from lorarl_trainer.storage.downloads import (
     read_generation_config,
     read_model_config,
 )
-from lorarl_trainer.prepare import fetch_base_model
+from lorarl_trainer.launch.inputs import fetch_base_model
 from support.other_user import USER, as_a_user, open_folder
 
 URI = "s3://bucket/model"

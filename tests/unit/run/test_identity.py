@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lorarl_api.load import load_job
-from lorarl_trainer.prepare import identity
+from lorarl_trainer.launch.inputs import identity
 
 MANIFEST = """
 apiVersion: lorarl.io/v1alpha1

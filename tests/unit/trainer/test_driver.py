@@ -9,13 +9,13 @@ HEAVY = ("torch", "vllm", "megatron", "transformers", "ray", "matplotlib", "wand
 
 
 def test_the_driver_imports_nothing_heavy_before_it_needs_it() -> None:
-    code = f"import lorarl_trainer.run, sys; print([name for name in {HEAVY} if name in sys.modules])"
+    code = f"import lorarl_trainer.launch.run, sys; print([name for name in {HEAVY} if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
 
 
 def test_the_command_answers_without_loading_the_trainer() -> None:
     code = "import sys; from lorarl_trainer.cli import main; main(['validate', 'examples/addition-cpu.yaml'], standalone_mode=False)"
-    check = f"import sys, runpy\ntry:\n    exec({code!r})\nexcept SystemExit as end:\n    print(end.code, 'lorarl_trainer.run' in sys.modules)"
+    check = f"import sys, runpy\ntry:\n    exec({code!r})\nexcept SystemExit as end:\n    print(end.code, 'lorarl_trainer.launch.run' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert result.stdout.splitlines()[-1] == "0 False"

@@ -20,7 +20,7 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.background import begin
 from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_FILE_BYTES
 from lorarl_trainer.errors import OutOfMemoryError
-from lorarl_trainer.first_adapter import FIELD as INIT_FROM
+from lorarl_trainer.launch.init_from import FIELD as INIT_FROM
 from lorarl_trainer.devices import get_platform
 from lorarl_trainer.devices.imports import quick_imports
 from lorarl_trainer.pods.drain import drain_asked, register
@@ -185,7 +185,7 @@ class Worker:
         Raises:
             LorarlError: the store cannot be used.
         """
-        from lorarl_trainer.prepare import open_checkpoints
+        from lorarl_trainer.launch.inputs import open_checkpoints
 
         self._store, self._unpublished = open_checkpoints(self._spec, job_name, job_uid, secrets, identity), unpublished
         self._metadata = {"job": job_name, "baseModelFingerprint": identity["model.fingerprint"]}
@@ -287,7 +287,7 @@ class Worker:
         from lorarl_trainer.lora import peft_format
         from lorarl_trainer.checkpoint import build_checkpoint
         from lorarl_trainer.backends.megatron import state
-        from lorarl_trainer.prepare import base_model_name
+        from lorarl_trainer.launch.inputs import base_model_name
         from lorarl_trainer.lora.tensor_file import in_parts, write_tensors
 
         adapter = self._model.export()

@@ -13,7 +13,7 @@ from lorarl_trainer.pods.status_sink import StatusSink
 from lorarl_trainer.pods.steering import Steering
 from lorarl_trainer.progress import Sink
 from lorarl_trainer.session import Session
-from lorarl_trainer.single_machine import ignored_by_a_single_machine, refuse_what_needs_a_cluster
+from lorarl_trainer.launch.local import ignored_by_a_single_machine, refuse_what_needs_a_cluster
 
 ATTEMPT = "LORARL_ATTEMPT"
 """Environment variable: the number that the operator gave this start of the job."""

@@ -19,13 +19,13 @@ import yaml
 from lorarl_api.faults import ManifestError
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
-from lorarl_trainer import prepare
+from lorarl_trainer.launch import inputs
 from lorarl_trainer.algorithms import get_algorithm
 from lorarl_trainer.background import in_background
 from lorarl_trainer.data.order import DataOrder
 from lorarl_trainer.errors import LorarlError, in_one_line
 from lorarl_trainer.loop import train
-from lorarl_trainer.machines import Machines
+from lorarl_trainer.launch.ray_cluster import Machines
 from lorarl_trainer.pods.drain import drain_asked, in_a_pod
 from lorarl_trainer.progress import (
     METRICS,
@@ -44,9 +44,9 @@ from lorarl_trainer.progress import (
 from lorarl_trainer.rewards.scorer import make_scorer
 from lorarl_trainer.secrets import Secrets, read_secrets
 from lorarl_trainer.session import Session
-from lorarl_trainer.signals import Interruption
+from lorarl_trainer.launch.signals import Interruption
 from lorarl_trainer.startup import StartClock
-from lorarl_trainer.surroundings import Surroundings, in_pods, one_machine
+from lorarl_trainer.launch.runtime import Surroundings, in_pods, one_machine
 from lorarl_trainer.workers.worker import Built, Resumed
 from lorarl_trainer.workers.group import WorkerGroup
 
@@ -185,17 +185,17 @@ async def _train(
         async with Machines(spec, surroundings.log_dir, clock) as machines:
             progress.emit(Noted(f"base model: {spec.model.uri}"))
             with clock.part("tokenizer"):
-                vocabulary = await in_background(prepare.load_vocabulary, spec, secrets)
+                vocabulary = await in_background(inputs.load_vocabulary, spec, secrets)
             rows, (workers, fingerprint), _ = await asyncio.gather(
-                in_background(clock.part("data")(prepare.load_rows), spec, vocabulary, secrets),
+                in_background(clock.part("data")(inputs.load_rows), spec, vocabulary, secrets),
                 _fetch_model(machines, secrets, interruption, clock),
                 scorer.ready() if scorer else asyncio.sleep(0),
             )
-            identity = prepare.identity(spec, fingerprint)
+            identity = inputs.identity(spec, fingerprint)
             with clock.part("look at checkpoints"):
                 first_adapter, _ = await asyncio.gather(
-                    in_background(prepare.first_adapter, spec, secrets, fingerprint),
-                    in_background(prepare.check_checkpoints, job, secrets, identity, out_dir / "unpublished"),
+                    in_background(inputs.first_adapter, spec, secrets, fingerprint),
+                    in_background(inputs.check_checkpoints, job, secrets, identity, out_dir / "unpublished"),
                 )
             progress.emit(
                 Noted(
@@ -263,7 +263,7 @@ def _started(job: LoRARLJob, built: Built, resumed: Resumed, out_dir: Path) -> R
     spec = job.spec
     return RunStarted(
         job=job.name,
-        base_model=prepare.base_model_name(spec),
+        base_model=inputs.base_model_name(spec),
         base_revision=spec.model.revision,
         algorithm=spec.algorithm.type,
         adapter=AdapterSummary(

@@ -17,7 +17,7 @@ from lorarl_trainer.data.encoding import EncodedRow, EncodedRows, PromptEncoder,
 from lorarl_trainer.data.rows import load_rows as read_rows
 from lorarl_trainer.data.tokenizer import load_tokenizer, stop_token_ids
 from lorarl_trainer.storage.downloads import fetch_data, fetch_model, local_path, read_generation_config, read_model_config
-from lorarl_trainer.first_adapter import read_first_adapter
+from lorarl_trainer.launch.init_from import read_first_adapter
 from lorarl_trainer.rewards.scorer import needs_answers
 from lorarl_trainer.secrets import Secrets, secret_of
 from lorarl_trainer.storage import open_store
