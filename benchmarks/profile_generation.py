@@ -29,7 +29,7 @@ from unittest import mock
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "crds"), str(ROOT / "trainer_image")]
 from lorarl_trainer.devices.cuda import CudaPlatform  # noqa: E402
-from lorarl_trainer.startup import StartClock  # noqa: E402
+from lorarl_trainer.timing import StartClock  # noqa: E402
 
 os.environ.update(CudaPlatform().environment(threads=8), RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

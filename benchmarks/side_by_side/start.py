@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from lorarl_trainer.startup import Part, by_name, critical_path
+from lorarl_trainer.timing import Part, by_name, critical_path
 
 type Object = Mapping[str, Any]
 type Times = dict[str, float]

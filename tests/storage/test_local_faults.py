@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from lorarl_trainer.background import in_parallel
+from lorarl_trainer.threads import in_parallel
 from lorarl_trainer.checkpoint import Checkpoint
 from lorarl_trainer.errors import StorageError
 from lorarl_trainer.storage import LocalStore, local, open_store

@@ -12,7 +12,7 @@ import pytest
 from obstore.exceptions import AlreadyExistsError, GenericError
 from obstore.store import S3Store
 
-from lorarl_trainer.background import in_parallel
+from lorarl_trainer.threads import in_parallel
 from lorarl_trainer.errors import StorageError
 from lorarl_trainer.storage import UPLOADS, RetryPolicy, Store, open_store
 from lorarl_trainer.storage import remote as remote_module

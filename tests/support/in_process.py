@@ -18,7 +18,7 @@ from lorarl_trainer.checkpoint import Published
 from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
 from lorarl_trainer.engine.vllm.engine import RolloutEngine
 from lorarl_trainer.engine.colocated import RolloutSide
-from lorarl_trainer.startup import Part
+from lorarl_trainer.timing import Part
 from lorarl_trainer.workers.worker import Built, Place, Resumed, Worker
 from lorarl_trainer.workers.group import TakePart
 

@@ -19,7 +19,7 @@ from lorarl_trainer.loop import train
 from lorarl_trainer.progress import Event, Progress, StepDone
 from lorarl_trainer.rewards.scores import Outcome, Sample
 from lorarl_trainer.session import Session
-from lorarl_trainer.startup import StartClock
+from lorarl_trainer.timing import StartClock
 from support.in_process import Colocated, OneWorker
 
 

@@ -17,7 +17,7 @@ from lorarl_trainer.data.order import DataOrder
 from lorarl_trainer.errors import LorarlError, WorkerError
 from lorarl_trainer.progress import CheckpointDone, Progress, StartedUp, Warned
 from lorarl_trainer.rewards.scores import Scorer
-from lorarl_trainer.startup import StartClock
+from lorarl_trainer.timing import StartClock
 from lorarl_trainer.workers.group import WorkerGroup
 
 RESCUE_SECONDS = 60.0

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lorarl_trainer.progress import AdapterSummary, EvalDone, Event, RunFinished, RunStarted, StartedUp, StepDone
-from lorarl_trainer.startup import Part
+from lorarl_trainer.timing import Part
 
 MODULES = tuple(
     f"model.layers.{n}.{part}" for n in range(4) for part in ("self_attn.q_proj", "self_attn.o_proj", "mlp.up_proj")

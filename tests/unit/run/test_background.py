@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from lorarl_trainer.background import in_parallel
+from lorarl_trainer.threads import in_parallel
 
 
 @pytest.mark.parametrize("threads", [1, 3, 100])

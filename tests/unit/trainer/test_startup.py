@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lorarl_trainer.startup import Part, StartClock, by_name, critical_path
+from lorarl_trainer.timing import Part, StartClock, by_name, critical_path
 
 times = st.integers(0, 50)
 spans = st.tuples(times, times).map(lambda pair: (min(pair), max(pair)))
@@ -69,7 +69,7 @@ def test_a_clock_times_a_name_once() -> None:
 
 
 def test_a_process_is_timed_from_its_very_start() -> None:
-    code = "from lorarl_trainer.startup import process_start; print(process_start())"
+    code = "from lorarl_trainer.timing import process_start; print(process_start())"
     before = time.time()
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     tick = 0.02  # the kernel counts in hundredths of a second

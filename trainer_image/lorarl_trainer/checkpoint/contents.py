@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lorarl_trainer.background import in_parallel
+from lorarl_trainer.threads import in_parallel
 from lorarl_trainer.checkpoint.identity import Identity
 from lorarl_trainer.storage import Data
 

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from lorarl_trainer.background import in_parallel
+from lorarl_trainer.threads import in_parallel
 from lorarl_trainer.checkpoint.contents import ADAPTER, MANIFEST, Checkpoint, Manifest, folder_name, step_of
 from lorarl_trainer.checkpoint.identity import Identity, differences, require_same_training
 from lorarl_trainer.checkpoint.latest import NAME, Latest, retention

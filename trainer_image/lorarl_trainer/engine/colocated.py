@@ -18,7 +18,7 @@ from lorarl_trainer.engine.vllm.engine import EngineConfig, RolloutEngine
 from lorarl_trainer.engine.vllm.shared_base import SharedBase
 from lorarl_trainer.engine.sync.transports import make_sync
 from lorarl_trainer.engine.sync.verify import SyncCheck
-from lorarl_trainer.startup import StartClock
+from lorarl_trainer.timing import StartClock
 
 MOST_SEQUENCES = 1024
 """Sequences that one engine generates at a time; more wait."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
-from lorarl_trainer.background import in_parallel
+from lorarl_trainer.threads import in_parallel
 from lorarl_trainer.errors import StorageError
 from lorarl_trainer.storage.base import UPLOADS, Data, Entry, Store, Tag
 from lorarl_trainer.storage.credentials import client_for, endpoint_of

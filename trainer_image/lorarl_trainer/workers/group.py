@@ -24,7 +24,7 @@ from lorarl_trainer.pods.drain import in_a_pod
 from lorarl_trainer.pods.memory import kills_for_memory
 from lorarl_trainer.launch.inputs import fetch_base_model
 from lorarl_trainer.secrets import Secrets
-from lorarl_trainer.startup import Part
+from lorarl_trainer.timing import Part
 from lorarl_trainer.workers.worker import Built, Place, Resumed, Worker
 
 UPLOAD_SECONDS = 900.0

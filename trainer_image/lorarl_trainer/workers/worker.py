@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
-from lorarl_trainer.background import begin
+from lorarl_trainer.threads import begin
 from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_FILE_BYTES
 from lorarl_trainer.errors import OutOfMemoryError
 from lorarl_trainer.launch.init_from import FIELD as INIT_FROM
@@ -25,7 +25,7 @@ from lorarl_trainer.devices import get_platform
 from lorarl_trainer.devices.imports import quick_imports
 from lorarl_trainer.pods.drain import drain_asked, register
 from lorarl_trainer.secrets import Secrets
-from lorarl_trainer.startup import Part, StartClock
+from lorarl_trainer.timing import Part, StartClock
 
 if TYPE_CHECKING:
     from lorarl_trainer.samples.types import RolloutPart, Samples, UpdateRequest, UpdateResult

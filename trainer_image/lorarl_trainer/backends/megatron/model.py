@@ -28,7 +28,7 @@ from lorarl_trainer.lora.targets import (
     resolve_targets,
 )
 from lorarl_trainer.devices import Platform
-from lorarl_trainer.startup import StartClock
+from lorarl_trainer.timing import StartClock
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 

@@ -20,7 +20,7 @@ from lorarl_trainer.devices import Platform
 from lorarl_trainer.engine.vllm.memory import EngineMemory, Offloaded
 from lorarl_trainer.engine.vllm.batching import in_parts
 from lorarl_trainer.engine.vllm.shared_base import LOAD_FORMAT, SharedBase
-from lorarl_trainer.startup import StartClock
+from lorarl_trainer.timing import StartClock
 
 _CPU_BLOCK_TOKENS = 128
 

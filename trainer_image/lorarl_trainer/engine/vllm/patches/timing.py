@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from lorarl_trainer.engine.vllm.patches.start import replaced
-from lorarl_trainer.startup import StartClock
+from lorarl_trainer.timing import StartClock
 
 WORKER_PARTS = {
     "init_device": "device",
