@@ -14,7 +14,7 @@ from typing import Any
 
 from lorarl_operator import parse
 from lorarl_operator.kube.resources import JOBS, LORARLJOBS, PODS, RAYCLUSTERS, RAYJOBS, Resource
-from lorarl_operator.objects import (
+from lorarl_operator.models import (
     LABEL_MANAGED_BY,
     MANAGED_BY,
     SELECTOR,

@@ -23,9 +23,9 @@ from lorarl_operator.evidence import EvidenceSource
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError, NotLeaderError
 from lorarl_operator.kube.resources import JOBS, LORARLJOBS, RAYJOBS, Resource, resource_of
-from lorarl_operator.objects import FINALIZER, Evidence, Job, Observed, Refusal
-from lorarl_operator.poster import Poster
-from lorarl_operator.queue import WorkQueue
+from lorarl_operator.models import FINALIZER, Evidence, Job, Observed, Refusal
+from lorarl_operator.event_recorder import Poster
+from lorarl_operator.workqueue import WorkQueue
 from lorarl_operator.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -19,15 +19,15 @@ from dataclasses import replace
 from datetime import datetime
 
 from lorarl_api.faults import ManifestError
-from lorarl_operator import retries
-from lorarl_operator.build.rayjob import ray_job as build_ray_job
-from lorarl_operator.causes import HEAD_GONE, Ending, Kind, Unsettled, ending, lost
-from lorarl_operator.check import checked_spec, whole
+from lorarl_operator import backoff
+from lorarl_operator.manifests.rayjob import ray_job as build_ray_job
+from lorarl_operator.outcome import HEAD_GONE, Ending, Kind, Unsettled, ending, lost
+from lorarl_operator.valid_spec import checked_spec, whole
 from lorarl_operator.decision import Apply, Create, Decision, DeleteJob, Event, Want
-from lorarl_operator.more_steps import MORE_STEPS, steps_to_do, too_late
+from lorarl_operator.late_steps import MORE_STEPS, steps_to_do, too_late
 from lorarl_operator.names import ray_job_name
-from lorarl_operator.objects import Observed, RayJob
-from lorarl_operator.removal import decide_removal, finalizer_actions
+from lorarl_operator.models import Observed, RayJob
+from lorarl_operator.deletion import decide_removal, finalizer_actions
 from lorarl_operator.settings import Settings
 from lorarl_operator.status import (
     FAILED,
@@ -42,8 +42,8 @@ from lorarl_operator.status import (
     SUSPENDING,
     Draft,
 )
-from lorarl_operator.view import View, deletions, look, soonest
-from lorarl_operator.waiting import (
+from lorarl_operator.snapshot import View, deletions, look, soonest
+from lorarl_operator.blockers import (
     EVENT_REASONS,
     GOING_SECONDS,
     KUEUE_WANTS_IT,
@@ -275,12 +275,12 @@ def _end_attempt(view: View, end: Ending) -> Decision:
     _count(draft, end, view.attempt)
     if end.kind is Kind.FAILED and (out := _out_of_attempts(view, draft, end)):
         return out
-    reason = retries.BACKING_OFF if end.kind is Kind.FAILED else retries.reason_of_preemption(draft, view.now)
-    delay = retries.wait(reason, draft, view.settings)
+    reason = backoff.BACKING_OFF if end.kind is Kind.FAILED else backoff.reason_of_preemption(draft, view.now)
+    delay = backoff.wait(reason, draft, view.settings)
     follows = f"attempt {following} follows in {delay:g} s"
-    if reason == retries.BACKING_OFF:
+    if reason == backoff.BACKING_OFF:
         follows += f" (failure {draft.counter('attempts')}, backoffLimit {whole(view.spec.get('backoffLimit'), 3)})"
-    elif reason == retries.PREEMPTED_AGAIN:
+    elif reason == backoff.PREEMPTED_AGAIN:
         follows += f" (preemption {draft.counter('preemptions')}, soon after the one before)"
     else:
         follows = f"attempt {following} goes on from the newest checkpoint"
@@ -294,7 +294,7 @@ def _next_attempt(view: View, draft: Draft, why: Event) -> Decision:
     draft.put("dashboardURL", None)
     draft.condition("Running", False, why.reason, why.message, anew=True)
     return view.decision(
-        draft, why, actions=deletions(view.ray_jobs), recheck=retries.wait(why.reason, draft, view.settings)
+        draft, why, actions=deletions(view.ray_jobs), recheck=backoff.wait(why.reason, draft, view.settings)
     )
 
 
@@ -352,12 +352,12 @@ def _make(view: View) -> Decision:
     if view.name_taken:
         return _blocked(view, name_taken("RayJob", view.ray_job_name), again=view.settings.refused_briefly_seconds)
     if view.others:
-        if (wait := stays(view.others, view.now)) and retries.pause(view.draft(), view.now, view.settings) <= 0:
+        if (wait := stays(view.others, view.now)) and backoff.pause(view.draft(), view.now, view.settings) <= 0:
             return _blocked(view, wait, again=view.settings.refused_seconds)
         return Decision(actions=tuple(going), recheck_seconds=GOING_SECONDS)
     if pods := view.training():
         return Decision(recheck_seconds=view.until_gone(pods))
-    if (pause := retries.pause(view.draft(), view.now, view.settings)) > 0:
+    if (pause := backoff.pause(view.draft(), view.now, view.settings)) > 0:
         return Decision(recheck_seconds=pause)
     try:
         prepare = view.prepared() if view.announced else view.needs()

@@ -16,7 +16,7 @@ from lorarl_operator.decision import Want
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError
 from lorarl_operator.kube.resources import EVENTS, WORKLOADS
-from lorarl_operator.objects import Evidence, KubeEvent, Observed, Workload
+from lorarl_operator.models import Evidence, KubeEvent, Observed, Workload
 
 FRESH_SECONDS = 5.0
 """How old an answer about a namespace may be."""

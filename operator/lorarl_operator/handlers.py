@@ -9,10 +9,10 @@ import kopf
 from kubernetes.aio.client import Configuration
 
 from lorarl_operator import metrics
-from lorarl_operator.audit import Auditor
+from lorarl_operator.resync import Auditor
 from lorarl_operator.cache import WATCHED, Cache, Key, key_of
 from lorarl_operator.kube.resources import LORARLJOBS, Resource
-from lorarl_operator.queue import WorkQueue
+from lorarl_operator.workqueue import WorkQueue
 
 _WATCH_SECONDS = 300
 _INACTIVE_SECONDS = 90.0

@@ -17,7 +17,7 @@ from lorarl_operator import logs, probes
 from lorarl_operator.jobs_metrics import JobsCollector
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.lease import Lease
-from lorarl_operator.replica import Replica
+from lorarl_operator.leader import Replica
 from lorarl_operator.settings import Settings
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lorarl_api.v1alpha1 import API_VERSION, KIND
-from lorarl_operator.objects import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_MANAGED_BY, MANAGED_BY, Job
+from lorarl_operator.models import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_MANAGED_BY, MANAGED_BY, Job
 
 _LONGEST_NUMBER = 9
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from lorarl_api.v1alpha1 import SCHEDULING_PREFIXES
-from lorarl_operator.objects import (
+from lorarl_operator.models import (
     ANNOTATION_GENERATION,
     LABEL_ATTEMPT,
     LABEL_JOB,

@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from lorarl_operator.objects import Job
+from lorarl_operator.models import Job
 from lorarl_operator.parse import time
 
 PENDING: Final = "Pending"

@@ -14,7 +14,7 @@ from cluster import builds
 from cluster.installation import Images, apply, namespace
 from cluster.node import Node
 from cluster.settings import REPOSITORY, from_environment
-from lorarl_operator.build.pods import pod_security_context, security_context
+from lorarl_operator.manifests.pods import pod_security_context, security_context
 from support.cluster.kubectl import RealCluster
 
 SECONDS = 240.0  # importing Megatron and vLLM takes half a minute of a whole core

@@ -15,7 +15,7 @@ from jobs import NAME, Job
 
 from lorarl_api.v1alpha1 import ClusterSpec
 from lorarl_operator import parse
-from lorarl_operator.build.access import grants, needs
+from lorarl_operator.manifests.access import grants, needs
 from support.cluster.control_plane import Cluster, control_plane
 from support.cluster.crds import CRD, install_crds
 from support.tcp_gate import TcpGate

@@ -10,7 +10,7 @@ from typing import Any
 from lorarl_operator import parse
 from lorarl_operator.decide import decide
 from lorarl_operator.decision import AddFinalizer, Apply, Create, Decision, Delete, DeleteJob, Event, RemoveFinalizer
-from lorarl_operator.objects import FINALIZER, LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_ROLE, Observed, Refusal
+from lorarl_operator.models import FINALIZER, LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_ROLE, Observed, Refusal
 from lorarl_operator.settings import Settings
 from lorarl_operator.status import FIELDS, moment
 

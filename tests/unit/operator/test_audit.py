@@ -12,12 +12,12 @@ from observed_world import raw_job
 from prometheus_client import REGISTRY
 
 from lorarl_operator import handlers, logs
-from lorarl_operator.audit import INTERVAL_SECONDS, LONGEST_RETRY_SECONDS, Auditor, complaint
+from lorarl_operator.resync import INTERVAL_SECONDS, LONGEST_RETRY_SECONDS, Auditor, complaint
 from lorarl_operator.cache import WATCHED, Cache, Key
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError
 from lorarl_operator.kube.resources import LORARLJOBS, RAYJOBS, Resource
-from lorarl_operator.queue import WorkQueue
+from lorarl_operator.workqueue import WorkQueue
 from support import virtual_time
 
 
@@ -234,4 +234,4 @@ def test_kopfs_repeated_attempts_are_not_logged() -> None:
     kopfs = "kopf._cogs.clients.watching"
     assert [logged(kopfs, attempt.format(number)) for number in (1, 2, 10, 11)] == [True, False, False, False]
     assert logged(kopfs, "Request attempt #9 failed; escalating: GET https://server/pods")
-    assert logged("lorarl_operator.audit", attempt.format(2))
+    assert logged("lorarl_operator.resync", attempt.format(2))

@@ -15,10 +15,10 @@ from lorarl_api.faults import ManifestError
 from lorarl_api.load import documents
 from lorarl_api.v1alpha1 import CLAIMS_FOLDER, SCHEDULING_PREFIXES, LoRARLJob
 from lorarl_operator import parse
-from lorarl_operator.build.access import grants, needs
-from lorarl_operator.build.overrides import merge
-from lorarl_operator.build.rayjob import OUT_FOLDER, RAY_VERSION, ray_job
-from lorarl_operator.check import checked_spec
+from lorarl_operator.manifests.access import grants, needs
+from lorarl_operator.manifests.overrides import merge
+from lorarl_operator.manifests.rayjob import OUT_FOLDER, RAY_VERSION, ray_job
+from lorarl_operator.valid_spec import checked_spec
 from lorarl_operator.names import attempt_of
 
 HERE = Path(__file__).parent

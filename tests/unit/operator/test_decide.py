@@ -13,7 +13,7 @@ from observed_world import SETTINGS, SPEC, START, ago, condition, observed, raw_
 from lorarl_operator import parse
 from lorarl_operator.decide import decide
 from lorarl_operator.decision import AddFinalizer, Create, Delete, DeleteJob, RemoveFinalizer, Want
-from lorarl_operator.objects import Refusal
+from lorarl_operator.models import Refusal
 
 
 class TestQueue:

@@ -10,7 +10,7 @@ from observed_world import START, World, ago, condition, ended, raw_job, raw_pod
 
 from lorarl_operator import parse
 from lorarl_operator.decision import Apply, Create, Delete
-from lorarl_operator.objects import Refusal
+from lorarl_operator.models import Refusal
 
 
 class TestTheFirstAttempt:

@@ -10,7 +10,7 @@ from observed_world import SETTINGS, START, condition, observed, raw_job, raw_po
 from lorarl_operator import parse
 from lorarl_operator.decide import decide
 from lorarl_operator.decision import Want
-from lorarl_operator.objects import Evidence, KubeEvent, RayCluster, Workload
+from lorarl_operator.models import Evidence, KubeEvent, RayCluster, Workload
 
 UP = {"jobDeploymentStatus": "Initializing"}
 

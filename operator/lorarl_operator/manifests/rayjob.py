@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
-from lorarl_operator.build.config import CONFIG_FOLDER, CONFIG_KEY
-from lorarl_operator.build.pods import (
+from lorarl_operator.manifests.config import CONFIG_FOLDER, CONFIG_KEY
+from lorarl_operator.manifests.pods import (
     SCRATCH_FOLDER,
     head_template,
     image_of,
@@ -20,7 +20,7 @@ from lorarl_operator.build.pods import (
     worker_template,
 )
 from lorarl_operator.names import metadata, ray_job_name
-from lorarl_operator.objects import ANNOTATION_GENERATION, Job
+from lorarl_operator.models import ANNOTATION_GENERATION, Job
 from lorarl_operator.parse import QUEUE_LABEL
 from lorarl_operator.settings import Settings
 

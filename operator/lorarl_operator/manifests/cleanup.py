@@ -11,9 +11,9 @@ from datetime import datetime
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
-from lorarl_operator.build.config import CONFIG_FOLDER, CONFIG_KEY, SECRETS_FOLDER, manifest
-from lorarl_operator.build.overrides import merge
-from lorarl_operator.build.pods import (
+from lorarl_operator.manifests.config import CONFIG_FOLDER, CONFIG_KEY, SECRETS_FOLDER, manifest
+from lorarl_operator.manifests.overrides import merge
+from lorarl_operator.manifests.pods import (
     HEAD,
     image_of,
     pod_security_context,
@@ -23,7 +23,7 @@ from lorarl_operator.build.pods import (
     tolerations,
 )
 from lorarl_operator.names import cleanup_account_name, cleanup_name, labels
-from lorarl_operator.objects import LABEL_ROLE, Job
+from lorarl_operator.models import LABEL_ROLE, Job
 from lorarl_operator.settings import Settings
 
 MANIFEST_ANNOTATION = "lorarl.io/manifest"

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import Enum
 
 from lorarl_api.faults import redacted
-from lorarl_operator.objects import Container, Pod, RayJob
+from lorarl_operator.models import Container, Pod, RayJob
 from lorarl_operator.settings import Settings
 
 PREEMPTED_REASONS = frozenset({"Interrupted", "NodeLost"})

@@ -18,7 +18,7 @@ from lorarl_operator.cache import WATCHED, Cache, Key
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError
 from lorarl_operator.kube.resources import Resource
-from lorarl_operator.queue import WorkQueue
+from lorarl_operator.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
 INTERVAL_SECONDS = 300.0

@@ -13,7 +13,7 @@ from lorarl_operator.decision import Event
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError, NotLeaderError
 from lorarl_operator.kube.resources import EVENTS, LORARLJOBS
-from lorarl_operator.objects import MANAGER, Job
+from lorarl_operator.models import MANAGER, Job
 
 log = logging.getLogger(__name__)
 _LONGEST_BACKLOG = 20_000

@@ -9,7 +9,7 @@ from typing import Any
 from lorarl_api.faults import ManifestError
 from lorarl_api.load import faults
 from lorarl_api.v1alpha1 import API_VERSION, KIND, RULES_LATER, LoRARLJob, LoRARLJobSpec
-from lorarl_operator.objects import Job
+from lorarl_operator.models import Job
 
 
 def checked_spec(job: Job) -> LoRARLJobSpec:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from lorarl_api.v1alpha1 import GROUP, ClusterSpec
-from lorarl_operator.build.config import config_map
+from lorarl_operator.manifests.config import config_map
 from lorarl_operator.names import access_name, cleanup_account_name, labels, metadata
-from lorarl_operator.objects import CleanupJob, Job
+from lorarl_operator.models import CleanupJob, Job
 
 _RBAC = "rbac.authorization.k8s.io"
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from lorarl_api.v1alpha1 import CLAIMS_FOLDER, LoRARLJobSpec, PodTemplateOverride
-from lorarl_operator.build.access import service_account_of
-from lorarl_operator.build.config import CONFIG_FOLDER, SECRETS_FOLDER
-from lorarl_operator.build.overrides import merge
+from lorarl_operator.manifests.access import service_account_of
+from lorarl_operator.manifests.config import CONFIG_FOLDER, SECRETS_FOLDER
+from lorarl_operator.manifests.overrides import merge
 from lorarl_operator.names import access_name, labels
-from lorarl_operator.objects import LABEL_ATTEMPT, LABEL_JOB_UID, LABEL_ROLE, Job
+from lorarl_operator.models import LABEL_ATTEMPT, LABEL_JOB_UID, LABEL_ROLE, Job
 from lorarl_operator.parse import QUEUE_LABEL
 from lorarl_operator.settings import Settings
 
