@@ -144,8 +144,8 @@ def variant_of_vllm(variant: str, arguments: dict[str, Any]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(vllm, "LLM", llm))
         if variant != "one_adapter":
-            stack.enter_context(mock.patch.object(one_adapter, "one_adapter_layers", contextlib.nullcontext))
-            stack.enter_context(mock.patch.object(one_adapter, "skip_adapter_lookup", lambda worker: None))
+            stack.enter_context(mock.patch.object(linear, "one_adapter_layers", contextlib.nullcontext))
+            stack.enter_context(mock.patch.object(linear, "skip_adapter_lookup", lambda worker: None))
         yield
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from lorarl_api.faults import redacted
-from lorarl_operator.names import access_name
 from lorarl_operator.models import Evidence, Job, KubeEvent, Observed, Pod, RayCluster, RayJob, Refusal
+from lorarl_operator.names import access_name
 
 STARTING_REASON = "Starting"
 EVENT_REASONS = frozenset(

@@ -19,14 +19,14 @@ from lorarl_operator import metrics
 from lorarl_operator.cache import Cache, Key
 from lorarl_operator.decide import decide
 from lorarl_operator.decision import Action, AddFinalizer, Apply, Create, Decision, Delete, DeleteJob, RemoveFinalizer
+from lorarl_operator.event_recorder import Poster
 from lorarl_operator.evidence import EvidenceSource
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError, NotLeaderError
 from lorarl_operator.kube.resources import JOBS, LORARLJOBS, RAYJOBS, Resource, resource_of
 from lorarl_operator.models import FINALIZER, Evidence, Job, Observed, Refusal
-from lorarl_operator.event_recorder import Poster
-from lorarl_operator.workqueue import WorkQueue
 from lorarl_operator.settings import Settings
+from lorarl_operator.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
 

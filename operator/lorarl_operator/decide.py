@@ -20,15 +20,27 @@ from datetime import datetime
 
 from lorarl_api.faults import ManifestError
 from lorarl_operator import backoff
-from lorarl_operator.manifests.rayjob import ray_job as build_ray_job
-from lorarl_operator.outcome import HEAD_GONE, Ending, Kind, Unsettled, ending, lost
-from lorarl_operator.valid_spec import checked_spec, whole
+from lorarl_operator.blockers import (
+    EVENT_REASONS,
+    GOING_SECONDS,
+    KUEUE_WANTS_IT,
+    STARTING_REASON,
+    Wait,
+    name_taken,
+    queued,
+    refused,
+    starting,
+    stays,
+)
 from lorarl_operator.decision import Apply, Create, Decision, DeleteJob, Event, Want
-from lorarl_operator.late_steps import MORE_STEPS, steps_to_do, too_late
-from lorarl_operator.names import ray_job_name
-from lorarl_operator.models import Observed, RayJob
 from lorarl_operator.deletion import decide_removal, finalizer_actions
+from lorarl_operator.late_steps import MORE_STEPS, steps_to_do, too_late
+from lorarl_operator.manifests.rayjob import ray_job as build_ray_job
+from lorarl_operator.models import Observed, RayJob
+from lorarl_operator.names import ray_job_name
+from lorarl_operator.outcome import HEAD_GONE, Ending, Kind, Unsettled, ending, lost
 from lorarl_operator.settings import Settings
+from lorarl_operator.snapshot import View, deletions, look, soonest
 from lorarl_operator.status import (
     FAILED,
     FINISHED,
@@ -42,19 +54,7 @@ from lorarl_operator.status import (
     SUSPENDING,
     Draft,
 )
-from lorarl_operator.snapshot import View, deletions, look, soonest
-from lorarl_operator.blockers import (
-    EVENT_REASONS,
-    GOING_SECONDS,
-    KUEUE_WANTS_IT,
-    STARTING_REASON,
-    Wait,
-    name_taken,
-    queued,
-    refused,
-    starting,
-    stays,
-)
+from lorarl_operator.valid_spec import checked_spec, whole
 
 _ENDED = frozenset({"Complete", "Failed"})
 _AT_WORK = frozenset({"RUNNING", "SUCCEEDED", "FAILED", "STOPPED"})

@@ -9,13 +9,13 @@ from __future__ import annotations
 from datetime import timedelta
 
 from lorarl_api.faults import ManifestError, redacted
+from lorarl_operator.decision import AddFinalizer, Apply, Create, Decision, Delete, Event, RemoveFinalizer
 from lorarl_operator.manifests.access import cleanup_service_account
 from lorarl_operator.manifests.cleanup import CLEANUP, cleanup_job
-from lorarl_operator.valid_spec import checked_spec, part
-from lorarl_operator.decision import AddFinalizer, Apply, Create, Decision, Delete, Event, RemoveFinalizer
-from lorarl_operator.names import cleanup_name
 from lorarl_operator.models import FINALIZER, CleanupJob
+from lorarl_operator.names import cleanup_name
 from lorarl_operator.snapshot import View, deletions
+from lorarl_operator.valid_spec import checked_spec, part
 
 _AGAIN_SECONDS = 10.0
 _SELDOM_SECONDS = 60.0

@@ -9,9 +9,9 @@ import kopf
 from kubernetes.aio.client import Configuration
 
 from lorarl_operator import metrics
-from lorarl_operator.resync import Auditor
 from lorarl_operator.cache import WATCHED, Cache, Key, key_of
 from lorarl_operator.kube.resources import LORARLJOBS, Resource
+from lorarl_operator.resync import Auditor
 from lorarl_operator.workqueue import WorkQueue
 
 _WATCH_SECONDS = 300

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from lorarl_api.faults import ManifestError
-from lorarl_operator.valid_spec import checked_spec, part, whole
 from lorarl_operator.decision import Event
 from lorarl_operator.snapshot import View
+from lorarl_operator.valid_spec import checked_spec, part, whole
 
 MORE_STEPS = "MoreSteps"
 """Reason of the condition Running after an attempt that made all the steps that it knew of."""

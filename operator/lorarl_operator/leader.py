@@ -12,16 +12,16 @@ from typing import Any, cast
 import kopf
 
 from lorarl_operator import handlers, metrics
-from lorarl_operator.resync import Auditor
 from lorarl_operator.cache import WATCHED, Cache, Key
 from lorarl_operator.controller import WORKERS, Controller
+from lorarl_operator.event_recorder import Poster
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError
 from lorarl_operator.kube.lease import Lease, LeaseLostError
 from lorarl_operator.kube.resources import LORARLJOBS, RAYJOBS, Resource
-from lorarl_operator.event_recorder import Poster
-from lorarl_operator.workqueue import WorkQueue
+from lorarl_operator.resync import Auditor
 from lorarl_operator.settings import Settings
+from lorarl_operator.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
 _MISSING_SECONDS = 10.0

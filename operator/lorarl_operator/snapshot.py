@@ -9,16 +9,16 @@ from typing import Any
 
 from lorarl_api.faults import ManifestError
 from lorarl_api.v1alpha1 import ClusterSpec
+from lorarl_operator.decision import Action, Apply, Decision, Delete, Event, Manifest, Want
 from lorarl_operator.manifests.access import grants, needs
 from lorarl_operator.manifests.config import config_map
-from lorarl_operator.outcome import Report, own_end
-from lorarl_operator.valid_spec import checked_spec, whole
-from lorarl_operator.decision import Action, Apply, Decision, Delete, Event, Manifest, Want
-from lorarl_operator.names import attempt_of, ray_job_name
 from lorarl_operator.models import Job, Observed, Pod, RayCluster, RayJob, Refusal
+from lorarl_operator.names import attempt_of, ray_job_name
+from lorarl_operator.outcome import Report, own_end
 from lorarl_operator.parse import time
 from lorarl_operator.settings import Settings
 from lorarl_operator.status import PENDING, RUNNING, STARTING, SUSPENDED, SUSPENDING, Draft, sound
+from lorarl_operator.valid_spec import checked_spec, whole
 
 _LIVE = frozenset({PENDING, STARTING, RUNNING})
 _CLOCKS_DIFFER = timedelta(seconds=5)

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from lorarl_api.v1alpha1 import ClusterSpec
-from lorarl_operator.manifests.access import needs
 from lorarl_operator.cache import WATCHED
+from lorarl_operator.manifests.access import needs
 from lorarl_operator.parse import job as parse_job
 from support.cluster.audit import Right, account, granted, refused, used
 from support.cluster.client import Api, ApiError, Object

@@ -9,11 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from lorarl_trainer.backends.kernels import triton_layer
-
-from lorarl_trainer.backends.kernels import logprobs
-
-from lorarl_trainer.backends.kernels import operations
+from lorarl_trainer.backends.kernels import logprobs, operations, triton_layer
 from lorarl_trainer.backends.kernels.operations import Heads
 from lorarl_trainer.backends.megatron.packed_attention import Rows
 

@@ -14,8 +14,8 @@ import numpy as np
 import ray
 
 from lorarl_api.load import load_job
-from lorarl_trainer.launch import inputs
 from lorarl_trainer.algorithms import LossChoice
+from lorarl_trainer.launch import inputs
 from lorarl_trainer.samples.types import Completion, Sample, Samples, UpdateRequest
 from lorarl_trainer.workers.group import WorkerGroup, reserve
 

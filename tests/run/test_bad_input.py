@@ -15,8 +15,8 @@ from command import Ended
 from jobs import Job
 
 from lorarl_api.load import load_job
-from lorarl_trainer.launch import inputs
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.launch import inputs
 from lorarl_trainer.rewards.scorer import make_scorer
 
 SECONDS = 45.0

@@ -12,8 +12,8 @@ import pytest
 
 from lorarl_api.v1alpha1 import BaseModelSpec
 from lorarl_trainer.errors import InputError, LorarlError
-from lorarl_trainer.storage.downloads import cache_dir, fetch_data, fetch_model
 from lorarl_trainer.storage import RetryPolicy, open_store
+from lorarl_trainer.storage.downloads import cache_dir, fetch_data, fetch_model
 from lorarl_trainer.storage.upload import upload
 from support.fault_proxy import FOREVER, FaultProxy
 from support.s3_server import S3Server

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from lorarl_trainer.threads import in_parallel
 from lorarl_trainer.checkpoint import Checkpoint
 from lorarl_trainer.errors import StorageError
 from lorarl_trainer.storage import LocalStore, local, open_store
+from lorarl_trainer.threads import in_parallel
 from support.checkpoints import JOB, checkpoint, checkpoints, require_whole
 
 TESTS = Path(__file__).parents[1]

@@ -12,10 +12,10 @@ import pytest
 from obstore.exceptions import AlreadyExistsError, GenericError
 from obstore.store import S3Store
 
-from lorarl_trainer.threads import in_parallel
 from lorarl_trainer.errors import StorageError
 from lorarl_trainer.storage import UPLOADS, RetryPolicy, Store, open_store
 from lorarl_trainer.storage import remote as remote_module
+from lorarl_trainer.threads import in_parallel
 from support.fault_proxy import FOREVER, FaultProxy
 from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from support.stores import QUICK, STEADY

@@ -13,14 +13,14 @@ import torch
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.algorithms import LossChoice
-from lorarl_trainer.samples.types import Completion, RolloutPart, Sample, Samples, UpdateRequest, UpdateResult
 from lorarl_trainer.checkpoint import Published
-from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
-from lorarl_trainer.engine.vllm.engine import RolloutEngine
 from lorarl_trainer.engine.colocated import RolloutSide
+from lorarl_trainer.engine.vllm.engine import RolloutEngine
+from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
+from lorarl_trainer.samples.types import Completion, RolloutPart, Sample, Samples, UpdateRequest, UpdateResult
 from lorarl_trainer.timing import Part
-from lorarl_trainer.workers.worker import Built, Place, Resumed, Worker
 from lorarl_trainer.workers.group import TakePart
+from lorarl_trainer.workers.worker import Built, Place, Resumed, Worker
 
 STOP = (2,)
 ALONE = Place(rank=0, world_size=1, local_rank=0, master_address=None, master_port=None, threads=2)

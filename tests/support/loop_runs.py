@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from lorarl_trainer.launch import inputs
 from lorarl_trainer.algorithms import get_algorithm
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.order import DataOrder
 from lorarl_trainer.data.rows import Row
+from lorarl_trainer.launch import inputs
 from lorarl_trainer.loop import train
 from lorarl_trainer.progress import Event, Progress, StepDone
 from lorarl_trainer.rewards.scores import Outcome, Sample

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lorarl_trainer.samples.types import Completion
 from lorarl_trainer.engine.vllm import engine
+from lorarl_trainer.samples.types import Completion
 
 from .in_process import Colocated
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lorarl_trainer.algorithms import LossChoice
-from lorarl_trainer.samples.types import Sample, Samples, UpdateRequest
 from lorarl_trainer.backends.megatron.state import gather_state
-from lorarl_trainer.samples.packing import split_evenly
 from lorarl_trainer.lora.tensor_file import write_tensors
+from lorarl_trainer.samples.packing import split_evenly
+from lorarl_trainer.samples.types import Sample, Samples, UpdateRequest
 from lorarl_trainer.workers.worker import Worker
 from support.cluster.processes import free_ports
 

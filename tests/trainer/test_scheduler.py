@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lorarl_trainer.samples.types import Completion
 from lorarl_trainer.devices.cpu import CpuPlatform
 from lorarl_trainer.engine.vllm import engine
+from lorarl_trainer.samples.types import Completion
 from support.in_process import Colocated, whole
 from support.own_scheduler import vllm_generate, vllm_scheduler
 

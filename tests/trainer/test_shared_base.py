@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lorarl_trainer.errors import StaleAdapterError
 from lorarl_trainer.engine.vllm.shared_base import SharedBase, query_key_value
+from lorarl_trainer.errors import StaleAdapterError
 
 
 def test_query_key_value_undoes_megatrons_interleaving() -> None:

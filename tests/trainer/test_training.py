@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from lorarl_trainer.algorithms import LossChoice
-from lorarl_trainer.samples.types import Sample
 from lorarl_trainer.errors import GradientError, OutOfMemoryError, PolicyDriftError
 from lorarl_trainer.guards import require_agreement, require_finite_gradient
+from lorarl_trainer.samples.types import Sample
 from support.in_process import Colocated, prompts, samples_of, update_request, worst
 
 

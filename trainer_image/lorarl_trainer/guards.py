@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from lorarl_trainer.samples.types import UpdateResult
 from lorarl_trainer.errors import GradientError, PolicyDriftError
+from lorarl_trainer.samples.types import UpdateResult
 
 
 def require_finite_gradient(result: UpdateResult, step: int) -> None:

@@ -10,13 +10,13 @@ from dataclasses import replace
 import numpy as np
 
 from lorarl_trainer.algorithms import Algorithm
-from lorarl_trainer.samples.types import Sample, Samples, UpdateRequest, UpdateResult
 from lorarl_trainer.guards import require_agreement, require_finite_gradient
-from lorarl_trainer.sft import imitate, imitation_loss
 from lorarl_trainer.progress import EvalDone, Sampled, StepDone
-from lorarl_trainer.schedule import is_due, learning_rate, seed_of
 from lorarl_trainer.rollout.collect import roll_out, some_of
+from lorarl_trainer.samples.types import Sample, Samples, UpdateRequest, UpdateResult
+from lorarl_trainer.schedule import is_due, learning_rate, seed_of
 from lorarl_trainer.session import Session, StepClock
+from lorarl_trainer.sft import imitate, imitation_loss
 
 
 async def train(session: Session, done: int) -> int:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from lorarl_trainer.algorithms import LossChoice
-from lorarl_trainer.samples.types import Sample, Samples, UpdateRequest
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.guards import require_finite_gradient
 from lorarl_trainer.progress import StepDone
+from lorarl_trainer.samples.types import Sample, Samples, UpdateRequest
 from lorarl_trainer.schedule import learning_rate, seed_of
 from lorarl_trainer.session import Session, StepClock
 from lorarl_trainer.workers.group import WorkerGroup

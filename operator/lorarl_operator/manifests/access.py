@@ -6,8 +6,8 @@ from typing import Any
 
 from lorarl_api.v1alpha1 import GROUP, ClusterSpec
 from lorarl_operator.manifests.config import config_map
-from lorarl_operator.names import access_name, cleanup_account_name, labels, metadata
 from lorarl_operator.models import CleanupJob, Job
+from lorarl_operator.names import access_name, cleanup_account_name, labels, metadata
 
 _RBAC = "rbac.authorization.k8s.io"
 

@@ -22,8 +22,8 @@ from lorarl_operator.manifests.pods import (
     security_context,
     tolerations,
 )
-from lorarl_operator.names import cleanup_account_name, cleanup_name, labels
 from lorarl_operator.models import LABEL_ROLE, Job
+from lorarl_operator.names import cleanup_account_name, cleanup_name, labels
 from lorarl_operator.settings import Settings
 
 MANIFEST_ANNOTATION = "lorarl.io/manifest"

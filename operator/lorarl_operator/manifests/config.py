@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from lorarl_api.v1alpha1 import API_VERSION, KIND
-from lorarl_operator.names import access_name, metadata
 from lorarl_operator.models import Job
+from lorarl_operator.names import access_name, metadata
 
 CONFIG_KEY = "job.yaml"
 CONFIG_FOLDER = "/etc/lorarl/job"

@@ -9,8 +9,8 @@ from lorarl_api.v1alpha1 import CLAIMS_FOLDER, LoRARLJobSpec, PodTemplateOverrid
 from lorarl_operator.manifests.access import service_account_of
 from lorarl_operator.manifests.config import CONFIG_FOLDER, SECRETS_FOLDER
 from lorarl_operator.manifests.overrides import merge
-from lorarl_operator.names import access_name, labels
 from lorarl_operator.models import LABEL_ATTEMPT, LABEL_JOB_UID, LABEL_ROLE, Job
+from lorarl_operator.names import access_name, labels
 from lorarl_operator.parse import QUEUE_LABEL
 from lorarl_operator.settings import Settings
 

@@ -19,8 +19,8 @@ from lorarl_operator.manifests.pods import (
     tolerations,
     worker_template,
 )
-from lorarl_operator.names import metadata, ray_job_name
 from lorarl_operator.models import ANNOTATION_GENERATION, Job
+from lorarl_operator.names import metadata, ray_job_name
 from lorarl_operator.parse import QUEUE_LABEL
 from lorarl_operator.settings import Settings
 

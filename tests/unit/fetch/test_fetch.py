@@ -12,6 +12,7 @@ from folder_on_disk import FolderOnDisk, write_model
 
 from lorarl_api.v1alpha1 import BaseModelSpec, LoRARLJobSpec
 from lorarl_trainer.errors import InputError, LorarlError
+from lorarl_trainer.launch.inputs import fetch_base_model
 from lorarl_trainer.storage.downloads import (
     cache_dir,
     fetch_data,
@@ -20,7 +21,6 @@ from lorarl_trainer.storage.downloads import (
     read_generation_config,
     read_model_config,
 )
-from lorarl_trainer.launch.inputs import fetch_base_model
 from support.other_user import USER, as_a_user, open_folder
 
 URI = "s3://bucket/model"

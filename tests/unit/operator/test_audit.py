@@ -12,11 +12,11 @@ from observed_world import raw_job
 from prometheus_client import REGISTRY
 
 from lorarl_operator import handlers, logs
-from lorarl_operator.resync import INTERVAL_SECONDS, LONGEST_RETRY_SECONDS, Auditor, complaint
 from lorarl_operator.cache import WATCHED, Cache, Key
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError
 from lorarl_operator.kube.resources import LORARLJOBS, RAYJOBS, Resource
+from lorarl_operator.resync import INTERVAL_SECONDS, LONGEST_RETRY_SECONDS, Auditor, complaint
 from lorarl_operator.workqueue import WorkQueue
 from support import virtual_time
 

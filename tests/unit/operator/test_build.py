@@ -18,8 +18,8 @@ from lorarl_operator import parse
 from lorarl_operator.manifests.access import grants, needs
 from lorarl_operator.manifests.overrides import merge
 from lorarl_operator.manifests.rayjob import OUT_FOLDER, RAY_VERSION, ray_job
-from lorarl_operator.valid_spec import checked_spec
 from lorarl_operator.names import attempt_of
+from lorarl_operator.valid_spec import checked_spec
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]

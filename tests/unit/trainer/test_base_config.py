@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lorarl_trainer.planning.supported_models import require_known_base
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.planning.supported_models import require_known_base
 
 LLAMA3 = {
     "rope_type": "llama3",

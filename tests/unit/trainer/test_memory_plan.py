@@ -9,9 +9,9 @@ import pytest
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import AdapterSpec, LoRARLJobSpec
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.planning.remedies import mend, require_fit
 from lorarl_trainer.planning.memory import Gpu, MemoryPlan, activation_bytes, plan
 from lorarl_trainer.planning.model_sizes import ModelSizes, read_model_sizes
+from lorarl_trainer.planning.remedies import mend, require_fit
 from support.headers_only import write_headers
 
 GB = 1_000_000_000

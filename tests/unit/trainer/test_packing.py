@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lorarl_trainer.samples.types import Sample
 from lorarl_trainer.samples.packing import pack, packed_length, packed_micro_batches, prompt_groups, split_evenly
+from lorarl_trainer.samples.types import Sample
 
 
 @st.composite

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lorarl_trainer.threads import in_parallel
 from lorarl_trainer.checkpoint.identity import Identity
 from lorarl_trainer.storage import Data
+from lorarl_trainer.threads import in_parallel
 
 ADAPTER = "lora_adapter"
 ADAPTER_CONFIG = f"{ADAPTER}/adapter_config.json"

@@ -20,12 +20,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from lorarl_trainer.threads import in_parallel
 from lorarl_trainer.checkpoint.contents import ADAPTER, MANIFEST, Checkpoint, Manifest, folder_name, step_of
 from lorarl_trainer.checkpoint.identity import Identity, differences, require_same_training
 from lorarl_trainer.checkpoint.latest import NAME, Latest, retention
 from lorarl_trainer.errors import FencedError, StorageError
 from lorarl_trainer.storage import UPLOADS, LocalStore, Store, Tag
+from lorarl_trainer.threads import in_parallel
 
 SWAP_ATTEMPTS = 20
 NAME_ATTEMPTS = 3

@@ -7,17 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
-from lorarl_trainer.samples.types import RolloutPart
 from lorarl_trainer.backends.megatron.layout import AdapterLayout
 from lorarl_trainer.backends.megatron.model import LoraModel
-from lorarl_trainer.lora.targets import short_names
-from lorarl_trainer.planning.memory import MemoryPlan
 from lorarl_trainer.devices import Platform
+from lorarl_trainer.engine.sync.transports import make_sync
+from lorarl_trainer.engine.sync.verify import SyncCheck
 from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
 from lorarl_trainer.engine.vllm.engine import EngineConfig, RolloutEngine
 from lorarl_trainer.engine.vllm.shared_base import SharedBase
-from lorarl_trainer.engine.sync.transports import make_sync
-from lorarl_trainer.engine.sync.verify import SyncCheck
+from lorarl_trainer.lora.targets import short_names
+from lorarl_trainer.planning.memory import MemoryPlan
+from lorarl_trainer.samples.types import RolloutPart
 from lorarl_trainer.timing import StartClock
 
 MOST_SEQUENCES = 1024

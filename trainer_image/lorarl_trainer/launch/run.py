@@ -19,13 +19,14 @@ import yaml
 from lorarl_api.faults import ManifestError
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
-from lorarl_trainer.launch import inputs
 from lorarl_trainer.algorithms import get_algorithm
-from lorarl_trainer.threads import in_background
 from lorarl_trainer.data.order import DataOrder
 from lorarl_trainer.errors import LorarlError, in_one_line
-from lorarl_trainer.loop import train
+from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.ray_cluster import Machines
+from lorarl_trainer.launch.runtime import Surroundings, in_pods, one_machine
+from lorarl_trainer.launch.signals import Interruption
+from lorarl_trainer.loop import train
 from lorarl_trainer.pods.drain import drain_asked, in_a_pod
 from lorarl_trainer.progress import (
     METRICS,
@@ -44,11 +45,10 @@ from lorarl_trainer.progress import (
 from lorarl_trainer.rewards.scorer import make_scorer
 from lorarl_trainer.secrets import Secrets, read_secrets
 from lorarl_trainer.session import Session
-from lorarl_trainer.launch.signals import Interruption
+from lorarl_trainer.threads import in_background
 from lorarl_trainer.timing import StartClock
-from lorarl_trainer.launch.runtime import Surroundings, in_pods, one_machine
-from lorarl_trainer.workers.worker import Built, Resumed
 from lorarl_trainer.workers.group import WorkerGroup
+from lorarl_trainer.workers.worker import Built, Resumed
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 75

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_trainer.launch.local import ignored_by_a_single_machine, refuse_what_needs_a_cluster
 from lorarl_trainer.pods.drain import DRIVER, register
 from lorarl_trainer.pods.status_sink import StatusSink
 from lorarl_trainer.pods.steering import Steering
 from lorarl_trainer.progress import Sink
 from lorarl_trainer.session import Session
-from lorarl_trainer.launch.local import ignored_by_a_single_machine, refuse_what_needs_a_cluster
 
 ATTEMPT = "LORARL_ATTEMPT"
 """Environment variable: the number that the operator gave this start of the job."""

@@ -14,8 +14,8 @@ from typing import Any
 
 from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.storage.downloads import REPEATED_WEIGHTS, WEIGHTS
 from lorarl_trainer.lora.targets import Linear, resolve_targets
+from lorarl_trainer.storage.downloads import REPEATED_WEIGHTS, WEIGHTS
 
 _FUSED = {
     "q_proj": ("linear_qkv", "q"),

@@ -13,7 +13,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from ..startup import OTHER
+from ..timing import OTHER
 from .events import (
     CheckpointDone,
     EvalDone,

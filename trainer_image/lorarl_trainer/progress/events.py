@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from ..startup import Part, by_name, critical_path
+from ..timing import Part, by_name, critical_path
 
 EVALUATE = "evaluate"
 PHASES = (

@@ -13,9 +13,9 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from lorarl_trainer.errors import LorarlError
+from lorarl_trainer.rewards.backlog import Item, Part, Waiting
 from lorarl_trainer.rewards.process import ENDED, EXIT_SECONDS, ScoringProcess
 from lorarl_trainer.rewards.scores import Outcome, Sample
-from lorarl_trainer.rewards.backlog import Item, Part, Waiting
 
 _GRACE_SECONDS = 1.0  # a process with async functions ends them itself at the limit, if its loop still runs
 _SHARES_A_PROCESS = 4  # a sync function's: small enough that no process waits long for the last one

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from lorarl_trainer.algorithms.base import Rewards
-from lorarl_trainer.samples.types import Completion
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.errors import StaleAdapterError
 from lorarl_trainer.progress import ScoredSample
 from lorarl_trainer.rewards.scores import Outcome, Sample, collect
+from lorarl_trainer.samples.types import Completion
 from lorarl_trainer.session import Session
 
 SHOWN = 4

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
-from lorarl_trainer.threads import in_parallel
 from lorarl_trainer.errors import StorageError
 from lorarl_trainer.storage.base import UPLOADS, Data, Entry, Store, Tag
 from lorarl_trainer.storage.credentials import client_for, endpoint_of
 from lorarl_trainer.storage.retries import RetryPolicy, read_answer
 from lorarl_trainer.storage.uri import StoreUri
+from lorarl_trainer.threads import in_parallel
 
 if TYPE_CHECKING:
     from obstore import GetResult, ObjectMeta, PutMode, PutResult

@@ -17,21 +17,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
-from lorarl_trainer.threads import begin
 from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_FILE_BYTES
-from lorarl_trainer.errors import OutOfMemoryError
-from lorarl_trainer.launch.init_from import FIELD as INIT_FROM
 from lorarl_trainer.devices import get_platform
 from lorarl_trainer.devices.imports import quick_imports
+from lorarl_trainer.errors import OutOfMemoryError
+from lorarl_trainer.launch.init_from import FIELD as INIT_FROM
 from lorarl_trainer.pods.drain import drain_asked, register
 from lorarl_trainer.secrets import Secrets
+from lorarl_trainer.threads import begin
 from lorarl_trainer.timing import Part, StartClock
 
 if TYPE_CHECKING:
-    from lorarl_trainer.samples.types import RolloutPart, Samples, UpdateRequest, UpdateResult
     from lorarl_trainer.checkpoint import Found, Published
-    from lorarl_trainer.planning.memory import MemoryPlan
     from lorarl_trainer.engine.colocated import RolloutSide
+    from lorarl_trainer.planning.memory import MemoryPlan
+    from lorarl_trainer.samples.types import RolloutPart, Samples, UpdateRequest, UpdateResult
     from lorarl_trainer.storage import Data
 
 
@@ -133,12 +133,12 @@ class Worker:
         """Load the base model, start the engine, and make the adapter: a new one, or that of the safetensors file `first_adapter`."""
         spec, platform = self._spec, self._platform
         self.preload()
-        from lorarl_trainer.lora import peft_format
         from lorarl_trainer.backends.megatron import state
         from lorarl_trainer.backends.megatron.layout import AdapterLayout
         from lorarl_trainer.backends.megatron.model import LoraModel
         from lorarl_trainer.backends.megatron.optimizer import AdapterOptimizer
         from lorarl_trainer.backends.megatron.update import Trainer
+        from lorarl_trainer.lora import peft_format
 
         with self._clock.part("device"):
             self._meet()
@@ -284,10 +284,10 @@ class Worker:
         Raises:
             LorarlError: an earlier checkpoint could not be published.
         """
-        from lorarl_trainer.lora import peft_format
-        from lorarl_trainer.checkpoint import build_checkpoint
         from lorarl_trainer.backends.megatron import state
+        from lorarl_trainer.checkpoint import build_checkpoint
         from lorarl_trainer.launch.inputs import base_model_name
+        from lorarl_trainer.lora import peft_format
         from lorarl_trainer.lora.tensor_file import in_parts, write_tensors
 
         adapter = self._model.export()
@@ -354,9 +354,9 @@ class Worker:
         Raises:
             InputError: the job cannot fit.
         """
-        from lorarl_trainer.planning.remedies import require_fit
         from lorarl_trainer.planning.memory import plan
         from lorarl_trainer.planning.model_sizes import read_model_sizes
+        from lorarl_trainer.planning.remedies import require_fit
 
         gpu = self._platform.memory()
         if gpu is None:

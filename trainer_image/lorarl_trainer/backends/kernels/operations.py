@@ -149,4 +149,4 @@ def _turned(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> 
 def _kernels() -> Any:
     from lorarl_trainer.backends.kernels import triton_layer  # needs Triton, which a CPU has no use for
 
-    return kernels
+    return triton_layer

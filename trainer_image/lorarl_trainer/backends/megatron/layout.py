@@ -16,8 +16,8 @@ from collections.abc import Mapping
 import torch
 import torch.distributed as dist
 
-from lorarl_trainer.lora.blocks import Block, rectangle
 from lorarl_trainer.backends.megatron.model import LoraModel
+from lorarl_trainer.lora.blocks import Block, rectangle
 
 _EXACT_IN_FLOAT32 = 2**24
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from lorarl_trainer.samples.types import Sample, micro_batches
 from lorarl_trainer.backends.megatron.packed_attention import Rows, Segments, on_device
 from lorarl_trainer.samples.packing import pack, packed_micro_batches
+from lorarl_trainer.samples.types import Sample, micro_batches
 
 _PAD_TO = 16
 """Rows are padded to a multiple of this many tokens. CPU kernels end each thread's share with scalar code where it is no multiple of the

@@ -14,12 +14,12 @@ import torch
 import torch.distributed as dist
 
 from lorarl_api.v1alpha1 import AdapterSpec
-from lorarl_trainer.samples.types import Sample
-from lorarl_trainer.errors import InputError
-from lorarl_trainer.backends.megatron.fused_layer import fuse_layers
 from lorarl_trainer.backends.kernels.logprobs import token_log_probabilities
+from lorarl_trainer.backends.megatron.fused_layer import fuse_layers
 from lorarl_trainer.backends.megatron.micro_batch import MicroBatch, grouped, packed_batch, padded_batch
 from lorarl_trainer.backends.megatron.packed_attention import pack_attention, unpackable
+from lorarl_trainer.devices import Platform
+from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.targets import (
     Linear,
     Target,
@@ -27,7 +27,7 @@ from lorarl_trainer.lora.targets import (
     require_vocabulary_to_split,
     resolve_targets,
 )
-from lorarl_trainer.devices import Platform
+from lorarl_trainer.samples.types import Sample
 from lorarl_trainer.timing import StartClock
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 
 import torch
 
-from lorarl_trainer.errors import InputError
 from lorarl_trainer.backends.megatron.layout import AdapterLayout, ConflictError
 from lorarl_trainer.backends.megatron.model import LoraModel
 from lorarl_trainer.backends.megatron.optimizer import MOMENTS, AdapterOptimizer
+from lorarl_trainer.errors import InputError
 
 _MASTER = "master"
 

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from lorarl_trainer.samples.types import Sample, UpdateRequest, UpdateResult
 from lorarl_trainer.backends.megatron.micro_batch import MicroBatch
 from lorarl_trainer.backends.megatron.model import LoraModel
 from lorarl_trainer.backends.megatron.optimizer import AdapterOptimizer
 from lorarl_trainer.backends.megatron.packed_attention import on_device
 from lorarl_trainer.devices import Platform
+from lorarl_trainer.samples.types import Sample, UpdateRequest, UpdateResult
 
 _SUMS = ("loss", "difference", "rollout_kl", "base_kl", "clipped", "negative_logprob")
 

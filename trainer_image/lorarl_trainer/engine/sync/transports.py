@@ -10,14 +10,14 @@ from typing import Literal, Protocol
 import torch
 import torch.distributed as dist
 
-from lorarl_trainer.lora.blocks import Block, copies
-from lorarl_trainer.errors import InputError
 from lorarl_trainer.backends.megatron.layout import AdapterLayout
 from lorarl_trainer.backends.megatron.model import LoraModel
-from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
-from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
 from lorarl_trainer.engine.sync.copy_plan import Copy, CopyPlan
+from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
 from lorarl_trainer.engine.vllm.engine import RolloutEngine
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.lora.blocks import Block, copies
+from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
 
 _SHARED_MEMORY = Path("/dev/shm")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from lorarl_trainer.errors import StaleAdapterError
 from lorarl_trainer.backends.megatron.layout import AdapterLayout
 from lorarl_trainer.backends.megatron.model import LoraModel
 from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
+from lorarl_trainer.errors import StaleAdapterError
 
 
 class SyncCheck:

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from lorarl_api.v1alpha1 import served_rank
-from lorarl_trainer.samples.types import Completion, Completions
+from lorarl_trainer.devices import Platform
+from lorarl_trainer.engine.vllm.batching import in_parts
+from lorarl_trainer.engine.vllm.memory import EngineMemory, Offloaded
+from lorarl_trainer.engine.vllm.shared_base import LOAD_FORMAT, SharedBase
 from lorarl_trainer.errors import InputError, StaleAdapterError
 from lorarl_trainer.planning.memory import kv_bytes_a_token
-from lorarl_trainer.devices import Platform
-from lorarl_trainer.engine.vllm.memory import EngineMemory, Offloaded
-from lorarl_trainer.engine.vllm.batching import in_parts
-from lorarl_trainer.engine.vllm.shared_base import LOAD_FORMAT, SharedBase
+from lorarl_trainer.samples.types import Completion, Completions
 from lorarl_trainer.timing import StartClock
 
 _CPU_BLOCK_TOKENS = 128
@@ -98,11 +98,11 @@ class RolloutEngine:
         import_vllm()
         from vllm import LLM
 
-        from lorarl_trainer.engine.vllm.patches.start import lean_start
         from lorarl_trainer.engine.vllm.patches.linear import one_adapter_layers, skip_adapter_lookup
         from lorarl_trainer.engine.vllm.patches.sampler import rollout_sampler
-        from lorarl_trainer.engine.vllm.scheduler import RolloutScheduler
+        from lorarl_trainer.engine.vllm.patches.start import lean_start
         from lorarl_trainer.engine.vllm.patches.timing import timed_start
+        from lorarl_trainer.engine.vllm.scheduler import RolloutScheduler
 
         self._config, self._clock = config, clock or StartClock("engine", "process")
         hf_config = AutoConfig.from_pretrained(config.model_path)

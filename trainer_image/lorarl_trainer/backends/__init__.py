@@ -1,0 +1,1 @@
+"""Trainer backends: the frozen base and the adapters that train on it."""

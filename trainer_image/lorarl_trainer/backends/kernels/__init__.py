@@ -1,0 +1,1 @@
+"""GPU kernels, each with its plain PyTorch twin and one dispatcher."""

@@ -1,0 +1,1 @@
+"""What is replaced inside vLLM."""

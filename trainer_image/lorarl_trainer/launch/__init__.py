@@ -1,0 +1,1 @@
+"""From a manifest to a session, and the end of a run."""

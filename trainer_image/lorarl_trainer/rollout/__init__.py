@@ -1,0 +1,1 @@
+"""The driver's side of a rollout: completions are collected and scored."""

@@ -1,0 +1,1 @@
+"""What travels between driver and workers: completions, samples, updates. NumPy only."""

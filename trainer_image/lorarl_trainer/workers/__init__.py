@@ -1,0 +1,1 @@
+"""Worker processes: one per device, each with a backend and an engine."""
