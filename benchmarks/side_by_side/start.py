@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from lorarl_trainer.timing import Part, by_name, critical_path
+from lorarl_trainer.timing import Span, by_name, critical_path
 
 type Object = Mapping[str, Any]
 type Times = dict[str, float]
@@ -73,7 +73,7 @@ def waited_for(startup: Object) -> dict[str, float]:
     """Seconds of each part that the first token had to wait for, from the driver's begin."""
     began = startup["began"]
     parts = [
-        Part(part["name"], part["who"], began + part["begin"], began + part["begin"] + part["seconds"])
+        Span(part["name"], part["who"], began + part["begin"], began + part["begin"] + part["seconds"])
         for part in startup["parts"]
     ]
     token = began + startup["first_token_seconds"]

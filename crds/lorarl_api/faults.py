@@ -27,17 +27,17 @@ class Fault:
         path: The field (`spec.adapter.rank`), or the file where it cannot be read as YAML.
         got: What was there. A secret is never shown.
         expected: What should be there.
-        mend: What to do.
+        hint: What to do.
     """
 
     path: str
     got: str
     expected: str
-    mend: str
+    hint: str
 
     def __str__(self) -> str:
         """The whole sentence."""
-        return f"{self.path}: got {self.got}, expected {self.expected}; {self.mend}"
+        return f"{self.path}: got {self.got}, expected {self.expected}; {self.hint}"
 
 
 class ManifestError(ValueError):
@@ -58,7 +58,7 @@ def dotted(path: Sequence[str | int]) -> str:
 def from_rule(document: Any, path: Path, rule: Rule) -> Fault:
     """The fault of an object at `path` that breaks `rule`."""
     field = (*path, *rule.field.split("."))
-    return Fault(dotted(field), shown(_value_at(document, field), field), rule.expected, rule.mend)
+    return Fault(dotted(field), shown(_value_at(document, field), field), rule.expected, rule.hint)
 
 
 def from_pydantic(error: ValidationError) -> list[Fault]:

@@ -30,17 +30,17 @@ class Rule:
         cel: The expression, true for a good object, which it sees as `self` with its defaults filled in. A property that is a word of CEL
             is written as Kubernetes escapes it: `self.__function__`.
         expected: What is expected, as the end of a sentence.
-        mend: What the user can do.
+        hint: What the user can do.
     """
 
     field: str
     cel: str
     expected: str
-    mend: str
+    hint: str
 
     def __str__(self) -> str:
         """What the API server says of an object that breaks the rule."""
-        return f"expected {self.expected}; {self.mend}"
+        return f"expected {self.expected}; {self.hint}"
 
     def as_validation(self) -> dict[str, str]:
         """The rule as an entry of `x-kubernetes-validations`."""
@@ -65,37 +65,37 @@ class Immutable:
     Attributes:
         field: The field, as a path from the object.
         cel: The transition rule, true where `self` has the field as `oldSelf` has it.
-        mend: What the user can do instead.
+        hint: What the user can do instead.
         but: The parts of it that may change.
     """
 
     field: str
     cel: str
-    mend: str
+    hint: str
     but: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """What the API server says of an update that changes the field."""
-        return f"{self.field} is immutable{f' but for {" and ".join(self.but)}' if self.but else ''}; {self.mend}"
+        return f"{self.field} is immutable{f' but for {" and ".join(self.but)}' if self.but else ''}; {self.hint}"
 
     def as_validation(self) -> dict[str, str]:
         """The transition rule as an entry of `x-kubernetes-validations`."""
         return {"rule": self.cel, "message": str(self), "fieldPath": f".{self.field}"}
 
 
-def immutable(field: str, mend: str, *, optional: bool = False) -> Immutable:
+def immutable(field: str, hint: str, *, optional: bool = False) -> Immutable:
     """The transition rule of a whole field; `optional` where it may be absent."""
-    return Immutable(field, _same(field, optional), mend)
+    return Immutable(field, _same(field, optional), hint)
 
 
-def immutable_but(field: str, group: type[BaseModel], but: Sequence[str], mend: str) -> Immutable:
+def immutable_but(field: str, group: type[BaseModel], but: Sequence[str], hint: str) -> Immutable:
     """The transition rules of all parts of the field `field`, a `group`, without those in `but` (as YAML writes them)."""
     parts = {part.alias or name: part for name, part in group.model_fields.items()}
     kept = [name for name in parts if name not in but]
     cel = " && ".join(
         f"({_same(f'{field}.{name}', not parts[name].is_required() and parts[name].default is None)})" for name in kept
     )
-    return Immutable(field, cel, mend, tuple(but))
+    return Immutable(field, cel, hint, tuple(but))
 
 
 def _same(path: str, optional: bool) -> str:

@@ -97,7 +97,7 @@ def _syntax_fault(error: yaml.MarkedYAMLError, name: str) -> Fault:
     where = f"{name}, line {mark.line + 1}, column {mark.column + 1}" if mark else name
     problem = error.problem or error.context or "something that is no YAML"
     if isinstance(error, _Refused):
-        return Fault(where, problem, error.expected, error.mend)
+        return Fault(where, problem, error.expected, error.hint)
     tab = "found character '\\t'" in problem
     return Fault(
         where, f"no YAML ({problem})", "valid YAML", "indent with spaces, not tabs" if tab else "mend the syntax there"
@@ -107,9 +107,9 @@ def _syntax_fault(error: yaml.MarkedYAMLError, name: str) -> Fault:
 class _Refused(yaml.MarkedYAMLError):
     """YAML that PyYAML takes and Kubernetes does not."""
 
-    def __init__(self, problem: str, mark: yaml.Mark, expected: str, mend: str) -> None:
+    def __init__(self, problem: str, mark: yaml.Mark, expected: str, hint: str) -> None:
         super().__init__(problem=problem, problem_mark=mark)
-        self.expected, self.mend = expected, mend
+        self.expected, self.hint = expected, hint
 
 
 class _Values:

@@ -76,8 +76,8 @@ def queued(ray_job: RayJob, evidence: Evidence | None) -> Wait:
     conditions = {kind: (holds, reason, message) for kind, holds, reason, message in evidence.workload.conditions}
     reserved, reason, message = conditions.get("QuotaReserved", (False, "", ""))
     if not reserved:
-        mend = "" if reason != "Inadmissible" else "; kubectl get localqueues shows the queues of this namespace"
-        return Wait("Queued", f"waits in queue {ray_job.queue}: {message or 'Kueue has not looked at it yet'}{mend}")
+        hint = "" if reason != "Inadmissible" else "; kubectl get localqueues shows the queues of this namespace"
+        return Wait("Queued", f"waits in queue {ray_job.queue}: {message or 'Kueue has not looked at it yet'}{hint}")
     _, _, message = conditions.get("Admitted", (False, "", ""))
     return Wait(
         "Queued",
@@ -151,7 +151,7 @@ def refused(refusal: Refusal) -> Wait:
     if refusal.kind == "RayJob" and refusal.code == 404:
         return Wait("NoKubeRay", f"the cluster knows no RayJobs ({message}); install KubeRay 1.6")
     reason = "RayJobRefused" if refusal.kind == "RayJob" else "ObjectRefused"
-    mend = (
+    hint = (
         "correct cluster.podTemplateOverrides in a new job, if they are at fault"
         if refusal.kind == "RayJob"
         else "see the operator's rights"
@@ -159,8 +159,8 @@ def refused(refusal: Refusal) -> Wait:
         else "correct what it names, in a new job"
     )
     if "kueue" in message.lower():
-        mend = "label the LoRARLJob with kueue.x-k8s.io/queue-name, so that lorarl makes the RayJob as Kueue wants it"
-    return Wait(reason, f"the API server refuses {refusal.kind} {refusal.name}: {message}; {mend}. It is tried again")
+        hint = "label the LoRARLJob with kueue.x-k8s.io/queue-name, so that lorarl makes the RayJob as Kueue wants it"
+    return Wait(reason, f"the API server refuses {refusal.kind} {refusal.name}: {message}; {hint}. It is tried again")
 
 
 def name_taken(kind: str, name: str) -> Wait:
@@ -197,10 +197,10 @@ def _creation_failed(job: Job, message: str) -> Wait:
     if taken := _SUBMITTER_TAKEN.search(message):
         return name_taken("Job", taken[1])
     if "violates PodSecurity" in message:
-        mend = "KubeRay's own submitter has no security context: set cluster.submissionMode to K8sJobMode or HTTPMode"
+        hint = "KubeRay's own submitter has no security context: set cluster.submissionMode to K8sJobMode or HTTPMode"
         if "ray-job-submitter" not in message:
-            mend = "the namespace forbids what cluster.rdma or cluster.podTemplateOverrides ask for"
-        return Wait("PodRefused", f"{message}; {mend}")
+            hint = "the namespace forbids what cluster.rdma or cluster.podTemplateOverrides ask for"
+        return Wait("PodRefused", f"{message}; {hint}")
     return Wait("PodRefused", f"{message}; correct what it names")
 
 
@@ -208,16 +208,16 @@ def _of_a_pod(job: Job, pod: Pod) -> Wait | None:
     if pod.deletion_asked_at:
         return None
     if pod.unschedulable:
-        mend = "free or add such nodes, or ask for less in cluster (gpusPerNode, nodes, nodeSelector, tolerations)"
-        return Wait("Unschedulable", f"no node for {pod.role} pod {pod.name}: {pod.unschedulable}; {mend}")
+        hint = "free or add such nodes, or ask for less in cluster (gpusPerNode, nodes, nodeSelector, tolerations)"
+        return Wait("Unschedulable", f"no node for {pod.role} pod {pod.name}: {pod.unschedulable}; {hint}")
     for container in pod.containers:
         if container.exit_code is not None:
             continue
         message = redacted(container.message)
         if container.reason in _IMAGE:
-            mend = "correct cluster.image, or name a Secret of the registry in cluster.imagePullSecrets"
+            hint = "correct cluster.image, or name a Secret of the registry in cluster.imagePullSecrets"
             return Wait(
-                "ImagePull", f"{pod.role} pod {pod.name} cannot pull its image: {message or container.reason}; {mend}"
+                "ImagePull", f"{pod.role} pod {pod.name} cannot pull its image: {message or container.reason}; {hint}"
             )
         if container.reason in _CONFIG:
             return _missing(job, message) or Wait(
@@ -285,7 +285,7 @@ def _missing(job: Job, message: str) -> Wait | None:
             f"ConfigMap {name} does not exist in namespace {job.namespace}; {again or 'create it'}",
             ours=ours,
         )
-    mend = again or "create it, or leave cluster.serviceAccountName out"
+    hint = again or "create it, or leave cluster.serviceAccountName out"
     return Wait(
-        "ServiceAccountMissing", f"ServiceAccount {name} does not exist in namespace {job.namespace}; {mend}", ours=ours
+        "ServiceAccountMissing", f"ServiceAccount {name} does not exist in namespace {job.namespace}; {hint}", ours=ours
     )

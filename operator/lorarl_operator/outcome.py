@@ -260,16 +260,16 @@ def _own_ends(pods: Sequence[Pod]) -> Ending | None:
         said = redacted(container.message.strip())
         tail = f"; it said: {said}" if said else ""
         if container.reason in _CANNOT_START:
-            mend = "correct the image or cluster.podTemplateOverrides"
+            hint = "correct the image or cluster.podTemplateOverrides"
             return Ending(
                 Kind.FAILED,
                 "ContainerRefused",
-                f"container {container.name} of {_named(pod)} cannot be made: {said or 'no word why'}; {mend}",
+                f"container {container.name} of {_named(pod)} cannot be made: {said or 'no word why'}; {hint}",
             )
         if container.reason == "OOMKilled":
             field = "cluster.head.memory" if pod.role == "head" else "cluster.memoryPerNode"
-            mend = f"raise {field}" + ("" if pod.role == "head" else ", or lower trainer.tokensPerMicroBatch")
-            return Ending(Kind.FAILED, "OutOfMemory", f"{_named(pod)} used more memory than its limit; {mend}{tail}")
+            hint = f"raise {field}" + ("" if pod.role == "head" else ", or lower trainer.tokensPerMicroBatch")
+            return Ending(Kind.FAILED, "OutOfMemory", f"{_named(pod)} used more memory than its limit; {hint}{tail}")
         reason = "HeadExited" if pod.role == "head" else "WorkerExited"
         return Ending(
             Kind.FAILED,

@@ -152,10 +152,10 @@ def complaint(namespace: str | None, error: ApiError) -> str:
     """What is said of a namespace that cannot be listed (None: of the cluster), and the mend."""
     if error.status != 403:
         return f"{_called(namespace)} cannot be listed, and is tried again: {error}"
-    mend = "restore the ClusterRole and ClusterRoleBinding with helm upgrade"
+    hint = "restore the ClusterRole and ClusterRoleBinding with helm upgrade"
     if namespace is not None:
-        mend = f"restore the Role and RoleBinding with helm upgrade, or take {namespace} out of watchNamespaces"
-    return f"{_called(namespace)} cannot be listed, and its jobs are not served: {error}; {mend}"
+        hint = f"restore the Role and RoleBinding with helm upgrade, or take {namespace} out of watchNamespaces"
+    return f"{_called(namespace)} cannot be listed, and its jobs are not served: {error}; {hint}"
 
 
 def _called(namespace: str | None) -> str:

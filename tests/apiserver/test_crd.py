@@ -36,7 +36,7 @@ def test_a_broken_rule_is_refused_with_the_field_and_the_mend(cluster: Cluster, 
     refusal = apply(cluster, bad)
     assert refusal is not None
     assert case.field in refusal
-    assert case.mend in refusal
+    assert case.hint in refusal
     assert refused_by_python(bad)
     assert apply(cluster, good) is None
     assert not refused_by_python(good)

@@ -237,8 +237,8 @@ def test_another_training_is_not_gone_on_with_and_nothing_is_claimed(store: Stor
     message = str(refused.value)
     assert message.startswith("spec.checkpoint.resume: got Auto, but the checkpoint")
     assert "(adapter.rank was 8, is 16; trainer.seed was 0, is 1)" in message
-    for mend in ("spec.checkpoint.resume: Never", "another spec.checkpoint.uri", "another metadata.name"):
-        assert mend in message
+    for hint in ("spec.checkpoint.resume: Never", "another spec.checkpoint.uri", "another metadata.name"):
+        assert hint in message
     assert read_latest(store) == before, "a running job is not fenced off by a manifest that does not fit"
 
 

@@ -14,11 +14,11 @@ from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.algorithms import LossChoice
 from lorarl_trainer.checkpoint import Published
-from lorarl_trainer.engine.colocated import RolloutSide
+from lorarl_trainer.engine.colocated import ColocatedEngine
 from lorarl_trainer.engine.vllm.engine import RolloutEngine
 from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
-from lorarl_trainer.samples.types import Completion, RolloutPart, Sample, Samples, UpdateRequest, UpdateResult
-from lorarl_trainer.timing import Part
+from lorarl_trainer.samples.types import Completion, CompletionChunk, Sample, Samples, UpdateRequest, UpdateResult
+from lorarl_trainer.timing import Span
 from lorarl_trainer.workers.group import TakePart
 from lorarl_trainer.workers.worker import Built, Place, Resumed, Worker
 
@@ -56,7 +56,7 @@ class Colocated:
         self.built: Built = self.worker.start(model, STOP, None)
 
     @property
-    def rollouts(self) -> RolloutSide:
+    def rollouts(self) -> ColocatedEngine:
         rollouts = self.worker._rollouts
         assert rollouts is not None, "sft has none"
         return rollouts
@@ -170,7 +170,7 @@ class OneWorker:
     async def publish(self, step: int, position: int) -> None:
         self.worker.publish(step, position)
 
-    async def start_parts(self) -> list[Part]:
+    async def start_parts(self) -> list[Span]:
         return self.worker.start_parts()
 
     async def uploads(self) -> list[Published]:
@@ -180,7 +180,7 @@ class OneWorker:
         return self.worker.drain_uploads(60)
 
 
-def whole(parts: Iterable[RolloutPart]) -> list[Completion]:
+def whole(parts: Iterable[CompletionChunk]) -> list[Completion]:
     """All completions in the order of their prompts."""
     found = {
         place: completion for part in parts for place, completion in zip(part.places, part.completions, strict=True)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import socket
 from itertools import dropwhile
+from pathlib import Path
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _LONGEST = 500
@@ -21,14 +25,14 @@ class InputError(LorarlError):
 
     reason = "InvalidInput"
 
-    def __init__(self, field: str, got: str, expected: str, mend: str) -> None:
+    def __init__(self, field: str, got: str, expected: str, hint: str) -> None:
         """Name the manifest's `field` (as `spec.data.train.uri`), what it was, what it should be, and the mend."""
-        self.field, self.got, self.expected, self.mend = field, got, expected, mend
-        super().__init__(f"{field}: got {got}, expected {expected}. {mend}")
+        self.field, self.got, self.expected, self.hint = field, got, expected, hint
+        super().__init__(f"{field}: got {got}, expected {expected}. {hint}")
 
     def __reduce__(self) -> tuple[type[InputError], tuple[str, str, str, str]]:
         """Travel between processes whole."""
-        return type(self), (self.field, self.got, self.expected, self.mend)
+        return type(self), (self.field, self.got, self.expected, self.hint)
 
 
 class StorageError(LorarlError):
@@ -101,3 +105,33 @@ def without_colours(text: str) -> str:
 def _shortened(text: str) -> str:
     line = " ".join(without_colours(text).split())
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
+
+
+def unreadable(field: str, uri: str, place: Path, error: OSError) -> InputError:
+    """Say in a user's words why a file cannot be read.
+
+    Args:
+        field: the URI's path in the manifest.
+        uri: what was to be read.
+        place: the file or folder behind it on this machine.
+        error: what the operating system said.
+    """
+    file = error.filename or place
+    return InputError(
+        field,
+        f"{uri}, where {file} cannot be read on {socket.gethostname()} ({error.strerror or error})",
+        f"files that user {os.geteuid()} can read",
+        _hint(error, place),
+    )
+
+
+def _hint(error: OSError, place: Path) -> str:
+    match error.errno:
+        case errno.EACCES | errno.EPERM:
+            return f"Where it lies, run chmod -R a+rX {place}, and let everybody enter the folders above (chmod a+x)."
+        case errno.ENOENT | errno.ELOOP:
+            return "Copy it anew with what its links point to, as with cp -rL."
+        case errno.EISDIR | errno.ENOTDIR:
+            return "Copy it anew."
+        case _:
+            return "Look after the disk or volume that it lies on, or copy it elsewhere."

@@ -20,7 +20,7 @@ _SLACK = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Span:
     """A stretch of a start.
 
     Attributes:
@@ -46,12 +46,12 @@ class StartClock:
     def __init__(self, who: str, process: str) -> None:
         """`process` is what the time up to now is called."""
         self._who = who
-        self.parts: list[Part] = []
+        self.parts: list[Span] = []
         self.add(process, process_start(), time.time())
 
     def add(self, name: str, begin: float, end: float) -> None:
         """Take in what was timed elsewhere."""
-        self.parts.append(Part(name, self._who, begin, end))
+        self.parts.append(Span(name, self._who, begin, end))
 
     def add_first(self, name: str, begin: float, end: float) -> None:
         """Take in what was timed elsewhere, unless there is a part of that name."""
@@ -76,7 +76,7 @@ def process_start() -> float:
         return time.time()
 
 
-def critical_path(parts: Sequence[Part], end: float) -> list[tuple[str, float]]:
+def critical_path(parts: Sequence[Span], end: float) -> list[tuple[str, float]]:
     """Return what `end` had to wait for: names in the order of time, and seconds that add up to all from the first part's begin.
 
     Backwards from the end: what ended last before it was waited for, and before that began, what ended last before that. What still

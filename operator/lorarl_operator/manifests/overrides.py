@@ -64,5 +64,5 @@ def _merge_list(field: str, base: list[dict[str, Any]], override: Any, path: str
     return list(merged.values())
 
 
-def _fault(path: str, got: Any, expected: str, mend: str) -> ManifestError:
-    return ManifestError([Fault(path, shown(got), expected, mend)])
+def _fault(path: str, got: Any, expected: str, hint: str) -> ManifestError:
+    return ManifestError([Fault(path, shown(got), expected, hint)])

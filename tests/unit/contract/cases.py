@@ -50,7 +50,7 @@ class Case:
     bad: Changes
     good: Changes
     field: str
-    mend: str
+    hint: str
 
 
 SFT = {"spec.algorithm": {"type": "sft"}, "spec.reward": None}
@@ -66,7 +66,7 @@ def _only_grpo(name: str, value: Any) -> Case:
         bad=SFT | {f"spec.algorithm.{name}": value},
         good={f"spec.algorithm.{name}": value},
         field=f"spec.algorithm.{name}",
-        mend=f"remove {name}, or set algorithm.type to grpo",
+        hint=f"remove {name}, or set algorithm.type to grpo",
     )
 
 
@@ -97,7 +97,7 @@ def _uri(path: str, suffix: str = "", around: Changes | None = None) -> list[Cas
     ]
 
 
-def _toleration(field: str, bad: Changes, good: Changes, mend: str) -> Case:
+def _toleration(field: str, bad: Changes, good: Changes, hint: str) -> Case:
     """A rule of one toleration, which stands second in the list."""
     first = {"operator": "Exists", "effect": "NoSchedule"}
     return Case(
@@ -105,7 +105,7 @@ def _toleration(field: str, bad: Changes, good: Changes, mend: str) -> Case:
         {"spec.cluster.tolerations": [first, bad]},
         {"spec.cluster.tolerations": [first, good]},
         f"spec.cluster.tolerations[1].{field}",
-        mend,
+        hint,
     )
 
 

@@ -31,7 +31,7 @@ def fault_of(changes: dict[str, Any]) -> str:
 def errors(source: str | Path, *overrides: str) -> str:
     with pytest.raises(ManifestError) as caught:
         load_job(source, overrides)
-    assert all(fault.got and fault.expected and fault.mend for fault in caught.value.faults)
+    assert all(fault.got and fault.expected and fault.hint for fault in caught.value.faults)
     return str(caught.value)
 
 
@@ -358,7 +358,7 @@ def test_a_wrong_value_anywhere_is_a_fault_or_fine(changes: dict[str, Any], valu
         assert fault.path
         assert fault.got
         assert fault.expected
-        assert fault.mend
+        assert fault.hint
 
 
 @given(st.text())

@@ -26,7 +26,7 @@ def rules_of(model: type[BaseModel]) -> Iterator[Rule]:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_broken_rule_names_the_field_and_the_mend(case: Case) -> None:
     found = faults(manifest(case.bad))
-    assert [fault.path for fault in found if case.mend in fault.mend] == [case.field], found
+    assert [fault.path for fault in found if case.hint in fault.hint] == [case.field], found
     assert faults(manifest(case.good)) == []
 
 

@@ -60,7 +60,7 @@ def test_a_tokenizer_without_template_says_what_to_set(tokenizer):
     with pytest.raises(InputError) as caught:
         encoder(tokenizer(template=None))
     assert caught.value.field == "spec.data.chatTemplate"
-    assert "Set spec.data.chatTemplate to false" in caught.value.mend
+    assert "Set spec.data.chatTemplate to false" in caught.value.hint
 
 
 def test_messages_without_a_template_are_refused(tokenizer):

@@ -131,7 +131,7 @@ def test_a_missing_prompt_field_names_the_row_the_fields_and_the_nearest(tmp_pat
     assert "row 2" in error.got
     assert "train.jsonl" in error.got
     assert "answer, promt" in error.expected
-    assert error.mend == "Did you mean promt?"
+    assert error.hint == "Did you mean promt?"
 
 
 def test_a_missing_answer_is_refused_only_where_answers_are_needed(tmp_path):
@@ -190,7 +190,7 @@ def test_text_that_is_not_utf8_is_refused(tmp_path, name):
     (tmp_path / name).write_bytes(content)
     error = refused(tmp_path / name)
     assert "not UTF-8" in error.got
-    assert "iconv" in error.mend
+    assert "iconv" in error.hint
 
 
 def test_a_csv_line_with_too_few_cells_is_refused(tmp_path):
@@ -221,4 +221,4 @@ def test_a_file_without_the_right_to_read_it_is_named_with_user_and_command(name
     assert error.got.startswith(f"file:{path}, where {path} cannot be read on ")
     assert "Permission denied" in error.got
     assert error.expected == f"files that user {USER} can read"
-    assert f"chmod -R a+rX {path}" in error.mend
+    assert f"chmod -R a+rX {path}" in error.hint

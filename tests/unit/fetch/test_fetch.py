@@ -242,7 +242,7 @@ def test_a_file_or_folder_without_the_right_to_read_it_is_named_with_user_and_co
     assert error.got.startswith(f"file:{model}, where {model / named} cannot be read on ")
     assert error.got.endswith(" (Permission denied)")
     assert error.expected == f"files that user {USER} can read"
-    assert f"chmod -R a+rX {model}" in error.mend
+    assert f"chmod -R a+rX {model}" in error.hint
 
 
 def test_a_folder_that_can_be_entered_and_not_listed_is_not_called_empty():
@@ -261,11 +261,11 @@ def test_what_is_no_file_and_a_disk_that_fails_are_told(tmp_path):
     weights.unlink()
     weights.symlink_to("../blobs/1234")
     assert f"where {weights} cannot be read" in refused(model).got
-    assert "cp -rL" in refused(model).mend
+    assert "cp -rL" in refused(model).hint
     weights.unlink()
     weights.symlink_to("/proc/self/mem")  # whose first byte the kernel cannot give
     assert "(Input/output error)" in refused(model).got
-    assert "disk" in refused(model).mend
+    assert "disk" in refused(model).hint
     weights.unlink()
     weights.mkdir()
     assert "(Is a directory)" in refused(model).got

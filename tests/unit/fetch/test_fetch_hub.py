@@ -145,10 +145,10 @@ def test_what_the_hub_refuses_is_named_with_the_field_and_the_mend(hub, tmp_path
 
 def test_a_hub_that_cannot_be_reached_is_named_and_a_cached_model_needs_none(hub, tmp_path):
     nowhere = "http://127.0.0.1:9"  # the discard port: nobody listens
-    ((field, got, mend),) = fetch(nowhere, tmp_path / "cache", ("hf://org/tiny", None, {}))
+    ((field, got, hint),) = fetch(nowhere, tmp_path / "cache", ("hf://org/tiny", None, {}))
     assert field == "spec.model.uri"
     assert "could not be downloaded" in got
-    assert "name its folder with file:" in mend
+    assert "name its folder with file:" in hint
     fetch(hub[0], tmp_path / "cache", ("hf://org/tiny", None, {}))
     assert fetch(nowhere, tmp_path / "cache", ("hf://org/tiny", None, {})) == [
         ["config.json", "model.safetensors", "tokenizer.json"]

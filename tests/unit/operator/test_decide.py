@@ -81,12 +81,12 @@ def test_absurd_numbers_in_a_status_are_not_counted_on():
 
 class TestWhatTheServerRefuses:
     @pytest.mark.parametrize(
-        ("code", "reason", "mend"),
+        ("code", "reason", "hint"),
         [(403, "Forbidden", "see the operator's rights"), (422, "Invalid", "correct what it names, in a new job")],
     )
-    def test_it_is_told_what_to_do(self, code, reason, mend):
+    def test_it_is_told_what_to_do(self, code, reason, hint):
         refusal = Refusal("ConfigMap", "lorarl-demo", code, reason, "it says why", START, 1)
-        assert f"it says why; {mend}" in conditions(decided(raw_job(), refusal=refusal))["Running"]["message"]
+        assert f"it says why; {hint}" in conditions(decided(raw_job(), refusal=refusal))["Running"]["message"]
 
 
 class TestSuspension:

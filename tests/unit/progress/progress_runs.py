@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lorarl_trainer.progress import AdapterSummary, EvalDone, Event, RunFinished, RunStarted, StartedUp, StepDone
-from lorarl_trainer.timing import Part
+from lorarl_trainer.timing import Span
 
 MODULES = tuple(
     f"model.layers.{n}.{part}" for n in range(4) for part in ("self_attn.q_proj", "self_attn.o_proj", "mlp.up_proj")
@@ -101,18 +101,18 @@ def grpo_run(out_dir: Path, total: int = 3, every: int = 10) -> list[Event]:
 def started_up() -> StartedUp:
     """Ray starts, and a worker imports and loads while the driver reads data."""
     driver = [
-        Part("process", "driver", 100.0, 101.0),
-        Part("Ray", "driver", 101.0, 105.0),
-        Part("data", "driver", 101.0, 108.0),
+        Span("process", "driver", 100.0, 101.0),
+        Span("Ray", "driver", 101.0, 105.0),
+        Span("data", "driver", 101.0, 108.0),
     ]
     worker = [
-        Part("imports", "worker 0", 105.5, 118.0),
-        Part("imports/torch", "worker 0", 105.5, 108.0),
-        Part("engine", "worker 0", 118.0, 140.0),
-        Part("engine/graphs", "worker 0", 130.0, 136.0),
-        Part("first sync", "worker 0", 140.0, 140.1),
-        Part("first generation", "worker 0", 140.1, 143.0),
-        Part("first update", "worker 0", 143.0, 145.0),
+        Span("imports", "worker 0", 105.5, 118.0),
+        Span("imports/torch", "worker 0", 105.5, 108.0),
+        Span("engine", "worker 0", 118.0, 140.0),
+        Span("engine/graphs", "worker 0", 130.0, 136.0),
+        Span("first sync", "worker 0", 140.0, 140.1),
+        Span("first generation", "worker 0", 140.1, 143.0),
+        Span("first update", "worker 0", 143.0, 145.0),
     ]
     return StartedUp(parts=(*driver, *worker), first_token=140.5, first_update=145.0)
 

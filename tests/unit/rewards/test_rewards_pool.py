@@ -300,7 +300,7 @@ def test_a_step_in_which_everything_fails_stops_the_run_and_says_why(scorer):
 
 
 @pytest.mark.parametrize(
-    ("function", "got", "mend"),
+    ("function", "got", "hint"),
     [
         ("my_reward:length", "there is no module my_reward", "Searched in"),
         ("my_rewards.sub:length", "there is no module my_rewards.sub", "Searched in"),
@@ -313,7 +313,7 @@ def test_a_step_in_which_everything_fails_stops_the_run_and_says_why(scorer):
         ("deadly:score", "exited with code 7", "Mend the module"),
     ],
 )
-def test_a_function_that_cannot_be_used_is_refused_before_training(scorer, tmp_path, function, got, mend):
+def test_a_function_that_cannot_be_used_is_refused_before_training(scorer, tmp_path, function, got, hint):
     (tmp_path / "broken.py").write_text("1 / 0")
     (tmp_path / "unparsable.py").write_text("def score(:")
     (tmp_path / "needy.py").write_text("import not_there")
@@ -322,7 +322,7 @@ def test_a_function_that_cannot_be_used_is_refused_before_training(scorer, tmp_p
         asyncio.run(scorer(function, processes=1).ready())
     assert caught.value.field == "spec.reward.function"
     assert got in caught.value.got
-    assert mend in caught.value.mend
+    assert hint in caught.value.hint
 
 
 def test_no_samples_have_no_scores(scorer):

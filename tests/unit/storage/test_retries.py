@@ -59,7 +59,7 @@ def test_an_answer_is_shown_without_what_was_signed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "mend"),
+    ("status", "code", "hint"),
     [
         ("403 Forbidden", "AccessDenied", "check the Secret's keys"),
         ("403 Forbidden", "RequestTimeTooSkewed", "clock"),
@@ -69,8 +69,8 @@ def test_an_answer_is_shown_without_what_was_signed() -> None:
         ("503 Service Unavailable", "SlowDown", "did not recover in time"),
     ],
 )
-def test_each_answer_has_its_mend(status: str, code: str, mend: str) -> None:
-    assert mend in read_answer(xml(status, code)).mend("team", "http://s3")
+def test_each_answer_has_its_mend(status: str, code: str, hint: str) -> None:
+    assert hint in read_answer(xml(status, code)).hint("team", "http://s3")
 
 
 def failing(attempts: list[float]) -> None:

@@ -11,7 +11,7 @@ from lorarl_api.v1alpha1 import AdapterSpec, LoRARLJobSpec
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.planning.memory import Gpu, MemoryPlan, activation_bytes, plan
 from lorarl_trainer.planning.model_sizes import ModelSizes, read_model_sizes
-from lorarl_trainer.planning.remedies import mend, require_fit
+from lorarl_trainer.planning.remedies import remedies, require_fit
 from support.headers_only import write_headers
 
 GB = 1_000_000_000
@@ -60,7 +60,7 @@ def planned(
 
 
 def part(of: MemoryPlan, what: str) -> int:
-    (found,) = [part.bytes for part in of.parts if part.what == what]
+    (found,) = [part.bytes for part in of.lines if part.what == what]
     return found
 
 
@@ -109,7 +109,7 @@ def test_only_the_targets_have_an_adapter(sizes: ModelSizes, targets: list[str],
 
 def test_a_7b_job_of_the_benchmark_fits_an_h200(sizes: ModelSizes) -> None:
     found = planned(sizes)
-    assert found.fits and mend(found) == ""
+    assert found.fits and remedies(found) == ""
     require_fit(found)
     assert part(found, "base model") == 2 * PARAMETERS
     assert part(found, "adapter and optimizer") == 80_740_352 * (2 + 4 + 4 + 8)
@@ -138,8 +138,8 @@ def test_an_absent_offload_gives_the_cache_up_only_where_memory_is_short(sizes: 
 
 def test_unequal_tensor_parallelism_shares_no_base(sizes: ModelSizes) -> None:
     gpus = ("cluster.gpusPerNode=2", "rollout.tensorParallelSize=2")
-    assert any(p.what == "vLLM's base model" for p in planned(sizes, *gpus).parts)
-    assert any(p.what == "vLLM's QKV layers" for p in planned(sizes, *gpus, "trainer.tensorParallelSize=2").parts)
+    assert any(p.what == "vLLM's base model" for p in planned(sizes, *gpus).lines)
+    assert any(p.what == "vLLM's QKV layers" for p in planned(sizes, *gpus, "trainer.tensorParallelSize=2").lines)
 
 
 WHOLE = {True: 2 * HIDDEN + 2 * HIDDEN + 2 * 512 + 2 * FFN, False: 4 * HIDDEN + 3 * HIDDEN + 3 * 512 + 5 * FFN}
@@ -165,7 +165,7 @@ def test_recomputation_keeps_less(sizes: ModelSizes, fused: bool, recompute: str
 def test_training_takes_what_was_measured(sizes: ModelSizes) -> None:
     """64.6 GB on an H200: benchmarks/results/gpu-2026-11-21.txt, which has no vLLM in it."""
     found = planned(sizes, "algorithm.type=sft", "reward=null", offload="null")
-    own = sum(p.bytes for p in found.parts if p.what != "CUDA, cuBLAS, NCCL")  # which PyTorch does not count
+    own = sum(p.bytes for p in found.lines if p.what != "CUDA, cuBLAS, NCCL")  # which PyTorch does not count
     assert 64.6 * GB < own < 1.15 * 64.6 * GB
 
 
@@ -204,14 +204,14 @@ def test_a_base_that_is_too_large_is_told_by_what_it_needs(sizes: ModelSizes) ->
 def test_where_no_change_alone_is_enough_all_that_it_takes_are_named(sizes: ModelSizes) -> None:
     gpu = Gpu(16 * GB, 15 * GB)
     found = planned(sizes, "rollout.maxResponseTokens=4096", gpu=gpu, offload="[]")
-    told = mend(found)
+    told = remedies(found)
     assert told.startswith("Set ") and ", and " in told and "tensorParallelSize" in told
 
 
 def test_a_cache_that_holds_no_sequence_is_refused(sizes: ModelSizes) -> None:
     found = planned(sizes, "rollout.gpuMemoryFraction=0.034")
     assert found.peak("training") < H200.free and found.kv_cache_bytes < found.kv_cache_least
-    assert "gpuMemoryFraction to 0.5" in mend(found)
+    assert "gpuMemoryFraction to 0.5" in remedies(found)
     with pytest.raises(InputError, match="KV cache"):
         require_fit(found)
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from lorarl_trainer.engine.vllm.running import Ended, Seats
+from lorarl_trainer.engine.vllm.running import Ended, RunningRequests
 
 
-def ask(seats: Seats) -> list[str]:
+def ask(seats: RunningRequests) -> list[str]:
     """Ask for one more token of each that decodes."""
     decoding = seats.decoding()
     seats.asked[decoding] += 1
     return [seats.names[seat] for seat in decoding]
 
 
-def answer(seats: Seats, names: list[str], *tokens: int) -> list[Ended]:
+def answer(seats: RunningRequests, names: list[str], *tokens: int) -> list[Ended]:
     return seats.receive(names, np.array(tokens), np.array(tokens, np.float32) / 8)
 
 
 def test_a_request_ends_with_its_last_token_or_with_a_stop_token() -> None:
-    seats = Seats(4, 16)
+    seats = RunningRequests(4, 16)
     for name, limit, stops in (("a", 2, (9,)), ("b", 3, (8, 9)), ("c", 3, ())):
         seats.take(name, 5, 5, limit, stops)
     assert ask(seats) == ["a", "b", "c"] and answer(seats, ["a", "b", "c"], 1, 2, 8) == []
@@ -32,7 +32,7 @@ def test_a_request_ends_with_its_last_token_or_with_a_stop_token() -> None:
 
 
 def test_an_answer_that_comes_after_the_end_is_not_the_next_ones() -> None:
-    seats = Seats(1, 16)
+    seats = RunningRequests(1, 16)
     first = seats.take("a", 3, 3, 4, (9,))
     late = ask(seats)  # the first answer is not there yet
     assert [e.stopped for e in answer(seats, ["a"], 9)] == [True]
@@ -43,7 +43,7 @@ def test_an_answer_that_comes_after_the_end_is_not_the_next_ones() -> None:
 
 
 def test_a_part_of_a_prompt_gives_no_token() -> None:
-    seats = Seats(2, 16)
+    seats = RunningRequests(2, 16)
     seat = seats.take("a", prompt=6, known=2, limit=2, stops=())
     assert seats.prefilling().tolist() == [seat] and not len(seats.decoding())
     seats.asked[seat] += 3
@@ -56,7 +56,7 @@ def test_a_part_of_a_prompt_gives_no_token() -> None:
 
 
 def test_what_ended_keeps_its_tokens_when_the_seat_is_used_again() -> None:
-    seats = Seats(1, 8)
+    seats = RunningRequests(1, 8)
     seats.take("a", 1, 1, 1, ())
     (first,) = seats.receive(["a"], np.array([1]), None)
     seats.take("b", 1, 1, 1, (3,))

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lorarl_trainer.timing import Part, StartClock, by_name, critical_path
+from lorarl_trainer.timing import Span, StartClock, by_name, critical_path
 
 times = st.integers(0, 50)
 spans = st.tuples(times, times).map(lambda pair: (min(pair), max(pair)))
 some_parts = st.lists(spans, min_size=1, max_size=8).map(
-    lambda spans: [Part(f"p{i}", "w", b, e) for i, (b, e) in enumerate(spans)]
+    lambda spans: [Span(f"p{i}", "w", b, e) for i, (b, e) in enumerate(spans)]
 )
 
 
-def part(name: str, begin: float, end: float) -> Part:
-    return Part(name, "driver", begin, end)
+def part(name: str, begin: float, end: float) -> Span:
+    return Span(name, "driver", begin, end)
 
 
 def test_of_parts_side_by_side_the_longer_one_was_waited_for() -> None:
@@ -54,7 +54,7 @@ def test_seconds_of_one_name_are_added_and_other_comes_last() -> None:
 
 
 @given(some_parts, times)
-def test_a_path_adds_up_to_the_whole_time(parts: list[Part], end: int) -> None:
+def test_a_path_adds_up_to_the_whole_time(parts: list[Span], end: int) -> None:
     path = critical_path(parts, end)
     assert sum(seconds for _, seconds in path) == pytest.approx(max(0, end - min(part.begin for part in parts)))
     assert all(seconds >= 0 for _, seconds in path)

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lorarl_trainer.errors import InputError
-from lorarl_trainer.unreadable import unreadable
+from lorarl_trainer.errors import InputError, unreadable
 
 if TYPE_CHECKING:
     import pyarrow

@@ -84,9 +84,9 @@ def _missing(raw: dict[str, Any], name: str, field: str, where: str) -> InputErr
             field, f"{name}, which is empty in {where}", "a value in every row", "Fill it in, or leave that row out."
         )
     near = get_close_matches(name, raw, n=1, cutoff=0.5)
-    mend = f"Did you mean {near[0]}?" if near else "Name the column, or add it to the data."
+    hint = f"Did you mean {near[0]}?" if near else "Name the column, or add it to the data."
     return InputError(
-        field, f"{name}, which {where} does not have", f"one of the fields that are there ({there})", mend
+        field, f"{name}, which {where} does not have", f"one of the fields that are there ({there})", hint
     )
 
 

@@ -17,14 +17,14 @@ from lorarl_trainer.engine.vllm.engine import EngineConfig, RolloutEngine
 from lorarl_trainer.engine.vllm.shared_base import SharedBase
 from lorarl_trainer.lora.targets import short_names
 from lorarl_trainer.planning.memory import MemoryPlan
-from lorarl_trainer.samples.types import RolloutPart
+from lorarl_trainer.samples.types import CompletionChunk
 from lorarl_trainer.timing import StartClock
 
 MOST_SEQUENCES = 1024
 """Sequences that one engine generates at a time; more wait."""
 
 
-class RolloutSide:
+class ColocatedEngine:
     """One rank's engine and the way of the adapter to it.
 
     Attributes:
@@ -90,14 +90,14 @@ class RolloutSide:
             self._check.compare()
         return seconds
 
-    def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> Iterator[RolloutPart]:
+    def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> Iterator[CompletionChunk]:
         """Generate a completion a prompt (greedily without seeds); yield them in parts as they end."""
         clock = time.perf_counter()
         woke = self.engine.wake("weights", "kv_cache")
         awake = time.perf_counter()
         waking = {"wake": awake - clock} if woke else {}
         for places, completions in self.engine.generate(prompts, seeds):
-            yield RolloutPart(places, completions, waking | {"generate": time.perf_counter() - awake})
+            yield CompletionChunk(places, completions, waking | {"generate": time.perf_counter() - awake})
 
     def sleep(self) -> Mapping[str, float]:
         """Give up the memory that the trainer needs meanwhile; return the seconds of the phase, if there is any."""

@@ -75,8 +75,8 @@ def _check_kind(config: Mapping[str, Any], uri: str) -> None:
 def _check_fit(config: Mapping[str, Any], spec: LoRARLJobSpec) -> None:
     for key, field, wanted in (("r", "rank", spec.adapter.rank), ("lora_alpha", "alpha", spec.adapter.alpha)):
         if config.get(key) != wanted:
-            mend = f"Set spec.adapter.{field}: {config.get(key)}."
-            raise InputError(FIELD, f"an adapter with {key} {config.get(key)}", f"spec.adapter.{field}, {wanted}", mend)
+            hint = f"Set spec.adapter.{field}: {config.get(key)}."
+            raise InputError(FIELD, f"an adapter with {key} {config.get(key)}", f"spec.adapter.{field}, {wanted}", hint)
     trained_on, base = str(config.get("base_model_name_or_path") or ""), spec.model.uri.removeprefix("hf://")
     both_on_the_hub = (
         spec.model.uri.startswith("hf://") and trained_on.count("/") == 1 and not Path(trained_on).exists()

@@ -15,10 +15,10 @@ from lorarl_trainer.checkpoint.identity import require_same_training
 from lorarl_trainer.data.encoding import EncodedRow, EncodedRows, PromptEncoder, encode_examples, encode_prompts
 from lorarl_trainer.data.rows import load_rows as read_rows
 from lorarl_trainer.data.tokenizer import load_tokenizer, stop_token_ids
+from lorarl_trainer.errors import unreadable
 from lorarl_trainer.launch.init_from import read_first_adapter
 from lorarl_trainer.planning.supported_models import require_known_base
 from lorarl_trainer.rewards.scorer import needs_answers
-from lorarl_trainer.secrets import Secrets, secret_of
 from lorarl_trainer.storage import open_store
 from lorarl_trainer.storage.downloads import (
     fetch_data,
@@ -27,7 +27,7 @@ from lorarl_trainer.storage.downloads import (
     read_generation_config,
     read_model_config,
 )
-from lorarl_trainer.unreadable import unreadable
+from lorarl_trainer.storage.secrets import Secrets, secret_of
 
 _HEAD_BYTES = 1 << 20
 

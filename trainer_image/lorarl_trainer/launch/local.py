@@ -21,9 +21,9 @@ def refuse_what_needs_a_cluster(job: LoRARLJob) -> None:
     if job.spec.suspend:
         raise InputError("spec.suspend", "true", "false for `lorarl run`", "Set it to false: --set spec.suspend=false.")
     if job.spec.cluster.nodes > 1:
-        mend = "Use --set spec.cluster.nodes=1."
+        hint = "Use --set spec.cluster.nodes=1."
         raise InputError(
-            "spec.cluster.nodes", str(job.spec.cluster.nodes), "1 for `lorarl run`, which has this machine alone", mend
+            "spec.cluster.nodes", str(job.spec.cluster.nodes), "1 for `lorarl run`, which has this machine alone", hint
         )
 
 

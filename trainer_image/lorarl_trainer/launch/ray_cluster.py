@@ -86,12 +86,12 @@ def _start_ray(spec: LoRARLJobSpec) -> None:
         ray.init(log_to_driver=True)
         return
     if spec.on_gpu and importlib.util.find_spec("transformer_engine") is None:
-        mend = "Install them with `make setup GPU=1`, or use --set spec.cluster.gpusPerNode=0."
+        hint = "Install them with `make setup GPU=1`, or use --set spec.cluster.gpusPerNode=0."
         raise InputError(
             "spec.cluster.gpusPerNode",
             str(spec.cluster.gpus_per_node),
             "0 in this environment, which has no GPU packages",
-            mend,
+            hint,
         )
     # Ray warns of a thread that cannot take SIGTERM (we do) and of its own defaults: nothing that a user can mend.
     logging.getLogger("ray").setLevel(logging.ERROR)
@@ -120,7 +120,7 @@ def _start_ray(spec: LoRARLJobSpec) -> None:
     ray._private.worker.print_to_stdstream = lambda *_, **__: None
     there = int(ray.cluster_resources().get("GPU", 0))
     if there < spec.cluster.gpus_per_node:
-        mend = (
+        hint = (
             "Use --set spec.cluster.gpusPerNode=0 for a CPU job."
             if there == 0
             else f"Use --set spec.cluster.gpusPerNode={there}."
@@ -129,7 +129,7 @@ def _start_ray(spec: LoRARLJobSpec) -> None:
             "spec.cluster.gpusPerNode",
             str(spec.cluster.gpus_per_node),
             f"at most {there}, which this machine has",
-            mend,
+            hint,
         )
 
 

@@ -43,8 +43,8 @@ from lorarl_trainer.progress import (
     write_report,
 )
 from lorarl_trainer.rewards.scorer import make_scorer
-from lorarl_trainer.secrets import Secrets, read_secrets
 from lorarl_trainer.session import Session
+from lorarl_trainer.storage.secrets import Secrets, read_secrets
 from lorarl_trainer.threads import in_background
 from lorarl_trainer.timing import StartClock
 from lorarl_trainer.workers.group import WorkerGroup

@@ -101,12 +101,12 @@ def _select(candidates: Sequence[_Candidate], patterns: Sequence[str], field: st
 def _no_such_layer(candidates: Sequence[_Candidate], pattern: str, field: str) -> InputError:
     there = sorted({_last(name) for c in candidates for name in (*c.target.hf_names, *c.aliases)})
     near = difflib.get_close_matches(pattern, there, n=1)
-    mend = (
+    hint = (
         f"Did you mean {near[0]}?"
         if near
         else "Use [all-linear], one of these names, or a wildcard over full names (*.layers.0.*)."
     )
-    return InputError(field, repr(pattern), f"a linear layer of this model ({', '.join(there)})", mend)
+    return InputError(field, repr(pattern), f"a linear layer of this model ({', '.join(there)})", hint)
 
 
 def _only_a_part(target: Target, names: set[str], field: str) -> InputError:

@@ -86,7 +86,7 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class Part:
+class Line:
     """A line of the table: what takes memory, how much, when, and where the figure is from."""
 
     what: str
@@ -110,13 +110,13 @@ class MemoryPlan:
     rank: int
     demand: Demand
     gpu: Gpu
-    parts: tuple[Part, ...]
+    lines: tuple[Line, ...]
     kv_cache_bytes: int
     kv_cache_least: int
 
     def peak(self, phase: Literal["generation", "training"]) -> int:
         """Bytes that are taken in a phase."""
-        return sum(part.bytes for part in self.parts if part.phase in ("always", phase))
+        return sum(part.bytes for part in self.lines if part.phase in ("always", phase))
 
     @property
     def fits(self) -> bool:
@@ -130,7 +130,7 @@ class MemoryPlan:
         """The parts, for people."""
         rows = [
             ("", "GB", "when", "from"),
-            *((part.what, gigabytes(part.bytes), part.phase, part.source) for part in self.parts),
+            *((part.what, gigabytes(part.bytes), part.phase, part.source) for part in self.lines),
         ]
         rows += [
             ("generating, in all", gigabytes(self.peak("generation")), "", ""),
@@ -191,9 +191,9 @@ def _plan(spec: LoRARLJobSpec, model: ModelSizes, gpu: Gpu, offload: frozenset[s
 
 def make_plan(model: ModelSizes, adapted: tuple[LinearSize, ...], rank: int, demand: Demand, gpu: Gpu) -> MemoryPlan:
     """Plan what the layers `adapted` with adapters of this rank take."""
-    parts = [*_trainer(model, adapted, rank, demand), Part("CUDA, cuBLAS, NCCL", CONTEXT_BYTES, "always", "allowance")]
+    lines = [*_trainer(model, adapted, rank, demand), Line("CUDA, cuBLAS, NCCL", CONTEXT_BYTES, "always", "allowance")]
     if not demand.rollouts:
-        return MemoryPlan(model, adapted, rank, demand, gpu, tuple(parts), 0, 0)
+        return MemoryPlan(model, adapted, rank, demand, gpu, tuple(lines), 0, 0)
     engine = list(_engine(model, adapted, rank, demand))
     # A rank has one head at least.
     a_token = kv_bytes_a_token(
@@ -205,14 +205,14 @@ def make_plan(model: ModelSizes, adapted: tuple[LinearSize, ...], rank: int, dem
     )  # vLLM keeps one to itself, without which the last sequence would wait for another's end
     wanted = blocks * a_token * demand.sequences + block
     own = sum(part.bytes for part in engine)
-    elsewhere = sum(part.bytes for part in parts if part.phase != "training")
+    elsewhere = sum(part.bytes for part in lines if part.phase != "training")
     room = min(int(demand.engine_fraction * gpu.total) - own, gpu.free - own - elsewhere)
     given = max(0, min(wanted, room))
     source = f"{demand.sequences} sequences of {demand.longest} tokens, {a_token:,} bytes a token"
     if given < wanted:
         source += f"; all at their longest: {gigabytes(wanted)}"
-    cache = Part("KV cache", given, "generation" if "kv_cache" in demand.offload else "always", source)
-    return MemoryPlan(model, adapted, rank, demand, gpu, (*parts, *engine, cache), given, blocks * a_token + block)
+    cache = Line("KV cache", given, "generation" if "kv_cache" in demand.offload else "always", source)
+    return MemoryPlan(model, adapted, rank, demand, gpu, (*lines, *engine, cache), given, blocks * a_token + block)
 
 
 def activation_bytes(model: ModelSizes, precision: str, recompute: Recompute, fused: bool) -> tuple[int, int]:
@@ -226,15 +226,15 @@ def activation_bytes(model: ModelSizes, precision: str, recompute: Recompute, fu
     return kept * model.layers * BYTES[precision], at_work * BYTES[precision]
 
 
-def _trainer(model: ModelSizes, adapted: tuple[LinearSize, ...], rank: int, demand: Demand) -> Iterator[Part]:
+def _trainer(model: ModelSizes, adapted: tuple[LinearSize, ...], rank: int, demand: Demand) -> Iterator[Line]:
     ranks, width = demand.trainer_ranks, BYTES[demand.precision]
     over = f", a {ranks}th of it" if ranks > 1 else ""
     base = model.parameters(ranks)
     phase: Phase = "always"
-    yield Part("base model", base * width, phase, f"its files: {base:,} parameters in {demand.precision}{over}")
-    trainable = sum(rank * (linear.wide + linear.high) for linear in adapted) // ranks
+    yield Line("base model", base * width, phase, f"its files: {base:,} parameters in {demand.precision}{over}")
+    trainable = sum(rank * (linear.inputs + linear.outputs) for linear in adapted) // ranks
     source = f"{trainable:,} parameters: {demand.precision}, fp32 master and gradient, Adam's moments"
-    yield Part("adapter and optimizer", trainable * STATE_BYTES[demand.precision], "always", source)
+    yield Line("adapter and optimizer", trainable * STATE_BYTES[demand.precision], "always", source)
     # A longer sequence stands alone, and a small step is one micro-batch.
     tokens = min(max(demand.micro_batch_tokens, demand.longest), demand.trained * demand.longest)
     kept, at_work = (
@@ -244,14 +244,14 @@ def _trainer(model: ModelSizes, adapted: tuple[LinearSize, ...], rank: int, dema
     source = (
         f"{tokens:,} tokens of a micro-batch x {kept:,} bytes, and one layer at work; recompute: {demand.recompute}"
     )
-    yield Part("activations", activations, "training", source)
-    yield Part("logits, a chunk at a time", LOGITS_BYTES, "training", "1 GiB in fp32, and copies")
+    yield Line("activations", activations, "training", source)
+    yield Line("logits, a chunk at a time", LOGITS_BYTES, "training", "1 GiB in fp32, and copies")
 
 
-def _engine(model: ModelSizes, adapted: tuple[LinearSize, ...], rank: int, demand: Demand) -> Iterator[Part]:
+def _engine(model: ModelSizes, adapted: tuple[LinearSize, ...], rank: int, demand: Demand) -> Iterator[Line]:
     ranks, width = demand.engine_ranks, BYTES[demand.precision]
     if demand.shared_base:
-        yield Part(
+        yield Line(
             "vLLM's QKV layers",
             model.qkv_parameters(ranks) * width,
             "always",
@@ -259,21 +259,21 @@ def _engine(model: ModelSizes, adapted: tuple[LinearSize, ...], rank: int, deman
         )
     else:
         phase: Phase = "generation" if "weights" in demand.offload else "always"
-        yield Part("vLLM's base model", model.parameters(ranks) * width, phase, "a copy of its own")
+        yield Line("vLLM's base model", model.parameters(ranks) * width, phase, "a copy of its own")
     slots = sum(_buffer_parameters(linear, served_rank(rank), ranks) for linear in adapted)
-    yield Part("vLLM's adapter", slots * width, "always", f"its buffers for rank {served_rank(rank)}")
+    yield Line("vLLM's adapter", slots * width, "always", f"its buffers for rank {served_rank(rank)}")
     mlp = 3 * model.width("up_proj") // ranks + 4 * model.hidden
     logits = 4 * demand.sequences * model.vocabulary
     source = f"{ENGINE_TOKENS:,} tokens of prompts in a layer, logits of {demand.sequences} sequences in fp32"
-    yield Part("vLLM at work", ENGINE_TOKENS * mlp * width + logits, "generation", source)
-    yield Part("vLLM's CUDA graphs", GRAPHS_BYTES, "always", "allowance")
+    yield Line("vLLM at work", ENGINE_TOKENS * mlp * width + logits, "generation", source)
+    yield Line("vLLM's CUDA graphs", GRAPHS_BYTES, "always", "allowance")
 
 
 def _buffer_parameters(linear: LinearSize, rank: int, ranks: int) -> int:
     """A where the layer's input is split, B where its output is; the other one is whole on every rank."""
     if linear.split_output:
-        return rank * (linear.wide + linear.high // ranks)
-    return rank * (linear.wide // ranks + linear.high)
+        return rank * (linear.inputs + linear.outputs // ranks)
+    return rank * (linear.inputs // ranks + linear.outputs)
 
 
 def kv_bytes_a_token(layers: int, key_heads: int, head: int, precision: str) -> int:

@@ -36,8 +36,8 @@ class LinearSize:
 
     name: str
     split_output: bool
-    wide: int
-    high: int
+    inputs: int
+    outputs: int
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class ModelSizes:
     def width(self, *names: str) -> int:
         """The output width of the decoder's linear layers of these names together, in the largest layer."""
         widest = {
-            name: max((linear.high for linear in self.linears if _last(linear.name) == name), default=0)
+            name: max((linear.outputs for linear in self.linears if _last(linear.name) == name), default=0)
             for name in names
         }
         return sum(widest.values())

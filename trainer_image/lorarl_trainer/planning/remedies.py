@@ -23,11 +23,14 @@ def require_fit(plan: MemoryPlan) -> None:
     if needed <= plan.gpu.free:
         got = f"{gigabytes(plan.kv_cache_bytes)} GB left for vLLM's KV cache, of which one sequence takes {gigabytes(plan.kv_cache_least)}"
     raise InputError(
-        "spec", got, f"at most the {gigabytes(plan.gpu.free)} GB that are free there", f"{mend(plan)}\n{plan.table()}"
+        "spec",
+        got,
+        f"at most the {gigabytes(plan.gpu.free)} GB that are free there",
+        f"{remedies(plan)}\n{plan.table()}",
     )
 
 
-def mend(plan: MemoryPlan) -> str:
+def remedies(plan: MemoryPlan) -> str:
     """Say what would make a job fit: each change that does by itself, or else all that it takes together; empty where it fits."""
     if plan.fits:
         return ""

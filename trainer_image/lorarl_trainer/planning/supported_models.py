@@ -44,13 +44,13 @@ def require_known_base(config: Mapping[str, Any], longest: int) -> None:
         "num_hidden_layers", 1
     )
     if family != "llama" and slides and window and window < longest:
-        mend = (
+        hint = (
             f"Lower spec.rollout.maxPromptTokens and maxResponseTokens to {window} together, or choose another model."
         )
         raise _refused(
             f"use_sliding_window and a window of {window}",
             f"a window of at least the job's longest sequence, {longest} tokens",
-            mend,
+            hint,
         )
     _require_known_rope(family, config.get("rope_scaling") or config.get("rope_parameters") or {})
 
@@ -71,7 +71,7 @@ def _require_known_rope(family: str, rope: Mapping[str, Any]) -> None:
             raise _refused(f"rope_type llama3 with {', '.join(other)}", expected, "Choose another model.")
 
 
-def _refused(got: str, expected: str, mend: str) -> InputError:
+def _refused(got: str, expected: str, hint: str) -> InputError:
     return InputError(
-        "spec.model.uri", f"a config.json with {got}, which Megatron-Bridge does not follow", expected, mend
+        "spec.model.uri", f"a config.json with {got}, which Megatron-Bridge does not follow", expected, hint
     )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from ..timing import Part, by_name, critical_path
+from ..timing import Span, by_name, critical_path
 
 EVALUATE = "evaluate"
 PHASES = (
@@ -160,7 +160,7 @@ class CheckpointDone:
 class StartedUp:
     """The first update is made: the start is over, and this is where its time went."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[Span, ...]
     """The driver's and one worker's."""
     first_token: float | None
     """When the first token was generated, Unix time; None for sft."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from lorarl_trainer.rewards.scores import Outcome, Sample
 
 
-class Part:
+class Batch:
     """Samples that came together.
 
     Attributes:
@@ -36,7 +36,7 @@ class Item:
         deadline: when its process is ended, by time.monotonic(); known while it is being scored.
     """
 
-    part: Part
+    batch: Batch
     index: int
     alone: bool = False
     deadline: float = 0.0
@@ -44,7 +44,7 @@ class Item:
     @property
     def sample(self) -> Sample:
         """What is scored."""
-        return self.part.samples[self.index]
+        return self.batch.samples[self.index]
 
 
 class Waiting:
@@ -55,10 +55,10 @@ class Waiting:
         self._lock = threading.Lock()
         self._items: deque[Item] = deque()
         self._alone: deque[Item] = deque()
-        self._parts: set[Part] = set()
+        self._batches: set[Batch] = set()
         self._error: BaseException | None = None
 
-    def add(self, part: Part) -> None:
+    def add(self, batch: Batch) -> None:
         """Let a part wait behind those that came before.
 
         Raises:
@@ -67,8 +67,8 @@ class Waiting:
         with self._lock:
             if self._error is not None:
                 raise self._error
-            self._parts.add(part)
-            self._items.extend(Item(part, index) for index in range(len(part.samples)))
+            self._batches.add(batch)
+            self._items.extend(Item(batch, index) for index in range(len(batch.samples)))
 
     def take(self, room: int, shares: int, *, idle: bool) -> list[Item]:
         """Take samples for a process that has room for so many: one of `shares` equal shares at most, so that all have something to do."""
@@ -86,18 +86,18 @@ class Waiting:
 
     def settle(self, item: Item, outcome: Outcome) -> None:
         """Note a sample's outcome; with the last one its part is done."""
-        part = item.part
+        batch = item.batch
         with self._lock:
-            part.outcomes[item.index] = outcome
-            if len(part.outcomes) < len(part.samples) or part not in self._parts:
+            batch.outcomes[item.index] = outcome
+            if len(batch.outcomes) < len(batch.samples) or batch not in self._batches:
                 return
-            self._parts.remove(part)
-        part.scored.set_result([part.outcomes[index] for index in range(len(part.samples))])
+            self._batches.remove(batch)
+        batch.scored.set_result([batch.outcomes[index] for index in range(len(batch.samples))])
 
     def fail(self, error: BaseException) -> None:
         """Let all parts end in this error, also those that are still to come."""
         with self._lock:
             self._error = self._error or error
-            parts, self._parts = self._parts, set()
-        for part in parts:
-            part.scored.set_exception(self._error)
+            batches, self._batches = self._batches, set()
+        for batch in batches:
+            batch.scored.set_exception(self._error)

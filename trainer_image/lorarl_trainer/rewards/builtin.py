@@ -67,7 +67,7 @@ def is_exact(completion: str, answer: str) -> bool:
 
 
 def _pattern_compare(pattern: str | None, timeout_seconds: float) -> Compare:
-    expected, mend = "a Python regular expression", "Mend spec.reward.pattern."
+    expected, hint = "a Python regular expression", "Mend spec.reward.pattern."
     if pattern is None:
         raise InputError("spec.reward.pattern", "nothing", expected, "Set it, as in pattern: 'answer: (.*)'.")
     try:
@@ -75,7 +75,7 @@ def _pattern_compare(pattern: str | None, timeout_seconds: float) -> Compare:
         compiled = regex.compile(_BRACE.sub(lambda found: r"\{" if found["brace"] else found[0], pattern))
     except regex.error as error:
         raise InputError(
-            "spec.reward.pattern", f"{pattern!r}, which does not compile ({error})", expected, mend
+            "spec.reward.pattern", f"{pattern!r}, which does not compile ({error})", expected, hint
         ) from error
 
     def compare(completion: str, answer: str) -> bool:

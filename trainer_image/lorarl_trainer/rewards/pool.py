@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from lorarl_trainer.errors import LorarlError
-from lorarl_trainer.rewards.backlog import Item, Part, Waiting
+from lorarl_trainer.rewards.backlog import Batch, Item, Waiting
 from lorarl_trainer.rewards.process import ENDED, EXIT_SECONDS, ScoringProcess
 from lorarl_trainer.rewards.scores import Outcome, Sample
 
@@ -81,10 +81,10 @@ class PoolScorer:
         await self.ready()
         if not samples:
             return []
-        part = Part(samples)
-        self._waiting.add(part)
+        batch = Batch(samples)
+        self._waiting.add(batch)
         self._wake()
-        return await asyncio.wrap_future(part.scored)
+        return await asyncio.wrap_future(batch.scored)
 
     def close(self) -> None:
         """End all processes, and what they started, at once."""

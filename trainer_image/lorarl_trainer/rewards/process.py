@@ -93,7 +93,7 @@ class ScoringProcess:
         try:
             reply = connection.recv() if connection.poll(START_SECONDS) else None
         except (EOFError, OSError):
-            got, mend = (
+            got, hint = (
                 f"{self._function}, whose module ended the process when imported: it {self.end(EXIT_SECONDS)}",
                 "Mend the module.",
             )
@@ -101,13 +101,13 @@ class ScoringProcess:
             if reply is not None and reply[0] == "ready":
                 self._is_ready, self.is_async = True, reply[1]
                 return
-            got, mend = (
+            got, hint = (
                 reply[1:]
                 if reply
                 else (f"{self._function}, whose module is not imported after {START_SECONDS:g} s", "Mend it.")
             )
             self.end()
-        raise InputError(self._field, got, "a function package.module:function(prompt, completion, answer, row)", mend)
+        raise InputError(self._field, got, "a function package.module:function(prompt, completion, answer, row)", hint)
 
     def send(self, samples: Sequence[tuple[int, Sample]]) -> None:
         """Hand over samples, each with a name that its outcome will have.

@@ -86,9 +86,9 @@ def load_function(name: str) -> Callable[..., Any]:
         try:
             signature.bind(*PARAMETERS)
         except TypeError as error:
-            mend = f"Write it as {function_name}({', '.join(PARAMETERS)})."
+            hint = f"Write it as {function_name}({', '.join(PARAMETERS)})."
             raise RefusedError(
-                f"{name}{signature} in {where}, which cannot be called with four arguments", mend
+                f"{name}{signature} in {where}, which cannot be called with four arguments", hint
             ) from error
     return function
 

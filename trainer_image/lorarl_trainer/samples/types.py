@@ -138,7 +138,7 @@ class Samples(tuple[Sample, ...]):
 
 
 @dataclass(frozen=True)
-class RolloutPart:
+class CompletionChunk:
     """Completions that ended about the same time, handed over while others are still being generated.
 
     Attributes:

@@ -116,9 +116,9 @@ def client_for(
         )
     except (BaseError, ValueError) as error:
         if "No CA certificates" in str(error):
-            mend = "Install the system's CA certificates (ca-certificates), or set SSL_CERT_FILE to a file with them."
+            hint = "Install the system's CA certificates (ca-certificates), or set SSL_CERT_FILE to a file with them."
             raise InputError(
-                field, f"{uri.text} on a machine without CA certificates", "some, to tell the store by", mend
+                field, f"{uri.text} on a machine without CA certificates", "some, to tell the store by", hint
             ) from None
         names = ", ".join(sorted(config)) or "none"
         reason = (
@@ -126,7 +126,7 @@ def client_for(
             if "Account must be specified" in str(error)
             else f"keys that the store's client refuses (given: {names})"
         )
-        mend = (
+        hint = (
             f"Check the Secret named by credentialsSecret; {uri.scheme}:// understands {', '.join(KEYS[uri.scheme])}."
         )
-        raise InputError(field, f"{uri.text} with {reason}", "keys that fit the store", mend) from None
+        raise InputError(field, f"{uri.text} with {reason}", "keys that fit the store", hint) from None

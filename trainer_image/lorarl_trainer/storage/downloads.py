@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lorarl_api.v1alpha1 import CLAIMS_FOLDER, BaseModelSpec, claim_of
-from lorarl_trainer.errors import InputError, LorarlError, StorageError
+from lorarl_trainer.errors import InputError, LorarlError, StorageError, unreadable
 from lorarl_trainer.storage.base import Entry
-from lorarl_trainer.unreadable import unreadable
 
 WEIGHTS = "*.safetensors"
 MODEL_FILES = (WEIGHTS, "*.json", "*.jinja", "*.model", "*.tiktoken", "vocab.txt", "merges.txt")
@@ -86,9 +85,9 @@ def fetch_model(
         store = open_folder(spec.uri, secret)
         files = [file for file in store.entries() if _is_model_file(file.path)]
         if not files:
-            mend = "Name the folder that holds config.json and the weights."
+            hint = "Name the folder that holds config.json and the weights."
             raise InputError(
-                field, f"{spec.uri}, where there is no model", "a folder with a model in Hugging Face format", mend
+                field, f"{spec.uri}, where there is no model", "a folder with a model in Hugging Face format", hint
             )
         known = {file.path for file in files if fnmatch(file.path, WEIGHTS)}
         wanted = files if weights else [file for file in files if file.path not in known]
@@ -161,15 +160,15 @@ def local_path(uri: str, field: str) -> Path:
     if claim := claim_of(uri):
         mounted = Path(CLAIMS_FOLDER) / claim
         if not mounted.is_dir():
-            mend = "Outside a cluster name a folder of this machine: file:PATH."
+            hint = "Outside a cluster name a folder of this machine: file:PATH."
             raise InputError(
-                field, f"{uri}, which is not mounted", f"a PersistentVolumeClaim that is mounted at {mounted}", mend
+                field, f"{uri}, which is not mounted", f"a PersistentVolumeClaim that is mounted at {mounted}", hint
             )
         return mounted / uri.removeprefix(f"pvc://{claim}").lstrip("/")
     rest = uri.removeprefix("file:")
     if rest.startswith("//") and not rest.startswith("///"):
-        mend = f"Write file:{rest[2:]} for a path relative to the working directory."
-        raise InputError(field, uri, "file:///ABSOLUTE/PATH or file:RELATIVE/PATH", mend)
+        hint = f"Write file:{rest[2:]} for a path relative to the working directory."
+        raise InputError(field, uri, "file:///ABSOLUTE/PATH or file:RELATIVE/PATH", hint)
     return Path.cwd() / rest.removeprefix("//")
 
 
@@ -204,9 +203,9 @@ def _fetch_from_hub(spec: BaseModelSpec, token: str | None, weights: bool) -> Pa
             "Mend it.",
         ) from error
     except (GatedRepoError, RepositoryNotFoundError) as error:
-        mend = "Mend the name; for a gated or private model accept its terms and put HF_TOKEN into spec.model.credentialsSecret."
+        hint = "Mend the name; for a gated or private model accept its terms and put HF_TOKEN into spec.model.credentialsSecret."
         raise InputError(
-            "spec.model.uri", f"{spec.uri}, which is not there for this token", "a model of the hub", mend
+            "spec.model.uri", f"{spec.uri}, which is not there for this token", "a model of the hub", hint
         ) from error
     except HFValidationError as error:
         raise InputError("spec.model.uri", spec.uri, "hf://ORG/NAME", "Mend the name.") from error
@@ -216,10 +215,10 @@ def _fetch_from_hub(spec: BaseModelSpec, token: str | None, weights: bool) -> Pa
         ValueError,
         KeyError,
     ) as error:  # the latter where a login page answers in the hub's place
-        mend = "Check the network (HF_ENDPOINT, proxies), or download the model and name its folder with file:."
+        hint = "Check the network (HF_ENDPOINT, proxies), or download the model and name its folder with file:."
         reason = (str(error).strip().splitlines() or [""])[0]
         raise InputError(
-            "spec.model.uri", f"{spec.uri}, which could not be downloaded ({reason})", "a hub that answers", mend
+            "spec.model.uri", f"{spec.uri}, which could not be downloaded ({reason})", "a hub that answers", hint
         ) from error
 
 
@@ -309,8 +308,8 @@ def _begin_to_read(files: Iterable[Path]) -> None:
 def _check_weights(folder: Path, uri: str, weights: set[str]) -> None:
     field, expected = "spec.model.uri", "a folder with a model in Hugging Face format"
     if not weights:
-        mend = "Convert pytorch_model.bin with save_pretrained(safe_serialization=True)."
-        raise InputError(field, f"{uri}, which has no *.safetensors weights", expected, mend)
+        hint = "Convert pytorch_model.bin with save_pretrained(safe_serialization=True)."
+        raise InputError(field, f"{uri}, which has no *.safetensors weights", expected, hint)
     index = folder / "model.safetensors.index.json"
     if index.exists():
         listed = _read_json(index).get("weight_map")

@@ -206,9 +206,9 @@ class RemoteStore(Store):
             return self.retries.call(attempt, _transient, reading=operation in ("read", "list"))
         except STORE_ERRORS as error:
             answer = read_answer(error)
-            mend = answer.mend(self._bucket, self._endpoint)
+            hint = answer.hint(self._bucket, self._endpoint)
             raise StorageError(
-                f"{self._field}: {self.uri_of(path)}: cannot {operation}: the store said: {answer}. {mend}"
+                f"{self._field}: {self.uri_of(path)}: cannot {operation}: the store said: {answer}. {hint}"
             ) from None
 
     def _writer(self, nbytes: int) -> ObjectStore:

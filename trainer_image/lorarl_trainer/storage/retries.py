@@ -88,7 +88,7 @@ class Answer:
             part for part in (str(self.status), self.code, f"({self.message})" if self.message else "") if part
         )
 
-    def mend(self, bucket: str, endpoint: str | None) -> str:
+    def hint(self, bucket: str, endpoint: str | None) -> str:
         """What a person can do about it."""
         server = f" at {endpoint}" if endpoint else ""
         if self.without_credentials:

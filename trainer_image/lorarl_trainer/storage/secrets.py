@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
+from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import InputError
+
+type Secrets = Mapping[str, Mapping[str, str]]
+"""Keys and values of each Secret, by the Secret's name."""
 
 SECRETS_DIR_VARIABLE = "LORARL_SECRETS_DIR"
 
@@ -45,3 +50,17 @@ def read_secret(name: str, field: str = "credentialsSecret") -> dict[str, str]:
     if not values:
         raise InputError(field, repr(name), f"at least one file in {folder}", make)
     return values
+
+
+def read_secrets(spec: LoRARLJobSpec) -> Secrets:
+    """Read every Secret that the manifest names.
+
+    Raises:
+        InputError: one is not there.
+    """
+    return {name: read_secret(name, field) for field, name in spec.secrets.items()}
+
+
+def secret_of(secrets: Secrets, name: str | None) -> Mapping[str, str]:
+    """Return a Secret's keys and values; empty where the manifest names none."""
+    return secrets[name] if name else {}

@@ -39,9 +39,9 @@ def upload(sources: Sequence[Path], uri: str, secret: str | None) -> Iterator[st
         for file in files:
             path = file.relative_to(named.parent).as_posix()
             if path in copies:
-                mend = "Upload them to URIs of their own, or rename one."
+                hint = "Upload them to URIs of their own, or rename one."
                 raise InputError(
-                    "SOURCE", f"{copies[path]} and {file}, both of which would be {path}", "names that differ", mend
+                    "SOURCE", f"{copies[path]} and {file}, both of which would be {path}", "names that differ", hint
                 )
             copies[path] = file
     for path, file in copies.items():

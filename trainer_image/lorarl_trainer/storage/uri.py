@@ -48,10 +48,10 @@ def parse_uri(uri: str, field: str = "uri") -> StoreUri:
     if scheme == "file":
         return _parse_file(uri, rest, field)
     if redact(uri) != uri:
-        mend = (
+        hint = (
             "Leave user, password and query out of the URI: credentials belong in a Secret named by credentialsSecret."
         )
-        raise InputError(field, f"{redact(uri)} with a user, a password or a query in it", EXPECTED, mend)
+        raise InputError(field, f"{redact(uri)} with a user, a password or a query in it", EXPECTED, hint)
     bucket, _, path = rest.removeprefix("//").partition("/")
     path = path.strip("/")
     if not rest.startswith("//") or not bucket:
@@ -68,8 +68,8 @@ def parse_uri(uri: str, field: str = "uri") -> StoreUri:
 
 def _parse_file(uri: str, rest: str, field: str) -> StoreUri:
     if rest.startswith("//") and not rest.startswith("///"):
-        mend = f"Write file:{rest.removeprefix('//')} for a folder relative to the working directory, or file:///... for an absolute one."
-        raise InputError(field, uri, "three slashes before an absolute folder, or none", mend)
+        hint = f"Write file:{rest.removeprefix('//')} for a folder relative to the working directory, or file:///... for an absolute one."
+        raise InputError(field, uri, "three slashes before an absolute folder, or none", hint)
     if not rest or rest == "///":
         raise InputError(field, uri, EXPECTED, "Name a folder.")
     path = Path(os.path.normpath(Path.cwd() / (rest.removeprefix("//"))))

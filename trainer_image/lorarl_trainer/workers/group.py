@@ -22,9 +22,9 @@ from lorarl_trainer.launch.inputs import fetch_base_model
 from lorarl_trainer.pods.drain import in_a_pod
 from lorarl_trainer.pods.memory import kills_for_memory
 from lorarl_trainer.samples.packing import split_evenly
-from lorarl_trainer.samples.types import Completion, RolloutPart, Sample, Samples, UpdateRequest, UpdateResult
-from lorarl_trainer.secrets import Secrets
-from lorarl_trainer.timing import Part
+from lorarl_trainer.samples.types import Completion, CompletionChunk, Sample, Samples, UpdateRequest, UpdateResult
+from lorarl_trainer.storage.secrets import Secrets
+from lorarl_trainer.timing import Span
 from lorarl_trainer.workers.worker import Built, Place, Resumed, Worker
 
 UPLOAD_SECONDS = 900.0
@@ -120,9 +120,9 @@ class WorkerGroup:
         models = await self._await(self._on_each_node(fetch_base_model, self._spec, secrets))
         fingerprints = {model.fingerprint for model in models}
         if len(fingerprints) > 1:
-            uri, mend = self._spec.model.uri, "Start the job again. (A commit as spec.model.revision never changes.)"
+            uri, hint = self._spec.model.uri, "Start the job again. (A commit as spec.model.revision never changes.)"
             raise LorarlError(
-                f"spec.model.uri: {uri} changed while the machines fetched it, and not all have the same model. {mend}"
+                f"spec.model.uri: {uri} changed while the machines fetched it, and not all have the same model. {hint}"
             )
         self._folders = [model.folder for model, node in zip(models, self._nodes, strict=True) for _ in node]
         return str(fingerprints.pop())
@@ -213,7 +213,7 @@ class WorkerGroup:
                 losses[index] = -float(values.sum())
         return losses
 
-    async def start_parts(self) -> list[Part]:
+    async def start_parts(self) -> list[Span]:
         """Return the parts of the start of the worker that came last to its first update."""
         return max(await self._all("start_parts"), key=lambda parts: max((part.end for part in parts), default=0.0))
 
@@ -317,8 +317,8 @@ class WorkerGroup:
             if limit
             else "its machine's memory was used up"
         )
-        mend = f"{'Raise spec.cluster.memoryPerNode, or lower' if limit else 'Lower'} spec.trainer.tokensPerMicroBatch"
-        return OutOfMemoryError(self._and_where_to_look(f"a worker process was killed, since {used}. {mend}{words}"))
+        hint = f"{'Raise spec.cluster.memoryPerNode, or lower' if limit else 'Lower'} spec.trainer.tokensPerMicroBatch"
+        return OutOfMemoryError(self._and_where_to_look(f"a worker process was killed, since {used}. {hint}{words}"))
 
     def _told(self, error: Any) -> LorarlError:
         """Say a failure of Ray's in our words."""
@@ -362,7 +362,7 @@ async def _follow(stream: Any, first: int, take: TakePart) -> Mapping[str, float
     """Take a worker's completions as they come, with their places from `first` on; return its seconds by phase."""
     seconds: Mapping[str, float] = {}
     async for reference in stream:
-        part: RolloutPart = await reference
+        part: CompletionChunk = await reference
         seconds = part.seconds
         if part.completions:
             take([first + place for place in part.places], part.completions)

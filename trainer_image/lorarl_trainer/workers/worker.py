@@ -23,15 +23,15 @@ from lorarl_trainer.devices.imports import quick_imports
 from lorarl_trainer.errors import OutOfMemoryError
 from lorarl_trainer.launch.init_from import FIELD as INIT_FROM
 from lorarl_trainer.pods.drain import drain_asked, register
-from lorarl_trainer.secrets import Secrets
+from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.threads import begin
-from lorarl_trainer.timing import Part, StartClock
+from lorarl_trainer.timing import Span, StartClock
 
 if TYPE_CHECKING:
     from lorarl_trainer.checkpoint import Found, Published
-    from lorarl_trainer.engine.colocated import RolloutSide
+    from lorarl_trainer.engine.colocated import ColocatedEngine
     from lorarl_trainer.planning.memory import MemoryPlan
-    from lorarl_trainer.samples.types import RolloutPart, Samples, UpdateRequest, UpdateResult
+    from lorarl_trainer.samples.types import CompletionChunk, Samples, UpdateRequest, UpdateResult
     from lorarl_trainer.storage import Data
 
 
@@ -106,7 +106,7 @@ class Worker:
         register(f"worker-{place.rank}")
         self._version = 0  # `sync` adds one: the first adapter that vLLM gets is version 1
         self._imported = False
-        self._rollouts: RolloutSide | None = None
+        self._rollouts: ColocatedEngine | None = None
         self._found: Found | None = None
         self._published: list[Published] = []
 
@@ -156,10 +156,10 @@ class Worker:
                 platform, self._model, self._optimizer, spec.trainer.tokens_per_micro_batch, spec.adapter.dropout
             )
         if spec.algorithm.type != "sft":
-            from lorarl_trainer.engine.colocated import RolloutSide
+            from lorarl_trainer.engine.colocated import ColocatedEngine
 
             with self._clock.part("engine"):
-                self._rollouts = RolloutSide(
+                self._rollouts = ColocatedEngine(
                     platform, spec, self._model, self._layout, model_path, stop_token_ids, plan, self._clock
                 )
         with self._clock.part("adapter"):
@@ -240,7 +240,7 @@ class Worker:
         with self._clock.part("first sync"):
             return self._version, self._rollouts.sync(self._version) if self._rollouts else 0.0
 
-    def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> Iterator[RolloutPart]:
+    def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> Iterator[CompletionChunk]:
         """Generate a completion a prompt (greedily without seeds); yield them in parts as they end.
 
         All ranks of a tensor-parallel engine make the same ones, of which the first rank's travel: the others yield nothing.
@@ -253,7 +253,7 @@ class Worker:
                 if first:
                     yield part
 
-    def start_parts(self) -> list[Part]:
+    def start_parts(self) -> list[Span]:
         """Return the parts of this worker's start so far."""
         return self._clock.parts
 

@@ -46,17 +46,17 @@ def load_adapter(
         InputError: naming `field`, where modules or shapes differ from the job's, or parts of a fused adapter disagree.
     """
     missing, foreign = sorted(set(layout.shapes) - set(adapter)), sorted(set(adapter) - set(layout.shapes))
-    mend = "Set spec.adapter.targetModules to the adapter's modules."
+    hint = "Set spec.adapter.targetModules to the adapter's modules."
     if missing:
         raise InputError(
             field,
             f"an adapter without {missing[0]} ({len(missing)} tensors missing)",
             f"{len(layout.shapes)} tensors",
-            mend,
+            hint,
         )
     if foreign:
         raise InputError(
-            field, f"an adapter with {foreign[0]} ({len(foreign)} such tensors)", "the job's modules alone", mend
+            field, f"an adapter with {foreign[0]} ({len(foreign)} such tensors)", "the job's modules alone", hint
         )
     for name, shape in layout.shapes.items():
         if tuple(adapter[name].shape) != shape:

@@ -21,7 +21,7 @@ class Ended:
     stopped: bool
 
 
-class Seats:
+class RunningRequests:
     """A row is a seat. A request takes a free one when it is admitted, and leaves it when it ends.
 
     Steps overlap: the next one is asked for before the answer of the one before is there. So what was asked and what has arrived

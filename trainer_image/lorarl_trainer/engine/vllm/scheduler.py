@@ -20,7 +20,7 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.outputs import LogprobsLists, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from lorarl_trainer.engine.vllm.running import Ended, Seats
+from lorarl_trainer.engine.vllm.running import Ended, RunningRequests
 
 
 class RolloutScheduler(AsyncScheduler):
@@ -31,7 +31,7 @@ class RolloutScheduler(AsyncScheduler):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._seats = Seats(self.max_num_running_reqs, self.max_model_len)
+        self._seats = RunningRequests(self.max_num_running_reqs, self.max_model_len)
         self.first_tokens: float | None = None  # when the first tokens came, Unix time
         self._no_common_prefix = [0] * len(self.kv_cache_config.kv_cache_groups)
 
