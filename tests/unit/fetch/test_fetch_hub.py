@@ -86,7 +86,7 @@ for uri, revision, secret in json.load(sys.stdin):
         folder = fetch_model(BaseModelSpec(uri=uri, revision=revision), secret=secret, open_folder=None)
         print(json.dumps(sorted(path.name for path in folder.iterdir())))
     except InputError as error:
-        print(json.dumps([error.field, error.got, error.mend]))
+        print(json.dumps([error.field, error.got, error.hint]))
 assert "torch" not in sys.modules
 """
 
