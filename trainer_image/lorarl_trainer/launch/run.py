@@ -20,6 +20,8 @@ from lorarl_api.faults import ManifestError
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.algorithms import get_algorithm
+from lorarl_trainer.checkpoint.identity import training_identity
+from lorarl_trainer.checkpoint.open import check_checkpoints
 from lorarl_trainer.data.order import DataOrder
 from lorarl_trainer.errors import LorarlError, in_one_line
 from lorarl_trainer.launch import inputs
@@ -44,6 +46,7 @@ from lorarl_trainer.progress import (
 )
 from lorarl_trainer.rewards.scorer import make_scorer
 from lorarl_trainer.session import Session
+from lorarl_trainer.storage.base_model import base_model_name
 from lorarl_trainer.storage.secrets import Secrets, read_secrets
 from lorarl_trainer.threads import in_background
 from lorarl_trainer.timing import StartClock
@@ -191,11 +194,11 @@ async def _train(
                 _fetch_model(machines, secrets, interruption, clock),
                 scorer.ready() if scorer else asyncio.sleep(0),
             )
-            identity = inputs.identity(spec, fingerprint)
+            identity = training_identity(spec, fingerprint)
             with clock.part("look at checkpoints"):
                 first_adapter, _ = await asyncio.gather(
                     in_background(inputs.first_adapter, spec, secrets, fingerprint),
-                    in_background(inputs.check_checkpoints, job, secrets, identity, out_dir / "unpublished"),
+                    in_background(check_checkpoints, job, secrets, identity, out_dir / "unpublished"),
                 )
             progress.emit(
                 Noted(
@@ -263,7 +266,7 @@ def _started(job: LoRARLJob, built: Built, resumed: Resumed, out_dir: Path) -> R
     spec = job.spec
     return RunStarted(
         job=job.name,
-        base_model=inputs.base_model_name(spec),
+        base_model=base_model_name(spec),
         base_revision=spec.model.revision,
         algorithm=spec.algorithm.type,
         adapter=AdapterSummary(

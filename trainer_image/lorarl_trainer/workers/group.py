@@ -18,11 +18,11 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.checkpoint import Published
 from lorarl_trainer.devices import get_platform
 from lorarl_trainer.errors import LorarlError, NodeLostError, OutOfMemoryError, WorkerError, last_of, without_colours
-from lorarl_trainer.launch.inputs import fetch_base_model
 from lorarl_trainer.pods.drain import in_a_pod
 from lorarl_trainer.pods.memory import kills_for_memory
 from lorarl_trainer.samples.packing import split_evenly
 from lorarl_trainer.samples.types import Completion, CompletionChunk, Sample, Samples, UpdateRequest, UpdateResult
+from lorarl_trainer.storage.base_model import fetch_base_model
 from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.timing import Span
 from lorarl_trainer.workers.worker import Built, Place, Resumed, Worker
