@@ -16,6 +16,8 @@ import yaml
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.data.stream import RowStream
+from lorarl_trainer.checkpoint.identity import training_identity
+from lorarl_trainer.checkpoint.open import check_checkpoints
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.ray_cluster import Machines
 from lorarl_trainer.launch.runtime import Runtime
@@ -28,6 +30,7 @@ from lorarl_trainer.rewards.scorer import make_scorer
 from lorarl_trainer.rollout.lockstep import Lockstep
 from lorarl_trainer.session import Session
 from lorarl_trainer.sft import Answers
+from lorarl_trainer.storage.base_model import base_model_name
 from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.threads import in_background
 from lorarl_trainer.timing import StartClock
@@ -80,11 +83,11 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
                 _fetch_model(machines, secrets, interruption, clock),
                 scorer.ready() if scorer else asyncio.sleep(0),
             )
-            identity = inputs.identity(spec, fingerprint)
+            identity = training_identity(spec, fingerprint)
             with clock.part("look at checkpoints"):
                 first_adapter, _ = await asyncio.gather(
                     in_background(inputs.first_adapter, spec, secrets, fingerprint),
-                    in_background(inputs.check_checkpoints, job, secrets, identity, launch.unpublished),
+                    in_background(check_checkpoints, job, secrets, identity, launch.unpublished),
                 )
             progress.emit(
                 Noted(f"data: {len(rows.train):,} rows, {len(rows.held_out):,} held out; loading the model in the workers")
@@ -164,7 +167,7 @@ def _started(launch: Launch, built: Built, resumed: Resumed) -> RunStarted:
     job, spec = launch.job, launch.job.spec
     return RunStarted(
         job=job.name,
-        base_model=inputs.base_model_name(spec),
+        base_model=base_model_name(spec),
         base_revision=spec.model.revision,
         algorithm=spec.algorithm.type,
         adapter=AdapterSummary(
