@@ -6,8 +6,6 @@ the platform sets the process's environment first.
 
 from __future__ import annotations
 
-import hashlib
-import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.backends.registry import get_backend
 from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_FILE_BYTES
 from lorarl_trainer.devices import get_platform
 from lorarl_trainer.devices.imports import quick_imports
@@ -30,7 +29,7 @@ from lorarl_trainer.timing import Span, StartClock
 if TYPE_CHECKING:
     from lorarl_trainer.checkpoint import Found, Published
     from lorarl_trainer.engine.colocated import ColocatedEngine
-    from lorarl_trainer.planning.memory import MemoryPlan
+    from lorarl_trainer.planning.execution import ExecutionPlan
     from lorarl_trainer.samples.types import CompletionChunk, Samples, UpdateRequest, UpdateResult
     from lorarl_trainer.storage import Data
 
@@ -114,14 +113,11 @@ class Worker:
         """Import torch, Megatron and vLLM: most of a start's time, and it needs nothing of the job."""
         if self._imported:
             return
-        for library in ("megatron", "megatron.bridge", "megatron.core"):
-            logging.getLogger(library).setLevel(logging.ERROR)  # they tell of each optional package that is not there
         with self._clock.part("imports"), quick_imports():
             with self._clock.part("imports/torch"):
                 import torch  # noqa: F401  # for the time that it takes
             with self._clock.part("imports/Megatron"):
-                self._platform.prepare_megatron()
-                import megatron.bridge.peft.canonical_lora  # noqa: F401  # with it comes all of Megatron that a worker needs
+                get_backend().import_libraries(self._platform)
             if self._spec.algorithm.type != "sft":
                 from lorarl_trainer.engine.vllm.engine import import_vllm
 
@@ -133,48 +129,40 @@ class Worker:
         """Load the base model, start the engine, and make the adapter: a new one, or that of the safetensors file `first_adapter`."""
         spec, platform = self._spec, self._platform
         self.preload()
-        from lorarl_trainer.backends.megatron import state
-        from lorarl_trainer.backends.megatron.layout import AdapterLayout
-        from lorarl_trainer.backends.megatron.model import LoraModel
-        from lorarl_trainer.backends.megatron.optimizer import AdapterOptimizer
-        from lorarl_trainer.backends.megatron.update import Trainer
         from lorarl_trainer.lora import peft_format
+        from lorarl_trainer.planning.plan import plan_job
 
         with self._clock.part("device"):
             self._meet()
-            plan = self._plan_memory(model_path)
-        trainer = spec.trainer
+            plan = plan_job(spec, model_path, platform.memory())
         with self._clock.part("trainer"):
-            tensor_parallel_size, recompute = trainer.tensor_parallel_size, trainer.recompute
-            self._model = LoraModel(
-                platform, model_path, spec.adapter, spec.precision, tensor_parallel_size, recompute, self._clock
-            )
-            with self._clock.part("trainer/layout"):
-                self._layout = AdapterLayout(self._model)
-            self._optimizer = AdapterOptimizer(self._model, spec.trainer)
-            self._trainer = Trainer(
-                platform, self._model, self._optimizer, spec.trainer.tokens_per_micro_batch, spec.adapter.dropout
-            )
+            self.backend = get_backend()(platform, spec, model_path, plan, self._clock)
         if spec.algorithm.type != "sft":
             from lorarl_trainer.engine.colocated import ColocatedEngine
 
             with self._clock.part("engine"):
                 self._rollouts = ColocatedEngine(
-                    platform, spec, self._model, self._layout, model_path, stop_token_ids, plan, self._clock
+                    platform,
+                    spec,
+                    self.backend.model,
+                    self.backend.layout,
+                    model_path,
+                    stop_token_ids,
+                    plan,
+                    self._clock,
                 )
         with self._clock.part("adapter"):
             if first_adapter is None:
-                adapter = state.new_adapter(self._model, self._layout, spec.trainer.seed)
+                self.backend.create_adapter(spec.trainer.seed)
             else:
-                adapter = peft_format.read_adapter(first_adapter, INIT_FROM)
-            state.load_adapter(self._layout, self._optimizer, adapter, INIT_FROM)
-            counts = self._model.counts()
+                self.backend.load_adapter(peft_format.read_adapter(first_adapter, INIT_FROM), INIT_FROM)
+            counts = self.backend.counts()
         return Built(
-            modules=tuple(name for target in self._model.targets for name in target.hf_names),
+            modules=self.backend.modules,
             trainable_parameters=counts.trainable,
             total_parameters=counts.total,
-            memory=plan.table() if plan else None,
-            warnings=self._warnings(),
+            memory=plan.memory.table() if plan.memory else None,
+            warnings=self._warnings(plan),
         )
 
     def open_checkpoints(
@@ -226,12 +214,11 @@ class Worker:
 
     def restore(self, found: tuple[list[Data], dict[str, Any], int] | None = None) -> None:
         """Go on from what the first worker's `found_state` returned; None: from this worker's own."""
-        from lorarl_trainer.backends.megatron import state
         from lorarl_trainer.lora.tensor_file import read_tensors
 
         files, facts, version = found or self.found_state()
         tensors = {name: tensor for file in files for name, tensor in read_tensors(file).items()}
-        state.load_state(self._layout, self._optimizer, tensors, facts["updates"])
+        self.backend.restore(tensors, facts)
         self._version = version - 1  # `sync` adds one
 
     def sync(self) -> tuple[int, float]:
@@ -270,13 +257,13 @@ class Worker:
         with self._clock.part("first update"):
             asleep = self._rollouts.sleep() if self._rollouts else {}
             with _gpu_memory_told():
-                result = self._trainer.update(request)
+                result = self.backend.update(request)
         return replace(result, seconds={**asleep, **result.seconds})
 
     def log_probabilities(self, samples: Samples, temperature: float) -> list[Any]:
         """Return the trainer's log-probabilities of each sample's response tokens."""
         with _gpu_memory_told():
-            return self._trainer.log_probabilities(samples, temperature)
+            return self.backend.log_probabilities(samples, temperature)
 
     def publish(self, step: int, position: int) -> None:
         """Take a checkpoint (collective) and hand it to the uploader; training goes on while it is published.
@@ -284,14 +271,13 @@ class Worker:
         Raises:
             LorarlError: an earlier checkpoint could not be published.
         """
-        from lorarl_trainer.backends.megatron import state
         from lorarl_trainer.checkpoint import build_checkpoint
         from lorarl_trainer.lora import peft_format
         from lorarl_trainer.lora.tensor_file import in_parts, write_tensors
         from lorarl_trainer.storage.base_model import base_model_name
 
-        adapter = self._model.export()
-        tensors = state.gather_state(self._layout, self._optimizer)
+        adapter = self.backend.export_adapter()
+        tensors, facts = self.backend.export_state()
         if self._place.rank != 0:
             return
         spec, base = self._spec, base_model_name(self._spec)
@@ -305,11 +291,11 @@ class Worker:
             step,
             self._version,
             adapter_config=peft_format.adapter_config(
-                adapter, spec.adapter.rank, spec.adapter.alpha, base, self._model.linear_names
+                adapter, spec.adapter.rank, spec.adapter.alpha, base, self.backend.linear_names
             ),
             adapter_tensors=peft_format.weights_bytes(adapter),
             metadata=metadata,
-            state={"updates": self._optimizer.updates, "position": position},
+            state={**facts, "position": position},
             state_tensors=[write_tensors(part) for part in in_parts(tensors, STATE_FILE_BYTES)],
         )
         self._uploader.submit(checkpoint)
@@ -328,42 +314,12 @@ class Worker:
         self._uploader.drain(timeout_seconds)
         return list(self._published)
 
-    def base_digest(self) -> str:
-        """Return a SHA-256 over the frozen base parameters of this rank: it never changes."""
-        import torch
-
-        digest = hashlib.sha256()
-        for name, parameter in self._model.base_parameters():
-            digest.update(name.encode())
-            digest.update(parameter.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
-
-    def _warnings(self) -> tuple[str, ...]:
-        found = [
-            f"sequences are padded, which is slower than packed: the model has {what}"
-            for what in self._model.unpackable
-        ]
+    def _warnings(self, plan: ExecutionPlan) -> tuple[str, ...]:
+        found = list(self.backend.warnings)
         base = self._rollouts.base if self._rollouts else None
-        if base and base.refused:
-            found.append(f"vLLM has a base model of its own, which takes that much more memory: {base.refused}")
+        if self._rollouts and (why := base.refused if base else plan.unshared):
+            found.append(f"vLLM has a base model of its own, which takes that much more memory: {why}")
         return tuple(found)
-
-    def _plan_memory(self, model_path: Path) -> MemoryPlan | None:
-        """Plan the GPU's memory; None on CPU.
-
-        Raises:
-            InputError: the job cannot fit.
-        """
-        from lorarl_trainer.planning.memory import plan
-        from lorarl_trainer.planning.model_sizes import read_model_sizes
-        from lorarl_trainer.planning.remedies import require_fit
-
-        gpu = self._platform.memory()
-        if gpu is None:
-            return None
-        found = plan(self._spec, read_model_sizes(model_path), gpu)
-        require_fit(found)
-        return found
 
     def _meet(self) -> None:
         """Initialise torch.distributed. A single worker needs no address."""
