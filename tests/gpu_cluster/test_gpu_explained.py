@@ -9,9 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from cluster import builds, example
-from cluster.installation import STORE_KEYS, apply, make_room
-from cluster.mistakes import (
+from gpu_cluster.ground import Ground
+from node import builds
+from node.installation import STORE_KEYS, apply, make_room
+from support.cluster.kubectl import RealCluster
+from support.cluster.processes import until
+from support.headers_only import write_headers
+from support.real_cluster import example
+from support.real_cluster.mistakes import (
     AT_FIRST_FAILURE,
     NO_IMAGE,
     SECONDS,
@@ -21,12 +26,8 @@ from cluster.mistakes import (
     read_in_describe,
     remove,
 )
-from cluster.store import Bucket
-from cluster.watched import watched
-from gpu_cluster.ground import Ground
-from support.cluster.kubectl import RealCluster
-from support.cluster.processes import until
-from support.headers_only import write_headers
+from support.real_cluster.store import Bucket
+from support.real_cluster.watched import watched
 
 TEAM = "gpu-mistaken"
 AT_ONCE = [

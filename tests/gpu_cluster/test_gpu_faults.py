@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster.installation import SYSTEM, apply, make_room, wait_available
-from cluster.store import Bucket
-from cluster.trial import START_SECONDS, Trial
-from cluster.watched import watched
 from gpu_cluster.ground import Ground
+from node.installation import SYSTEM, apply, make_room, wait_available
+from support.real_cluster.store import Bucket
+from support.real_cluster.trial import START_SECONDS, Trial
+from support.real_cluster.watched import watched
 
 TEAM = "gpu-faults"
 JOB = "struck"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster import builds
-from cluster.builds import Image
+from node import builds
+from node.builds import Image
 from support.cluster.processes import ToolMissingError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -61,7 +61,7 @@ def test_other_programs_have_the_names_of_their_releases(tmp_path: Path, monkeyp
         ("kueue", "k@v0.19.2 ./cmd/kueue"),
     ):
         (tmp_path / f"bin/{tool}.stamp").write_text(f"recipe 1: {module} and config\n")
-    stages = (ROOT / "tests/cluster/Dockerfile.tools").read_text()
+    stages = (ROOT / "tools/node/Dockerfile.tools").read_text()
 
     images = {image.name: image.target for image in builds.others()}
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import yaml
 
-from cluster.example import ARITHMETIC, ROOT
 from gpu_node import stack
 from gpu_node.packing import libraries
 from gpu_node.places import PACKAGES, PARTS, PREFIX
 from lorarl_api.load import load_job
+from support.real_cluster.example import ARITHMETIC, ROOT
 
 LDD = """\tlinux-vdso.so.1 (0x00007f8b28d53000)
 \tlibmnl.so.0 => /lib/x86_64-linux-gnu/libmnl.so.0 (0x00007f8b28bd0000)
@@ -77,13 +77,13 @@ def test_the_changed_manifest_is_one_that_lorarl_takes() -> None:
 
 
 def test_the_script_of_the_other_machine_has_the_same_places() -> None:
-    script = (ROOT / "tests/gpu_node/env.sh").read_text()
+    script = (ROOT / "tools/gpu_node/env.sh").read_text()
     assert f"_there={PREFIX}\n" in script
     assert f"{PREFIX}.parts" == str(PARTS)
 
 
 def test_the_script_says_when_parts_are_missing(tmp_path: Path) -> None:
-    script = (ROOT / "tests/gpu_node/env.sh").read_text().replace(str(PREFIX), str(tmp_path / "node"))
+    script = (ROOT / "tools/gpu_node/env.sh").read_text().replace(str(PREFIX), str(tmp_path / "node"))
     (tmp_path / "env.sh").write_text(script)
     (tmp_path / "node.parts").mkdir()
     (tmp_path / "node.parts/part.00-of-2").write_bytes(b"")

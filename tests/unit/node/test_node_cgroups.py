@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cluster.cgroups import hierarchies, usable
+from node.cgroups import hierarchies, usable
 
 V1 = "cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\ncgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\n"
 V2 = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n"

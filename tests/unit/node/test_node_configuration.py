@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster import configuration, network, programs
-from cluster.pki import certificates, request
-from cluster.settings import POD_GATEWAY, POD_RANGE, SERVICE_RANGE, Settings
+from node import configuration, network, programs
+from node.pki import certificates, request
+from node.settings import POD_GATEWAY, POD_RANGE, SERVICE_RANGE, Settings
 
 SETTINGS = dataclasses.replace(
     Settings(), name="other", run=Path("/run/other"), data=Path("/data"), subnet=IPv4Network("10.9.8.4/30")

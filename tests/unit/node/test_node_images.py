@@ -8,7 +8,7 @@ import json
 import tarfile
 from pathlib import Path
 
-from cluster.images import archive, of_program
+from node.images import archive, of_program
 
 
 def test_the_program_is_the_entrypoint_of_its_image(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cluster.cgroups import NEEDED
-from cluster.prerequisites import CAPABILITIES, LIMITS, Facts, complaints, missing_packages
-from cluster.settings import Settings
+from node.cgroups import NEEDED
+from node.prerequisites import CAPABILITIES, LIMITS, Facts, complaints, missing_packages
+from node.settings import Settings
 
 GOOD = Facts(
     is_root=True,

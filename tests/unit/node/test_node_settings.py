@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.errors import SettingsError
-from cluster.settings import Settings, from_environment
+from node.errors import SettingsError
+from node.settings import Settings, from_environment
 
 
 def test_without_variables_it_is_the_default() -> None:

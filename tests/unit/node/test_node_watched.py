@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.watched import Cost, Seen, cost_of
+from support.real_cluster.watched import Cost, Seen, cost_of
 
 
 def seen(at: float, step: int, resumed_from: int | None = None) -> Seen:

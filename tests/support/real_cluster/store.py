@@ -9,7 +9,7 @@ from pathlib import Path
 import obstore
 from obstore.store import S3Store
 
-from cluster.installation import STORE, STORE_KEYS, forwarded
+from node.installation import STORE, STORE_KEYS, forwarded
 from support.cluster.kubectl import RealCluster
 
 BUCKET = "lorarl"

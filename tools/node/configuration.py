@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from ipaddress import ip_address
 from typing import Any
 
-from cluster.settings import DOMAIN, NODE, POD_GATEWAY, POD_RANGE, Settings
+from node.settings import DOMAIN, NODE, POD_GATEWAY, POD_RANGE, Settings
 
 PAUSE_IMAGE = "localhost/pause:1"
 # BuildKit and kubelet share it: what is built is there to run.

@@ -17,9 +17,9 @@ from typing import Any
 
 import certifi
 
-from cluster import images
-from cluster.settings import REPOSITORY
 from gpu_node.places import PACKAGES, PREFIX
+from node import images
+from node.settings import REPOSITORY
 from support.cluster.processes import CACHE
 
 IMAGE = "localhost/lorarl-stack:1"

@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cluster import builds, images, lifecycle, programs
-from cluster.installation import KUBERAY, STORE, install_kuberay, install_lorarl, install_store, wait_available
-from cluster.node import Node
-from cluster.settings import NODE, REPOSITORY, Settings
 from gpu_node import stack
 from gpu_node.places import IMAGES, PACKAGES
 from gpu_node.stack import Stack
+from node import builds, images, lifecycle, programs
+from node.installation import KUBERAY, STORE, install_kuberay, install_lorarl, install_store, wait_available
+from node.node import Node
+from node.settings import NODE, REPOSITORY, Settings
 from support.cluster.kubectl import RealCluster, real_cluster
 from support.cluster.processes import find
 

@@ -6,10 +6,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cluster import example
 from support.cluster.client import Object
 from support.cluster.kubectl import RealCluster
 from support.cluster.processes import until
+from support.real_cluster import example
 
 SECONDS = 30.0
 """From the moment when it stands still, or has failed, until the user can read why."""

@@ -12,9 +12,9 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
-from cluster.errors import NodeError
-from cluster.namespaces import Init
-from cluster.settings import POD_GATEWAY, POD_RANGE, UPLINK, Settings
+from node.errors import NodeError
+from node.namespaces import Init
+from node.settings import POD_GATEWAY, POD_RANGE, UPLINK, Settings
 
 MAX_MTU = 1500
 IP_FORWARD = Path("/proc/sys/net/ipv4/ip_forward")

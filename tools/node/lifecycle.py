@@ -19,11 +19,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster import cgroups, configuration, namespaces, network, pki, prerequisites, programs
-from cluster.configuration import IMAGE_NAMESPACE
-from cluster.errors import NodeError, NotReadyError
-from cluster.node import Node, wait_until
-from cluster.settings import NODE, Settings
+from node import cgroups, configuration, namespaces, network, pki, prerequisites, programs
+from node.configuration import IMAGE_NAMESPACE
+from node.errors import NodeError, NotReadyError
+from node.node import Node, wait_until
+from node.settings import NODE, Settings
 
 BUILDER, WHOLE = "builder", "node"
 LOCK_SECONDS = 120.0

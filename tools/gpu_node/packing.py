@@ -13,11 +13,11 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from cluster import builds, lifecycle, prerequisites, programs
-from cluster.errors import NodeError
-from cluster.node import Node
-from cluster.settings import REPOSITORY, Settings
 from gpu_node.places import PARTS, PREFIX
+from node import builds, lifecycle, prerequisites, programs
+from node.errors import NodeError
+from node.node import Node
+from node.settings import REPOSITORY, Settings
 from support.cluster.processes import CACHE, find, find_share
 
 PART_MIB = 50
@@ -81,7 +81,7 @@ def _copy_machine_programs(tree: Path, say: lifecycle.Say) -> None:
     plugins = prerequisites.cni_folder()
     if plugins is None or None in found.values() or shutil.which("patchelf") is None:
         raise NodeError(
-            f"not all of patchelf, {', '.join(MACHINE_PROGRAMS)} and CNI's plugins are installed: `python -m cluster check` says more"
+            f"not all of patchelf, {', '.join(MACHINE_PROGRAMS)} and CNI's plugins are installed: `python -m node check` says more"
         )
     for name, path in found.items():
         carried = tree / "bin" / name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cluster.settings import DOMAIN, NODE, POD_RANGE, SERVICE_RANGE, Settings
+from node.settings import DOMAIN, NODE, POD_RANGE, SERVICE_RANGE, Settings
 
 # In the order in which they are started. buildkitd ends when there is no containerd yet.
 BUILDER = ("containerd", "buildkitd")

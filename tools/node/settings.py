@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
-from cluster.errors import SettingsError
+from node.errors import SettingsError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NODE = "node-0"

@@ -1,4 +1,4 @@
-"""The command line of the node: `PYTHONPATH=tests python -m cluster ...`, as root. `make cluster` and `make cluster-down` call it."""
+"""The command line of the node: `PYTHONPATH=tools:tests python -m node ...`, as root. `make cluster` and `make cluster-down` call it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import os
 import subprocess
 import sys
 
-from cluster import lifecycle, programs
-from cluster.errors import NodeError
-from cluster.node import Node
-from cluster.settings import Settings, from_environment
+from node import lifecycle, programs
+from node.errors import NodeError
+from node.node import Node
+from node.settings import Settings, from_environment
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Do what the command line says; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m cluster", description="A one-node Kubernetes on this machine.")
+    parser = argparse.ArgumentParser(prog="python -m node", description="A one-node Kubernetes on this machine.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("check", help="say whether this machine can have a node, and what it lacks")
     commands.add_parser("up", help="bring the node up")

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from cluster import example
-from cluster.installation import SYSTEM
-from cluster.watched import Cost, Watched
+from node.installation import SYSTEM
 from support.cluster.client import Object
 from support.cluster.kubectl import RealCluster
+from support.real_cluster import example
+from support.real_cluster.watched import Cost, Watched
 
 START_SECONDS = 300.0
 """At most, from a manifest or from the end of an attempt to steps, where others keep the machine busy; a minute is usual."""

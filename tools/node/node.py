@@ -13,10 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from cluster import images, namespaces, prerequisites, programs
-from cluster.configuration import CONTAINERD_ADDRESS, IMAGE_NAMESPACE, PAUSE_IMAGE
-from cluster.errors import NodeError
-from cluster.settings import Settings
+from node import images, namespaces, prerequisites, programs
+from node.configuration import CONTAINERD_ADDRESS, IMAGE_NAMESPACE, PAUSE_IMAGE
+from node.errors import NodeError
+from node.settings import Settings
 from support.cluster.processes import ToolMissingError, find, until
 
 START_SECONDS = 10.0

@@ -1,4 +1,4 @@
-"""The command line of the node that travels: `PYTHONPATH=tests python -m gpu_node ...`, as root. docs/gpu-cluster.md walks through it."""
+"""The command line of the node that travels: `PYTHONPATH=tools:tests python -m gpu_node ...`, as root. docs/gpu-cluster.md walks through it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 import yaml
 
-from cluster import lifecycle
-from cluster.base_image import BaseImageError
-from cluster.builds import BuildError
-from cluster.errors import NodeError
-from cluster.example import changed
-from cluster.settings import REPOSITORY, Settings, from_environment
 from gpu_node import arrival, packing, stack
+from node import lifecycle
+from node.base_image import BaseImageError
+from node.builds import BuildError
+from node.errors import NodeError
+from node.job_manifest import changed
+from node.settings import REPOSITORY, Settings, from_environment
 from support.cluster.processes import ToolMissingError
 
 
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--out", type=Path, default=Path(os.environ.get("LORARL_GPU_NODE_OUT") or REPOSITORY / "out/gpu-node")
     )
     commands.add_parser(
-        "up", help="there, after `. tests/gpu_node/env.sh`: bring it up with KubeRay, lorarl and an S3 server"
+        "up", help="there, after `. tools/gpu_node/env.sh`: bring it up with KubeRay, lorarl and an S3 server"
     )
     manifest = commands.add_parser("manifest", help="there: print a manifest with the stack of that machine mounted")
     manifest.add_argument("file", type=Path)

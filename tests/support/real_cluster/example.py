@@ -12,12 +12,13 @@ from typing import Any
 
 import yaml
 
-from cluster.builds import revision
-from cluster.installation import STORE_KEYS
-from cluster.store import Bucket
+from node.builds import revision
+from node.installation import STORE_KEYS
+from node.job_manifest import changed
 from support.cluster.processes import CACHE
+from support.real_cluster.store import Bucket
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 Object = dict[str, Any]
 
@@ -86,20 +87,6 @@ ARITHMETIC = Example(
     "arithmetic",
     least_gain=0.3,
 )
-
-
-def changed(job: Object, changes: Object) -> Object:
-    """The manifest with `changes` (dotted paths in its spec -> values; None removes) made in place."""
-    for path, value in changes.items():
-        *folders, last = path.split(".")
-        place = job["spec"]
-        for folder in folders:
-            place = place.setdefault(folder, {})
-        if value is None:
-            place.pop(last, None)
-        else:
-            place[last] = value
-    return job
 
 
 def run(command: list[str], environment: dict[str, str] | None = None) -> str:

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cluster import lifecycle, prerequisites
-from cluster.base_image import BaseImageError, make_root_file_system
-from cluster.node import NodeError
-from cluster.settings import REPOSITORY, Settings, SettingsError, from_environment
+from node import lifecycle, prerequisites
+from node.base_image import BaseImageError, make_root_file_system
+from node.node import NodeError
+from node.settings import REPOSITORY, Settings, SettingsError, from_environment
 from support.cluster.processes import CACHE, ToolMissingError, find
 
 HERE = Path(__file__).parent

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.errors import NodeError
-from cluster.settings import API_SERVICE, DOMAIN, NODE, Settings
+from node.errors import NodeError
+from node.settings import API_SERVICE, DOMAIN, NODE, Settings
 
 DAYS = 365
 # Nothing from the machine's own openssl.cnf, which adds extensions.

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
 
-from cluster import cgroups, network
-from cluster.settings import Settings
+from node import cgroups, network
+from node.settings import Settings
 from support.cluster.processes import CACHE, ToolMissingError, find
 
 # Program -> Debian's package.
