@@ -10,12 +10,12 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from progress_runs import Recorder, grpo_run, grpo_step, run_started
 
 from lorarl_api.v1alpha1 import TrackingSpec
 from lorarl_trainer.progress import Event, Progress, StepDone, Warned, open_progress
 from lorarl_trainer.progress import fanout as fanout_module
 from lorarl_trainer.progress.records import MetricsFile
+from unit.trainer.progress.runs import Recorder, grpo_run, grpo_step, run_started
 
 
 def fails(event: Event) -> None:

@@ -10,7 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from folder_on_disk import write_model
+
+from unit.trainer.storage.folder_on_disk import write_model
 
 COMMIT = "a" * 40
 

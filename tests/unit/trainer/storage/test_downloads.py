@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from folder_on_disk import FolderOnDisk, write_model
 
 from lorarl_api.v1alpha1 import BaseModelSpec, LoRARLJobSpec
 from lorarl_trainer.errors import InputError, LorarlError
@@ -22,6 +21,7 @@ from lorarl_trainer.storage.downloads import (
     read_model_config,
 )
 from support.other_user import USER, as_a_user, open_folder
+from unit.trainer.storage.folder_on_disk import FolderOnDisk, write_model
 
 URI = "s3://bucket/model"
 NAMES = ["config.json", "model.safetensors", "tokenizer.json"]
@@ -109,7 +109,7 @@ def test_a_model_that_changed_at_the_same_uri_is_downloaded_anew(store):
 PROGRAM = """
 import sys
 from pathlib import Path
-from folder_on_disk import FolderOnDisk
+from unit.trainer.storage.folder_on_disk import FolderOnDisk
 from lorarl_api.v1alpha1 import BaseModelSpec
 from lorarl_trainer.storage.downloads import fetch_model
 store = FolderOnDisk(Path(sys.argv[1]), wait_before="model.safetensors")
@@ -118,7 +118,7 @@ print(fetch_model(BaseModelSpec(uri="s3://bucket/model"), secret={}, open_folder
 
 
 def start(store: FolderOnDisk) -> subprocess.Popen[str]:
-    path = f"{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}"
+    path = f"{Path(__file__).parents[3]}:{os.environ.get('PYTHONPATH', '')}"
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(store.root)],
         stdout=subprocess.PIPE,

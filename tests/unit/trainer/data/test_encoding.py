@@ -3,12 +3,12 @@ import subprocess
 import sys
 
 import pytest
-from tiny_tokenizers import CHATML, write_tokenizer
 
 from lorarl_trainer.data.encoding import PromptEncoder, encode_examples, encode_prompts
 from lorarl_trainer.data.rows import Row
 from lorarl_trainer.data.tokenizer import load_tokenizer, stop_token_ids
 from lorarl_trainer.errors import InputError
+from support.tiny_tokenizers import CHATML, write_tokenizer
 
 BOS_TEMPLATE = "{{ bos_token }}" + CHATML
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from progress_runs import grpo_run, grpo_step, run_finished, run_started, sft_step, started_up
 
 from lorarl_trainer.progress import EvalDone, Event, Warned
 from lorarl_trainer.progress.console import ConsoleSink, TimeLeft, collapse_layers, duration
+from unit.trainer.progress.runs import grpo_run, grpo_step, run_finished, run_started, sft_step, started_up
 
 
 def shown_in_a_pipe(events: list[Event]) -> str:

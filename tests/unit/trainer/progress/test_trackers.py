@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from progress_runs import Recorder, grpo_run, grpo_step, run_started, sft_step
 
 from lorarl_api.v1alpha1 import MlflowSpec, TrackingSpec, WandbSpec
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.progress import Event, Progress, Sink, Warned, open_progress, read_rows
 from lorarl_trainer.progress.trackers import MlflowSink, TensorBoardSink, WandbSink, scalars_of, trackers
+from unit.trainer.progress.runs import Recorder, grpo_run, grpo_step, run_started, sft_step
 
 WANDB = WandbSpec(project="tests")
 

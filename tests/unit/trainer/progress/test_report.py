@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from progress_runs import grpo_run, run_finished, run_started, sft_step, started_up
 
 from lorarl_trainer.progress import EvalDone, Event, Progress, StepDone, Warned, write_report
 from lorarl_trainer.progress.plots import binned
 from lorarl_trainer.progress.records import MetricsFile, SummaryFile
+from unit.trainer.progress.runs import grpo_run, run_finished, run_started, sft_step, started_up
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

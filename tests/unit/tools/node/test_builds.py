@@ -11,7 +11,7 @@ from node import builds
 from node.builds import Image
 from support.cluster.processes import ToolMissingError
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 @pytest.fixture(autouse=True)

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_tokenizers import CHATML, write_tokenizer
 
 from lorarl_trainer.data.tokenizer import load_tokenizer
+from support.tiny_tokenizers import CHATML, write_tokenizer
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from progress_runs import grpo_run, grpo_step, run_finished, run_started, sft_step, started_up
 
 from lorarl_trainer.progress import (
     TIME_COLUMNS,
@@ -27,6 +26,7 @@ from lorarl_trainer.progress import (
 from lorarl_trainer.progress.fanout import Progress
 from lorarl_trainer.progress.records import MetricsFile, SummaryFile
 from lorarl_trainer.progress.samples import SAMPLES, SamplesFile, newest_samples
+from unit.trainer.progress.runs import grpo_run, grpo_step, run_finished, run_started, sft_step, started_up
 
 
 def play(out_dir: Path, events: Iterable[Event]) -> None:
