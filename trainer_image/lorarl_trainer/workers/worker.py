@@ -218,7 +218,7 @@ class Worker:
 
         files, facts, version = found or self.found_state()
         tensors = {name: tensor for file in files for name, tensor in read_tensors(file).items()}
-        self.backend.restore(tensors, facts)
+        self.backend.restore(tensors, facts["updates"])
         self._version = version - 1  # `sync` adds one
 
     def sync(self) -> tuple[int, float]:
@@ -276,8 +276,7 @@ class Worker:
         from lorarl_trainer.lora.tensor_file import in_parts, write_tensors
         from lorarl_trainer.storage.base_model import base_model_name
 
-        adapter = self.backend.export_adapter()
-        tensors, facts = self.backend.export_state()
+        taken = self.backend.snapshot()
         if self._place.rank != 0:
             return
         spec, base = self._spec, base_model_name(self._spec)
@@ -291,12 +290,12 @@ class Worker:
             step,
             self._version,
             adapter_config=peft_format.adapter_config(
-                adapter, spec.adapter.rank, spec.adapter.alpha, base, self.backend.linear_names
+                taken.adapter, spec.adapter.rank, spec.adapter.alpha, base, taken.linear_names
             ),
-            adapter_tensors=peft_format.weights_bytes(adapter),
+            adapter_tensors=peft_format.weights_bytes(taken.adapter),
             metadata=metadata,
-            state={**facts, "position": position},
-            state_tensors=[write_tensors(part) for part in in_parts(tensors, STATE_FILE_BYTES)],
+            state={"updates": taken.updates, "position": position},
+            state_tensors=[write_tensors(part) for part in in_parts(taken.state, STATE_FILE_BYTES)],
         )
         self._uploader.submit(checkpoint)
 
