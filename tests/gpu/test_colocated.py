@@ -72,10 +72,10 @@ def test_the_optimizer_keeps_what_bf16_would_lose(on_gpu) -> None:
     worker: Colocated = on_gpu()
     worker.randomise()
     worker.worker.sync()
-    before = [m.clone() for m in worker.worker._optimizer.masters]
+    before = [m.clone() for m in worker.worker.backend.optimizer.masters]
     for _ in range(3):
         samples = samples_of(prompts(16), worker.generate(prompts(16)))
         worker.worker.update(update_request(samples, learning_rate=1e-7, tolerance=0.05))
-    after = worker.worker._optimizer.masters
+    after = worker.worker.backend.optimizer.masters
     assert all(m.dtype == torch.float32 for m in after)
     assert all(not torch.equal(a, b) for a, b in zip(after, before, strict=True))

@@ -49,7 +49,7 @@ def test_sleep_frees_memory_and_waking_changes_nothing(on_gpu) -> None:
 @pytest.mark.parametrize("architecture", ["qwen3-gpu", "qwen2-gpu", "llama-gpu"])
 def test_vllm_has_the_trainers_storage(on_gpu, architecture: str) -> None:
     worker: Colocated = on_gpu(architecture)
-    own = {p.data_ptr() for _, p in worker.worker._model.base_parameters()}
+    own = {p.data_ptr() for _, p in worker.worker.backend.model.base_parameters()}
 
     def foreign(vllm: object) -> list[str]:
         return [n for n, p in vllm.model_runner.model.named_parameters() if p.data_ptr() not in own and "lora" not in n]

@@ -68,7 +68,7 @@ class Colocated:
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        return self.worker._model.parameters
+        return self.worker.backend.model.parameters
 
     def randomise(self, seed: int = 0, scale: float = 0.1) -> None:
         """Give the adapter values that matter, B included."""
@@ -78,10 +78,10 @@ class Colocated:
     def load(self, adapter: Mapping[str, torch.Tensor]) -> None:
         from lorarl_trainer.backends.megatron import state
 
-        state.load_adapter(self.worker._layout, self.worker._optimizer, adapter, "test")
+        state.load_adapter(self.worker.backend.layout, self.worker.backend.optimizer, adapter, "test")
 
     def export(self) -> dict[str, torch.Tensor]:
-        return {name: tensor.clone() for name, tensor in self.worker._model.export().items()}
+        return {name: tensor.clone() for name, tensor in self.worker.backend.model.export().items()}
 
     def write_peft(self, folder: Path) -> Path:
         """Write the adapter as a checkpoint has it."""
@@ -90,7 +90,7 @@ class Colocated:
         write_adapter(
             folder,
             adapter,
-            adapter_config(adapter, spec.rank, spec.alpha, str(self.model), self.worker._model.linear_names),
+            adapter_config(adapter, spec.rank, spec.alpha, str(self.model), self.worker.backend.model.linear_names),
         )
         return folder
 
@@ -194,10 +194,10 @@ def random_adapter(worker: Colocated, seed: int = 0, scale: float = 0.1) -> dict
     stream = torch.Generator().manual_seed(seed)
     adapter = {
         name: scale * torch.randn(shape, generator=stream)
-        for name, shape in sorted(worker.worker._layout.shapes.items())
+        for name, shape in sorted(worker.worker.backend.layout.shapes.items())
     }
     if worker.spec.adapter.type == "lora":
-        for target in worker.worker._model.targets:
+        for target in worker.worker.backend.model.targets:
             for name in target.hf_names[1:]:
                 adapter[f"{name}.lora_A.weight"] = adapter[f"{target.hf_names[0]}.lora_A.weight"].clone()
     return adapter

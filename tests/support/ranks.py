@@ -65,4 +65,4 @@ def recorded_request(folder: Path, learning_rate: float, rank: int = 0, tensor_p
 
 def state_file(worker: Worker) -> memoryview:
     """The optimizer's state as a checkpoint holds it (collective)."""
-    return write_tensors(gather_state(worker._layout, worker._optimizer))
+    return write_tensors(gather_state(worker.backend.layout, worker.backend.optimizer))

@@ -35,8 +35,8 @@ def test_failure_6_only_the_adapter_has_gradients_and_the_base_never_changes(col
         result = worker.worker.update(update_request(rollouts(worker)))
         assert not result.drifted
         worker.worker.sync()
-    frozen = [name for name, p in worker.worker._model.module.named_parameters() if not p.requires_grad]
-    assert all(p.grad is None for name, p in worker.worker._model.module.named_parameters() if name in frozen)
+    frozen = [name for name, p in worker.worker.backend.model.module.named_parameters() if not p.requires_grad]
+    assert all(p.grad is None for name, p in worker.worker.backend.model.module.named_parameters() if name in frozen)
     assert all(".adapter." in name for name in worker.parameters)
     assert worker.worker.base_digest() == base
     assert all(torch.equal(tensor, served[name]) for name, tensor in worker.vllm_base().items())
@@ -172,7 +172,7 @@ def test_the_kl_penalty_is_to_the_base_without_its_adapter(colocated) -> None:
     worker.worker.sync()
     samples = rollouts(worker)
     current = worker.trainer_logprobs(samples)
-    with worker.worker._model.base_only():
+    with worker.worker.backend.model.base_only():
         base = worker.trainer_logprobs(samples)
     ratios = [b - c for b, c in zip(base, current, strict=True)]
     expected = np.concatenate([np.exp(r) - 1 - r for r in ratios]).mean()
@@ -190,7 +190,7 @@ def test_several_updates_a_step_see_equal_shares(colocated) -> None:
 
     worker: Colocated = colocated(algorithm__updatesPerStep=2, trainer__steps=2)
     rows = asyncio.run(run_in_process(worker))
-    assert worker.worker._optimizer.updates == 4
+    assert worker.worker.backend.optimizer.updates == 4
     assert [row.step for row in rows] == [1, 2]
 
 
@@ -203,7 +203,7 @@ def test_a_gpu_without_memory_is_told_with_what_to_do(colocated, monkeypatch: py
     def fail(*_: object) -> None:
         raise torch.OutOfMemoryError(words)
 
-    monkeypatch.setattr(worker.worker._model, "log_probabilities", fail)
+    monkeypatch.setattr(worker.worker.backend.model, "log_probabilities", fail)
     told = r"\(CUDA out of memory\. Tried to allocate 2\.32 GiB\)\. Lower spec\.trainer\.tokensPerMicroBatch"
     with pytest.raises(OutOfMemoryError, match=told):
         worker.worker.update(update_request(samples))
