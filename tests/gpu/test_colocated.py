@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from lorarl_trainer.samples.types import LOGPROB_DIFFERENCE
 from support.in_process import Colocated, prompts, random_adapter, samples_of, update_request
 
 MEAN_DIFFERENCE, KL = 0.02, 2e-3
@@ -28,8 +29,8 @@ def test_rollout_and_trainer_agree_over_twenty_steps(on_gpu, architecture: str, 
     for _ in range(20):
         samples = samples_of(prompts(64), worker.generate(prompts(64)))
         result = worker.worker.update(update_request(samples, learning_rate=1e-4, tolerance=0.05))
-        assert not result.drifted
-        assert result.logprob_difference < MEAN_DIFFERENCE and result.rollout_kl < KL
+        assert result.disagreement is None
+        assert result.metrics[LOGPROB_DIFFERENCE] < MEAN_DIFFERENCE and result.metrics["rollout_kl"] < KL
         worker.worker.sync()
     assert worker.worker.base_digest() == base
 

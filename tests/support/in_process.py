@@ -12,13 +12,20 @@ import torch
 
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
-from lorarl_trainer.algorithms import LossChoice
 from lorarl_trainer.checkpoint import Published
 from lorarl_trainer.engine.colocated import ColocatedEngine
 from lorarl_trainer.engine.vllm.engine import RolloutEngine
 from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
-from lorarl_trainer.samples.types import Completion, CompletionChunk, Sample, Samples, UpdateRequest, UpdateResult
 from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, Built, Resumed, TakeCompletions
+from lorarl_trainer.samples.types import (
+    Completion,
+    CompletionChunk,
+    LossChoice,
+    Sample,
+    Samples,
+    UpdateRequest,
+    UpdateResult,
+)
 from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.timing import Span
 from lorarl_trainer.workers.checkpoints import CheckpointingWorker
@@ -76,9 +83,7 @@ class Colocated:
         self.load(adapter)
 
     def load(self, adapter: Mapping[str, torch.Tensor]) -> None:
-        from lorarl_trainer.backends.megatron import state
-
-        state.load_adapter(self.worker.backend.layout, self.worker.backend.optimizer, adapter, "test")
+        self.worker.backend.load_adapter(adapter, "test")
 
     def export(self) -> dict[str, torch.Tensor]:
         return {name: tensor.clone() for name, tensor in self.worker.backend.model.export().items()}

@@ -28,7 +28,9 @@ def test_all_but_query_key_value_is_shared(colocated, architecture: str) -> None
     base = worker.rollouts.base
     assert base.refused is None
     fused = sum(
-        p.nbytes for name, p in worker.worker.backend.model.base_parameters() if "linear_qkv" in name and "norm" not in name
+        p.nbytes
+        for name, p in worker.worker.backend.model.base_parameters()
+        if "linear_qkv" in name and "norm" not in name
     )
     assert base.copied_bytes == fused
     assert base.shared_bytes == sum(p.nbytes for _, p in worker.worker.backend.model.base_parameters()) - fused

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from lorarl_trainer.backends.megatron import state
 from lorarl_trainer.lora.tensor_file import read_tensors
 from lorarl_trainer.workers.worker import Rank, Worker
 from support.in_process import STOP, prompts, samples_of, tiny_job, whole
@@ -36,7 +35,7 @@ def main() -> None:
         worker = Worker(spec, Rank(rank, 2, rank, "127.0.0.1", port, 1))
         worker.start(folder / "model", STOP, None)
         fresh = {name: tensor.clone() for name, tensor in worker.backend.model.export().items()}
-        state.load_adapter(worker.backend.layout, worker.backend.optimizer, load_file(folder / f"{adapter_type}.safetensors"), "test")
+        worker.backend.load_adapter(load_file(folder / f"{adapter_type}.safetensors"), "test")
         exported = {name: tensor.clone() for name, tensor in worker.backend.model.export().items()}
 
         # Every engine has the adapter: each answers like the trainer.
@@ -56,7 +55,7 @@ def main() -> None:
 
         # Going on from a single worker's checkpoint.
         tensors = read_tensors((folder / f"{adapter_type}.state").read_bytes())
-        state.load_state(worker.backend.layout, worker.backend.optimizer, tensors, updates=1)
+        worker.backend.restore(tensors, updates=1)
         resumed = worker.update(request)
         if rank == 0:
             for name, adapter in (("fresh", fresh), ("exported", exported), ("updated", updated)):
@@ -65,9 +64,9 @@ def main() -> None:
                 )
             (folder / f"{adapter_type}-state.safetensors").write_bytes(after_two)
         report = {
-            "losses": [r.loss for r in results],
-            "norms": [r.grad_norm for r in results],
-            "resumed": resumed.loss,
+            "losses": [r.metrics["loss"] for r in results],
+            "norms": [r.metrics["grad_norm"] for r in results],
+            "resumed": resumed.metrics["loss"],
             "agreement": agreement,
             "dropout_seed": torch.initial_seed(),
         }

@@ -166,9 +166,7 @@ def activation_bytes(model: ModelSizes, precision: Precision, recompute: Recompu
     return kept * model.layers * precision.bytes, at_work * precision.bytes
 
 
-def _trainer(
-    model: ModelSizes, adapted: tuple[LinearSize, ...], rank: int, execution: ExecutionPlan
-) -> Iterator[Line]:
+def _trainer(model: ModelSizes, adapted: tuple[LinearSize, ...], rank: int, execution: ExecutionPlan) -> Iterator[Line]:
     ranks, precision = execution.trainer_ranks, execution.precision
     share = f", a {ranks}th of it" if ranks > 1 else ""
     base = model.parameters(ranks)
@@ -198,9 +196,7 @@ def trainable_bytes(precision: Precision) -> int:
     return precision.bytes + master + 4 + 8
 
 
-def _engine(
-    model: ModelSizes, adapted: tuple[LinearSize, ...], rank: int, execution: ExecutionPlan
-) -> Iterator[Line]:
+def _engine(model: ModelSizes, adapted: tuple[LinearSize, ...], rank: int, execution: ExecutionPlan) -> Iterator[Line]:
     ranks, width = execution.engine_ranks, execution.precision.bytes
     if execution.shared_base:
         qkv = model.qkv_parameters(ranks) * width

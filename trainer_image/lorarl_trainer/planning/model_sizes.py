@@ -159,4 +159,3 @@ def read_header(file: Path) -> dict[str, Any]:
         (length,) = struct.unpack("<Q", stream.read(8))
         header: dict[str, Any] = json.loads(stream.read(length))
     return header
-

@@ -158,12 +158,12 @@ class CompletionChunk:
     """Completions that ended about the same time, handed over while others are still being generated.
 
     Attributes:
-        places: of their prompts among those that were asked for.
-        completions: in the order of `places`.
-        seconds: of each phase since generation began; those of the last part are the whole's.
+        indices: of their prompts among those that were asked for.
+        completions: in the order of `indices`.
+        seconds: by phase since generation began; those of the last chunk are the whole generation's.
     """
 
-    places: Sequence[int]
+    indices: Sequence[int]
     completions: Completions
     seconds: Mapping[str, float]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +21,23 @@ from lorarl_trainer.devices import Platform
 from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.samples.types import Sample, UpdateRequest, UpdateResult
 from lorarl_trainer.timing import StartClock
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a checkpoint holds of an adapter, in Hugging Face names.
+
+    Attributes:
+        adapter: A and B of each layer.
+        state: fp32 masters and AdamW's moments, which `MegatronBackend.restore` takes.
+        updates: optimizer updates so far.
+        linear_names: full names of all linear layers of the decoder, adapted or not.
+    """
+
+    adapter: Mapping[str, torch.Tensor]
+    state: Mapping[str, torch.Tensor]
+    updates: int
+    linear_names: Sequence[str]
 
 
 class MegatronBackend:
@@ -79,33 +96,23 @@ class MegatronBackend:
         """Return the adapted model's log-probabilities of each sample's response tokens."""
         return self._trainer.log_probabilities(samples, temperature)
 
-    def export_adapter(self) -> dict[str, torch.Tensor]:
-        """Return the adapter in Hugging Face names, whole on every rank (collective).
+    def snapshot(self) -> Snapshot:
+        """Return all of the adapter's state, whole on every rank (collective). Its tensors may be the backend's own."""
+        return Snapshot(
+            adapter=self.model.export(),
+            state=state.gather_state(self.layout, self.optimizer),
+            updates=self.optimizer.updates,
+            linear_names=self.model.linear_names,
+        )
 
-        The tensors may be the parameters' own storage.
-        """
-        return self.model.export()
-
-    def export_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Return what `restore` takes: tensors in Hugging Face names, whole on every rank, and facts (collective).
-
-        The tensors may be the optimizer's own storage.
-        """
-        return state.gather_state(self.layout, self.optimizer), {"updates": self.optimizer.updates}
-
-    def restore(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
-        """Resume from what `export_state` returned, on any number of ranks."""
-        state.load_state(self.layout, self.optimizer, tensors, facts["updates"])
+    def restore(self, tensors: Mapping[str, torch.Tensor], updates: int) -> None:
+        """Resume from a snapshot's state after so many updates, on any number of ranks."""
+        state.load_state(self.layout, self.optimizer, tensors, updates)
 
     @property
     def modules(self) -> tuple[str, ...]:
         """Full Hugging Face names of the layers with an adapter."""
         return tuple(name for target in self.model.targets for name in target.hf_names)
-
-    @property
-    def linear_names(self) -> Sequence[str]:
-        """Full Hugging Face names of all linear layers of the decoder."""
-        return self.model.linear_names
 
     @property
     def warnings(self) -> tuple[str, ...]:

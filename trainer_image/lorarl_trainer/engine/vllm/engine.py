@@ -215,4 +215,3 @@ def _completion(output: Any, version: int) -> Completion:
     tokens = np.asarray(output.new_token_ids, dtype=np.int64)
     logprobs = output.new_logprobs.logprobs[:, 0] if output.new_logprobs else np.empty(0, np.float32)
     return Completion(tokens, logprobs, str(output.finish_reason) == "stop", version)
-
