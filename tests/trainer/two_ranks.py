@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lorarl_trainer.lora.tensor_file import read_tensors
-from lorarl_trainer.workers.worker import Place, Worker
+from lorarl_trainer.workers.worker import Rank, Worker
 from support.in_process import STOP, prompts, samples_of, tiny_job, whole
 from support.ranks import recorded_request, state_file
 
@@ -32,14 +32,14 @@ def main() -> None:
         spec = tiny_job(
             folder / "model", folder, adapter__type=adapter_type, trainer__tensorParallelSize=tensor_parallel
         ).spec
-        worker = Worker(spec, Place(rank, 2, rank, "127.0.0.1", port, 1))
+        worker = Worker(spec, Rank(rank, 2, rank, "127.0.0.1", port, 1))
         worker.start(folder / "model", STOP, None)
         fresh = {name: tensor.clone() for name, tensor in worker.backend.model.export().items()}
         worker.backend.load_adapter(load_file(folder / f"{adapter_type}.safetensors"), "test")
         exported = {name: tensor.clone() for name, tensor in worker.backend.model.export().items()}
 
         # Every engine has the adapter: each answers like the trainer.
-        worker.sync()
+        worker.sync(1)
         completions = whole(worker.generate(prompts(), list(range(len(prompts())))))
         samples = samples_of(prompts(), completions)
         agreement = max(
