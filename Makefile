@@ -23,10 +23,14 @@ setup: ## Make .venv from the locked packages, unless it is up to date (GPU=1: f
 tools: ## Build the tests' servers into ~/.cache/lorarl; as root, also the node's
 	@scripts/tools.sh servers $(if $(filter 0,$(shell id -u)),node)
 
+.PHONY: hooks
+hooks: setup ## Install the git hooks of .pre-commit-config.yaml
+	.venv/bin/pre-commit install
+
 ##@ Development
 
 .PHONY: check
-check: setup ## Check format, lint, types and unit tests, in a minute: before every commit
+check: setup ## Check format, lint, types and unit tests, in a minute; run it before every commit
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
