@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from lorarl_trainer.progress import AdapterSummary, EvalDone, Event, RunFinished, RunStarted, StartedUp, StepDone
@@ -46,16 +47,18 @@ def grpo_step(step: int, total: int = 3, reward: float | None = None, pace: floa
         step=step,
         total_steps=total,
         adapter_version=step,
-        loss=0.02 * noise.uniform(-1, 1),
-        grad_norm=noise.uniform(0.2, 0.6),
-        learning_rate=5e-4,
-        reward_mean=min(1.0, 0.34 + 0.63 * grown + noise.uniform(-0.05, 0.05)) if reward is None else reward,
-        reward_std=0.4,
-        reward_failures=0,
-        kl=0.05 * grown * noise.uniform(0.9, 1.1),
-        mean_abs_logprob_diff=1.3e-7 * noise.uniform(0.7, 1.5),
-        response_tokens_mean=3.2 + 0.3 * grown * noise.uniform(0.9, 1.1),
-        truncated_share=0.02 * (1 - grown),
+        metrics={
+            "loss": 0.02 * noise.uniform(-1, 1),
+            "grad_norm": noise.uniform(0.2, 0.6),
+            "learning_rate": 5e-4,
+            "reward_mean": min(1.0, 0.34 + 0.63 * grown + noise.uniform(-0.05, 0.05)) if reward is None else reward,
+            "reward_std": 0.4,
+            "reward_failures": 0,
+            "kl": 0.05 * grown * noise.uniform(0.9, 1.1),
+            "mean_abs_logprob_diff": 1.3e-7 * noise.uniform(0.7, 1.5),
+            "response_tokens_mean": 3.2 + 0.3 * grown * noise.uniform(0.9, 1.1),
+            "truncated_share": 0.02 * (1 - grown),
+        },
         tokens=2400,
         tokens_per_second=3600.0,
         seconds={
@@ -70,14 +73,17 @@ def grpo_step(step: int, total: int = 3, reward: float | None = None, pace: floa
     )
 
 
+def with_metrics(step: StepDone, **metrics: float) -> StepDone:
+    """The step with other values of some metrics."""
+    return replace(step, metrics={**step.metrics, **metrics})
+
+
 def sft_step(step: int, total: int = 3) -> StepDone:
     return StepDone(
         step=step,
         total_steps=total,
         adapter_version=step,
-        loss=1.5 * math.exp(-3 * step / total) + 0.2,
-        grad_norm=0.5,
-        learning_rate=1e-4,
+        metrics={"loss": 1.5 * math.exp(-3 * step / total) + 0.2, "grad_norm": 0.5, "learning_rate": 1e-4},
         tokens=2400,
         tokens_per_second=9000.0,
         seconds={"forward_backward": 0.25, "optimizer": 0.004, "other": 0.01},

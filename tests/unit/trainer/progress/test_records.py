@@ -26,7 +26,15 @@ from lorarl_trainer.progress import (
 from lorarl_trainer.progress.fanout import Progress
 from lorarl_trainer.progress.records import MetricsFile, SummaryFile
 from lorarl_trainer.progress.samples import SAMPLES, SamplesFile, newest_samples
-from unit.trainer.progress.runs import grpo_run, grpo_step, run_finished, run_started, sft_step, started_up
+from unit.trainer.progress.runs import (
+    grpo_run,
+    grpo_step,
+    run_finished,
+    run_started,
+    sft_step,
+    started_up,
+    with_metrics,
+)
 
 
 def play(out_dir: Path, events: Iterable[Event]) -> None:
@@ -51,7 +59,7 @@ def test_every_step_is_read_with_its_evaluation(tmp_path: Path) -> None:
     rows = read_rows(tmp_path / "metrics.jsonl")
     assert [row["step"] for row in rows] == list(range(21))
     assert [row["step"] for row in rows if "eval_score" in row] == [0, 10, 20]
-    assert rows[7]["reward_mean"] == grpo_step(7, 20).reward_mean
+    assert rows[7]["reward_mean"] == grpo_step(7, 20).metrics["reward_mean"]
 
 
 def test_a_line_is_on_disk_before_emit_returns(tmp_path: Path) -> None:
@@ -63,7 +71,7 @@ def test_a_line_is_on_disk_before_emit_returns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_no_finite_number_is_null(tmp_path: Path, value: float) -> None:
-    play(tmp_path, [run_started(tmp_path), replace(grpo_step(1), grad_norm=value, reward_mean=math.nan)])
+    play(tmp_path, [run_started(tmp_path), with_metrics(grpo_step(1), grad_norm=value, reward_mean=math.nan)])
     assert lines(tmp_path)[0]["grad_norm"] is None
     assert lines(tmp_path)[0]["reward_mean"] is None
 

@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 
 from lorarl_trainer.progress import EvalDone, Event, Progress, StepDone, Warned, write_report
-from lorarl_trainer.progress.plots import binned
-from lorarl_trainer.progress.records import MetricsFile, SummaryFile
-from unit.trainer.progress.runs import grpo_run, run_finished, run_started, sft_step, started_up
+from lorarl_trainer.progress.plots import binned, others
+from lorarl_trainer.progress.records import METRICS, MetricsFile, SummaryFile, read_rows
+from lorarl_trainer.progress.trackers import scalars_of
+from unit.trainer.progress.runs import grpo_run, run_finished, run_started, sft_step, started_up, with_metrics
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def with_nan_rewards(events: list[Event]) -> list[Event]:
     return [
-        replace(e, reward_mean=math.nan) if isinstance(e, StepDone) else e
+        with_metrics(e, reward_mean=math.nan) if isinstance(e, StepDone) else e
         for e in events
         if not isinstance(e, EvalDone)
     ]
@@ -61,11 +62,11 @@ def test_a_report_shows_where_the_start_went(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "pictures", "image"),
     [
-        (lambda out: grpo_run(out, total=1), 4, "reward.png"),
-        (lambda out: grpo_run(out, total=3), 4, "reward.png"),
-        (lambda out: grpo_run(out, total=10_000, every=500), 4, "reward.png"),
-        (lambda out: with_nan_rewards(grpo_run(out, total=50)), 4, "reward.png"),
-        (sft_run, 2, "loss.png"),
+        (lambda out: grpo_run(out, total=1), 5, "reward.png"),
+        (lambda out: grpo_run(out, total=3), 5, "reward.png"),
+        (lambda out: grpo_run(out, total=10_000, every=500), 5, "reward.png"),
+        (lambda out: with_nan_rewards(grpo_run(out, total=50)), 5, "reward.png"),
+        (sft_run, 3, "loss.png"),
     ],
     ids=["1 step", "3 steps", "10,000 steps", "NaN rewards", "sft"],
 )
@@ -131,3 +132,13 @@ def test_bins_average_what_is_there() -> None:
     np.testing.assert_array_equal(mean, [2, 5, np.nan, 3])
     np.testing.assert_array_equal(low, [1, 5, np.nan, 2])
     np.testing.assert_array_equal(high, [3, 5, np.nan, 4])
+
+
+def test_a_new_metric_reaches_file_trackers_and_report_by_its_name(tmp_path: Path) -> None:
+    """Nothing but the code that computes it needs to know the name."""
+    steps = [with_metrics(e, surprise=0.5) if isinstance(e, StepDone) else e for e in grpo_run(tmp_path)]
+    report_of(tmp_path, steps)
+    rows = [row for row in read_rows(tmp_path / METRICS) if "loss" in row]
+    assert [row["surprise"] for row in rows] == [0.5] * 3
+    assert {scalars_of(e)["surprise"] for e in steps if isinstance(e, StepDone)} == {0.5}
+    assert "surprise" in others(rows)

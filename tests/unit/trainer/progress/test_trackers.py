@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from lorarl_api.v1alpha1 import MlflowSpec, TrackingSpec, WandbSpec
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.progress import Event, Progress, Sink, Warned, open_progress, read_rows
 from lorarl_trainer.progress.trackers import MlflowSink, TensorBoardSink, WandbSink, scalars_of, trackers
-from unit.trainer.progress.runs import Recorder, grpo_run, grpo_step, run_started, sft_step
+from unit.trainer.progress.runs import Recorder, grpo_run, grpo_step, run_started, sft_step, with_metrics
 
 WANDB = WandbSpec(project="tests")
 
@@ -39,7 +38,7 @@ def tensorboard_rewards(folder: Path) -> dict[int, float]:
 
 def test_the_names_are_those_of_metrics_jsonl() -> None:
     scalars = scalars_of(grpo_step(3))
-    assert scalars["mean_abs_logprob_diff"] == grpo_step(3).mean_abs_logprob_diff
+    assert scalars["mean_abs_logprob_diff"] == grpo_step(3).metrics["mean_abs_logprob_diff"]
     assert scalars["seconds/generate"] == 0.42
     assert "step" not in scalars
 
@@ -51,13 +50,13 @@ def test_what_an_algorithm_does_not_have_is_not_sent() -> None:
 def test_tensorboard_reads_every_step_back(tmp_path: Path) -> None:
     play(TensorBoardSink(tmp_path), grpo_run(tmp_path, total=20))
     assert tensorboard_rewards(tmp_path) == {
-        step: pytest.approx(grpo_step(step, 20).reward_mean) for step in range(1, 21)
+        step: pytest.approx(grpo_step(step, 20).metrics["reward_mean"]) for step in range(1, 21)
     }
 
 
 def test_tensorboard_shows_the_repeated_steps_of_a_resumed_run_once(tmp_path: Path) -> None:
     play(TensorBoardSink(tmp_path), grpo_run(tmp_path, total=20)[:17])
-    again = [replace(grpo_step(step, 20), reward_mean=0.5) for step in range(11, 21)]
+    again = [with_metrics(grpo_step(step, 20), reward_mean=0.5) for step in range(11, 21)]
     play(TensorBoardSink(tmp_path), [run_started(tmp_path, 20, resumed_from_step=10), *again])
     rewards = tensorboard_rewards(tmp_path)
     assert sorted(rewards) == list(range(1, 21))

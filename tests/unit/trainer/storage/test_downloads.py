@@ -11,7 +11,7 @@ import pytest
 
 from lorarl_api.v1alpha1 import BaseModelSpec, LoRARLJobSpec
 from lorarl_trainer.errors import InputError, LorarlError
-from lorarl_trainer.launch.inputs import fetch_base_model
+from lorarl_trainer.storage.base_model import fetch_base_model
 from lorarl_trainer.storage.downloads import (
     cache_dir,
     fetch_data,
