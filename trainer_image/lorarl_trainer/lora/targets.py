@@ -65,11 +65,6 @@ def resolve_targets(
     return targets
 
 
-def short_names(targets: Sequence[Target]) -> list[str]:
-    """Return the distinct last parts of the targets' Hugging Face names, in the model's order: what a person wants to read."""
-    return list(dict.fromkeys(_last(name) for target in targets for name in target.hf_names))
-
-
 def _candidates(linear: Linear, adapter_type: str) -> list[_Candidate]:
     if adapter_type == "lora" or len(linear.hf) == 1:
         return [_Candidate(Target(linear.name, tuple(linear.hf.values())), (linear.name,))]

@@ -142,12 +142,12 @@ class CompletionChunk:
     """Completions that ended about the same time, handed over while others are still being generated.
 
     Attributes:
-        places: of their prompts among those that were asked for.
-        completions: in the order of `places`.
+        indices: of their prompts among those that were asked for.
+        completions: in the order of `indices`.
         seconds: of each phase since generation began; those of the last part are the whole's.
     """
 
-    places: Sequence[int]
+    indices: Sequence[int]
     completions: Completions
     seconds: Mapping[str, float]
 

@@ -21,6 +21,7 @@ from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_FILE_BYTES
 from lorarl_trainer.devices import get_platform
 from lorarl_trainer.devices.imports import quick_imports
 from lorarl_trainer.errors import OutOfMemoryError
+from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.lora.files import INIT_FROM
 from lorarl_trainer.pods.drain import drain_asked, register
 from lorarl_trainer.storage.secrets import Secrets
@@ -134,6 +135,7 @@ class Worker:
         spec, platform = self._spec, self._platform
         self.preload()
         from lorarl_trainer.backends.megatron import state
+        from lorarl_trainer.backends.megatron.adapter import MegatronAdapter
         from lorarl_trainer.backends.megatron.layout import AdapterLayout
         from lorarl_trainer.backends.megatron.model import LoraModel
         from lorarl_trainer.backends.megatron.optimizer import AdapterOptimizer
@@ -159,8 +161,10 @@ class Worker:
             from lorarl_trainer.engine.colocated import ColocatedEngine
 
             with self._clock.part("engine"):
+                adapter_config = AdapterConfig(spec.adapter.rank, spec.adapter.alpha)
+                trained = MegatronAdapter(self._model, self._layout, adapter_config)
                 self._rollouts = ColocatedEngine(
-                    platform, spec, self._model, self._layout, model_path, stop_token_ids, plan, self._clock
+                    platform, spec, trained, self._model, model_path, stop_token_ids, plan, self._clock
                 )
         with self._clock.part("adapter"):
             if first_adapter is None:
