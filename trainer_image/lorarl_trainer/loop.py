@@ -85,9 +85,7 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
     )
 
 
-def update_requests(
-    session: Session, batch: StepBatch, advantages_S: np.ndarray, step: int
-) -> Iterator[UpdateRequest]:
+def update_requests(session: Session, batch: StepBatch, advantages_S: np.ndarray, step: int) -> Iterator[UpdateRequest]:
     """Yield the updates of a step, in order. A sample without a reward takes no part."""
     trainer, algorithm = session.spec.trainer, session.algorithm
     share = len(batch.samples_S) // algorithm.updates_per_step
@@ -96,7 +94,9 @@ def update_requests(
     for number in range(algorithm.updates_per_step):
         indices = range(number * share, (number + 1) * share)
         samples = Samples(
-            replace(batch.samples_S[index], advantage=float(advantages_S[index])) for index in indices if scored_S[index]
+            replace(batch.samples_S[index], advantage=float(advantages_S[index]))
+            for index in indices
+            if scored_S[index]
         )
         if not samples:
             continue
@@ -116,6 +116,7 @@ def update_requests(
 async def evaluate_if_due(session: Session, step: int) -> None:
     """Evaluate after step 0, every so many steps, and after the last, if there are held-out rows."""
     held_out = session.spec.data.eval
-    if held_out and is_due(step, held_out.every, session.total_steps):
-        if (event := await session.rollouts.evaluate(step, session.adapter_version)) is not None:
-            session.progress.emit(event)
+    if not held_out or not is_due(step, held_out.every, session.total_steps):
+        return
+    if (event := await session.rollouts.evaluate(step, session.adapter_version)) is not None:
+        session.progress.emit(event)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lorarl_trainer.planning.memory import Gpu
+from lorarl_trainer.devices.base import Gpu
 
 
 class CudaPlatform:
@@ -53,7 +53,7 @@ class CudaPlatform:
         import torch
 
         free, total = torch.cuda.mem_get_info()
-        return Gpu(total, free)
+        return Gpu(total, free, torch.cuda.get_device_name())
 
     def attention_mask(self, length: int) -> Any:
         """See `Platform.attention_mask`. Transformer Engine's attention is causal by itself."""

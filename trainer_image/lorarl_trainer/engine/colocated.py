@@ -12,13 +12,11 @@ from lorarl_trainer.engine.sync.transports import make_sync
 from lorarl_trainer.engine.sync.verify import SyncCheck
 from lorarl_trainer.engine.vllm.engine import EngineConfig, RolloutEngine
 from lorarl_trainer.engine.vllm.shared_base import SharedBase
-from lorarl_trainer.planning.memory import MemoryPlan
+from lorarl_trainer.lora.targets import last_part
+from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.protocols.adapter import Adapter, SharesBase
 from lorarl_trainer.samples.types import CompletionChunk
 from lorarl_trainer.timing import StartClock
-
-MOST_SEQUENCES = 1024
-"""Sequences that one engine generates at a time. More have to wait."""
 
 
 class ColocatedEngine:
@@ -37,40 +35,32 @@ class ColocatedEngine:
         trainer: SharesBase,
         model_path: Path,
         stop_token_ids: tuple[int, ...],
-        plan: MemoryPlan | None,
+        plan: ExecutionPlan,
         clock: StartClock,
     ) -> None:
-        """Start the engine (collective).
+        """Start the engine as planned (collective).
 
         Args:
             platform: of this process.
             spec: the job.
             adapter: the one to generate with.
-            trainer: its base model is used by both, if both are split alike.
+            trainer: lends the engine its base model, if so planned.
             model_path: the base model's folder.
             stop_token_ids: any of them ends a completion.
-            plan: the memory that the engine has; None for what its longest batch needs.
+            plan: how the engine runs, on how many ranks and in how much memory.
             clock: takes the spans of the engine's start, up to the first token.
         """
-        engines = spec.world_size // spec.rollout.tensor_parallel_size
-        completions = spec.rollout.prompts_per_step * spec.algorithm.effective_group_size
         config = EngineConfig(
             model_path=model_path,
-            precision=spec.precision,
+            plan=plan,
             rank=adapter.config.rank,
-            target_modules=tuple(dict.fromkeys(name.rpartition(".")[2] for name in adapter.modules)),
+            target_modules=tuple(dict.fromkeys(map(last_part, adapter.modules))),
             max_prompt_tokens=spec.rollout.max_prompt_tokens,
             max_response_tokens=spec.rollout.max_response_tokens,
-            sequences=min(-(-completions // engines), MOST_SEQUENCES),
             temperature=spec.rollout.temperature,
             stop_token_ids=stop_token_ids,
-            tensor_parallel_size=spec.rollout.tensor_parallel_size,
-            kv_cache_bytes=plan.kv_cache_bytes if plan else None,
-            offload=plan.demand.offload if plan else frozenset(),
         )
-        # Split alike, trainer and engine have the same tensors.
-        alike = spec.trainer.tensor_parallel_size == spec.rollout.tensor_parallel_size
-        self.base = SharedBase(trainer.base_in_hf_names()) if alike else None
+        self.base = SharedBase(trainer.base_in_hf_names()) if plan.shared_base else None
         self.engine = RolloutEngine(platform, config, spec.trainer.seed, self.base, clock)
         with clock.part("engine/sync plan"):
             self._check = SyncCheck(self.engine.slot, adapter) if spec.rollout.verify_sync else None

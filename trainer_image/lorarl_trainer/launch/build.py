@@ -15,9 +15,9 @@ import yaml
 
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.algorithms.registry import get_algorithm
-from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.checkpoint.open import check_checkpoints
+from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.ray_cluster import Machines
 from lorarl_trainer.launch.runtime import Runtime
@@ -25,8 +25,8 @@ from lorarl_trainer.launch.signals import Interruption
 from lorarl_trainer.progress import METRICS, AdapterSummary, Noted, Progress, RunStarted, Warned, read_rows
 from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.protocols.workers import Built, Resumed, Workers
-from lorarl_trainer.rewards.scores import Scorer
 from lorarl_trainer.rewards.scorer import make_scorer
+from lorarl_trainer.rewards.scores import Scorer
 from lorarl_trainer.rollout.lockstep import Lockstep
 from lorarl_trainer.session import Session
 from lorarl_trainer.sft import Answers
@@ -73,7 +73,11 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
         if scorer:
             stack.callback(scorer.close)
             scorer.warm_up()
-        progress.emit(Noted(f"starting Ray and {spec.world_size} worker(s): importing torch, Megatron and vLLM takes most of a start"))
+        progress.emit(
+            Noted(
+                f"starting Ray and {spec.world_size} worker(s): importing torch, Megatron and vLLM takes most of a start"
+            )
+        )
         async with Machines(spec, launch.runtime.log_dir, clock) as machines:
             progress.emit(Noted(f"base model: {spec.model.uri}"))
             with clock.part("tokenizer"):
@@ -90,7 +94,9 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
                     in_background(check_checkpoints, job, secrets, identity, launch.unpublished),
                 )
             progress.emit(
-                Noted(f"data: {len(rows.train):,} rows, {len(rows.held_out):,} held out; loading the model in the workers")
+                Noted(
+                    f"data: {len(rows.train):,} rows, {len(rows.held_out):,} held out; loading the model in the workers"
+                )
             )
             await workers.open_checkpoints(job.name, job.uid, secrets, identity, launch.unpublished)
             built = await workers.start(vocabulary.stop_token_ids, first_adapter)

@@ -27,7 +27,7 @@ class CopyKernel:
     def __init__(
         self, sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor], scales: Sequence[float]
     ) -> None:
-        """Cut `target = source * scale`, two views of the same two-dimensional shape each. All tensors have one type."""
+        """Cut `target = source * scale`, two views of the same two-dimensional shape. All tensors have one type."""
         tiles: dict[int, list[tuple[int, ...]]] = {}
         tile_scales: dict[int, list[float]] = {}
         for source, target, scale in zip(sources, targets, scales, strict=True):
@@ -55,7 +55,7 @@ class CopyKernel:
 
 
 def _tiles(source: torch.Tensor, target: torch.Tensor) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield width and numbers of each tile: source address, target address, rows, columns, source stride, target stride."""
+    """Yield each tile: its width; addresses of source and target, rows, columns, strides of source and target."""
     size = source.element_size()
     if source.is_contiguous() and target.is_contiguous():
         source, target = source.reshape(1, -1), target.reshape(1, -1)

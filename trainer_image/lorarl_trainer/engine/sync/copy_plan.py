@@ -1,4 +1,4 @@
-"""A list of copies on one device, made once and run after every update: on a GPU, one kernel that runs at memory speed."""
+"""Copies on one device, planned once and run after every update: on a GPU by one kernel, at memory speed."""
 
 from __future__ import annotations
 

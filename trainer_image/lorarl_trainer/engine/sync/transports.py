@@ -33,10 +33,10 @@ def make_sync(transport: Literal["tensor", "disk"], slot: AdapterSlot, adapter: 
 
 
 class TensorSync:
-    """Within the process, from the trainer's parameters to vLLM's buffers: no files, no serialisation, nothing on the host.
+    """Within the process, from the trainer's parameters to vLLM's buffers: no files, nothing on the host.
 
-    The plan is made once: which part of which parameter goes to which part of which buffer. If parameters are split over
-    tensor-parallel ranks, each rank first gets its peers' parts: they are a thousandth of the model.
+    The plan is made once: which part of which parameter goes to which part of which buffer. If parameters are split
+    over tensor-parallel ranks, each rank first gets its peers' parts: they are a thousandth of the model.
 
     Attributes:
         plan: the copies of one sync.

@@ -1,4 +1,4 @@
-"""Whether vLLM holds the trainer's adapter, element by element: the check that `rollout.verifySync` makes after every sync."""
+"""Whether vLLM holds the trainer's adapter, element by element: checked after every sync if `rollout.verifySync`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """vLLM's slot for an adapter: what is in it, how an adapter gets there, and where vLLM keeps its elements.
 
-Every version has its own id and name, so nothing that vLLM keeps by name or id (a prefix cache, a loaded adapter) can be stale.
-vLLM has no public way to load an adapter from tensors. This does what vLLM's own loader does, and the tests hold both to the
-same bits.
+Every version has its own id and name, so nothing that vLLM keeps by name or id (a prefix cache, a loaded adapter) can
+be stale. vLLM has no public way to load an adapter from tensors. This does what vLLM's own loader does, and the tests
+hold both to the same bits.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ _DIGIT = 256
 
 
 class AdapterSlot:
-    """The slot of the vLLM worker in this process. The adapter version that generates is here and nowhere else in the engine.
+    """The slot of the vLLM worker in this process. Only here the engine keeps the adapter version that generates.
 
     Attributes:
-        request: what requests name the adapter in the slot by; None for an empty slot, which generates with the base model.
+        request: what requests name the adapter in the slot by; None for an empty slot, which generates with the base
+        model.
     """
 
     def __init__(self, worker: slices.Worker, engine: slices.LLMEngine) -> None:
@@ -84,7 +85,7 @@ class AdapterSlot:
         self.request = _request(version)
 
     def buffers(self) -> list[torch.Tensor]:
-        """Return the buffers of this rank, A [rank, inputs] and B [outputs, rank] (already scaled), always in the same order.
+        """Return the buffers of this rank, A [rank, inputs] and B [outputs, rank] (scaled), always in the same order.
 
         Raises:
             ValueError: a buffer holds more than one matrix (experts).
@@ -100,10 +101,10 @@ class AdapterSlot:
         return found
 
     def layout(self, shapes: Mapping[str, tuple[int, int]], rank: int) -> list[list[Block]]:
-        """Return what each of `buffers()` holds of an adapter with tensors of these shapes, which are the job's and never change.
+        """Return what each of `buffers()` holds of an adapter with tensors of these shapes, which never change.
 
-        The layout is read off vLLM's own loader, once: numbers that it is given arrive where an adapter's elements do. That
-        empties the slot.
+        The layout is read off vLLM's own loader, once: numbers that it is given arrive where an adapter's elements do.
+        That empties the slot.
 
         Raises:
             ValueError: the buffers do not hold whole rows and columns.

@@ -1,4 +1,4 @@
-"""What vLLM is told about this machine: variables of its environment, and the arguments of `vllm.LLM` that depend on the device."""
+"""How vLLM is set up for this machine: its environment, and the arguments of `vllm.LLM` that depend on the device."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def device_arguments(platform: Platform, sequences: int) -> dict[str, Any]:
     return {
         # vLLM gets the size of its KV cache elsewhere. It only requires that this share of the GPU is free.
         "gpu_memory_utilization": 0.9 * gpu.free / gpu.total,
-        # Logits in float32, as the trainer computes them. bf16 would round the log-probabilities of a sure model by some hundredths.
+        # Logits in float32, as the trainer computes them. bf16 would round the log-probabilities of a sure model by
+        # some hundredths.
         "hf_overrides": {"head_dtype": "float32"},
         "compilation_config": {
             # torch.compile takes 25 s of a start, and vLLM already has kernels for what it would fuse.
@@ -41,10 +42,10 @@ def device_arguments(platform: Platform, sequences: int) -> dict[str, Any]:
 
 
 def capture_sizes(sequences: int) -> list[int]:
-    """Return the batch sizes to record a CUDA graph of decoding for. The largest is all sequences (vLLM's own choice ends at 512).
+    """Return the batch sizes to record CUDA graphs of decoding for, up to all sequences (vLLM's choice ends at 512).
 
-    A batch is padded to the next size. Up to 128 that costs nothing, because reading the weights takes longer than multiplying
-    with them. Above 128 the gaps are small. A graph takes memory, and some 50 ms of the start.
+    A batch is padded to the next size. Up to 128 that costs nothing, because reading the weights takes longer than
+    multiplying with them. Above 128 the gaps are small. A graph takes memory, and some 50 ms of the start.
     """
     powers = [2**power for power in range(8)]
     return sorted({size for size in (*powers, *range(160, sequences, 32)) if size < sequences} | {sequences})

@@ -6,14 +6,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 CHUNK_SECONDS = 0.2
-"""How long a completion that has ended waits for others. Handing over a chunk takes about a millisecond of the engine's thread,
-so completions that end together should be one chunk. If all have about the same length, there is only one."""
+"""How long a completion that has ended waits for others.
+
+Handing over a chunk takes about a millisecond of the engine's thread, so completions that end together should be one
+chunk. If all have about the same length, there is only one.
+"""
 
 
 def in_chunks[Output](
     steps: Iterable[Sequence[Output]], count: int, clock: Callable[[], float] = time.perf_counter
 ) -> Iterator[list[Output]]:
-    """Collect what ends in an engine's steps into chunks. The last chunk, which may be empty, comes after the last step.
+    """Collect what ends in an engine's steps. The last chunk, which may be empty, comes after the last step.
 
     Args:
         steps: what ended in each step, usually nothing.

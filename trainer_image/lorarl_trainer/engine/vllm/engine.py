@@ -21,14 +21,12 @@ from lorarl_trainer.engine.vllm.batching import in_chunks
 from lorarl_trainer.engine.vllm.memory import EngineMemory, Offloaded
 from lorarl_trainer.engine.vllm.shared_base import LOAD_FORMAT, SharedBase
 from lorarl_trainer.errors import InputError, StaleAdapterError
-from lorarl_trainer.planning.memory import kv_bytes_a_token
+from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.samples.types import Completion, Completions
 from lorarl_trainer.timing import StartClock
 
 if TYPE_CHECKING:
     from lorarl_trainer.engine.vllm.scheduler import RolloutScheduler
-
-_CPU_BLOCK_TOKENS = 128
 
 
 @dataclass(frozen=True)
@@ -36,28 +34,22 @@ class EngineConfig:
     """What the engine has to know about the job.
 
     Attributes:
+        plan: how it runs, on how many ranks and in how much memory.
         rank: of the adapter.
         target_modules: the linear layers that it changes, by the last part of their Hugging Face names (q_proj).
         max_prompt_tokens, max_response_tokens: together the longest sequence.
-        sequences: how many one replica generates at most at a time.
         temperature: of sampling. Evaluation is greedy.
         stop_token_ids: any of them ends a completion.
-        kv_cache_bytes: size of the KV cache; None for what all sequences need at their longest.
-        offload: the parts of its memory that it gives up while the trainer works.
     """
 
     model_path: Path
-    precision: str
+    plan: ExecutionPlan
     rank: int
     target_modules: tuple[str, ...]
     max_prompt_tokens: int
     max_response_tokens: int
-    sequences: int
     temperature: float
     stop_token_ids: tuple[int, ...]
-    tensor_parallel_size: int
-    kv_cache_bytes: int | None
-    offload: frozenset[str]
 
 
 def import_vllm() -> None:
@@ -100,12 +92,13 @@ class RolloutEngine:
             clock: takes the spans of the start, up to the first token.
 
         Raises:
-            InputError: vLLM is not the one that lorarl was written for, or the model does not take samples of this length.
+            InputError: vLLM is not the one that lorarl was written for, or the model does not take samples of this
+            length.
         """
         from transformers import AutoConfig
 
         import_vllm()
-        names.bind_for_start(sleeps=bool(config.offload))
+        names.bind_for_start(sleeps=bool(config.plan.offload))
         from vllm import LLM
 
         from lorarl_trainer.engine.vllm.patches.linear import one_adapter_layers, skip_adapter_lookup
@@ -115,6 +108,7 @@ class RolloutEngine:
         from lorarl_trainer.engine.vllm.worker import RolloutWorker, timed_start
 
         self._config, self._clock = config, clock or StartClock("engine", "process")
+        plan = config.plan
         hf_config = AutoConfig.from_pretrained(config.model_path)
         if base:
             base.register()
@@ -129,9 +123,10 @@ class RolloutEngine:
                 model=str(config.model_path),
                 load_format=LOAD_FORMAT if base else "auto",
                 skip_tokenizer_init=True,
-                dtype={"fp32": "float32", "bf16": "bfloat16"}[config.precision],
+                dtype=plan.precision.dtype,
                 max_model_len=config.max_prompt_tokens + config.max_response_tokens,
-                max_num_seqs=config.sequences,
+                max_num_seqs=plan.sequences,
+                max_num_batched_tokens=plan.engine_step_tokens,
                 enable_lora=True,
                 max_lora_rank=served_rank(config.rank),
                 # By default the embedding and the output layer get an adapter too.
@@ -143,25 +138,25 @@ class RolloutEngine:
                 scheduler_cls=RolloutScheduler,
                 worker_cls=f"{RolloutWorker.__module__}.{RolloutWorker.__name__}",
                 disable_log_stats=True,
-                tensor_parallel_size=config.tensor_parallel_size,
+                tensor_parallel_size=plan.engine_ranks,
                 distributed_executor_backend="external_launcher",
                 seed=seed,
-                enable_sleep_mode=bool(config.offload),
-                kv_cache_memory_bytes=config.kv_cache_bytes or kv_cache_bytes(hf_config, config),
-                **device_arguments(platform, config.sequences),
+                enable_sleep_mode=bool(plan.offload),
+                kv_cache_memory_bytes=plan.kv_cache_bytes,
+                **device_arguments(platform, plan.sequences),
             )
         self.llm.collective_rpc(skip_adapter_lookup)
         self.vllm_worker = names.worker(self.llm)
         self.slot = AdapterSlot(self.vllm_worker, self.llm.llm_engine)
         self._core = names.engine_core(self.llm)
-        self._memory = EngineMemory(self.vllm_worker, config.offload) if config.offload else None
+        self._memory = EngineMemory(self.vllm_worker, plan.offload) if plan.offload else None
 
     def sleep(self) -> bool:
         """Give up the memory that the trainer needs meanwhile; return whether there is any."""
         return self._memory.sleep() if self._memory else False
 
     def wake(self, *tags: Offloaded) -> bool:
-        """Take memory back: `weights` before a sync, and the KV cache too before generating. Return whether any of it slept."""
+        """Take memory back: `weights` before a sync, the KV cache too before generating. Return whether any slept."""
         woke = self._memory.wake(*tags) if self._memory else False
         if woke and "kv_cache" in tags:
             self.llm.reset_prefix_cache()  # its blocks are empty
@@ -185,7 +180,8 @@ class RolloutEngine:
 
         if (longest := max(map(len, prompts), default=0)) > self._config.max_prompt_tokens:
             raise ValueError(
-                f"a prompt has {longest} tokens, expected {self._config.max_prompt_tokens} at most (rollout.maxPromptTokens)"
+                f"a prompt has {longest} tokens, expected {self._config.max_prompt_tokens} at most "
+                "(rollout.maxPromptTokens)"
             )
         version = self.slot.version
         if version != self.slot.version_in_vllm:
@@ -226,15 +222,6 @@ class RolloutEngine:
             self._clock.add_first("first generation/first token", began, first_tokens)
 
 
-def kv_cache_bytes(hf_config: Any, config: EngineConfig) -> int:
-    """Return the size of a KV cache for all sequences at their longest, in whole blocks, plus one spare block per sequence."""
-    heads = getattr(hf_config, "num_key_value_heads", None) or hf_config.num_attention_heads
-    head_size = getattr(hf_config, "head_dim", None) or hf_config.hidden_size // hf_config.num_attention_heads
-    per_token = kv_bytes_a_token(hf_config.num_hidden_layers, heads, head_size, config.precision)
-    blocks = -(-(config.max_prompt_tokens + config.max_response_tokens) // _CPU_BLOCK_TOKENS) + 1
-    return int(per_token * _CPU_BLOCK_TOKENS * blocks * config.sequences)
-
-
 def _completion(output: slices.EngineCoreOutput, version: int) -> Completion:
     tokens = np.asarray(output.new_token_ids, dtype=np.int64)
     logprobs = output.new_logprobs.logprobs[:, 0] if output.new_logprobs else np.empty(0, np.float32)
@@ -243,7 +230,7 @@ def _completion(output: slices.EngineCoreOutput, version: int) -> Completion:
 
 @contextmanager
 def _length_refused(hf_config: Any, config: EngineConfig) -> Iterator[None]:
-    """Explain that the model does not take samples of this length. vLLM decides: it knows how far a model's RoPE is scaled."""
+    """Explain that the model does not take such long samples. vLLM decides: it knows how a model's RoPE is scaled."""
     try:
         yield
     except ValueError as error:
@@ -252,7 +239,8 @@ def _length_refused(hf_config: Any, config: EngineConfig) -> Iterator[None]:
         limit = getattr(hf_config, "max_position_embeddings", "fewer")
         raise InputError(
             "spec.rollout.maxResponseTokens",
-            f"{config.max_response_tokens}, with rollout.maxPromptTokens {config.max_prompt_tokens}, for a model of {limit} positions",
+            f"{config.max_response_tokens}, with rollout.maxPromptTokens {config.max_prompt_tokens}, "
+            f"for a model of {limit} positions",
             "at most as many tokens in both together as the model has positions",
             "Lower one of them.",
         ) from error

@@ -1,8 +1,8 @@
 """The GPU memory that vLLM gives up while the trainer works, and takes back before it generates.
 
-vLLM's own sleep mode copies the weights to newly pinned memory each time, which takes 12 s at 7B. The base model is frozen, so
-one copy on the host is enough, and an engine that shares the trainer's tensors needs none. The KV cache is of no use after an
-update, so its content is dropped.
+vLLM's own sleep mode copies the weights to newly pinned memory each time, which takes 12 s at 7B. The base model is
+frozen, so one copy on the host is enough, and an engine that shares the trainer's tensors needs none. The KV cache is
+of no use after an update, so its content is dropped.
 """
 
 from __future__ import annotations

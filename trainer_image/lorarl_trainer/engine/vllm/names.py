@@ -1,9 +1,9 @@
-"""Every name inside vLLM that lorarl uses, apart from what vLLM documents for users: LLM, SamplingParams, ModelRegistry.
+"""Every name inside vLLM that lorarl uses, apart from what vLLM documents: LLM, SamplingParams, ModelRegistry.
 
-vLLM promises nothing about these names, so they have one home: module-level names here, by the feature that needs them, and
-attributes of objects in `slices.py`. They were read in the version below, and the engine starts with no other. A test
-records the signature of each name and a hash of the code that lorarl replaces or repeats, so that an upgrade shows what
-changed (docs/upgrading.md).
+vLLM promises nothing about these names, so they have one home: module-level names here, by the feature that needs them,
+and attributes of objects in `slices.py`. They were read in the version below, and the engine starts with no other. A
+test records the signature of each name and a hash of the code that lorarl replaces or repeats, so that an upgrade shows
+what changed (docs/upgrading.md).
 
 Importing this module imports nothing of vLLM: a name is imported at its first use, or by `bind`.
 """
@@ -85,7 +85,7 @@ class Device(Feature):
 
 
 class Requests(Feature):
-    """`engine.py`: requests go to vLLM's core without its front end, which would process every token of every request."""
+    """`engine.py`: requests go straight to vLLM's core. Its front end would process every token of every request."""
 
     what = "generation"
     follows = (
@@ -121,7 +121,7 @@ class Scheduling(Feature):
 
 
 class AdapterSlots(Feature):
-    """`adapter_slots.py`: vLLM has no public way to load an adapter from tensors, so this does what its own loader does."""
+    """`adapter_slots.py`: vLLM has no public way to load an adapter from tensors, so this follows its own loader."""
 
     what = "adapter sync"
     follows = (

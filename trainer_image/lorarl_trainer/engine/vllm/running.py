@@ -1,4 +1,4 @@
-"""The requests that generate at a time, one row of arrays each: what a decode step reads and writes, without a loop over them."""
+"""The requests that generate at a time, one row of arrays each, so that a decode step needs no loop over them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Ended:
 class RunningRequests:
     """A table with a row per request. A request gets a free row when it is admitted, and frees it when it ends.
 
-    Steps overlap: the next step is requested before the answer to the one before has arrived. So the tokens that were requested
-    and the tokens that have arrived are counted separately. Answers come with the request's name, because its row may have been
-    given to another request in the meantime.
+    Steps overlap: the next step is requested before the answer to the one before has arrived. So the tokens that were
+    requested and the tokens that have arrived are counted separately. Answers come with the request's name, because its
+    row may have been given to another request in the meantime.
 
     Attributes:
         names: of the requests, by row.
@@ -96,8 +96,8 @@ class RunningRequests:
 
         Args:
             names: of the requests that were in the step.
-            tokens: one per name; -1 is no token, because only a part of the prompt was computed. The tokens of requests that have
-                already ended are dropped.
+            tokens: one per name; -1 is no token, because only a part of the prompt was computed. The tokens of requests
+                that have already ended are dropped.
             logprobs: one per name; None for greedy completions.
         """
         rows = np.fromiter((self._row_of.get(name, -1) for name in names), np.int64, len(names))

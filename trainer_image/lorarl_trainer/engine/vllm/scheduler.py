@@ -1,11 +1,12 @@
-"""vLLM's scheduler for a rollout: all requests are there from the start, no one reads single tokens, and nothing is aborted.
+"""vLLM's scheduler for a rollout: all requests are there from the start, run to their end, and are put out whole.
 
-vLLM's own scheduler goes through each request's blocks, tokens and outputs in Python at every step. At 512 requests that takes
-longer than the GPU's work, so the GPU waits. Here a request gets the KV cache blocks of its longest length when it is admitted,
-and waits until enough of them are free. So a decode step allocates nothing, tokens are kept in arrays, and only whole
-completions are put out.
+vLLM's own scheduler goes through each request's blocks, tokens and outputs in Python at every step. At 512 requests
+that takes longer than the GPU's work, so the GPU waits. Here a request gets the KV cache blocks of its longest length
+when it is admitted, and waits until enough of them are free. So a decode step allocates nothing, tokens are kept in
+arrays, and only whole completions are put out.
 
-Unchanged parts of vLLM: the block pool with its prefix cache, by which a group computes its prompt once, and how a step runs.
+Unchanged parts of vLLM: the block pool with its prefix cache, by which a group computes its prompt once, and how a step
+runs.
 
 Import this module only after vLLM has been set up.
 """
@@ -26,7 +27,7 @@ _AsyncScheduler: Any = Scheduling.AsyncScheduler
 
 
 class RolloutScheduler(_AsyncScheduler):
-    """Passed to vLLM as `scheduler_cls`. Without stop strings, n > 1, structured output, speculative decoding and aborts."""
+    """vLLM's `scheduler_cls`. Without stop strings, n > 1, structured output, speculative decoding and aborts."""
 
     max_num_running_reqs: int
     max_num_scheduled_tokens: int
@@ -51,7 +52,7 @@ class RolloutScheduler(_AsyncScheduler):
         self.waiting.add_request(request)
 
     def schedule(self, throttle_prefills: bool = False) -> Any:
-        """Return the next step: a token for each request that decodes, and prompts as far as the step's number of tokens allows."""
+        """Return the next step: a token for each request that decodes, and prompts as far as the step's size allows."""
         table = self._table
         decoding = table.decoding()
         step_names = [table.names[row] for row in decoding.tolist()]
@@ -136,7 +137,9 @@ class RolloutScheduler(_AsyncScheduler):
             self.kv_cache_manager.cache_blocks(self.requests[table.names[row]], int(table.requested[row]))
         return size
 
-    def update_from_output(self, scheduler_output: Any, model_runner_output: slices.ModelRunnerOutput) -> dict[int, Any]:
+    def update_from_output(
+        self, scheduler_output: Any, model_runner_output: slices.ModelRunnerOutput
+    ) -> dict[int, Any]:
         """Keep a step's tokens, and put out the requests that end with it."""
         answer = model_runner_output
         self.first_tokens = self.first_tokens or time.time()

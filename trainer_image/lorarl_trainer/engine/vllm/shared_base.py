@@ -1,7 +1,7 @@
 """One copy of the base model for trainer and engine: vLLM gets the trainer's own tensors in place of files.
 
-With equal tensor parallelism both have the same layout of everything but q, k and v, which Megatron interleaves by key-value
-group. vLLM gets a copy of these.
+With equal tensor parallelism both have the same layout of everything but q, k and v, which Megatron interleaves by
+key-value group. vLLM gets a copy of these.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class SharedBase:
         BaseModel.register_model_loader(LOAD_FORMAT)(TrainerLoader)
 
     def _give(self, model: torch.nn.Module, model_config: Any) -> None:
-        """Let vLLM's model use the trainer's tensors. If one has no counterpart, load all of them from the model's files."""
+        """Let vLLM's model use the trainer's tensors. If one has no counterpart, load all from the model's files."""
         counterparts = {name: self._counterpart(model, name, parameter) for name, parameter in model.named_parameters()}
         missing = [name for name, tensor in counterparts.items() if tensor is None]
         if missing:

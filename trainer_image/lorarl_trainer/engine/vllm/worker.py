@@ -1,4 +1,4 @@
-"""The worker that vLLM starts for an engine (`worker_cls`): vLLM's own for this device, with the steps of its start timed.
+"""The worker that vLLM starts for an engine (`worker_cls`): vLLM's own for this device, with its start timed.
 
 Import this module only after vLLM has been set up.
 """

@@ -1,16 +1,16 @@
 """The linear layers that vLLM generates with: one adapter for every token, as three plain matrix products.
 
-vLLM's own layers serve many adapters at a time. Their kernels look up each token's adapter, split the batch by adapter, and
-use a float32 buffer. A rollout has exactly one adapter, so here a layer with base weight W and bias c computes
+vLLM's own layers serve many adapters at a time. Their kernels look up each token's adapter, split the batch by adapter,
+and use a float32 buffer. A rollout has exactly one adapter, so here a layer with base weight W and bias c computes
 
     y = x Wᵀ + c + (x Aᵀ) Bᵀ
 
-Where vLLM fuses layers (q, k and v; gate and up), A stacks their A's and B has their B's along its diagonal. B includes the
-adapter's scale, as in vLLM's buffers. vLLM loads adapters through `lora_a_stacked` and `lora_b_stacked`: here these are views
-of A and B. A missing adapter is zero, so the layers need no case for it.
+Where vLLM fuses layers (q, k and v; gate and up), A stacks their A's and B has their B's along its diagonal. B includes
+the adapter's scale, as in vLLM's buffers. vLLM loads adapters through `lora_a_stacked` and `lora_b_stacked`: here these
+are views of A and B. A missing adapter is zero, so the layers need no case for it.
 
-vLLM has no door for LoRA layers, for the adapters that CUDA graphs are captured with (`cudagraph_specialize_lora` keeps a
-graph without an adapter), or for the lookup before a step.
+vLLM has no door for LoRA layers, for the adapters that CUDA graphs are captured with (`cudagraph_specialize_lora` keeps
+a graph without an adapter), or for the lookup before a step.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _adapter_in_use(state: slices.LoraState, requests: list[str]) -> set[slices.
 
 @cache
 def _layer_classes() -> tuple[type, ...]:
-    """Return a class for each kind of linear layer that vLLM has. Their base classes are vLLM's, which must have been set up."""
+    """Return a class for each kind of linear layer of vLLM, which must have been set up."""
     column: Any = AdapterLayers.ColumnParallelLinearWithLoRA
     merged_column: Any = AdapterLayers.MergedColumnParallelLinearWithLoRA
     qkv: Any = AdapterLayers.QKVParallelLinearWithLoRA
@@ -91,7 +91,7 @@ def _layer_classes() -> tuple[type, ...]:
 
 
 class _OneAdapter:
-    """The methods that replace vLLM's own. With tensor parallelism A and B are this rank's shards, as vLLM cuts them."""
+    """The methods that replace vLLM's. With tensor parallelism A and B are this rank's shards, as vLLM cuts them."""
 
     base_layer: Any
     lora_a_stacked: tuple[torch.Tensor, ...]
@@ -105,7 +105,7 @@ class _OneAdapter:
         return plain and arguments["lora_config"].max_loras == 1 and super().can_replace_layer(**arguments)  # type: ignore[misc]
 
     def create_lora_weights(self, *arguments: Any, **options: Any) -> None:
-        """Make A [slices * rank, in] and B [out, slices * rank], all zero, and views of them in place of vLLM's tensors."""
+        """Make A [slices * rank, in] and B [out, slices * rank], all zero, with views of them as vLLM's tensors."""
         super().create_lora_weights(*arguments, **options)  # type: ignore[misc]
         # vLLM's tensors are [adapters, 1, rank, in] and [adapters, 1, out, rank] per slice, with one adapter.
         slices_a, slices_b = [a[0, 0] for a in self.lora_a_stacked], [b[0, 0] for b in self.lora_b_stacked]
@@ -129,8 +129,8 @@ def adapted_linear(
 ) -> torch.Tensor:
     """Return x Wᵀ + c + (x Aᵀ) Bᵀ [tokens, out].
 
-    The adapter's product comes first. The large product then adds to it where it would otherwise only write its result, which
-    costs nothing. In the other order, the adapter's product would read and write the whole result once more.
+    The adapter's product comes first. The large product then adds to it where it would otherwise only write its result,
+    which costs nothing. In the other order, the adapter's product would read and write the whole result once more.
     """
     output = linear(linear(x, a), b, bias)
     return output.addmm_(x, weight.t())

@@ -1,7 +1,7 @@
 """A model without memory for its parameters, until it is given those of the trainer.
 
-vLLM has no door for this: its loaders make a model on the device, with memory, before `load_weights` sees it. On the meta
-device the buffers would be missing, too.
+vLLM has no door for this: its loaders make a model on the device, with memory, before `load_weights` sees it. On the
+meta device the buffers would be missing, too.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Two Triton kernels that draw a token from each row of logits and return its log-probability: the logits are read once.
+"""Two Triton kernels that draw a token from each row of logits, with its log-probability. The logits are read once.
 
-A sampler that adds noise to every logit makes a random number for each, and reads the logits again for their log-softmax. Here
-a token is drawn by its share of the sum, in two stages: a block of columns by the blocks' sums, then a column within the block.
-Each stage has its own random number, so the many improbable tokens of a large vocabulary are resolved as well as the probable
-ones.
+A sampler that adds noise to every logit makes a random number for each, and reads the logits again for their
+log-softmax. Here a token is drawn by its share of the sum, in two stages: a block of columns by the blocks' sums, then
+a column within the block. Each stage has its own random number, so the many improbable tokens of a large vocabulary are
+resolved as well as the probable ones.
 
 On a CPU vLLM's own sampler is used instead, so there is no plain twin: the tests compare these kernels with PyTorch.
 
@@ -32,7 +32,7 @@ def draw(
     Args:
         logits_N_V: one row per request, any floating type, neighbours in a row next to each other.
         request_N: the row of `seed_R` that belongs to each row's request.
-        position_N: of the token before, in its sequence. With the seed it decides the draw, whatever else is in the batch.
+        position_N: of the token before, in its sequence. It and the seed decide the draw, whatever else is in a batch.
         seed_R: int64.
         temperature: what logits are divided by; 0 takes the largest logit.
     """

@@ -1,8 +1,8 @@
 """The sampler that vLLM generates with on a GPU: one temperature, a seed per request, nothing else.
 
-vLLM's own sampler passes over the logits up to seven times: penalties, a random number per logit, their log-softmax, the
-token's rank. It also divides by the temperature in the logits' own type. Here they are float32, read once, and rounded
-nowhere. On a CPU vLLM's own sampler is used.
+vLLM's own sampler passes over the logits up to seven times: penalties, a random number per logit, their log-softmax,
+the token's rank. It also divides by the temperature in the logits' own type. Here they are float32, read once, and
+rounded nowhere. On a CPU vLLM's own sampler is used.
 
 vLLM's door for samplers, `ModelState.custom_sampler`, belongs to the model's class. So the class that the model runner
 instantiates is replaced.

@@ -1,11 +1,11 @@
 """vLLM's start without the kernels that a rollout never runs. No setting of vLLM's turns these off.
 
-- Each architecture's class is imported in a process of its own, to leave the GPU to the processes that vLLM starts later.
-  Here the GPU is already in use.
-- A kernel is compiled for each feature of the sampler, but not the one for the log-probability of a single token: 15 to 20 s
-  each.
-- On a GPU, kernels of quantised models, sparse attention and mixtures of experts are tuned and compiled for every model:
-  seventeen for routers alone, at every start. A kernel that is needed after all is compiled at its first use.
+- vLLM imports each architecture's class in another process, to leave the GPU to processes that it starts later. Here the
+  GPU is already in use.
+- vLLM compiles a kernel for each feature of the sampler, but not the one for the log-probability of a single token:
+  15 to 20 s each.
+- On a GPU, vLLM tunes and compiles kernels of quantised models, sparse attention and mixtures of experts for every
+  model: seventeen for routers alone, at every start. A kernel that is needed after all is compiled at its first use.
 """
 
 from __future__ import annotations
