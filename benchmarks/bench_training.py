@@ -19,9 +19,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from lorarl_trainer.devices.cuda import CudaPlatform
+from lorarl_trainer.devices.cuda import CudaDevice
 
-os.environ.update(CudaPlatform().environment(threads=8), RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
+os.environ.update(CudaDevice().environment(threads=8), RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
 
 import numpy as np
 import torch
@@ -69,7 +69,7 @@ def main() -> None:
 
     dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
     torch.cuda.set_device(0)
-    platform = CudaPlatform()
+    platform = CudaDevice()
     platform.packs_sequences = not chosen.padded
     platform.prepare_megatron()
     from lorarl_trainer.backends.megatron import model as model_module

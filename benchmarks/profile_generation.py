@@ -28,10 +28,10 @@ from unittest import mock
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "crds"), str(ROOT / "trainer_image")]
-from lorarl_trainer.devices.cuda import CudaPlatform  # noqa: E402
+from lorarl_trainer.devices.cuda import CudaDevice  # noqa: E402
 from lorarl_trainer.timing import StartClock  # noqa: E402
 
-os.environ.update(CudaPlatform().environment(threads=8), RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
+os.environ.update(CudaDevice().environment(threads=8), RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np  # noqa: E402
@@ -175,7 +175,7 @@ def start(options: argparse.Namespace, folder: Path, parts: StartClock) -> Any:
         kv_cache_bytes=None,
         offload=frozenset(),
     )
-    return RolloutEngine(CudaPlatform(), config, seed=0, base=None, clock=parts)
+    return RolloutEngine(CudaDevice(), config, seed=0, base=None, clock=parts)
 
 
 def push_adapter(engine: Any, options: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lorarl_trainer.devices.cpu import CpuPlatform
+from lorarl_trainer.devices.cpu import CpuDevice
 from lorarl_trainer.planning import plan
 from lorarl_trainer.samples.types import Completion
 from support.in_process import Colocated, whole
@@ -28,7 +28,7 @@ def start(colocated: Start, monkeypatch: pytest.MonkeyPatch) -> Start:
 
     def with_blocks(blocks: int = SEATS * 4, **changes: object) -> Colocated:
         size = 2 * 2 * 2 * 32 * 4 * BLOCK  # keys and values, layers, heads of 32, fp32
-        monkeypatch.setattr(CpuPlatform, "engine_arguments", lambda *_: {"enforce_eager": True, "block_size": BLOCK})
+        monkeypatch.setattr(CpuDevice, "engine_arguments", lambda *_: {"enforce_eager": True, "block_size": BLOCK})
         monkeypatch.setattr(plan, "kv_cache_bytes", lambda *_: blocks * size)
         worker = colocated(**LENGTHS, **changes)
         worker.randomise(scale=0.05)

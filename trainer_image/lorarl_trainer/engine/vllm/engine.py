@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from lorarl_api.v1alpha1 import served_rank
-from lorarl_trainer.devices import Platform
+from lorarl_trainer.devices.base import Device
 from lorarl_trainer.engine.vllm import names, slices
 from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
 from lorarl_trainer.engine.vllm.arguments import device_arguments, environment
@@ -76,7 +76,7 @@ class RolloutEngine:
 
     def __init__(
         self,
-        platform: Platform,
+        device: Device,
         config: EngineConfig,
         seed: int,
         base: SharedBase | None,
@@ -85,7 +85,7 @@ class RolloutEngine:
         """Start vLLM (collective over its tensor-parallel ranks). torch.distributed must have been initialised.
 
         Args:
-            platform: of this process.
+            device: this process's.
             config: what the engine has to know about the job.
             seed: vLLM's own.
             base: the trainer's weights, used in place of the model's files.
@@ -143,7 +143,7 @@ class RolloutEngine:
                 seed=seed,
                 enable_sleep_mode=bool(plan.offload),
                 kv_cache_memory_bytes=plan.kv_cache_bytes,
-                **device_arguments(platform, plan.sequences),
+                **device_arguments(device, plan.sequences),
             )
         self.llm.collective_rpc(skip_adapter_lookup)
         self.vllm_worker = names.worker(self.llm)
