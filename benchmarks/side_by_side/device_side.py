@@ -22,12 +22,12 @@ SYNCS, SWITCHES = 30, 5
 
 def main() -> None:
     from lorarl_api.load import load_job
-    from lorarl_trainer.devices.cuda import CudaDevice
+    from lorarl_trainer.engine.vllm import engine
     from lorarl_trainer.workers.worker import Rank, Worker
 
     model, job = Path(sys.argv[1]), load_job(Path(sys.argv[2]), sys.argv[3:])
-    arguments = CudaDevice.engine_arguments
-    CudaDevice.engine_arguments = lambda *a, **k: arguments(*a, **k) | {"enforce_eager": True}  # type: ignore[method-assign]
+    arguments = engine.device_arguments
+    engine.device_arguments = lambda *a: arguments(*a) | {"enforce_eager": True}
     worker = Worker(job.spec, Rank(0, 1, 0, None, None, os.cpu_count() or 1))
     clock = time.perf_counter()
     worker.start(model, (1,), None)

@@ -80,7 +80,7 @@ def test_a_skipped_sync_is_stopped_at_the_next_step_and_the_update_withheld(colo
     engine, new_version = worker.engine, LoRARequest("v2", 2, str(old))
     engine.llm.llm_engine.remove_lora(1)
     engine.llm.llm_engine.add_lora(new_version)
-    engine.use_adapter(2, new_version)
+    engine.slot.request = new_version
     trained = worker.export()
     result = worker.worker.update(update_request(rollouts(worker)))
     assert result.disagreement is not None and result.disagreement.largest >= result.disagreement.mean > 1e-4
