@@ -22,7 +22,9 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -144,6 +146,9 @@ def variant_of_vllm(variant: str, arguments: dict[str, Any]) -> Iterator[None]:
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(vllm, "LLM", llm))
+        if variant == "none":
+            empty = SimpleNamespace(request=None, version=0, version_in_vllm=0)
+            stack.enter_context(mock.patch.object(engine, "AdapterSlot", lambda *_: empty))
         if variant != "one_adapter":
             stack.enter_context(mock.patch.object(linear, "one_adapter_layers", contextlib.nullcontext))
             stack.enter_context(mock.patch.object(linear, "skip_adapter_lookup", lambda worker: None))
@@ -155,31 +160,51 @@ def start(options: argparse.Namespace, folder: Path, parts: StartClock) -> Any:
     from transformers import Qwen2Config
 
     from lorarl_trainer.engine.vllm.engine import EngineConfig, RolloutEngine
+    from lorarl_trainer.planning.execution import MOST_SEQUENCES, ExecutionPlan, kv_cache_bytes
+    from lorarl_trainer.planning.model_sizes import read_model_shape
+    from lorarl_trainer.planning.precision import PRECISIONS
 
     torch.cuda.set_device(0)
     if not dist.is_initialized():
         dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
     known = {"max_position_embeddings": 32768, "dtype": "bfloat16", "architectures": ["Qwen2ForCausalLM"]}
     Qwen2Config(**known, **SHAPES[options.size].config).save_pretrained(folder)
+    plan = ExecutionPlan(
+        precision=PRECISIONS["bf16"],
+        trainer_ranks=1,
+        engine_ranks=1,
+        packed=True,
+        fused_layers=True,
+        recompute="none",
+        micro_batch_tokens=0,
+        logits_chunk=0,
+        trained=0,
+        longest=options.prompt + options.tokens,
+        rollouts=True,
+        sequences=min(options.groups * options.group_size, MOST_SEQUENCES),
+        engine_step_tokens=16_384,
+        shared_base=False,
+        unshared=None,
+        engine_fraction=1.0,
+        offload=frozenset(),
+        kv_block_tokens=16,
+        kv_spare_blocks=1,
+    )
     config = EngineConfig(
         model_path=folder,
-        precision="bf16",
+        plan=replace(plan, kv_cache_bytes=kv_cache_bytes(read_model_shape(folder), plan)),
         rank=options.rank,
         target_modules=LINEARS,
         max_prompt_tokens=options.prompt,
         max_response_tokens=options.tokens,
-        sequences=min(options.groups * options.group_size, 1024),
         temperature=1.0,
         stop_token_ids=(),
-        tensor_parallel_size=1,
-        kv_cache_bytes=None,
-        offload=frozenset(),
     )
     return RolloutEngine(CudaDevice(), config, seed=0, base=None, clock=parts)
 
 
 def push_adapter(engine: Any, options: argparse.Namespace) -> None:
-    from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
+    from lorarl_trainer.lora.config import AdapterConfig
 
     shape = SHAPES[options.size]
     adapter = {}
@@ -188,8 +213,7 @@ def push_adapter(engine: Any, options: argparse.Namespace) -> None:
             prefix = f"model.layers.{layer}.{'mlp' if name in LINEARS[4:] else 'self_attn'}.{name}"
             adapter[f"{prefix}.lora_A.weight"] = (0.02 * torch.randn(options.rank, inputs)).bfloat16()
             adapter[f"{prefix}.lora_B.weight"] = (0.02 * torch.randn(outputs, options.rank)).bfloat16()
-    AdapterSlot(engine.vllm_worker).load(adapter, options.rank, 2 * options.rank, version=1)
-    engine.use_adapter(1, "/adapter-is-in-memory")
+    engine.slot.load(adapter, AdapterConfig(options.rank, 2 * options.rank), version=1)
 
 
 def random_prompts(options: argparse.Namespace) -> list[list[int]]:
