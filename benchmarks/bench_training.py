@@ -16,6 +16,7 @@ import re
 import shutil
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from lorarl_api.v1alpha1 import AdapterSpec, TrainerSpec
+from lorarl_api.load import load_job
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.backends.registry import get_backend
+from lorarl_trainer.planning.execution import decide
+from lorarl_trainer.planning.model_sizes import read_model_shape
 from lorarl_trainer.samples.types import LossChoice, Sample, Samples, UpdateRequest
 from side_by_side.work import SHAPES
 
@@ -69,24 +74,19 @@ def main() -> None:
 
     dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
     torch.cuda.set_device(0)
-    platform = CudaDevice()
-    platform.packs_sequences = not chosen.padded
-    platform.prepare_megatron()
-    from lorarl_trainer.backends.megatron import model as model_module
+    device = CudaDevice()
+    get_backend().import_libraries(device)
     from lorarl_trainer.backends.megatron.model import LoraModel
     from lorarl_trainer.backends.megatron.optimizer import AdapterOptimizer
     from lorarl_trainer.backends.megatron.update import Trainer
 
-    if chosen.megatron_layers:
-        model_module.fuse_layers = lambda *_: 0
     clock = time.perf_counter()
     folder = model_folder(chosen.size, chosen.folder)
-    spec = TrainerSpec.model_validate({"learningRate": 1e-5})
-    adapter = AdapterSpec.model_validate(
-        {"type": chosen.adapter, "rank": chosen.rank, "alpha": 2 * chosen.rank, "targetModules": ["all-linear"]}
-    )
-    model = LoraModel(platform, folder, adapter, "bf16", 1, chosen.recompute)
-    optimizer = AdapterOptimizer(model, spec)
+    spec = job(chosen)
+    plan = decide(spec, read_model_shape(folder), device.memory())
+    plan = replace(plan, packed=not chosen.padded, fused_layers=not (chosen.padded or chosen.megatron_layers))
+    model = LoraModel(device, folder, spec.adapter, plan)
+    optimizer = AdapterOptimizer(model, spec.trainer, fused=True)
     print(
         f"model ready after {time.perf_counter() - clock:.1f} s, {torch.cuda.memory_allocated() / 1e9:.1f} GB",
         flush=True,
@@ -94,7 +94,7 @@ def main() -> None:
     request = step_request(chosen)
     rows = []
     for budget in chosen.tokens_per_micro_batch:
-        trainer = Trainer(platform, model, optimizer, budget, dropout=0.0)
+        trainer = Trainer(device, model, optimizer, budget, dropout=0.0)
         torch.cuda.reset_peak_memory_stats()
         try:
             trainer.update(request)
@@ -126,8 +126,8 @@ def main() -> None:
                 "mfu": round(work["flops"] / step / PEAK_TFLOPS / 1e12, 3),
                 "mfu_4N": round(work["flops_4N"] / step / PEAK_TFLOPS / 1e12, 3),
                 "peak_GB": round(torch.cuda.max_memory_allocated() / 1e9, 1),
-                "loss": result.loss,
-                "grad_norm": result.grad_norm,
+                "loss": result.metrics["loss"],
+                "grad_norm": result.metrics["grad_norm"],
             }
         )
         print(json.dumps(rows[-1]), flush=True)
@@ -135,6 +135,29 @@ def main() -> None:
             profile(trainer, request)
     if chosen.out:
         chosen.out.write_text(json.dumps(rows, indent=1))
+
+
+def job(chosen: argparse.Namespace) -> LoRARLJobSpec:
+    """Return the specification of a job that trains such an adapter."""
+    manifest = f"""
+apiVersion: lorarl.io/v1alpha1
+kind: LoRARLJob
+metadata: {{name: bench}}
+spec:
+  model: {{uri: "file:base"}}
+  adapter: {{type: {chosen.adapter}, rank: {chosen.rank}, alpha: {2 * chosen.rank}, targetModules: [all-linear]}}
+  reward: {{type: exact}}
+  algorithm: {{type: grpo, groupSize: {chosen.completions}}}
+  data: {{train: {{uri: "file:train.jsonl"}}}}
+  rollout:
+    promptsPerStep: {chosen.prompts}
+    maxPromptTokens: {chosen.prompt_tokens}
+    maxResponseTokens: {chosen.response_tokens}
+  trainer: {{learningRate: 1.0e-5, recompute: {chosen.recompute}}}
+  checkpoint: {{uri: "file:checkpoints"}}
+  cluster: {{gpusPerNode: 1}}
+"""
+    return load_job(manifest).spec
 
 
 def model_folder(size: str, root: Path) -> Path:

@@ -81,7 +81,7 @@ def measure(options: argparse.Namespace, variant: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, variant_of_vllm(variant, options.engine):
         clock = time.perf_counter()
         parts = StartClock("engine", "process")
-        engine = start(options, Path(folder), parts)
+        engine = start(options, variant, Path(folder), parts)
         starting = time.perf_counter() - clock
     if variant != "none":
         push_adapter(engine, options)
@@ -126,9 +126,8 @@ def measure(options: argparse.Namespace, variant: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def variant_of_vllm(variant: str, arguments: dict[str, Any]) -> Iterator[None]:
-    """Dummy weights in any case, and for what ours is compared with vLLM's own LoRA layers, or no LoRA."""
+    """Let vLLM take dummy weights, and for the variant `none` no LoRA. (`punica` is a plan without our layers.)"""
     from lorarl_trainer.engine.vllm import engine
-    from lorarl_trainer.engine.vllm.patches import linear
 
     engine.import_vllm()
     import vllm
@@ -149,50 +148,53 @@ def variant_of_vllm(variant: str, arguments: dict[str, Any]) -> Iterator[None]:
         if variant == "none":
             empty = SimpleNamespace(request=None, version=0, version_in_vllm=0)
             stack.enter_context(mock.patch.object(engine, "AdapterSlot", lambda *_: empty))
-        if variant != "one_adapter":
-            stack.enter_context(mock.patch.object(linear, "one_adapter_layers", contextlib.nullcontext))
-            stack.enter_context(mock.patch.object(linear, "skip_adapter_lookup", lambda worker: None))
         yield
 
 
-def start(options: argparse.Namespace, folder: Path, parts: StartClock) -> Any:
+def job(options: argparse.Namespace) -> Any:
+    """The specification of a job that generates as much."""
+    from lorarl_api.load import load_job
+
+    manifest = f"""
+apiVersion: lorarl.io/v1alpha1
+kind: LoRARLJob
+metadata: {{name: profile}}
+spec:
+  model: {{uri: "file:base"}}
+  adapter: {{rank: {options.rank}, alpha: {2 * options.rank}, targetModules: [all-linear]}}
+  reward: {{type: exact}}
+  algorithm: {{type: grpo, groupSize: {options.group_size}}}
+  data: {{train: {{uri: "file:train.jsonl"}}}}
+  rollout:
+    promptsPerStep: {options.groups}
+    maxPromptTokens: {options.prompt}
+    maxResponseTokens: {options.tokens}
+  checkpoint: {{uri: "file:checkpoints"}}
+  cluster: {{gpusPerNode: 1}}
+"""
+    return load_job(manifest).spec
+
+
+def start(options: argparse.Namespace, variant: str, folder: Path, parts: StartClock) -> Any:
     import torch.distributed as dist
     from transformers import Qwen2Config
 
     from lorarl_trainer.engine.vllm.engine import EngineConfig, RolloutEngine
-    from lorarl_trainer.planning.execution import MOST_SEQUENCES, ExecutionPlan, kv_cache_bytes
+    from lorarl_trainer.planning.execution import decide, kv_cache_bytes
     from lorarl_trainer.planning.model_sizes import read_model_shape
-    from lorarl_trainer.planning.precision import PRECISIONS
 
     torch.cuda.set_device(0)
     if not dist.is_initialized():
         dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
     known = {"max_position_embeddings": 32768, "dtype": "bfloat16", "architectures": ["Qwen2ForCausalLM"]}
     Qwen2Config(**known, **SHAPES[options.size].config).save_pretrained(folder)
-    plan = ExecutionPlan(
-        precision=PRECISIONS["bf16"],
-        trainer_ranks=1,
-        engine_ranks=1,
-        packed=True,
-        fused_layers=True,
-        recompute="none",
-        micro_batch_tokens=0,
-        logits_chunk=0,
-        trained=0,
-        longest=options.prompt + options.tokens,
-        rollouts=True,
-        sequences=min(options.groups * options.group_size, MOST_SEQUENCES),
-        engine_step_tokens=16_384,
-        shared_base=False,
-        unshared=None,
-        engine_fraction=1.0,
-        offload=frozenset(),
-        kv_block_tokens=16,
-        kv_spare_blocks=1,
-    )
+    device = CudaDevice()
+    shape = read_model_shape(folder)
+    plan = decide(job(options), shape, device.memory())
+    plan = replace(plan, kv_cache_bytes=kv_cache_bytes(shape, plan), one_adapter=variant == "one_adapter")
     config = EngineConfig(
         model_path=folder,
-        plan=replace(plan, kv_cache_bytes=kv_cache_bytes(read_model_shape(folder), plan)),
+        plan=plan,
         rank=options.rank,
         target_modules=LINEARS,
         max_prompt_tokens=options.prompt,
@@ -200,7 +202,7 @@ def start(options: argparse.Namespace, folder: Path, parts: StartClock) -> Any:
         temperature=1.0,
         stop_token_ids=(),
     )
-    return RolloutEngine(CudaDevice(), config, seed=0, base=None, clock=parts)
+    return RolloutEngine(device, config, seed=0, base=None, clock=parts)
 
 
 def push_adapter(engine: Any, options: argparse.Namespace) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -114,7 +114,7 @@ class RolloutEngine:
             base.register()
         with (
             lean_start(hf_config.architectures or (), config.temperature),
-            one_adapter_layers(),
+            one_adapter_layers() if plan.one_adapter else nullcontext(),
             rollout_sampler(),
             timed_start(self._clock),
             _length_refused(hf_config, config),
@@ -145,7 +145,8 @@ class RolloutEngine:
                 kv_cache_memory_bytes=plan.kv_cache_bytes,
                 **device_arguments(device, plan.sequences),
             )
-        self.llm.collective_rpc(skip_adapter_lookup)
+        if plan.one_adapter:
+            self.llm.collective_rpc(skip_adapter_lookup)
         self.vllm_worker = names.worker(self.llm)
         self.slot = AdapterSlot(self.vllm_worker, self.llm.llm_engine)
         self._core = names.engine_core(self.llm)
