@@ -15,8 +15,8 @@ import torch.distributed as dist
 from lorarl_trainer.backends.megatron.micro_batch import MicroBatch
 from lorarl_trainer.backends.megatron.model import LoraModel
 from lorarl_trainer.backends.megatron.optimizer import AdapterOptimizer
-from lorarl_trainer.backends.megatron.packed_attention import on_device
 from lorarl_trainer.devices.base import Device
+from lorarl_trainer.devices.transfer import to_device
 from lorarl_trainer.losses.base import LossInputs
 from lorarl_trainer.losses.registry import LOSSES
 from lorarl_trainer.samples.types import LOGPROB_DIFFERENCE, Disagreement, Sample, UpdateRequest, UpdateResult
@@ -127,7 +127,7 @@ class Trainer:
         return logprobs_N
 
     def _per_token(self, values: Sequence[np.ndarray]) -> torch.Tensor:
-        return on_device(np.concatenate(values).astype(np.float32), self._model.device)
+        return to_device(np.concatenate(values).astype(np.float32), self._model.device)
 
 
 class _Totals:
