@@ -13,9 +13,8 @@ from typing import TextIO
 
 from lorarl_api.v1alpha1 import TrackingSpec
 from lorarl_trainer.errors import InputError
-
-from .console import ConsoleSink
-from .events import (
+from lorarl_trainer.progress.console import ConsoleSink
+from lorarl_trainer.progress.events import (
     PHASES,
     TIME_COLUMNS,
     AdapterSummary,
@@ -31,12 +30,12 @@ from .events import (
     StepDone,
     Warned,
 )
-from .fanout import Progress, Sink
-from .records import METRICS, MetricsFile, SummaryFile, read_lines, read_rows, read_summary
-from .report import write_report
-from .samples import SamplesFile
-from .trackers import Secrets, trackers
-from .usage import final_message
+from lorarl_trainer.progress.fanout import Progress, Sink
+from lorarl_trainer.progress.records import METRICS, MetricsFile, SummaryFile, read_lines, read_rows, read_summary
+from lorarl_trainer.progress.report import write_report
+from lorarl_trainer.progress.samples import SamplesFile
+from lorarl_trainer.progress.trackers import Secrets, trackers
+from lorarl_trainer.progress.usage import final_message
 
 __all__ = [
     "METRICS",

@@ -13,8 +13,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from ..timing import OTHER
-from .events import (
+from lorarl_trainer.progress.events import (
     CheckpointDone,
     EvalDone,
     Event,
@@ -27,6 +26,7 @@ from .events import (
     Warned,
     startup_of,
 )
+from lorarl_trainer.timing import OTHER
 
 RECENT_STEPS = 50
 SHORT_SECONDS = 0.5

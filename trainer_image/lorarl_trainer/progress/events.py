@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..timing import Span, by_name, critical_path
+from lorarl_trainer.timing import Span, by_name, critical_path
 
 EVALUATE = "evaluate"
 PHASES = (

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
-from .events import Event, Warned
+from lorarl_trainer.progress.events import Event, Warned
 
 MAX_BEHIND = 10_000
 """Events that a slow sink may be behind before it is given up, so that it cannot fill the memory."""

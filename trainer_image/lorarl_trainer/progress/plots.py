@@ -11,8 +11,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from .events import PHASES
-from .records import Row
+from lorarl_trainer.progress.events import PHASES
+from lorarl_trainer.progress.records import Row
 
 MOST_POINTS = 400
 """Longer series are averaged over bins, so that a run of 10,000 steps makes no larger file, and no blot."""

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-from .events import (
+from lorarl_trainer.progress.events import (
     EVALUATE,
     CheckpointDone,
     EvalDone,

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .console import collapse_layers, duration
-from .events import PHASES
-from .records import METRICS, Row, read_rows, read_summary
-from .samples import newest_samples
-from .usage import download_commands, peft_snippet, vllm_command
+from lorarl_trainer.progress.console import collapse_layers, duration
+from lorarl_trainer.progress.events import PHASES
+from lorarl_trainer.progress.records import METRICS, Row, read_rows, read_summary
+from lorarl_trainer.progress.samples import newest_samples
+from lorarl_trainer.progress.usage import download_commands, peft_snippet, vllm_command
 
 TEMPLATE = "report.html.jinja"
 
@@ -27,7 +27,9 @@ def write_report(out_dir: Path) -> list[Path]:
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    from . import plots  # matplotlib takes a second to import, which no run should wait for at its start
+    from lorarl_trainer.progress import (
+        plots,  # matplotlib takes a second to import, which no run should wait for at its start
+    )
 
     summary, rows = read_summary(out_dir), read_rows(out_dir / METRICS)
     steps = [row for row in rows if "loss" in row]

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .events import Event, RunStarted, Sampled
-from .records import StepLines, read_lines
+from lorarl_trainer.progress.events import Event, RunStarted, Sampled
+from lorarl_trainer.progress.records import StepLines, read_lines
 
 SAMPLES = "samples.jsonl"
 

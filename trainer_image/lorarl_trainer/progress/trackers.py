@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from lorarl_api.v1alpha1 import MlflowSpec, TrackingSpec, WandbSpec
-
-from ..errors import InputError
-from .events import EvalDone, Event, RunFinished, RunStarted, StepDone, row_of
-from .fanout import CLOSE_SECONDS, Sink
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.progress.events import EvalDone, Event, RunFinished, RunStarted, StepDone, row_of
+from lorarl_trainer.progress.fanout import CLOSE_SECONDS, Sink
 
 OPEN_SECONDS = 15.0
 """How long W&B may take to answer at the start of a run."""
