@@ -153,7 +153,7 @@ def small_multiples(rows: Sequence[Row], names: Sequence[str]) -> Figure:
     lines = -(-len(names) // columns)
     figure = Figure(figsize=(2 * SIZE[0], 0.4 + 1.1 * lines), layout=ConstrainedLayoutEngine(h_pad=0.08, w_pad=0.08))
     for index, name in enumerate(names):
-        axes = figure.add_subplot(lines, columns, index + 1)
+        axes = figure.add_subplot(lines, columns, index + 1, sharex=figure.axes[0] if figure.axes else None)
         _style(axes, "")
         axes.set_title(name, loc="left", fontsize=8.5)
         steps, values = column(rows, name)
@@ -262,7 +262,9 @@ def _draw(
         label=label,
     )
     if len(steps) == 1:
-        axes.set_xlim(steps[0] - 1, steps[0] + 1)
+        # A single point needs room beside it. This adds room; limits would cut off the other series of these axes.
+        axes.update_datalim([(steps[0] - 1, 0), (steps[0] + 1, 0)], updatey=False)
+        axes.autoscale_view()
 
 
 def _spans_decades(values: Array) -> bool:

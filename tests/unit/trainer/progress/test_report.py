@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lorarl_trainer.progress import EvalDone, Event, Progress, StepDone, Warned, write_report
-from lorarl_trainer.progress.plots import binned, unplotted_metrics
+from lorarl_trainer.progress.plots import binned, outcome, unplotted_metrics
 from lorarl_trainer.progress.records import METRICS, MetricsFile, SummaryFile, read_rows
 from lorarl_trainer.progress.trackers import scalars_of
 from unit.trainer.progress.runs import grpo_run, run_finished, run_started, sft_step, started_up, with_metrics
@@ -122,6 +122,12 @@ def test_the_same_run_gives_the_same_report(tmp_path: Path) -> None:
     first, _ = report_of(tmp_path, grpo_run(tmp_path, total=30))
     write_report(tmp_path)
     assert (tmp_path / "report.html").read_text() == first
+
+
+def test_a_single_evaluation_does_not_hide_the_training_curve() -> None:
+    steps = [{"step": step, "reward_mean": 0.5} for step in range(1, 31)]
+    left, right = outcome([{"step": 0, "eval_score": 0.3}, *steps], "grpo").axes[0].get_xlim()
+    assert left < 0 and right > 30
 
 
 def test_bins_average_what_is_there() -> None:
