@@ -15,6 +15,7 @@ import ray
 
 from lorarl_api.load import load_job
 from lorarl_trainer.algorithms import LossChoice
+from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.samples.types import Completion, Sample, Samples, UpdateRequest
 from lorarl_trainer.workers.group import WorkerGroup, reserve
@@ -28,7 +29,7 @@ async def main(manifest: Path, batch: Path, out: Path) -> None:
     vocabulary = inputs.load_vocabulary(spec, {})
     workers = WorkerGroup(spec, out / "logs", reserve(spec))
     try:
-        identity = inputs.identity(spec, await workers.fetch_model({}))
+        identity = training_identity(spec, await workers.fetch_model({}))
         await workers.open_checkpoints(job.name, job.uid, {}, identity, out / "unpublished")
         await workers.start(vocabulary.stop_token_ids, None)
         await workers.resume()

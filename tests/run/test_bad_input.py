@@ -15,9 +15,12 @@ from command import Ended
 from jobs import Job
 
 from lorarl_api.load import load_job
+from lorarl_trainer.checkpoint.identity import training_identity
+from lorarl_trainer.checkpoint.open import check_checkpoints
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.rewards.scorer import make_scorer
+from lorarl_trainer.storage.base_model import fetch_base_model
 
 SECONDS = 45.0
 """Ray and the wrong part of the manifest, on a busy machine; a whole start takes longer."""
@@ -132,9 +135,9 @@ def prepare_run(a_job: Job, overrides: list[str]) -> None:
         asyncio.run(scorer.ready())
     finally:
         scorer.close()
-    model = inputs.fetch_base_model(spec, {})
+    model = fetch_base_model(spec, {})
     inputs.first_adapter(spec, {}, model.fingerprint)
-    inputs.check_checkpoints(job, {}, inputs.identity(spec, model.fingerprint), a_job.out / "unpublished")
+    check_checkpoints(job, {}, training_identity(spec, model.fingerprint), a_job.out / "unpublished")
 
 
 def require_one_message(ended: Ended) -> None:

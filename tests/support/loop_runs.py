@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from lorarl_trainer.algorithms import get_algorithm
+from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.order import DataOrder
 from lorarl_trainer.data.rows import Row
-from lorarl_trainer.launch import inputs
 from lorarl_trainer.loop import train
 from lorarl_trainer.progress import Event, Progress, StepDone
 from lorarl_trainer.rewards.scores import Outcome, Sample
@@ -73,7 +73,7 @@ async def run_in_process(
     spec, sink = worker.spec, Collected()
     workers, stop = OneWorker(worker.worker), asyncio.Event()
     resumed = await workers.resume(
-        worker.job.name, worker.job.uid, {}, inputs.identity(spec, "fingerprint"), worker.out / "unpublished"
+        worker.job.name, worker.job.uid, {}, training_identity(spec, "fingerprint"), worker.out / "unpublished"
     )
     learning = list(train_rows or rows())
     session = Session(

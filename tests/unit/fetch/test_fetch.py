@@ -12,7 +12,7 @@ from folder_on_disk import FolderOnDisk, write_model
 
 from lorarl_api.v1alpha1 import BaseModelSpec, LoRARLJobSpec
 from lorarl_trainer.errors import InputError, LorarlError
-from lorarl_trainer.launch.inputs import fetch_base_model
+from lorarl_trainer.storage.base_model import fetch_base_model
 from lorarl_trainer.storage.downloads import (
     cache_dir,
     fetch_data,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lorarl_api.load import load_job
-from lorarl_trainer.launch.inputs import identity
+from lorarl_trainer.checkpoint.identity import training_identity
 
 MANIFEST = """
 apiVersion: lorarl.io/v1alpha1
@@ -19,7 +19,7 @@ spec:
 
 
 def of(*changes: str) -> dict[str, object]:
-    return identity(load_job(MANIFEST, [f"spec.{change}" for change in changes]).spec, "fingerprint")
+    return training_identity(load_job(MANIFEST, [f"spec.{change}" for change in changes]).spec, "fingerprint")
 
 
 def test_a_default_that_is_written_out_is_no_other_training() -> None:

@@ -6,10 +6,37 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import InputError
 
 Identity = Mapping[str, Any]
 """What makes a training what it is, flat: {"adapter.rank": 8, "model.uri": "hf://...", ...}. Values are JSON."""
+
+
+def training_identity(spec: LoRARLJobSpec, model_fingerprint: str) -> dict[str, Any]:
+    """Return what makes this training what it is: model, adapter, algorithm, reward, data and seed.
+
+    A checkpoint goes on only under the same; steps, learning rate, batch sizes, cluster and storage may change.
+    """
+    algorithm = spec.algorithm  # by what it means: a default that is written out later is no other training
+    parts = {
+        "model": {"uri": spec.model.uri, "revision": spec.model.revision, "fingerprint": model_fingerprint},
+        "adapter": spec.adapter.model_dump(by_alias=True),
+        "algorithm": {
+            "type": algorithm.type,
+            "groupSize": algorithm.effective_group_size,
+            "clipRange": algorithm.effective_clip_range,
+            "klCoefficient": algorithm.effective_kl_coefficient,
+            "updatesPerStep": algorithm.effective_updates_per_step,
+        },
+        "reward": spec.reward.model_dump(by_alias=True, exclude={"timeout_seconds"}) if spec.reward else {},
+        "data.train": spec.data.train.model_dump(by_alias=True),
+        "data": {"chatTemplate": spec.data.chat_template},
+        "trainer": {"seed": spec.trainer.seed},
+    }
+    return {
+        f"{part}.{key}": value for part, values in parts.items() for key, value in values.items() if value is not None
+    }
 
 
 def differences(was: Identity, now: Identity) -> list[str]:

@@ -9,10 +9,9 @@ from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.lora.files import CONFIG_FILE, INIT_FROM, METADATA_FILE, WEIGHTS_FILE
 from lorarl_trainer.storage import open_store
 
-FIELD = "spec.adapter.initFrom"
-CONFIG_FILE, WEIGHTS_FILE, METADATA_FILE = "adapter_config.json", "adapter_model.safetensors", "lorarl_metadata.json"
 _MEND = "Give the folder that PEFT's save_pretrained, or lorarl, wrote."
 
 
@@ -34,7 +33,7 @@ def read_first_adapter(spec: LoRARLJobSpec, secret: Mapping[str, str], base_fing
     uri = spec.adapter.init_from
     if uri is None:
         return None
-    store = open_store(uri, secret, field=FIELD)
+    store = open_store(uri, secret, field=INIT_FROM)
     config = _parsed(store.get(CONFIG_FILE), CONFIG_FILE, uri)
     _check_kind(config, uri)
     _check_fit(config, spec)
@@ -49,7 +48,7 @@ def read_first_adapter(spec: LoRARLJobSpec, secret: Mapping[str, str], base_fing
 def _check_kind(config: Mapping[str, Any], uri: str) -> None:
     """Plain LoRA is what Megatron trains and vLLM serves."""
     if config.get("peft_type") != "LORA":
-        raise InputError(FIELD, f"{uri} with peft_type {config.get('peft_type')!r}", "LORA", _MEND)
+        raise InputError(INIT_FROM, f"{uri} with peft_type {config.get('peft_type')!r}", "LORA", _MEND)
     for feature in (
         "use_dora",
         "use_rslora",
@@ -61,14 +60,14 @@ def _check_kind(config: Mapping[str, Any], uri: str) -> None:
     ):
         if config.get(feature):
             raise InputError(
-                FIELD,
+                INIT_FROM,
                 f"an adapter with {feature}: {config[feature]}",
                 "plain LoRA",
                 "Train one without it, or leave initFrom out.",
             )
     if (bias := config.get("bias", "none")) != "none":
         raise InputError(
-            FIELD, f"an adapter with bias: {bias}", "bias: none", "Train one without it, or leave initFrom out."
+            INIT_FROM, f"an adapter with bias: {bias}", "bias: none", "Train one without it, or leave initFrom out."
         )
 
 
@@ -76,14 +75,16 @@ def _check_fit(config: Mapping[str, Any], spec: LoRARLJobSpec) -> None:
     for key, field, wanted in (("r", "rank", spec.adapter.rank), ("lora_alpha", "alpha", spec.adapter.alpha)):
         if config.get(key) != wanted:
             hint = f"Set spec.adapter.{field}: {config.get(key)}."
-            raise InputError(FIELD, f"an adapter with {key} {config.get(key)}", f"spec.adapter.{field}, {wanted}", hint)
+            raise InputError(
+                INIT_FROM, f"an adapter with {key} {config.get(key)}", f"spec.adapter.{field}, {wanted}", hint
+            )
     trained_on, base = str(config.get("base_model_name_or_path") or ""), spec.model.uri.removeprefix("hf://")
     both_on_the_hub = (
         spec.model.uri.startswith("hf://") and trained_on.count("/") == 1 and not Path(trained_on).exists()
     )
     if both_on_the_hub and trained_on.lower() != base.lower():
         raise InputError(
-            FIELD,
+            INIT_FROM,
             f"an adapter of {trained_on}",
             f"one of spec.model.uri, {base}",
             f"Set spec.model.uri: hf://{trained_on}.",
@@ -93,7 +94,7 @@ def _check_fit(config: Mapping[str, Any], spec: LoRARLJobSpec) -> None:
 def _check_base(metadata: Mapping[str, Any], base_fingerprint: str, spec: LoRARLJobSpec) -> None:
     if metadata.get("baseModelFingerprint", base_fingerprint) != base_fingerprint:
         raise InputError(
-            FIELD,
+            INIT_FROM,
             f"an adapter of another base model ({metadata.get('baseModel')})",
             f"one of spec.model.uri, {spec.model.uri}, as it is now",
             "Use the base model that the adapter was trained on.",
@@ -107,9 +108,9 @@ def _parsed(content: bytes | None, name: str, uri: str) -> dict[str, Any]:
         return dict(json.loads(content))
     except (ValueError, TypeError) as error:
         raise InputError(
-            FIELD, f"{uri}, whose {name} cannot be read ({error})", "a PEFT LoRA adapter", _MEND
+            INIT_FROM, f"{uri}, whose {name} cannot be read ({error})", "a PEFT LoRA adapter", _MEND
         ) from error
 
 
 def _missing(name: str, uri: str) -> InputError:
-    return InputError(FIELD, f"{uri}, where there is no {name}", "the folder of a PEFT LoRA adapter", _MEND)
+    return InputError(INIT_FROM, f"{uri}, where there is no {name}", "the folder of a PEFT LoRA adapter", _MEND)

@@ -21,7 +21,7 @@ from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_FILE_BYTES
 from lorarl_trainer.devices import get_platform
 from lorarl_trainer.devices.imports import quick_imports
 from lorarl_trainer.errors import OutOfMemoryError
-from lorarl_trainer.launch.init_from import FIELD as INIT_FROM
+from lorarl_trainer.lora.files import INIT_FROM
 from lorarl_trainer.pods.drain import drain_asked, register
 from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.threads import begin
@@ -185,7 +185,7 @@ class Worker:
         Raises:
             LorarlError: the store cannot be used.
         """
-        from lorarl_trainer.launch.inputs import open_checkpoints
+        from lorarl_trainer.checkpoint.open import open_checkpoints
 
         self._store, self._unpublished = open_checkpoints(self._spec, job_name, job_uid, secrets, identity), unpublished
         self._metadata = {"job": job_name, "baseModelFingerprint": identity["model.fingerprint"]}
@@ -286,9 +286,9 @@ class Worker:
         """
         from lorarl_trainer.backends.megatron import state
         from lorarl_trainer.checkpoint import build_checkpoint
-        from lorarl_trainer.launch.inputs import base_model_name
         from lorarl_trainer.lora import peft_format
         from lorarl_trainer.lora.tensor_file import in_parts, write_tensors
+        from lorarl_trainer.storage.base_model import base_model_name
 
         adapter = self._model.export()
         tensors = state.gather_state(self._layout, self._optimizer)
