@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load, load_file, save_file
-from two_ranks import ADAPTER_TYPES
 
 from support.in_process import Colocated, prompts, random_adapter, samples_of
 from support.ranks import RECORDED, record, recorded_request, run_two_ranks, state_file
+from trainer.two_ranks import ADAPTER_TYPES
 
 TOLERANCE = 1e-5
 
