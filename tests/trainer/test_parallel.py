@@ -28,7 +28,7 @@ def alone(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
         adapter = random_adapter(worker)
         save_file(adapter, folder / f"{adapter_type}.safetensors")
         worker.load(adapter)
-        worker.worker.sync()
+        worker.sync()
         completions = worker.generate(prompts())
         if not (folder / RECORDED).exists():
             record(folder, samples_of(prompts(), completions))
@@ -40,8 +40,8 @@ def alone(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
             "fresh": fresh,
             "adapter": adapter,
             "completions": [c.tokens.tolist() for c in completions],
-            "losses": [first.loss, second.loss],
-            "norms": [first.grad_norm, second.grad_norm],
+            "losses": [first.metrics["loss"], second.metrics["loss"]],
+            "norms": [first.metrics["grad_norm"], second.metrics["grad_norm"]],
             "updated": worker.export(),
             "state": load(bytes(state_file(worker.worker))),
         }

@@ -32,7 +32,7 @@ def start(colocated: Start, monkeypatch: pytest.MonkeyPatch) -> Start:
         monkeypatch.setattr(engine, "kv_cache_bytes", lambda *_: blocks * size)
         worker = colocated(**LENGTHS, **changes)
         worker.randomise(scale=0.05)
-        worker.worker.sync()
+        worker.sync()
         return worker
 
     return with_blocks
@@ -64,7 +64,7 @@ def test_it_generates_what_vllms_own_does(start: Start, monkeypatch: pytest.Monk
     for seed in range(2):  # versions, and calls on end
         for worker in (ours, theirs):
             worker.randomise(seed, scale=0.05)
-            worker.worker.sync()
+            worker.sync()
         seeds = range(100 * seed, 100 * seed + len(prompts))
         made = ours.generate(prompts, seeds)
         assert_equal(made, vllm_generate(theirs, prompts, list(seeds)))

@@ -45,7 +45,7 @@ def test_the_loss_falls_to_the_entropy_of_the_data(colocated, tmp_path: Path) ->
 
 
 def test_it_needs_no_engine(colocated, tmp_path: Path) -> None:
-    assert sft(colocated, tmp_path / "run").worker._rollouts is None
+    assert sft(colocated, tmp_path / "run").worker.engine is None
 
 
 def test_resuming_gives_the_same_bytes(colocated, tmp_path: Path) -> None:
