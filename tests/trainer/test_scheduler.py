@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lorarl_trainer.devices.cpu import CpuPlatform
-from lorarl_trainer.engine.vllm import engine
+from lorarl_trainer.planning import plan
 from lorarl_trainer.samples.types import Completion
 from support.in_process import Colocated, whole
 from support.own_scheduler import vllm_generate, vllm_scheduler
@@ -29,7 +29,7 @@ def start(colocated: Start, monkeypatch: pytest.MonkeyPatch) -> Start:
     def with_blocks(blocks: int = SEATS * 4, **changes: object) -> Colocated:
         size = 2 * 2 * 2 * 32 * 4 * BLOCK  # keys and values, layers, heads of 32, fp32
         monkeypatch.setattr(CpuPlatform, "engine_arguments", lambda *_: {"enforce_eager": True, "block_size": BLOCK})
-        monkeypatch.setattr(engine, "kv_cache_bytes", lambda *_: blocks * size)
+        monkeypatch.setattr(plan, "kv_cache_bytes", lambda *_: blocks * size)
         worker = colocated(**LENGTHS, **changes)
         worker.randomise(scale=0.05)
         worker.sync()

@@ -189,8 +189,8 @@ class Worker:
     def _start_engine(self, model_path: Path, stop_token_ids: tuple[int, ...], plan: ExecutionPlan) -> ColocatedEngine:
         from lorarl_trainer.engine.colocated import ColocatedEngine
 
-        model, layout = self.backend.model, self.backend.layout
-        return ColocatedEngine(self._platform, self._spec, model, layout, model_path, stop_token_ids, plan, self._clock)
+        trained = self.backend.adapter, self.backend.model
+        return ColocatedEngine(self._platform, self._spec, *trained, model_path, stop_token_ids, plan, self._clock)
 
     def _warnings(self, plan: ExecutionPlan) -> tuple[str, ...]:
         warnings = list(self.backend.warnings)
