@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lorarl_trainer.cli import main as lorarl
+
 ROOT = Path(__file__).parents[3]
 TRAINER = ROOT / "trainer_image/lorarl_trainer"
 # The folders that a name in a table's first column may be relative to.
@@ -74,6 +76,19 @@ def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs/index.md").read_text()
     pages = {path.name for path in ROOT.glob("docs/*.md")} - {"index.md"}
     assert [page for page in sorted(pages) if f"]({page})" not in index] == []
+
+
+def test_every_make_target_is_there() -> None:
+    targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {name for path in DOCUMENTS for name in re.findall(r"(?:^|`|sudo )make ([a-z-]+)", path.read_text(), re.M)}
+    assert named
+    assert named - targets == set()
+
+
+def test_every_lorarl_command_is_there() -> None:
+    named = {name for path in DOCUMENTS for name in re.findall(r"(?:`|bin/)lorarl ([a-z]+)", path.read_text())}
+    assert named
+    assert named - set(lorarl.commands) == set()
 
 
 def test_every_log_by_labels_is_whole() -> None:
