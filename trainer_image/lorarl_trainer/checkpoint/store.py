@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Literal
 
 from lorarl_trainer.checkpoint.contents import ADAPTER, MANIFEST, Checkpoint, Manifest, folder_name, step_of
-from lorarl_trainer.checkpoint.identity import Identity, differences, require_same_training
+from lorarl_trainer.checkpoint.identity import Identity, require_same_training
 from lorarl_trainer.checkpoint.latest import NAME, Latest, retention
+from lorarl_trainer.checkpoint.reader import CheckpointReader, Found
 from lorarl_trainer.errors import FencedError, StorageError
-from lorarl_trainer.storage import UPLOADS, LocalStore, Store, Tag
+from lorarl_trainer.storage import UPLOADS, Store, Tag
 from lorarl_trainer.threads import in_parallel
 
 SWAP_ATTEMPTS = 20
@@ -43,17 +44,6 @@ class Published:
     epoch: int
     published_at: str
     warnings: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Found:
-    """A whole checkpoint, and where it lies."""
-
-    checkpoint: Checkpoint
-    manifest: Manifest
-    uri: str
-    folder: str | None
-    """Its name in the job's folder; None for one from a local folder of unpublished checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +83,7 @@ class CheckpointStore:
         self._lineage: tuple[str, ...] = ()
         self._taken: set[str] = set()
         self._anew = False
-        self._read_ahead: Found | None = None
+        self._reader = CheckpointReader(store, job, self.identity)
 
     @property
     def epoch(self) -> int:
@@ -112,12 +102,12 @@ class CheckpointStore:
             StorageError: The store failed, or there are checkpoints but none is whole.
         """
         folders = tuple(unpublished)
-        seen, found, warnings = self._survey(folders) if resume == "Auto" else (None, None, [])
+        seen, found, warnings = self._reader.survey(folders) if resume == "Auto" else (None, None, [])
         self._require_same_training(found)
         warnings += self.claim()
         if resume == "Auto" and _published(seen) != _published(self._claimed()):
             # An older run published between our look and our claim. It cannot do so again.
-            _, found, more = self._survey(folders)
+            _, found, more = self._reader.survey(folders)
             self._require_same_training(found)
             warnings += more
         if found is None and resume == "Auto" and self._claimed().checkpoints:
@@ -126,7 +116,7 @@ class CheckpointStore:
                 "spec.checkpoint.resume: Never (what is there is deleted once the new run publishes its first checkpoint)."
             )
         self._begin_from(found)
-        self._read_ahead = None
+        self._reader.forget()
         return Started(self.epoch, found, tuple(dict.fromkeys(warnings)))
 
     def claim(self) -> list[str]:
@@ -136,9 +126,9 @@ class CheckpointStore:
             Warnings: latest.json was garbage, and what was used instead.
         """
         for _ in range(SWAP_ATTEMPTS):
-            latest, tag, warnings = self._read()
+            latest, tag, warnings = self._reader.read_latest()
             if latest is None:
-                latest = self._recover()
+                latest = self._reader.recover_latest()
             claimed = latest.claimed_by(latest.epoch + 1, self._writer, self._host, self.time(), self._job_uid)
             swapped = self.store.replace_if(self._path(NAME), claimed.to_bytes(), tag)
             if swapped is not None:
@@ -200,118 +190,15 @@ class CheckpointStore:
         Returns:
             The checkpoint or None, and a warning for each one that was passed over, with file and fault.
         """
-        _, found, warnings = self._survey(unpublished)
-        self._read_ahead = found
-        return found, warnings
+        return self._reader.read_ahead(unpublished)
 
     def newest_told(self, unpublished: Iterable[Path] = ()) -> Found | None:
         """What `newest_whole` should find, by checkpoint.json alone. The files, which are not read, may be larger than one's memory."""
-        return self._survey(unpublished, with_files=False)[1]
-
-    # -- reading ------------------------------------------------------------------------------------------------------------------------
-
-    def _survey(
-        self, unpublished: Iterable[Path], *, with_files: bool = True
-    ) -> tuple[Latest | None, Found | None, list[str]]:
-        """What `newest_whole` says, and the latest.json that it rests on."""
-        latest, _, warnings = self._read()
-        found = self._newest_published(latest, warnings, with_files=with_files)
-        for root in unpublished:
-            local = LocalStore(root)
-            for folder in _newest_first(local.folders()):
-                newer = self._load(local, folder, None, warnings, with_files=with_files)
-                if newer is not None and self._goes_on(newer, found, latest, warnings):
-                    found = newer
-                    break
-        return latest, found, warnings
-
-    def _newest_published(self, latest: Latest | None, warnings: list[str], *, with_files: bool) -> Found | None:
-        for folder in _newest_first(latest.checkpoints if latest else self.store.folders(self.job)):
-            found = self._load(self.store, self._path(folder), folder, warnings, with_files=with_files)
-            if found is not None:
-                return found
-        return None
-
-    def _read(self) -> tuple[Latest | None, Tag | None, list[str]]:
-        read = self.store.get_tagged(self._path(NAME))
-        if read is None:
-            orphans = _newest_first(self.store.folders(self.job))
-            return None, None, [f"{self.uri}/{NAME} is missing; looked through the folders instead."] if orphans else []
-        data, tag = read
-        try:
-            return Latest.from_bytes(data), tag, []
-        except ValueError as error:
-            return None, tag, [f"{self.uri}/{NAME} is garbage: {error}. Looked through the folders instead."]
-
-    def _recover(self) -> Latest:
-        """What latest.json may have said, from the folders. Names that are there are not written under: we don't know who else does."""
-        folders = _newest_first(self.store.folders(self.job))
-        manifests = [(folder, self._manifest(self.store, self._path(folder), [])) for folder in reversed(folders)]
-        epochs = [manifest.epoch for _, manifest in manifests if manifest is not None]
-        nobody = Latest(max(epochs, default=0), "", "", "")
-        _, found, _ = self._survey(())
-        if found is None or found.folder is None:
-            return nobody
-        kept = tuple(
-            folder for folder, manifest in manifests if manifest is not None and manifest.step < found.manifest.step
-        )
-        deleting = tuple(sorted(set(folders) - {*kept, found.folder}))
-        return nobody.publishing(
-            found.folder, found.manifest, found.manifest.created_at, (*kept, found.folder), deleting
-        )
-
-    def _load(
-        self, store: Store, prefix: str, folder: str | None, warnings: list[str], *, with_files: bool
-    ) -> Found | None:
-        """The checkpoint at `prefix` if it is whole; else a warning is added."""
-        manifest = self._manifest(store, prefix, warnings)
-        if manifest is None:
-            return None
-        if (known := self._read_ahead) is not None and (known.uri, known.manifest) == (store.uri_of(prefix), manifest):
-            return known
-        files: dict[str, bytes] = {}
-        for path in manifest.files if with_files else ():
-            data = store.get(f"{prefix}/{path}")
-            fault = manifest.fault(path, data)
-            if fault is not None or data is None:
-                warnings.append(f"Passed over {store.uri_of(prefix)}: {fault}.")
-                return None
-            files[path] = data
-        return Found(Checkpoint(manifest.step, manifest.adapter_version, files), manifest, store.uri_of(prefix), folder)
-
-    def _manifest(self, store: Store, prefix: str, warnings: list[str]) -> Manifest | None:
-        data = store.get(f"{prefix}/{MANIFEST}")
-        try:
-            if data is not None:
-                return Manifest.from_bytes(data)
-            warnings.append(f"Passed over {store.uri_of(prefix)}: {MANIFEST} is missing, so it was never whole.")
-        except ValueError as error:
-            warnings.append(f"Passed over {store.uri_of(prefix)}: {MANIFEST} is garbage: {error}.")
-        return None
-
-    def _goes_on(self, newer: Found, found: Found | None, latest: Latest | None, warnings: list[str]) -> bool:
-        """Whether an unpublished checkpoint continues what is published."""
-        manifest, published_epoch = newer.manifest, (latest.published_epoch if latest else None) or 0
-        if manifest.job != self.job:
-            warnings.append(f"Passed over {newer.uri}: it is of the job {manifest.job}.")
-            return False
-        elsewhere = manifest.kept_from not in (None, self.uri)
-        if elsewhere and (found is not None or differences(manifest.identity, self.identity)):
-            # Epochs count for each store by itself, and a training that began anew in this one does not go on from that one's.
-            warnings.append(f"Passed over {newer.uri}: it was kept for {manifest.kept_from}.")
-            return False
-        if not elsewhere and manifest.epoch < published_epoch:
-            warnings.append(
-                f"Passed over {newer.uri}: it is of epoch {manifest.epoch}, and epoch {published_epoch} has published since."
-            )
-            return False
-        return found is None or manifest.step > found.manifest.step
+        return self._reader.survey(unpublished, with_files=False)[1]
 
     def _require_same_training(self, found: Found | None) -> None:
         if found is not None:
             require_same_training(found.manifest.identity, self.identity, found.uri)
-
-    # -- writing ------------------------------------------------------------------------------------------------------------------------
 
     def _begin_from(self, found: Found | None) -> None:
         step = -1 if found is None else found.manifest.step
@@ -366,7 +253,7 @@ class CheckpointStore:
 
     def _require_own_turn(self) -> None:
         """Raise FencedError if a newer start has claimed. Garbage, or nothing, is no claim: it is written over."""
-        latest, self._tag, _ = self._read()
+        latest, self._tag, _ = self._reader.read_latest()
         mine = self._claimed()
         if latest is not None and latest.writer != self._writer:
             raise FencedError(
@@ -404,13 +291,6 @@ def fill_folder(store: Store, prefix: str, checkpoint: Checkpoint, manifest: Man
         return Manifest.from_bytes(store.get(path) or b"").same_contents(manifest)
     except ValueError:
         return False
-
-
-def _newest_first(folders: Iterable[str]) -> list[str]:
-    return [
-        name
-        for _, name in sorted(((step_of(name), name) for name in folders if step_of(name) is not None), reverse=True)
-    ]
 
 
 def _published(latest: Latest | None) -> tuple[str | None, str | None]:
