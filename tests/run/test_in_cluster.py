@@ -70,7 +70,7 @@ def test_the_next_attempt_goes_on_and_makes_as_many_steps_as_the_manifest_says_b
     ended = run.end()
 
     assert ended.code == 0, ended
-    assert f"spec.trainer.steps is {STEPS + 3} now, not {STEPS}" in ended.stdout
+    assert f"spec.trainer.steps is now {STEPS + 3}, was {STEPS}" in ended.stdout
     status = in_cluster.status
     assert (status["step"], status["totalSteps"], status["resumedFromStep"]) == (STEPS + 3, STEPS + 3, before["step"])
     assert status["adapter"]["step"] == STEPS + 3

@@ -53,7 +53,7 @@ def test_a_checkpoint_cut_short_by_one_byte_is_passed_over_and_sigterm_publishes
     assert ended.rows[-1]["step"] == step == published_steps(interrupted_job.checkpoints)[-1]
     assert "SIGTERM: finishing this step, then publishing a checkpoint" in ended.stdout
     assert f"interrupted after step {step}" in ended.stdout
-    assert f"the same command goes on from the newest checkpoint, {newest(interrupted_job).as_uri()}" in ended.stdout
+    assert f"the same command resumes from the newest checkpoint, {newest(interrupted_job).as_uri()}" in ended.stdout
     assert ended.left_running == []
     assert ended.left_in_memory == []
 
@@ -73,7 +73,7 @@ def test_a_garbage_latest_json_is_told_and_ctrl_c_twice_ends_at_once(interrupted
     ended = run.end()
 
     assert ended.code == 130, ended
-    assert "stopped at once; the same command goes on from the newest checkpoint" in ended.stdout
+    assert "stopped at once; the same command resumes from the newest checkpoint" in ended.stdout
     assert ended.left_running == []
     assert ended.left_in_memory == []
     assert published_steps(interrupted_job.checkpoints)[-1] >= before[-1]
