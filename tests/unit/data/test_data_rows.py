@@ -218,7 +218,7 @@ def test_a_file_without_the_right_to_read_it_is_named_with_user_and_command(name
         path = folder / name
         path.touch(mode=0)
         error = as_a_user(refused, path)
-    assert error.got.startswith(f"file:{path}, where {path} cannot be read on ")
+    assert error.got.startswith(f"file:{path}, but {path} cannot be read on ")
     assert "Permission denied" in error.got
     assert error.expected == f"files that user {USER} can read"
     assert f"chmod -R a+rX {path}" in error.hint

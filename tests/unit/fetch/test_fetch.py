@@ -239,7 +239,7 @@ def test_a_file_or_folder_without_the_right_to_read_it_is_named_with_user_and_co
             error = as_a_user(refused, model)
         finally:
             (model / closed).chmod(0o755)
-    assert error.got.startswith(f"file:{model}, where {model / named} cannot be read on ")
+    assert error.got.startswith(f"file:{model}, but {model / named} cannot be read on ")
     assert error.got.endswith(" (Permission denied)")
     assert error.expected == f"files that user {USER} can read"
     assert f"chmod -R a+rX {model}" in error.hint
@@ -250,7 +250,7 @@ def test_a_folder_that_can_be_entered_and_not_listed_is_not_called_empty():
         model = write_model(folder / "model")
         model.chmod(0o111)
         try:
-            assert f"where {model} cannot be read" in as_a_user(refused, model).got
+            assert f"but {model} cannot be read" in as_a_user(refused, model).got
         finally:
             model.chmod(0o755)
 
@@ -260,7 +260,7 @@ def test_what_is_no_file_and_a_disk_that_fails_are_told(tmp_path):
     weights = model / "model.safetensors"
     weights.unlink()
     weights.symlink_to("../blobs/1234")
-    assert f"where {weights} cannot be read" in refused(model).got
+    assert f"but {weights} cannot be read" in refused(model).got
     assert "cp -rL" in refused(model).hint
     weights.unlink()
     weights.symlink_to("/proc/self/mem")  # whose first byte the kernel cannot give
@@ -281,7 +281,7 @@ def test_what_cannot_be_read_when_the_fingerprint_is_made_is_told_as_such(tmp_pa
     }
     spec |= {"data": {"train": {"uri": "file:train.jsonl"}}, "checkpoint": {"uri": "file:checkpoints"}}
     with pytest.raises(
-        InputError, match=r"where .*/consolidated.safetensors cannot be read on .* \(Is a directory\)"
+        InputError, match=r"but .*/consolidated.safetensors cannot be read on .* \(Is a directory\)"
     ) as caught:
         fetch_base_model(LoRARLJobSpec.model_validate(spec), {})
     assert caught.value.field == "spec.model.uri"
