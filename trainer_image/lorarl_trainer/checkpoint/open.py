@@ -30,5 +30,5 @@ def check_checkpoints(job: LoRARLJob, secrets: Secrets, identity: Mapping[str, A
     """
     if job.spec.checkpoint.resume == "Auto":
         store = open_checkpoints(job.spec, job.name, job.uid, secrets, identity)
-        if (found := store.newest_told([unpublished])) is not None:
+        if (found := store.newest_unverified([unpublished])) is not None:
             require_same_training(found.manifest.identity, store.identity, found.uri)

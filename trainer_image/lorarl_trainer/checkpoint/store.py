@@ -192,7 +192,7 @@ class CheckpointStore:
         """
         return self._reader.read_ahead(unpublished)
 
-    def newest_told(self, unpublished: Iterable[Path] = ()) -> Found | None:
+    def newest_unverified(self, unpublished: Iterable[Path] = ()) -> Found | None:
         """What `newest_whole` should find, by checkpoint.json alone. The files, which are not read, may be larger than one's memory."""
         return self._reader.survey(unpublished, with_files=False)[1]
 
