@@ -212,7 +212,7 @@ class CheckpointStore:
             *(folder_name(checkpoint.step, secrets.token_hex(4)) for _ in range(NAME_ATTEMPTS)),
         ]
         for folder in names:
-            if folder not in self._taken and fill_folder(self.store, self._path(folder), checkpoint, manifest):
+            if folder not in self._taken and write_folder(self.store, self._path(folder), checkpoint, manifest):
                 return folder
             self._require_own_turn()
         raise StorageError(
@@ -275,7 +275,7 @@ class CheckpointStore:
         return self._now().astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def fill_folder(store: Store, prefix: str, checkpoint: Checkpoint, manifest: Manifest) -> bool:
+def write_folder(store: Store, prefix: str, checkpoint: Checkpoint, manifest: Manifest) -> bool:
     """Put a checkpoint's files at `prefix`, checkpoint.json last, writing over nothing.
 
     Returns:

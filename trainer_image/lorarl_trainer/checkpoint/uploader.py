@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lorarl_trainer.checkpoint.contents import Checkpoint, Manifest, folder_name
-from lorarl_trainer.checkpoint.store import CheckpointStore, Published, fill_folder
+from lorarl_trainer.checkpoint.store import CheckpointStore, Published, write_folder
 from lorarl_trainer.errors import LorarlError, StorageError
 from lorarl_trainer.storage import LocalStore
 
@@ -129,7 +129,7 @@ def save_unpublished(checkpoint: Checkpoint, store: CheckpointStore, unpublished
     local = LocalStore(unpublished)
     manifest = Manifest.of(checkpoint, store.job, store.epoch, store.time(), store.identity, kept_from=store.uri)
     folder = folder_name(checkpoint.step)
-    if not fill_folder(local, folder, checkpoint, manifest):
+    if not write_folder(local, folder, checkpoint, manifest):
         folder = folder_name(checkpoint.step, secrets.token_hex(4))
-        fill_folder(local, folder, checkpoint, manifest)
+        write_folder(local, folder, checkpoint, manifest)
     return unpublished / folder
