@@ -39,7 +39,10 @@ BY_THE_COMMAND = [
     (["cluster.gpusPerNode=64", NEW], "spec.cluster.gpusPerNode: got 64, expected "),
     (["trainer.stepz=3"], "spec.trainer.stepz: got an unknown key, expected one of"),
     (["checkpoint.credentialsSecret=none"], "spec.checkpoint.credentialsSecret: got 'none', expected a folder"),
-    (["trainer.seed=1"], "is of another training (trainer.seed was 0, is 1), expected the manifest of the training"),
+    (
+        ["trainer.seed=1"],
+        "belongs to another training (trainer.seed was 0, is 1), expected the manifest of the checkpoint's training",
+    ),
     (["reward.function=letters:missing", NEW], "has no such function, expected a function package.module:function"),
 ]
 BY_ITS_PREPARATION = [

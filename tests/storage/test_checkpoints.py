@@ -122,8 +122,8 @@ def test_publishing_the_same_step_again_changes_nothing(store: Store) -> None:
     ("path", "data", "fault"),
     [
         ("lora_adapter/adapter_model.safetensors", None, "adapter_model.safetensors has 215 bytes instead of 216"),
-        ("trainer_state/state.json", b'{\n  "position": 21\n}\n', "state.json has another sha256"),
-        ("checkpoint.json", b"{", "checkpoint.json is garbage"),
+        ("trainer_state/state.json", b'{\n  "position": 21\n}\n', "state.json has a sha256 other than the one in checkpoint.json"),
+        ("checkpoint.json", b"{", "checkpoint.json is corrupt"),
     ],
 )
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning_and_the_one_before_is_used(
@@ -137,7 +137,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning_and_the_one_before_i
     assert started.found is not None
     assert started.found.checkpoint == checkpoint(10)
     assert len(started.warnings) == 1
-    assert started.warnings[0].startswith(f"Passed over {store.uri_of(JOB)}/iter_0000020: ")
+    assert started.warnings[0].startswith(f"Skipped {store.uri_of(JOB)}/iter_0000020: ")
     assert fault in started.warnings[0]
     run.publish(checkpoint(20))
     assert require_whole(store) == 20
@@ -165,7 +165,7 @@ def test_a_latest_json_that_is_garbage_is_reported_and_the_folders_are_used(stor
     assert started.found.checkpoint == checkpoint(30)
     assert started.epoch == 3, "the epochs go on"
     assert len(started.warnings) == 1
-    assert f"{JOB}/latest.json is garbage" in started.warnings[0]
+    assert f"{JOB}/latest.json is corrupt" in started.warnings[0]
     assert require_whole(store) == 30, "mended at once"
     run.publish(checkpoint(40))
     assert require_whole(store) == 40

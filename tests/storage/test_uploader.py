@@ -171,7 +171,7 @@ def test_an_unpublished_checkpoint_of_another_job_is_passed_over(tmp_path: Path,
     (tmp_path / "unpublished/other/iter_0000010").rename(tmp_path / "unpublished/iter_0000010")
     started = checkpoints(store).start("Auto", [tmp_path / "unpublished"])
     assert started.found is None
-    assert "it is of the job other" in started.warnings[0]
+    assert "it belongs to the job other" in started.warnings[0]
 
 
 def test_a_run_that_is_fenced_off_says_so_at_its_next_step_and_keeps_nothing(

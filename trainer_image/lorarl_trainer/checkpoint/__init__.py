@@ -1,4 +1,7 @@
-"""Checkpoints in object storage: whole or absent, fenced between runs, resumable. docs/checkpoints.md is the reader's side of it."""
+"""Checkpoints in object storage: whole or absent, fenced between runs, resumable.
+
+docs/checkpoints.md describes them for readers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding the newest whole checkpoint of a job, in its store and in local folders of unpublished checkpoints. Claims nothing."""
+"""Finds the newest whole checkpoint of a job, in its store and in local folders of unpublished ones. Claims nothing."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class CheckpointReader:
     """Reads the checkpoints under `<store>/<job>/`."""
 
     def __init__(self, store: Store, job: str, identity: Identity) -> None:
-        """`identity` describes this training; a checkpoint kept for another store continues it only if theirs is the same."""
+        """`identity` says what training this is: a checkpoint kept for another store must have the same."""
         self._store, self._job, self._identity = store, job, identity
         self._uri = store.uri_of(job)
         self._read_ahead: Found | None = None
 
     def read_ahead(self, unpublished: Iterable[Path]) -> tuple[Found | None, list[str]]:
-        """Find the newest checkpoint and keep it in memory: `survey` will not read its files again. `forget` releases it."""
+        """Find the newest checkpoint and keep it in memory, so that `survey` does not read its files again."""
         _, found, warnings = self.survey(unpublished)
         self._read_ahead = found
         return found, warnings
@@ -48,8 +48,8 @@ class CheckpointReader:
         """Find the newest whole checkpoint.
 
         Args:
-            unpublished: local folders of checkpoints that could not be published. One counts if it is newer than everything
-                published and no later run has published since.
+            unpublished: local folders of checkpoints that could not be published. One counts if it is newer than
+                everything published and no later run has published since.
             with_files: whether to read and verify the files; otherwise checkpoint.json alone is read.
 
         Returns:
@@ -67,25 +67,26 @@ class CheckpointReader:
         return latest, found, warnings
 
     def read_latest(self) -> tuple[Latest | None, Tag | None, list[str]]:
-        """Return latest.json (None if it is missing or corrupt), its version, and a warning if it should have been there."""
+        """Return latest.json (None if missing or corrupt), its version, and a warning if it should have been there."""
         read = self._store.get_tagged(self._path(NAME))
         if read is None:
             orphans = _newest_first(self._store.folders(self._job))
             return (
                 None,
                 None,
-                [f"{self._uri}/{NAME} is missing; looked through the folders instead."] if orphans else [],
+                [f"{self._uri}/{NAME} is missing. Searched the folders instead."] if orphans else [],
             )
         data, tag = read
         try:
             return Latest.from_bytes(data), tag, []
         except ValueError as error:
-            return None, tag, [f"{self._uri}/{NAME} is garbage: {error}. Looked through the folders instead."]
+            return None, tag, [f"{self._uri}/{NAME} is corrupt: {error}. Searched the folders instead."]
 
     def recover_latest(self) -> Latest:
         """Rebuild a lost latest.json from the folders.
 
-        All other folders count as being deleted: nothing is written under their names, because another run may still be writing there.
+        All other folders count as being deleted. Nothing is written under their names: another run may be writing
+        there.
         """
         folders = _newest_first(self._store.folders(self._job))
         manifests = [(folder, self._manifest(self._store, self._path(folder), [])) for folder in reversed(folders)]
@@ -123,7 +124,7 @@ class CheckpointReader:
             data = store.get(f"{prefix}/{path}")
             fault = manifest.fault(path, data)
             if fault is not None or data is None:
-                warnings.append(f"Passed over {store.uri_of(prefix)}: {fault}.")
+                warnings.append(f"Skipped {store.uri_of(prefix)}: {fault}.")
                 return None
             files[path] = data
         return Found(Checkpoint(manifest.step, manifest.adapter_version, files), manifest, store.uri_of(prefix), folder)
@@ -133,25 +134,26 @@ class CheckpointReader:
         try:
             if data is not None:
                 return Manifest.from_bytes(data)
-            warnings.append(f"Passed over {store.uri_of(prefix)}: {MANIFEST} is missing, so it was never whole.")
+            warnings.append(f"Skipped {store.uri_of(prefix)}: {MANIFEST} is missing, so it was never whole.")
         except ValueError as error:
-            warnings.append(f"Passed over {store.uri_of(prefix)}: {MANIFEST} is garbage: {error}.")
+            warnings.append(f"Skipped {store.uri_of(prefix)}: {MANIFEST} is corrupt: {error}.")
         return None
 
     def _continues(self, newer: Found, found: Found | None, latest: Latest | None, warnings: list[str]) -> bool:
         """Whether an unpublished checkpoint continues what is published."""
         manifest, published_epoch = newer.manifest, (latest.published_epoch if latest else None) or 0
         if manifest.job != self._job:
-            warnings.append(f"Passed over {newer.uri}: it is of the job {manifest.job}.")
+            warnings.append(f"Skipped {newer.uri}: it belongs to the job {manifest.job}.")
             return False
         elsewhere = manifest.kept_from not in (None, self._uri)
         if elsewhere and (found is not None or differences(manifest.identity, self._identity)):
-            # Each store counts its own epochs. A training that started from scratch here does not continue the one over there.
-            warnings.append(f"Passed over {newer.uri}: it was kept for {manifest.kept_from}.")
+            # Each store counts its own epochs, and a training that started from scratch here does not resume that one.
+            warnings.append(f"Skipped {newer.uri}: it was kept for {manifest.kept_from}.")
             return False
         if not elsewhere and manifest.epoch < published_epoch:
             warnings.append(
-                f"Passed over {newer.uri}: it is of epoch {manifest.epoch}, and epoch {published_epoch} has published since."
+                f"Skipped {newer.uri}: it is from epoch {manifest.epoch}, and epoch {published_epoch} has published "
+                "since."
             )
             return False
         return found is None or manifest.step > found.manifest.step
