@@ -48,7 +48,7 @@ BY_THE_COMMAND = [
 BY_ITS_PREPARATION = [
     (
         ["model.uri=file:nowhere"],
-        "spec.model.uri: got file:nowhere, which is no folder, expected a folder with a model",
+        "spec.model.uri: got file:nowhere, which is not a folder, expected a folder with a model",
     ),
     (["model.uri=file:garbage"], "garbage/config.json, which cannot be read (Expecting property name"),
     (

@@ -209,7 +209,7 @@ def test_a_checkpoint_that_can_be_kept_nowhere_is_said_to_be_lost(
     error = str(failure_of(uploader))
     assert "is lost" in error
     assert "403" in error
-    assert "is no folder" in error
+    assert "is not a folder" in error
 
 
 def test_a_programming_error_in_the_thread_reaches_the_loop(store: Store, start: Start) -> None:
