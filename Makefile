@@ -49,20 +49,20 @@ tools: ## Build the tests' servers (Kubernetes, KubeRay, Kueue, kwok, helm, an S
 
 .PHONY: cluster
 cluster: setup tools ## Bring up a one-node Kubernetes on this machine, as root: docs/cluster.md
-	@PYTHONPATH=tests $(VENV_PYTHON) -m cluster up
+	@PYTHONPATH=tools:tests $(VENV_PYTHON) -m node up
 
 .PHONY: cluster-down
 cluster-down: ## Remove every trace of that node (ALL=1: its images and build cache, too)
-	@PYTHONPATH=tests $(VENV_PYTHON) -m cluster down $(if $(ALL),--all)
+	@PYTHONPATH=tools:tests $(VENV_PYTHON) -m node down $(if $(ALL),--all)
 
 .PHONY: gpu-node
 gpu-node: setup tools ## Pack a whole node, as root, into parts that travel to a GPU machine without a network: docs/gpu-cluster.md
 	@scripts/tools.sh gpu
-	@PYTHONPATH=tests $(VENV_PYTHON) -m gpu_node pack
+	@PYTHONPATH=tools:tests $(VENV_PYTHON) -m gpu_node pack
 
 .PHONY: images
 images: setup tools ## Build the images into that node's store, as root (elsewhere: docs/images.md)
-	@PYTHONPATH=tests $(VENV_PYTHON) -m cluster.builds
+	@PYTHONPATH=tools:tests $(VENV_PYTHON) -m node.builds
 
 .PHONY: test-cluster
 test-cluster: setup tools ## Tests in a real cluster: that node, or the cluster of KUBECONFIG=...
@@ -74,7 +74,7 @@ test: setup lint ## All that CI checks, with the real parts
 	$(VENV_PYTHON) -m pytest tests/unit tests/storage tests/apiserver tests/gpu
 	$(VENV_PYTHON) -m pytest tests/trainer
 	$(VENV_PYTHON) -m pytest tests/run
-	@! PYTHONPATH=tests $(VENV_PYTHON) -m cluster check || scripts/tools.sh node
+	@! PYTHONPATH=tools:tests $(VENV_PYTHON) -m node check || scripts/tools.sh node
 	$(VENV_PYTHON) -m pytest tests/cluster/test_mission.py
 
 .PHONY: test-long

@@ -26,11 +26,10 @@ os.environ.update(CudaPlatform().environment(threads=8), RANK="0", WORLD_SIZE="1
 import numpy as np
 import torch
 import torch.distributed as dist
-from side_by_side.work import SHAPES
 
 from lorarl_api.v1alpha1 import AdapterSpec, TrainerSpec
-from lorarl_trainer.algorithms import LossChoice
-from lorarl_trainer.samples.types import Sample, Samples, UpdateRequest
+from lorarl_trainer.samples.types import LossChoice, Sample, Samples, UpdateRequest
+from side_by_side.work import SHAPES
 
 PEAK_TFLOPS = 790
 """Measured with large bf16 matrices on an H200."""

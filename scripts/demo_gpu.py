@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 
 from demo import ROOT, adapter_folder, run_step
-
 from lorarl_trainer.progress import METRICS, read_rows, read_summary
 from lorarl_trainer.progress.plots import outcome, to_svg
 

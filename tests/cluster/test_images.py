@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from cluster import builds
-from cluster.installation import Images, apply, namespace
-from cluster.node import Node
-from cluster.settings import REPOSITORY, from_environment
 from lorarl_operator.manifests.pods import pod_security_context, security_context
+from node import builds
+from node.installation import Images, apply, namespace
+from node.node import Node
+from node.settings import REPOSITORY, from_environment
 from support.cluster.kubectl import RealCluster
 
 SECONDS = 240.0  # importing Megatron and vLLM takes half a minute of a whole core

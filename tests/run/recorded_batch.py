@@ -14,10 +14,9 @@ import numpy as np
 import ray
 
 from lorarl_api.load import load_job
-from lorarl_trainer.algorithms import LossChoice
 from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.launch import inputs
-from lorarl_trainer.samples.types import Completion, Sample, Samples, UpdateRequest
+from lorarl_trainer.samples.types import Completion, LossChoice, Sample, Samples, UpdateRequest
 from lorarl_trainer.workers.group import WorkerGroup, reserve
 
 PROMPTS = 12

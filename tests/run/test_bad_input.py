@@ -11,8 +11,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from command import Ended
-from jobs import Job
 
 from lorarl_api.load import load_job
 from lorarl_trainer.checkpoint.identity import training_identity
@@ -21,6 +19,8 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.rewards.scorer import make_scorer
 from lorarl_trainer.storage.base_model import fetch_base_model
+from run.command import Ended
+from run.jobs import Job
 
 SECONDS = 45.0
 """Ray and the wrong part of the manifest, on a busy machine; a whole start takes longer."""

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from in_cluster import NAMESPACE, InCluster, in_cluster
-from jobs import NAME, STEPS, Job
 
+from run.in_cluster import NAMESPACE, InCluster, in_cluster
+from run.jobs import NAME, STEPS, Job
 from support.cluster.audit import account, granted, refused, used
 from support.cluster.tools import tools_or_skip
 

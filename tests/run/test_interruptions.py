@@ -11,8 +11,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from command import Ended
-from jobs import STEPS, Job, published_steps
+
+from run.command import Ended
+from run.jobs import STEPS, Job, published_steps
 
 ENDED_BY_KILL = -signal.SIGKILL
 

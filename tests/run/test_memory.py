@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs import Job
+from run.jobs import Job
 
 
 def test_a_worker_without_memory_is_told_as_such(job: Job) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from command import Ended
-from jobs import STEPS, Job
+
+from run.command import Ended
+from run.jobs import STEPS, Job
 
 
 def test_the_other_transport_gives_the_same_bytes(job: Job, reference: Ended) -> None:

@@ -6,9 +6,9 @@ import os
 import signal
 import time
 
-from command import PATIENCE_SECONDS, Ended, Running
-from jobs import Job
-from ray_nodes import ray_nodes
+from run.command import PATIENCE_SECONDS, Ended, Running
+from run.jobs import Job
+from run.ray_nodes import ray_nodes
 
 PROMPTLY_SECONDS = 25.0
 """Less than the 30 s that Kubernetes grants; Ray cannot be ended before it has started."""

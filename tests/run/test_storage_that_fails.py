@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from command import Ended, digest
-from jobs import STEPS, Job, published_steps
 
+from run.command import Ended, digest
+from run.jobs import STEPS, Job, published_steps
 from support.cluster.tools import tools_or_skip
 from support.fault_proxy import FOREVER, FaultProxy, fault_proxy
 from support.s3_server import s3_server

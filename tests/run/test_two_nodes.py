@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from in_cluster import InCluster, in_cluster
-from jobs import NAME, STEPS, Job, manifest, published_steps
-from ray_nodes import RayNodes, ray_nodes
 from safetensors.numpy import load_file
 
 from lorarl_trainer.storage import open_store
+from run.in_cluster import InCluster, in_cluster
+from run.jobs import NAME, STEPS, Job, manifest, published_steps
+from run.ray_nodes import RayNodes, ray_nodes
 from support.cluster.tools import tools_or_skip
 from support.fault_proxy import FaultProxy, fault_proxy
 from support.s3_server import S3Server, s3_server

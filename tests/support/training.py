@@ -11,9 +11,8 @@ import torch
 import torch.distributed as dist
 
 from lorarl_api.v1alpha1 import AdapterSpec, TrainerSpec
-from lorarl_trainer.algorithms import LossChoice
 from lorarl_trainer.devices import Platform
-from lorarl_trainer.samples.types import Sample, Samples, UpdateRequest
+from lorarl_trainer.samples.types import LossChoice, Sample, Samples, UpdateRequest
 
 
 class BareTrainer:

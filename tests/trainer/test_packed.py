@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lorarl_trainer.algorithms import LossChoice
 from lorarl_trainer.backends.megatron.fused_layer import fuse_layers
 from lorarl_trainer.backends.megatron.model import LoraModel
 from lorarl_trainer.backends.megatron.packed_attention import unpackable
 from lorarl_trainer.devices.cpu import CpuPlatform
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.samples.types import Sample
+from lorarl_trainer.samples.types import LossChoice, Sample
 from support.tiny_models import VOCABULARY
 from support.training import BareTrainer, grouped_samples, relative_difference
 

@@ -28,10 +28,12 @@ def test_all_but_query_key_value_is_shared(colocated, architecture: str) -> None
     base = worker.rollouts.base
     assert base.refused is None
     fused = sum(
-        p.nbytes for name, p in worker.worker._model.base_parameters() if "linear_qkv" in name and "norm" not in name
+        p.nbytes
+        for name, p in worker.worker.backend.model.base_parameters()
+        if "linear_qkv" in name and "norm" not in name
     )
     assert base.copied_bytes == fused
-    assert base.shared_bytes == sum(p.nbytes for _, p in worker.worker._model.base_parameters()) - fused
+    assert base.shared_bytes == sum(p.nbytes for _, p in worker.worker.backend.model.base_parameters()) - fused
 
 
 def test_a_model_with_a_part_of_its_own_is_loaded_from_its_files(colocated, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,9 +85,7 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
     )
 
 
-def update_requests(
-    session: Session, batch: StepBatch, advantages_S: np.ndarray, step: int
-) -> Iterator[UpdateRequest]:
+def update_requests(session: Session, batch: StepBatch, advantages_S: np.ndarray, step: int) -> Iterator[UpdateRequest]:
     """Yield the updates of a step, in order. A sample without a reward takes no part."""
     trainer, algorithm = session.spec.trainer, session.algorithm
     share = len(batch.samples_S) // algorithm.updates_per_step
@@ -96,7 +94,9 @@ def update_requests(
     for number in range(algorithm.updates_per_step):
         indices = range(number * share, (number + 1) * share)
         samples = Samples(
-            replace(batch.samples_S[index], advantage=float(advantages_S[index])) for index in indices if scored_S[index]
+            replace(batch.samples_S[index], advantage=float(advantages_S[index]))
+            for index in indices
+            if scored_S[index]
         )
         if not samples:
             continue

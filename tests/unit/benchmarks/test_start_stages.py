@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from side_by_side.start import lines_ended, note, overhead, stages, waited_for
 
 STARTUP = {

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from lorarl_trainer.planning.memory import Gpu
 
-Precision = Literal["fp32", "bf16"]
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as its driver describes it before the job begins: bytes of memory, and the product's name."""
+
+    total: int
+    free: int
+    name: str = ""
 
 
 class Platform(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from lorarl_trainer.planning.memory import Gpu
+from lorarl_trainer.devices.base import Gpu
 
 
 class CudaPlatform:
@@ -57,7 +57,7 @@ class CudaPlatform:
         import torch
 
         free, total = torch.cuda.mem_get_info()
-        return Gpu(total, free)
+        return Gpu(total, free, torch.cuda.get_device_name())
 
     def engine_arguments(self, sequences: int) -> dict[str, Any]:
         """See `Platform.engine_arguments`."""

@@ -16,12 +16,9 @@ from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
 from lorarl_trainer.engine.vllm.engine import EngineConfig, RolloutEngine
 from lorarl_trainer.engine.vllm.shared_base import SharedBase
 from lorarl_trainer.lora.targets import short_names
-from lorarl_trainer.planning.memory import MemoryPlan
+from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.samples.types import CompletionChunk
 from lorarl_trainer.timing import StartClock
-
-MOST_SEQUENCES = 1024
-"""Sequences that one engine generates at a time; more wait."""
 
 
 class ColocatedEngine:
@@ -40,32 +37,24 @@ class ColocatedEngine:
         layout: AdapterLayout,
         model_path: Path,
         stop_token_ids: tuple[int, ...],
-        plan: MemoryPlan | None,
+        plan: ExecutionPlan,
         clock: StartClock,
     ) -> None:
-        """Start the engine (collective). `plan` says what memory it has; without one it takes what its longest batch needs.
+        """Start the engine as planned (collective).
 
         `clock` takes the parts of the engine's start, and when the first token comes.
         """
-        engines = spec.world_size // spec.rollout.tensor_parallel_size
-        completions = spec.rollout.prompts_per_step * spec.algorithm.effective_group_size
         config = EngineConfig(
             model_path=model_path,
-            precision=spec.precision,
+            plan=plan,
             rank=spec.adapter.rank,
             target_modules=tuple(short_names(model.targets)),
             max_prompt_tokens=spec.rollout.max_prompt_tokens,
             max_response_tokens=spec.rollout.max_response_tokens,
-            sequences=min(-(-completions // engines), MOST_SEQUENCES),
             temperature=spec.rollout.temperature,
             stop_token_ids=stop_token_ids,
-            tensor_parallel_size=spec.rollout.tensor_parallel_size,
-            kv_cache_bytes=plan.kv_cache_bytes if plan else None,
-            offload=plan.demand.offload if plan else frozenset(),
         )
-        # Split alike, trainer and engine have the same tensors.
-        alike = spec.trainer.tensor_parallel_size == spec.rollout.tensor_parallel_size
-        self.base = SharedBase(model.base_in_hf_names()) if alike else None
+        self.base = SharedBase(model.base_in_hf_names()) if plan.shared_base else None
         self.engine = RolloutEngine(platform, config, spec.trainer.seed, self.base, clock)
         rank, alpha = spec.adapter.rank, spec.adapter.alpha
         with clock.part("engine/sync plan"):

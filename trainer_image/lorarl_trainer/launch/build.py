@@ -73,7 +73,11 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
         if scorer:
             stack.callback(scorer.close)
             scorer.warm_up()
-        progress.emit(Noted(f"starting Ray and {spec.world_size} worker(s): importing torch, Megatron and vLLM takes most of a start"))
+        progress.emit(
+            Noted(
+                f"starting Ray and {spec.world_size} worker(s): importing torch, Megatron and vLLM takes most of a start"
+            )
+        )
         async with Machines(spec, launch.runtime.log_dir, clock) as machines:
             progress.emit(Noted(f"base model: {spec.model.uri}"))
             with clock.part("tokenizer"):
@@ -90,7 +94,9 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
                     in_background(check_checkpoints, job, secrets, identity, launch.unpublished),
                 )
             progress.emit(
-                Noted(f"data: {len(rows.train):,} rows, {len(rows.held_out):,} held out; loading the model in the workers")
+                Noted(
+                    f"data: {len(rows.train):,} rows, {len(rows.held_out):,} held out; loading the model in the workers"
+                )
             )
             await workers.open_checkpoints(job.name, job.uid, secrets, identity, launch.unpublished)
             built = await workers.start(vocabulary.stop_token_ids, first_adapter)

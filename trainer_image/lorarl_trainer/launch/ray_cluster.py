@@ -15,7 +15,8 @@ from typing import Self
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import InputError, LorarlError, WorkerError
 from lorarl_trainer.timing import StartClock
-from lorarl_trainer.workers.group import WorkerGroup, reserve
+from lorarl_trainer.workers.group import WorkerGroup
+from lorarl_trainer.workers.nodes import reserve
 
 _OBJECT_STORE_BYTES = 256 << 20
 _START_ATTEMPTS = 3

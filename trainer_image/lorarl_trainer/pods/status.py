@@ -37,8 +37,8 @@ class RunStatus:
             case StepDone():
                 self._status |= {"step": event.step, "totalSteps": event.total_steps}
                 self._metrics |= {
-                    "reward": _short(event.reward_mean),
-                    "kl": _short(event.kl),
+                    "reward": _short(event.metrics.get("reward_mean")),
+                    "kl": _short(event.metrics.get("kl")),
                     "tokensPerSecond": round(event.tokens_per_second, 1),
                 }
             case CheckpointDone():

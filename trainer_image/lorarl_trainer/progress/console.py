@@ -178,14 +178,15 @@ def start_line(event: StartedUp) -> str:
 
 def step_line(event: StepDone, left: float) -> str:
     """A step in one line."""
+    metrics = event.metrics
     parts = [f"step {event.step:>{len(str(event.total_steps))}}/{event.total_steps}"]
-    if event.reward_mean is not None:
-        parts.append(f"reward {event.reward_mean:.3f}")
-    parts.append(f"loss {event.loss:.4f}")
-    if event.kl is not None:
-        parts.append(f"KL {event.kl:.2e}")
-    if event.reward_failures:
-        parts.append(f"{event.reward_failures} rewards failed")
+    if "reward_mean" in metrics:
+        parts.append(f"reward {metrics['reward_mean']:.3f}")
+    parts.append(f"loss {metrics['loss']:.4f}")
+    if "kl" in metrics:
+        parts.append(f"KL {metrics['kl']:.2e}")
+    if failures := metrics.get("reward_failures"):
+        parts.append(f"{failures:.0f} rewards failed")
     parts += [
         f"{event.tokens_per_second:,.0f} tokens/s",
         f"{sum(event.seconds.values()):.2f} s",
@@ -195,9 +196,10 @@ def step_line(event: StepDone, left: float) -> str:
 
 
 def bar_figures(event: StepDone, left: float) -> str:
-    """What stands beside the bar."""
-    first = f"loss {event.loss:.3f}" if event.reward_mean is None else f"reward {event.reward_mean:.3f}"
-    kl = [] if event.kl is None else [f"KL {event.kl:.1e}"]
+    """The figures beside the bar."""
+    metrics = event.metrics
+    first = f"reward {metrics['reward_mean']:.3f}" if "reward_mean" in metrics else f"loss {metrics['loss']:.3f}"
+    kl = [f"KL {metrics['kl']:.1e}"] if "kl" in metrics else []
     return "  ".join([first, *kl, f"{event.tokens_per_second:,.0f} tokens/s", f"{duration(left)} left"])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..timing import Span, by_name, critical_path
@@ -106,38 +106,22 @@ class EvalDone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDone:
-    """One training step, 1 to `total_steps`. None: the algorithm has no such figure (sft has no reward, KL or rollout)."""
+    """One training step, 1 to `total_steps`.
+
+    A metric is named once, where it is computed: by a loss (`losses/`), by the rollouts, or by the loop. From here it
+    reaches metrics.jsonl, the trackers and the report under that name.
+    """
 
     step: int
     total_steps: int
     adapter_version: int
-    """Version that vLLM generates the next step's rollouts with."""
-    loss: float
-    grad_norm: float
-    """Norm over all adapter parameters before clipping."""
-    learning_rate: float
-    reward_mean: float | None = None
-    reward_std: float | None = None
-    """Over all completions of the step."""
-    reward_failures: int | None = None
-    """Completions whose reward could not be computed."""
-    kl: float | None = None
-    """Mean KL to the base model, nats a token."""
-    mean_abs_logprob_diff: float | None = None
-    """Mean over the step's tokens of |vLLM's minus the trainer's log-probability|, nats."""
-    rollout_kl: float | None = None
-    """Mean KL of the rollout policy to the trainer's, nats a token: zero but for rounding."""
-    entropy: float | None = None
-    """Mean of -log p of the sampled tokens, nats: an unbiased estimate of the policy's entropy."""
-    clipped_share: float | None = None
-    """Share of tokens whose probability ratio was clipped, 0 to 1."""
-    response_tokens_mean: float | None = None
-    truncated_share: float | None = None
-    """Share of completions that ended by reaching maxResponseTokens, 0 to 1."""
+    """The version that vLLM generates the next step's rollouts with."""
+    metrics: Mapping[str, float]
+    """By column of metrics.jsonl. An algorithm that has no such metric leaves it out: sft has no reward_mean."""
     tokens: int
     """Prompt and response tokens trained on."""
-    tokens_per_second: float
-    seconds: Mapping[str, float]
+    tokens_per_second: float = 0.0
+    seconds: Mapping[str, float] = field(default_factory=dict)
     """Seconds by phase, see PHASES; their sum is the step's."""
 
 
@@ -202,10 +186,15 @@ def row_of(event: StepDone | EvalDone) -> dict[str, Any]:
     """The event as a line of metrics.jsonl: flat but for `seconds`, evaluation under `eval_*`, null for what is no finite number."""
     if isinstance(event, EvalDone):
         return {"step": event.step, **_eval_columns(event)}
-    row: dict[str, Any] = {
-        field.name: _finite(getattr(event, field.name)) for field in fields(event) if field.name != "seconds"
+    return {
+        "step": event.step,
+        "total_steps": event.total_steps,
+        "adapter_version": event.adapter_version,
+        **{name: _finite(value) for name, value in event.metrics.items()},
+        "tokens": event.tokens,
+        "tokens_per_second": _finite(event.tokens_per_second),
+        "seconds": {phase: round(seconds, 6) for phase, seconds in event.seconds.items()},
     }
-    return row | {"seconds": {phase: round(seconds, 6) for phase, seconds in event.seconds.items()}}
 
 
 def startup_of(event: StartedUp) -> dict[str, Any]:

@@ -40,6 +40,7 @@ class Progress:
         """Take the sinks; nothing is opened before the first event."""
         self._direct = [_Direct(sink, self._warn) for sink in direct]
         self._queued = [_Queued(sink, self._warn, close_seconds) for sink in queued]
+        self._warned: set[str] = set()
 
     def emit(self, event: Event) -> None:
         """Tell every sink. Costs some tens of microseconds and never raises for what a sink does."""
@@ -47,6 +48,12 @@ class Progress:
             direct.send(event)
         for queued in self._queued:
             queued.send(event)
+
+    def warn_once(self, key: str, text: str) -> None:
+        """Warn the user, unless something with the same key was said before."""
+        if key not in self._warned:
+            self._warned.add(key)
+            self.emit(Warned(text))
 
     def close(self) -> None:
         """Close every sink; the first queued one, which is the console, last, so that it still shows the warnings of the others."""

@@ -19,6 +19,13 @@ MOST_POINTS = 400
 FEW_STEPS = 40
 """Up to so many steps every one has its marker, and its bar."""
 
+PLOTTED = frozenset(
+    {"reward_mean", "mean_abs_logprob_diff", "kl", "response_tokens_mean", "truncated_share"}
+    | {"step", "total_steps", "adapter_version", "tokens", "tokens_per_second"}
+    | {"eval_score", "eval_loss", "eval_rows", "eval_seconds"}
+)
+"""Columns of metrics.jsonl that have a plot of their own, or need none."""
+
 SIZE = (5.6, 3.0)
 """Inches."""
 BLUE, ORANGE, GREY, INK = "#2563eb", "#ea580c", "#94a3b8", "#334155"
@@ -128,6 +135,27 @@ def response_length(rows: Sequence[Row]) -> Figure:
         right.set_ylim(-2, 102)
         handles = axes.get_legend_handles_labels()[0] + right.get_legend_handles_labels()[0]
         figure.legend(handles=handles, loc="outside upper right", ncols=2)
+    return figure
+
+
+def others(rows: Sequence[Row]) -> list[str]:
+    """Return the metrics that no other plot shows, by name: a new one needs no plot of its own."""
+    names = {name: None for row in rows for name, value in row.items() if isinstance(value, int | float)}
+    return [name for name in names if name not in PLOTTED and has_values(rows, name)]
+
+
+def small_multiples(rows: Sequence[Row], names: Sequence[str]) -> Figure:
+    """One small plot per metric."""
+    columns = 2
+    lines = -(-len(names) // columns)
+    figure = Figure(figsize=(SIZE[0], 0.4 + 1.35 * lines), layout="constrained")
+    for index, name in enumerate(names):
+        axes = figure.add_subplot(lines, columns, index + 1)
+        _prepare(axes, "")
+        axes.set_title(name, loc="left", fontsize=8.5)
+        _line(axes, *column(rows, name), BLUE, name)
+        if index < len(names) - columns:
+            axes.set_xlabel("")
     return figure
 
 

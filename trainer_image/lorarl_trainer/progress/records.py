@@ -136,7 +136,7 @@ def summarise(
     `startup` is where this process's start went (`startup_of`); None before its first step is done.
     """
     steps = [row for row in rows if "loss" in row]
-    differences = [row["mean_abs_logprob_diff"] for row in steps if row["mean_abs_logprob_diff"] is not None]
+    differences = [row["mean_abs_logprob_diff"] for row in steps if row.get("mean_abs_logprob_diff") is not None]
     metric = next((name for name in ("score", "loss") for row in rows if row.get(f"eval_{name}") is not None), None)
     evaluations = [row for row in rows if row.get(f"eval_{metric}") is not None]
     before = next((row for row in evaluations if row["step"] == 0), None)

@@ -41,6 +41,8 @@ def write_report(out_dir: Path) -> list[Path]:
         if plots.has_values(steps, "response_tokens_mean"):
             pictures.append(("Response length", lambda: plots.response_length(steps)))
         pictures.append(("Where a step's time goes", lambda: plots.phase_seconds(steps)))
+        if names := plots.others(steps):
+            pictures.append(("More metrics", lambda: plots.small_multiples(steps, names)))
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,

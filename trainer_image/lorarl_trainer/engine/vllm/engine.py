@@ -18,11 +18,9 @@ from lorarl_trainer.engine.vllm.batching import in_parts
 from lorarl_trainer.engine.vllm.memory import EngineMemory, Offloaded
 from lorarl_trainer.engine.vllm.shared_base import LOAD_FORMAT, SharedBase
 from lorarl_trainer.errors import InputError, StaleAdapterError
-from lorarl_trainer.planning.memory import kv_bytes_a_token
+from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.samples.types import Completion, Completions
 from lorarl_trainer.timing import StartClock
-
-_CPU_BLOCK_TOKENS = 128
 
 
 @dataclass(frozen=True)
@@ -30,28 +28,22 @@ class EngineConfig:
     """What the engine needs to know of the job.
 
     Attributes:
+        plan: how it runs, on how many ranks and in how much memory.
         rank: of the adapter.
         target_modules: the linear layers that it changes, as Hugging Face names their last part (q_proj).
         max_prompt_tokens, max_response_tokens: together the longest sequence.
-        sequences: how many one replica generates at most at a time.
         temperature: of sampling; evaluation is greedy.
         stop_token_ids: a completion ends with any of them.
-        kv_cache_bytes: size of the KV cache; None for what all sequences need at their longest.
-        offload: what of its memory it gives up while the trainer works.
     """
 
     model_path: Path
-    precision: str
+    plan: ExecutionPlan
     rank: int
     target_modules: tuple[str, ...]
     max_prompt_tokens: int
     max_response_tokens: int
-    sequences: int
     temperature: float
     stop_token_ids: tuple[int, ...]
-    tensor_parallel_size: int
-    kv_cache_bytes: int | None
-    offload: frozenset[str]
 
 
 def import_vllm() -> None:
@@ -105,6 +97,7 @@ class RolloutEngine:
         from lorarl_trainer.engine.vllm.scheduler import RolloutScheduler
 
         self._config, self._clock = config, clock or StartClock("engine", "process")
+        plan = config.plan
         hf_config = AutoConfig.from_pretrained(config.model_path)
         if base:
             base.register()
@@ -119,9 +112,10 @@ class RolloutEngine:
                 model=str(config.model_path),
                 load_format=LOAD_FORMAT if base else "auto",
                 skip_tokenizer_init=True,
-                dtype={"fp32": "float32", "bf16": "bfloat16"}[config.precision],
+                dtype=plan.precision.dtype,
                 max_model_len=config.max_prompt_tokens + config.max_response_tokens,
-                max_num_seqs=config.sequences,
+                max_num_seqs=plan.sequences,
+                max_num_batched_tokens=plan.engine_step_tokens,
                 enable_lora=True,
                 max_lora_rank=served_rank(config.rank),
                 lora_target_modules=list(
@@ -133,18 +127,18 @@ class RolloutEngine:
                 enable_prefix_caching=True,
                 scheduler_cls=RolloutScheduler,
                 disable_log_stats=True,
-                tensor_parallel_size=config.tensor_parallel_size,
+                tensor_parallel_size=plan.engine_ranks,
                 distributed_executor_backend="external_launcher",
                 seed=seed,
-                enable_sleep_mode=bool(config.offload),
-                kv_cache_memory_bytes=config.kv_cache_bytes or kv_cache_bytes(hf_config, config),
-                **platform.engine_arguments(config.sequences),
+                enable_sleep_mode=bool(plan.offload),
+                kv_cache_memory_bytes=plan.kv_cache_bytes,
+                **platform.engine_arguments(plan.sequences),
             )
         self.llm.collective_rpc(skip_adapter_lookup)
         workers: list[Any] = []
         self.llm.collective_rpc(workers.append)
         self.vllm_worker = workers[0]
-        self._memory = EngineMemory(self.vllm_worker, config.offload) if config.offload else None
+        self._memory = EngineMemory(self.vllm_worker, plan.offload) if plan.offload else None
         self.version = 0
         self.request: Any = None
 
@@ -221,12 +215,3 @@ def _completion(output: Any, version: int) -> Completion:
     tokens = np.asarray(output.new_token_ids, dtype=np.int64)
     logprobs = output.new_logprobs.logprobs[:, 0] if output.new_logprobs else np.empty(0, np.float32)
     return Completion(tokens, logprobs, str(output.finish_reason) == "stop", version)
-
-
-def kv_cache_bytes(hf_config: Any, config: EngineConfig) -> int:
-    """Return the KV cache that holds every sequence at its longest, each rounded up to whole blocks, plus one spare block a sequence."""
-    heads = getattr(hf_config, "num_key_value_heads", None) or hf_config.num_attention_heads
-    head_size = getattr(hf_config, "head_dim", None) or hf_config.hidden_size // hf_config.num_attention_heads
-    a_token = kv_bytes_a_token(hf_config.num_hidden_layers, heads, head_size, config.precision)
-    blocks = -(-(config.max_prompt_tokens + config.max_response_tokens) // _CPU_BLOCK_TOKENS) + 1
-    return int(a_token * _CPU_BLOCK_TOKENS * blocks * config.sequences)
