@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from lorarl_trainer.rewards.scores import Outcome, Sample
+from lorarl_trainer.rewards.scores import Outcome, ToScore
 
 
 class Batch:
@@ -18,7 +18,7 @@ class Batch:
         scored: their outcomes, in their order.
     """
 
-    def __init__(self, samples: Sequence[Sample]) -> None:
+    def __init__(self, samples: Sequence[ToScore]) -> None:
         """Wait for the outcomes of `samples`, of which there is one at least."""
         self.samples = samples
         self.outcomes: dict[int, Outcome] = {}
@@ -42,7 +42,7 @@ class Item:
     deadline: float = 0.0
 
     @property
-    def sample(self) -> Sample:
+    def sample(self) -> ToScore:
         """What is scored."""
         return self.batch.samples[self.index]
 

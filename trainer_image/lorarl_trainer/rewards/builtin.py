@@ -12,7 +12,7 @@ import regex  # type: ignore[import-untyped]  # ships no types
 
 from lorarl_api.v1alpha1 import RewardSpec
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.rewards.scores import Outcome, Sample
+from lorarl_trainer.rewards.scores import Outcome, ToScore
 
 Compare = Callable[[str, str], bool]
 """Whether a completion gives the answer: (completion, answer)."""
@@ -31,14 +31,14 @@ class BuiltinScorer:
     async def ready(self) -> None:
         """Nothing has to be waited for."""
 
-    async def score(self, samples: Sequence[Sample]) -> list[Outcome]:
+    async def score(self, samples: Sequence[ToScore]) -> list[Outcome]:
         """Score the samples; in a thread, since a pattern may take up to the time limit and lets other threads run meanwhile."""
         return await asyncio.to_thread(lambda: [self._outcome(sample) for sample in samples])
 
     def close(self) -> None:
         """Nothing was started."""
 
-    def _outcome(self, sample: Sample) -> Outcome:
+    def _outcome(self, sample: ToScore) -> Outcome:
         if sample.answer is None:
             return Outcome.failed("wrong_type", "the row has no answer")
         try:

@@ -15,7 +15,7 @@ from pathlib import Path
 from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.rewards.backlog import Batch, Item, Waiting
 from lorarl_trainer.rewards.process import ENDED, EXIT_SECONDS, ScoringProcess
-from lorarl_trainer.rewards.scores import Outcome, Sample
+from lorarl_trainer.rewards.scores import Outcome, ToScore
 
 _GRACE_SECONDS = 1.0  # a process with async functions ends them itself at the limit, if its loop still runs
 _SHARES_A_PROCESS = 4  # a sync function's: small enough that no process waits long for the last one
@@ -72,7 +72,7 @@ class PoolScorer:
         self.warm_up()
         await asyncio.gather(*(asyncio.wrap_future(server.ready) for server in self._servers))
 
-    async def score(self, samples: Sequence[Sample]) -> list[Outcome]:
+    async def score(self, samples: Sequence[ToScore]) -> list[Outcome]:
         """Score samples; more may come meanwhile.
 
         Raises:

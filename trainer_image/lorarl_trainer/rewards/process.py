@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from lorarl_trainer.errors import InputError, LorarlError
-from lorarl_trainer.rewards.scores import Outcome, Sample
+from lorarl_trainer.rewards.scores import Outcome, ToScore
 
 START_SECONDS = 300.0
 """Longest time that importing the function's module may take."""
@@ -109,7 +109,7 @@ class ScoringProcess:
             self.end()
         raise InputError(self._field, got, "a function package.module:function(prompt, completion, answer, row)", hint)
 
-    def send(self, samples: Sequence[tuple[int, Sample]]) -> None:
+    def send(self, samples: Sequence[tuple[int, ToScore]]) -> None:
         """Hand over samples, each with a name that its outcome will have.
 
         Raises:

@@ -16,7 +16,7 @@ Cause = Literal["exception", "timeout", "non_finite", "wrong_type", "crash"]
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class ToScore:
     """One completion to score.
 
     Attributes:
@@ -84,7 +84,7 @@ class Scorer(Protocol):
             InputError: It never can: a missing module or function, or a wrong signature.
         """
 
-    async def score(self, samples: Sequence[Sample]) -> list[Outcome]:
+    async def score(self, samples: Sequence[ToScore]) -> list[Outcome]:
         """Score some samples of a step and return an outcome each, in their order; others may be given while these are being scored."""
 
     def close(self) -> None:
