@@ -53,7 +53,7 @@ BY_ITS_PREPARATION = [
     (["model.uri=file:garbage"], "garbage/config.json, which cannot be read (Expecting property name"),
     (
         ["model.uri=file:no-template"],
-        "spec.data.chatTemplate: got true, and the model's tokenizer has no chat template, expected",
+        "spec.data.chatTemplate: got true, but the model's tokenizer has no chat template, expected",
     ),
     (
         ["data.train.uri=file:empty.jsonl"],
@@ -65,13 +65,13 @@ BY_ITS_PREPARATION = [
     ),
     (
         ["data.train.uri=file:questions.jsonl"],
-        "spec.data.train.promptField: got prompt, which row 2 of file:questions.jsonl does not have, expected one of the fields",
+        "spec.data.train.promptField: got prompt, which row 2 of file:questions.jsonl does not have, expected one of the existing fields",
     ),
     (
         ["reward.function=elsewhere:score"],
         "spec.reward.function: got elsewhere:score, and there is no module elsewhere, expected",
     ),
-    (["adapter.rank=8"], "is of another training (adapter.rank was 4, is 8), expected the manifest of the training"),
+    (["adapter.rank=8"], "belongs to another training (adapter.rank was 4, is 8), expected the manifest of the"),
     (
         ["adapter.initFrom=file:trained", "adapter.rank=8", NEW],
         "spec.adapter.initFrom: got an adapter with r 4, expected spec.adapter.rank, 8. Set spec.adapter.rank: 4.",
