@@ -69,7 +69,7 @@ BY_ITS_PREPARATION = [
     ),
     (
         ["reward.function=elsewhere:score"],
-        "spec.reward.function: got elsewhere:score, and there is no module elsewhere, expected",
+        "spec.reward.function: got elsewhere:score, but there is no module elsewhere, expected",
     ),
     (["adapter.rank=8"], "belongs to another training (adapter.rank was 4, is 8), expected the manifest of the"),
     (

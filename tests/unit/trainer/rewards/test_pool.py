@@ -302,15 +302,15 @@ def test_a_step_in_which_everything_fails_stops_the_run_and_says_why(scorer):
 @pytest.mark.parametrize(
     ("function", "got", "hint"),
     [
-        ("my_reward:length", "there is no module my_reward", "Searched in"),
-        ("my_rewards.sub:length", "there is no module my_rewards.sub", "Searched in"),
+        ("my_reward:length", "there is no module my_reward", "one of the searched folders: "),
+        ("my_rewards.sub:length", "there is no module my_rewards.sub", "one of the searched folders: "),
         ("my_rewards:size", "my_rewards.py) has no such function", "length"),
-        ("my_rewards:number", "has no such function", "Its functions:"),
+        ("my_rewards:number", "has no such function", "Name one of its functions ("),
         ("my_rewards:wrong_signature", "(prompt, completion) in ", "wrong_signature(prompt, completion, answer, row)"),
-        ("broken:score", "ZeroDivisionError: division by zero (broken.py, line 1)", "Mend the module"),
-        ("unparsable:score", "SyntaxError: ", "Mend the module"),
-        ("needy:score", "No module named 'not_there'", "Mend the module"),
-        ("deadly:score", "exited with code 7", "Mend the module"),
+        ("broken:score", "ZeroDivisionError: division by zero (broken.py, line 1)", "Fix the module"),
+        ("unparsable:score", "SyntaxError: ", "Fix the module"),
+        ("needy:score", "No module named 'not_there'", "Fix the module"),
+        ("deadly:score", "exited with code 7", "Fix the module"),
     ],
 )
 def test_a_function_that_cannot_be_used_is_refused_before_training(scorer, tmp_path, function, got, hint):
