@@ -33,9 +33,9 @@ def main() -> None:
     worker.start(model, (1,), None)
     started = time.perf_counter() - clock
     # A first generation, so that all that is made on demand is there.
-    worker.sync()
+    worker.sync(1)
     list(worker.generate([[5, 6, 7]] * 8, list(range(8))))
-    walls = [worker.sync()[1] for _ in range(SYNCS)]
+    walls = [worker.sync(version) for version in range(2, SYNCS + 2)]
     switches = [switch_seconds(worker) for _ in range(SWITCHES)]
     adapter = worker.backend.model.export()
     adapter_bytes = sum(t.numel() * t.element_size() for t in adapter.values())
@@ -43,7 +43,7 @@ def main() -> None:
         "startup_seconds": started,
         "sync_wall_ms": statistics.median(walls) * 1000,
         "sync_wall_ms_all": [wall * 1000 for wall in walls],
-        "sync_gpu_ms": gpu_busy_ms(worker.sync),
+        "sync_gpu_ms": gpu_busy_ms(lambda: worker.sync(SYNCS + 2)),
         "sync_floor_ms": copy_ms(adapter_bytes),
         "adapter_bytes": adapter_bytes,
         "adapter_tensors": len(adapter),

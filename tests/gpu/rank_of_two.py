@@ -36,7 +36,9 @@ def main() -> None:
     worker.start(folder / "model", STOP, None)
     worker.backend.load_adapter(load_file(folder / "adapter.safetensors"), "test")
 
-    seconds = [worker.sync()[1] for _ in range(5)][-1]  # each sync is compared with the export, element by element
+    seconds = [worker.sync(version) for version in range(1, 6)][
+        -1
+    ]  # each sync is compared with the export, element by element
     assert worker.engine is not None
     handed_over = len(whole(worker.generate(prompts(32), list(range(32)))))
     completions = whole(worker.engine.generate(prompts(32), list(range(32))))
@@ -48,7 +50,7 @@ def main() -> None:
 
     request = recorded_request(folder, 1e-3, rank, trainer_tp)
     results = [worker.update(request) for _ in range(3)]
-    worker.sync()
+    worker.sync(6)
     worker.backend.restore(read_tensors((folder / "state").read_bytes()), updates=1)
     resumed = worker.update(request)
     report = {
@@ -58,7 +60,7 @@ def main() -> None:
         "losses": [r.metrics["loss"] for r in results],
         "norms": [r.metrics["grad_norm"] for r in results],
         "resumed": resumed.metrics["loss"],
-        "shared_bytes": worker._rollouts.base.shared_bytes if worker._rollouts and worker._rollouts.base else 0,
+        "shared_bytes": worker.engine.base.shared_bytes if worker.engine.base else 0,
     }
     torch.save(report, folder / f"report-{trainer_tp}-{rollout_tp}-{rank}.pt")
     torch.distributed.destroy_process_group()

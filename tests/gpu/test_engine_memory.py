@@ -20,7 +20,7 @@ def test_sleep_frees_memory_and_waking_changes_nothing(on_gpu) -> None:
     """One engine for all of it: vLLM allows one with memory that can sleep in a process."""
     worker: Colocated = on_gpu(rollout__offload="[kv_cache,weights]", rollout__verifySync="true")
     worker.randomise(scale=0.02)
-    worker.worker.sync()
+    worker.sync()
     before, buffers, base = worker.generate(prompts(64)), worker.vllm_buffers(), worker.vllm_base()
     for offload in (["kv_cache"], ["kv_cache", "weights"]):
         worker.engine._memory._offload = frozenset(offload)
@@ -42,7 +42,7 @@ def test_sleep_frees_memory_and_waking_changes_nothing(on_gpu) -> None:
         result = worker.worker.update(update_request(samples, learning_rate=1e-4, tolerance=0.05))
         assert result.disagreement is None and result.metrics[LOGPROB_DIFFERENCE] < 0.02
         assert result.seconds["sleep"] > 0
-        worker.worker.sync()
+        worker.sync()
         levels.append(used())
     assert max(levels[5:]) - min(levels[5:]) < 64 * 2**20
 
@@ -63,14 +63,14 @@ def test_vllm_has_the_trainers_storage(on_gpu, architecture: str) -> None:
 @pytest.mark.parametrize("adapter_type", ["lora", "canonical_lora"])
 def test_a_sync_takes_less_than_a_millisecond(on_gpu, adapter_type: str) -> None:
     worker: Colocated = on_gpu(adapter__type=adapter_type, adapter__rank=32)
-    worker.worker.sync()
+    worker.sync()
     plan = worker.rollouts._sync.plan
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     plan.run()
     start.record()
     plan.run()
     end.record()
-    walls = [worker.worker.sync()[1] for _ in range(20)]
+    walls = [worker.sync() for _ in range(20)]
     kernel, wall = start.elapsed_time(end), 1e3 * float(np.median(walls))
     print(f"\n{adapter_type}: {plan.nbytes / 1e6:.1f} MB, kernel {kernel:.3f} ms, wall {wall:.3f} ms")
     assert np.median(walls) < 1e-3

@@ -28,7 +28,7 @@ def test_one_adapter_layers_and_vllms_own_agree(
     base = ours.generate(prompts(64))
     for worker in (ours, theirs):
         worker.randomise(scale=0.02)
-        worker.worker.sync()
+        worker.sync()
     assert all(torch.equal(a, b) for a, b in zip(ours.vllm_buffers(), theirs.vllm_buffers(), strict=True))
     adapted = ours.generate(prompts(64))
     share, apart = in_common(adapted, theirs.generate(prompts(64)))
@@ -56,7 +56,7 @@ def test_the_fast_paths_are_taken(on_gpu) -> None:
 
 def test_a_sample_depends_on_its_own_seed_alone(on_gpu) -> None:
     worker: Colocated = on_gpu("qwen3-gpu", **BATCH)
-    worker.worker.sync()
+    worker.sync()
     first, second = worker.generate(prompts(16), range(16)), worker.generate(prompts(16), [0, *range(101, 116)])
     assert first[0].tokens[:8].tolist() == second[0].tokens[:8].tolist()
     assert [c.tokens.tolist() for c in first[1:]] != [c.tokens.tolist() for c in second[1:]]
@@ -68,7 +68,7 @@ def test_our_scheduler_and_vllms_own_agree(on_gpu, monkeypatch) -> None:
         theirs: Colocated = on_gpu("qwen2-gpu", **BATCH)
     for worker in (ours, theirs):
         worker.randomise(scale=0.02)
-        worker.worker.sync()
+        worker.sync()
     asked = [
         prompt for prompt in prompts(40) for _ in range(4)
     ]  # more than are served at a time, and they end at different lengths

@@ -26,7 +26,7 @@ def alone(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     adapter = random_adapter(worker, scale=0.02)
     save_file(adapter, folder / "adapter.safetensors")
     worker.load(adapter)
-    worker.worker.sync()
+    worker.sync()
     record(folder, samples_of(prompts(32), worker.generate(prompts(32))))
     request = recorded_request(folder, learning_rate=1e-3)
     results = [worker.worker.update(request)]

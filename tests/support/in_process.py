@@ -62,6 +62,7 @@ class Colocated:
         self.job = tiny_job(model, out, **changes)
         self.spec = self.job.spec
         self.worker = CheckpointingWorker(self.spec, ALONE)
+        self.version = 0
         self.built: Built = self.worker.start(model, STOP, None)
 
     @property
@@ -76,6 +77,11 @@ class Colocated:
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
         return self.worker.backend.model.parameters
+
+    def sync(self) -> float:
+        """Bring the adapter to the engine as the next version."""
+        self.version += 1
+        return self.worker.sync(self.version)
 
     def randomise(self, seed: int = 0, scale: float = 0.1) -> None:
         """Give the adapter values that matter, B included."""

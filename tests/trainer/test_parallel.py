@@ -28,7 +28,7 @@ def alone(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
         adapter = random_adapter(worker)
         save_file(adapter, folder / f"{adapter_type}.safetensors")
         worker.load(adapter)
-        worker.worker.sync()
+        worker.sync()
         completions = worker.generate(prompts())
         if not (folder / RECORDED).exists():
             record(folder, samples_of(prompts(), completions))

@@ -47,7 +47,7 @@ def test_a_state_in_several_files_is_gone_on_from_alike(
     colocated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected, _ = whole_run(colocated, tmp_path / "whole")
-    monkeypatch.setattr("lorarl_trainer.workers.worker.STATE_FILE_BYTES", 10_000)
+    monkeypatch.setattr("lorarl_trainer.workers.checkpoints.STATE_FILE_BYTES", 10_000)
     asyncio.run(run_in_process(start(colocated, tmp_path / "parts"), stop_after=2))
     assert len(list(tmp_path.glob("parts/checkpoints/*/iter_0000002/trainer_state/state-*-of-*.safetensors"))) > 2
     asyncio.run(run_in_process(start(colocated, tmp_path / "parts")))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lorarl_trainer.devices.cpu import CpuPlatform
-from lorarl_trainer.engine.vllm import engine
+from lorarl_trainer.planning import plan
 from lorarl_trainer.samples.types import Completion
 from support.in_process import Colocated, whole
 from support.own_scheduler import vllm_generate, vllm_scheduler
@@ -29,10 +29,10 @@ def start(colocated: Start, monkeypatch: pytest.MonkeyPatch) -> Start:
     def with_blocks(blocks: int = SEATS * 4, **changes: object) -> Colocated:
         size = 2 * 2 * 2 * 32 * 4 * BLOCK  # keys and values, layers, heads of 32, fp32
         monkeypatch.setattr(CpuPlatform, "engine_arguments", lambda *_: {"enforce_eager": True, "block_size": BLOCK})
-        monkeypatch.setattr(engine, "kv_cache_bytes", lambda *_: blocks * size)
+        monkeypatch.setattr(plan, "kv_cache_bytes", lambda *_: blocks * size)
         worker = colocated(**LENGTHS, **changes)
         worker.randomise(scale=0.05)
-        worker.worker.sync()
+        worker.sync()
         return worker
 
     return with_blocks
@@ -64,7 +64,7 @@ def test_it_generates_what_vllms_own_does(start: Start, monkeypatch: pytest.Monk
     for seed in range(2):  # versions, and calls on end
         for worker in (ours, theirs):
             worker.randomise(seed, scale=0.05)
-            worker.worker.sync()
+            worker.sync()
         seeds = range(100 * seed, 100 * seed + len(prompts))
         made = ours.generate(prompts, seeds)
         assert_equal(made, vllm_generate(theirs, prompts, list(seeds)))

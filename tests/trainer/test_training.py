@@ -27,17 +27,17 @@ def rollouts(worker: Colocated) -> list[Sample]:
 @pytest.mark.parametrize("adapter_type", ["canonical_lora", "lora"])
 def test_failure_6_only_the_adapter_has_gradients_and_the_base_never_changes(colocated, adapter_type: str) -> None:
     worker: Colocated = colocated("qwen2", adapter__type=adapter_type)
-    worker.worker.sync()
-    base, served = worker.worker.base_digest(), worker.vllm_base()
+    worker.sync()
+    base, served = worker.worker.backend.base_digest(), worker.vllm_base()
     before = worker.export()
     for _ in range(5):
         result = worker.worker.update(update_request(rollouts(worker)))
         assert result.disagreement is None
-        worker.worker.sync()
+        worker.sync()
     frozen = [name for name, p in worker.worker.backend.model.module.named_parameters() if not p.requires_grad]
     assert all(p.grad is None for name, p in worker.worker.backend.model.module.named_parameters() if name in frozen)
     assert all(".adapter." in name for name in worker.parameters)
-    assert worker.worker.base_digest() == base
+    assert worker.worker.backend.base_digest() == base
     assert all(torch.equal(tensor, served[name]) for name, tensor in worker.vllm_base().items())
     after = worker.export()
     assert all(not torch.equal(before[name], after[name]) for name in before)
@@ -45,11 +45,11 @@ def test_failure_6_only_the_adapter_has_gradients_and_the_base_never_changes(col
 
 def test_failure_7_rollout_and_trainer_agree_at_every_step(colocated) -> None:
     worker: Colocated = colocated()
-    worker.worker.sync()
+    worker.sync()
     differences = []
     for _ in range(12):
         differences.append(worker.worker.update(update_request(rollouts(worker))).metrics[LOGPROB_DIFFERENCE])
-        worker.worker.sync()
+        worker.sync()
     assert max(differences) < 1e-6
 
 
@@ -57,12 +57,12 @@ def test_failure_7_rollout_and_trainer_agree_at_every_step(colocated) -> None:
 def test_failure_8_a_tiny_update_reaches_the_next_rollout(colocated, rate: float) -> None:
     worker: Colocated = colocated()
     worker.randomise()
-    worker.worker.sync()
+    worker.sync()
     samples = rollouts(worker)
     again = [c.logprobs for c in worker.generate(prompts())]
     assert worst([s.rollout_logprobs for s in samples], again) == 0.0, "without an update nothing changes"
     worker.worker.update(update_request(samples, learning_rate=rate))
-    worker.worker.sync()
+    worker.sync()
     moved = worker.generate(prompts())
     changed = [not np.array_equal(m.logprobs, s.rollout_logprobs) for m, s in zip(moved, samples, strict=True)]
     assert all(changed)
@@ -73,7 +73,7 @@ def test_a_skipped_sync_is_stopped_at_the_next_step_and_the_update_withheld(colo
 
     worker: Colocated = colocated()
     worker.randomise()
-    worker.worker.sync()
+    worker.sync()
     old = worker.write_peft(worker.out / "old")
     worker.worker.update(update_request(rollouts(worker)))
     # A broken sync: vLLM gets the old weights under the new version's name.
@@ -93,7 +93,7 @@ def test_a_skipped_sync_is_stopped_at_the_next_step_and_the_update_withheld(colo
 
 def test_a_difference_that_is_no_number_is_drift(colocated) -> None:
     worker: Colocated = colocated()
-    worker.worker.sync()
+    worker.sync()
     samples = [
         Sample(s.tokens, s.prompt_length, 1.0, np.full_like(s.rollout_logprobs, math.nan)) for s in rollouts(worker)
     ]
@@ -102,7 +102,7 @@ def test_a_difference_that_is_no_number_is_drift(colocated) -> None:
 
 def test_a_gradient_that_is_no_number_changes_nothing_and_is_told(colocated) -> None:
     worker: Colocated = colocated()
-    worker.worker.sync()
+    worker.sync()
     samples = [Sample(s.tokens, s.prompt_length, math.inf, s.rollout_logprobs) for s in rollouts(worker)]
     before = worker.export()
     result = worker.worker.update(update_request(samples))
@@ -120,7 +120,7 @@ def test_dropout_that_the_base_asks_for_stays_off(model_folder, tmp_path: Path) 
     (base / "config.json").write_text(json.dumps(config | {"attention_dropout": 0.5}))
     worker = Colocated(base, tmp_path / "out")
     try:
-        worker.worker.sync()
+        worker.sync()
         result = worker.worker.update(update_request(rollouts(worker)))
         assert result.disagreement is None and result.metrics[LOGPROB_DIFFERENCE] < 1e-5
     finally:
@@ -130,7 +130,7 @@ def test_dropout_that_the_base_asks_for_stays_off(model_folder, tmp_path: Path) 
 def test_with_dropout_the_gate_measures_without_it(colocated) -> None:
     worker: Colocated = colocated(adapter__dropout=0.5)
     worker.randomise(scale=0.3)
-    worker.worker.sync()
+    worker.sync()
     samples = rollouts(worker)
     first, second = (worker.worker.update(update_request(samples, seed=seed, learning_rate=1e-12)) for seed in (0, 1))
     assert first.metrics[LOGPROB_DIFFERENCE] < 1e-6 and first.disagreement is None
@@ -142,7 +142,7 @@ def test_the_loss_is_the_same_in_any_split_into_micro_batches(colocated) -> None
     for budget in (16_384, 40):
         worker: Colocated = colocated(trainer__tokensPerMicroBatch=budget)
         worker.randomise()
-        worker.worker.sync()
+        worker.sync()
         losses.append(worker.worker.update(update_request(rollouts(worker))).metrics["loss"])
         adapters.append(worker.export())
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
@@ -152,7 +152,7 @@ def test_the_loss_is_the_same_in_any_split_into_micro_batches(colocated) -> None
 def test_the_ratio_is_clipped_where_the_policy_has_moved(colocated) -> None:
     worker: Colocated = colocated()
     worker.randomise()
-    worker.worker.sync()
+    worker.sync()
     samples = rollouts(worker)
     assert worker.worker.update(update_request(samples, learning_rate=0.1)).metrics["clipped_share"] == 0.0
     moved = worker.worker.update(update_request(samples, on_policy=False))
@@ -170,7 +170,7 @@ def test_the_ratio_is_clipped_where_the_policy_has_moved(colocated) -> None:
 def test_the_kl_penalty_is_to_the_base_without_its_adapter(colocated) -> None:
     worker: Colocated = colocated()
     worker.randomise()
-    worker.worker.sync()
+    worker.sync()
     samples = rollouts(worker)
     current = worker.trainer_logprobs(samples)
     with worker.worker.backend.model.base_only():
@@ -197,7 +197,7 @@ def test_several_updates_a_step_see_equal_shares(colocated) -> None:
 
 def test_a_gpu_without_memory_is_told_with_what_to_do(colocated, monkeypatch: pytest.MonkeyPatch) -> None:
     worker: Colocated = colocated()
-    worker.worker.sync()
+    worker.sync()
     samples = rollouts(worker)
     words = "CUDA out of memory. Tried to allocate 2.32 GiB. GPU 0 has a total capacity of 139.81 GiB of which 1.20 GiB is free."
 

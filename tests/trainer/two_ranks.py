@@ -39,7 +39,7 @@ def main() -> None:
         exported = {name: tensor.clone() for name, tensor in worker.backend.model.export().items()}
 
         # Every engine has the adapter: each answers like the trainer.
-        worker.sync()
+        worker.sync(1)
         completions = whole(worker.generate(prompts(), list(range(len(prompts())))))
         samples = samples_of(prompts(), completions)
         agreement = max(

@@ -3,40 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lorarl_trainer.checkpoint import Published
 from lorarl_trainer.errors import StorageError, WorkerError
-from lorarl_trainer.progress import CheckpointDone, Warned
+from lorarl_trainer.progress import CheckpointDone, Event, Progress, Warned
 from lorarl_trainer.session import Session
+from unit.trainer.progress.runs import Recorder
 
 
 def published(step: int, *warnings: str) -> Published:
     return Published(step, f"s3://a/{step}", f"s3://a/{step}/lora_adapter", "sum", step, 1, "now", warnings)
 
 
-def session(drained: list[Published] | Exception | None = None) -> tuple[Any, list[Any]]:
-    """One that trains nothing, and the list of what it tells."""
+class Uploads:
+    """Workers that do nothing but end their uploads."""
 
-    async def drain_uploads(seconds: float) -> list[Published]:
-        if isinstance(drained, Exception):
-            raise drained
-        return drained or []
+    def __init__(self, drained: list[Published] | Exception | None) -> None:
+        self._drained = drained
 
-    told: list[Any] = []
-    parts = dict.fromkeys(("algorithm", "scorer", "train_rows", "eval_rows", "order", "decode", "stop", "clock"))
-    workers, progress = SimpleNamespace(drain_uploads=drain_uploads), SimpleNamespace(emit=told.append)
-    spec = SimpleNamespace(trainer=SimpleNamespace(steps=3))
-    return Session(spec=spec, workers=workers, progress=progress, **parts), told  # type: ignore[arg-type]
+    async def drain_uploads(self, seconds: float) -> list[Published]:
+        if isinstance(self._drained, Exception):
+            raise self._drained
+        return self._drained or []
+
+
+def session(drained: list[Published] | Exception | None = None) -> tuple[Session, list[Event]]:
+    """A session that trains nothing, and the events that it emits."""
+    recorder = Recorder()
+    parts: dict[str, Any] = dict.fromkeys(("spec", "algorithm", "rollouts", "stop", "clock"))
+    workers: Any = Uploads(drained)
+    return Session(workers=workers, progress=Progress([recorder], []), total_steps=3, **parts), recorder.events
 
 
 def test_each_checkpoint_is_told_once_and_so_is_what_the_store_refused() -> None:
     made, told = session()
-    made.announce([published(1, "it may not delete")])
-    made.announce([published(1, "it may not delete"), published(2, "it may not delete")])
+    made.report_checkpoints([published(1, "it may not delete")])
+    made.report_checkpoints([published(1, "it may not delete"), published(2, "it may not delete")])
     assert [event.text for event in told if isinstance(event, Warned)] == ["it may not delete"]
     assert [event.step for event in told if isinstance(event, CheckpointDone)] == [1, 2]
 

@@ -15,9 +15,9 @@ import yaml
 
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.algorithms.registry import get_algorithm
-from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.checkpoint.open import check_checkpoints
+from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.ray_cluster import Machines
 from lorarl_trainer.launch.runtime import Runtime
@@ -25,8 +25,8 @@ from lorarl_trainer.launch.signals import Interruption
 from lorarl_trainer.progress import METRICS, AdapterSummary, Noted, Progress, RunStarted, Warned, read_rows
 from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.protocols.workers import Built, Resumed, Workers
-from lorarl_trainer.rewards.scores import Scorer
 from lorarl_trainer.rewards.scorer import make_scorer
+from lorarl_trainer.rewards.scores import Scorer
 from lorarl_trainer.rollout.lockstep import Lockstep
 from lorarl_trainer.session import Session
 from lorarl_trainer.sft import Answers

@@ -27,7 +27,8 @@ class CheckpointingWorker(Worker):
         """Name the job's checkpoints, and begin to read the newest one while `start` loads the model.
 
         Args:
-            job_name, job_uid: whose checkpoints they are.
+            job_name: whose checkpoints they are.
+            job_uid: the same, where the job has a UID: a new job of the same name is another one.
             secrets: the store's credentials, by the Secret's name.
             identity: what makes this training what it is; a checkpoint of another training is refused.
             unpublished: the folder for checkpoints that could not be published.
@@ -39,7 +40,9 @@ class CheckpointingWorker(Worker):
         self._metadata = {"job": job_name, "baseModelFingerprint": identity["model.fingerprint"]}
         self._published: list[Published] = []
         self._found: Found | None = None
-        self._read_ahead = begin(self._store.newest_whole, [unpublished]) if self._spec.checkpoint.resume == "Auto" else None
+        self._read_ahead = (
+            begin(self._store.newest_whole, [unpublished]) if self._spec.checkpoint.resume == "Auto" else None
+        )
 
     def claim_checkpoints(self) -> Resumed:
         """Take over the job's checkpoints and find the one to resume from. `open_checkpoints` comes before.
@@ -93,8 +96,15 @@ class CheckpointingWorker(Worker):
 
         taken = self.backend.snapshot()
         adapter_spec, base = self._spec.adapter, base_model_name(self._spec)
-        config = peft_format.adapter_config(taken.adapter, adapter_spec.rank, adapter_spec.alpha, base, taken.linear_names)
-        metadata = {"step": step, "adapterVersion": adapter_version, "baseModel": base, "adapterType": adapter_spec.type}
+        config = peft_format.adapter_config(
+            taken.adapter, adapter_spec.rank, adapter_spec.alpha, base, taken.linear_names
+        )
+        metadata = {
+            "step": step,
+            "adapterVersion": adapter_version,
+            "baseModel": base,
+            "adapterType": adapter_spec.type,
+        }
         checkpoint = build_checkpoint(
             step,
             adapter_version,

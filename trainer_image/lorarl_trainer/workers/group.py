@@ -13,10 +13,10 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.checkpoint import Published
 from lorarl_trainer.devices import get_platform
 from lorarl_trainer.errors import LorarlError
-from lorarl_trainer.storage.base_model import fetch_base_model
 from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, Built, Resumed, TakeCompletions
 from lorarl_trainer.samples.packing import split_evenly
 from lorarl_trainer.samples.types import CompletionChunk, Sample, Samples, UpdateRequest, UpdateResult
+from lorarl_trainer.storage.base_model import fetch_base_model
 from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.timing import Span
 from lorarl_trainer.workers.checkpoints import CheckpointingWorker

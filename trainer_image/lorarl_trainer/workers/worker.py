@@ -132,65 +132,8 @@ class Worker:
             warnings=self._warnings(plan),
         )
 
-    def open_checkpoints(
-        self, job_name: str, job_uid: str | None, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path
-    ) -> None:
-        """Name the job's checkpoints, and begin to read the newest one while `start` loads the model. For the first worker alone.
-
-        Raises:
-            LorarlError: the store cannot be used.
-        """
-        from lorarl_trainer.checkpoint.open import open_checkpoints
-
-        self._store, self._unpublished = open_checkpoints(self._spec, job_name, job_uid, secrets, identity), unpublished
-        self._metadata = {"job": job_name, "baseModelFingerprint": identity["model.fingerprint"]}
-        self._read_ahead = (
-            begin(self._store.newest_whole, [unpublished]) if self._spec.checkpoint.resume == "Auto" else None
-        )
-
-    def claim_checkpoints(self) -> Resumed:
-        """Take over the job's checkpoints and find the one to go on from. For the first worker alone, after `open_checkpoints`.
-
-        Raises:
-            LorarlError: the store cannot be used, or holds another training.
-        """
-        from lorarl_trainer.checkpoint import BackgroundUploader
-
-        if self._read_ahead:
-            self._read_ahead.result()
-            self._read_ahead = None  # or it would keep a whole checkpoint in memory
-        store = self._store
-        started = store.start(self._spec.checkpoint.resume, [self._unpublished])
-        self._found = started.found
-        self._uploader = BackgroundUploader(store, self._unpublished, self._published.append)
-        if started.found is None:
-            return Resumed(0, 0, None, started.warnings)
-        checkpoint = started.found.checkpoint
-        published = store.published(started.found)
-        if published is None:  # the run before could not
-            self._uploader.submit(checkpoint)
-        return Resumed(
-            checkpoint.step, checkpoint.state["position"], f"{started.found.uri}/{ADAPTER}", started.warnings, published
-        )
-
-    def found_state(self) -> tuple[list[Data], dict[str, Any], int]:
-        """Return the state to go on from: tensors, facts, and the adapter's version. For the first worker alone."""
-        assert self._found is not None, "asked once, and only when there is a checkpoint"
-        checkpoint, self._found = self._found.checkpoint, None
-        return checkpoint.state_tensors, checkpoint.state, checkpoint.adapter_version
-
-    def restore(self, found: tuple[list[Data], dict[str, Any], int] | None = None) -> None:
-        """Go on from what the first worker's `found_state` returned; None: from this worker's own."""
-        from lorarl_trainer.lora.tensor_file import read_tensors
-
-        files, facts, version = found or self.found_state()
-        tensors = {name: tensor for file in files for name, tensor in read_tensors(file).items()}
-        self.backend.restore(tensors, facts["updates"])
-        self._version = version - 1  # `sync` adds one
-
-    def sync(self) -> tuple[int, float]:
-        """Bring the trainer's adapter to vLLM as the next version; return it and the seconds it took."""
-        self._version += 1
+    def sync(self, version: int) -> float:
+        """Bring the trainer's adapter to the engine as this version; return the seconds it took."""
         with self._clock.part("first sync"):
             return self.engine.sync(version) if self.engine else 0.0
 
@@ -232,27 +175,22 @@ class Worker:
         """Resume from a checkpoint's state."""
         from lorarl_trainer.lora.tensor_file import read_tensors
 
-        taken = self.backend.snapshot()
-        if self._place.rank != 0:
-            return
-        spec, base = self._spec, base_model_name(self._spec)
-        metadata = self._metadata | {
-            "step": step,
-            "adapterVersion": self._version,
-            "baseModel": base,
-            "adapterType": spec.adapter.type,
-        }
-        checkpoint = build_checkpoint(
-            step,
-            self._version,
-            adapter_config=peft_format.adapter_config(
-                taken.adapter, spec.adapter.rank, spec.adapter.alpha, base, taken.linear_names
-            ),
-            adapter_tensors=peft_format.weights_bytes(taken.adapter),
-            metadata=metadata,
-            state={"updates": taken.updates, "position": position},
-            state_tensors=[write_tensors(part) for part in in_parts(taken.state, STATE_FILE_BYTES)],
-        )
+        tensors = {name: tensor for file in state.files for name, tensor in read_tensors(file).items()}
+        self.backend.restore(tensors, state.updates)
+
+    def startup_spans(self) -> list[Span]:
+        """Return the spans of this worker's start so far."""
+        return self._clock.parts
+
+    def drain_asked(self) -> bool:
+        """Return whether this worker's pod is about to be removed."""
+        return drain_asked()
+
+    def _start_engine(self, model_path: Path, stop_token_ids: tuple[int, ...], plan: ExecutionPlan) -> ColocatedEngine:
+        from lorarl_trainer.engine.colocated import ColocatedEngine
+
+        trained = self.backend.adapter, self.backend.model
+        return ColocatedEngine(self._platform, self._spec, *trained, model_path, stop_token_ids, plan, self._clock)
 
     def _warnings(self, plan: ExecutionPlan) -> tuple[str, ...]:
         warnings = list(self.backend.warnings)

@@ -203,6 +203,7 @@ def test_a_configuration_that_contradicts_itself_is_named_instead_of_the_tokeniz
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_driver_loads_tokenizers_and_data_without_torch(tmp_path):
     folder = write_tokenizer(tmp_path / "model", template=CHATML)
     (tmp_path / "train.jsonl").write_text('{"prompt": "2+2", "answer": "4"}\n')

@@ -72,6 +72,7 @@ def test_a_pod_whose_trainer_has_ended_is_let_go_at_once(start: Callable[..., su
     assert start("-m", "lorarl_trainer.cli", "drain").wait(30) == 0
 
 
+@pytest.mark.slow
 def test_ray_that_waits_for_a_head_that_has_gone_holds_up_nothing(
     start: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def test_tensorboard_does_not_mix_two_runs_from_the_start(tmp_path: Path) -> Non
     assert sorted(tensorboard_rewards(tmp_path)) == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_wandb_keeps_an_offline_run_and_a_resumed_one_goes_on_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

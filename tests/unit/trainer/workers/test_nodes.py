@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lorarl_trainer.workers.group import by_node
+from lorarl_trainer.workers.nodes import by_node
 
 
 def test_the_workers_of_a_node_follow_each_other_and_the_first_bundle_is_of_the_first_node() -> None:
