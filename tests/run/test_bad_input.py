@@ -17,6 +17,7 @@ from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.checkpoint.open import check_checkpoints
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch import inputs
+from lorarl_trainer.launch.init_from import read_initial_adapter
 from lorarl_trainer.rewards.scorer import make_scorer
 from lorarl_trainer.storage.base_model import fetch_base_model
 from run.command import Ended
@@ -139,7 +140,7 @@ def prepare_run(a_job: Job, overrides: list[str]) -> None:
     finally:
         scorer.close()
     model = fetch_base_model(spec, {})
-    inputs.first_adapter(spec, {}, model.fingerprint)
+    read_initial_adapter(spec, {}, model.fingerprint)
     check_checkpoints(job, {}, training_identity(spec, model.fingerprint), a_job.out / "unpublished")
 
 

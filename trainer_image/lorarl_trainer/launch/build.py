@@ -19,6 +19,7 @@ from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.checkpoint.open import check_checkpoints
 from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.launch import inputs
+from lorarl_trainer.launch.init_from import read_initial_adapter
 from lorarl_trainer.launch.ray_cluster import Machines
 from lorarl_trainer.launch.runtime import Runtime
 from lorarl_trainer.launch.signals import Interruption
@@ -89,8 +90,8 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
             )
             identity = training_identity(spec, fingerprint)
             with clock.part("look at checkpoints"):
-                first_adapter, _ = await asyncio.gather(
-                    in_background(inputs.first_adapter, spec, secrets, fingerprint),
+                initial_adapter, _ = await asyncio.gather(
+                    in_background(read_initial_adapter, spec, secrets, fingerprint),
                     in_background(check_checkpoints, job, secrets, identity, launch.unpublished),
                 )
             progress.emit(
@@ -99,7 +100,7 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
                 )
             )
             await workers.open_checkpoints(job.name, job.uid, secrets, identity, launch.unpublished)
-            built = await workers.start(vocabulary.stop_token_ids, first_adapter)
+            built = await workers.start(vocabulary.stop_token_ids, initial_adapter)
             if built.memory:
                 progress.emit(Noted(f"memory of each GPU:\n{built.memory}"))
             with clock.part("resume"):

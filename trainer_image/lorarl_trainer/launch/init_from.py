@@ -11,16 +11,17 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.files import CONFIG_FILE, INIT_FROM, METADATA_FILE, WEIGHTS_FILE
 from lorarl_trainer.storage import open_store
+from lorarl_trainer.storage.secrets import Secrets, secret_of
 
 _MEND = "Give the folder that PEFT's save_pretrained, or lorarl, wrote."
 
 
-def read_first_adapter(spec: LoRARLJobSpec, secret: Mapping[str, str], base_fingerprint: str) -> bytes | None:
+def read_initial_adapter(spec: LoRARLJobSpec, secrets: Secrets, base_fingerprint: str) -> bytes | None:
     """Read the adapter and check that it is one that the job can train; None where the job starts with a new one.
 
     Args:
         spec: the job.
-        secret: keys and values of `spec.checkpoint.credentialsSecret`: adapters lie where checkpoints do.
+        secrets: with `spec.checkpoint.credentialsSecret`: adapters are stored where checkpoints are.
         base_fingerprint: of the job's base model.
 
     Returns:
@@ -33,6 +34,7 @@ def read_first_adapter(spec: LoRARLJobSpec, secret: Mapping[str, str], base_fing
     uri = spec.adapter.init_from
     if uri is None:
         return None
+    secret = secret_of(secrets, spec.checkpoint.credentials_secret)
     store = open_store(uri, secret, field=INIT_FROM)
     config = _parsed(store.get(CONFIG_FILE), CONFIG_FILE, uri)
     _check_kind(config, uri)

@@ -1,4 +1,4 @@
-"""What a run reads before the first step: the tokenizer, the rows, and the adapter that training starts from."""
+"""What the driver reads before the first step: the tokenizer and the rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from lorarl_api.v1alpha1 import DataSource, LoRARLJobSpec
 from lorarl_trainer.data.encoding import EncodedRow, EncodedRows, PromptEncoder, encode_examples, encode_prompts
 from lorarl_trainer.data.rows import load_rows as read_rows
 from lorarl_trainer.data.tokenizer import load_tokenizer, stop_token_ids
-from lorarl_trainer.launch.init_from import read_first_adapter
 from lorarl_trainer.planning.supported_models import require_known_base
 from lorarl_trainer.rewards.scorer import needs_answers
 from lorarl_trainer.storage import open_store
@@ -89,11 +88,6 @@ def load_rows(spec: LoRARLJobSpec, vocabulary: Vocabulary, secrets: Secrets) -> 
     train = encoded(spec.data.train, "spec.data.train")
     held_out = encoded(spec.data.eval, "spec.data.eval") if spec.data.eval else []
     return Rows(train, held_out, warnings)
-
-
-def first_adapter(spec: LoRARLJobSpec, secrets: Secrets, fingerprint: str) -> bytes | None:
-    """Read and check the adapter of `spec.adapter.initFrom`, as the content of its safetensors file; None without one."""
-    return read_first_adapter(spec, secret_of(secrets, spec.checkpoint.credentials_secret), fingerprint)
 
 
 def _left_out(rows: EncodedRows, field: str, spec: LoRARLJobSpec) -> list[str]:
