@@ -20,7 +20,7 @@ from lorarl_trainer.checkpoint.open import check_checkpoints
 from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.init_from import read_initial_adapter
-from lorarl_trainer.launch.ray_cluster import Machines
+from lorarl_trainer.launch.ray_cluster import RayCluster
 from lorarl_trainer.launch.runtime import Runtime
 from lorarl_trainer.launch.signals import Interruption
 from lorarl_trainer.progress import METRICS, AdapterSummary, Noted, Progress, RunStarted, Warned, read_rows
@@ -79,13 +79,13 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
                 f"starting Ray and {spec.world_size} worker(s): importing torch, Megatron and vLLM takes most of a start"
             )
         )
-        async with Machines(spec, launch.runtime.log_dir, clock) as machines:
+        async with RayCluster(spec, launch.runtime.log_dir, clock) as cluster:
             progress.emit(Noted(f"base model: {spec.model.uri}"))
             with clock.part("tokenizer"):
                 vocabulary = await in_background(inputs.load_vocabulary, spec, secrets)
             rows, (workers, fingerprint), _ = await asyncio.gather(
                 in_background(clock.part("data")(inputs.load_rows), spec, vocabulary, secrets),
-                _fetch_model(machines, secrets, interruption, clock),
+                _fetch_model(cluster, secrets, interruption, clock),
                 scorer.ready() if scorer else asyncio.sleep(0),
             )
             identity = training_identity(spec, fingerprint)
@@ -155,10 +155,10 @@ def make_rollouts(
 
 
 async def _fetch_model(
-    machines: Machines, secrets: Secrets, interruption: Interruption, clock: StartClock
+    cluster: RayCluster, secrets: Secrets, interruption: Interruption, clock: StartClock
 ) -> tuple[WorkerGroup, str]:
     """Fetch the base model to the workers' machines; return the workers and the model's fingerprint."""
-    workers = await machines.workers()
+    workers = await cluster.workers()
     interruption.install()
     with clock.part("base model"):
         return workers, await workers.fetch_model(secrets)

@@ -23,7 +23,7 @@ _START_ATTEMPTS = 3
 """A busy machine may need more than the 30 s that Ray gives itself."""
 
 
-class Machines:
+class RayCluster:
     """Starts Ray and the workers in the background, so that these import their engines while the caller reads data and tokenizer."""
 
     def __init__(self, spec: LoRARLJobSpec, log_dir: Path | None, clock: StartClock) -> None:
