@@ -12,7 +12,7 @@ _OF_THE_CHECKPOINTS = ("deletion_policy",)
 _HONOURED_OF_THE_CLUSTER = ("nodes", "gpus_per_node")
 
 
-def refuse_what_needs_a_cluster(job: LoRARLJob) -> None:
+def refuse_cluster_jobs(job: LoRARLJob) -> None:
     """Refuse what one machine cannot honour, and what would be another run without it.
 
     Raises:
@@ -27,7 +27,7 @@ def refuse_what_needs_a_cluster(job: LoRARLJob) -> None:
         )
 
 
-def ignored_by_a_single_machine(job: LoRARLJob) -> list[str]:
+def ignored_fields(job: LoRARLJob) -> list[str]:
     """Return the fields that ask for something which only a cluster has. A field with its default asks for nothing."""
     of_the_cluster = [name for name in ClusterSpec.model_fields if name not in _HONOURED_OF_THE_CLUSTER]
     return [

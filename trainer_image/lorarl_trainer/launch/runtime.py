@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from lorarl_api.v1alpha1 import LoRARLJob
-from lorarl_trainer.launch.local import ignored_by_a_single_machine, refuse_what_needs_a_cluster
+from lorarl_trainer.launch.local import ignored_fields, refuse_cluster_jobs
 from lorarl_trainer.pods.drain import DRIVER, drain_asked, register
 from lorarl_trainer.pods.status_sink import StatusSink
 from lorarl_trainer.pods.steering import PodSteering
@@ -50,8 +50,8 @@ def local_runtime(job: LoRARLJob, out_dir: Path) -> Runtime:
     Raises:
         InputError: the manifest asks for what one machine cannot do, naming the field.
     """
-    refuse_what_needs_a_cluster(job)
-    return Runtime(out_dir / "logs", ignored=tuple(ignored_by_a_single_machine(job)))
+    refuse_cluster_jobs(job)
+    return Runtime(out_dir / "logs", ignored=tuple(ignored_fields(job)))
 
 
 def cluster_runtime(job: LoRARLJob, manifest: Path) -> Runtime:
