@@ -35,7 +35,7 @@ BY_THE_COMMAND = [
     ),
     (
         ["cluster.nodes=2"],
-        "spec.cluster.nodes: got 2, expected 1 for `lorarl run`, which has this machine alone. Use --set spec.cluster",
+        "spec.cluster.nodes: got 2, expected 1 for `lorarl run`, which uses only this machine. Use --set spec.cluster",
     ),
     (["cluster.gpusPerNode=64", NEW], "spec.cluster.gpusPerNode: got 64, expected "),
     (["trainer.stepz=3"], "spec.trainer.stepz: got an unknown key, expected one of"),
@@ -75,7 +75,7 @@ BY_ITS_PREPARATION = [
     (["adapter.rank=8"], "belongs to another training (adapter.rank was 4, is 8), expected the manifest of the"),
     (
         ["adapter.initFrom=file:trained", "adapter.rank=8", NEW],
-        "spec.adapter.initFrom: got an adapter with r 4, expected spec.adapter.rank, 8. Set spec.adapter.rank: 4.",
+        "spec.adapter.initFrom: got an adapter with r 4, expected 8, as in spec.adapter.rank. Set spec.adapter.rank: 4.",
     ),
     (
         ["adapter.initFrom=file:trained", "model.uri=file:other", NEW],
@@ -83,11 +83,11 @@ BY_ITS_PREPARATION = [
     ),
     (
         ["adapter.initFrom=file:no-template"],
-        "spec.adapter.initFrom: got file:no-template, where there is no adapter_config.json, expected",
+        "spec.adapter.initFrom: got file:no-template, which contains no adapter_config.json, expected",
     ),
     (
         ["adapter.initFrom=file:nowhere"],
-        "spec.adapter.initFrom: got file:nowhere, where there is no adapter_config.json, expected",
+        "spec.adapter.initFrom: got file:nowhere, which contains no adapter_config.json, expected",
     ),
 ]
 

@@ -131,7 +131,7 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
 def make_rollouts(
     launch: Launch,
     workers: Workers,
-    rows: inputs.Rows,
+    rows: inputs.EncodedData,
     vocabulary: inputs.Vocabulary,
     scorer: Scorer | None,
     position: int,

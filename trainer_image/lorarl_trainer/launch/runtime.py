@@ -23,11 +23,11 @@ ATTEMPT = "LORARL_ATTEMPT"
 
 @dataclass(frozen=True)
 class Runtime:
-    """What differs from place to place.
+    """What differs between one machine and a cluster.
 
     Attributes:
-        log_dir: folder for the workers' output; None leaves it to Ray, which brings it to the driver's.
-        sinks: where progress goes besides the usual places.
+        log_dir: folder for the workers' output; None leaves it to Ray, which adds it to the driver's.
+        sinks: where progress goes in addition to the usual sinks.
         steering: makes what asks for changes to the job while it trains; None if there can be none.
         ignored: fields of the manifest that have no effect here.
         in_pods: the run is in a cluster's pods, where the operator decides what happens next.
@@ -55,7 +55,10 @@ def local_runtime(job: LoRARLJob, out_dir: Path) -> Runtime:
 
 
 def cluster_runtime(job: LoRARLJob, manifest: Path) -> Runtime:
-    """Describe a cluster's pods. This process drives a Ray job, and registers as the driver with its pod's preStop hook."""
+    """Describe a cluster's pods.
+
+    This process drives a Ray job, and registers as the driver with its pod's preStop hook.
+    """
     register(DRIVER)
     return Runtime(
         log_dir=None,

@@ -96,7 +96,7 @@ def test_all_else_that_only_a_cluster_can_honour_is_named() -> None:
         ),
         (
             {"spec.cluster.nodes": 2},
-            "spec.cluster.nodes: got 2, expected 1 for `lorarl run`, which has this machine alone. Use --set spec.cluster.nodes=1.",
+            "spec.cluster.nodes: got 2, expected 1 for `lorarl run`, which uses only this machine. Use --set spec.cluster.nodes=1.",
         ),
     ],
 )
