@@ -65,7 +65,7 @@ def test_its_own_checkpoints_go_and_those_of_nobody(uid: str | None, tmp_path: P
 def test_what_another_job_of_the_name_has_claimed_stays(tmp_path: Path) -> None:
     done = purge(checkpoints_of("another", tmp_path))
     assert done.returncode == 1
-    assert f"lorarl: file://{tmp_path}/adapters/tiny belongs to another LoRARLJob since" in done.stderr
+    assert f"lorarl: file://{tmp_path}/adapters/tiny has belonged to another LoRARLJob since" in done.stderr
     assert "uid another, this one is mine): nothing was deleted" in done.stderr
     assert (tmp_path / "adapters/tiny/latest.json").exists()
 
@@ -73,7 +73,7 @@ def test_what_another_job_of_the_name_has_claimed_stays(tmp_path: Path) -> None:
 def test_after_its_time_nothing_is_deleted(tmp_path: Path) -> None:
     done = purge(checkpoints_of("mine", tmp_path), LORARL_PURGE_UNTIL="2026-01-01T00:00:00Z")
     assert done.returncode == 1
-    assert "its time was over at 2026-01-01T00:00:00Z" in done.stderr
+    assert "the deadline 2026-01-01T00:00:00Z has passed" in done.stderr
     assert (tmp_path / "adapters/tiny/latest.json").exists()
 
 
