@@ -24,7 +24,7 @@ MEAN_DIFFERENCE, KL = 0.02, 2e-3
 def test_rollout_and_trainer_agree_over_twenty_steps(on_gpu, architecture: str, adapter_type: str) -> None:
     worker: Colocated = on_gpu(architecture, adapter__type=adapter_type)
     worker.randomise(scale=0.02)
-    base = worker.worker.base_digest()
+    base = worker.worker.backend.base_digest()
     worker.sync()
     for _ in range(20):
         samples = samples_of(prompts(64), worker.generate(prompts(64)))
@@ -32,7 +32,7 @@ def test_rollout_and_trainer_agree_over_twenty_steps(on_gpu, architecture: str, 
         assert result.disagreement is None
         assert result.metrics[LOGPROB_DIFFERENCE] < MEAN_DIFFERENCE and result.metrics["rollout_kl"] < KL
         worker.sync()
-    assert worker.worker.base_digest() == base
+    assert worker.worker.backend.base_digest() == base
 
 
 @pytest.mark.parametrize(("rank", "temperature"), [(8, 1.0), (32, 0.6), (128, 1.0)])

@@ -40,7 +40,7 @@ def test_a_checkpoint_cut_short_by_one_byte_is_passed_over_and_sigterm_publishes
 
     run = interrupted_job.start()
     run.wait_for_output(f"resuming after step {before[-2]}")
-    assert f"Passed over {newest(interrupted_job).as_uri()}: trainer_state/state.safetensors has" in run.stdout
+    assert f"Skipped {newest(interrupted_job).as_uri()}: trainer_state/state.safetensors has" in run.stdout
     run.wait_for_step(8)
     interrupted_job.gate.touch()
     run.signal(signal.SIGTERM)
@@ -65,7 +65,7 @@ def test_a_garbage_latest_json_is_told_and_ctrl_c_twice_ends_at_once(interrupted
 
     run = interrupted_job.start(terminal=True)
     run.wait_for_output(f"resuming after step {before[-1]}")
-    assert "latest.json is garbage" in run.stdout
+    assert "latest.json is corrupt" in run.stdout
     run.wait_for_step(before[-1] + 1)
     interrupted_job.gate.touch()
     run.press_ctrl_c()

@@ -28,7 +28,7 @@ def rollouts(worker: Colocated) -> list[Sample]:
 def test_failure_6_only_the_adapter_has_gradients_and_the_base_never_changes(colocated, adapter_type: str) -> None:
     worker: Colocated = colocated("qwen2", adapter__type=adapter_type)
     worker.sync()
-    base, served = worker.worker.base_digest(), worker.vllm_base()
+    base, served = worker.worker.backend.base_digest(), worker.vllm_base()
     before = worker.export()
     for _ in range(5):
         result = worker.worker.update(update_request(rollouts(worker)))
@@ -37,7 +37,7 @@ def test_failure_6_only_the_adapter_has_gradients_and_the_base_never_changes(col
     frozen = [name for name, p in worker.worker.backend.model.module.named_parameters() if not p.requires_grad]
     assert all(p.grad is None for name, p in worker.worker.backend.model.module.named_parameters() if name in frozen)
     assert all(".adapter." in name for name in worker.parameters)
-    assert worker.worker.base_digest() == base
+    assert worker.worker.backend.base_digest() == base
     assert all(torch.equal(tensor, served[name]) for name, tensor in worker.vllm_base().items())
     after = worker.export()
     assert all(not torch.equal(before[name], after[name]) for name in before)
@@ -80,7 +80,7 @@ def test_a_skipped_sync_is_stopped_at_the_next_step_and_the_update_withheld(colo
     engine, new_version = worker.engine, LoRARequest("v2", 2, str(old))
     engine.llm.llm_engine.remove_lora(1)
     engine.llm.llm_engine.add_lora(new_version)
-    engine.use_adapter(2, new_version)
+    engine.slot.request = new_version
     trained = worker.export()
     result = worker.worker.update(update_request(rollouts(worker)))
     assert result.disagreement is not None and result.disagreement.largest >= result.disagreement.mean > 1e-4

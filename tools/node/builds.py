@@ -23,8 +23,8 @@ from tempfile import TemporaryDirectory
 
 from node import lifecycle, prerequisites
 from node.base_image import BaseImageError, make_root_file_system
-from node.node import NodeError
-from node.settings import REPOSITORY, Settings, SettingsError, from_environment
+from node.errors import NodeError, SettingsError
+from node.settings import REPOSITORY, Settings, from_environment
 from support.cluster.processes import CACHE, ToolMissingError, find
 
 HERE = Path(__file__).parent

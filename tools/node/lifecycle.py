@@ -17,7 +17,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from node import cgroups, configuration, namespaces, network, pki, prerequisites, programs
 from node.configuration import IMAGE_NAMESPACE
@@ -118,7 +120,7 @@ def _bring_up(settings: Settings, stage: str, say: Say) -> Node:
         sockets = {"containerd": settings.containerd_socket, "buildkitd": settings.buildkit_socket}
         for name in programs.builder(settings):
             node.start(name)
-            node.wait(f"{name} is ready", lambda path=sockets[name]: _accepts(path), name)
+            node.wait(f"{name} is ready", partial(_accepts, sockets[name]), name)
         if WHOLE in (stage, reached):
             _start_kubernetes(node)
         complete.write_text(WHOLE if WHOLE in (stage, reached) else BUILDER)
@@ -247,7 +249,7 @@ def _accepts(path: Path) -> bool:
         return True
 
 
-def _is_ready(node: dict | None) -> bool:
+def _is_ready(node: dict[str, Any] | None) -> bool:
     conditions = node["status"].get("conditions", []) if node else []
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 

@@ -98,10 +98,12 @@ class Watched:
         start = self.history.index(since)
 
         def overcome() -> Cost | None:
-            return cost_of(struck, self.history[start:], anew=anew)
+            cost = cost_of(struck, self.history[start:], anew=anew)
+            assert cost or not self.ended, f"the job has ended\n{json.dumps(self.now.status, indent=1)}"
+            return cost
 
         try:
-            return until(seconds, "the job is further than it was", lambda: overcome() or self._must_go_on())
+            return until(seconds, "the job is further than it was", overcome)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{json.dumps(self.now.status, indent=1)}") from None
 
@@ -112,9 +114,6 @@ class Watched:
             one for one in self.api.list("Pod", self.namespace, labels) if "deletionTimestamp" not in one["metadata"]
         ]
         return pod
-
-    def _must_go_on(self) -> None:
-        assert not self.ended, f"the job has ended\n{json.dumps(self.now.status, indent=1)}"
 
     def look(self) -> None:
         """Look until `close`. While the API server is away nothing is seen."""
@@ -144,8 +143,10 @@ def cost_of(struck: float, history: list[Seen], *, anew: bool) -> Cost | None:
         return None if anew or beyond is None else Cost(0, round(beyond.at - struck, 1))
     reached = max(seen.step for seen in history[:begun])
     beyond = next((seen for seen in history[begun:] if seen.step > reached), None)
-    # A step that is published may not be told any more.
-    return beyond and Cost(max(0, reached - (history[begun].resumed_from or 0)), round(beyond.at - struck, 1))
+    if beyond is None:
+        return None
+    # The status may no longer name a step that was published.
+    return Cost(max(0, reached - (history[begun].resumed_from or 0)), round(beyond.at - struck, 1))
 
 
 @contextmanager

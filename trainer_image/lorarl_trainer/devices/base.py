@@ -1,4 +1,4 @@
-"""The interface of a platform: where tensors live, and how Megatron and vLLM are set up there."""
+"""The interface of a platform: where tensors live, and how Megatron is set up there."""
 
 from __future__ import annotations
 
@@ -37,9 +37,6 @@ class Platform(Protocol):
 
     def memory(self) -> Gpu | None:
         """Return the memory of this worker's GPU; None on CPU."""
-
-    def engine_arguments(self, sequences: int) -> dict[str, Any]:
-        """Return the arguments of `vllm.LLM` that belong to the platform."""
 
     def attention_mask(self, length: int) -> Any:
         """Return the mask [1, 1, length, length] (True = hidden) that Megatron's attention needs, or None where it is causal by itself."""

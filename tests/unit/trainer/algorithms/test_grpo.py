@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from lorarl_api.v1alpha1 import AlgorithmSpec
-from lorarl_trainer.algorithms import get_algorithm
 from lorarl_trainer.algorithms.grpo import Grpo
+from lorarl_trainer.algorithms.registry import get_algorithm
+from lorarl_trainer.samples.types import LossChoice
 
 NAN = float("nan")
 
@@ -46,5 +47,7 @@ def test_a_group_with_fewer_than_two_scores_teaches_nothing(rewards: list[float]
     np.testing.assert_array_equal(advantages([rewards]), 0)
 
 
-def test_sft_has_no_algorithm() -> None:
-    assert get_algorithm(AlgorithmSpec(type="sft")) is None
+def test_sft_compares_no_answers() -> None:
+    sft = get_algorithm(AlgorithmSpec(type="sft"))
+    assert (sft.group_size, sft.updates_per_step, sft.loss) == (1, 1, LossChoice("cross_entropy"))
+    assert sft.advantages(np.ones((3, 1))).tolist() == [[0.0], [0.0], [0.0]]

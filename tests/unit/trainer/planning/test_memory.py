@@ -8,9 +8,11 @@ import pytest
 
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import AdapterSpec, LoRARLJobSpec
+from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.planning.memory import Gpu, MemoryPlan, activation_bytes, plan
+from lorarl_trainer.planning.memory import MemoryPlan, activation_bytes, plan_memory
 from lorarl_trainer.planning.model_sizes import ModelSizes, read_model_sizes
+from lorarl_trainer.planning.precision import PRECISIONS
 from lorarl_trainer.planning.remedies import remedies, require_fit
 from support.headers_only import write_headers
 
@@ -56,7 +58,7 @@ spec:
 def planned(
     sizes: ModelSizes, *changes: str, gpu: Gpu = H200, offload: str = "[kv_cache]", shared: bool = True
 ) -> MemoryPlan:
-    return plan(job(f"rollout.offload={offload}", *changes), sizes, gpu, shared_base=shared)
+    return plan_memory(job(f"rollout.offload={offload}", *changes), sizes, gpu, shared_base=shared)
 
 
 def part(of: MemoryPlan, what: str) -> int:
@@ -83,7 +85,7 @@ def test_a_vocabulary_that_vllm_pads_is_not_shared(tmp_path: Path) -> None:
             folder, hidden=HIDDEN, ffn=FFN, layers=LAYERS, heads=HEADS, key_heads=KEY_HEADS, vocabulary=vocabulary
         )
         (folder / "consolidated.safetensors").write_bytes(b"the weights again, in another format")
-        assert planned(read_model_sizes(folder)).demand.shared_base is shared
+        assert planned(read_model_sizes(folder)).execution.shared_base is shared
 
 
 def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
@@ -115,13 +117,13 @@ def test_a_7b_job_of_the_benchmark_fits_an_h200(sizes: ModelSizes) -> None:
     assert part(found, "adapter and optimizer") == 80_740_352 * (2 + 4 + 4 + 8)
     assert part(found, "vLLM's QKV layers") == 2 * sizes.qkv_parameters(1)
     # 512 sequences of 320 tokens and vLLM's own block of 16; keys and values of 28 layers, 4 heads of 128, in bf16.
-    assert found.kv_cache_bytes == part(found, "KV cache") == (512 * 320 + 16) * 2 * LAYERS * 4 * 128 * 2
+    assert found.execution.kv_cache_bytes == part(found, "KV cache") == (512 * 320 + 16) * 2 * LAYERS * 4 * 128 * 2
     assert found.kv_cache_least == (320 + 16) * 2 * LAYERS * 4 * 128 * 2
 
 
 def test_parts_add_up_to_each_phase(sizes: ModelSizes) -> None:
     asleep, awake = planned(sizes), planned(sizes, offload="[]")
-    assert awake.peak("training") == asleep.peak("training") + asleep.kv_cache_bytes
+    assert awake.peak("training") == asleep.peak("training") + asleep.execution.kv_cache_bytes
     assert awake.peak("generation") == asleep.peak("generation")
     two = planned(sizes, shared=False)
     assert two.peak("generation") - asleep.peak("generation") == 2 * (PARAMETERS - sizes.qkv_parameters(1))
@@ -129,11 +131,11 @@ def test_parts_add_up_to_each_phase(sizes: ModelSizes) -> None:
 
 def test_an_absent_offload_gives_the_cache_up_only_where_memory_is_short(sizes: ModelSizes) -> None:
     enough = planned(sizes, offload="null")
-    assert enough.fits and enough.demand.offload == frozenset()
+    assert enough.fits and enough.execution.offload == frozenset()
     assert part(enough, "KV cache") + part(planned(sizes), "activations") < enough.peak("training")
     short = Gpu(enough.peak("training"), enough.peak("training") - GB)
     assert planned(sizes, offload="null", gpu=short).fits
-    assert planned(sizes, offload="null", gpu=short).demand.offload == {"kv_cache"}
+    assert planned(sizes, offload="null", gpu=short).execution.offload == {"kv_cache"}
 
 
 def test_unequal_tensor_parallelism_shares_no_base(sizes: ModelSizes) -> None:
@@ -156,9 +158,9 @@ WHOLE = {True: 2 * HIDDEN + 2 * HIDDEN + 2 * 512 + 2 * FFN, False: 4 * HIDDEN + 
     ],
 )
 def test_recomputation_keeps_less(sizes: ModelSizes, fused: bool, recompute: str, share: float) -> None:
-    whole, _ = activation_bytes(sizes, "bf16", "none", fused)
+    whole, _ = activation_bytes(sizes, PRECISIONS["bf16"], "none", fused)
     assert whole == 2 * LAYERS * WHOLE[fused]
-    kept, _ = activation_bytes(sizes, "bf16", recompute, fused)  # type: ignore[arg-type]
+    kept, _ = activation_bytes(sizes, PRECISIONS["bf16"], recompute, fused)  # type: ignore[arg-type]
     assert kept / whole == pytest.approx(share, abs=0.01)
 
 
@@ -210,7 +212,7 @@ def test_where_no_change_alone_is_enough_all_that_it_takes_are_named(sizes: Mode
 
 def test_a_cache_that_holds_no_sequence_is_refused(sizes: ModelSizes) -> None:
     found = planned(sizes, "rollout.gpuMemoryFraction=0.034")
-    assert found.peak("training") < H200.free and found.kv_cache_bytes < found.kv_cache_least
+    assert found.peak("training") < H200.free and found.execution.kv_cache_bytes < found.kv_cache_least
     assert "gpuMemoryFraction to 0.5" in remedies(found)
     with pytest.raises(InputError, match="KV cache"):
         require_fit(found)
@@ -218,5 +220,5 @@ def test_a_cache_that_holds_no_sequence_is_refused(sizes: ModelSizes) -> None:
 
 def test_sft_has_no_engine(sizes: ModelSizes) -> None:
     found = planned(sizes, "algorithm.type=sft", "reward=null", offload="null")
-    assert found.fits and found.kv_cache_bytes == 0
+    assert found.fits and found.execution.kv_cache_bytes == 0
     assert found.peak("generation") < found.peak("training")

@@ -72,6 +72,7 @@ def test_a_pod_whose_trainer_has_ended_is_released_at_once(start: Callable[..., 
     assert start("-m", "lorarl_trainer.cli", "drain").wait(30) == 0
 
 
+@pytest.mark.slow
 def test_ray_waiting_for_a_lost_head_does_not_delay_the_drain(
     start: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:

@@ -65,7 +65,7 @@ def test_own_and_unclaimed_checkpoints_are_deleted(uid: str | None, tmp_path: Pa
 def test_checkpoints_of_another_job_with_the_same_name_stay(tmp_path: Path) -> None:
     done = purge(checkpoints_of("another", tmp_path))
     assert done.returncode == 1
-    assert f"lorarl: file://{tmp_path}/adapters/tiny belongs to another LoRARLJob since" in done.stderr
+    assert f"lorarl: file://{tmp_path}/adapters/tiny has belonged to another LoRARLJob since" in done.stderr
     assert "uid another, this one is mine): nothing was deleted" in done.stderr
     assert (tmp_path / "adapters/tiny/latest.json").exists()
 
@@ -73,7 +73,7 @@ def test_checkpoints_of_another_job_with_the_same_name_stay(tmp_path: Path) -> N
 def test_nothing_is_deleted_after_the_deadline(tmp_path: Path) -> None:
     done = purge(checkpoints_of("mine", tmp_path), LORARL_PURGE_UNTIL="2026-01-01T00:00:00Z")
     assert done.returncode == 1
-    assert "its time was over at 2026-01-01T00:00:00Z" in done.stderr
+    assert "the deadline 2026-01-01T00:00:00Z has passed" in done.stderr
     assert (tmp_path / "adapters/tiny/latest.json").exists()
 
 

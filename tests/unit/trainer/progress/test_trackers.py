@@ -69,6 +69,7 @@ def test_tensorboard_does_not_mix_two_runs_from_the_start(tmp_path: Path) -> Non
     assert sorted(tensorboard_rewards(tmp_path)) == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_resumed_job_continues_its_offline_wandb_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     play(WandbSink(WANDB, None, tmp_path), grpo_run(tmp_path, total=5))

@@ -13,11 +13,13 @@ import torch
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.backends.megatron import state
+from lorarl_trainer.backends.megatron.adapter import MegatronAdapter
 from lorarl_trainer.backends.megatron.layout import AdapterLayout
 from lorarl_trainer.backends.megatron.model import LoraModel, ParameterCounts
 from lorarl_trainer.backends.megatron.optimizer import AdapterOptimizer
 from lorarl_trainer.backends.megatron.update import Trainer
 from lorarl_trainer.devices import Platform
+from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.samples.types import Sample, UpdateRequest, UpdateResult
 from lorarl_trainer.timing import StartClock
@@ -46,8 +48,9 @@ class MegatronBackend:
     `create_adapter` or `load_adapter` comes before the first update.
 
     Attributes:
-        model: the model; an engine in the same process shares its base and copies its adapter.
-        layout: where each parameter is in the adapter, for such an engine.
+        model: the model; an engine in the same process shares its base.
+        layout: where each parameter is in the adapter.
+        adapter: what such an engine copies.
         optimizer: the adapter's masters and moments.
     """
 
@@ -73,6 +76,7 @@ class MegatronBackend:
         self.model = LoraModel(platform, model_path, spec.adapter, plan, clock)
         with clock.part("trainer/layout"):
             self.layout = AdapterLayout(self.model)
+        self.adapter = MegatronAdapter(self.model, self.layout, AdapterConfig(spec.adapter.rank, spec.adapter.alpha))
         self.optimizer = AdapterOptimizer(self.model, spec.trainer)
         self._trainer = Trainer(platform, self.model, self.optimizer, plan.micro_batch_tokens, spec.adapter.dropout)
 
