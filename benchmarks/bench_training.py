@@ -28,13 +28,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from lorarl_api.load import load_job
-from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.backends.registry import get_backend
-from lorarl_trainer.planning.execution import decide
-from lorarl_trainer.planning.model_sizes import read_model_shape
 from lorarl_trainer.samples.types import LossChoice, Sample, Samples, UpdateRequest
-from side_by_side.work import SHAPES
+from side_by_side import ours
+from side_by_side.work import SHAPES, Work
 
 PEAK_TFLOPS = 790
 """Measured with large bf16 matrices on an H200."""
@@ -82,10 +79,19 @@ def main() -> None:
 
     clock = time.perf_counter()
     folder = model_folder(chosen.size, chosen.folder)
-    spec = job(chosen)
-    plan = decide(spec, read_model_shape(folder), device.memory())
-    plan = replace(plan, packed=not chosen.padded, fused_layers=not (chosen.padded or chosen.megatron_layers))
-    model = LoraModel(device, folder, spec.adapter, plan)
+    work = Work(
+        prompts=chosen.prompts,
+        group=chosen.completions,
+        prompt_tokens=chosen.prompt_tokens,
+        response_tokens=chosen.response_tokens,
+        rank=chosen.rank,
+        alpha=2 * chosen.rank,
+        learning_rate=1e-5,
+    )
+    changes = (f"spec.adapter.type={chosen.adapter}", f"spec.trainer.recompute={chosen.recompute}")
+    spec, plan = ours.planned(folder, work, device.memory(), *changes)
+    fused = plan.fused_layers and not chosen.padded and not chosen.megatron_layers
+    model = LoraModel(device, folder, spec.adapter, replace(plan, packed=not chosen.padded, fused_layers=fused))
     optimizer = AdapterOptimizer(model, spec.trainer, fused=True)
     print(
         f"model ready after {time.perf_counter() - clock:.1f} s, {torch.cuda.memory_allocated() / 1e9:.1f} GB",
@@ -110,21 +116,21 @@ def main() -> None:
             torch.cuda.empty_cache()
             continue
         step, in_optimizer = min(seconds)
-        work = useful_work(chosen, model)
+        useful = useful_work(chosen, model)
         rows.append(
             {
                 "size": chosen.size,
                 "adapter": chosen.adapter,
                 "layout": "padded" if chosen.padded else "packed",
-                "layers": "megatron" if chosen.megatron_layers or chosen.padded else "fused",
+                "layers": "fused" if fused else "megatron",
                 "recompute": chosen.recompute,
                 "tokens_per_micro_batch": budget,
                 "micro_batches": sum(1 for _ in model.micro_batches(request.samples, budget)),
                 "seconds": round(step, 4),
                 "optimizer_ms": round(in_optimizer * 1e3, 2),
-                "tokens_per_second": round(work["tokens"] / step),
-                "mfu": round(work["flops"] / step / PEAK_TFLOPS / 1e12, 3),
-                "mfu_4N": round(work["flops_4N"] / step / PEAK_TFLOPS / 1e12, 3),
+                "tokens_per_second": round(useful["tokens"] / step),
+                "mfu": round(useful["flops"] / step / PEAK_TFLOPS / 1e12, 3),
+                "mfu_4N": round(useful["flops_4N"] / step / PEAK_TFLOPS / 1e12, 3),
                 "peak_GB": round(torch.cuda.max_memory_allocated() / 1e9, 1),
                 "loss": result.metrics["loss"],
                 "grad_norm": result.metrics["grad_norm"],
@@ -135,29 +141,6 @@ def main() -> None:
             profile(trainer, request)
     if chosen.out:
         chosen.out.write_text(json.dumps(rows, indent=1))
-
-
-def job(chosen: argparse.Namespace) -> LoRARLJobSpec:
-    """Return the specification of a job that trains such an adapter."""
-    manifest = f"""
-apiVersion: lorarl.io/v1alpha1
-kind: LoRARLJob
-metadata: {{name: bench}}
-spec:
-  model: {{uri: "file:base"}}
-  adapter: {{type: {chosen.adapter}, rank: {chosen.rank}, alpha: {2 * chosen.rank}, targetModules: [all-linear]}}
-  reward: {{type: exact}}
-  algorithm: {{type: grpo, groupSize: {chosen.completions}}}
-  data: {{train: {{uri: "file:train.jsonl"}}}}
-  rollout:
-    promptsPerStep: {chosen.prompts}
-    maxPromptTokens: {chosen.prompt_tokens}
-    maxResponseTokens: {chosen.response_tokens}
-  trainer: {{learningRate: 1.0e-5, recompute: {chosen.recompute}}}
-  checkpoint: {{uri: "file:checkpoints"}}
-  cluster: {{gpusPerNode: 1}}
-"""
-    return load_job(manifest).spec
 
 
 def model_folder(size: str, root: Path) -> Path:

@@ -23,16 +23,20 @@ SYNCS, SWITCHES = 30, 5
 
 def main() -> None:
     from lorarl_api.load import load_job
+    from lorarl_trainer.devices.base import Device
     from lorarl_trainer.engine.vllm import engine
     from lorarl_trainer.engine.vllm.arguments import device_arguments
     from lorarl_trainer.workers.worker import Rank, Worker
 
     model, job = Path(sys.argv[1]), load_job(Path(sys.argv[2]), sys.argv[3:])
-    # One process, one worker: nothing has to be put back.
-    mock.patch.object(engine, "device_arguments", lambda *a: device_arguments(*a) | {"enforce_eager": True}).start()
     worker = Worker(job.spec, Rank(0, 1, 0, None, None, os.cpu_count() or 1))
+
+    def eager(device: Device, sequences: int) -> dict[str, Any]:
+        return device_arguments(device, sequences) | {"enforce_eager": True}
+
     clock = time.perf_counter()
-    worker.start(model, (1,), None)
+    with mock.patch.object(engine, "device_arguments", eager):
+        worker.start(model, (1,), None)
     started = time.perf_counter() - clock
     # A first generation, so that all that is made on demand is there.
     worker.sync(1)
