@@ -50,7 +50,16 @@ def main() -> None:
     run = read_summary(RUN)
 
     adapter, accuracy_file = adapter_folder(run["adapter_uri"]), OUT / "accuracy.json"
-    data: list[str | Path] = ["--base", OUT / "base", "--adapter", adapter, "--held-out", OUT / "held_out.jsonl", "--out", accuracy_file]
+    data: list[str | Path] = [
+        "--base",
+        OUT / "base",
+        "--adapter",
+        adapter,
+        "--held-out",
+        OUT / "held_out.jsonl",
+        "--out",
+        accuracy_file,
+    ]
     evaluate = [sys.executable, ROOT / "examples/addition/evaluate.py", *data]
     run_step("accuracy before and after, with transformers and PEFT alone", evaluate)
 

@@ -16,21 +16,27 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 SYNCS, SWITCHES = 30, 5
 
 
 def main() -> None:
     from lorarl_api.load import load_job
-    from lorarl_trainer.devices.cuda import CudaPlatform
+    from lorarl_trainer.devices import Platform
+    from lorarl_trainer.engine.vllm import engine
+    from lorarl_trainer.engine.vllm.arguments import device_arguments
     from lorarl_trainer.workers.worker import Rank, Worker
 
     model, job = Path(sys.argv[1]), load_job(Path(sys.argv[2]), sys.argv[3:])
-    arguments = CudaPlatform.engine_arguments
-    CudaPlatform.engine_arguments = lambda *a, **k: arguments(*a, **k) | {"enforce_eager": True}  # type: ignore[method-assign]
     worker = Worker(job.spec, Rank(0, 1, 0, None, None, os.cpu_count() or 1))
+
+    def eager(platform: Platform, sequences: int) -> dict[str, Any]:
+        return device_arguments(platform, sequences) | {"enforce_eager": True}
+
     clock = time.perf_counter()
-    worker.start(model, (1,), None)
+    with mock.patch.object(engine, "device_arguments", eager):
+        worker.start(model, (1,), None)
     started = time.perf_counter() - clock
     # A first generation, so that all that is made on demand is there.
     worker.sync(1)

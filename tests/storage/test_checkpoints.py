@@ -80,7 +80,7 @@ def test_what_was_read_ahead_is_not_read_again(store: Store) -> None:
     assert found is not None and found.checkpoint == checkpoint(20)
 
 
-def test_a_checkpoint_that_is_newer_than_what_was_read_ahead_is_gone_on_from(store: Store) -> None:
+def test_a_checkpoint_newer_than_what_was_read_ahead_is_resumed(store: Store) -> None:
     publish(store, 10)
     run = checkpoints(store)
     run.newest_whole()
@@ -126,9 +126,10 @@ def test_publishing_the_same_step_again_changes_nothing(store: Store) -> None:
         ("checkpoint.json", b"{", "checkpoint.json is corrupt"),
     ],
 )
-def test_a_damaged_checkpoint_is_passed_over_with_a_warning_and_the_one_before_is_used(
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(
     store: Store, path: str, data: bytes | None, fault: str
 ) -> None:
+    """The one before it is used."""
     publish(store, 10, 20)
     whole = store.get(f"{JOB}/iter_0000020/{path}") or b""
     damage(store, f"iter_0000020/{path}", whole[:-1] if data is None else data)
@@ -155,7 +156,7 @@ def test_where_no_checkpoint_is_whole_a_person_decides(store: Store) -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"", b"{", b"[]", b"{}", b'{"epoch": 3}', b"\xff\xfe"])
-def test_a_latest_json_that_is_garbage_is_reported_and_the_folders_are_used(store: Store, garbage: bytes) -> None:
+def test_a_garbage_latest_json_is_reported_and_the_folders_are_used(store: Store, garbage: bytes) -> None:
     publish(store, 10, 20)
     publish(store, 30)
     damage(store, "latest.json", garbage)
@@ -218,7 +219,8 @@ def test_what_a_killed_run_left_behind_is_harmless(store: Store) -> None:
     assert store.folders(JOB)[-1].startswith("iter_0000030-")
 
 
-def test_a_whole_checkpoint_that_was_never_published_is_taken_as_it_is_when_training_comes_to_it(store: Store) -> None:
+def test_a_whole_checkpoint_that_was_never_published_is_reused(store: Store) -> None:
+    """It is taken as it is when training reaches its step."""
     publish(store, 10)
     before = store.get(f"{JOB}/latest.json") or b""
     publish(store, 20)
@@ -247,7 +249,8 @@ def test_an_identity_that_reads_back_as_other_types_is_still_the_same(store: Sto
     assert checkpoints(store, **{"adapter.targetModules": ("all-linear",)}).start("Auto").found is not None
 
 
-def test_never_starts_anew_and_deletes_the_old_only_after_its_first_publication(store: Store) -> None:
+def test_never_deletes_the_old_only_after_its_first_publication(store: Store) -> None:
+    """`resume: Never` starts from step 0 and keeps the old checkpoints until then."""
     publish(store, 10, 20)
     run = checkpoints(store, **{"adapter.rank": 16})
     started = run.start("Never")

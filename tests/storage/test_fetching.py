@@ -56,7 +56,7 @@ def fetch(uri: str, secret: dict[str, str], retries: RetryPolicy = STEADY, **opt
     )
 
 
-def test_the_driver_fetches_all_but_the_weights_and_a_worker_s_machine_everything(
+def test_the_driver_fetches_all_but_weights_and_a_worker_everything(
     uri: str, secret: dict[str, str], proxy: FaultProxy
 ) -> None:
     small = fetch(uri, secret, weights=False)
@@ -68,7 +68,7 @@ def test_the_driver_fetches_all_but_the_weights_and_a_worker_s_machine_everythin
     assert [method for method, path in proxy.requests if "model.safetensors" in path] == ["HEAD", "GET"]
 
 
-def test_a_link_is_uploaded_under_its_own_name_and_one_that_leads_nowhere_is_told(tmp_path: Path) -> None:
+def test_a_link_is_uploaded_under_its_name_and_a_broken_one_reported(tmp_path: Path) -> None:
     """As in the cache of a hub, where a model's files are links."""
     snapshot = tmp_path / "snapshots" / "0123abcd"
     snapshot.mkdir(parents=True)
@@ -107,7 +107,7 @@ def test_nothing_is_left_out_of_an_upload_in_silence(tmp_path: Path) -> None:
     assert "symbolic links" in told(tmp_path / "b")
 
 
-def test_a_model_without_weights_is_told_before_anything_is_fetched_for_a_worker(
+def test_a_model_without_weights_is_reported_before_workers_fetch(
     uri: str, s3: S3Server, secret: dict[str, str]
 ) -> None:
     (s3.root / uri.removeprefix("s3://") / "model.safetensors").unlink()
@@ -148,9 +148,10 @@ def test_what_the_store_refuses_is_told_with_field_and_mend(uri: str, secret: di
         data(train.replace("train", "none"))
 
 
-def test_a_disk_without_room_is_told_with_what_is_needed_and_serves_again_once_there_is_room(
+def test_a_full_disk_is_reported_and_used_again_once_it_has_room(
     uri: str, secret: dict[str, str], small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The message says how much room is needed."""
     monkeypatch.setenv("LORARL_CACHE", str(small_disk))
     with pytest.raises(
         LorarlError,

@@ -203,9 +203,7 @@ def test_obstores_own_retries_would_not_do(s3: S3Server, proxy: FaultProxy, buck
         obstore.put(client(10), "answer-lost", b"x", mode="create")
 
 
-def test_uploads_side_by_side_are_given_the_time_that_they_take_of_each_other(
-    quick_store: Store, proxy: FaultProxy
-) -> None:
+def test_parallel_uploads_get_the_time_they_take_from_each_other(quick_store: Store, proxy: FaultProxy) -> None:
     megabyte = bytes(1_000_000)  # a second at the slowest rate that is waited for, alone
     proxy.delay(2.5, times=UPLOADS)
     paths = [f"part-{number}" for number in range(UPLOADS)]

@@ -20,7 +20,7 @@ def test_an_exception_of_several_lines_is_told_in_one() -> None:
     assert len(in_one_line(ValueError("long " * 1000))) < 600
 
 
-def test_the_exception_at_the_end_of_a_traceback_is_told_without_the_traceback() -> None:
+def test_the_last_exception_is_reported_without_its_traceback() -> None:
     assert (
         last_exception(f"{FROM_RAY}PermissionError: [Errno 13] Permission denied: '/m'")
         == "PermissionError: [Errno 13] Permission denied: '/m'"

@@ -213,7 +213,7 @@ def test_a_missing_file_and_a_folder_and_another_kind_of_file_are_refused(tmp_pa
 
 
 @pytest.mark.parametrize("name", ["train.jsonl", "train.csv", "train.parquet"])
-def test_a_file_without_the_right_to_read_it_is_named_with_user_and_command(name):
+def test_an_unreadable_file_is_named_with_user_and_command(name):
     with open_folder() as folder:
         path = folder / name
         path.touch(mode=0)

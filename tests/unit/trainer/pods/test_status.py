@@ -84,7 +84,8 @@ def test_a_step_gives_progress_metrics_and_the_adapter() -> None:
     }
 
 
-def test_while_it_loads_the_status_keeps_what_an_earlier_attempt_reached_but_for_its_failure() -> None:
+def test_while_it_loads_the_status_keeps_what_an_attempt_reached() -> None:
+    """All but the failure of the earlier attempt stays."""
     kept = {key: BEFORE[key] for key in ("step", "totalSteps", "metrics", "adapter")}
     assert status_after(before=BEFORE) == kept
 

@@ -41,7 +41,7 @@ def run_started(
 
 
 def grpo_step(step: int, total: int = 3, reward: float | None = None, pace: float = 1.0) -> StepDone:
-    noise = random.Random(step)
+    noise, more_noise = random.Random(step), random.Random(f"more {step}")
     grown = 1 - math.exp(-3 * step / total)
     return StepDone(
         step=step,
@@ -51,6 +51,9 @@ def grpo_step(step: int, total: int = 3, reward: float | None = None, pace: floa
             "loss": 0.02 * noise.uniform(-1, 1),
             "grad_norm": noise.uniform(0.2, 0.6),
             "learning_rate": 5e-4,
+            "clipped_share": 0.002 * more_noise.random(),
+            "rollout_kl": 1e-9 * more_noise.random(),
+            "entropy": 0.8 - 0.6 * grown + more_noise.uniform(-0.03, 0.03),
             "reward_mean": min(1.0, 0.34 + 0.63 * grown + noise.uniform(-0.05, 0.05)) if reward is None else reward,
             "reward_std": 0.4,
             "reward_failures": 0,

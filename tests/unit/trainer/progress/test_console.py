@@ -64,7 +64,7 @@ def test_a_terminal_gets_a_bar_besides(tmp_path: Path, monkeypatch: pytest.Monke
     assert "━" in text
     assert "step 30/30" in text
     assert text.count("reward 0.797  loss -0.0010") == 1
-    assert text.rstrip().endswith("succeeded after step 30, 0:46 in all")
+    assert text.rstrip().endswith("succeeded after step 30, 0:46 in total")
 
 
 def test_a_dumb_terminal_gets_plain_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_the_start_says_what_is_trained(tmp_path: Path) -> None:
     text = shown_in_a_pipe([run_started(tmp_path, 30, resumed_from_step=10)])
     assert "model.layers.{0-3}.self_attn.q_proj\n" in text
     assert "trainable parameters: 225,280 of 1,022,080 (22.04%)" in text
-    assert "steps: 30, going on after step 10" in text
+    assert "steps: 30, resuming after step 10" in text
 
 
 def test_after_the_first_step_the_start_is_told_by_what_was_waited_for() -> None:
@@ -106,9 +106,9 @@ def test_brackets_in_a_path_are_no_markup(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_one_slow_step_does_not_move_the_time_left() -> None:
     left = TimeLeft()
-    assert left.after(grpo_step(1, 100, pace=30.0)) > 1500
+    assert left.after_step(grpo_step(1, 100, pace=30.0)) > 1500
     for step in range(2, 8):
-        after = left.after(grpo_step(step, 100))
+        after = left.after_step(grpo_step(step, 100))
     assert 0.6 * 93 < after < 0.75 * 93
 
 

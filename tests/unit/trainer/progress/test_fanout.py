@@ -32,7 +32,9 @@ def test_a_sink_that_fails_costs_one_warning_and_the_others_go_on(tmp_path: Path
         for event in grpo_run(tmp_path, total=20):
             progress.emit(event)
     assert len(good.of(StepDone)) == 20
-    assert good.of(Warned) == [Warned("W&B: the server is away. Training goes on, and nothing more is written there.")]
+    assert good.of(Warned) == [
+        Warned("W&B: the server is away. Training continues, but nothing more is written there.")
+    ]
 
 
 def test_a_full_disk_costs_one_warning(tmp_path: Path) -> None:

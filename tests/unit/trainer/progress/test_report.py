@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lorarl_trainer.progress import EvalDone, Event, Progress, StepDone, Warned, write_report
-from lorarl_trainer.progress.plots import binned, others
+from lorarl_trainer.progress.plots import binned, outcome, unplotted_metrics
 from lorarl_trainer.progress.records import METRICS, MetricsFile, SummaryFile, read_rows
 from lorarl_trainer.progress.trackers import scalars_of
 from unit.trainer.progress.runs import grpo_run, run_finished, run_started, sft_step, started_up, with_metrics
@@ -54,9 +54,9 @@ def test_a_report_shows_where_the_start_went(tmp_path: Path) -> None:
     html, _ = report_of(tmp_path, [first, started_up(), *rest])
     assert "first token after 40.5 s, first update after 45.0 s" in html
     assert (
-        '<td>worker 0</td><td class="number">22.00 s</td><td><div class="bar" style="margin-left: 40.0%; width: 48.9%">'
-        in html
-    )
+        '<td>worker 0</td><td class="number">22.00 s</td>\n'
+        '<td><div class="bar" style="margin-left: 40.0%; width: 48.9%">'
+    ) in html
 
 
 @pytest.mark.parametrize(
@@ -124,6 +124,12 @@ def test_the_same_run_gives_the_same_report(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").read_text() == first
 
 
+def test_a_single_evaluation_does_not_hide_the_training_curve() -> None:
+    steps = [{"step": step, "reward_mean": 0.5} for step in range(1, 31)]
+    left, right = outcome([{"step": 0, "eval_score": 0.3}, *steps], "grpo").axes[0].get_xlim()
+    assert left < 0 and right > 30
+
+
 def test_bins_average_what_is_there() -> None:
     steps = np.arange(1.0, 9.0)
     values = np.array([1, 3, np.nan, 5, np.nan, np.nan, 2, 4])
@@ -141,4 +147,4 @@ def test_a_new_metric_reaches_file_trackers_and_report_by_its_name(tmp_path: Pat
     rows = [row for row in read_rows(tmp_path / METRICS) if "loss" in row]
     assert [row["surprise"] for row in rows] == [0.5] * 3
     assert {scalars_of(e)["surprise"] for e in steps if isinstance(e, StepDone)} == {0.5}
-    assert "surprise" in others(rows)
+    assert "surprise" in unplotted_metrics(rows, "grpo")

@@ -82,7 +82,8 @@ def test_the_last_number_of_a_text(text, number):
     before=st.text(max_size=20),
 )
 @settings(max_examples=200, deadline=None)
-def test_any_number_is_found_at_the_end_of_any_text_as_it_is_mostly_written(number, before):
+def test_a_number_is_found_at_the_end_of_any_text(number, before):
+    """In the ways in which numbers are mostly written."""
     assert last_number(f"{before} {number}") == last_number(f"{before} = {number:,}!") == Fraction(number)
 
 
@@ -146,7 +147,8 @@ def test_a_pattern_that_explodes_costs_the_time_limit_and_that_sample_only():
     assert "0.2 s" in scores.failures["timeout"].first_message
 
 
-def test_a_row_without_answer_is_left_out_and_a_step_of_such_rows_stops_the_run():
+def test_rows_without_answer_are_left_out_and_a_step_of_them_stops():
+    """A step with nothing but such rows stops the run."""
     scores = score(RewardSpec(type="exact"), ("a", None), ("a", "a"))
     assert math.isnan(scores.rewards[0])
     assert scores.failures["wrong_type"].count == 1

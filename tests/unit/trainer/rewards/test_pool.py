@@ -224,7 +224,7 @@ def test_async_calls_of_parts_that_come_later_join_those_under_way(scorer):
     assert [each.rewards.tolist() for each in scores] == [[1] * len(part) for part in parts]
 
 
-def test_with_a_slow_judge_a_step_takes_no_longer_than_the_last_completion_needs(scorer):
+def test_a_slow_judge_delays_a_step_only_by_the_last_completion(scorer):
     latency, parts, apart = 1.0, 10, 0.05
     judge = scorer("my_rewards:judge", processes=1)
     score(judge, "0.01")
@@ -266,7 +266,8 @@ def test_a_sample_that_ends_its_process_costs_no_sample_of_another_part(scorer, 
     ]
 
 
-def test_parts_that_come_while_a_function_holds_the_interpreter_are_scored_after_it(scorer):
+def test_parts_wait_for_a_function_that_holds_the_interpreter(scorer):
+    """They are scored after it."""
     first, second = (
         ["backtrack"] + ["int"] * 200,
         ["long" + "x" * (100_000 + i) for i in range(20)],

@@ -144,7 +144,7 @@ def test_processes_that_ask_at_the_same_time_share_one_download(store, tmp_path)
     assert store.downloads() == NAMES
 
 
-def test_a_download_that_was_killed_goes_on_where_it_was_and_is_never_used_half(store, tmp_path):
+def test_a_killed_download_resumes_where_it_was_and_is_never_used_half(store, tmp_path):
     process = start(store)
     wait_for((tmp_path / "waiting").exists)
     assert not [path for path in (cache_dir() / "models").iterdir() if path.is_dir() and path.suffix != ".partial"]
@@ -186,7 +186,7 @@ def test_a_prefix_without_a_model_is_refused(store, tmp_path):
         fetch(FolderOnDisk(tmp_path / "empty"))
 
 
-def test_a_remote_data_file_is_downloaded_once_and_a_local_one_used_in_place(store, tmp_path):
+def test_a_remote_file_is_downloaded_once_and_a_local_one_used_in_place(store, tmp_path):
     (store.root / "train.jsonl").write_text("{}\n")
     options = {"field": "spec.data.train.uri", "secret": {}, "open_folder": store.open}
     for _ in range(2):
@@ -231,7 +231,7 @@ def test_a_shard_that_is_missing_is_named(tmp_path):
         ("..", ""),
     ],
 )
-def test_a_file_or_folder_without_the_right_to_read_it_is_named_with_user_and_command(closed, named):
+def test_an_unreadable_file_or_folder_is_named_with_user_and_command(closed, named):
     with open_folder() as folder:
         model = write_model(folder / "models" / "tiny")
         (model / closed).chmod(0)
