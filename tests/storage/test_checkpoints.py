@@ -122,7 +122,11 @@ def test_publishing_the_same_step_again_changes_nothing(store: Store) -> None:
     ("path", "data", "fault"),
     [
         ("lora_adapter/adapter_model.safetensors", None, "adapter_model.safetensors has 215 bytes instead of 216"),
-        ("trainer_state/state.json", b'{\n  "position": 21\n}\n', "state.json has a sha256 other than the one in checkpoint.json"),
+        (
+            "trainer_state/state.json",
+            b'{\n  "position": 21\n}\n',
+            "state.json has a sha256 other than the one in checkpoint.json",
+        ),
         ("checkpoint.json", b"{", "checkpoint.json is corrupt"),
     ],
 )

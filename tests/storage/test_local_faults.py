@@ -91,7 +91,8 @@ def test_a_folder_of_another_user_is_named(tmp_path: Path) -> None:
     os.seteuid(65534)
     try:
         with pytest.raises(
-            StorageError, match=r"/out/a: cannot write: permission denied for user 65534 at .* Give that user permission"
+            StorageError,
+            match=r"/out/a: cannot write: permission denied for user 65534 at .* Give that user permission",
         ):
             open_store(f"file://{tmp_path}/out").put("a", b"x")
     finally:
