@@ -82,7 +82,7 @@ link set {settings.link} up
 
 
 def in_the_node(settings: Settings, mtu: int) -> str:
-    """Return the input of `ip -batch` in the node. CoreDNS has an address on loopback, to exist before the first pod."""
+    """Return the input of `ip -batch` in the node. CoreDNS listens on loopback, which exists before the first pod."""
     return f"""link set lo up
 address add {POD_GATEWAY}/32 dev lo
 address add {settings.node_address}/{settings.subnet.prefixlen} dev {UPLINK}
