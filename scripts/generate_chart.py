@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stale = [path for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     for path in stale:
         if options.check:
-            print(f"{path} is not up to date. Run `make generate` and commit it.", file=sys.stderr)
+            print(f"{path} differs from its source: run `make generate` and commit it", file=sys.stderr)
         else:
             path.write_text(made[path], encoding="utf-8")
             print(f"wrote {path}")
