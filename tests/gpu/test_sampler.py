@@ -13,8 +13,8 @@ DEVICE = torch.device("cuda")
 def draw_all(
     logits: torch.Tensor, temperature: float, seeds: torch.Tensor, positions: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    seats = torch.arange(len(logits) - 1, -1, -1, dtype=torch.int32)  # seats are in no order
-    arguments = (logits, seats, positions, seeds.flip(0))
+    requests = torch.arange(len(logits) - 1, -1, -1, dtype=torch.int32)  # their rows are in no order
+    arguments = (logits, requests, positions, seeds.flip(0))
     tokens, logprobs = draw(*(argument.to(DEVICE) for argument in arguments), temperature)
     return tokens.cpu(), logprobs.cpu()
 

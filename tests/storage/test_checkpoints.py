@@ -89,13 +89,13 @@ def test_a_checkpoint_newer_than_what_was_read_ahead_is_resumed(store: Store) ->
     assert found is not None and found.checkpoint == checkpoint(20)
 
 
-def test_the_newest_can_be_told_without_reading_its_files(store: Store) -> None:
+def test_the_newest_is_found_without_reading_its_files(store: Store) -> None:
     """They may be larger than the memory of the driver's pod."""
     publish(store, 10, 20)
     store.delete_folder(f"{JOB}/iter_0000020/trainer_state")
-    told = checkpoints(store).newest_told()
-    assert told is not None and told.manifest.step == 20
-    assert told.checkpoint.files == {}
+    newest = checkpoints(store).newest_unverified()
+    assert newest is not None and newest.manifest.step == 20
+    assert newest.checkpoint.files == {}
 
 
 def test_the_first_start_has_nothing_to_go_on_from(store: Store) -> None:
@@ -122,8 +122,12 @@ def test_publishing_the_same_step_again_changes_nothing(store: Store) -> None:
     ("path", "data", "fault"),
     [
         ("lora_adapter/adapter_model.safetensors", None, "adapter_model.safetensors has 215 bytes instead of 216"),
-        ("trainer_state/state.json", b'{\n  "position": 21\n}\n', "state.json has another sha256"),
-        ("checkpoint.json", b"{", "checkpoint.json is garbage"),
+        (
+            "trainer_state/state.json",
+            b'{\n  "position": 21\n}\n',
+            "state.json has a sha256 other than the one in checkpoint.json",
+        ),
+        ("checkpoint.json", b"{", "checkpoint.json is corrupt"),
     ],
 )
 def test_a_damaged_checkpoint_is_skipped_with_a_warning(
@@ -138,7 +142,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning(
     assert started.found is not None
     assert started.found.checkpoint == checkpoint(10)
     assert len(started.warnings) == 1
-    assert started.warnings[0].startswith(f"Passed over {store.uri_of(JOB)}/iter_0000020: ")
+    assert started.warnings[0].startswith(f"Skipped {store.uri_of(JOB)}/iter_0000020: ")
     assert fault in started.warnings[0]
     run.publish(checkpoint(20))
     assert require_whole(store) == 20
@@ -166,7 +170,7 @@ def test_a_garbage_latest_json_is_reported_and_the_folders_are_used(store: Store
     assert started.found.checkpoint == checkpoint(30)
     assert started.epoch == 3, "the epochs go on"
     assert len(started.warnings) == 1
-    assert f"{JOB}/latest.json is garbage" in started.warnings[0]
+    assert f"{JOB}/latest.json is corrupt" in started.warnings[0]
     assert require_whole(store) == 30, "mended at once"
     run.publish(checkpoint(40))
     assert require_whole(store) == 40

@@ -190,7 +190,7 @@ def test_the_error_says_who_took_over_and_what_was_kept(tmp_path: Path) -> None:
     message = str(fenced.value)
     assert f"epoch 2 took over at {read_latest(store)['claimedAt']}" in message
     assert "This run, epoch 1, stops; its last checkpoint was step 10" in message
-    assert "Nothing of the newer run was changed" in message
+    assert "The newer run's files were not changed" in message
     assert store.folders(JOB) == ["iter_0000010"], "it was fenced off before it uploaded anything"
 
 

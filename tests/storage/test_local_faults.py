@@ -91,7 +91,8 @@ def test_a_folder_of_another_user_is_named(tmp_path: Path) -> None:
     os.seteuid(65534)
     try:
         with pytest.raises(
-            StorageError, match=r"/out/a: cannot write: permission denied for user 65534 at .* Give that user the right"
+            StorageError,
+            match=r"/out/a: cannot write: permission denied for user 65534 at .* Give that user permission",
         ):
             open_store(f"file://{tmp_path}/out").put("a", b"x")
     finally:
@@ -100,7 +101,7 @@ def test_a_folder_of_another_user_is_named(tmp_path: Path) -> None:
 
 def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
-    with pytest.raises(StorageError, match=rf"{tmp_path}/out is no folder"):
+    with pytest.raises(StorageError, match=rf"{tmp_path}/out is not a folder"):
         open_store(f"file://{tmp_path}/out").put("a", b"x")
     assert open_store(f"file://{tmp_path}/out").get("a") is None
 

@@ -173,7 +173,7 @@ def test_an_unpublished_checkpoint_of_another_job_is_passed_over(tmp_path: Path,
     (tmp_path / "unpublished/other/iter_0000010").rename(tmp_path / "unpublished/iter_0000010")
     started = checkpoints(store).start("Auto", [tmp_path / "unpublished"])
     assert started.found is None
-    assert "it is of the job other" in started.warnings[0]
+    assert "it belongs to the job other" in started.warnings[0]
 
 
 def test_a_fenced_run_says_so_at_its_next_step_and_keeps_nothing(store: Store, start: Start, tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_checkpoint_that_can_be_kept_nowhere_is_said_to_be_lost(
     error = str(failure_of(uploader))
     assert "is lost" in error
     assert "403" in error
-    assert "is no folder" in error
+    assert "is not a folder" in error
 
 
 def test_a_programming_error_in_the_thread_reaches_the_loop(store: Store, start: Start) -> None:

@@ -93,7 +93,7 @@ def test_failure_5_rollouts_of_another_version_are_refused(colocated) -> None:
 def test_failure_5_a_request_without_the_adapter_is_refused(colocated) -> None:
     worker: Colocated = colocated()
     push(worker, 0)
-    worker.engine.request = None
+    worker.engine.slot.request = None
     with pytest.raises(StaleAdapterError, match="version 0, expected 1"):
         worker.generate(prompts())
 

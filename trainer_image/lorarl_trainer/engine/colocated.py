@@ -12,7 +12,7 @@ from lorarl_trainer.engine.sync.transports import make_sync
 from lorarl_trainer.engine.sync.verify import SyncCheck
 from lorarl_trainer.engine.vllm.engine import EngineConfig, RolloutEngine
 from lorarl_trainer.engine.vllm.shared_base import SharedBase
-from lorarl_trainer.lora.targets import last_part
+from lorarl_trainer.lora.targets import short_names
 from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.protocols.adapter import Adapter, SharesBase
 from lorarl_trainer.samples.types import CompletionChunk
@@ -54,7 +54,7 @@ class ColocatedEngine:
             model_path=model_path,
             plan=plan,
             rank=adapter.config.rank,
-            target_modules=tuple(dict.fromkeys(map(last_part, adapter.modules))),
+            target_modules=tuple(short_names(adapter.targets)),
             max_prompt_tokens=spec.rollout.max_prompt_tokens,
             max_response_tokens=spec.rollout.max_response_tokens,
             temperature=spec.rollout.temperature,

@@ -96,6 +96,11 @@ def resolve_targets(
     return targets
 
 
+def short_names(targets: Sequence[Target]) -> list[str]:
+    """Return the distinct last parts of the targets' Hugging Face names, in the model's order: what a person wants to read."""
+    return list(dict.fromkeys(last_part(name) for target in targets for name in target.hf_names))
+
+
 def megatron_linears(hf_names: Iterable[str]) -> list[Linear]:
     """Return the linear layers that Megatron makes of Hugging Face's, given their full names, in Hugging Face's order."""
     parts: dict[str, dict[str, str]] = {}

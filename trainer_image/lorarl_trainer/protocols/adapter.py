@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from lorarl_trainer.lora.config import AdapterConfig
+from lorarl_trainer.lora.targets import Target
 
 if TYPE_CHECKING:
     import torch
@@ -22,8 +23,8 @@ class Adapter(Protocol):
         """Rank and alpha."""
 
     @property
-    def modules(self) -> Sequence[str]:
-        """Full Hugging Face names of the linear layers that the adapter changes."""
+    def targets(self) -> Sequence[Target]:
+        """The linear layers that the adapter changes, in the model's order."""
 
     @property
     def parameters(self) -> Sequence[torch.Tensor]:

@@ -94,12 +94,12 @@ class WorkerGroup:
         """
         await self._await([self._actors[0].open_checkpoints.remote(job_name, job_uid, secrets, identity, unpublished)])
 
-    async def start(self, stop_token_ids: tuple[int, ...], first_adapter: bytes | None) -> Built:
+    async def start(self, stop_token_ids: tuple[int, ...], initial_adapter: bytes | None) -> Built:
         """Build model, adapter and engine in every worker. `fetch_model` comes before."""
         import ray
 
         # One object, however many workers read it.
-        adapter = first_adapter if first_adapter is None else ray.put(first_adapter)
+        adapter = initial_adapter if initial_adapter is None else ray.put(initial_adapter)
         calls = [
             actor.start.remote(folder, stop_token_ids, adapter)
             for actor, folder in zip(self._actors, self._folders, strict=True)

@@ -96,13 +96,13 @@ class Worker:
                     import_vllm()
         self._imported = True
 
-    def start(self, model_path: Path, stop_token_ids: tuple[int, ...], first_adapter: bytes | None) -> Built:
+    def start(self, model_path: Path, stop_token_ids: tuple[int, ...], initial_adapter: bytes | None) -> Built:
         """Load the base model, start the engine, and make the adapter.
 
         Args:
             model_path: the base model's folder.
             stop_token_ids: a completion ends with any of them.
-            first_adapter: the safetensors file of the adapter to start from; None for a new adapter.
+            initial_adapter: the safetensors file of the adapter to start from; None for a new adapter.
         """
         self.preload()
         from lorarl_trainer.backends.registry import get_backend
@@ -119,10 +119,10 @@ class Worker:
             with self._clock.part("engine"):
                 self.engine = self._start_engine(model_path, stop_token_ids, plan)
         with self._clock.part("adapter"):
-            if first_adapter is None:
+            if initial_adapter is None:
                 self.backend.create_adapter(spec.trainer.seed)
             else:
-                self.backend.load_adapter(peft_format.read_adapter(first_adapter, INIT_FROM), INIT_FROM)
+                self.backend.load_adapter(peft_format.read_adapter(initial_adapter, INIT_FROM), INIT_FROM)
             counts = self.backend.counts()
         return Built(
             modules=self.backend.modules,

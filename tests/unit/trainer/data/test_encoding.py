@@ -64,7 +64,7 @@ def test_a_tokenizer_without_template_says_what_to_set(tokenizer):
 
 
 def test_messages_without_a_template_are_refused(tokenizer):
-    with pytest.raises(InputError, match="row 7 has a list of chat messages"):
+    with pytest.raises(InputError, match="the prompt of row 7 is a list of chat messages"):
         encoder(tokenizer(), chat_template=False).encode_prompts([row([{"role": "user", "content": "a"}], number=7)])
 
 
@@ -115,7 +115,7 @@ def test_without_a_template_an_answer_ends_with_eos(tokenizer):
     ],
 )
 def test_a_conversation_that_does_not_begin_with_its_prompt_is_refused(tokenizer, template):
-    with pytest.raises(InputError, match="whole conversation of row 3 another beginning"):
+    with pytest.raises(InputError, match="conversation of row 3 does not begin with its prompt"):
         encoder(tokenizer(template)).encode_example(row("2+2", number=3))
 
 
@@ -197,7 +197,7 @@ def test_a_contradictory_configuration_is_named_not_the_tokenizer(tmp_path):
     with pytest.raises(InputError) as caught:
         load_tokenizer(tmp_path)
     assert caught.value.got.startswith(
-        f"{tmp_path / 'config.json'}, which cannot be read as the configuration of a model (Strict"
+        f"{tmp_path / 'config.json'}, which is not a readable model configuration (Strict"
     )
     assert "`num_hidden_layers` (80) must be equal to the number of `layer_types` (12)" in caught.value.got
     assert "\n" not in str(caught.value)

@@ -13,11 +13,11 @@ from lorarl_api.v1alpha1 import RewardSpec
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.rewards.builtin import last_number
 from lorarl_trainer.rewards.scorer import make_scorer
-from lorarl_trainer.rewards.scores import Sample, Scores, collect
+from lorarl_trainer.rewards.scores import Scores, ToScore, collect
 
 
 def score(spec: RewardSpec, *pairs: tuple[str, str | None]) -> Scores:
-    samples = [Sample("prompt", completion, answer, {}) for completion, answer in pairs]
+    samples = [ToScore("prompt", completion, answer, {}) for completion, answer in pairs]
     scorer = make_scorer(spec, Path())
     return collect(asyncio.run(scorer.score(samples)), scorer.field)
 
@@ -161,7 +161,7 @@ def test_rows_without_answer_are_left_out_and_a_step_of_them_stops():
 )
 def test_ten_thousand_samples_take_less_than_half_a_second(spec):
     samples = [
-        Sample("p", f"{'We add them. ' * 40} So the sum of {i} and 1 is {i + 1}.", str(i + 1), {})
+        ToScore("p", f"{'We add them. ' * 40} So the sum of {i} and 1 is {i + 1}.", str(i + 1), {})
         for i in range(10_000)
     ]
     scorer = make_scorer(spec, Path())

@@ -12,6 +12,7 @@ from lorarl_trainer.backends.megatron.layout import AdapterLayout
 from lorarl_trainer.backends.megatron.model import LoraModel
 from lorarl_trainer.lora.blocks import Block
 from lorarl_trainer.lora.config import AdapterConfig
+from lorarl_trainer.lora.targets import Target
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,9 @@ class MegatronAdapter:
     config: AdapterConfig
 
     @property
-    def modules(self) -> Sequence[str]:
-        """See `Adapter.modules`."""
-        return [name for target in self.model.targets for name in target.hf_names]
+    def targets(self) -> Sequence[Target]:
+        """See `Adapter.targets`."""
+        return self.model.targets
 
     @property
     def parameters(self) -> Sequence[torch.Tensor]:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from lorarl_trainer.engine.vllm.batching import PART_SECONDS, in_parts
+from lorarl_trainer.engine.vllm.batching import CHUNK_SECONDS, in_chunks
 
-STEP_SECONDS = PART_SECONDS / 10
+STEP_SECONDS = CHUNK_SECONDS / 10
 
 
 class Engine:
@@ -23,31 +23,31 @@ class Engine:
             self.now += 1
             yield [index for index, end in enumerate(self.ends) if end == self.now]
 
-    def parts(self) -> list[tuple[int, list[int]]]:
-        """Each part, with the step after which it came."""
-        return [(self.now, part) for part in in_parts(self.steps(), len(self.ends), lambda: self.now * STEP_SECONDS)]
+    def chunks(self) -> list[tuple[int, list[int]]]:
+        """Each chunk, with the step after which it came."""
+        return [(self.now, chunk) for chunk in in_chunks(self.steps(), len(self.ends), lambda: self.now * STEP_SECONDS)]
 
 
 @pytest.mark.parametrize(
     "ends",
     [(100, 100, 100), (98, 100, 99), (1, 2, 10), (1,), ()],
-    ids=["at once", "nearly at once", "in less time than a part waits", "one", "none"],
+    ids=["at once", "nearly at once", "in less time than a chunk waits", "one", "none"],
 )
-def test_what_ends_together_is_one_part_at_the_end(ends: tuple[int, ...]) -> None:
-    [(_, part)] = Engine(*ends).parts()
-    assert sorted(part) == list(range(len(ends)))
+def test_what_ends_together_is_one_chunk_at_the_end(ends: tuple[int, ...]) -> None:
+    [(_, chunk)] = Engine(*ends).chunks()
+    assert sorted(chunk) == list(range(len(ends)))
 
 
 def test_what_has_ended_waits_no_longer_than_it_may() -> None:
     """Also where nothing else ends."""
-    [(first, early), (_, late)] = Engine(5, 500, 7).parts()
+    [(first, early), (_, late)] = Engine(5, 500, 7).chunks()
     assert (early, late) == ([0, 2], [1])
     assert first in (15, 16)
 
 
-def test_parts_are_as_far_apart_as_a_completion_waits() -> None:
-    parts = Engine(*range(1, 101)).parts()
-    assert [index for _, part in parts for index in part] == list(range(100))
-    moments = [moment for moment, _ in parts[:-1]]
+def test_chunks_are_as_far_apart_as_a_completion_waits() -> None:
+    chunks = Engine(*range(1, 101)).chunks()
+    assert [index for _, chunk in chunks for index in chunk] == list(range(100))
+    moments = [moment for moment, _ in chunks[:-1]]
     assert min(b - a for a, b in itertools.pairwise(moments)) >= 10
-    assert len(parts) <= 10
+    assert len(chunks) <= 10

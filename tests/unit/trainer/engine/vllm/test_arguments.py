@@ -1,10 +1,10 @@
-"""What the CUDA platform decides, which takes no GPU."""
+"""What vLLM is told about a GPU, which takes no GPU."""
 
 from __future__ import annotations
 
 import pytest
 
-from lorarl_trainer.devices.cuda import CudaPlatform, capture_sizes
+from lorarl_trainer.engine.vllm.arguments import capture_sizes, environment
 
 
 @pytest.mark.parametrize("sequences", [1, 3, 8, 100, 128, 129, 512, 700, 1024])
@@ -23,4 +23,4 @@ def test_vllm_learns_that_there_is_no_multicast(
     monkeypatch.delenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", raising=False)
     if told is not None:
         monkeypatch.setenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", told)
-    assert CudaPlatform().environment(threads=1).get("VLLM_ALLREDUCE_USE_SYMM_MEM") == expected
+    assert environment().get("VLLM_ALLREDUCE_USE_SYMM_MEM") == expected
