@@ -1,7 +1,7 @@
-"""`scripts/generate_chart.py`: write what the chart takes from elsewhere; with --check, say whether it is up to date.
+"""Write the chart's generated files; with --check, say whether they are up to date.
 
-The CRD is a copy of crds/lorarl.io_lorarljobs.yaml, since helm packs nothing from outside the chart's folder. README.md has a line a value:
-its default, and the comment above it in values.yaml.
+The CRD is a copy of crds/lorarl.io_lorarljobs.yaml, since helm packs nothing from outside the chart's folder. README.md
+has one row per value: its default, and the comment above it in values.yaml.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class UndocumentedValueError(Exception):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the chart's CRD and README.md, or compare them. Gives the exit code: 1 where --check finds drift."""
+    """Write the chart's CRD and README.md, or compare them; return the exit code, 1 if --check finds drift."""
     parser = argparse.ArgumentParser(prog="scripts/generate_chart.py", description=__doc__)
     parser.add_argument(
-        "--check", action="store_true", help="write nothing; exit 1 where a file differs from what would be written"
+        "--check", action="store_true", help="write nothing; exit 1 if a file differs from what would be written"
     )
     parser.add_argument("--root", type=Path, default=_ROOT, help="root of the repository")
     options = parser.parse_args(arguments)
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stale = [path for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     for path in stale:
         if options.check:
-            print(f"{path} is not what its source says; run `make generate` and commit it", file=sys.stderr)
+            print(f"{path} differs from its source: run `make generate` and commit it", file=sys.stderr)
         else:
             path.write_text(made[path], encoding="utf-8")
             print(f"wrote {path}")
@@ -71,10 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def readme(chart: str, values: str) -> str:
-    """The chart's README.md from the texts of Chart.yaml and values.yaml.
+    """Return the chart's README.md from the texts of Chart.yaml and values.yaml.
 
     Raises:
-        UndocumentedValueError: A value has no comment.
+        UndocumentedValueError: a value has no comment.
     """
     about = yaml.safe_load(chart)
     comments = dict(_comments(values))
@@ -86,9 +86,9 @@ def readme(chart: str, values: str) -> str:
 
 
 def _comments(values: str) -> Iterator[tuple[str, str]]:
-    """The path of each commented key (`image.tag`) with the comment right above it."""
+    """Yield the path of each commented key (`image.tag`) with the comment right above it."""
     above: list[str] = []
-    within: list[tuple[int, str]] = []  # the keys around a line: indent and name
+    within: list[tuple[int, str]] = []  # indent and name of the keys around a line
     for line in values.splitlines():
         if line.lstrip().startswith("#"):
             above.append(line.strip("# "))
@@ -103,11 +103,11 @@ def _comments(values: str) -> Iterator[tuple[str, str]]:
 
 
 def _rows(values: dict[str, Any], comments: dict[str, str], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Each value with its default. What is within a value without comments inside belongs to the value."""
+    """Yield each value with its default. A value without comments inside is one row."""
     for name, value in values.items():
         path = f"{prefix}{name}"
         if path not in comments:
-            raise UndocumentedValueError(f"values.yaml: {path} has no comment; write above it what it is for")
+            raise UndocumentedValueError(f"values.yaml: {path} has no comment. Write above it what it is for.")
         group = isinstance(value, dict) and any(inner.startswith(f"{path}.") for inner in comments)
         yield path, "" if group else f"`{json.dumps(value)}`"
         if group:
