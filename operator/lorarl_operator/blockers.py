@@ -38,7 +38,7 @@ _FRESH = timedelta(seconds=150)
 """Kubelet repeats what is still wrong every two minutes; what is older may have been mended."""
 _SUBMITTER_TAKEN = re.compile(r'jobs\.batch "([^"]+)" already exists')
 """With K8sJobMode KubeRay makes a Job with the RayJob's name."""
-_UNHEARD = timedelta(seconds=10)
+_NO_KUBERAY_AFTER = timedelta(seconds=10)
 GOING_SECONDS = 20.0
 """How long a RayJob may take to go before its finalizers are named: KubeRay stops its job first."""
 
@@ -85,13 +85,13 @@ def queued(ray_job: RayJob, evidence: Evidence | None) -> Wait:
     )
 
 
-def unheard(ray_job: RayJob, namespace: str, began: datetime | None, now: datetime) -> Wait | None:
+def no_kuberay(ray_job: RayJob, namespace: str, began: datetime | None, now: datetime) -> Wait | None:
     """A RayJob that KubeRay does not take up, nor any other since (`began`)."""
     # With a queue its age says nothing: it may just have been let go.
     if (
         ray_job.deployment_status
         or ray_job.queue
-        or now - max(ray_job.created_at, began or ray_job.created_at) < _UNHEARD
+        or now - max(ray_job.created_at, began or ray_job.created_at) < _NO_KUBERAY_AFTER
     ):
         return None
     return Wait(
@@ -101,7 +101,7 @@ def unheard(ray_job: RayJob, namespace: str, began: datetime | None, now: dateti
     )
 
 
-def stays(ray_jobs: Sequence[RayJob], now: datetime) -> Wait | None:
+def ray_job_stays(ray_jobs: Sequence[RayJob], now: datetime) -> Wait | None:
     """A RayJob that was deleted and does not go: the next attempt, and a suspension, wait for it."""
     found = next(
         (each for each in ray_jobs if each.deleted_at and (now - each.deleted_at).total_seconds() >= GOING_SECONDS),
@@ -121,7 +121,7 @@ def starting(
 ) -> Wait:
     """What a RayJob that is not suspended waits for: the first of what is wrong, from the RayJob down to its containers."""
     job, evidence = observed.job, observed.evidence
-    found = _refused_by_kuberay(ray_job) or unheard(ray_job, job.namespace, observed.kuberay_began, now)
+    found = _refused_by_kuberay(ray_job) or no_kuberay(ray_job, job.namespace, observed.kuberay_began, now)
     if not found:
         found = next(
             (_creation_failed(job, each.replica_failure_message) for each in clusters if each.replica_failure_message),
@@ -146,7 +146,7 @@ def refused(refusal: Refusal) -> Wait:
     if _QUOTA.search(message):
         return Wait(
             "QuotaExceeded",
-            f"{refusal.kind} {refusal.name} does not fit the namespace's ResourceQuota: {message}; {_QUOTA_MEND}",
+            f"{refusal.kind} {refusal.name} does not fit the namespace's ResourceQuota: {message}; {_QUOTA_HINT}",
         )
     if refusal.kind == "RayJob" and refusal.code == 404:
         return Wait("NoKubeRay", f"the cluster knows no RayJobs ({message}); install KubeRay 1.6")
@@ -174,7 +174,7 @@ def name_taken(kind: str, name: str) -> Wait:
 
 _KUBELET_IS_BUSY = re.compile(r"failed to sync (configmap|secret) cache: timed out")
 """What it says of an object that is there, and that the API server was slow to bring."""
-_QUOTA_MEND = "ask for less in cluster, or wait until others end (kubectl describe quota)"
+_QUOTA_HINT = "ask for less in cluster, or wait until others end (kubectl describe quota)"
 
 
 def _refused_by_kuberay(ray_job: RayJob) -> Wait | None:
@@ -191,7 +191,7 @@ def _creation_failed(job: Job, message: str) -> Wait:
     """A pod that the API server did not let KubeRay make; its name is a new one with each try."""
     message = _POD_NAME.sub("its pod", redacted(_MARKER.sub("", message)))
     if _QUOTA.search(message):
-        return Wait("QuotaExceeded", f"{message}; {_QUOTA_MEND}")
+        return Wait("QuotaExceeded", f"{message}; {_QUOTA_HINT}")
     if missing := _missing(job, message):
         return missing
     if taken := _SUBMITTER_TAKEN.search(message):

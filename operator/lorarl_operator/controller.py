@@ -19,7 +19,7 @@ from lorarl_operator import metrics
 from lorarl_operator.cache import Cache, Key
 from lorarl_operator.decide import decide
 from lorarl_operator.decision import Action, AddFinalizer, Apply, Create, Decision, Delete, DeleteJob, RemoveFinalizer
-from lorarl_operator.event_recorder import Poster
+from lorarl_operator.event_recorder import EventRecorder
 from lorarl_operator.evidence import EvidenceSource
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError, NotLeaderError
@@ -67,13 +67,13 @@ class Controller:
         client: Client,
         cache: Cache,
         queue: WorkQueue[Key],
-        poster: Poster,
+        recorder: EventRecorder,
         settings: Settings,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`client` is fenced by the lease; `clock` is monotonic, in seconds."""
-        self._client, self._cache, self._queue, self._poster = client, cache, queue, poster
+        self._client, self._cache, self._queue, self._recorder = client, cache, queue, recorder
         self._settings = settings
         self._evidence = EvidenceSource(client, clock)
         self._clock = clock
@@ -131,7 +131,7 @@ class Controller:
             self._queue.add(key)  # What was done may be a step on the way.
         else:
             for event in decision.events:
-                self._poster.post(observed.job, event)
+                self._recorder.record(observed.job, event)
 
     async def _decide(self, key: Key, observed: Observed) -> Decision:
         memory = self._memories.get(key) or _Memory()
@@ -170,7 +170,7 @@ class Controller:
         if decision.status is not None:
             await self._write_status(key, job, decision.status)
         for event in decision.events:
-            self._poster.post(job, event)
+            self._recorder.record(job, event)
         await self._act_all(key, job, decision.actions)
 
     async def _act_all(self, key: Key, job: Job, actions: Sequence[Action]) -> None:

@@ -21,7 +21,7 @@ _REMEMBERED = 4_000
 _LONGEST_MESSAGE = 1024  # The API server's limit.
 
 
-class Poster:
+class EventRecorder:
     """A queue of Events and the task that posts them. The same Event again only raises the count of the first."""
 
     def __init__(self, client: Client, instance: str) -> None:
@@ -31,7 +31,7 @@ class Poster:
         self._backlog: asyncio.Queue[tuple[Job, Event, datetime]] = asyncio.Queue(_LONGEST_BACKLOG)
         self._counts: OrderedDict[str, int] = OrderedDict()
 
-    def post(self, job: Job, event: Event) -> None:
+    def record(self, job: Job, event: Event) -> None:
         """Have an Event posted."""
         log.info(
             "%s/%s: %s: %s",
@@ -51,11 +51,11 @@ class Poster:
         while True:
             job, event, seen = await self._backlog.get()
             try:
-                await self._post(job, event, seen)
+                await self._write(job, event, seen)
             except (ApiError, NotLeaderError) as error:
                 log.warning("the Event %s of %s/%s is lost: %s", event.reason, job.namespace, job.name, error)
 
-    async def _post(self, job: Job, event: Event, seen: datetime) -> None:
+    async def _write(self, job: Job, event: Event, seen: datetime) -> None:
         digest = hashlib.sha256("\n".join((job.uid, event.type, event.reason, event.message)).encode()).hexdigest()
         name = f"{job.name}.{digest[:16]}"
         time = seen.strftime("%Y-%m-%dT%H:%M:%SZ")

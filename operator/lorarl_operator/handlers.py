@@ -11,7 +11,7 @@ from kubernetes.aio.client import Configuration
 from lorarl_operator import metrics
 from lorarl_operator.cache import WATCHED, Cache, Key, key_of
 from lorarl_operator.kube.resources import LORARLJOBS, Resource
-from lorarl_operator.resync import Auditor
+from lorarl_operator.resync import Resyncer
 from lorarl_operator.workqueue import WorkQueue
 
 _WATCH_SECONDS = 300
@@ -64,7 +64,9 @@ class _NoDiffs(kopf.DiffBaseStorage):
         """Store nothing."""
 
 
-def watch(cache: Cache, queue: WorkQueue[Key], auditor: Auditor, configuration: Configuration) -> kopf.OperatorRegistry:
+def watch(
+    cache: Cache, queue: WorkQueue[Key], resyncer: Resyncer, configuration: Configuration
+) -> kopf.OperatorRegistry:
     """The handlers: one for each kind, and the way to log in."""
     registry = kopf.OperatorRegistry()
 
@@ -73,23 +75,23 @@ def watch(cache: Cache, queue: WorkQueue[Key], auditor: Auditor, configuration: 
         return await _connection(configuration)
 
     for resource in WATCHED:
-        handler = _handler(cache, queue, auditor, resource)
+        handler = _handler(cache, queue, resyncer, resource)
         kopf.on.event(resource.group, resource.version, resource.plural, registry=registry, id=resource.plural)(handler)
     return registry
 
 
-def _handler(cache: Cache, queue: WorkQueue[Key], auditor: Auditor, kind: Resource) -> Any:
+def _handler(cache: Cache, queue: WorkQueue[Key], resyncer: Resyncer, kind: Resource) -> Any:
     async def seen(event: Any, **_: Any) -> None:
-        _take(cache, queue, auditor, kind, event)
+        _take(cache, queue, resyncer, kind, event)
 
     return seen
 
 
-def _take(cache: Cache, queue: WorkQueue[Key], auditor: Auditor, resource: Resource, event: Any) -> None:
+def _take(cache: Cache, queue: WorkQueue[Key], resyncer: Resyncer, resource: Resource, event: Any) -> None:
     metrics.WATCH_EVENTS.labels(resource.plural).inc()
     raw = event["object"]
     if event["type"] is None:
-        auditor.want()  # A list, not a change: the watch has started over.
+        resyncer.want()  # A list, not a change: the watch has started over.
     if event["type"] == "DELETED":
         cache.put(resource, raw)  # Its last state, which may never have come as a change.
         meta, key = raw["metadata"], key_of(resource, raw)
@@ -98,7 +100,7 @@ def _take(cache: Cache, queue: WorkQueue[Key], auditor: Auditor, resource: Resou
         key = cache.put(resource, raw)
         news = key is not None
     if (
-        news and key is not None and auditor.knows(key[0])
+        news and key is not None and resyncer.knows(key[0])
     ):  # Else its job waits for the first listing, which has all jobs looked at.
         queue.add(key, urgent=resource == LORARLJOBS and event["type"] == "ADDED")
 

@@ -14,12 +14,12 @@ import kopf
 from lorarl_operator import handlers, metrics
 from lorarl_operator.cache import WATCHED, Cache, Key
 from lorarl_operator.controller import WORKERS, Controller
-from lorarl_operator.event_recorder import Poster
+from lorarl_operator.event_recorder import EventRecorder
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError
 from lorarl_operator.kube.lease import Lease, LeaseLostError
 from lorarl_operator.kube.resources import LORARLJOBS, RAYJOBS, Resource
-from lorarl_operator.resync import Auditor
+from lorarl_operator.resync import Resyncer
 from lorarl_operator.settings import Settings
 from lorarl_operator.workqueue import WorkQueue
 
@@ -36,7 +36,7 @@ _HINTS = {
 
 
 @dataclass
-class Replica:
+class LeaderElector:
     """Its parts, and how it is. `namespaces` are those served; empty for all."""
 
     client: Client
@@ -47,7 +47,7 @@ class Replica:
     cache: Cache = field(default_factory=Cache)
     _missing: str | None = "the API server was not asked yet which kinds it has"
     _watches_fine_at: float | None = None
-    _auditor: Auditor | None = None
+    _resyncer: Resyncer | None = None
 
     def alive(self) -> str | None:
         """What is so wrong that the process should be started anew; None when nothing is."""
@@ -63,7 +63,7 @@ class Replica:
 
     def ready(self) -> str | None:
         """What keeps this replica from leading or from standing by; None when nothing does."""
-        return self._missing or self.alive() or (self._auditor.blind() if self._auditor else None)
+        return self._missing or self.alive() or (self._resyncer.blind() if self._resyncer else None)
 
     async def run(self) -> int:
         """Stand by, lead, stop; the process' exit status: 0 when it was told to stop, 1 when it lost the lease or its watches."""
@@ -83,13 +83,13 @@ class Replica:
         metrics.QUEUE_DEPTH.set_function(lambda: len(queue))
         metrics.WATCHES.set_function(self._watches)
         fenced = self.client.fenced(self.lease.seconds_to_write)
-        self._auditor = auditor = Auditor(self.client, self.cache, queue, self.namespaces or [None])
-        poster = Poster(fenced, self.identity)
-        controller = Controller(fenced, self.cache, queue, poster, self.settings)
-        background = [_task(self.lease.hold(), "lease"), _task(poster.run(), "events"), _task(stop.wait(), "stop")]
+        self._resyncer = resyncer = Resyncer(self.client, self.cache, queue, self.namespaces or [None])
+        recorder = EventRecorder(fenced, self.identity)
+        controller = Controller(fenced, self.cache, queue, recorder, self.settings)
+        background = [_task(self.lease.hold(), "lease"), _task(recorder.run(), "events"), _task(stop.wait(), "stop")]
         workers: list[asyncio.Task[Any]] = []
         try:
-            filled = _task(auditor.fill(), "first listing")
+            filled = _task(resyncer.fill(), "first listing")
             await asyncio.wait([filled, *background], return_when=asyncio.FIRST_COMPLETED)
             if not filled.done():
                 filled.cancel()
@@ -97,29 +97,29 @@ class Replica:
             filled.result()
             log.info("%d jobs found", len(self.cache))
             workers = [_task(controller.work(), f"worker {number}") for number in range(WORKERS)]
-            background += [_task(auditor.run(), "audit"), _task(auditor.retry(), "listing again")]
+            background += [_task(resyncer.run(), "audit"), _task(resyncer.retry(), "listing again")]
             # Last: when kopf ends it cancels whatever tasks were started after it, taking them for its own.
-            background.append(_task(self._watch(queue, auditor, stop), "watches"))
+            background.append(_task(self._watch(queue, resyncer, stop), "watches"))
             await asyncio.wait([*background, *workers], return_when=asyncio.FIRST_COMPLETED)
             return _verdict([*background, *workers], stop)
         finally:
             await _finish(workers, background)
 
-    async def _watch(self, queue: WorkQueue[Key], auditor: Auditor, stop: asyncio.Event) -> None:
+    async def _watch(self, queue: WorkQueue[Key], resyncer: Resyncer, stop: asyncio.Event) -> None:
         """Run the watches, anew whenever they fail: the cache stays, and an audit mends what was missed."""
         self._watches_fine_at = asyncio.get_running_loop().time()
         while True:
             try:
-                await self._watch_once(queue, auditor, stop)
+                await self._watch_once(queue, resyncer, stop)
             except Exception:
                 metrics.ERRORS.labels("watch").inc()
                 log.exception("the watches have failed, and are started anew")
             if stop.is_set():
                 return
             await asyncio.sleep(_WATCH_AGAIN_SECONDS)
-            auditor.want()
+            resyncer.want()
 
-    async def _watch_once(self, queue: WorkQueue[Key], auditor: Auditor, stop: asyncio.Event) -> None:
+    async def _watch_once(self, queue: WorkQueue[Key], resyncer: Resyncer, stop: asyncio.Event) -> None:
         started = asyncio.Event()
 
         async def signals_are_ours_again() -> None:
@@ -129,7 +129,7 @@ class Replica:
         again = _task(signals_are_ours_again(), "signals")
         try:
             await kopf.operator(
-                registry=handlers.watch(self.cache, queue, auditor, self.client.configuration),
+                registry=handlers.watch(self.cache, queue, resyncer, self.client.configuration),
                 settings=handlers.settings(),
                 clusterwide=not self.namespaces,
                 namespaces=self.namespaces,

@@ -17,7 +17,7 @@ from lorarl_operator import logs, probes
 from lorarl_operator.jobs_metrics import JobsCollector
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.lease import Lease
-from lorarl_operator.leader import Replica
+from lorarl_operator.leader import LeaderElector
 from lorarl_operator.settings import Settings
 
 
@@ -119,15 +119,15 @@ async def _run(options: _Options) -> int:
         keep_head_seconds=options.keep_head_seconds,
         cleanup_seconds=options.cleanup_seconds,
     )
-    replica = Replica(client, lease, identity, options.namespaces, settings)
-    REGISTRY.register(JobsCollector(replica.cache))
-    health = {"/healthz": probes.checked(replica.alive), "/readyz": probes.checked(replica.ready)}
+    elector = LeaderElector(client, lease, identity, options.namespaces, settings)
+    REGISTRY.register(JobsCollector(elector.cache))
+    health = {"/healthz": probes.checked(elector.alive), "/readyz": probes.checked(elector.ready)}
     servers = [
         await probes.serve(options.probes_port, health),
         await probes.serve(options.metrics_port, {"/metrics": probes.metrics}),
     ]
     try:
-        return await replica.run()
+        return await elector.run()
     finally:
         for server in servers:
             server.close()

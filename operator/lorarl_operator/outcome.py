@@ -45,7 +45,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class Outcome:
     """The end of an attempt, with one word for programs and a sentence for people."""
 
     kind: Kind
@@ -68,9 +68,9 @@ class Report:
     message: str
 
 
-def lost(ray_job: str, report: Report | None) -> Ending:
+def lost(ray_job: str, report: Report | None) -> Outcome:
     """The end of an attempt whose RayJob somebody deleted."""
-    return _reported(report) or Ending(Kind.PREEMPTED, "RayJobDeleted", f"RayJob {ray_job} was deleted by somebody")
+    return _reported(report) or Outcome(Kind.PREEMPTED, "RayJobDeleted", f"RayJob {ray_job} was deleted by somebody")
 
 
 def ending(
@@ -80,7 +80,7 @@ def ending(
     report: Report | None,
     now: datetime,
     settings: Settings,
-) -> Ending | Unsettled | None:
+) -> Outcome | Unsettled | None:
     """How the attempt ended; None while it goes on.
 
     Args:
@@ -92,23 +92,23 @@ def ending(
         settings: For how long to wait for news.
     """
     if ray_job.deployment_status == "Complete" and ray_job.job_status == "SUCCEEDED":
-        return Ending(Kind.SUCCEEDED, "Succeeded", "training has ended")
+        return Outcome(Kind.SUCCEEDED, "Succeeded", "training has ended")
     if ray_job.deleted_at:
         return lost(ray_job.name, report)
     if ray_job.deployment_status in {"Complete", "Failed"}:
-        return _of_the_ended(ray_job, (*pods, *departed), report, now, settings)
+        return _of_ended_ray_job(ray_job, (*pods, *departed), report, now, settings)
     if ray_job.suspended or ray_job.deployment_status in {"Suspending", "Suspended"}:
         return None  # a queue takes its pods away: it goes on by itself
     return (
-        _of_the_live(ray_job, (*pods, *departed), report, now, settings)
+        _of_live_ray_job(ray_job, (*pods, *departed), report, now, settings)
         or _two_heads(pods, now, settings)
         or _over_too_soon(ray_job, pods, report, now, settings)
     )
 
 
-def _of_the_ended(
+def _of_ended_ray_job(
     ray_job: RayJob, pods: Sequence[Pod], report: Report | None, now: datetime, settings: Settings
-) -> Ending | Unsettled:
+) -> Outcome | Unsettled:
     """The cause behind a RayJob that KubeRay calls failed.
 
     KubeRay's own clean-up deletes workers now (and with a queue the head too), so a deletion says nothing here but of a head that stays.
@@ -121,11 +121,13 @@ def _of_the_ended(
     if taken := next((found for pod in before if (found := _taken(pod))), None):
         return _reported(report, preempted_only=True) or taken
     head_deleted = [
-        pod for pod in pods if pod.role == "head" and pod.deletion_asked_at and not ray_job.queue and not own_end(pod)
+        pod
+        for pod in pods
+        if pod.role == "head" and pod.deletion_asked_at and not ray_job.queue and not exited_container(pod)
     ]
     known = (
         _reported(report)
-        or _own_ends([pod for pod in pods if not _cleaned_up(pod, ray_job)])
+        or _own_exit([pod for pod in pods if not _cleaned_up(pod, ray_job)])
         or next((_deleted(pod) for pod in head_deleted), None)
     )
     if known:
@@ -133,10 +135,10 @@ def _of_the_ended(
     if wait := _until_settled([ray_job.ended_at], now, settings):
         return wait
     if ray_job.message == HEAD_GONE:
-        return Ending(Kind.PREEMPTED, "HeadLost", "the head's pod is gone, with its machine or by somebody's hand")
+        return Outcome(Kind.PREEMPTED, "HeadLost", "the head's pod is gone, with its machine or by somebody's hand")
     if ray_job.job_status == "STOPPED":
-        return Ending(Kind.FAILED, "Stopped", f"the Ray job of {ray_job.name} was stopped by somebody")
-    return Ending(
+        return Outcome(Kind.FAILED, "Stopped", f"the Ray job of {ray_job.name} was stopped by somebody")
+    return Outcome(
         Kind.FAILED,
         ray_job.reason or "RayJobFailed",
         redacted(ray_job.message) or f"RayJob {ray_job.name} failed without a word",
@@ -145,29 +147,31 @@ def _of_the_ended(
 
 def _cleaned_up(pod: Pod, ray_job: RayJob) -> bool:
     """Whether the pod's end in the second of its deletion is KubeRay's doing, after the training: Ray ends with 1 at SIGTERM."""
-    end, asked = own_end(pod), pod.deletion_asked_at
+    end, asked = exited_container(pod), pod.deletion_asked_at
     after = asked is not None and ray_job.ended_at is not None and asked > ray_job.ended_at
     return after and end is not None and end.reason != "OOMKilled" and end.ended_at == asked
 
 
-def _of_the_live(
+def _of_live_ray_job(
     ray_job: RayJob, pods: Sequence[Pod], report: Report | None, now: datetime, settings: Settings
-) -> Ending | Unsettled | None:
+) -> Outcome | Unsettled | None:
     """A pod that is lost ends the attempt: the workers train as one. KubeRay would make a new pod, which nobody waits for."""
     been_up = ray_job.deployment_status == "Running"
     if been_up and (taken := next((found for pod in pods if (found := _taken(pod))), None)):
         return taken
-    if own := _own_ends(pods):
+    if own := _own_exit(pods):
         # Ray ends with 1 at SIGTERM: in the second of the deletion this may as well be KubeRay's clean-up after the end of the training.
         doubts = [
-            pod.deletion_asked_at for pod in pods if been_up and (end := own_end(pod)) and end.reason != "OOMKilled"
+            pod.deletion_asked_at
+            for pod in pods
+            if been_up and (end := exited_container(pod)) and end.reason != "OOMKilled"
         ]
         if wait := _until_settled(doubts, now, settings):
             return wait
         interrupted = _reported(report, preempted_only=True)
-        head_lost = been_up and any(pod.role == "head" and not pod.ready and not own_end(pod) for pod in pods)
+        head_lost = been_up and any(pod.role == "head" and not pod.ready and not exited_container(pod) for pod in pods)
         if head_lost and own.reason == "WorkerExited":
-            return interrupted or Ending(
+            return interrupted or Outcome(
                 Kind.PREEMPTED, "HeadLost", f"the head's machine does not answer; {own.message}"
             )
         return interrupted or own
@@ -186,7 +190,7 @@ def _until_settled(times: Iterable[datetime | None], now: datetime, settings: Se
     return Unsettled(settings.settle_seconds - age) if 0 <= age < settings.settle_seconds else None
 
 
-def _two_heads(pods: Sequence[Pod], now: datetime, settings: Settings) -> Ending | Unsettled | None:
+def _two_heads(pods: Sequence[Pod], now: datetime, settings: Settings) -> Outcome | Unsettled | None:
     """A cluster with two head pods, which KubeRay makes when it is busy: from then on it works on neither, and would for ever."""
     heads = sorted(
         (
@@ -201,12 +205,12 @@ def _two_heads(pods: Sequence[Pod], now: datetime, settings: Settings) -> Ending
     if wait := _until_settled([heads[-1].created_at], now, settings):
         return wait
     names = " and ".join(pod.name for pod in heads)
-    return Ending(Kind.PREEMPTED, "TwoHeads", f"KubeRay made two head pods, {names}, and then works on neither")
+    return Outcome(Kind.PREEMPTED, "TwoHeads", f"KubeRay made two head pods, {names}, and then works on neither")
 
 
 def _over_too_soon(
     ray_job: RayJob, pods: Sequence[Pod], report: Report | None, now: datetime, settings: Settings
-) -> Ending | Unsettled | None:
+) -> Outcome | Unsettled | None:
     """A training that ended before KubeRay saw its cluster ready, as with a wrong key to the store.
 
     Without its submitter the head's pod is not ready any more, and KubeRay would wait for that for ever.
@@ -222,46 +226,46 @@ def _over_too_soon(
     if known := _reported(report):
         return known
     if over.exit_code == 0:
-        return Ending(Kind.SUCCEEDED, "Succeeded", "training has ended")
+        return Outcome(Kind.SUCCEEDED, "Succeeded", "training has ended")
     said = redacted(over.message.strip()) or "nothing"
-    return Ending(
+    return Outcome(
         Kind.FAILED,
         "SubmissionFailed",
         f"the training ended with exit code {over.exit_code} at its start; it said: {said}",
     )
 
 
-def _reported(report: Report | None, *, preempted_only: bool = False) -> Ending | None:
+def _reported(report: Report | None, *, preempted_only: bool = False) -> Outcome | None:
     if report is None:
         return None
     kind = Kind.PREEMPTED if report.reason in PREEMPTED_REASONS else Kind.FAILED
-    return None if preempted_only and kind is Kind.FAILED else Ending(kind, report.reason, report.message)
+    return None if preempted_only and kind is Kind.FAILED else Outcome(kind, report.reason, report.message)
 
 
-def _taken(pod: Pod) -> Ending | None:
+def _taken(pod: Pod) -> Outcome | None:
     """A pod that the cluster took away."""
     if pod.disruption_reason:
-        return Ending(Kind.PREEMPTED, pod.disruption_reason, f"{_named(pod)} was taken away: {pod.disruption_message}")
+        return Outcome(Kind.PREEMPTED, pod.disruption_reason, f"{_named(pod)} was taken away: {pod.disruption_message}")
     if pod.phase == "Failed" and pod.reason in _TAKEN:
-        return Ending(Kind.PREEMPTED, pod.reason, f"{_named(pod)} was taken away: {pod.message or pod.reason}")
+        return Outcome(Kind.PREEMPTED, pod.reason, f"{_named(pod)} was taken away: {pod.message or pod.reason}")
     return None
 
 
-def _deleted(pod: Pod) -> Ending:
-    return Ending(Kind.PREEMPTED, "PodDeleted", f"{_named(pod)} was deleted by somebody")
+def _deleted(pod: Pod) -> Outcome:
+    return Outcome(Kind.PREEMPTED, "PodDeleted", f"{_named(pod)} was deleted by somebody")
 
 
-def _own_ends(pods: Sequence[Pod]) -> Ending | None:
+def _own_exit(pods: Sequence[Pod]) -> Outcome | None:
     """The first container that ended by itself; the head's before the workers', which end with it."""
     for pod in sorted(pods, key=lambda pod: pod.role != "head"):
-        container = own_end(pod)
+        container = exited_container(pod)
         if container is None:
             continue
         said = redacted(container.message.strip())
         tail = f"; it said: {said}" if said else ""
         if container.reason in _CANNOT_START:
             hint = "correct the image or cluster.podTemplateOverrides"
-            return Ending(
+            return Outcome(
                 Kind.FAILED,
                 "ContainerRefused",
                 f"container {container.name} of {_named(pod)} cannot be made: {said or 'no word why'}; {hint}",
@@ -269,9 +273,9 @@ def _own_ends(pods: Sequence[Pod]) -> Ending | None:
         if container.reason == "OOMKilled":
             field = "cluster.head.memory" if pod.role == "head" else "cluster.memoryPerNode"
             hint = f"raise {field}" + ("" if pod.role == "head" else ", or lower trainer.tokensPerMicroBatch")
-            return Ending(Kind.FAILED, "OutOfMemory", f"{_named(pod)} used more memory than its limit; {hint}{tail}")
+            return Outcome(Kind.FAILED, "OutOfMemory", f"{_named(pod)} used more memory than its limit; {hint}{tail}")
         reason = "HeadExited" if pod.role == "head" else "WorkerExited"
-        return Ending(
+        return Outcome(
             Kind.FAILED,
             reason,
             f"Ray's container of {_named(pod)} ended by itself with exit code {container.exit_code}{tail}",
@@ -279,7 +283,7 @@ def _own_ends(pods: Sequence[Pod]) -> Ending | None:
     return None
 
 
-def own_end(pod: Pod) -> Container | None:
+def exited_container(pod: Pod) -> Container | None:
     """Ray's container, where it ended by itself and not because its pod was taken away or deleted."""
     if _taken(pod):
         return None

@@ -28,7 +28,7 @@ FIRST_RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 30.0
 
 
-class Auditor:
+class Resyncer:
     """Compares the cache with lists of everything."""
 
     def __init__(self, client: Client, cache: Cache, queue: WorkQueue[Key], namespaces: Sequence[str | None]) -> None:

@@ -14,7 +14,7 @@ from lorarl_operator.manifests.access import grants, needs
 from lorarl_operator.manifests.config import config_map
 from lorarl_operator.models import Job, Observed, Pod, RayCluster, RayJob, Refusal
 from lorarl_operator.names import attempt_of, ray_job_name
-from lorarl_operator.outcome import Report, own_end
+from lorarl_operator.outcome import Report, exited_container
 from lorarl_operator.parse import time
 from lorarl_operator.settings import Settings
 from lorarl_operator.status import PENDING, RUNNING, STARTING, SUSPENDED, SUSPENDING, Draft, sound
@@ -25,7 +25,7 @@ _CLOCKS_DIFFER = timedelta(seconds=5)
 
 
 @dataclass(frozen=True)
-class View:
+class Snapshot:
     """What is known of a job.
 
     Attributes:
@@ -83,7 +83,7 @@ class View:
         ]
         ran_since = self.draft().since("Running") if self.phase == RUNNING else None
         if ran_since is None:
-            return tuple(pod for pod in departed if own_end(pod))
+            return tuple(pod for pod in departed if exited_container(pod))
         since = ran_since - _CLOCKS_DIFFER
         return tuple(pod for pod in departed if pod.deletion_asked_at is None or pod.deletion_asked_at >= since)
 
@@ -225,7 +225,7 @@ class View:
         )
 
 
-def look(observed: Observed, now: datetime, settings: Settings) -> View:
+def look(observed: Observed, now: datetime, settings: Settings) -> Snapshot:
     """Sort what was observed."""
     job = observed.job
     spec, status = job.read_spec(), sound(job.read_status())
@@ -237,7 +237,7 @@ def look(observed: Observed, now: datetime, settings: Settings) -> View:
     latest = max((attempt_of(job.name, each.name) for each in ours), default=0)
     attempt = max(newest + 1 if resumed else newest, latest, 1)
     name = ray_job_name(job.name, attempt)
-    return View(
+    return Snapshot(
         job=job,
         observed=observed,
         now=now,

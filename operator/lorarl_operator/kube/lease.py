@@ -49,7 +49,7 @@ class LeaseTimes:
 
 
 class Lease:
-    """One replica's view of the lease."""
+    """One replica's snapshot of the lease."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ from lorarl_operator.cache import WATCHED, Cache, Key
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError
 from lorarl_operator.kube.resources import LORARLJOBS, RAYJOBS, Resource
-from lorarl_operator.resync import INTERVAL_SECONDS, LONGEST_RETRY_SECONDS, Auditor, complaint
+from lorarl_operator.resync import INTERVAL_SECONDS, LONGEST_RETRY_SECONDS, Resyncer, complaint
 from lorarl_operator.workqueue import WorkQueue
 from support import virtual_time
 
@@ -42,12 +42,12 @@ class Lists(Client):
 
 
 class Story:
-    """An auditor with what it reads and what it fills."""
+    """An resyncer with what it reads and what it fills."""
 
     def __init__(self, *namespaces: str | None) -> None:
         self.lists, self.cache = Lists(), Cache()
         self.queue: WorkQueue[Key] = WorkQueue(virtual_time.now)
-        self.auditor = Auditor(self.lists, self.cache, self.queue, namespaces)
+        self.resyncer = Resyncer(self.lists, self.cache, self.queue, namespaces)
 
     async def taken(self) -> list[Key]:
         """All keys that are to be looked at."""
@@ -60,7 +60,7 @@ class Story:
     def watch(self, namespace: str) -> None:
         """A watch brings news of the job of a namespace."""
         event = {"type": "MODIFIED", "object": job_in(namespace, resourceVersion="2")}
-        handlers._take(self.cache, self.queue, self.auditor, LORARLJOBS, event)
+        handlers._take(self.cache, self.queue, self.resyncer, LORARLJOBS, event)
 
 
 def job_in(namespace: str, **metadata: str) -> dict[str, Any]:
@@ -91,10 +91,10 @@ def test_a_namespace_that_cannot_be_listed_holds_up_no_other_and_is_served_when_
     async def story() -> None:
         one = Story("a", "b", "c")
         one.lists.refuse("b", *kinds)
-        await one.auditor.fill()
+        await one.resyncer.fill()
         assert await one.taken() == [("a", "demo"), ("c", "demo")]
-        assert (unlisted(), one.auditor.blind()) == (1, None)
-        retrying = asyncio.create_task(one.auditor.retry())
+        assert (unlisted(), one.resyncer.blind()) == (1, None)
+        retrying = asyncio.create_task(one.resyncer.retry())
         await asyncio.sleep(1000)
         assert await one.taken() == []
         (said,) = errors(caplog)
@@ -121,8 +121,8 @@ def test_retries_become_rarer_up_to_half_a_minute() -> None:
     async def story() -> None:
         one = Story("b")
         one.lists.refuse("b", LORARLJOBS)
-        retrying = asyncio.create_task(one.auditor.retry())
-        await one.auditor.fill()
+        retrying = asyncio.create_task(one.resyncer.retry())
+        await one.resyncer.fill()
         await asyncio.sleep(120)
         retrying.cancel()
         times = [when for _, when in one.lists.asked if when]
@@ -137,13 +137,13 @@ def test_news_of_a_namespace_that_is_not_known_leads_to_no_decision() -> None:
     async def story() -> None:
         one = Story("a", "b")
         one.lists.refuse("b", RAYJOBS)
-        await one.auditor.fill()
+        await one.resyncer.fill()
         await one.taken()
         one.watch("b")
         assert await one.taken() == []
         assert one.cache.observe(("b", "demo")) is not None, "it is kept for later"
         one.lists.refused.clear()
-        retrying = asyncio.create_task(one.auditor.retry())
+        retrying = asyncio.create_task(one.resyncer.retry())
         await asyncio.sleep(2)
         retrying.cancel()
         assert await one.taken() == [("b", "demo")]
@@ -157,11 +157,11 @@ def test_news_of_a_namespace_that_is_not_known_leads_to_no_decision() -> None:
 def test_an_audit_goes_on_after_a_namespace_whose_right_was_taken_away(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         one = Story("a", "b", "c")
-        await one.auditor.fill()
+        await one.resyncer.fill()
         await one.taken()
         one.lists.refuse("b")
         one.cache.put(LORARLJOBS, raw_job(namespace="c", uid="gone", name="gone", resourceVersion="2"))
-        auditing = asyncio.create_task(one.auditor.run())
+        auditing = asyncio.create_task(one.resyncer.run())
         await asyncio.sleep(2 * INTERVAL_SECONDS + 1)
         assert await one.taken() == [("c", "gone")]
         assert len(errors(caplog)) == 1 and unlisted() == 1
@@ -179,8 +179,8 @@ def test_another_reason_is_told_anew(caplog: pytest.LogCaptureFixture) -> None:
         one = Story(None)
         one.lists.refuse(None)
         one.lists.status, one.lists.reason = 0, "ConnectionFailed"
-        retrying = asyncio.create_task(one.auditor.retry())
-        await one.auditor.fill()
+        retrying = asyncio.create_task(one.resyncer.retry())
+        await one.resyncer.fill()
         await asyncio.sleep(100)
         one.lists.status, one.lists.reason = 403, "Forbidden"
         await asyncio.sleep(100)
@@ -198,15 +198,15 @@ def test_another_reason_is_told_anew(caplog: pytest.LogCaptureFixture) -> None:
 def test_whoever_could_list_nothing_yet_is_blind(namespaces: tuple[str | None, ...], called: set[str]) -> None:
     async def story() -> None:
         one = Story(*namespaces)
-        assert one.auditor.blind() == "the first listing is under way"
+        assert one.resyncer.blind() == "the first listing is under way"
         one.lists.refused = {(namespace, RAYJOBS) for namespace in namespaces}
-        await one.auditor.fill()
-        said = one.auditor.blind()
+        await one.resyncer.fill()
+        said = one.resyncer.blind()
         assert said is not None and all(f"{name} cannot be listed, and " in said for name in called)
-        assert not one.auditor.knows("a")
+        assert not one.resyncer.knows("a")
         one.lists.refused.pop()
-        await one.auditor.fill()
-        assert one.auditor.blind() is None
+        await one.resyncer.fill()
+        assert one.resyncer.blind() is None
 
     play(story)
 
@@ -214,8 +214,8 @@ def test_whoever_could_list_nothing_yet_is_blind(namespaces: tuple[str | None, .
 def test_with_all_namespaces_served_each_is_known_by_the_one_listing() -> None:
     async def story() -> None:
         one = Story(None)
-        await one.auditor.fill()
-        assert one.auditor.knows("any")
+        await one.resyncer.fill()
+        assert one.resyncer.knows("any")
         assert await one.taken() == [("a", "demo")]
 
     play(story)
