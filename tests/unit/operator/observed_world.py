@@ -12,7 +12,7 @@ from lorarl_operator.decide import decide
 from lorarl_operator.decision import AddFinalizer, Apply, Create, Decision, Delete, DeleteJob, Event, RemoveFinalizer
 from lorarl_operator.models import FINALIZER, LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_ROLE, Observed, Refusal
 from lorarl_operator.settings import Settings
-from lorarl_operator.status import FIELDS, moment
+from lorarl_operator.status import FIELDS, timestamp
 
 SETTINGS = Settings(trainer_image="registry.example.com/lorarl/trainer:0.1.0")
 START = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -29,7 +29,7 @@ SPEC: Raw = {
 
 def ago(seconds: float, now: datetime = START) -> str:
     """A time of the API, so many seconds before now."""
-    return moment(now - timedelta(seconds=seconds))
+    return timestamp(now - timedelta(seconds=seconds))
 
 
 def raw_job(spec: Raw | None = None, status: Raw | None = None, **metadata: Any) -> Raw:
@@ -217,7 +217,7 @@ class World:
         about = manifest["metadata"] | {
             "uid": f"ray-uid-{self.made}",
             "resourceVersion": "1",
-            "creationTimestamp": moment(self.now),
+            "creationTimestamp": timestamp(self.now),
         }
         queued = "kueue.x-k8s.io/queue-name" in manifest["metadata"]["labels"]
         status = {"rayClusterName": f"cluster-{self.made}"}
@@ -253,7 +253,7 @@ class World:
         if self.job is None:
             return
         if self.job["metadata"].get("finalizers"):
-            self.job["metadata"].setdefault("deletionTimestamp", moment(self.now))
+            self.job["metadata"].setdefault("deletionTimestamp", timestamp(self.now))
             self.touch()
         else:
             self.job, self.ray_jobs, self.pods = None, {}, []
@@ -261,9 +261,9 @@ class World:
     def delete_ray_job(self, name: str) -> None:
         """By whoever: pods get their grace period."""
         about = self.ray_jobs[name]["metadata"]
-        about.setdefault("deletionTimestamp", moment(self.now))
+        about.setdefault("deletionTimestamp", timestamp(self.now))
         for pod in self.pods:
-            pod["metadata"].setdefault("deletionTimestamp", moment(self.now + timedelta(seconds=120)))
+            pod["metadata"].setdefault("deletionTimestamp", timestamp(self.now + timedelta(seconds=120)))
             pod["metadata"].setdefault("deletionGracePeriodSeconds", 120)
 
     def collect(self) -> None:
@@ -297,7 +297,7 @@ class World:
             jobDeploymentStatus="Running",
             jobStatus="RUNNING",
             dashboardURL="demo-head:8265",
-            startTime=moment(self.now),
+            startTime=timestamp(self.now),
         )
 
     def succeed(self) -> None:
@@ -305,7 +305,7 @@ class World:
         if self._at_work():
             steps = self.steps[self.current["metadata"]["name"]]
             self.touch(self.job["status"] | {"step": steps, "totalSteps": steps})
-            self.kuberay(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED", endTime=moment(self.now))
+            self.kuberay(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED", endTime=timestamp(self.now))
 
     def fail(self) -> None:
         """The trainer fails by its own fault, and says so."""
@@ -315,7 +315,7 @@ class World:
         self.touch(
             self.job["status"] | {"failure": {"reason": "OutOfMemory", "message": "too large", "attempt": attempt}}
         )
-        self.kuberay(jobDeploymentStatus="Failed", reason="AppFailed", endTime=moment(self.now))
+        self.kuberay(jobDeploymentStatus="Failed", reason="AppFailed", endTime=timestamp(self.now))
         self.failures.add(attempt)
         if self.phase in ("Starting", "Running") and not any(
             "deletionTimestamp" in pod["metadata"] for pod in self.pods
@@ -331,5 +331,5 @@ class World:
         if self.pods:
             pod = rng.choice(self.pods)
             pod["status"]["conditions"] = [condition("DisruptionTarget", True, "PreemptionByScheduler", "preempted")]
-            pod["metadata"].setdefault("deletionTimestamp", moment(self.now + timedelta(seconds=120)))
+            pod["metadata"].setdefault("deletionTimestamp", timestamp(self.now + timedelta(seconds=120)))
             pod["metadata"].setdefault("deletionGracePeriodSeconds", 120)
