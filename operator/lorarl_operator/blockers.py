@@ -87,9 +87,8 @@ def queued(ray_job: RayJob, evidence: Evidence | None) -> Blocker:
         return Blocker("Queued", sentences(f"The job waits in queue {ray_job.queue}: {why}", hint))
     _, _, message = conditions.get("Admitted", (False, "", ""))
     why = message or "its admission checks are not complete"
-    return Blocker(
-        "Queued", sentences(f"Queue {ray_job.queue} has reserved quota, but has not admitted the job yet: {why}")
-    )
+    problem = f"The job waits in queue {ray_job.queue}, which has reserved quota, but has not admitted it yet: {why}"
+    return Blocker("Queued", sentences(problem))
 
 
 def no_kuberay(ray_job: RayJob, namespace: str, began: datetime | None, now: datetime) -> Blocker | None:
