@@ -11,7 +11,7 @@ from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import ClusterSpec, LoRARLJob
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch.local import ignored_by_a_single_machine, refuse_what_needs_a_cluster
-from unit.contract.cases import manifest
+from unit.contract.manifests import manifest
 
 # A value other than the default of every field of the cluster that one machine ignores.
 OF_THE_CLUSTER: dict[str, Any] = {
