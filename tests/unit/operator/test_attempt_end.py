@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from decisions import RUNNING, conditions, decided, running_status, status_of
-from observed_world import START, ago, condition, ended, raw_job, raw_pod, raw_ray_job
 
 from lorarl_operator import parse
 from lorarl_operator.decision import Delete
+from unit.operator.decisions import RUNNING, conditions, decided, running_status, status_of
+from unit.operator.observed_world import START, ago, condition, ended, raw_job, raw_pod, raw_ray_job
 
 
 class TestAttemptEnd:

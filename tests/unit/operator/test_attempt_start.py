@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from decisions import RUNNING, conditions, decided, kinds, running_status, status_of
-from observed_world import START, World, ago, condition, raw_job, raw_ray_job
 
 from lorarl_operator.decision import Apply, Create
 from lorarl_operator.models import Refusal
+from unit.operator.decisions import RUNNING, conditions, decided, kinds, running_status, status_of
+from unit.operator.observed_world import START, World, ago, condition, raw_job, raw_ray_job
 
 
 class TestFirstAttempt:

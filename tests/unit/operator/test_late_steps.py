@@ -6,10 +6,10 @@ import copy
 from datetime import timedelta
 
 import pytest
-from decisions import decided, running_status
-from observed_world import SPEC, START, ago, raw_job, raw_ray_job
 
 from lorarl_operator.decision import Delete
+from unit.operator.decisions import decided, running_status
+from unit.operator.observed_world import SPEC, START, ago, raw_job, raw_ray_job
 
 
 class TestLateSteps:
