@@ -136,7 +136,7 @@ def test_the_worker_runs_out_of_memory(trial: Trial) -> None:
     told = trial.cluster.must(
         "get", "events", "-n", TEAM, "--field-selector", f"involvedObject.name={JOB},reason=BackingOff", "-o", "yaml"
     )
-    assert "ended, OutOfMemory: " in told, told
+    assert "ended with OutOfMemory: " in told, told
     assert "memoryPerNode" in told, told
 
 
