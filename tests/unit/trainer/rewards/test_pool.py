@@ -55,7 +55,8 @@ def gated(prompt, completion, answer, row):
 
 async def misbehave_async(prompt, completion, answer, row):
     if completion == "wait": await asyncio.sleep(1e6)
-    if completion == "backtrack": return float(bool(re.match("(a+)+b", "a" * 60)))  # no other thread of the process runs meanwhile
+    # No other thread of the process runs meanwhile.
+    if completion == "backtrack": return float(bool(re.match("(a+)+b", "a" * 60)))
     if completion.startswith("long"): return len(completion)
     await asyncio.sleep(0)
     return misbehave(prompt, completion, answer, row)
@@ -232,7 +233,8 @@ def test_a_slow_judge_delays_a_step_only_by_the_last_completion(scorer):
     score_parts(judge, *[samples(*[str(latency)] * 20)] * parts, seconds=apart)
     took, last_arrival = time.perf_counter() - start, (parts - 1) * apart
     print(
-        f"{parts} parts within {last_arrival:.2f} s, {latency:g} s a call: {took:.2f} s; one part after the other: {parts * latency:g} s"
+        f"{parts} parts within {last_arrival:.2f} s, {latency:g} s per call: {took:.2f} s; "
+        f"in turn they would take {parts * latency:g} s"
     )
     assert last_arrival + latency <= took < last_arrival + 2 * latency
 
