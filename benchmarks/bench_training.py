@@ -20,14 +20,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lorarl_trainer.devices.cuda import CudaPlatform
+from lorarl_trainer.devices.cuda import CudaDevice
 
-os.environ.update(CudaPlatform().environment(threads=8), RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
+os.environ.update(CudaDevice().environment(threads=8), RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
+from lorarl_trainer.backends.registry import get_backend
 from lorarl_trainer.samples.types import LossChoice, Sample, Samples, UpdateRequest
 from side_by_side import ours
 from side_by_side.work import SHAPES, Work
@@ -70,8 +71,8 @@ def main() -> None:
 
     dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
     torch.cuda.set_device(0)
-    platform = CudaPlatform()
-    platform.prepare_megatron()
+    device = CudaDevice()
+    get_backend().import_libraries(device)
     from lorarl_trainer.backends.megatron.model import LoraModel
     from lorarl_trainer.backends.megatron.optimizer import AdapterOptimizer
     from lorarl_trainer.backends.megatron.update import Trainer
@@ -88,10 +89,10 @@ def main() -> None:
         learning_rate=1e-5,
     )
     changes = (f"spec.adapter.type={chosen.adapter}", f"spec.trainer.recompute={chosen.recompute}")
-    spec, plan = ours.planned(folder, work, platform.memory(), *changes)
+    spec, plan = ours.planned(folder, work, device.memory(), *changes)
     fused = plan.fused_layers and not chosen.padded and not chosen.megatron_layers
-    model = LoraModel(platform, folder, spec.adapter, replace(plan, packed=not chosen.padded, fused_layers=fused))
-    optimizer = AdapterOptimizer(model, spec.trainer)
+    model = LoraModel(device, folder, spec.adapter, replace(plan, packed=not chosen.padded, fused_layers=fused))
+    optimizer = AdapterOptimizer(model, spec.trainer, fused=True)
     print(
         f"model ready after {time.perf_counter() - clock:.1f} s, {torch.cuda.memory_allocated() / 1e9:.1f} GB",
         flush=True,
@@ -99,7 +100,7 @@ def main() -> None:
     request = step_request(chosen)
     rows = []
     for budget in chosen.tokens_per_micro_batch:
-        trainer = Trainer(platform, model, optimizer, budget, dropout=0.0)
+        trainer = Trainer(device, model, optimizer, budget, dropout=0.0)
         torch.cuda.reset_peak_memory_stats()
         try:
             trainer.update(request)

@@ -23,7 +23,7 @@ SYNCS, SWITCHES = 30, 5
 
 def main() -> None:
     from lorarl_api.load import load_job
-    from lorarl_trainer.devices import Platform
+    from lorarl_trainer.devices.base import Device
     from lorarl_trainer.engine.vllm import engine
     from lorarl_trainer.engine.vllm.arguments import device_arguments
     from lorarl_trainer.workers.worker import Rank, Worker
@@ -31,8 +31,8 @@ def main() -> None:
     model, job = Path(sys.argv[1]), load_job(Path(sys.argv[2]), sys.argv[3:])
     worker = Worker(job.spec, Rank(0, 1, 0, None, None, os.cpu_count() or 1))
 
-    def eager(platform: Platform, sequences: int) -> dict[str, Any]:
-        return device_arguments(platform, sequences) | {"enforce_eager": True}
+    def eager(device: Device, sequences: int) -> dict[str, Any]:
+        return device_arguments(device, sequences) | {"enforce_eager": True}
 
     clock = time.perf_counter()
     with mock.patch.object(engine, "device_arguments", eager):
