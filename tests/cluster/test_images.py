@@ -38,9 +38,10 @@ python - <<'END'
 import importlib.util, pathlib, sys
 
 import vllm  # noqa: F401
-from lorarl_trainer.devices.cpu import CpuPlatform
+from lorarl_trainer.backends.registry import get_backend
+from lorarl_trainer.devices.cpu import CpuDevice
 
-CpuPlatform().prepare_megatron()
+get_backend().import_libraries(CpuDevice())
 import lorarl_trainer.launch.run, mlflow, peft, ray, torch, wandb  # noqa: E401
 
 assert not torch.cuda.is_available()
@@ -88,9 +89,8 @@ def test_the_trainer_has_all_that_its_pods_call(here: RealCluster) -> None:
 
 
 @pytest.mark.parametrize("image", [builds.OPERATOR, builds.TRAINER])
-def test_an_image_is_nobodys_to_write_and_holds_its_bill_of_materials_and_no_secret(
-    here: RealCluster, image: str
-) -> None:
+def test_an_image_is_read_only_and_has_its_sbom_and_no_secret(here: RealCluster, image: str) -> None:
+    """No user may write to it; its bill of materials is in it."""
     script = """
     set -eu
     id -u; id -g

@@ -154,8 +154,8 @@ def test_the_pods_of_a_deleted_job_do_not_wait_for_its_status_to_be_taken(in_clu
     ended = run.end()
 
     assert ended.code == 0, ended
-    assert "the job is gone, or its pods' account, so nobody was told how it ended" in ended.stdout
-    assert "did not take the last status within" not in ended.stdout
+    assert "the job, or its pods' account, is gone, so its last status was not written" in ended.stdout
+    assert "did not accept the last status within" not in ended.stdout
 
 
 @pytest.fixture(scope="module", name="in_cluster")

@@ -39,8 +39,8 @@ def test_a_checkpoint_cut_short_by_one_byte_is_passed_over_and_sigterm_publishes
     state.write_bytes(state.read_bytes()[:-1])
 
     run = interrupted_job.start()
-    run.wait_for_output(f"going on after step {before[-2]}")
-    assert f"Passed over {newest(interrupted_job).as_uri()}: trainer_state/state.safetensors has" in run.stdout
+    run.wait_for_output(f"resuming after step {before[-2]}")
+    assert f"Skipped {newest(interrupted_job).as_uri()}: trainer_state/state.safetensors has" in run.stdout
     run.wait_for_step(8)
     interrupted_job.gate.touch()
     run.signal(signal.SIGTERM)
@@ -64,8 +64,8 @@ def test_a_garbage_latest_json_is_told_and_ctrl_c_twice_ends_at_once(interrupted
     (interrupted_job.checkpoints / "latest.json").write_text("{ garbage")
 
     run = interrupted_job.start(terminal=True)
-    run.wait_for_output(f"going on after step {before[-1]}")
-    assert "latest.json is garbage" in run.stdout
+    run.wait_for_output(f"resuming after step {before[-1]}")
+    assert "latest.json is corrupt" in run.stdout
     run.wait_for_step(before[-1] + 1)
     interrupted_job.gate.touch()
     run.press_ctrl_c()
@@ -86,7 +86,7 @@ def test_a_worker_that_is_killed_ends_the_run_with_the_end_of_its_log(interrupte
     interrupted_job.gate.unlink(missing_ok=True)
     before = published_steps(interrupted_job.checkpoints)
     run = interrupted_job.start()
-    run.wait_for_output(f"going on after step {before[-1]}")  # until then metrics.jsonl has the steps of the run before
+    run.wait_for_output(f"resuming after step {before[-1]}")  # until then metrics.jsonl has the steps of the run before
     run.wait_for_step(before[-1] + 1)
     interrupted_job.gate.touch()
     # Waited for, because Ray writes the process's title anew for each call.

@@ -18,7 +18,7 @@ def test_sigterm_while_the_model_is_fetched_ends_promptly(job: Job) -> None:
     run = job.start("backoffLimit=1", "cluster.image=trainer")
     run.wait_for_output("ignores fields that need a cluster")
     ended = end_promptly(run)
-    assert "interrupted before the first step was done" in ended.stdout
+    assert "interrupted before the first step finished" in ended.stdout
     assert (
         ended.stdout.count("`lorarl run` ignores fields that need a cluster: spec.cluster.image, spec.backoffLimit")
         == 1

@@ -138,7 +138,7 @@ def test_what_is_wrong_with_the_store_reaches_the_status_with_field_and_mend(on_
     failure = on_two_nodes.job.status["failure"]
     assert (failure["reason"], failure["attempt"]) == ("StorageFailed", 3)
     assert failure["message"].startswith(f"spec.model.uri: s3://{BUCKET}/model: cannot list: the store said: 403")
-    assert "check the Secret's keys" in failure["message"]
+    assert "Check the Secret's keys" in failure["message"]
 
 
 @pytest.fixture(scope="module")

@@ -112,7 +112,7 @@ class Colocated:
         return [c.tokens.tolist() for c in whole(self.worker.generate(prompts, None))]
 
     def trainer_logprobs(self, samples: Sequence[Sample], temperature: float = 1.0) -> list[np.ndarray]:
-        return self.worker.log_probabilities(samples, temperature)
+        return self.worker.log_probabilities(Samples(samples), temperature)
 
     def vllm_buffers(self) -> list[torch.Tensor]:
         """vLLM's stacked adapter tensors of the slot in use, copied."""

@@ -18,7 +18,7 @@ from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.loop import train
 from lorarl_trainer.progress import Event, Progress, StepDone
 from lorarl_trainer.protocols.rollouts import Rollouts
-from lorarl_trainer.rewards.scores import Outcome, Sample
+from lorarl_trainer.rewards.scores import Outcome, ToScore
 from lorarl_trainer.rollout.lockstep import Lockstep
 from lorarl_trainer.session import Session
 from lorarl_trainer.sft import Answers
@@ -35,7 +35,7 @@ class CountsEvenTokens:
 
     async def ready(self) -> None: ...
 
-    async def score(self, samples: Sequence[Sample]) -> list[Outcome]:
+    async def score(self, samples: Sequence[ToScore]) -> list[Outcome]:
         tokens = [[int(token) for token in sample.completion.split()] for sample in samples]
         return [Outcome(float(np.mean([t % 2 == 0 for t in row]))) for row in tokens]
 

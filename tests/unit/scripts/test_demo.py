@@ -85,7 +85,7 @@ def test_an_answer_counts_only_when_all_of_it_is_right_and_it_ends() -> None:
     assert evaluate.share_correct(["46", "4", None, "461"], ["46", "46", "46", "46"]) == 0.25
 
 
-def test_daemons_that_left_the_tree_and_workers_that_lost_their_mark_are_counted() -> None:
+def test_daemons_outside_the_tree_and_unmarked_workers_are_counted() -> None:
     run, daemon, worker = demo.Process(10, 2, True), demo.Process(11, 1, True), demo.Process(12, 11, False)
     orphan, stranger = demo.Process(13, 1, False), demo.Process(14, 1, False)
     assert demo.family([run, daemon, worker, orphan, stranger], known=frozenset({13, 99})) == {10, 11, 12, 13}

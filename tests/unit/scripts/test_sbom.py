@@ -70,7 +70,7 @@ def test_who_needs_whom_is_taken_from_the_lock(sbom: ModuleType) -> None:
     }
 
 
-def test_the_same_lock_gives_the_same_bytes_and_another_one_another_serial_number(sbom: ModuleType) -> None:
+def test_a_lock_gives_the_same_bytes_another_lock_another_serial_number(sbom: ModuleType) -> None:
     first, again, other = made(sbom), made(sbom), made(sbom, LOCK.replace("1.45.2", "1.45.3"))
 
     assert json.dumps(first) == json.dumps(again)

@@ -1,4 +1,4 @@
-"""A job's checkpoints, opened from its manifest."""
+"""Opens a job's checkpoints from its manifest."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from lorarl_trainer.storage.secrets import Secrets, secret_of
 def open_checkpoints(
     spec: LoRARLJobSpec, job_name: str, job_uid: str | None, secrets: Secrets, identity: Mapping[str, Any]
 ) -> CheckpointStore:
-    """Return the job's checkpoints; nothing is read yet."""
+    """Return the job's checkpoints. Nothing is read yet."""
     secret = secret_of(secrets, spec.checkpoint.credentials_secret)
     store = open_store(spec.checkpoint.uri, secret, field="spec.checkpoint.uri")
     return CheckpointStore(store, job_name, keep=spec.checkpoint.keep, identity=identity, job_uid=job_uid)
 
 
 def check_checkpoints(job: LoRARLJob, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path) -> None:
-    """See early that the store can be reached and that what is there belongs to this training. Claims nothing.
+    """Check early that the store can be reached and that its checkpoints belong to this training. Claims nothing.
 
     Raises:
-        LorarlError: it cannot, or it does not.
+        LorarlError: the store cannot be used, or holds another training.
     """
     if job.spec.checkpoint.resume == "Auto":
         store = open_checkpoints(job.spec, job.name, job.uid, secrets, identity)
-        if (found := store.newest_told([unpublished])) is not None:
+        if (found := store.newest_unverified([unpublished])) is not None:
             require_same_training(found.manifest.identity, store.identity, found.uri)

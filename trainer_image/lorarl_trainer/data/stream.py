@@ -1,4 +1,4 @@
-"""A run's rows in the order that its seed decides, and how far the run has come."""
+"""A run's rows in the order that its seed determines, and the run's position in them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lorarl_trainer.data.order import DataOrder
 
 
 class RowStream:
-    """Endless rows. A resumed run needs nothing but the position."""
+    """Endless rows. A resumed run needs only the position."""
 
     def __init__(self, rows: Sequence[EncodedRow], seed: int, position: int = 0) -> None:
         """Start at `position`: the number of rows taken so far."""

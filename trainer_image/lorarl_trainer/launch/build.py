@@ -19,7 +19,8 @@ from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.checkpoint.open import check_checkpoints
 from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.launch import inputs
-from lorarl_trainer.launch.ray_cluster import Machines
+from lorarl_trainer.launch.init_from import read_initial_adapter
+from lorarl_trainer.launch.ray_cluster import RayCluster
 from lorarl_trainer.launch.runtime import Runtime
 from lorarl_trainer.launch.signals import Interruption
 from lorarl_trainer.progress import METRICS, AdapterSummary, Noted, Progress, RunStarted, Warned, read_rows
@@ -78,19 +79,19 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
                 f"starting Ray and {spec.world_size} worker(s): importing torch, Megatron and vLLM takes most of a start"
             )
         )
-        async with Machines(spec, launch.runtime.log_dir, clock) as machines:
+        async with RayCluster(spec, launch.runtime.log_dir, clock) as cluster:
             progress.emit(Noted(f"base model: {spec.model.uri}"))
             with clock.part("tokenizer"):
                 vocabulary = await in_background(inputs.load_vocabulary, spec, secrets)
             rows, (workers, fingerprint), _ = await asyncio.gather(
                 in_background(clock.part("data")(inputs.load_rows), spec, vocabulary, secrets),
-                _fetch_model(machines, secrets, interruption, clock),
+                _fetch_model(cluster, secrets, interruption, clock),
                 scorer.ready() if scorer else asyncio.sleep(0),
             )
             identity = training_identity(spec, fingerprint)
             with clock.part("look at checkpoints"):
-                first_adapter, _ = await asyncio.gather(
-                    in_background(inputs.first_adapter, spec, secrets, fingerprint),
+                initial_adapter, _ = await asyncio.gather(
+                    in_background(read_initial_adapter, spec, secrets, fingerprint),
                     in_background(check_checkpoints, job, secrets, identity, launch.unpublished),
                 )
             progress.emit(
@@ -99,7 +100,7 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
                 )
             )
             await workers.open_checkpoints(job.name, job.uid, secrets, identity, launch.unpublished)
-            built = await workers.start(vocabulary.stop_token_ids, first_adapter)
+            built = await workers.start(vocabulary.stop_token_ids, initial_adapter)
             if built.memory:
                 progress.emit(Noted(f"memory of each GPU:\n{built.memory}"))
             with clock.part("resume"):
@@ -130,7 +131,7 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
 def make_rollouts(
     launch: Launch,
     workers: Workers,
-    rows: inputs.Rows,
+    rows: inputs.EncodedData,
     vocabulary: inputs.Vocabulary,
     scorer: Scorer | None,
     position: int,
@@ -154,10 +155,10 @@ def make_rollouts(
 
 
 async def _fetch_model(
-    machines: Machines, secrets: Secrets, interruption: Interruption, clock: StartClock
+    cluster: RayCluster, secrets: Secrets, interruption: Interruption, clock: StartClock
 ) -> tuple[WorkerGroup, str]:
     """Fetch the base model to the workers' machines; return the workers and the model's fingerprint."""
-    workers = await machines.workers()
+    workers = await cluster.workers()
     interruption.install()
     with clock.part("base model"):
         return workers, await workers.fetch_model(secrets)

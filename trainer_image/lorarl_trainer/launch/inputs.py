@@ -1,4 +1,4 @@
-"""What a run reads before the first step: the tokenizer, the rows, and the adapter that training starts from."""
+"""What the driver reads before the first step: the tokenizer and the rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from lorarl_api.v1alpha1 import DataSource, LoRARLJobSpec
 from lorarl_trainer.data.encoding import EncodedRow, EncodedRows, PromptEncoder, encode_examples, encode_prompts
 from lorarl_trainer.data.rows import load_rows as read_rows
 from lorarl_trainer.data.tokenizer import load_tokenizer, stop_token_ids
-from lorarl_trainer.launch.init_from import read_first_adapter
 from lorarl_trainer.planning.supported_models import require_known_base
 from lorarl_trainer.rewards.scorer import needs_answers
 from lorarl_trainer.storage import open_store
@@ -22,25 +21,25 @@ from lorarl_trainer.storage.secrets import Secrets, secret_of
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What the driver needs of the base model. The weights are for the workers' machines.
+    """The part of the base model that the driver needs. Only the workers' machines need the weights.
 
     Attributes:
-        tokenizer: of transformers.
-        stop_token_ids: a completion ends with any of them.
+        tokenizer: a tokenizer of Transformers.
+        stop_token_ids: any of them ends a completion.
     """
 
     tokenizer: Any
     stop_token_ids: tuple[int, ...]
 
     def decode(self, completions: Sequence[Sequence[int]]) -> list[str]:
-        """Return the completions' texts, special tokens left out."""
+        """Return the completions' texts without special tokens."""
         texts: list[str] = self.tokenizer.batch_decode(completions, skip_special_tokens=True)
         return texts
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Encoded rows, and what a person should be told of them."""
+class EncodedData:
+    """The encoded rows, and warnings for the user."""
 
     train: list[EncodedRow]
     held_out: list[EncodedRow]
@@ -48,7 +47,7 @@ class Rows:
 
 
 def load_vocabulary(spec: LoRARLJobSpec, secrets: Secrets) -> Vocabulary:
-    """Fetch all of the base model but its weights to this machine, look at its configuration, and load its tokenizer.
+    """Fetch the base model without its weights to this machine, check its configuration, and load its tokenizer.
 
     Raises:
         LorarlError: there is no usable model.
@@ -59,11 +58,11 @@ def load_vocabulary(spec: LoRARLJobSpec, secrets: Secrets) -> Vocabulary:
     return Vocabulary(tokenizer, tuple(stop_token_ids(tokenizer, read_generation_config(folder))))
 
 
-def load_rows(spec: LoRARLJobSpec, vocabulary: Vocabulary, secrets: Secrets) -> Rows:
+def load_rows(spec: LoRARLJobSpec, vocabulary: Vocabulary, secrets: Secrets) -> EncodedData:
     """Read and encode the training and the held-out rows.
 
     Raises:
-        LorarlError: they cannot be read, or none fits.
+        LorarlError: they cannot be read, or none is short enough.
     """
     secret = secret_of(secrets, spec.data.credentials_secret)
     encoder = PromptEncoder(
@@ -77,23 +76,20 @@ def load_rows(spec: LoRARLJobSpec, vocabulary: Vocabulary, secrets: Secrets) -> 
         )
         answers = spec.reward is None or needs_answers(spec.reward)
         rows = read_rows(source, field=field, needs_answer=answers, fetch=fetch, hub_token=secret.get("HF_TOKEN"))
-        longest = spec.rollout.max_prompt_tokens
+        max_prompt = spec.rollout.max_prompt_tokens
         if spec.algorithm.type == "sft":
-            most = spec.rollout.max_response_tokens
-            fitting = encode_examples(rows, encoder, max_prompt_tokens=longest, max_response_tokens=most, field=field)
+            max_response = spec.rollout.max_response_tokens
+            fitting = encode_examples(
+                rows, encoder, max_prompt_tokens=max_prompt, max_response_tokens=max_response, field=field
+            )
         else:
-            fitting = encode_prompts(rows, encoder, max_prompt_tokens=longest, field=field)
+            fitting = encode_prompts(rows, encoder, max_prompt_tokens=max_prompt, field=field)
         warnings.extend(_left_out(fitting, field, spec))
         return fitting.rows
 
     train = encoded(spec.data.train, "spec.data.train")
     held_out = encoded(spec.data.eval, "spec.data.eval") if spec.data.eval else []
-    return Rows(train, held_out, warnings)
-
-
-def first_adapter(spec: LoRARLJobSpec, secrets: Secrets, fingerprint: str) -> bytes | None:
-    """Read and check the adapter of `spec.adapter.initFrom`, as the content of its safetensors file; None without one."""
-    return read_first_adapter(spec, secret_of(secrets, spec.checkpoint.credentials_secret), fingerprint)
+    return EncodedData(train, held_out, warnings)
 
 
 def _left_out(rows: EncodedRows, field: str, spec: LoRARLJobSpec) -> list[str]:
@@ -103,7 +99,7 @@ def _left_out(rows: EncodedRows, field: str, spec: LoRARLJobSpec) -> list[str]:
         (rows.long_answers, "answers", "maxResponseTokens", spec.rollout.max_response_tokens),
     )
     return [
-        f"{field}: {n} of {total} rows left out, their {what} have more than rollout.{name} ({limit}) tokens"
+        f"{field}: left out {n} of {total} rows, whose {what} have more than spec.rollout.{name} ({limit}) tokens"
         for n, what, name, limit in limits
         if n
     ]

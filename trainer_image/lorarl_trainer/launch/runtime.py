@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from lorarl_api.v1alpha1 import LoRARLJob
-from lorarl_trainer.launch.local import ignored_by_a_single_machine, refuse_what_needs_a_cluster
+from lorarl_trainer.launch.local import ignored_fields, refuse_cluster_jobs
 from lorarl_trainer.pods.drain import DRIVER, drain_asked, register
 from lorarl_trainer.pods.status_sink import StatusSink
 from lorarl_trainer.pods.steering import PodSteering
@@ -23,11 +23,11 @@ ATTEMPT = "LORARL_ATTEMPT"
 
 @dataclass(frozen=True)
 class Runtime:
-    """What differs from place to place.
+    """What differs between one machine and a cluster.
 
     Attributes:
-        log_dir: folder for the workers' output; None leaves it to Ray, which brings it to the driver's.
-        sinks: where progress goes besides the usual places.
+        log_dir: folder for the workers' output; None leaves it to Ray, which adds it to the driver's.
+        sinks: where progress goes in addition to the usual sinks.
         steering: makes what asks for changes to the job while it trains; None if there can be none.
         ignored: fields of the manifest that have no effect here.
         in_pods: the run is in a cluster's pods, where the operator decides what happens next.
@@ -50,12 +50,15 @@ def local_runtime(job: LoRARLJob, out_dir: Path) -> Runtime:
     Raises:
         InputError: the manifest asks for what one machine cannot do, naming the field.
     """
-    refuse_what_needs_a_cluster(job)
-    return Runtime(out_dir / "logs", ignored=tuple(ignored_by_a_single_machine(job)))
+    refuse_cluster_jobs(job)
+    return Runtime(out_dir / "logs", ignored=tuple(ignored_fields(job)))
 
 
 def cluster_runtime(job: LoRARLJob, manifest: Path) -> Runtime:
-    """Describe a cluster's pods. This process drives a Ray job, and registers as the driver with its pod's preStop hook."""
+    """Describe a cluster's pods.
+
+    This process drives a Ray job, and registers as the driver with its pod's preStop hook.
+    """
     register(DRIVER)
     return Runtime(
         log_dir=None,

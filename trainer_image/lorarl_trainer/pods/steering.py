@@ -1,4 +1,4 @@
-"""What may change for a job while it runs in a cluster: how many steps it makes, and whether one of its pods must go."""
+"""What may change while a job runs in a cluster: how many steps it makes, and whether one of its pods must end."""
 
 from __future__ import annotations
 

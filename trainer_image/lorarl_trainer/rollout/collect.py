@@ -15,7 +15,7 @@ from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.errors import StaleAdapterError
 from lorarl_trainer.progress import ScoredSample
 from lorarl_trainer.protocols.workers import Workers
-from lorarl_trainer.rewards.scores import Cause, Failure, Outcome, Sample, Scorer, collect
+from lorarl_trainer.rewards.scores import Cause, Failure, Outcome, Scorer, ToScore, collect
 from lorarl_trainer.samples.types import Completion
 
 SHOWN = 4
@@ -62,7 +62,7 @@ async def generate_and_score(
     scoring: list[asyncio.Task[None]] = []
     last_arrival = time.perf_counter()
 
-    async def score(indices: Sequence[int], samples: Sequence[Sample]) -> None:
+    async def score(indices: Sequence[int], samples: Sequence[ToScore]) -> None:
         outcomes.update(zip(indices, await scorer.score(samples), strict=True))
 
     def take(indices: Sequence[int], ended: Sequence[Completion]) -> None:
@@ -73,7 +73,7 @@ async def generate_and_score(
         decoded = decode([completion.tokens for completion in ended])
         texts.update(zip(indices, decoded, strict=True))
         samples = [
-            Sample(rows[index].row.prompt, text, rows[index].row.answer, rows[index].row.raw)
+            ToScore(rows[index].row.prompt, text, rows[index].row.answer, rows[index].row.raw)
             for index, text in zip(indices, decoded, strict=True)
         ]
         scoring.append(asyncio.create_task(score(indices, samples)))

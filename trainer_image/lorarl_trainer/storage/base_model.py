@@ -18,11 +18,11 @@ _HEAD_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class BaseModel:
-    """The base model on a machine.
+    """The base model on one machine.
 
     Attributes:
-        folder: in Hugging Face format.
-        fingerprint: changes with the model's content; cheap to make.
+        folder: its folder in Hugging Face format.
+        fingerprint: digest that changes with the model's content, without reading all of it.
     """
 
     folder: Path
@@ -30,10 +30,10 @@ class BaseModel:
 
 
 def fetch_base_model(spec: LoRARLJobSpec, secrets: Secrets) -> BaseModel:
-    """Fetch the base model to this machine. Once, however many processes of it ask.
+    """Fetch the base model to this machine, once for all of its processes.
 
     Raises:
-        LorarlError: there is no usable model, or no room for it.
+        LorarlError: there is no usable model, or no space for it.
     """
     folder = fetch_model_folder(spec, secrets)
     try:
@@ -51,7 +51,7 @@ def fetch_model_folder(spec: LoRARLJobSpec, secrets: Secrets, *, weights: bool =
 
 
 def base_model_name(spec: LoRARLJobSpec) -> str:
-    """Return what PEFT and vLLM can load the base model by: the hub's name, the folder, or the URI of a store."""
+    """Return the name by which PEFT and vLLM can load the base model: the hub's name, the folder, or a store's URI."""
     uri = spec.model.uri
     if uri.startswith("hf://"):
         return uri.removeprefix("hf://")
@@ -59,7 +59,7 @@ def base_model_name(spec: LoRARLJobSpec) -> str:
 
 
 def _fingerprint(folder: Path) -> str:
-    """Return a digest of a model folder: its configuration, and size and first megabyte of each weights file."""
+    """Return a digest of a model folder: its config.json, and the size and first mebibyte of each weights file."""
     digest = hashlib.sha256((folder / "config.json").read_bytes())
     for file in sorted(folder.glob("*.safetensors")):
         digest.update(f"{file.name}:{file.stat().st_size}:".encode())

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
-from lorarl_trainer.errors import LorarlError, NodeLostError, OutOfMemoryError, WorkerError, last_of, without_colours
+from lorarl_trainer.errors import (
+    LorarlError,
+    NodeLostError,
+    OutOfMemoryError,
+    WorkerError,
+    last_exception,
+    without_colours,
+)
 from lorarl_trainer.pods.drain import in_a_pod
 from lorarl_trainer.pods.memory import kills_for_memory
 from lorarl_trainer.workers.nodes import Nodes
@@ -91,7 +98,7 @@ class Failures:
             return error.cause
         is_actor_error = isinstance(error, RayActorError)
         if isinstance(error, RayTaskError) or (is_actor_error and error.actor_init_failed):
-            return WorkerError(self._with_log_tail(f"a worker failed: {last_of(str(error))}", str(error)))
+            return WorkerError(self._with_log_tail(f"a worker failed: {last_exception(str(error))}", str(error)))
         lost = isinstance(error, NodeDiedError | ActorUnavailableError | ObjectLostError) or (
             is_actor_error and error.preempted
         )

@@ -82,7 +82,8 @@ def test_every_program_has_a_command_line_of_its_own_tool() -> None:
     assert "--advertise-address=10.9.8.6" in apiserver
 
 
-def test_a_node_with_a_driver_has_a_device_plugin_and_one_without_builds_no_buildkit() -> None:
+def test_a_node_with_a_driver_has_a_device_plugin() -> None:
+    """A node that builds nothing has no BuildKit."""
     travelled = dataclasses.replace(SETTINGS, builds=False, driver=Path("/usr/local/nvidia/lib64"))
     assert set(programs.of(travelled)) == set(programs.ALL) - {"buildkitd"}
     assert set(programs.commands(travelled, {name: name for name in programs.ALL})) == set(programs.of(travelled))

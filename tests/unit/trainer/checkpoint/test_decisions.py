@@ -58,7 +58,7 @@ def test_a_manifest_finds_a_missing_a_short_and_a_changed_file() -> None:
     )
     assert (
         manifest.fault(path, b"x" * len(data))
-        == "trainer_state/state.json has another sha256 than checkpoint.json says"
+        == "trainer_state/state.json has a sha256 other than the one in checkpoint.json"
     )
 
 

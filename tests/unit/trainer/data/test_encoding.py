@@ -64,7 +64,7 @@ def test_a_tokenizer_without_template_says_what_to_set(tokenizer):
 
 
 def test_messages_without_a_template_are_refused(tokenizer):
-    with pytest.raises(InputError, match="row 7 has a list of chat messages"):
+    with pytest.raises(InputError, match="the prompt of row 7 is a list of chat messages"):
         encoder(tokenizer(), chat_template=False).encode_prompts([row([{"role": "user", "content": "a"}], number=7)])
 
 
@@ -75,7 +75,7 @@ def test_a_row_that_the_template_refuses_is_named(tokenizer):
 
 
 @pytest.mark.parametrize(("template", "bos"), [(CHATML, False), (BOS_TEMPLATE, True)])
-def test_prompt_and_answer_together_are_the_whole_conversation_up_to_its_end_of_turn(tokenizer, template, bos):
+def test_prompt_and_answer_are_the_conversation_up_to_its_end_of_turn(tokenizer, template, bos):
     tok = tokenizer(template, bos=bos)
     prompt_ids, answer_ids = encoder(tok).encode_example(row("2+2"))
     whole = tok.apply_chat_template([{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4"}])[
@@ -114,12 +114,12 @@ def test_without_a_template_an_answer_ends_with_eos(tokenizer):
         ),
     ],
 )
-def test_a_template_whose_conversation_does_not_begin_with_its_prompt_is_refused(tokenizer, template):
-    with pytest.raises(InputError, match="whole conversation of row 3 another beginning"):
+def test_a_conversation_that_does_not_begin_with_its_prompt_is_refused(tokenizer, template):
+    with pytest.raises(InputError, match="conversation of row 3 does not begin with its prompt"):
         encoder(tokenizer(template)).encode_example(row("2+2", number=3))
 
 
-def test_an_answer_that_begins_with_a_line_break_follows_the_prompts_tokens(tokenizer):
+def test_an_answer_with_a_leading_line_break_follows_the_prompt(tokenizer):
     """As a rollout's would; together they are one token, as in Qwen's vocabulary."""
     tok = tokenizer()
     prompt_ids, answer_ids = encoder(tok).encode_example(row("2+2", "\n4"))
@@ -190,14 +190,14 @@ def test_a_broken_tokenizer_is_refused(tmp_path):
     assert "whose tokenizer cannot be loaded (JSONDecodeError: Expecting property name" in caught.value.got
 
 
-def test_a_configuration_that_contradicts_itself_is_named_instead_of_the_tokenizer(tmp_path):
+def test_a_contradictory_configuration_is_named_not_the_tokenizer(tmp_path):
     write_tokenizer(tmp_path, template=None)
     config = {"model_type": "qwen3", "num_hidden_layers": 80, "layer_types": ["full_attention"] * 12}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(InputError) as caught:
         load_tokenizer(tmp_path)
     assert caught.value.got.startswith(
-        f"{tmp_path / 'config.json'}, which cannot be read as the configuration of a model (Strict"
+        f"{tmp_path / 'config.json'}, which is not a readable model configuration (Strict"
     )
     assert "`num_hidden_layers` (80) must be equal to the number of `layer_types` (12)" in caught.value.got
     assert "\n" not in str(caught.value)

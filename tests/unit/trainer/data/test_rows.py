@@ -59,8 +59,8 @@ def test_chat_messages_are_prompts(tmp_path):
 )
 def test_half_a_character_is_refused_with_its_row(tmp_path, row, field):
     error = refused(jsonl(tmp_path, {"prompt": "\U0001f600", "answer": "whole"}, row))
-    assert (error.field, error.expected) == (f"spec.data.train.{field}", "whole characters")
-    assert error.got.startswith("half a character (\\ud83d) in row 2 of")
+    assert (error.field, error.expected) == (f"spec.data.train.{field}", "valid Unicode")
+    assert error.got.startswith("an unpaired surrogate (\\ud83d) in row 2 of")
 
 
 def test_numbers_as_answers_become_text(tmp_path):
@@ -202,7 +202,7 @@ def test_a_truncated_parquet_file_is_refused(tmp_path):
     path = tmp_path / "train.parquet"
     pq.write_table(pa.table({"prompt": ["a"] * 1000}), path)
     path.write_bytes(path.read_bytes()[:-1])
-    assert "no whole Parquet file" in refused(path).got
+    assert "not a complete Parquet file" in refused(path).got
 
 
 def test_a_missing_file_and_a_folder_and_another_kind_of_file_are_refused(tmp_path):
@@ -213,12 +213,12 @@ def test_a_missing_file_and_a_folder_and_another_kind_of_file_are_refused(tmp_pa
 
 
 @pytest.mark.parametrize("name", ["train.jsonl", "train.csv", "train.parquet"])
-def test_a_file_without_the_right_to_read_it_is_named_with_user_and_command(name):
+def test_an_unreadable_file_is_named_with_user_and_command(name):
     with open_folder() as folder:
         path = folder / name
         path.touch(mode=0)
         error = as_a_user(refused, path)
-    assert error.got.startswith(f"file:{path}, where {path} cannot be read on ")
+    assert error.got.startswith(f"file:{path}, but {path} cannot be read on ")
     assert "Permission denied" in error.got
     assert error.expected == f"files that user {USER} can read"
     assert f"chmod -R a+rX {path}" in error.hint

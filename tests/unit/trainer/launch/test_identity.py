@@ -1,4 +1,4 @@
-"""What makes a training the one that a checkpoint is of."""
+"""The identity of a training decides whether it may resume from a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ spec:
 """
 
 
-def of(*changes: str) -> dict[str, object]:
+def identity_with(*changes: str) -> dict[str, object]:
     return training_identity(load_job(MANIFEST, [f"spec.{change}" for change in changes]).spec, "fingerprint")
 
 
-def test_a_default_that_is_written_out_is_no_other_training() -> None:
+def test_writing_out_a_default_does_not_change_the_identity() -> None:
     defaults = ("groupSize=8", "clipRange=0.2", "klCoefficient=0", "updatesPerStep=1")
-    assert of(*(f"algorithm.{default}" for default in defaults)) == of()
-    assert of("algorithm.clipRange=0.1") != of()
+    assert identity_with(*(f"algorithm.{default}" for default in defaults)) == identity_with()
+    assert identity_with("algorithm.clipRange=0.1") != identity_with()
 
 
-def test_what_may_change_between_two_starts_is_no_part_of_it() -> None:
-    assert of("trainer.steps=5", "trainer.learningRate=1e-3", "checkpoint.every=7", "rollout.promptsPerStep=4") == of()
+def test_fields_that_may_change_are_not_part_of_the_identity() -> None:
+    assert (
+        identity_with("trainer.steps=5", "trainer.learningRate=1e-3", "checkpoint.every=7", "rollout.promptsPerStep=4")
+        == identity_with()
+    )

@@ -1,4 +1,4 @@
-"""`lorarl run` refuses what one machine cannot do, and names once what it leaves aside."""
+"""`lorarl run` refuses what one machine cannot do, and warns about the fields that it ignores."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import ClusterSpec, LoRARLJob
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.launch.local import ignored_by_a_single_machine, refuse_what_needs_a_cluster
-from unit.contract.cases import manifest
+from lorarl_trainer.launch.local import ignored_fields, refuse_cluster_jobs
+from unit.contract.manifests import manifest
 
-# A value other than the default of every field of the cluster that one machine ignores.
-OF_THE_CLUSTER: dict[str, Any] = {
+# For each field of spec.cluster that one machine ignores, a value other than the default.
+CLUSTER_FIELDS: dict[str, Any] = {
     "gpuResource": "amd.com/gpu",
     "image": "trainer:1",
     "imagePullPolicy": "Always",
@@ -41,32 +41,28 @@ def job(changes: dict[str, Any]) -> LoRARLJob:
     return load_job(json.dumps(manifest(changes)))
 
 
-def test_a_manifest_for_a_laptop_has_nothing_to_ignore() -> None:
-    assert (
-        ignored_by_a_single_machine(job({"spec.cluster": {"gpusPerNode": 4}, "metadata.labels": {"team": "a"}})) == []
-    )
+def test_a_manifest_for_one_machine_has_no_ignored_fields() -> None:
+    assert ignored_fields(job({"spec.cluster": {"gpusPerNode": 4}, "metadata.labels": {"team": "a"}})) == []
 
 
-def test_defaults_that_are_written_out_ask_for_nothing() -> None:
+def test_defaults_that_are_written_out_are_not_named() -> None:
     read_back = manifest() | {"spec": job({}).spec.model_dump(mode="json", by_alias=True, exclude_none=True)}
     assert read_back["spec"]["backoffLimit"] == 3
-    assert ignored_by_a_single_machine(load_job(json.dumps(read_back))) == []
+    assert ignored_fields(load_job(json.dumps(read_back))) == []
 
 
-@pytest.mark.parametrize("field", OF_THE_CLUSTER)
-def test_each_field_of_the_cluster_is_named(field: str) -> None:
+@pytest.mark.parametrize("field", CLUSTER_FIELDS)
+def test_each_ignored_field_of_spec_cluster_is_named(field: str) -> None:
     gpus = {"gpusPerNode": 1} if field == "rdma" else {}
-    assert ignored_by_a_single_machine(job({"spec.cluster": {field: OF_THE_CLUSTER[field], **gpus}})) == [
-        f"spec.cluster.{field}"
-    ]
+    assert ignored_fields(job({"spec.cluster": {field: CLUSTER_FIELDS[field], **gpus}})) == [f"spec.cluster.{field}"]
 
 
-def test_no_field_of_the_cluster_is_forgotten() -> None:
+def test_every_field_of_spec_cluster_is_covered() -> None:
     fields = {info.alias for info in ClusterSpec.model_fields.values()}
-    assert fields == {*OF_THE_CLUSTER, "nodes", "gpusPerNode"}
+    assert fields == {*CLUSTER_FIELDS, "nodes", "gpusPerNode"}
 
 
-def test_all_else_that_only_a_cluster_can_honour_is_named() -> None:
+def test_all_other_fields_that_need_a_cluster_are_named() -> None:
     asked = job(
         {
             "metadata.labels": {"kueue.x-k8s.io/queue-name": "research", "team": "a"},
@@ -79,7 +75,7 @@ def test_all_else_that_only_a_cluster_can_honour_is_named() -> None:
             "spec.ttlSecondsAfterFinished": 0,
         }
     )
-    assert ignored_by_a_single_machine(asked) == [
+    assert ignored_fields(asked) == [
         "metadata.labels[kueue.x-k8s.io/queue-name]",
         "metadata.annotations[kai.scheduler/queue]",
         "spec.checkpoint.deletionPolicy",
@@ -92,7 +88,7 @@ def test_all_else_that_only_a_cluster_can_honour_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         (
             {"spec.suspend": True},
@@ -100,11 +96,12 @@ def test_all_else_that_only_a_cluster_can_honour_is_named() -> None:
         ),
         (
             {"spec.cluster.nodes": 2},
-            "spec.cluster.nodes: got 2, expected 1 for `lorarl run`, which has this machine alone. Use --set spec.cluster.nodes=1.",
+            "spec.cluster.nodes: got 2, expected 1 for `lorarl run`, which uses only this machine. "
+            "Use --set spec.cluster.nodes=1.",
         ),
     ],
 )
-def test_what_would_be_another_run_is_refused(changes: dict[str, Any], said: str) -> None:
+def test_fields_that_one_machine_cannot_honour_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
-        refuse_what_needs_a_cluster(job(changes))
-    assert str(caught.value) == said
+        refuse_cluster_jobs(job(changes))
+    assert str(caught.value) == message

@@ -31,7 +31,7 @@ def resolved(target_modules: list[str], *, kind: str = "canonical_lora", exclude
     return [target.name for target in resolve_targets(two_layers(), kind, target_modules, exclude)]
 
 
-def test_all_linear_is_every_layer_once_for_each_part_that_has_an_adapter_of_its_own() -> None:
+def test_all_linear_is_every_layer_once_per_part_with_its_own_adapter() -> None:
     assert len(resolved(["all-linear"])) == 2 * 7
     assert len(resolved(["all-linear"], kind="lora")) == 2 * 4
 
@@ -68,7 +68,8 @@ def test_excluding_everything_is_refused() -> None:
         resolved(["q_proj"], exclude=("q_proj",))
 
 
-def test_a_name_that_matches_nothing_is_refused_with_what_there_is_and_the_nearest() -> None:
+def test_a_name_that_matches_nothing_is_refused_with_the_nearest() -> None:
+    """The message also lists all names that there are."""
     with pytest.raises(InputError) as refusal:
         resolved(["q_prj"])
     assert "Did you mean q_proj?" in str(refusal.value)
@@ -76,7 +77,8 @@ def test_a_name_that_matches_nothing_is_refused_with_what_there_is_and_the_neare
     assert refusal.value.field == "spec.adapter.targetModules"
 
 
-def test_failure_11_a_part_of_a_fused_layer_is_never_trained_along_with_the_others_silently() -> None:
+def test_failure_11_no_part_of_a_fused_layer_is_trained_silently() -> None:
+    """A part that was not asked for is never trained along with the others."""
     with pytest.raises(InputError, match=r"q_proj, v_proj alone.*q_proj, k_proj, v_proj.*canonical_lora"):
         resolved(["q_proj", "v_proj"], kind="lora")
     assert resolved(["q_proj", "k_proj", "v_proj"], kind="lora") == resolved(["linear_qkv"], kind="lora")

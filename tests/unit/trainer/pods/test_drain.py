@@ -1,4 +1,4 @@
-"""`lorarl drain`: real processes that end, or not, when their pod is taken away."""
+"""`lorarl drain` on real processes, which end or keep running while their pod is taken away."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.cluster.processes import until
 from support.ray_command import ray
 
 RAY_WAITS_SECONDS = 40.0
-"""For a head that does not answer, whatever signal comes."""
+"""How long `ray start` waits for a head that does not answer, regardless of signals."""
 
 WORKER = "from lorarl_trainer.pods.drain import register; register('worker-0'); print('up', flush=True); input()"
 DRIVER_PROGRAM = """
@@ -32,7 +32,7 @@ signal.pause()
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., subprocess.Popen[str]]:
-    """Starts a Python process in a pod of its own."""
+    """Return a function that starts a Python process in a pod of this test."""
     monkeypatch.setenv(RUN_DIR, str(tmp_path))
     return lambda *arguments: subprocess.Popen(
         [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
@@ -48,7 +48,7 @@ def test_the_driver_is_terminated_and_waited_for(start: Callable[..., subprocess
     assert drain.wait(30) == 0
 
 
-def test_a_worker_is_told_and_waited_for_and_never_signalled(start: Callable[..., subprocess.Popen[str]]) -> None:
+def test_a_worker_is_asked_and_waited_for_but_never_signalled(start: Callable[..., subprocess.Popen[str]]) -> None:
     worker = start("-c", WORKER)
     assert worker.stdout and worker.stdin and worker.stdout.readline() == "up\n"
     assert not drain_asked()
@@ -63,7 +63,7 @@ def test_a_worker_is_told_and_waited_for_and_never_signalled(start: Callable[...
     assert drain.wait(30) == 0
 
 
-def test_a_pod_whose_trainer_has_ended_is_let_go_at_once(start: Callable[..., subprocess.Popen[str]]) -> None:
+def test_a_pod_whose_trainer_has_ended_is_released_at_once(start: Callable[..., subprocess.Popen[str]]) -> None:
     for program in (WORKER, DRIVER_PROGRAM):
         process = start("-c", program)
         assert process.stdout and process.stdout.readline() == "up\n"
@@ -73,12 +73,12 @@ def test_a_pod_whose_trainer_has_ended_is_let_go_at_once(start: Callable[..., su
 
 
 @pytest.mark.slow
-def test_ray_that_waits_for_a_head_that_has_gone_holds_up_nothing(
+def test_ray_waiting_for_a_lost_head_does_not_delay_the_drain(
     start: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # and does not listen
-        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # bound, but not listening
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
         started = ray("start", "--address", address, "--block")
         until(30, "Ray handles SIGTERM", lambda: handles_sigterm(started.pid))
         began = time.monotonic()
@@ -89,7 +89,7 @@ def test_ray_that_waits_for_a_head_that_has_gone_holds_up_nothing(
         assert time.monotonic() - began < RAY_WAITS_SECONDS
 
 
-def test_outside_pods_nobody_registers_and_there_is_nothing_to_drain(
+def test_outside_pods_there_is_nothing_to_register_or_drain(
     start: Callable[..., subprocess.Popen[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "drain").touch()
@@ -102,7 +102,7 @@ def test_outside_pods_nobody_registers_and_there_is_nothing_to_drain(
 
 
 def handles_sigterm(pid: int) -> bool:
-    """Whether a process has a handler of its own."""
+    """Return whether a process has its own handler for SIGTERM."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     (caught,) = [line.split()[1] for line in lines if line.startswith("SigCgt")]
     return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)

@@ -1,4 +1,4 @@
-"""Whom the kernel has killed for memory."""
+"""The kernel counts the processes that it killed for lack of memory."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from lorarl_trainer.pods.memory import kills_for_memory
         ("memory/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\n", 0),
     ],
 )
-def test_both_versions_of_cgroups_say_it(tmp_path: Path, name: str, text: str, kills: int) -> None:
+def test_both_versions_of_cgroups_report_kills(tmp_path: Path, name: str, text: str, kills: int) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text(text)
     assert kills_for_memory(tmp_path) == kills
 
 
-def test_without_cgroups_nobody_was_killed(tmp_path: Path) -> None:
+def test_without_cgroups_the_count_is_zero(tmp_path: Path) -> None:
     assert kills_for_memory(tmp_path) == 0

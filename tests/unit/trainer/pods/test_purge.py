@@ -1,4 +1,4 @@
-"""`lorarl purge` deletes a job's checkpoints, and nothing of its neighbours."""
+"""`lorarl purge` deletes a job's checkpoints and leaves those of other jobs alone."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def purge(manifest: Path, **environment: str) -> subprocess.CompletedProcess[str
 
 
 def checkpoints_of(uid: str | None, folder: Path) -> Path:
-    """A job's folder with one claim, and the manifest of the job with the uid `mine`."""
+    """Write a folder that a job with this uid has claimed; return the manifest of the job with the uid `mine`."""
     CheckpointStore(LocalStore(folder / "adapters"), "tiny", keep=1, identity={}, job_uid=uid).claim()
     manifest = folder / "job.yaml"
     manifest.write_text(MANIFEST.format(uri=f"file://{folder}/adapters"))
     return manifest
 
 
-def test_the_job_s_folder_goes_and_its_neighbour_stays(tmp_path: Path) -> None:
+def test_the_jobs_folder_is_deleted_and_its_neighbour_stays(tmp_path: Path) -> None:
     for job in ("tiny", "tiny-2"):
         folder = tmp_path / "adapters" / job / "iter_0000001" / "lora_adapter"
         folder.mkdir(parents=True)
@@ -47,7 +47,7 @@ def test_the_job_s_folder_goes_and_its_neighbour_stays(tmp_path: Path) -> None:
         (tmp_path / "adapters" / job / "latest.json").write_text("{}")
     manifest = tmp_path / "job.yaml"
     manifest.write_text(MANIFEST.format(uri=f"file://{tmp_path}/adapters"))
-    for _ in range(2):  # again is harmless
+    for _ in range(2):  # purging twice is harmless
         done = purge(manifest)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout == f"deleted file://{tmp_path}/adapters/tiny\n"
@@ -56,28 +56,28 @@ def test_the_job_s_folder_goes_and_its_neighbour_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("uid", ["mine", None])
-def test_its_own_checkpoints_go_and_those_of_nobody(uid: str | None, tmp_path: Path) -> None:
+def test_own_and_unclaimed_checkpoints_are_deleted(uid: str | None, tmp_path: Path) -> None:
     done = purge(checkpoints_of(uid, tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     assert not (tmp_path / "adapters/tiny").exists()
 
 
-def test_what_another_job_of_the_name_has_claimed_stays(tmp_path: Path) -> None:
+def test_checkpoints_of_another_job_with_the_same_name_stay(tmp_path: Path) -> None:
     done = purge(checkpoints_of("another", tmp_path))
     assert done.returncode == 1
-    assert f"lorarl: file://{tmp_path}/adapters/tiny belongs to another LoRARLJob since" in done.stderr
+    assert f"lorarl: file://{tmp_path}/adapters/tiny has belonged to another LoRARLJob since" in done.stderr
     assert "uid another, this one is mine): nothing was deleted" in done.stderr
     assert (tmp_path / "adapters/tiny/latest.json").exists()
 
 
-def test_after_its_time_nothing_is_deleted(tmp_path: Path) -> None:
+def test_nothing_is_deleted_after_the_deadline(tmp_path: Path) -> None:
     done = purge(checkpoints_of("mine", tmp_path), LORARL_PURGE_UNTIL="2026-01-01T00:00:00Z")
     assert done.returncode == 1
-    assert "its time was over at 2026-01-01T00:00:00Z" in done.stderr
+    assert "the deadline 2026-01-01T00:00:00Z has passed" in done.stderr
     assert (tmp_path / "adapters/tiny/latest.json").exists()
 
 
-def test_a_deletion_that_takes_too_long_ends_itself(tmp_path: Path) -> None:
+def test_a_deletion_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
     manifest = checkpoints_of("mine", tmp_path)
     script = """
 import sys, threading
@@ -95,7 +95,7 @@ purge(load_job(Path(sys.argv[1])), datetime.now(UTC) + timedelta(seconds=0.5))
     assert done.returncode == -signal.SIGALRM
 
 
-def test_a_faulty_manifest_is_one_sentence(tmp_path: Path) -> None:
+def test_an_invalid_manifest_is_reported_without_a_traceback(tmp_path: Path) -> None:
     manifest = tmp_path / "job.yaml"
     manifest.write_text(MANIFEST.format(uri="ftp://host/adapters"))
     done = purge(manifest)

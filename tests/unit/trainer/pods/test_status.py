@@ -1,4 +1,4 @@
-"""The trainer's part of the job's status, from the events of a run."""
+"""The events of a run become the trainer's part of the job's status."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def status_after(*events: object, before: dict[str, object] | None = None) -> di
     return result
 
 
-def test_a_step_gives_progress_metrics_and_the_adapter() -> None:
+def test_a_step_reports_progress_metrics_and_the_adapter() -> None:
     assert status_after(STARTED, STEP, EVALUATED, CHECKPOINT) == {
         "step": 7,
         "totalSteps": 30,
@@ -84,12 +84,13 @@ def test_a_step_gives_progress_metrics_and_the_adapter() -> None:
     }
 
 
-def test_while_it_loads_the_status_keeps_what_an_earlier_attempt_reached_but_for_its_failure() -> None:
+def test_while_loading_the_status_keeps_the_last_attempts_progress() -> None:
+    """Only the failure of that attempt is dropped."""
     kept = {key: BEFORE[key] for key in ("step", "totalSteps", "metrics", "adapter")}
     assert status_after(before=BEFORE) == kept
 
 
-def test_a_run_that_goes_on_keeps_the_adapter_until_it_has_a_newer_one() -> None:
+def test_a_resumed_run_keeps_the_adapter_until_it_has_a_newer_one() -> None:
     resumed = replace(STARTED, resumed_from_step=20)
     assert status_after(resumed, before=BEFORE) == {
         "step": 20,
@@ -102,7 +103,7 @@ def test_a_run_that_goes_on_keeps_the_adapter_until_it_has_a_newer_one() -> None
     assert later["metrics"] == {"reward": 0.5, "evalScore": 0.5, "tokensPerSecond": 123.5}
 
 
-def test_a_run_from_the_start_forgets_what_was_there() -> None:
+def test_a_run_from_the_start_drops_the_previous_status() -> None:
     assert status_after(STARTED, before=BEFORE) == {"step": 0, "totalSteps": 30}
 
 
@@ -119,12 +120,12 @@ def test_a_failure_carries_its_reason_and_the_attempt() -> None:
     assert len(long["failure"]["message"]) == 4096  # type: ignore[index]
 
 
-def test_success_is_no_failure() -> None:
+def test_a_successful_run_reports_no_failure() -> None:
     succeeded = RunFinished(state="succeeded", step=30, adapter_uri="u", total_seconds=1.0)
     assert "failure" not in status_after(STARTED, STEP, succeeded)
 
 
-def test_what_the_api_server_cannot_read_is_left_out() -> None:
+def test_characters_that_the_api_server_cannot_read_are_replaced() -> None:
     status = {
         "step": 3,
         "failure": {"reason": "RewardFailed", "message": 'ZeroDivisionError in "\U0001f525 grün\\u0041"'},

@@ -1,4 +1,4 @@
-"""A run as the loop would tell it."""
+"""Events of a run, as the loop emits them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run_started(
 
 
 def grpo_step(step: int, total: int = 3, reward: float | None = None, pace: float = 1.0) -> StepDone:
-    noise = random.Random(step)
+    noise, more_noise = random.Random(step), random.Random(f"more {step}")
     grown = 1 - math.exp(-3 * step / total)
     return StepDone(
         step=step,
@@ -51,6 +51,9 @@ def grpo_step(step: int, total: int = 3, reward: float | None = None, pace: floa
             "loss": 0.02 * noise.uniform(-1, 1),
             "grad_norm": noise.uniform(0.2, 0.6),
             "learning_rate": 5e-4,
+            "clipped_share": 0.002 * more_noise.random(),
+            "rollout_kl": 1e-9 * more_noise.random(),
+            "entropy": 0.8 - 0.6 * grown + more_noise.uniform(-0.03, 0.03),
             "reward_mean": min(1.0, 0.34 + 0.63 * grown + noise.uniform(-0.05, 0.05)) if reward is None else reward,
             "reward_std": 0.4,
             "reward_failures": 0,
@@ -74,7 +77,7 @@ def grpo_step(step: int, total: int = 3, reward: float | None = None, pace: floa
 
 
 def with_metrics(step: StepDone, **metrics: float) -> StepDone:
-    """The step with other values of some metrics."""
+    """Return the step with other values of some metrics."""
     return replace(step, metrics={**step.metrics, **metrics})
 
 
@@ -91,7 +94,7 @@ def sft_step(step: int, total: int = 3) -> StepDone:
 
 
 def grpo_run(out_dir: Path, total: int = 3, every: int = 10) -> list[Event]:
-    """Start, first evaluation, all steps with an evaluation every so many, end."""
+    """Return a whole run: start, first evaluation, steps with an evaluation after every `every` of them, end."""
 
     def evaluation(step: int) -> EvalDone:
         return EvalDone(step=step, rows=512, score=0.3 + 0.65 * (1 - math.exp(-4 * step / total)), seconds=0.3)
@@ -105,7 +108,7 @@ def grpo_run(out_dir: Path, total: int = 3, every: int = 10) -> list[Event]:
 
 
 def started_up() -> StartedUp:
-    """Ray starts, and a worker imports and loads while the driver reads data."""
+    """Return a start in which the driver reads data while Ray starts."""
     driver = [
         Span("process", "driver", 100.0, 101.0),
         Span("Ray", "driver", 101.0, 105.0),
@@ -129,7 +132,7 @@ def run_finished(out_dir: Path, step: int) -> RunFinished:
 
 
 class Recorder:
-    """A sink that keeps what it gets, and can be told to fail."""
+    """A sink that keeps its events. A hook can make it fail."""
 
     def __init__(self, name: str = "recorder", on_event: Callable[[Event], None] | None = None) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""Sinks neither slow training down nor stop it."""
+"""Sinks neither slow down training nor stop it."""
 
 import io
 import resource
@@ -19,11 +19,11 @@ from unit.trainer.progress.runs import Recorder, grpo_run, grpo_step, run_starte
 
 
 def fails(event: Event) -> None:
-    raise ConnectionError("the server\nis away.")
+    raise ConnectionError("the server\nis down.")
 
 
 @pytest.mark.parametrize("queued", [True, False])
-def test_a_sink_that_fails_costs_one_warning_and_the_others_go_on(tmp_path: Path, queued: bool) -> None:
+def test_a_failing_sink_costs_one_warning_and_the_others_continue(tmp_path: Path, queued: bool) -> None:
     good, bad = (
         Recorder("good"),
         Recorder("W&B", on_event=lambda event: fails(event) if isinstance(event, StepDone) else None),
@@ -32,15 +32,16 @@ def test_a_sink_that_fails_costs_one_warning_and_the_others_go_on(tmp_path: Path
         for event in grpo_run(tmp_path, total=20):
             progress.emit(event)
     assert len(good.of(StepDone)) == 20
-    assert good.of(Warned) == [Warned("W&B: the server is away. Training goes on, and nothing more is written there.")]
+    assert good.of(Warned) == [
+        Warned("W&B: the server is down. Training continues, but nothing more is written there.")
+    ]
 
 
 def test_a_full_disk_costs_one_warning(tmp_path: Path) -> None:
     seen, soft_hard = Recorder(), resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
-        resource.setrlimit(
-            resource.RLIMIT_FSIZE, (2048, soft_hard[1])
-        )  # a real refusal of the operating system, after a few lines
+        # The operating system refuses to write after a few lines.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2048, soft_hard[1]))
         with Progress([MetricsFile(tmp_path)], [seen]) as progress:
             for event in grpo_run(tmp_path, total=20):
                 progress.emit(event)
@@ -51,7 +52,7 @@ def test_a_full_disk_costs_one_warning(tmp_path: Path) -> None:
     assert len(seen.of(Warned)) == 1
 
 
-def test_a_sink_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
+def test_a_hanging_sink_delays_no_other(tmp_path: Path) -> None:
     released = threading.Event()
     good, hanging = Recorder("good"), Recorder("MLflow", on_event=lambda event: released.wait() and None)
     progress = Progress([], [good, hanging], close_seconds=1.0)
@@ -63,7 +64,7 @@ def test_a_sink_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
     assert "MLflow: it did not finish within 1 s" in str(good.of(Warned))
 
 
-def test_a_sink_that_falls_far_behind_does_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sink_that_falls_far_behind_does_not_fill_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fanout_module, "MAX_BEHIND", 100)
     released = threading.Event()
     good, slow = Recorder("good"), Recorder("slow", on_event=lambda event: released.wait() and None)
@@ -84,7 +85,8 @@ def test_every_sink_is_closed_after_its_last_event(tmp_path: Path) -> None:
 
 
 def test_a_step_costs_the_loop_far_less_than_a_millisecond(tmp_path: Path) -> None:
-    # The loop's overhead may be 5% of a step of 0.6 s: 30 ms. Progress takes its call, and its threads' share of the interpreter.
+    # The loop may cost 5% of a step of 0.6 s, which is 30 ms. Progress costs the call of `emit`, and the time that its
+    # threads hold the interpreter.
     steps = [grpo_step(step, 400) for step in range(1, 401)]
     calls = []
     with open_progress(tmp_path, TrackingSpec(), {}, stream=io.StringIO()) as progress:
@@ -93,7 +95,7 @@ def test_a_step_costs_the_loop_far_less_than_a_millisecond(tmp_path: Path) -> No
             progress.emit(event)
         deadline = time.monotonic() + 20
         while not list(tmp_path.glob("tensorboard/*")) and time.monotonic() < deadline:
-            time.sleep(0.01)  # TensorBoard is imported once, while the engines start
+            time.sleep(0.01)  # in a run, TensorBoard is imported while the engines start
         busy = time.process_time()
         for event in steps[50:]:
             started = time.perf_counter()
@@ -104,7 +106,7 @@ def test_a_step_costs_the_loop_far_less_than_a_millisecond(tmp_path: Path) -> No
     assert busy < 3e-3
 
 
-def test_the_driver_stays_light() -> None:
+def test_progress_imports_nothing_heavy() -> None:
     heavy = {"torch", "vllm", "matplotlib", "tensorboard", "wandb", "mlflow", "jinja2", "numpy"}
     code = f"import sys, lorarl_trainer.progress; print(sorted({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

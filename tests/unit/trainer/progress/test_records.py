@@ -1,4 +1,4 @@
-"""metrics.jsonl and run_summary.json."""
+"""metrics.jsonl, samples.jsonl and run_summary.json."""
 
 import json
 import math
@@ -54,7 +54,7 @@ def without_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name not in TIME_COLUMNS} for row in rows]
 
 
-def test_every_step_is_read_with_its_evaluation(tmp_path: Path) -> None:
+def test_each_step_is_read_with_its_evaluation(tmp_path: Path) -> None:
     play(tmp_path, grpo_run(tmp_path, total=20, every=10))
     rows = read_rows(tmp_path / "metrics.jsonl")
     assert [row["step"] for row in rows] == list(range(21))
@@ -70,13 +70,13 @@ def test_a_line_is_on_disk_before_emit_returns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_is_no_finite_number_is_null(tmp_path: Path, value: float) -> None:
+def test_values_that_are_not_finite_are_null(tmp_path: Path, value: float) -> None:
     play(tmp_path, [run_started(tmp_path), with_metrics(grpo_step(1), grad_norm=value, reward_mean=math.nan)])
     assert lines(tmp_path)[0]["grad_norm"] is None
     assert lines(tmp_path)[0]["reward_mean"] is None
 
 
-def test_a_resumed_run_leaves_the_file_of_an_uninterrupted_one(tmp_path: Path) -> None:
+def test_a_resumed_run_leaves_the_same_file_as_an_uninterrupted_one(tmp_path: Path) -> None:
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     events = grpo_run(whole, total=30)
     play(whole, events)
@@ -86,12 +86,12 @@ def test_a_resumed_run_leaves_the_file_of_an_uninterrupted_one(tmp_path: Path) -
     assert without_times(lines(resumed)) == without_times(lines(whole))
 
 
-def test_a_kill_within_an_evaluation_leaves_the_line_of_its_step(tmp_path: Path) -> None:
+def test_a_kill_during_an_evaluation_leaves_the_line_of_its_step(tmp_path: Path) -> None:
     events = grpo_run(tmp_path, total=10)
     play(tmp_path, events[:12])
     assert [row["step"] for row in lines(tmp_path)] == list(range(11))
     play(tmp_path, [run_started(tmp_path, 10, resumed_from_step=10), events[12]])
-    assert [row["step"] for row in lines(tmp_path)] == [*range(11), 10], "nothing that was written is changed"
+    assert [row["step"] for row in lines(tmp_path)] == [*range(11), 10], "lines already written do not change"
     rows = read_rows(tmp_path / "metrics.jsonl")
     assert [row["step"] for row in rows] == list(range(11))
     evaluated = rows[-1]
@@ -109,13 +109,13 @@ def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path: Path) -> None:
     assert [row["step"] for row in lines(tmp_path)] == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_run_from_the_start_does_not_keep_the_lines_of_an_earlier_one(tmp_path: Path) -> None:
+def test_a_run_from_the_start_drops_the_lines_of_an_earlier_one(tmp_path: Path) -> None:
     play(tmp_path, grpo_run(tmp_path, total=5))
     play(tmp_path, [run_started(tmp_path, 5), grpo_step(1, 5)])
     assert [row["step"] for row in lines(tmp_path)] == [1]
 
 
-def test_the_summary_says_what_came_of_the_run(tmp_path: Path) -> None:
+def test_the_summary_says_how_the_run_ended(tmp_path: Path) -> None:
     events = grpo_run(tmp_path, total=30)
     play(tmp_path, [*events[:-1], Warned("row 7 has no prompt"), events[-1]])
     summary = read_summary(tmp_path)
@@ -129,7 +129,7 @@ def test_the_summary_says_what_came_of_the_run(tmp_path: Path) -> None:
     assert summary["adapter_uri"].endswith("iter_0000030/lora_adapter")
 
 
-def test_the_start_is_in_the_summary_after_the_first_step(tmp_path: Path) -> None:
+def test_the_summary_covers_the_start_after_the_first_step(tmp_path: Path) -> None:
     with Progress([MetricsFile(tmp_path), SummaryFile(tmp_path)], []) as progress:
         progress.emit(run_started(tmp_path))
         assert read_summary(tmp_path)["startup"] is None
@@ -141,7 +141,7 @@ def test_the_start_is_in_the_summary_after_the_first_step(tmp_path: Path) -> Non
     assert {"name": "data", "who": "driver", "begin": 1.0, "seconds": 7.0} in startup["parts"]
 
 
-def test_after_a_resume_the_summary_covers_the_steps_before_it_too(tmp_path: Path) -> None:
+def test_the_summary_of_a_resumed_run_covers_all_steps(tmp_path: Path) -> None:
     events = grpo_run(tmp_path, total=30)
     play(tmp_path, events[:16])
     play(tmp_path, [run_started(tmp_path, 30, resumed_from_step=10), *events[13:]])
@@ -152,7 +152,7 @@ def test_after_a_resume_the_summary_covers_the_steps_before_it_too(tmp_path: Pat
     )
 
 
-def test_a_run_that_was_killed_is_still_running_by_its_summary(tmp_path: Path) -> None:
+def test_the_summary_of_a_killed_run_says_running(tmp_path: Path) -> None:
     progress = Progress([MetricsFile(tmp_path), SummaryFile(tmp_path)], [])
     progress.emit(run_started(tmp_path))
     assert (read_summary(tmp_path)["state"], read_summary(tmp_path)["adapter_uri"]) == ("running", None)
@@ -172,7 +172,7 @@ def test_a_failed_run_names_its_newest_checkpoint(tmp_path: Path) -> None:
     assert (summary["state"], summary["adapter_uri"]) == ("failed", "s3://b/j/iter_0000010/lora_adapter")
 
 
-def test_sft_is_summed_up_by_its_loss(tmp_path: Path) -> None:
+def test_the_summary_of_sft_has_losses(tmp_path: Path) -> None:
     first, last = EvalDone(step=0, rows=9, loss=1.8), EvalDone(step=2, rows=9, loss=0.4)
     play(
         tmp_path,
@@ -197,7 +197,7 @@ def sampled(step: int, *, evaluation: bool = False, prompt: Any = "1+1", reward:
     return Sampled(step=step, samples=(sample,), evaluation=evaluation)
 
 
-def test_samples_are_written_and_those_past_the_checkpoint_are_dropped(tmp_path: Path) -> None:
+def test_samples_after_the_checkpoint_are_dropped_on_resume(tmp_path: Path) -> None:
     chat = [{"role": "user", "content": "and 2+2?"}]
     for events in (
         [run_started(tmp_path), sampled(0, evaluation=True), sampled(1), sampled(2), sampled(3)],

@@ -1,4 +1,4 @@
-"""report.html stands alone, whatever the run was like."""
+"""report.html is complete and needs no other file, for every kind of run."""
 
 import base64
 import math
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lorarl_trainer.progress import EvalDone, Event, Progress, StepDone, Warned, write_report
-from lorarl_trainer.progress.plots import binned, others
+from lorarl_trainer.progress.plots import binned, outcome, unplotted_metrics
 from lorarl_trainer.progress.records import METRICS, MetricsFile, SummaryFile, read_rows
 from lorarl_trainer.progress.trackers import scalars_of
 from unit.trainer.progress.runs import grpo_run, run_finished, run_started, sft_step, started_up, with_metrics
@@ -49,14 +49,14 @@ def report_of(out_dir: Path, events: list[Event]) -> tuple[str, list[Path]]:
     return (out_dir / "report.html").read_text(), files
 
 
-def test_a_report_shows_where_the_start_went(tmp_path: Path) -> None:
+def test_the_report_breaks_down_the_time_of_the_start(tmp_path: Path) -> None:
     first, *rest = grpo_run(tmp_path, total=3)
     html, _ = report_of(tmp_path, [first, started_up(), *rest])
     assert "first token after 40.5 s, first update after 45.0 s" in html
     assert (
-        '<td>worker 0</td><td class="number">22.00 s</td><td><div class="bar" style="margin-left: 40.0%; width: 48.9%">'
-        in html
-    )
+        '<td>worker 0</td><td class="number">22.00 s</td>\n'
+        '<td><div class="bar" style="margin-left: 40.0%; width: 48.9%">'
+    ) in html
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_report_shows_where_the_start_went(tmp_path: Path) -> None:
     ],
     ids=["1 step", "3 steps", "10,000 steps", "NaN rewards", "sft"],
 )
-def test_a_report_is_one_file_that_needs_no_network(
+def test_the_report_is_one_file_that_needs_no_network(
     tmp_path: Path, make: Callable[[Path], list[Event]], pictures: int, image: str
 ) -> None:
     html, files = report_of(tmp_path, make(tmp_path))
@@ -86,7 +86,7 @@ def test_a_report_is_one_file_that_needs_no_network(
     assert len(html) < 1_000_000
 
 
-def test_the_report_says_what_a_reader_wants_first(tmp_path: Path) -> None:
+def test_the_report_has_the_main_results(tmp_path: Path) -> None:
     html, _ = report_of(tmp_path, grpo_run(tmp_path, total=30))
     for text in (
         "0.300 → 0.938",
@@ -100,7 +100,7 @@ def test_the_report_says_what_a_reader_wants_first(tmp_path: Path) -> None:
     assert "PeftModel.from_pretrained(model, " in html
 
 
-def test_a_run_that_failed_before_its_first_step_has_a_report_too(tmp_path: Path) -> None:
+def test_a_run_that_failed_before_its_first_step_has_a_report(tmp_path: Path) -> None:
     failed = replace(
         run_finished(tmp_path, 0), state="failed", adapter_uri=None, message="spec.data.train.uri: got no rows"
     )
@@ -110,7 +110,7 @@ def test_a_run_that_failed_before_its_first_step_has_a_report_too(tmp_path: Path
     assert "Use the adapter" not in html
 
 
-def test_what_comes_from_outside_is_escaped(tmp_path: Path) -> None:
+def test_untrusted_text_is_escaped(tmp_path: Path) -> None:
     html, _ = report_of(
         tmp_path, [*grpo_run(tmp_path)[:-1], Warned("<script>alert(1)</script>"), run_finished(tmp_path, 3)]
     )
@@ -124,7 +124,13 @@ def test_the_same_run_gives_the_same_report(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").read_text() == first
 
 
-def test_bins_average_what_is_there() -> None:
+def test_a_single_evaluation_does_not_hide_the_training_curve() -> None:
+    steps = [{"step": step, "reward_mean": 0.5} for step in range(1, 31)]
+    left, right = outcome([{"step": 0, "eval_score": 0.3}, *steps], "grpo").axes[0].get_xlim()
+    assert left < 0 and right > 30
+
+
+def test_bins_average_finite_values() -> None:
     steps = np.arange(1.0, 9.0)
     values = np.array([1, 3, np.nan, 5, np.nan, np.nan, 2, 4])
     x, mean, low, high = binned(steps, values, 4)
@@ -135,10 +141,10 @@ def test_bins_average_what_is_there() -> None:
 
 
 def test_a_new_metric_reaches_file_trackers_and_report_by_its_name(tmp_path: Path) -> None:
-    """Nothing but the code that computes it needs to know the name."""
+    """Only the code that computes a metric knows its name."""
     steps = [with_metrics(e, surprise=0.5) if isinstance(e, StepDone) else e for e in grpo_run(tmp_path)]
     report_of(tmp_path, steps)
     rows = [row for row in read_rows(tmp_path / METRICS) if "loss" in row]
     assert [row["surprise"] for row in rows] == [0.5] * 3
     assert {scalars_of(e)["surprise"] for e in steps if isinstance(e, StepDone)} == {0.5}
-    assert "surprise" in others(rows)
+    assert "surprise" in unplotted_metrics(rows, "grpo")

@@ -1,4 +1,4 @@
-"""TensorBoard, Weights & Biases and MLflow get the figures of metrics.jsonl. All of it is the real packages, offline."""
+"""TensorBoard, Weights & Biases and MLflow get the numbers of metrics.jsonl. The packages are real but offline."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ WANDB = WandbSpec(project="tests")
 
 @pytest.fixture(autouse=True)
 def fresh_wandb() -> Iterator[None]:
-    """W&B reads the environment once a process; each test has its own."""
+    """Reset W&B, which reads the environment once per process. Each test has its own environment."""
     yield
     if wandb := sys.modules.get("wandb"):
         wandb.teardown()
@@ -36,18 +36,18 @@ def tensorboard_rewards(folder: Path) -> dict[int, float]:
     return {event.step: event.value for event in accumulator.Scalars("reward_mean")}
 
 
-def test_the_names_are_those_of_metrics_jsonl() -> None:
+def test_scalars_have_the_names_of_metrics_jsonl() -> None:
     scalars = scalars_of(grpo_step(3))
     assert scalars["mean_abs_logprob_diff"] == grpo_step(3).metrics["mean_abs_logprob_diff"]
     assert scalars["seconds/generate"] == 0.42
     assert "step" not in scalars
 
 
-def test_what_an_algorithm_does_not_have_is_not_sent() -> None:
+def test_metrics_that_an_algorithm_does_not_have_are_not_sent() -> None:
     assert not {"reward_mean", "kl", "truncated_share"} & set(scalars_of(sft_step(1)))
 
 
-def test_tensorboard_reads_every_step_back(tmp_path: Path) -> None:
+def test_tensorboard_can_read_back_every_step(tmp_path: Path) -> None:
     play(TensorBoardSink(tmp_path), grpo_run(tmp_path, total=20))
     assert tensorboard_rewards(tmp_path) == {
         step: pytest.approx(grpo_step(step, 20).metrics["reward_mean"]) for step in range(1, 21)
@@ -70,9 +70,7 @@ def test_tensorboard_does_not_mix_two_runs_from_the_start(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_wandb_keeps_an_offline_run_and_a_resumed_one_goes_on_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_job_continues_its_offline_wandb_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     play(WandbSink(WANDB, None, tmp_path), grpo_run(tmp_path, total=5))
     (first,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
@@ -81,7 +79,7 @@ def test_wandb_keeps_an_offline_run_and_a_resumed_one_goes_on_in_it(
     assert {path.name for path in tmp_path.glob("wandb/offline-run-*/run-*.wandb")} == {first.name}
 
 
-def test_wandb_without_a_key_asks_nobody_and_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_without_a_key_only_causes_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("WANDB_API_KEY", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)
@@ -94,10 +92,10 @@ def test_wandb_without_a_key_asks_nobody_and_stops_nothing(tmp_path: Path, monke
     assert warning.text.startswith("Weights & Biases (spec.tracking.wandb): No API key")
 
 
-def test_mlflow_keeps_every_step_and_a_resumed_run_goes_on_in_it(
+def test_a_resumed_job_continues_its_mlflow_run_with_every_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # put back after the test; the sink sets it itself
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # the sink sets it too; this restores it after the test
     spec = MlflowSpec(tracking_uri=f"file:{tmp_path}/mlruns", experiment="tests")
     play(MlflowSink(spec, {}, tmp_path), grpo_run(tmp_path, total=5)[:-3])
     play(
@@ -122,7 +120,7 @@ def test_mlflow_keeps_every_step_and_a_resumed_run_goes_on_in_it(
         ("mlflow", TrackingSpec(mlflow=MlflowSpec(tracking_uri="file:x", experiment="e"))),
     ],
 )
-def test_a_missing_package_is_named_with_its_extra(
+def test_the_error_for_a_missing_package_names_its_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, tracking: TrackingSpec
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
@@ -130,7 +128,7 @@ def test_a_missing_package_is_named_with_its_extra(
         trackers(tracking, {}, tmp_path)
 
 
-def test_a_secret_without_its_key_is_named(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_key_names_the_secret(tmp_path: Path) -> None:
     tracking = TrackingSpec(wandb=WandbSpec(project="tests", credentials_secret="wandb-key"))
     with pytest.raises(
         InputError,
@@ -147,7 +145,7 @@ def test_a_secret_without_its_key_is_named(tmp_path: Path) -> None:
         ({"MLFLOW_TRACKING_USERNAME": "u"}, False),
     ],
 )
-def test_mlflow_takes_a_token_or_a_user_with_a_password(tmp_path: Path, keys: dict[str, str], fits: bool) -> None:
+def test_mlflow_accepts_a_token_or_a_user_with_a_password(tmp_path: Path, keys: dict[str, str], fits: bool) -> None:
     tracking = TrackingSpec(
         mlflow=MlflowSpec(tracking_uri="http://127.0.0.1:9", experiment="e", credentials_secret="mlflow")
     )
@@ -160,7 +158,7 @@ def test_mlflow_takes_a_token_or_a_user_with_a_password(tmp_path: Path, keys: di
             trackers(tracking, {"mlflow": keys}, tmp_path)
 
 
-def test_a_secrets_value_is_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_file_contains_the_value_of_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     key = "k" * 40
     tracking = TrackingSpec(wandb=WandbSpec(project="tests", credentials_secret="wandb-key"))

@@ -1,4 +1,4 @@
-"""The commands that a run ends with can be pasted."""
+"""The commands that a run prints at its end can be pasted into a shell."""
 
 import ast
 import shlex
@@ -47,7 +47,7 @@ def test_the_peft_snippet_is_python_that_loads_base_and_adapter(base: str) -> No
     )
 
 
-def test_the_vllm_command_keeps_paths_with_blanks_whole() -> None:
+def test_the_vllm_command_quotes_paths_with_spaces() -> None:
     words = shlex.split(
         vllm_command(summary(base_model="/my models/tiny", base_revision="v1", adapter_uri="file:///my runs/a"))
     )

@@ -13,11 +13,11 @@ from lorarl_api.v1alpha1 import RewardSpec
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.rewards.builtin import last_number
 from lorarl_trainer.rewards.scorer import make_scorer
-from lorarl_trainer.rewards.scores import Sample, Scores, collect
+from lorarl_trainer.rewards.scores import Scores, ToScore, collect
 
 
 def score(spec: RewardSpec, *pairs: tuple[str, str | None]) -> Scores:
-    samples = [Sample("prompt", completion, answer, {}) for completion, answer in pairs]
+    samples = [ToScore("prompt", completion, answer, {}) for completion, answer in pairs]
     scorer = make_scorer(spec, Path())
     return collect(asyncio.run(scorer.score(samples)), scorer.field)
 
@@ -82,7 +82,8 @@ def test_the_last_number_of_a_text(text, number):
     before=st.text(max_size=20),
 )
 @settings(max_examples=200, deadline=None)
-def test_any_number_is_found_at_the_end_of_any_text_as_it_is_mostly_written(number, before):
+def test_a_number_is_found_at_the_end_of_any_text(number, before):
+    """In the ways in which numbers are mostly written."""
     assert last_number(f"{before} {number}") == last_number(f"{before} = {number:,}!") == Fraction(number)
 
 
@@ -146,7 +147,8 @@ def test_a_pattern_that_explodes_costs_the_time_limit_and_that_sample_only():
     assert "0.2 s" in scores.failures["timeout"].first_message
 
 
-def test_a_row_without_answer_is_left_out_and_a_step_of_such_rows_stops_the_run():
+def test_rows_without_answer_are_left_out_and_a_step_of_them_stops():
+    """A step with nothing but such rows stops the run."""
     scores = score(RewardSpec(type="exact"), ("a", None), ("a", "a"))
     assert math.isnan(scores.rewards[0])
     assert scores.failures["wrong_type"].count == 1
@@ -159,7 +161,7 @@ def test_a_row_without_answer_is_left_out_and_a_step_of_such_rows_stops_the_run(
 )
 def test_ten_thousand_samples_take_less_than_half_a_second(spec):
     samples = [
-        Sample("p", f"{'We add them. ' * 40} So the sum of {i} and 1 is {i + 1}.", str(i + 1), {})
+        ToScore("p", f"{'We add them. ' * 40} So the sum of {i} and 1 is {i + 1}.", str(i + 1), {})
         for i in range(10_000)
     ]
     scorer = make_scorer(spec, Path())

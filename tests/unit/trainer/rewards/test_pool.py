@@ -14,7 +14,7 @@ import pytest
 from lorarl_api.v1alpha1 import RewardSpec
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.rewards.scorer import make_scorer, needs_answers
-from lorarl_trainer.rewards.scores import Sample, Scorer, Scores, collect
+from lorarl_trainer.rewards.scores import Scorer, Scores, ToScore, collect
 
 FUNCTIONS = """
 import asyncio, ctypes, os, re, subprocess, sys, time
@@ -92,15 +92,15 @@ def scorer(tmp_path: Path) -> Iterator[Callable[..., Scorer]]:
     assert set(psutil.Process().children()) <= before
 
 
-def samples(*completions: str, row: dict | None = None) -> list[Sample]:
-    return [Sample("p", completion, "a", row or {}) for completion in completions]
+def samples(*completions: str, row: dict | None = None) -> list[ToScore]:
+    return [ToScore("p", completion, "a", row or {}) for completion in completions]
 
 
 def score(scorer: Scorer, *completions: str, row: dict | None = None) -> Scores:
     return score_samples(scorer, samples(*completions, row=row))
 
 
-def score_samples(scorer: Scorer, samples: list[Sample]) -> Scores:
+def score_samples(scorer: Scorer, samples: list[ToScore]) -> Scores:
     return collect(asyncio.run(scorer.score(samples)), scorer.field)
 
 
@@ -119,7 +119,7 @@ def test_a_function_in_the_working_directory_is_found(tmp_path, monkeypatch):
 
 
 def test_a_function_gets_prompt_completion_answer_and_row(scorer):
-    sample = Sample([{"role": "user", "content": "p"}], "c", None, {"level": 3})
+    sample = ToScore([{"role": "user", "content": "p"}], "c", None, {"level": 3})
     assert score_samples(scorer("my_rewards:arguments"), [sample]).rewards.tolist() == [1]
 
 
@@ -205,7 +205,7 @@ def test_async_functions_run_many_at_once(scorer):
     assert score(scorer("my_rewards:meet", processes=1), *["a"] * 200, row={"calls": 200}).rewards.tolist() == [1] * 200
 
 
-def score_parts(scorer: Scorer, *parts: list[Sample], seconds: float = 0.0) -> list[Scores]:
+def score_parts(scorer: Scorer, *parts: list[ToScore], seconds: float = 0.0) -> list[Scores]:
     """Give one part after the other, so many seconds apart, and wait for all."""
 
     async def run() -> list[Scores]:
@@ -224,7 +224,7 @@ def test_async_calls_of_parts_that_come_later_join_those_under_way(scorer):
     assert [each.rewards.tolist() for each in scores] == [[1] * len(part) for part in parts]
 
 
-def test_with_a_slow_judge_a_step_takes_no_longer_than_the_last_completion_needs(scorer):
+def test_a_slow_judge_delays_a_step_only_by_the_last_completion(scorer):
     latency, parts, apart = 1.0, 10, 0.05
     judge = scorer("my_rewards:judge", processes=1)
     score(judge, "0.01")
@@ -266,7 +266,8 @@ def test_a_sample_that_ends_its_process_costs_no_sample_of_another_part(scorer, 
     ]
 
 
-def test_parts_that_come_while_a_function_holds_the_interpreter_are_scored_after_it(scorer):
+def test_parts_wait_for_a_function_that_holds_the_interpreter(scorer):
+    """They are scored after it."""
     first, second = (
         ["backtrack"] + ["int"] * 200,
         ["long" + "x" * (100_000 + i) for i in range(20)],
@@ -302,15 +303,15 @@ def test_a_step_in_which_everything_fails_stops_the_run_and_says_why(scorer):
 @pytest.mark.parametrize(
     ("function", "got", "hint"),
     [
-        ("my_reward:length", "there is no module my_reward", "Searched in"),
-        ("my_rewards.sub:length", "there is no module my_rewards.sub", "Searched in"),
+        ("my_reward:length", "there is no module my_reward", "one of the searched folders: "),
+        ("my_rewards.sub:length", "there is no module my_rewards.sub", "one of the searched folders: "),
         ("my_rewards:size", "my_rewards.py) has no such function", "length"),
-        ("my_rewards:number", "has no such function", "Its functions:"),
+        ("my_rewards:number", "has no such function", "Name one of its functions ("),
         ("my_rewards:wrong_signature", "(prompt, completion) in ", "wrong_signature(prompt, completion, answer, row)"),
-        ("broken:score", "ZeroDivisionError: division by zero (broken.py, line 1)", "Mend the module"),
-        ("unparsable:score", "SyntaxError: ", "Mend the module"),
-        ("needy:score", "No module named 'not_there'", "Mend the module"),
-        ("deadly:score", "exited with code 7", "Mend the module"),
+        ("broken:score", "ZeroDivisionError: division by zero (broken.py, line 1)", "Fix the module"),
+        ("unparsable:score", "SyntaxError: ", "Fix the module"),
+        ("needy:score", "No module named 'not_there'", "Fix the module"),
+        ("deadly:score", "exited with code 7", "Fix the module"),
     ],
 )
 def test_a_function_that_cannot_be_used_is_refused_before_training(scorer, tmp_path, function, got, hint):
@@ -391,17 +392,17 @@ def math_verify() -> Iterator[Scorer]:
     ],
 )
 def test_math_verify_compares_what_is_meant(math_verify, completion, answer, reward):
-    assert score_samples(math_verify, [Sample("p", completion, answer, {})]).rewards.tolist() == [reward]
+    assert score_samples(math_verify, [ToScore("p", completion, answer, {})]).rewards.tolist() == [reward]
 
 
 def test_math_verify_counts_answers_without_mathematics(math_verify):
-    scores = score_samples(math_verify, [Sample("p", "4", "", {}), Sample("p", "4", "4", {})])
+    scores = score_samples(math_verify, [ToScore("p", "4", "", {}), ToScore("p", "4", "4", {})])
     assert scores.rewards[1] == 1
     assert "no expression in the answer ''" in scores.failures["exception"].first_message
 
 
 def test_256_math_verify_samples(math_verify):
-    step = [Sample("p", f"First {i}. So $\\boxed{{\\frac{{{i}}}{{7}}}}$", f"{i}/7", {}) for i in range(256)]
+    step = [ToScore("p", f"First {i}. So $\\boxed{{\\frac{{{i}}}{{7}}}}$", f"{i}/7", {}) for i in range(256)]
     start = time.perf_counter()
     scores = score_samples(math_verify, step)
     print(f"256 math_verify samples: {(time.perf_counter() - start) * 1e3:.0f} ms")
@@ -410,7 +411,7 @@ def test_256_math_verify_samples(math_verify):
 
 def test_an_expression_that_never_ends_costs_itself_only(math_verify):
     scores = score_samples(
-        math_verify, [Sample("p", f"$\\boxed{{{c}}}$", "3", {}) for c in ("3", "9^{9^{9^{9}}}+1", "3")]
+        math_verify, [ToScore("p", f"$\\boxed{{{c}}}$", "3", {}) for c in ("3", "9^{9^{9^{9}}}+1", "3")]
     )
     assert scores.rewards[[0, 2]].tolist() == [1, 1]
     assert math.isnan(scores.rewards[1])
@@ -446,9 +447,9 @@ import asyncio, os, sys
 from pathlib import Path
 from lorarl_api.v1alpha1 import RewardSpec
 from lorarl_trainer.rewards.scorer import make_scorer
-from lorarl_trainer.rewards.scores import Sample
+from lorarl_trainer.rewards.scores import ToScore
 scorer = make_scorer(RewardSpec(function="{function}"), Path({str(tmp_path)!r}), processes=1)
-asyncio.run(scorer.score([Sample("p", "c", "a", {{"file": {str(file)!r}}})]))
+asyncio.run(scorer.score([ToScore("p", "c", "a", {{"file": {str(file)!r}}})]))
 import psutil
 assert "torch" not in sys.modules
 Path({str(file)!r}).write_text(str(psutil.Process().children()[0].pid))

@@ -16,9 +16,8 @@ lengths_lists = st.lists(st.integers(1, 300), max_size=60)
 
 
 @given(lengths_lists, st.integers(1, 2000))
-def test_micro_batches_hold_every_sequence_once_within_the_budget_of_padded_tokens(
-    lengths: list[int], budget: int
-) -> None:
+def test_micro_batches_have_every_sequence_once_within_the_budget(lengths: list[int], budget: int) -> None:
+    """The budget counts padded tokens."""
     groups = micro_batches(lengths, budget)
     assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
     for group in groups:

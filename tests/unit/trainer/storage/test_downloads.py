@@ -75,8 +75,8 @@ def test_a_claim_that_is_not_mounted_is_told_with_the_mend(store):
     with pytest.raises(InputError) as caught:
         fetch(store, "pvc://models/base")
     assert str(caught.value) == (
-        "spec.model.uri: got pvc://models/base, which is not mounted, expected a PersistentVolumeClaim that is mounted at /mnt/pvc/models. "
-        "Outside a cluster name a folder of this machine: file:PATH."
+        "spec.model.uri: got pvc://models/base, which is not mounted, expected a PersistentVolumeClaim mounted at /mnt/pvc/models. "
+        "Outside a cluster, name a folder on this machine: file:PATH."
     )
 
 
@@ -144,7 +144,7 @@ def test_processes_that_ask_at_the_same_time_share_one_download(store, tmp_path)
     assert store.downloads() == NAMES
 
 
-def test_a_download_that_was_killed_goes_on_where_it_was_and_is_never_used_half(store, tmp_path):
+def test_a_killed_download_resumes_where_it_was_and_is_never_used_half(store, tmp_path):
     process = start(store)
     wait_for((tmp_path / "waiting").exists)
     assert not [path for path in (cache_dir() / "models").iterdir() if path.is_dir() and path.suffix != ".partial"]
@@ -162,7 +162,7 @@ def test_a_file_that_came_short_is_not_used(store):
             super().download_file(path, target)
             os.truncate(target, 1)
 
-    with pytest.raises(LorarlError, match=r"config.json: 1 bytes came, 23 were listed"):
+    with pytest.raises(LorarlError, match=r"config.json: got 1 bytes, expected 23 as listed"):
         fetch(Truncating(store.root))
     assert read_model_config(fetch(store)) == {"model_type": "qwen3"}
 
@@ -182,11 +182,11 @@ def test_a_full_disk_says_how_much_is_needed_and_where_to_go(store):
 
 def test_a_prefix_without_a_model_is_refused(store, tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="where there is no model"):
+    with pytest.raises(InputError, match="which contains no model"):
         fetch(FolderOnDisk(tmp_path / "empty"))
 
 
-def test_a_remote_data_file_is_downloaded_once_and_a_local_one_used_in_place(store, tmp_path):
+def test_a_remote_file_is_downloaded_once_and_a_local_one_used_in_place(store, tmp_path):
     (store.root / "train.jsonl").write_text("{}\n")
     options = {"field": "spec.data.train.uri", "secret": {}, "open_folder": store.open}
     for _ in range(2):
@@ -200,8 +200,8 @@ def test_a_remote_data_file_is_downloaded_once_and_a_local_one_used_in_place(sto
 
 def test_a_folder_that_is_no_model_is_refused_with_what_it_lacks(tmp_path):
     model = write_model(tmp_path / "model")
-    assert "is no folder" in refused(tmp_path / "none").got
-    assert "is no folder" in refused(model / "config.json").got
+    assert "is not a folder" in refused(tmp_path / "none").got
+    assert "is not a folder" in refused(model / "config.json").got
     (model / "tokenizer.json").unlink()
     assert "no tokenizer" in refused(model).got
     (model / "model.safetensors").unlink()
@@ -231,7 +231,7 @@ def test_a_shard_that_is_missing_is_named(tmp_path):
         ("..", ""),
     ],
 )
-def test_a_file_or_folder_without_the_right_to_read_it_is_named_with_user_and_command(closed, named):
+def test_an_unreadable_file_or_folder_is_named_with_user_and_command(closed, named):
     with open_folder() as folder:
         model = write_model(folder / "models" / "tiny")
         (model / closed).chmod(0)
@@ -239,7 +239,7 @@ def test_a_file_or_folder_without_the_right_to_read_it_is_named_with_user_and_co
             error = as_a_user(refused, model)
         finally:
             (model / closed).chmod(0o755)
-    assert error.got.startswith(f"file:{model}, where {model / named} cannot be read on ")
+    assert error.got.startswith(f"file:{model}, but {model / named} cannot be read on ")
     assert error.got.endswith(" (Permission denied)")
     assert error.expected == f"files that user {USER} can read"
     assert f"chmod -R a+rX {model}" in error.hint
@@ -250,7 +250,7 @@ def test_a_folder_that_can_be_entered_and_not_listed_is_not_called_empty():
         model = write_model(folder / "model")
         model.chmod(0o111)
         try:
-            assert f"where {model} cannot be read" in as_a_user(refused, model).got
+            assert f"but {model} cannot be read" in as_a_user(refused, model).got
         finally:
             model.chmod(0o755)
 
@@ -260,7 +260,7 @@ def test_what_is_no_file_and_a_disk_that_fails_are_told(tmp_path):
     weights = model / "model.safetensors"
     weights.unlink()
     weights.symlink_to("../blobs/1234")
-    assert f"where {weights} cannot be read" in refused(model).got
+    assert f"but {weights} cannot be read" in refused(model).got
     assert "cp -rL" in refused(model).hint
     weights.unlink()
     weights.symlink_to("/proc/self/mem")  # whose first byte the kernel cannot give
@@ -281,7 +281,7 @@ def test_what_cannot_be_read_when_the_fingerprint_is_made_is_told_as_such(tmp_pa
     }
     spec |= {"data": {"train": {"uri": "file:train.jsonl"}}, "checkpoint": {"uri": "file:checkpoints"}}
     with pytest.raises(
-        InputError, match=r"where .*/consolidated.safetensors cannot be read on .* \(Is a directory\)"
+        InputError, match=r"but .*/consolidated.safetensors cannot be read on .* \(Is a directory\)"
     ) as caught:
         fetch_base_model(LoRARLJobSpec.model_validate(spec), {})
     assert caught.value.field == "spec.model.uri"

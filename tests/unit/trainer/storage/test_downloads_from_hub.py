@@ -112,9 +112,8 @@ def fetch(endpoint: str, cache: Path, *requests: tuple[str, str | None, dict[str
     return [json.loads(line) for line in ran.stdout.splitlines()]
 
 
-def test_a_model_of_the_hub_is_downloaded_once_by_revision_with_the_secrets_token_and_without_other_formats(
-    hub, tmp_path
-):
+def test_a_model_of_the_hub_is_downloaded_once_by_revision(hub, tmp_path):
+    """With the Secret's token, and without weights in other formats."""
     endpoint, handler = hub
     answers = fetch(
         endpoint,
@@ -141,10 +140,10 @@ def test_what_the_hub_refuses_is_named_with_the_field_and_the_mend(hub, tmp_path
     for answer in (missing, gated):
         assert answer[0] == "spec.model.uri"
         assert "put HF_TOKEN into spec.model.credentialsSecret" in answer[2]
-    assert invalid == ["spec.model.uri", "hf://a/b/c", "Mend the name."]
+    assert invalid == ["spec.model.uri", "hf://a/b/c", "Fix spec.model.uri."]
 
 
-def test_a_hub_that_cannot_be_reached_is_named_and_a_cached_model_needs_none(hub, tmp_path):
+def test_an_unreachable_hub_is_named_and_a_cached_model_needs_none(hub, tmp_path):
     nowhere = "http://127.0.0.1:9"  # the discard port: nobody listens
     ((field, got, hint),) = fetch(nowhere, tmp_path / "cache", ("hf://org/tiny", None, {}))
     assert field == "spec.model.uri"

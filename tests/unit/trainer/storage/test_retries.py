@@ -61,7 +61,7 @@ def test_an_answer_is_shown_without_what_was_signed() -> None:
 @pytest.mark.parametrize(
     ("status", "code", "hint"),
     [
-        ("403 Forbidden", "AccessDenied", "check the Secret's keys"),
+        ("403 Forbidden", "AccessDenied", "Check the Secret's keys"),
         ("403 Forbidden", "RequestTimeTooSkewed", "clock"),
         ("404 Not Found", "NoSuchBucket", "There is no bucket 'team' at http://s3"),
         ("501 Not Implemented", "NotImplemented", "conditional writes"),

@@ -55,7 +55,7 @@ def test_a_uri_that_cannot_be_used_is_refused_with_the_mend(uri: str, says: str)
 
 @pytest.mark.parametrize("uri", ["s3://key:hush@team/a", "az://container/a?sv=1&sig=hush", "s3://team/a#hush"])
 def test_secrets_in_a_uri_are_refused_and_never_shown(uri: str) -> None:
-    with pytest.raises(InputError, match="credentials belong in a Secret") as refused:
+    with pytest.raises(InputError, match="Put credentials into a Secret") as refused:
         parse_uri(uri)
     assert "hush" not in str(refused.value)
     assert "hush" not in redact(uri)

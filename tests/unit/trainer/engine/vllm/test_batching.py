@@ -38,7 +38,8 @@ def test_what_ends_together_is_one_chunk_at_the_end(ends: tuple[int, ...]) -> No
     assert sorted(chunk) == list(range(len(ends)))
 
 
-def test_what_has_ended_waits_no_longer_than_it_may_also_where_nothing_else_ends() -> None:
+def test_what_has_ended_waits_no_longer_than_it_may() -> None:
+    """Also where nothing else ends."""
     [(first, early), (_, late)] = Engine(5, 500, 7).chunks()
     assert (early, late) == ([0, 2], [1])
     assert first in (15, 16)
