@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.backends.kernels.logprobs import rows_of_chunk, token_log_probabilities
-from lorarl_trainer.backends.megatron.adapters import decoder_linears, make_lora
+from lorarl_trainer.backends.megatron.bridge_lora import decoder_linears, make_lora
 from lorarl_trainer.backends.megatron.fused_layer import fuse_layers
 from lorarl_trainer.backends.megatron.micro_batch import MicroBatch, grouped, packed_batch, padded_batch
 from lorarl_trainer.backends.megatron.packed_attention import Current, pack_attention, unpackable
@@ -131,16 +131,6 @@ class LoraModel:
         if plan.fused_layers:
             fused = self._packing is not None and fuse_layers(model, self._packing) == len(model.decoder.layers)
             plan.require("fused_layers", fused)
-
-    @property
-    def tensor_parallel_size(self) -> int:
-        """How many ranks share the model."""
-        return self.parallel.tensor_size
-
-    @property
-    def tensor_parallel_group(self) -> Any:
-        """Those ranks."""
-        return self.parallel.tensor_group
 
     def micro_batches(self, samples: Sequence[Sample], token_budget: int) -> Iterator[tuple[list[int], MicroBatch]]:
         """Yield the micro-batches of some samples, and which of the samples each holds, in its order."""
@@ -285,7 +275,7 @@ def _check_output_layer(model: Any, model_path: Path) -> None:
     if kind != "ColumnParallelLinear" or layer.bias is not None or model.config.use_mup:
         raise InputError(
             "spec.model.uri",
-            f"{model_path} with logits of its own kind ({kind}: a soft cap, a bias or a scale)",
+            f"{model_path}, which changes its logits ({kind}: a soft cap, a bias or a scale)",
             "a model whose logits are the output layer's weight times the hidden state",
             "Choose another model, of the Qwen2, Qwen3 or Llama family for instance.",
         )
