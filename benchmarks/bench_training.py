@@ -1,10 +1,10 @@
-"""One training step on one GPU, without vLLM: tokens a second, MFU, peak memory, and where the GPU's time goes.
+"""Measures one training step on one GPU, without vLLM: tokens/s, MFU, peak memory, and where the GPU's time goes.
 
 python benchmarks/bench_training.py --size 0.5b
 python benchmarks/bench_training.py --size 7b --tokens-per-micro-batch 16384 --profile
 
-The model has the shape of Qwen2.5 and random weights, made on the GPU. A step is that of a GRPO job: prompts with a group of completions
-each, the loss of PPO, AdamW on the adapter.
+The model has the shape of Qwen2.5 and random weights, made on the GPU. The step is that of a GRPO job: prompts with a
+group of completions each, the loss of PPO, and AdamW on the adapter.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> None:
     arguments.add_argument("--adapter", choices=("canonical_lora", "lora"), default="canonical_lora")
     arguments.add_argument("--rank", type=int, default=32)
     arguments.add_argument("--prompts", type=int, default=64)
-    arguments.add_argument("--completions", type=int, default=8, help="a prompt")
+    arguments.add_argument("--completions", type=int, default=8, help="per prompt")
     arguments.add_argument("--prompt-tokens", type=int, default=64)
     arguments.add_argument("--response-tokens", type=int, default=256)
     arguments.add_argument("--tokens-per-micro-batch", type=int, nargs="+", default=[16384])
@@ -63,7 +63,7 @@ def main() -> None:
     arguments.add_argument(
         "--megatron-layers", action="store_true", help="Megatron's own layers and adapters, for comparison"
     )
-    arguments.add_argument("--steps", type=int, default=3, help="timed ones, after one that warms up")
+    arguments.add_argument("--steps", type=int, default=3, help="timed steps, after one to warm up")
     arguments.add_argument("--profile", action="store_true")
     arguments.add_argument("--folder", type=Path, default=Path("/dev/shm"))
     arguments.add_argument("--out", type=Path, help="write the figures to this JSON file")
@@ -187,8 +187,9 @@ def step_request(chosen: argparse.Namespace) -> UpdateRequest:
 def useful_work(chosen: argparse.Namespace, model: Any) -> dict[str, float]:
     """Return tokens and floating-point operations that a step needs, each prompt counted once.
 
-    A frozen matrix takes 2 operations a parameter and token forward and 2 backward, an adapter 2 and 4, the output layer those of the
-    response tokens alone; attention is left out. `flops_4N` counts 4 for every parameter and token, as floors in the literature do.
+    Per parameter and token, a frozen matrix takes 2 operations forward and 2 backward, and an adapter 2 and 4. The
+    output layer only sees response tokens. Attention is left out. `flops_4N` counts 4 for every parameter and token, as
+    lower bounds in the literature do.
     """
     shape = SHAPES[chosen.size]
     responses = chosen.prompts * chosen.completions * chosen.response_tokens

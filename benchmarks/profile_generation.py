@@ -7,7 +7,8 @@ python benchmarks/profile_generation.py --size 7b --products   only the products
 With torch.compile: --variants none --engine '{"compilation_config": {"mode": 3}}'
 
 For each variant it prints the seconds of the start, tokens/s, the host's milliseconds per decode step by part, and the
-GPU's busy share and time by kind of kernel over some decode steps. `--out` takes all of it as JSON, one line per variant.
+GPU's busy share and time by kind of kernel over some decode steps. `--out` gets all of it as JSON, one line per
+variant.
 """
 
 from __future__ import annotations

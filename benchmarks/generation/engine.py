@@ -1,4 +1,4 @@
-"""An engine with random weights of Qwen2.5 shapes and one LoRA adapter, or vLLM's own ways of both."""
+"""An engine with random weights of Qwen2.5 shapes: with our LoRA layers, with vLLM's, or without LoRA."""
 
 from __future__ import annotations
 
@@ -107,8 +107,10 @@ def facts(engine: Any) -> None:
     runner = engine.llm.collective_rpc(lambda worker: worker.model_runner)[0]
     sizes = config.compilation_config.cudagraph_capture_sizes
     print(
-        f"  runner {'V2' if config.use_v2_model_runner else 'V1'}, asynchronous scheduling {config.scheduler_config.async_scheduling}, "
-        f"batched tokens {config.scheduler_config.max_num_batched_tokens}, graphs {config.compilation_config.cudagraph_mode.name} "
+        f"  runner {'V2' if config.use_v2_model_runner else 'V1'}, "
+        f"asynchronous scheduling {config.scheduler_config.async_scheduling}, "
+        f"batched tokens {config.scheduler_config.max_num_batched_tokens}, "
+        f"graphs {config.compilation_config.cudagraph_mode.name} "
         f"{len(sizes)} to {max(sizes, default=0)}, attention {runner.attn_groups[0][0].backend.get_name()}"
     )
     if config.lora_config:
