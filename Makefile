@@ -1,19 +1,43 @@
-# The front door. `make` lists what there is.
+# The entry point of this repository: `make` lists the targets.
 .DEFAULT_GOAL := help
 SHELL := bash
-# Not PYTHON: that is the one to make .venv with, which a user may name.
+# Not PYTHON: a user may set that one to name the interpreter that .venv is made with.
 VENV_PYTHON := .venv/bin/python
+PYTEST := $(VENV_PYTHON) -m pytest
+# The node's tools need helpers of tests/support.
+TOOLS := PYTHONPATH=tools:tests $(VENV_PYTHON) -m
+
+##@ General
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "; print "Usage: make TARGET [NAME=value]"} \
+	  /^##@ / {printf "\n%s\n", substr($$0, 5)} \
+	  /^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: ## Make .venv from the locked packages (GPU=1: those for a GPU); nothing to do when up to date
+setup: ## Make .venv from the locked packages, unless it is up to date (GPU=1: for a GPU)
 	@GPU=$(GPU) scripts/setup.sh
 
+.PHONY: tools
+tools: ## Build the tests' servers into ~/.cache/lorarl; as root, also the node's
+	@scripts/tools.sh servers $(if $(filter 0,$(shell id -u)),node)
+
+.PHONY: hooks
+hooks: setup ## Install the git hooks of .pre-commit-config.yaml
+	.venv/bin/pre-commit install
+
+##@ Development
+
+.PHONY: check
+check: setup ## Check format, lint, types and unit tests, in a minute; run it before every commit
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	$(PYTEST) -q -n auto --maxprocesses 8 -m "not long and not slow" tests/unit
+
 .PHONY: lint
-lint: setup ## Formatting, lint, strict types, the arrows between packages, drift of generated files
+lint: setup ## Check format, lint, types, the imports between packages, and generated files
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
@@ -22,75 +46,86 @@ lint: setup ## Formatting, lint, strict types, the arrows between packages, drif
 	$(VENV_PYTHON) scripts/generate_chart.py --check
 
 .PHONY: format
-format: setup ## Format and mend what can be mended
+format: setup ## Format the code and fix what ruff can fix
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
 
-.PHONY: lock
-lock: ## Resolve the packages anew: requirements/{cpu,gpu,operator,trainer-cpu,build}.lock
-	@scripts/lock.sh
-
 .PHONY: generate
-generate: setup ## Write the CRD and docs/reference.md from the models, and what the chart takes from elsewhere
+generate: setup ## Write the CRD, docs/reference.md and the chart's generated files
 	$(VENV_PYTHON) -m lorarl_api.generate
 	$(VENV_PYTHON) scripts/generate_chart.py
 
-.PHONY: demo
-demo: setup ## The main job: make a tiny base model, train it with GRPO, measure the adapter independently
-	$(VENV_PYTHON) scripts/demo.py
+.PHONY: lock
+lock: ## Resolve the packages again into requirements/*.lock
+	@scripts/lock.sh
 
-.PHONY: demo-gpu
-demo-gpu: setup ## The same on a GPU: a small model made in a minute learns to carry and to borrow, and its curve goes into docs/images/
-	$(VENV_PYTHON) scripts/demo_gpu.py --picture docs/images/arithmetic-gpu.svg
+##@ Tests
 
-.PHONY: tools
-tools: ## Build the tests' servers (Kubernetes, KubeRay, Kueue, kwok, helm, an S3 server; as root a node's too) into ~/.cache/lorarl
-	@scripts/tools.sh servers $(if $(filter 0,$(shell id -u)),node)
+.PHONY: test
+test: setup $(if $(T),,lint) ## Run all that CI checks (T=trainer: one tier; T=unit/docs: a part)
+ifdef T
+	$(PYTEST) $(foreach part,$(T),$(or $(wildcard tests/$(part)),$(part)))
+else
+	@scripts/tools.sh servers
+	$(PYTEST) tests/unit tests/storage tests/apiserver tests/gpu
+	$(PYTEST) tests/trainer
+	$(PYTEST) tests/run
+	@! $(TOOLS) node check || scripts/tools.sh node
+	$(PYTEST) tests/cluster/test_mission.py
+endif
+
+.PHONY: test-long
+test-long: setup tools ## Run the kill, chaos and full-disk suites
+	$(PYTEST) -m long tests/run tests/chaos
+
+.PHONY: test-cluster
+test-cluster: setup tools ## Run the tests in a real cluster: the node below, or KUBECONFIG=...
+	LORARL_TEST_KUBECONFIG="$(KUBECONFIG)" $(PYTEST) -m "long or not long" tests/cluster
+
+.PHONY: nightly
+nightly: setup tools ## Run every tier, also after a failure, and print one table (hours; as root)
+	$(VENV_PYTHON) scripts/nightly.py
+
+##@ A Kubernetes node on this machine (docs/cluster.md)
 
 .PHONY: cluster
-cluster: setup tools ## Bring up a one-node Kubernetes on this machine, as root: docs/cluster.md
-	@PYTHONPATH=tests $(VENV_PYTHON) -m cluster up
+cluster: setup tools ## Start a one-node Kubernetes, as root
+	@$(TOOLS) node up
 
 .PHONY: cluster-down
-cluster-down: ## Remove every trace of that node (ALL=1: its images and build cache, too)
-	@PYTHONPATH=tests $(VENV_PYTHON) -m cluster down $(if $(ALL),--all)
-
-.PHONY: gpu-node
-gpu-node: setup tools ## Pack a whole node, as root, into parts that travel to a GPU machine without a network: docs/gpu-cluster.md
-	@scripts/tools.sh gpu
-	@PYTHONPATH=tests $(VENV_PYTHON) -m gpu_node pack
+cluster-down: ## Remove every trace of that node (ALL=1: also its images and build cache)
+	@$(TOOLS) node down $(if $(ALL),--all)
 
 .PHONY: images
 images: setup tools ## Build the images into that node's store, as root (elsewhere: docs/images.md)
-	@PYTHONPATH=tests $(VENV_PYTHON) -m cluster.builds
+	@$(TOOLS) node.builds
 
-.PHONY: test-cluster
-test-cluster: setup tools ## Tests in a real cluster: that node, or the cluster of KUBECONFIG=...
-	LORARL_TEST_KUBECONFIG="$(KUBECONFIG)" $(VENV_PYTHON) -m pytest -m "long or not long" tests/cluster
+.PHONY: gpu-node
+gpu-node: setup tools ## Pack a node for an offline GPU machine, as root: docs/gpu-cluster.md
+	@scripts/tools.sh gpu
+	@$(TOOLS) gpu_node pack
 
-.PHONY: test
-test: setup lint ## All that CI checks, with the real parts
-	@scripts/tools.sh servers
-	$(VENV_PYTHON) -m pytest tests/unit tests/storage tests/apiserver tests/gpu
-	$(VENV_PYTHON) -m pytest tests/trainer
-	$(VENV_PYTHON) -m pytest tests/run
-	@! PYTHONPATH=tests $(VENV_PYTHON) -m cluster check || scripts/tools.sh node
-	$(VENV_PYTHON) -m pytest tests/cluster/test_mission.py
+##@ Demos and benchmarks
 
-.PHONY: test-long
-test-long: setup tools ## The kill, chaos and full-disk suites
-	$(VENV_PYTHON) -m pytest -m long tests/run tests/chaos
+.PHONY: demo
+demo: setup ## Make a tiny base model, train it with GRPO, measure the adapter with other code
+	$(VENV_PYTHON) scripts/demo.py
+
+.PHONY: demo-gpu
+demo-gpu: setup ## The same on a GPU; writes the learning curve into docs/images/
+	$(VENV_PYTHON) scripts/demo_gpu.py --picture docs/images/arithmetic-gpu.svg
 
 .PHONY: bench-operator
-bench-operator: setup tools ## The operator's figures against their targets, into benchmarks/results/
+bench-operator: setup tools ## Measure the operator against its targets, into benchmarks/results/
 	$(VENV_PYTHON) benchmarks/bench_operator.py
 
 .PHONY: bench-gpu
-bench-gpu: setup ## lorarl and TRL side by side on this machine's GPU: raw figures into benchmarks/results/, table and plot into docs/performance.md
+bench-gpu: setup ## Compare lorarl with TRL on this machine's GPU, into docs/performance.md
 	$(VENV_PYTHON) benchmarks/bench_gpu.py --gpus $(or $(GPUS),1)
 	$(VENV_PYTHON) benchmarks/bench_gpu.py --render benchmarks/results/gpu-$$(date +%F).json
 
 .PHONY: bench-gpu-cluster
-bench-gpu-cluster: setup ## What Kubernetes costs a step, and where a start's seconds go: JOB=job.yaml runs on the node of KUBECONFIG=...
+bench-gpu-cluster: setup ## Measure the cost of Kubernetes: JOB=job.yaml, KUBECONFIG=...
 	$(VENV_PYTHON) benchmarks/bench_gpu_cluster.py --job $(JOB)
-	$(VENV_PYTHON) benchmarks/bench_gpu_cluster.py --render benchmarks/results/gpu-cluster-$$(date +%F).json
+	$(VENV_PYTHON) benchmarks/bench_gpu_cluster.py \
+	  --render benchmarks/results/gpu-cluster-$$(date +%F).json

@@ -25,6 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ class Bench:
             self.attempt(f"{size} device", lambda: self.device(size, gpu))
         if "trl" in self.chosen.systems:
             for setting in self.chosen.trl_settings:
-                self.attempt(f"{size} trl {setting}", lambda setting=setting: self.trl(size, setting, gpu))
+                self.attempt(f"{size} trl {setting}", partial(self.trl, size, setting, gpu))
 
     def two_gpus(self, size: str, gpus: Sequence[int]) -> None:
         self.attempt(f"{size} on two GPUs, twice the prompts", lambda: self.ours(size, gpus, Work().times(2)))

@@ -29,7 +29,7 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-PATHS = [str(ROOT / folder) for folder in ("benchmarks", "crds", "trainer_image", "operator", "tests")]
+PATHS = [str(ROOT / folder) for folder in ("benchmarks", "crds", "trainer_image", "operator", "tools", "tests")]
 sys.path[:0] = PATHS
 os.environ["PYTHONPATH"] = os.pathsep.join([*PATHS, *filter(None, [os.environ.get("PYTHONPATH")])])
 
@@ -177,9 +177,8 @@ class Bench:
     @contextmanager
     def in_cluster(self, part: str, size: str, caches: str, job: dict[str, Any]) -> Iterator[Any]:
         """The job in the cluster, under a name of its own: nothing in the store is gone on from."""
-        from side_by_side.pods import JobInCluster, manifest
-
         from lorarl_api.load import load_job
+        from side_by_side.pods import JobInCluster, manifest
         from support.cluster.kubectl import real_cluster
 
         name = f"bench-{part}-{size.replace('.', '')}-{caches}-{time.time():.0f}"

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ class Bench:
                 name = f"idle-{number}"
                 started = time.monotonic()
                 self.p.api.create(lorarljob(namespace, name))
-                until(10, f"RayJob {name}-1", lambda name=name: f"{name}-1" in seen)
+                until(10, f"RayJob {name}-1", partial(seen.__contains__, f"{name}-1"))
                 latencies.append(seen[f"{name}-1"] - started)
                 self.p.api.patch("LoRARLJob", name, {"spec": {"suspend": True}}, namespace)
                 self.p.api.wait("LoRARLJob", name, namespace, lambda job: phase(job) == "Suspended", seconds=60)
@@ -116,6 +117,9 @@ class Bench:
         self.add(
             Row("CR created -> RayJob exists, idle", "p50 150 ms, p99 1 s", reached, p50 <= 0.15 and p99 <= 1, samples)
         )
+
+    def _has_no_workers(self, namespace: str, rayjob: str) -> bool:
+        return not self.p.pods(namespace, rayjob, WORKER)
 
     def one_life(self, replica: Operator) -> None:
         """Writes of a whole life; how soon the workers of an ended job are gone."""
@@ -129,7 +133,7 @@ class Bench:
             report(self.p.api, namespace, name, step=1, totalSteps=10)
             self.p.finish(namespace, f"{name}-1", "SUCCEEDED")
             ended = time.monotonic()
-            until(30, "the workers are gone", lambda name=name: not self.p.pods(namespace, f"{name}-1", WORKER))
+            until(30, "the workers are gone", partial(self._has_no_workers, namespace, f"{name}-1"))
             gone.append(time.monotonic() - ended)
             self.p.api.wait("LoRARLJob", name, namespace, lambda job: phase(job) == "Succeeded", seconds=30)
             settled(replica)

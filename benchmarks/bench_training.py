@@ -16,6 +16,7 @@ import re
 import shutil
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,10 @@ os.environ.update(CudaPlatform().environment(threads=8), RANK="0", WORLD_SIZE="1
 import numpy as np
 import torch
 import torch.distributed as dist
-from side_by_side.work import SHAPES
 
-from lorarl_api.v1alpha1 import AdapterSpec, TrainerSpec
-from lorarl_trainer.algorithms import LossChoice
-from lorarl_trainer.samples.types import Sample, Samples, UpdateRequest
+from lorarl_trainer.samples.types import LossChoice, Sample, Samples, UpdateRequest
+from side_by_side import ours
+from side_by_side.work import SHAPES, Work
 
 PEAK_TFLOPS = 790
 """Measured with large bf16 matrices on an H200."""
@@ -71,23 +71,27 @@ def main() -> None:
     dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
     torch.cuda.set_device(0)
     platform = CudaPlatform()
-    platform.packs_sequences = not chosen.padded
     platform.prepare_megatron()
-    from lorarl_trainer.backends.megatron import model as model_module
     from lorarl_trainer.backends.megatron.model import LoraModel
     from lorarl_trainer.backends.megatron.optimizer import AdapterOptimizer
     from lorarl_trainer.backends.megatron.update import Trainer
 
-    if chosen.megatron_layers:
-        model_module.fuse_layers = lambda *_: 0
     clock = time.perf_counter()
     folder = model_folder(chosen.size, chosen.folder)
-    spec = TrainerSpec.model_validate({"learningRate": 1e-5})
-    adapter = AdapterSpec.model_validate(
-        {"type": chosen.adapter, "rank": chosen.rank, "alpha": 2 * chosen.rank, "targetModules": ["all-linear"]}
+    work = Work(
+        prompts=chosen.prompts,
+        group=chosen.completions,
+        prompt_tokens=chosen.prompt_tokens,
+        response_tokens=chosen.response_tokens,
+        rank=chosen.rank,
+        alpha=2 * chosen.rank,
+        learning_rate=1e-5,
     )
-    model = LoraModel(platform, folder, adapter, "bf16", 1, chosen.recompute)
-    optimizer = AdapterOptimizer(model, spec)
+    changes = (f"spec.adapter.type={chosen.adapter}", f"spec.trainer.recompute={chosen.recompute}")
+    spec, plan = ours.planned(folder, work, platform.memory(), *changes)
+    fused = plan.fused_layers and not chosen.padded and not chosen.megatron_layers
+    model = LoraModel(platform, folder, spec.adapter, replace(plan, packed=not chosen.padded, fused_layers=fused))
+    optimizer = AdapterOptimizer(model, spec.trainer)
     print(
         f"model ready after {time.perf_counter() - clock:.1f} s, {torch.cuda.memory_allocated() / 1e9:.1f} GB",
         flush=True,
@@ -111,24 +115,24 @@ def main() -> None:
             torch.cuda.empty_cache()
             continue
         step, in_optimizer = min(seconds)
-        work = useful_work(chosen, model)
+        useful = useful_work(chosen, model)
         rows.append(
             {
                 "size": chosen.size,
                 "adapter": chosen.adapter,
                 "layout": "padded" if chosen.padded else "packed",
-                "layers": "megatron" if chosen.megatron_layers or chosen.padded else "fused",
+                "layers": "fused" if fused else "megatron",
                 "recompute": chosen.recompute,
                 "tokens_per_micro_batch": budget,
                 "micro_batches": sum(1 for _ in model.micro_batches(request.samples, budget)),
                 "seconds": round(step, 4),
                 "optimizer_ms": round(in_optimizer * 1e3, 2),
-                "tokens_per_second": round(work["tokens"] / step),
-                "mfu": round(work["flops"] / step / PEAK_TFLOPS / 1e12, 3),
-                "mfu_4N": round(work["flops_4N"] / step / PEAK_TFLOPS / 1e12, 3),
+                "tokens_per_second": round(useful["tokens"] / step),
+                "mfu": round(useful["flops"] / step / PEAK_TFLOPS / 1e12, 3),
+                "mfu_4N": round(useful["flops_4N"] / step / PEAK_TFLOPS / 1e12, 3),
                 "peak_GB": round(torch.cuda.max_memory_allocated() / 1e9, 1),
-                "loss": result.loss,
-                "grad_norm": result.grad_norm,
+                "loss": result.metrics["loss"],
+                "grad_norm": result.metrics["grad_norm"],
             }
         )
         print(json.dumps(rows[-1]), flush=True)

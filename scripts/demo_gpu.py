@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 
 from demo import ROOT, adapter_folder, run_step
-
 from lorarl_trainer.progress import METRICS, read_rows, read_summary
 from lorarl_trainer.progress.plots import outcome, to_svg
 
@@ -51,7 +50,16 @@ def main() -> None:
     run = read_summary(RUN)
 
     adapter, accuracy_file = adapter_folder(run["adapter_uri"]), OUT / "accuracy.json"
-    data = ["--base", OUT / "base", "--adapter", adapter, "--held-out", OUT / "held_out.jsonl", "--out", accuracy_file]
+    data: list[str | Path] = [
+        "--base",
+        OUT / "base",
+        "--adapter",
+        adapter,
+        "--held-out",
+        OUT / "held_out.jsonl",
+        "--out",
+        accuracy_file,
+    ]
     evaluate = [sys.executable, ROOT / "examples/addition/evaluate.py", *data]
     run_step("accuracy before and after, with transformers and PEFT alone", evaluate)
 

@@ -36,8 +36,8 @@ coredns                  node     own   github.com/coredns/coredns@v1.14.7      
 buildkitd                node     wrap  github.com/moby/buildkit@v0.27.0                    github.com/moby/buildkit/cmd/buildkitd
 buildctl                 node     wrap  github.com/moby/buildkit@v0.27.0                    github.com/moby/buildkit/cmd/buildctl
 nvidia-device-plugin     gpu      own   github.com/NVIDIA/k8s-device-plugin@v0.18.0                 ./cmd/nvidia-device-plugin
-pause                    node     tree  tests/cluster/go/pause@1                        main.go
-hello                    node     tree  tests/cluster/go/hello@1                        main.go
+pause                    node     tree  tools/node/go/pause@1                         main.go
+hello                    node     tree  tools/node/go/hello@1                         main.go
 '
 RECIPE=1 # part of every stamp: raise it when the way of building changes
 

@@ -16,34 +16,40 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 SYNCS, SWITCHES = 30, 5
 
 
 def main() -> None:
     from lorarl_api.load import load_job
-    from lorarl_trainer.devices.cuda import CudaPlatform
-    from lorarl_trainer.workers.worker import Place, Worker
+    from lorarl_trainer.devices import Platform
+    from lorarl_trainer.engine.vllm import engine
+    from lorarl_trainer.engine.vllm.arguments import device_arguments
+    from lorarl_trainer.workers.worker import Rank, Worker
 
     model, job = Path(sys.argv[1]), load_job(Path(sys.argv[2]), sys.argv[3:])
-    arguments = CudaPlatform.engine_arguments
-    CudaPlatform.engine_arguments = lambda *a, **k: arguments(*a, **k) | {"enforce_eager": True}  # type: ignore[method-assign]
-    worker = Worker(job.spec, Place(0, 1, 0, None, None, os.cpu_count() or 1))
+    worker = Worker(job.spec, Rank(0, 1, 0, None, None, os.cpu_count() or 1))
+
+    def eager(platform: Platform, sequences: int) -> dict[str, Any]:
+        return device_arguments(platform, sequences) | {"enforce_eager": True}
+
     clock = time.perf_counter()
-    worker.start(model, (1,), None)
+    with mock.patch.object(engine, "device_arguments", eager):
+        worker.start(model, (1,), None)
     started = time.perf_counter() - clock
     # A first generation, so that all that is made on demand is there.
-    worker.sync()
+    worker.sync(1)
     list(worker.generate([[5, 6, 7]] * 8, list(range(8))))
-    walls = [worker.sync()[1] for _ in range(SYNCS)]
+    walls = [worker.sync(version) for version in range(2, SYNCS + 2)]
     switches = [switch_seconds(worker) for _ in range(SWITCHES)]
-    adapter = worker._model.export()
+    adapter = worker.backend.model.export()
     adapter_bytes = sum(t.numel() * t.element_size() for t in adapter.values())
     figures = {
         "startup_seconds": started,
         "sync_wall_ms": statistics.median(walls) * 1000,
         "sync_wall_ms_all": [wall * 1000 for wall in walls],
-        "sync_gpu_ms": gpu_busy_ms(worker.sync),
+        "sync_gpu_ms": gpu_busy_ms(lambda: worker.sync(SYNCS + 2)),
         "sync_floor_ms": copy_ms(adapter_bytes),
         "adapter_bytes": adapter_bytes,
         "adapter_tensors": len(adapter),
@@ -59,10 +65,10 @@ def switch_seconds(worker: Any) -> tuple[float, float]:
     import torch
 
     started = time.perf_counter()
-    worker._rollouts.engine.sleep()
+    worker.engine.engine.sleep()
     torch.cuda.synchronize()
     asleep = time.perf_counter()
-    worker._rollouts.engine.wake("weights", "kv_cache")
+    worker.engine.engine.wake("weights", "kv_cache")
     torch.cuda.synchronize()
     return asleep - started, time.perf_counter() - asleep
 
@@ -96,12 +102,12 @@ def copy_ms(count: int) -> float:
 
 def base_copies(worker: Any) -> float:
     """Bytes that the base's parameters take in this process, trainer and vLLM together, over those that the trainer's take alone."""
-    trainer = [parameter for _, parameter in worker._model.base_parameters()]
+    trainer = [parameter for _, parameter in worker.backend.model.base_parameters()]
 
     def of_vllm(rank: Any) -> list[Any]:
         return [parameter for name, parameter in rank.model_runner.model.named_parameters() if "lora" not in name]
 
-    vllm = worker._rollouts.engine.llm.collective_rpc(of_vllm)[0]
+    vllm = worker.engine.engine.llm.collective_rpc(of_vllm)[0]
     return storage_bytes([*trainer, *vllm]) / storage_bytes(trainer)
 
 

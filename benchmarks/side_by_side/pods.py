@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
-from cluster.watched import Watched, watched
 from lorarl_trainer.progress import METRICS, read_summary
 from lorarl_trainer.progress.records import SUMMARY
 from side_by_side import ours
 from side_by_side.start import Times, note, stages
 from side_by_side.work import Work
 from support.cluster.kubectl import RealCluster
+from support.real_cluster.watched import Watched, watched
 
 OUT = "/tmp/lorarl-out"
 """Where a job's driver writes, in the head's pod."""

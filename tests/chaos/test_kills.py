@@ -87,7 +87,8 @@ class Killer:
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_an_operator_that_is_killed_at_any_moment_does_nothing_twice_and_loses_nothing(p: Platform) -> None:
+def test_an_operator_killed_at_any_moment_repeats_and_loses_nothing(p: Platform) -> None:
+    """It does nothing twice."""
     namespace = p.namespace("kills")
     prepare(p.cluster)
     began = time.monotonic()

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from cluster import builds, lifecycle
-from cluster.base_image import BaseImageError
-from cluster.installation import KUBERAY, STORE, Images, install_kuberay, install_lorarl, install_store, wait_available
-from cluster.node import Node
-from cluster.settings import Settings, from_environment
 from cluster.skipping import up_or_skip
+from node import builds, lifecycle
+from node.base_image import BaseImageError
+from node.installation import KUBERAY, STORE, Images, install_kuberay, install_lorarl, install_store, wait_available
+from node.node import Node
+from node.settings import Settings, from_environment
 from support.cluster.kubectl import RealCluster, real_cluster
 
 FIRST_SECONDS = 1800

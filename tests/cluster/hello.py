@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from cluster import images
-from cluster.node import Node
+from node import images
+from node.node import Node
 from support.cluster.processes import find
 
 IMAGE = "localhost/hello:1"

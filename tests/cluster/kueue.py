@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
-from cluster.builds import tool_version
-from cluster.installation import wait_available
+from node.builds import tool_version
+from node.installation import wait_available
 from support.cluster.crds import LOADER
 from support.cluster.kubectl import RealCluster
 from support.cluster.kueue import NAMESPACE, READY_SECONDS, webhooks_answer

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cluster import lifecycle
-from cluster.errors import NotReadyError
-from cluster.node import Node
-from cluster.settings import Settings
+from node import lifecycle
+from node.errors import NotReadyError
+from node.node import Node
+from node.settings import Settings
 
 
 def up_or_skip(settings: Settings) -> Node:

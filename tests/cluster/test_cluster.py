@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.node import Node
+from node.node import Node
 from support.cluster.client import Object
 from support.cluster.kubectl import RealCluster
 from support.cluster.processes import until

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster import builds, lifecycle
-from cluster.base_image import BaseImageError
-from cluster.errors import NotReadyError
-from cluster.node import Node
-from cluster.settings import REPOSITORY, from_environment
+from node import builds, lifecycle
+from node.base_image import BaseImageError
+from node.errors import NotReadyError
+from node.node import Node
+from node.settings import REPOSITORY, from_environment
 
 SECONDS = 3600
 LARGEST_MB = 11_000

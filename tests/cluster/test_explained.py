@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cluster.example import ADDITION
-from cluster.installation import Images, apply, make_room, store_secret
-from cluster.mistakes import (
+from node.installation import Images, apply, make_room, store_secret
+from support.cluster.client import Object
+from support.cluster.kubectl import RealCluster
+from support.cluster.processes import until
+from support.real_cluster.example import ADDITION
+from support.real_cluster.mistakes import (
     AT_FIRST_FAILURE,
     NO_IMAGE,
     SECONDS,
@@ -19,11 +22,8 @@ from cluster.mistakes import (
     read_in_describe,
     remove,
 )
-from cluster.store import bucket_of
-from cluster.watched import watched
-from support.cluster.client import Object
-from support.cluster.kubectl import RealCluster
-from support.cluster.processes import until
+from support.real_cluster.store import bucket_of
+from support.real_cluster.watched import watched
 
 pytestmark = pytest.mark.long
 

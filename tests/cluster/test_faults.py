@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from cluster.example import ADDITION
-from cluster.installation import KUBERAY, STORE, SYSTEM, apply, make_room, wait_available
 from cluster.kueue import install_kueue
-from cluster.node import Node
-from cluster.store import bucket_of
-from cluster.trial import START_SECONDS, Trial
-from cluster.watched import watched
+from node.installation import KUBERAY, STORE, SYSTEM, apply, make_room, wait_available
+from node.node import Node
 from support.cluster.client import Object
 from support.cluster.kubectl import RealCluster
 from support.cluster.kueue import NAMESPACE as KUEUE
 from support.cluster.kueue import PRIORITY_LABEL, QUEUE_LABEL, add_priority_class, add_queue
 from support.cluster.processes import until
+from support.real_cluster.example import ADDITION
+from support.real_cluster.store import bucket_of
+from support.real_cluster.trial import START_SECONDS, Trial
+from support.real_cluster.watched import watched
 
 pytestmark = pytest.mark.long
 

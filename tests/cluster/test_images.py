@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from cluster import builds
-from cluster.installation import Images, apply, namespace
-from cluster.node import Node
-from cluster.settings import REPOSITORY, from_environment
 from lorarl_operator.manifests.pods import pod_security_context, security_context
+from node import builds
+from node.installation import Images, apply, namespace
+from node.node import Node
+from node.settings import REPOSITORY, from_environment
 from support.cluster.kubectl import RealCluster
 
 SECONDS = 240.0  # importing Megatron and vLLM takes half a minute of a whole core
@@ -88,9 +88,8 @@ def test_the_trainer_has_all_that_its_pods_call(here: RealCluster) -> None:
 
 
 @pytest.mark.parametrize("image", [builds.OPERATOR, builds.TRAINER])
-def test_an_image_is_nobodys_to_write_and_holds_its_bill_of_materials_and_no_secret(
-    here: RealCluster, image: str
-) -> None:
+def test_an_image_is_read_only_and_has_its_sbom_and_no_secret(here: RealCluster, image: str) -> None:
+    """No user may write to it; its bill of materials is in it."""
     script = """
     set -eu
     id -u; id -g

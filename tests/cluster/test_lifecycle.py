@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from cluster import hello, lifecycle
-from cluster.errors import NotReadyError
-from cluster.node import Node
-from cluster.settings import Settings
+from cluster import hello
 from cluster.skipping import up_or_skip
 from cluster.traces import processes_of, still_alive, traces
+from node import lifecycle
+from node.errors import NotReadyError
+from node.node import Node
+from node.settings import REPOSITORY, Settings
 from support.cluster.processes import find
 
 UP_SECONDS = 30.0
@@ -107,7 +108,7 @@ def test_killed_half_way_the_next_start_cleans_up(spare: Settings) -> None:
 def _killed_at(moment: float, command: str, settings: Settings) -> bool:
     """Kill the tool (-9) after so many seconds; whether it was still at it."""
     with subprocess.Popen(
-        [sys.executable, "-m", "cluster", command], env=_environment(settings), start_new_session=True
+        [sys.executable, "-m", "node", command], env=_environment(settings), start_new_session=True
     ) as tool:
         try:
             tool.wait(timeout=moment)
@@ -152,5 +153,9 @@ def test_the_builder_grows_into_a_node_from_whichever_checkout(spare: Settings, 
 
 def _environment(settings: Settings) -> dict[str, str]:
     names = {"NAME": settings.name, "OUT": settings.out, "SUBNET": settings.subnet, "FREE_GB": settings.free_gb}
-    folder = str(Path(__file__).resolve().parents[1])
-    return {**os.environ, "PYTHONPATH": folder, **{f"LORARL_CLUSTER_{key}": str(value) for key, value in names.items()}}
+    folders = f"{REPOSITORY}/tools:{REPOSITORY}/tests"
+    return {
+        **os.environ,
+        "PYTHONPATH": folders,
+        **{f"LORARL_CLUSTER_{key}": str(value) for key, value in names.items()},
+    }

@@ -23,12 +23,12 @@ from typing import Any
 
 import pytest
 
-from cluster.example import ADDITION, ROOT, note, run
-from cluster.installation import STORE_KEYS, SYSTEM, forwarded, make_room
-from cluster.store import Bucket, bucket_of
+from node.installation import STORE_KEYS, SYSTEM, forwarded, make_room
 from support.cluster.kubectl import RealCluster
 from support.cluster.leftovers import leftovers
 from support.cluster.processes import running, until
+from support.real_cluster.example import ADDITION, ROOT, note, run
+from support.real_cluster.store import Bucket, bucket_of
 
 TEAM = "team"
 JOB = "addition"

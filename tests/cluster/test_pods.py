@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from cluster import hello
-from cluster.node import Node
-from cluster.settings import Settings
 from cluster.skipping import up_or_skip
+from node.node import Node
+from node.settings import Settings
 from support.cluster.kubectl import RealCluster, real_cluster
 from support.cluster.processes import free_ports, listens, running, until
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from cluster import example
-from cluster.example import ADDITION
-from cluster.installation import apply, make_room
-from cluster.store import bucket_of
-from cluster.watched import watched
+from node.installation import apply, make_room
 from support.cluster.kubectl import RealCluster
+from support.real_cluster import example
+from support.real_cluster.example import ADDITION
+from support.real_cluster.store import bucket_of
+from support.real_cluster.watched import watched
 
 pytestmark = pytest.mark.long
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from cluster import cgroups
-from cluster.namespaces import START_TIME, STATE, read_stat
-from cluster.node import Node
+from node import cgroups
+from node.namespaces import START_TIME, STATE, read_stat
+from node.node import Node
 
 # Folders in which programs like to leave something.
 FOLDERS = ("/run", "/run/netns", "/var/lib", "/var/log", "/opt", "/etc", "/etc/cni", "/usr/libexec", "/run/containerd")

@@ -18,9 +18,8 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from lorarl_trainer.backends.megatron import state
 from lorarl_trainer.lora.tensor_file import read_tensors
-from lorarl_trainer.workers.worker import Place, Worker
+from lorarl_trainer.workers.worker import Rank, Worker
 from support.in_process import STOP, prompts, samples_of, tiny_job, whole
 from support.ranks import recorded_request
 
@@ -33,14 +32,16 @@ def main() -> None:
         "rollout__tensorParallelSize": rollout_tp,
     }
     spec = tiny_job(folder / "model", folder, rollout__verifySync="true", **changes).spec
-    worker = Worker(spec, Place(rank, 2, rank, "127.0.0.1", port, 8))
+    worker = Worker(spec, Rank(rank, 2, rank, "127.0.0.1", port, 8))
     worker.start(folder / "model", STOP, None)
-    state.load_adapter(worker._layout, worker._optimizer, load_file(folder / "adapter.safetensors"), "test")
+    worker.backend.load_adapter(load_file(folder / "adapter.safetensors"), "test")
 
-    seconds = [worker.sync()[1] for _ in range(5)][-1]  # each sync is compared with the export, element by element
-    assert worker._rollouts is not None
+    seconds = [worker.sync(version) for version in range(1, 6)][
+        -1
+    ]  # each sync is compared with the export, element by element
+    assert worker.engine is not None
     handed_over = len(whole(worker.generate(prompts(32), list(range(32)))))
-    completions = whole(worker._rollouts.generate(prompts(32), list(range(32))))
+    completions = whole(worker.engine.generate(prompts(32), list(range(32))))
     samples = samples_of(prompts(32), completions)
     scored = worker.log_probabilities(samples, 1.0)
     difference = float(
@@ -49,17 +50,17 @@ def main() -> None:
 
     request = recorded_request(folder, 1e-3, rank, trainer_tp)
     results = [worker.update(request) for _ in range(3)]
-    worker.sync()
-    state.load_state(worker._layout, worker._optimizer, read_tensors((folder / "state").read_bytes()), updates=1)
+    worker.sync(6)
+    worker.backend.restore(read_tensors((folder / "state").read_bytes()), updates=1)
     resumed = worker.update(request)
     report = {
         "sync_seconds": seconds,
         "difference": difference,
         "handed_over": handed_over,
-        "losses": [r.loss for r in results],
-        "norms": [r.grad_norm for r in results],
-        "resumed": resumed.loss,
-        "shared_bytes": worker._rollouts.base.shared_bytes if worker._rollouts and worker._rollouts.base else 0,
+        "losses": [r.metrics["loss"] for r in results],
+        "norms": [r.metrics["grad_norm"] for r in results],
+        "resumed": resumed.metrics["loss"],
+        "shared_bytes": worker.engine.base.shared_bytes if worker.engine.base else 0,
     }
     torch.save(report, folder / f"report-{trainer_tp}-{rollout_tp}-{rank}.pt")
     torch.distributed.destroy_process_group()

@@ -26,7 +26,7 @@ def alone(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     adapter = random_adapter(worker, scale=0.02)
     save_file(adapter, folder / "adapter.safetensors")
     worker.load(adapter)
-    worker.worker.sync()
+    worker.sync()
     record(folder, samples_of(prompts(32), worker.generate(prompts(32))))
     request = recorded_request(folder, learning_rate=1e-3)
     results = [worker.worker.update(request)]
@@ -34,7 +34,7 @@ def alone(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     results += [worker.worker.update(request) for _ in range(2)]
     worker.close()
     torch.cuda.empty_cache()
-    return folder, {"losses": [r.loss for r in results], "norms": [r.grad_norm for r in results]}
+    return folder, {"losses": [r.metrics["loss"] for r in results], "norms": [r.metrics["grad_norm"] for r in results]}
 
 
 @pytest.mark.parametrize(("trainer_tp", "rollout_tp"), [(1, 1), (2, 1), (1, 2), (2, 2)])

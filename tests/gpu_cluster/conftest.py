@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from cluster.example import ADDITION, ARITHMETIC
-from cluster.node import Node
-from cluster.settings import from_environment
-from cluster.store import Bucket, bucket_of
 from gpu_cluster.ground import Ground, gpu_memory
 from gpu_node import arrival, stack
+from node.node import Node
+from node.settings import from_environment
 from support.cluster.kubectl import RealCluster, real_cluster
+from support.real_cluster.example import ADDITION, ARITHMETIC
+from support.real_cluster.store import Bucket, bucket_of
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
     settings = from_environment()
     if not stack.is_here():
         pytest.skip(
-            "no node has travelled to this machine: docs/gpu-cluster.md says how, and `. tests/gpu_node/env.sh` comes before pytest"
+            "no node has travelled to this machine: docs/gpu-cluster.md says how, and `. tools/gpu_node/env.sh` comes before pytest"
         )
     if Node(settings).init is None:
         pytest.skip("the node that travelled here is not up: python -m gpu_node up")

@@ -6,10 +6,10 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.example import Example
 from support.cluster.client import Object
 from support.cluster.kubectl import RealCluster
 from support.cluster.processes import until
+from support.real_cluster.example import Example
 
 FREE_SECONDS = 60.0
 """From the end of a job until its pods have gone, and their processes with the GPUs' memory."""

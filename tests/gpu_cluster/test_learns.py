@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster import example
-from cluster.example import ROOT
-from cluster.installation import make_room
-from cluster.store import Bucket
-from cluster.watched import Seen, watched
 from gpu_cluster.ground import Ground
 from gpu_cluster.transcript import Transcript
 from gpu_node.arrival import GPU
+from node.installation import make_room
 from support.cluster.client import Object
 from support.cluster.processes import running
+from support.real_cluster import example
+from support.real_cluster.example import ROOT
+from support.real_cluster.store import Bucket
+from support.real_cluster.watched import Seen, watched
 
 TEAM = "team"
 LONGEST_SECONDS = 400.0

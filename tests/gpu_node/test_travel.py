@@ -15,19 +15,19 @@ from pathlib import Path
 
 import pytest
 
-from cluster import lifecycle, prerequisites
-from cluster.base_image import BaseImageError
-from cluster.errors import NotReadyError
-from cluster.example import ADDITION, ROOT
-from cluster.installation import apply, make_room
-from cluster.node import Node
-from cluster.settings import from_environment
-from cluster.store import bucket_of
-from cluster.watched import watched
 from gpu_node import packing, stack
 from gpu_node.places import PARTS, PREFIX
+from node import lifecycle, prerequisites
+from node.base_image import BaseImageError
+from node.errors import NotReadyError
+from node.installation import apply, make_room
+from node.node import Node
+from node.settings import from_environment
 from support.cluster.kubectl import RealCluster, real_cluster
 from support.cluster.processes import ToolMissingError
+from support.real_cluster.example import ADDITION, ROOT
+from support.real_cluster.store import bucket_of
+from support.real_cluster.watched import watched
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
@@ -56,7 +56,7 @@ class Elsewhere:
         folder = prerequisites.cni_folder()
         paths = [path for name in HIDDEN if (path := shutil.which(name, path=prerequisites.search_path()))]
         hide = [f"mount --bind /dev/null {Path(path).resolve()}" for path in paths] + [f"mount -t tmpfs tmpfs {folder}"]
-        script = " && ".join([*hide, f'. {ROOT}/tests/gpu_node/env.sh && "$@"'])
+        script = " && ".join([*hide, f'. {ROOT}/tools/gpu_node/env.sh && "$@"'])
         inside = ["unshare", "--mount", "--propagation=private", "bash", "-c", script, "bash", *command]
         done = subprocess.run(
             inside, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **self.variables}, timeout=300
@@ -119,7 +119,7 @@ def test_the_node_runs_what_it_brought(elsewhere: Elsewhere) -> None:
     assert elsewhere.run("bash", "-c", "command -v ip nft openssl runc kubectl").split() == [
         str(PREFIX / "bin" / name) for name in ("ip", "nft", "openssl", "runc", "kubectl")
     ]
-    assert "not running" not in elsewhere.run(sys.executable, "-m", "cluster", "status")
+    assert "not running" not in elsewhere.run(sys.executable, "-m", "node", "status")
 
 
 def test_a_job_trains_with_the_machines_own_stack(elsewhere: Elsewhere, cluster: RealCluster, tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command import Ended, Running
-from jobs import Job
+
+from run.command import Ended, Running
+from run.jobs import Job
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -19,7 +20,7 @@ TESTS = Path(__file__).resolve().parents[1]
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The base model, made in a process of its own: this one needs no torch."""
     folder = tmp_path_factory.mktemp("base")
-    search = os.pathsep.join(filter(None, [str(TESTS / "unit" / "data"), os.environ.get("PYTHONPATH")]))
+    search = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
     subprocess.run(
         [sys.executable, Path(__file__).with_name("make_base.py"), folder],
         check=True,

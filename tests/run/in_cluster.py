@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from command import Running
-from jobs import NAME, Job
 
 from lorarl_api.v1alpha1 import ClusterSpec
 from lorarl_operator import parse
 from lorarl_operator.manifests.access import grants, needs
+from run.command import Running
+from run.jobs import NAME, Job
 from support.cluster.control_plane import Cluster, control_plane
 from support.cluster.crds import CRD, install_crds
 from support.tcp_gate import TcpGate

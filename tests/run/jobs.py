@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from command import Ended, Running, digest
+
+from run.command import Ended, Running, digest
 
 NAME = "letters"
 STEPS = 24

@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import torch
-from tiny_tokenizers import CHATML, write_tokenizer
 from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from support.tiny_tokenizers import CHATML, write_tokenizer
 
 VOCABULARY = 128  # the tokenizer has 101
 END = 3  # <|im_end|>

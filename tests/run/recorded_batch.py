@@ -14,9 +14,9 @@ import numpy as np
 import ray
 
 from lorarl_api.load import load_job
-from lorarl_trainer.algorithms import LossChoice
+from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.launch import inputs
-from lorarl_trainer.samples.types import Completion, Sample, Samples, UpdateRequest
+from lorarl_trainer.samples.types import Completion, LossChoice, Sample, Samples, UpdateRequest
 from lorarl_trainer.workers.group import WorkerGroup, reserve
 
 PROMPTS = 12
@@ -28,11 +28,11 @@ async def main(manifest: Path, batch: Path, out: Path) -> None:
     vocabulary = inputs.load_vocabulary(spec, {})
     workers = WorkerGroup(spec, out / "logs", reserve(spec))
     try:
-        identity = inputs.identity(spec, await workers.fetch_model({}))
+        identity = training_identity(spec, await workers.fetch_model({}))
         await workers.open_checkpoints(job.name, job.uid, {}, identity, out / "unpublished")
         await workers.start(vocabulary.stop_token_ids, None)
         await workers.resume()
-        await workers.sync()
+        await workers.sync(1)
         if not batch.exists():
             await _record(workers, batch)
         samples = pickle.loads(batch.read_bytes())
@@ -41,9 +41,11 @@ async def main(manifest: Path, batch: Path, out: Path) -> None:
         result = await workers.update(
             UpdateRequest(Samples(samples), loss, tokens, 1.0, 5e-4, 0, on_policy=False, tolerance=1.0)
         )
-        await workers.publish(1, 0)
+        await workers.publish(step=1, adapter_version=1, position=0)
         await workers.drain_uploads()
-        print(f"{workers.size} worker(s): loss {result.loss:.9f}, gradient norm {result.grad_norm:.9f}")
+        print(
+            f"{workers.size} worker(s): loss {result.metrics['loss']:.9f}, gradient norm {result.metrics['grad_norm']:.9f}"
+        )
     finally:
         workers.kill()
 

@@ -11,13 +11,17 @@ import shutil
 from pathlib import Path
 
 import pytest
-from command import Ended
-from jobs import Job
 
 from lorarl_api.load import load_job
+from lorarl_trainer.checkpoint.identity import training_identity
+from lorarl_trainer.checkpoint.open import check_checkpoints
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch import inputs
+from lorarl_trainer.launch.init_from import read_initial_adapter
 from lorarl_trainer.rewards.scorer import make_scorer
+from lorarl_trainer.storage.base_model import fetch_base_model
+from run.command import Ended
+from run.jobs import Job
 
 SECONDS = 45.0
 """Ray and the wrong part of the manifest, on a busy machine; a whole start takes longer."""
@@ -31,23 +35,26 @@ BY_THE_COMMAND = [
     ),
     (
         ["cluster.nodes=2"],
-        "spec.cluster.nodes: got 2, expected 1 for `lorarl run`, which has this machine alone. Use --set spec.cluster",
+        "spec.cluster.nodes: got 2, expected 1 for `lorarl run`, which uses only this machine. Use --set spec.cluster",
     ),
     (["cluster.gpusPerNode=64", NEW], "spec.cluster.gpusPerNode: got 64, expected "),
     (["trainer.stepz=3"], "spec.trainer.stepz: got an unknown key, expected one of"),
     (["checkpoint.credentialsSecret=none"], "spec.checkpoint.credentialsSecret: got 'none', expected a folder"),
-    (["trainer.seed=1"], "is of another training (trainer.seed was 0, is 1), expected the manifest of the training"),
+    (
+        ["trainer.seed=1"],
+        "belongs to another training (trainer.seed was 0, is 1), expected the manifest of the checkpoint's training",
+    ),
     (["reward.function=letters:missing", NEW], "has no such function, expected a function package.module:function"),
 ]
 BY_ITS_PREPARATION = [
     (
         ["model.uri=file:nowhere"],
-        "spec.model.uri: got file:nowhere, which is no folder, expected a folder with a model",
+        "spec.model.uri: got file:nowhere, which is not a folder, expected a folder with a model",
     ),
     (["model.uri=file:garbage"], "garbage/config.json, which cannot be read (Expecting property name"),
     (
         ["model.uri=file:no-template"],
-        "spec.data.chatTemplate: got true, and the model's tokenizer has no chat template, expected",
+        "spec.data.chatTemplate: got true, but the model's tokenizer has no chat template, expected",
     ),
     (
         ["data.train.uri=file:empty.jsonl"],
@@ -59,16 +66,16 @@ BY_ITS_PREPARATION = [
     ),
     (
         ["data.train.uri=file:questions.jsonl"],
-        "spec.data.train.promptField: got prompt, which row 2 of file:questions.jsonl does not have, expected one of the fields",
+        "spec.data.train.promptField: got prompt, which row 2 of file:questions.jsonl does not have, expected one of the existing fields",
     ),
     (
         ["reward.function=elsewhere:score"],
-        "spec.reward.function: got elsewhere:score, and there is no module elsewhere, expected",
+        "spec.reward.function: got elsewhere:score, but there is no module elsewhere, expected",
     ),
-    (["adapter.rank=8"], "is of another training (adapter.rank was 4, is 8), expected the manifest of the training"),
+    (["adapter.rank=8"], "belongs to another training (adapter.rank was 4, is 8), expected the manifest of the"),
     (
         ["adapter.initFrom=file:trained", "adapter.rank=8", NEW],
-        "spec.adapter.initFrom: got an adapter with r 4, expected spec.adapter.rank, 8. Set spec.adapter.rank: 4.",
+        "spec.adapter.initFrom: got an adapter with r 4, expected 8, as in spec.adapter.rank. Set spec.adapter.rank: 4.",
     ),
     (
         ["adapter.initFrom=file:trained", "model.uri=file:other", NEW],
@@ -76,11 +83,11 @@ BY_ITS_PREPARATION = [
     ),
     (
         ["adapter.initFrom=file:no-template"],
-        "spec.adapter.initFrom: got file:no-template, where there is no adapter_config.json, expected",
+        "spec.adapter.initFrom: got file:no-template, which contains no adapter_config.json, expected",
     ),
     (
         ["adapter.initFrom=file:nowhere"],
-        "spec.adapter.initFrom: got file:nowhere, where there is no adapter_config.json, expected",
+        "spec.adapter.initFrom: got file:nowhere, which contains no adapter_config.json, expected",
     ),
 ]
 
@@ -132,9 +139,9 @@ def prepare_run(a_job: Job, overrides: list[str]) -> None:
         asyncio.run(scorer.ready())
     finally:
         scorer.close()
-    model = inputs.fetch_base_model(spec, {})
-    inputs.first_adapter(spec, {}, model.fingerprint)
-    inputs.check_checkpoints(job, {}, inputs.identity(spec, model.fingerprint), a_job.out / "unpublished")
+    model = fetch_base_model(spec, {})
+    read_initial_adapter(spec, {}, model.fingerprint)
+    check_checkpoints(job, {}, training_identity(spec, model.fingerprint), a_job.out / "unpublished")
 
 
 def require_one_message(ended: Ended) -> None:

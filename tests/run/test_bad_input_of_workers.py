@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 
-from command import Ended
-from jobs import PROMPTS, Job, published_steps
+from run.command import Ended
+from run.jobs import PROMPTS, Job, published_steps
 
 
 def test_a_target_module_that_the_model_does_not_have(job: Job) -> None:

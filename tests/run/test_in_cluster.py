@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from in_cluster import NAMESPACE, InCluster, in_cluster
-from jobs import NAME, STEPS, Job
 
+from run.in_cluster import NAMESPACE, InCluster, in_cluster
+from run.jobs import NAME, STEPS, Job
 from support.cluster.audit import account, granted, refused, used
 from support.cluster.tools import tools_or_skip
 
@@ -70,7 +70,7 @@ def test_the_next_attempt_goes_on_and_makes_as_many_steps_as_the_manifest_says_b
     ended = run.end()
 
     assert ended.code == 0, ended
-    assert f"spec.trainer.steps is {STEPS + 3} now, not {STEPS}" in ended.stdout
+    assert f"spec.trainer.steps is now {STEPS + 3}, was {STEPS}" in ended.stdout
     status = in_cluster.status
     assert (status["step"], status["totalSteps"], status["resumedFromStep"]) == (STEPS + 3, STEPS + 3, before["step"])
     assert status["adapter"]["step"] == STEPS + 3
@@ -154,8 +154,8 @@ def test_the_pods_of_a_deleted_job_do_not_wait_for_its_status_to_be_taken(in_clu
     ended = run.end()
 
     assert ended.code == 0, ended
-    assert "the job is gone, or its pods' account, so nobody was told how it ended" in ended.stdout
-    assert "did not take the last status within" not in ended.stdout
+    assert "the job, or its pods' account, is gone, so its last status was not written" in ended.stdout
+    assert "did not accept the last status within" not in ended.stdout
 
 
 @pytest.fixture(scope="module", name="in_cluster")

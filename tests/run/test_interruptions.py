@@ -11,8 +11,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from command import Ended
-from jobs import STEPS, Job, published_steps
+
+from run.command import Ended
+from run.jobs import STEPS, Job, published_steps
 
 ENDED_BY_KILL = -signal.SIGKILL
 
@@ -38,8 +39,8 @@ def test_a_checkpoint_cut_short_by_one_byte_is_passed_over_and_sigterm_publishes
     state.write_bytes(state.read_bytes()[:-1])
 
     run = interrupted_job.start()
-    run.wait_for_output(f"going on after step {before[-2]}")
-    assert f"Passed over {newest(interrupted_job).as_uri()}: trainer_state/state.safetensors has" in run.stdout
+    run.wait_for_output(f"resuming after step {before[-2]}")
+    assert f"Skipped {newest(interrupted_job).as_uri()}: trainer_state/state.safetensors has" in run.stdout
     run.wait_for_step(8)
     interrupted_job.gate.touch()
     run.signal(signal.SIGTERM)
@@ -53,7 +54,7 @@ def test_a_checkpoint_cut_short_by_one_byte_is_passed_over_and_sigterm_publishes
     assert ended.rows[-1]["step"] == step == published_steps(interrupted_job.checkpoints)[-1]
     assert "SIGTERM: finishing this step, then publishing a checkpoint" in ended.stdout
     assert f"interrupted after step {step}" in ended.stdout
-    assert f"the same command goes on from the newest checkpoint, {newest(interrupted_job).as_uri()}" in ended.stdout
+    assert f"the same command resumes from the newest checkpoint, {newest(interrupted_job).as_uri()}" in ended.stdout
     assert ended.left_running == []
     assert ended.left_in_memory == []
 
@@ -63,8 +64,8 @@ def test_a_garbage_latest_json_is_told_and_ctrl_c_twice_ends_at_once(interrupted
     (interrupted_job.checkpoints / "latest.json").write_text("{ garbage")
 
     run = interrupted_job.start(terminal=True)
-    run.wait_for_output(f"going on after step {before[-1]}")
-    assert "latest.json is garbage" in run.stdout
+    run.wait_for_output(f"resuming after step {before[-1]}")
+    assert "latest.json is corrupt" in run.stdout
     run.wait_for_step(before[-1] + 1)
     interrupted_job.gate.touch()
     run.press_ctrl_c()
@@ -73,7 +74,7 @@ def test_a_garbage_latest_json_is_told_and_ctrl_c_twice_ends_at_once(interrupted
     ended = run.end()
 
     assert ended.code == 130, ended
-    assert "stopped at once; the same command goes on from the newest checkpoint" in ended.stdout
+    assert "stopped at once; the same command resumes from the newest checkpoint" in ended.stdout
     assert ended.left_running == []
     assert ended.left_in_memory == []
     assert published_steps(interrupted_job.checkpoints)[-1] >= before[-1]
@@ -85,7 +86,7 @@ def test_a_worker_that_is_killed_ends_the_run_with_the_end_of_its_log(interrupte
     interrupted_job.gate.unlink(missing_ok=True)
     before = published_steps(interrupted_job.checkpoints)
     run = interrupted_job.start()
-    run.wait_for_output(f"going on after step {before[-1]}")  # until then metrics.jsonl has the steps of the run before
+    run.wait_for_output(f"resuming after step {before[-1]}")  # until then metrics.jsonl has the steps of the run before
     run.wait_for_step(before[-1] + 1)
     interrupted_job.gate.touch()
     # Waited for, because Ray writes the process's title anew for each call.

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command import Ended
-from jobs import STEPS, Job, published_steps
+
+from run.command import Ended
+from run.jobs import STEPS, Job, published_steps
 
 pytestmark = pytest.mark.long
 MOMENTS = 5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs import Job
+from run.jobs import Job
 
 
 def test_a_worker_without_memory_is_told_as_such(job: Job) -> None:
@@ -11,7 +11,7 @@ def test_a_worker_without_memory_is_told_as_such(job: Job) -> None:
     ended = job.run()
     assert ended.code == 1, ended
     assert (
-        "a worker process was killed, since its machine's memory was used up. Lower spec.trainer.tokensPerMicroBatch."
+        "a worker process was killed because its machine's memory was used up. Lower spec.trainer.tokensPerMicroBatch."
         in ended.stderr
     )
     assert "low on memory" in ended.stderr

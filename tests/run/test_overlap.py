@@ -7,8 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from command import Running
-from jobs import Job
+
+from run.command import Running
+from run.jobs import Job
 
 STEPS = 2
 COMPLETIONS = 32

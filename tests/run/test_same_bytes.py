@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from command import Ended
-from jobs import STEPS, Job
+
+from run.command import Ended
+from run.jobs import STEPS, Job
 
 
 def test_the_other_transport_gives_the_same_bytes(job: Job, reference: Ended) -> None:
@@ -35,7 +36,7 @@ def test_two_workers_go_on_from_the_checkpoint_of_one_with_the_same_losses(
     ended = job.run("trainer.tensorParallelSize=2")
 
     assert ended.code == 0, ended
-    assert "latest.json is missing; looked through the folders instead" in ended.stdout
+    assert "latest.json is missing. Searched the folders instead" in ended.stdout
     assert ended.summary["resumed_from_step"] == 6
     assert [row["step"] for row in ended.rows] == list(range(STEPS + 1))
     for one, two in zip(reference.rows[7:], ended.rows[7:], strict=True):

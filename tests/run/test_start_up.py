@@ -6,9 +6,9 @@ import os
 import signal
 import time
 
-from command import PATIENCE_SECONDS, Ended, Running
-from jobs import Job
-from ray_nodes import ray_nodes
+from run.command import PATIENCE_SECONDS, Ended, Running
+from run.jobs import Job
+from run.ray_nodes import ray_nodes
 
 PROMPTLY_SECONDS = 25.0
 """Less than the 30 s that Kubernetes grants; Ray cannot be ended before it has started."""
@@ -16,11 +16,11 @@ PROMPTLY_SECONDS = 25.0
 
 def test_sigterm_while_the_model_is_fetched_ends_promptly(job: Job) -> None:
     run = job.start("backoffLimit=1", "cluster.image=trainer")
-    run.wait_for_output("ignores what only a cluster can honour")
+    run.wait_for_output("ignores fields that need a cluster")
     ended = end_promptly(run)
-    assert "interrupted before the first step was done" in ended.stdout
+    assert "interrupted before the first step finished" in ended.stdout
     assert (
-        ended.stdout.count("`lorarl run` ignores what only a cluster can honour: spec.cluster.image, spec.backoffLimit")
+        ended.stdout.count("`lorarl run` ignores fields that need a cluster: spec.cluster.image, spec.backoffLimit")
         == 1
     )
     assert ended.stderr == ""
@@ -61,6 +61,6 @@ def end_promptly(run: Running) -> Ended:
     ended = run.end()
     assert ended.code == 75, ended
     assert took < PROMPTLY_SECONDS
-    assert "no checkpoint is published yet, and the same command starts anew" in ended.stdout
+    assert "no checkpoint is published yet, so the same command starts from the beginning" in ended.stdout
     assert (ended.left_running, ended.left_in_memory) == ([], [])
     return ended

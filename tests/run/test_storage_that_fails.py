@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from command import Ended, digest
-from jobs import STEPS, Job, published_steps
 
+from run.command import Ended, digest
+from run.jobs import STEPS, Job, published_steps
 from support.cluster.tools import tools_or_skip
 from support.fault_proxy import FOREVER, FaultProxy, fault_proxy
 from support.s3_server import s3_server
@@ -41,7 +41,7 @@ def test_a_checkpoint_that_the_store_refuses_is_kept_on_this_machine(stored: Sto
     )
     assert "403" in ended.stderr
     assert f"It is kept in {kept.relative_to(stored.job.folder)}" in ended.stderr
-    assert "start the same job on this machine: it goes on from there" in ended.stderr
+    assert "start the same job on this machine to resume from it" in ended.stderr
     assert len(ended.stderr.splitlines()) == 1, "one message"
     assert (kept / "lora_adapter" / "adapter_model.safetensors").is_file()
     assert published_steps(stored.checkpoints) == [2]
@@ -71,7 +71,7 @@ def test_the_newer_of_two_runs_goes_on_from_what_was_kept_and_the_older_is_fence
 
     assert fenced.code == 1, fenced
     assert "took over at" in fenced.stderr
-    assert "To run both, give one another metadata.name or spec.checkpoint.uri" in fenced.stderr
+    assert "To run both, give one of them another metadata.name or spec.checkpoint.uri" in fenced.stderr
     assert len(fenced.stderr.splitlines()) == 1, "one message"
     assert fenced.left_running == []
     assert digest(adapter) == reference.adapter_digest

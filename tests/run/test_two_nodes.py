@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from in_cluster import InCluster, in_cluster
-from jobs import NAME, STEPS, Job, manifest, published_steps
-from ray_nodes import RayNodes, ray_nodes
 from safetensors.numpy import load_file
 
 from lorarl_trainer.storage import open_store
+from run.in_cluster import InCluster, in_cluster
+from run.jobs import NAME, STEPS, Job, manifest, published_steps
+from run.ray_nodes import RayNodes, ray_nodes
 from support.cluster.tools import tools_or_skip
 from support.fault_proxy import FaultProxy, fault_proxy
 from support.s3_server import S3Server, s3_server
@@ -138,7 +138,7 @@ def test_what_is_wrong_with_the_store_reaches_the_status_with_field_and_mend(on_
     failure = on_two_nodes.job.status["failure"]
     assert (failure["reason"], failure["attempt"]) == ("StorageFailed", 3)
     assert failure["message"].startswith(f"spec.model.uri: s3://{BUCKET}/model: cannot list: the store said: 403")
-    assert "check the Secret's keys" in failure["message"]
+    assert "Check the Secret's keys" in failure["message"]
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,9 @@ import json
 import re
 
 import pytest
-from command import Ended, local_folder
-from jobs import EVERY, STEPS, Job, published_steps
+
+from run.command import Ended, local_folder
+from run.jobs import EVERY, STEPS, Job, published_steps
 
 PHASES = {"generate", "reward", "forward_backward", "optimizer", "sync", "checkpoint", "evaluate", "other"}
 

@@ -80,7 +80,7 @@ def test_what_was_read_ahead_is_not_read_again(store: Store) -> None:
     assert found is not None and found.checkpoint == checkpoint(20)
 
 
-def test_a_checkpoint_that_is_newer_than_what_was_read_ahead_is_gone_on_from(store: Store) -> None:
+def test_a_checkpoint_newer_than_what_was_read_ahead_is_resumed(store: Store) -> None:
     publish(store, 10)
     run = checkpoints(store)
     run.newest_whole()
@@ -89,13 +89,13 @@ def test_a_checkpoint_that_is_newer_than_what_was_read_ahead_is_gone_on_from(sto
     assert found is not None and found.checkpoint == checkpoint(20)
 
 
-def test_the_newest_can_be_told_without_reading_its_files(store: Store) -> None:
+def test_the_newest_is_found_without_reading_its_files(store: Store) -> None:
     """They may be larger than the memory of the driver's pod."""
     publish(store, 10, 20)
     store.delete_folder(f"{JOB}/iter_0000020/trainer_state")
-    told = checkpoints(store).newest_told()
-    assert told is not None and told.manifest.step == 20
-    assert told.checkpoint.files == {}
+    newest = checkpoints(store).newest_unverified()
+    assert newest is not None and newest.manifest.step == 20
+    assert newest.checkpoint.files == {}
 
 
 def test_the_first_start_has_nothing_to_go_on_from(store: Store) -> None:
@@ -122,13 +122,18 @@ def test_publishing_the_same_step_again_changes_nothing(store: Store) -> None:
     ("path", "data", "fault"),
     [
         ("lora_adapter/adapter_model.safetensors", None, "adapter_model.safetensors has 215 bytes instead of 216"),
-        ("trainer_state/state.json", b'{\n  "position": 21\n}\n', "state.json has another sha256"),
-        ("checkpoint.json", b"{", "checkpoint.json is garbage"),
+        (
+            "trainer_state/state.json",
+            b'{\n  "position": 21\n}\n',
+            "state.json has a sha256 other than the one in checkpoint.json",
+        ),
+        ("checkpoint.json", b"{", "checkpoint.json is corrupt"),
     ],
 )
-def test_a_damaged_checkpoint_is_passed_over_with_a_warning_and_the_one_before_is_used(
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(
     store: Store, path: str, data: bytes | None, fault: str
 ) -> None:
+    """The one before it is used."""
     publish(store, 10, 20)
     whole = store.get(f"{JOB}/iter_0000020/{path}") or b""
     damage(store, f"iter_0000020/{path}", whole[:-1] if data is None else data)
@@ -137,7 +142,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning_and_the_one_before_i
     assert started.found is not None
     assert started.found.checkpoint == checkpoint(10)
     assert len(started.warnings) == 1
-    assert started.warnings[0].startswith(f"Passed over {store.uri_of(JOB)}/iter_0000020: ")
+    assert started.warnings[0].startswith(f"Skipped {store.uri_of(JOB)}/iter_0000020: ")
     assert fault in started.warnings[0]
     run.publish(checkpoint(20))
     assert require_whole(store) == 20
@@ -155,7 +160,7 @@ def test_where_no_checkpoint_is_whole_a_person_decides(store: Store) -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"", b"{", b"[]", b"{}", b'{"epoch": 3}', b"\xff\xfe"])
-def test_a_latest_json_that_is_garbage_is_reported_and_the_folders_are_used(store: Store, garbage: bytes) -> None:
+def test_a_garbage_latest_json_is_reported_and_the_folders_are_used(store: Store, garbage: bytes) -> None:
     publish(store, 10, 20)
     publish(store, 30)
     damage(store, "latest.json", garbage)
@@ -165,7 +170,7 @@ def test_a_latest_json_that_is_garbage_is_reported_and_the_folders_are_used(stor
     assert started.found.checkpoint == checkpoint(30)
     assert started.epoch == 3, "the epochs go on"
     assert len(started.warnings) == 1
-    assert f"{JOB}/latest.json is garbage" in started.warnings[0]
+    assert f"{JOB}/latest.json is corrupt" in started.warnings[0]
     assert require_whole(store) == 30, "mended at once"
     run.publish(checkpoint(40))
     assert require_whole(store) == 40
@@ -218,7 +223,8 @@ def test_what_a_killed_run_left_behind_is_harmless(store: Store) -> None:
     assert store.folders(JOB)[-1].startswith("iter_0000030-")
 
 
-def test_a_whole_checkpoint_that_was_never_published_is_taken_as_it_is_when_training_comes_to_it(store: Store) -> None:
+def test_a_whole_checkpoint_that_was_never_published_is_reused(store: Store) -> None:
+    """It is taken as it is when training reaches its step."""
     publish(store, 10)
     before = store.get(f"{JOB}/latest.json") or b""
     publish(store, 20)
@@ -247,7 +253,8 @@ def test_an_identity_that_reads_back_as_other_types_is_still_the_same(store: Sto
     assert checkpoints(store, **{"adapter.targetModules": ("all-linear",)}).start("Auto").found is not None
 
 
-def test_never_starts_anew_and_deletes_the_old_only_after_its_first_publication(store: Store) -> None:
+def test_never_deletes_the_old_only_after_its_first_publication(store: Store) -> None:
+    """`resume: Never` starts from step 0 and keeps the old checkpoints until then."""
     publish(store, 10, 20)
     run = checkpoints(store, **{"adapter.rank": 16})
     started = run.start("Never")

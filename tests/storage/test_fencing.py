@@ -114,7 +114,7 @@ def interleave(store: Store, first: Run, second: Run) -> bool:
 
 
 @pytest.mark.parametrize("resume", ["Auto", "Never"])
-def test_two_runs_paused_at_any_two_moments_never_show_a_reader_a_broken_checkpoint(
+def test_two_runs_paused_at_any_moments_never_show_a_broken_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: Literal["Auto", "Never"]
 ) -> None:
     monkeypatch.setattr("os.fsync", lambda _: None)  # power cuts are not the subject, and there are hundreds of runs
@@ -190,7 +190,7 @@ def test_the_error_says_who_took_over_and_what_was_kept(tmp_path: Path) -> None:
     message = str(fenced.value)
     assert f"epoch 2 took over at {read_latest(store)['claimedAt']}" in message
     assert "This run, epoch 1, stops; its last checkpoint was step 10" in message
-    assert "Nothing of the newer run was changed" in message
+    assert "The newer run's files were not changed" in message
     assert store.folders(JOB) == ["iter_0000010"], "it was fenced off before it uploaded anything"
 
 
@@ -211,7 +211,7 @@ def test_of_starts_at_the_same_moment_each_has_its_own_epoch(store: Store) -> No
     assert require_whole(store) == 10
 
 
-def test_an_older_run_that_publishes_between_look_and_claim_is_gone_on_from(
+def test_what_an_older_run_publishes_between_look_and_claim_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = LocalStore(tmp_path)

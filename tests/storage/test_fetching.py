@@ -56,7 +56,7 @@ def fetch(uri: str, secret: dict[str, str], retries: RetryPolicy = STEADY, **opt
     )
 
 
-def test_the_driver_fetches_all_but_the_weights_and_a_worker_s_machine_everything(
+def test_the_driver_fetches_all_but_weights_and_a_worker_everything(
     uri: str, secret: dict[str, str], proxy: FaultProxy
 ) -> None:
     small = fetch(uri, secret, weights=False)
@@ -68,7 +68,7 @@ def test_the_driver_fetches_all_but_the_weights_and_a_worker_s_machine_everythin
     assert [method for method, path in proxy.requests if "model.safetensors" in path] == ["HEAD", "GET"]
 
 
-def test_a_link_is_uploaded_under_its_own_name_and_one_that_leads_nowhere_is_told(tmp_path: Path) -> None:
+def test_a_link_is_uploaded_under_its_name_and_a_broken_one_reported(tmp_path: Path) -> None:
     """As in the cache of a hub, where a model's files are links."""
     snapshot = tmp_path / "snapshots" / "0123abcd"
     snapshot.mkdir(parents=True)
@@ -97,7 +97,7 @@ def test_nothing_is_left_out_of_an_upload_in_silence(tmp_path: Path) -> None:
     assert "gone, which cannot be read (No such file or directory)" in told(tmp_path / "gone")
     for folder in ("a", "b"):
         (tmp_path / folder / "model" / "config.json").write_text(folder)
-    assert "both of which would be model/config.json" in told(tmp_path / "a" / "model", tmp_path / "b" / "model")
+    assert "which would both become model/config.json" in told(tmp_path / "a" / "model", tmp_path / "b" / "model")
     assert not store.exists(), "told before anything is copied"
     # A folder behind a link is a folder; one that leads back is told.
     (tmp_path / "a" / "model" / "more").symlink_to(tmp_path / "b" / "model")
@@ -107,7 +107,7 @@ def test_nothing_is_left_out_of_an_upload_in_silence(tmp_path: Path) -> None:
     assert "symbolic links" in told(tmp_path / "b")
 
 
-def test_a_model_without_weights_is_told_before_anything_is_fetched_for_a_worker(
+def test_a_model_without_weights_is_reported_before_workers_fetch(
     uri: str, s3: S3Server, secret: dict[str, str]
 ) -> None:
     (s3.root / uri.removeprefix("s3://") / "model.safetensors").unlink()
@@ -129,15 +129,15 @@ def test_a_connection_that_breaks_leaves_nothing_that_is_used(
 def test_what_the_store_refuses_is_told_with_field_and_mend(uri: str, secret: dict[str, str]) -> None:
     with pytest.raises(
         LorarlError,
-        match=rf"^{FIELD}: {uri}: cannot list: the store said: 403 .*refuses the keys: check the Secret's keys",
+        match=rf"^{FIELD}: {uri}: cannot list: the store said: 403 .*refuses the keys\. Check the Secret's keys",
     ):
         fetch(uri, secret | {"AWS_SECRET_ACCESS_KEY": "wrong"})
     with pytest.raises(
         LorarlError,
-        match=rf"^{FIELD}: s3://nowhere/base: .*There is no bucket 'nowhere' at http.*make it, or mend the URI",
+        match=rf"^{FIELD}: s3://nowhere/base: .*There is no bucket 'nowhere' at http.*Create it, or fix the URI",
     ):
         fetch("s3://nowhere/base", secret)
-    with pytest.raises(InputError, match=rf"^{FIELD}: got {uri}/none, where there is no model"):
+    with pytest.raises(InputError, match=rf"^{FIELD}: got {uri}/none, which contains no model"):
         fetch(f"{uri}/none", secret)
     data = partial(
         fetch_data, field="spec.data.train.uri", secret=secret, open_folder=partial(open_store, retries=STEADY)
@@ -148,13 +148,14 @@ def test_what_the_store_refuses_is_told_with_field_and_mend(uri: str, secret: di
         data(train.replace("train", "none"))
 
 
-def test_a_disk_without_room_is_told_with_what_is_needed_and_serves_again_once_there_is_room(
+def test_a_full_disk_is_reported_and_used_again_once_it_has_room(
     uri: str, secret: dict[str, str], small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The message says how much room is needed."""
     monkeypatch.setenv("LORARL_CACHE", str(small_disk))
     with pytest.raises(
         LorarlError,
-        match=rf"^{FIELD}: no space left for {uri} in {small_disk}/models of .* \(3,000,025 bytes are needed, .* free\)",
+        match=rf"^{FIELD}: no space left for {uri} in {small_disk}/models on .* \(3,000,025 bytes are needed, .* free\)",
     ):
         fetch(uri, secret)
     subprocess.run(["mount", "-o", f"remount,size={10 * DISK_BYTES}", str(small_disk)], check=True)

@@ -45,7 +45,8 @@ def files_under(folder: Path) -> list[str]:
     return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
 
 
-def test_a_full_disk_is_named_with_what_is_needed_and_free_and_nothing_is_lost(small_disk: Path) -> None:
+def test_a_full_disk_is_named_and_nothing_is_lost(small_disk: Path) -> None:
+    """The message says what is needed and what is free."""
     store = open_store(f"file://{small_disk}/out")
     run = checkpoints(store)
     run.start("Auto")
@@ -90,7 +91,8 @@ def test_a_folder_of_another_user_is_named(tmp_path: Path) -> None:
     os.seteuid(65534)
     try:
         with pytest.raises(
-            StorageError, match=r"/out/a: cannot write: permission denied for user 65534 at .* Give that user the right"
+            StorageError,
+            match=r"/out/a: cannot write: permission denied for user 65534 at .* Give that user permission",
         ):
             open_store(f"file://{tmp_path}/out").put("a", b"x")
     finally:
@@ -99,7 +101,7 @@ def test_a_folder_of_another_user_is_named(tmp_path: Path) -> None:
 
 def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
-    with pytest.raises(StorageError, match=rf"{tmp_path}/out is no folder"):
+    with pytest.raises(StorageError, match=rf"{tmp_path}/out is not a folder"):
         open_store(f"file://{tmp_path}/out").put("a", b"x")
     assert open_store(f"file://{tmp_path}/out").get("a") is None
 
@@ -114,7 +116,8 @@ def test_a_lock_that_somebody_holds_is_named(tmp_path: Path) -> None:
     store.put("a", b"x")
 
 
-def test_what_killed_writers_left_staged_is_swept_and_what_is_being_written_is_not(tmp_path: Path) -> None:
+def test_what_killed_writers_left_is_swept_and_live_files_are_not(tmp_path: Path) -> None:
+    """Only files that no writer still writes are removed."""
     import fcntl
 
     store = LocalStore(tmp_path)
@@ -136,7 +139,8 @@ def _start_writer(folder: Path, word: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=_environment())
 
 
-def test_a_writer_killed_at_any_moment_leaves_a_whole_checkpoint_or_the_one_before(tmp_path: Path) -> None:
+def test_a_writer_killed_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
+    """It is the new one or the one before."""
     store = LocalStore(tmp_path)
     chance = random.Random(0)
     reached = 0
@@ -159,7 +163,7 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_checkpoint_or_the_one_befo
     assert started.epoch == 21
 
 
-def test_processes_that_fight_over_one_folder_never_show_a_broken_checkpoint(tmp_path: Path) -> None:
+def test_processes_in_one_folder_never_show_a_broken_checkpoint(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     writers = [_start_writer(tmp_path, f"writer {number}") for number in range(3)]
     try:
@@ -178,9 +182,7 @@ def test_processes_that_fight_over_one_folder_never_show_a_broken_checkpoint(tmp
     assert require_whole(store) is not None
 
 
-def test_threads_that_write_into_one_folder_do_not_sweep_each_other_s_files_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_in_one_folder_do_not_sweep_each_other_s_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     staged, staged_once = [], local._staged
 
     def counted(target: Path, data: bytes) -> contextlib.AbstractContextManager[Path]:

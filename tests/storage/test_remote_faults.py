@@ -151,7 +151,7 @@ def test_a_missing_bucket_is_named_at_once(s3: S3Server, proxy: FaultProxy) -> N
         proxy.requests.clear()
         with pytest.raises(
             StorageError,
-            match=r"NoSuchBucket.*There is no bucket 'no-such-bucket' at http://.*make it, or mend the URI",
+            match=r"NoSuchBucket.*There is no bucket 'no-such-bucket' at http://.*Create it, or fix the URI",
         ):
             operation()
         assert len(proxy.requests) == 1
@@ -160,7 +160,7 @@ def test_a_missing_bucket_is_named_at_once(s3: S3Server, proxy: FaultProxy) -> N
 def test_no_credentials_at_all_is_said_so(proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(StorageError, match=r"No credentials were given: name a Secret in credentialsSecret"):
+    with pytest.raises(StorageError, match=r"No credentials were given\. Name a Secret in credentialsSecret"):
         open_store("s3://bucket", {"AWS_ENDPOINT_URL": proxy.url}, retries=QUICK).get("a")
 
 
@@ -203,9 +203,7 @@ def test_obstores_own_retries_would_not_do(s3: S3Server, proxy: FaultProxy, buck
         obstore.put(client(10), "answer-lost", b"x", mode="create")
 
 
-def test_uploads_side_by_side_are_given_the_time_that_they_take_of_each_other(
-    quick_store: Store, proxy: FaultProxy
-) -> None:
+def test_parallel_uploads_get_the_time_they_take_from_each_other(quick_store: Store, proxy: FaultProxy) -> None:
     megabyte = bytes(1_000_000)  # a second at the slowest rate that is waited for, alone
     proxy.delay(2.5, times=UPLOADS)
     paths = [f"part-{number}" for number in range(UPLOADS)]

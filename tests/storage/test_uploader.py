@@ -74,9 +74,10 @@ def test_a_newer_checkpoint_takes_the_place_of_the_one_that_waits(
     assert [one.step for one in published] == [10, 30]
 
 
-def test_a_checkpoint_that_cannot_be_published_is_kept_here_and_a_later_start_goes_on_from_it(
+def test_an_unpublished_checkpoint_is_kept_and_a_later_start_resumes(
     quick_store: Store, proxy: FaultProxy, start: Start, tmp_path: Path
 ) -> None:
+    """A checkpoint that cannot be published stays on this machine."""
     uploader, _ = start(quick_store)
     uploader.submit(checkpoint(10))
     uploader.drain(10)
@@ -118,9 +119,10 @@ def test_of_two_that_cannot_be_published_the_newer_is_kept(
     assert [folder.name for folder in (tmp_path / "unpublished").iterdir() if folder.is_dir()] == ["iter_0000020"]
 
 
-def test_an_unpublished_checkpoint_is_not_gone_on_from_once_a_later_run_has_published(
+def test_an_unpublished_checkpoint_is_not_resumed_after_a_later_run(
     quick_store: Store, proxy: FaultProxy, start: Start, tmp_path: Path
 ) -> None:
+    """Not once a later run has published."""
     uploader, _ = start(quick_store)
     proxy.answer(503, times=FOREVER, method="PUT")
     uploader.submit(checkpoint(100))
@@ -171,12 +173,10 @@ def test_an_unpublished_checkpoint_of_another_job_is_passed_over(tmp_path: Path,
     (tmp_path / "unpublished/other/iter_0000010").rename(tmp_path / "unpublished/iter_0000010")
     started = checkpoints(store).start("Auto", [tmp_path / "unpublished"])
     assert started.found is None
-    assert "it is of the job other" in started.warnings[0]
+    assert "it belongs to the job other" in started.warnings[0]
 
 
-def test_a_run_that_is_fenced_off_says_so_at_its_next_step_and_keeps_nothing(
-    store: Store, start: Start, tmp_path: Path
-) -> None:
+def test_a_fenced_run_says_so_at_its_next_step_and_keeps_nothing(store: Store, start: Start, tmp_path: Path) -> None:
     uploader, _ = start(store)
     checkpoints(store).start("Auto")
     uploader.submit(checkpoint(10))
@@ -209,7 +209,7 @@ def test_a_checkpoint_that_can_be_kept_nowhere_is_said_to_be_lost(
     error = str(failure_of(uploader))
     assert "is lost" in error
     assert "403" in error
-    assert "is no folder" in error
+    assert "is not a folder" in error
 
 
 def test_a_programming_error_in_the_thread_reaches_the_loop(store: Store, start: Start) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import save
@@ -41,7 +42,7 @@ def checkpoints(store: Store, keep: int = 2, **identity: object) -> CheckpointSt
     return CheckpointStore(store, JOB, keep=keep, identity={**IDENTITY, **identity})
 
 
-def read_latest(store: Store) -> dict[str, object]:
+def read_latest(store: Store) -> dict[str, Any]:
     return dict(json.loads(store.get(f"{JOB}/latest.json") or b"{}"))
 
 

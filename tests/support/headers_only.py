@@ -15,6 +15,7 @@ def write_headers(
     config = json.loads(file.read_text()) if file.exists() else {}
     config.pop("layer_types", None)  # one a layer
     config |= {
+        "model_type": config.get("model_type", "qwen2"),
         "hidden_size": hidden,
         "num_hidden_layers": layers,
         "num_attention_heads": heads,

@@ -12,18 +12,27 @@ import torch
 
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
-from lorarl_trainer.algorithms import LossChoice
 from lorarl_trainer.checkpoint import Published
 from lorarl_trainer.engine.colocated import ColocatedEngine
 from lorarl_trainer.engine.vllm.engine import RolloutEngine
 from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
-from lorarl_trainer.samples.types import Completion, CompletionChunk, Sample, Samples, UpdateRequest, UpdateResult
+from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, Built, Resumed, TakeCompletions
+from lorarl_trainer.samples.types import (
+    Completion,
+    CompletionChunk,
+    LossChoice,
+    Sample,
+    Samples,
+    UpdateRequest,
+    UpdateResult,
+)
+from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.timing import Span
-from lorarl_trainer.workers.group import TakePart
-from lorarl_trainer.workers.worker import Built, Place, Resumed, Worker
+from lorarl_trainer.workers.checkpoints import CheckpointingWorker
+from lorarl_trainer.workers.worker import Rank
 
 STOP = (2,)
-ALONE = Place(rank=0, world_size=1, local_rank=0, master_address=None, master_port=None, threads=2)
+ALONE = Rank(rank=0, world_size=1, local_rank=0, master_address=None, master_port=None, threads=2)
 
 
 def tiny_job(model: Path, out: Path, **changes: object) -> LoRARLJob:
@@ -52,14 +61,14 @@ class Colocated:
         self.model, self.out = model, out
         self.job = tiny_job(model, out, **changes)
         self.spec = self.job.spec
-        self.worker = Worker(self.spec, ALONE)
+        self.worker = CheckpointingWorker(self.spec, ALONE)
+        self.version = 0
         self.built: Built = self.worker.start(model, STOP, None)
 
     @property
     def rollouts(self) -> ColocatedEngine:
-        rollouts = self.worker._rollouts
-        assert rollouts is not None, "sft has none"
-        return rollouts
+        assert self.worker.engine is not None, "sft has none"
+        return self.worker.engine
 
     @property
     def engine(self) -> RolloutEngine:
@@ -67,7 +76,12 @@ class Colocated:
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        return self.worker._model.parameters
+        return self.worker.backend.model.parameters
+
+    def sync(self) -> float:
+        """Bring the adapter to the engine as the next version."""
+        self.version += 1
+        return self.worker.sync(self.version)
 
     def randomise(self, seed: int = 0, scale: float = 0.1) -> None:
         """Give the adapter values that matter, B included."""
@@ -75,12 +89,10 @@ class Colocated:
         self.load(adapter)
 
     def load(self, adapter: Mapping[str, torch.Tensor]) -> None:
-        from lorarl_trainer.backends.megatron import state
-
-        state.load_adapter(self.worker._layout, self.worker._optimizer, adapter, "test")
+        self.worker.backend.load_adapter(adapter, "test")
 
     def export(self) -> dict[str, torch.Tensor]:
-        return {name: tensor.clone() for name, tensor in self.worker._model.export().items()}
+        return {name: tensor.clone() for name, tensor in self.worker.backend.model.export().items()}
 
     def write_peft(self, folder: Path) -> Path:
         """Write the adapter as a checkpoint has it."""
@@ -89,7 +101,7 @@ class Colocated:
         write_adapter(
             folder,
             adapter,
-            adapter_config(adapter, spec.rank, spec.alpha, str(self.model), self.worker._model.linear_names),
+            adapter_config(adapter, spec.rank, spec.alpha, str(self.model), self.worker.backend.model.linear_names),
         )
         return folder
 
@@ -100,7 +112,7 @@ class Colocated:
         return [c.tokens.tolist() for c in whole(self.worker.generate(prompts, None))]
 
     def trainer_logprobs(self, samples: Sequence[Sample], temperature: float = 1.0) -> list[np.ndarray]:
-        return self.worker.log_probabilities(samples, temperature)
+        return self.worker.log_probabilities(Samples(samples), temperature)
 
     def vllm_buffers(self) -> list[torch.Tensor]:
         """vLLM's stacked adapter tensors of the slot in use, copied."""
@@ -129,63 +141,63 @@ class Colocated:
 
 
 class OneWorker:
-    """`WorkerGroup` for a single worker in this process."""
+    """`WorkerGroup` for a single worker in this process. mypy holds it to the protocol where a `Session` takes it."""
 
-    size = 1
-
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: CheckpointingWorker) -> None:
         self.worker = worker
 
-    async def resume(
-        self,
-        job_name: str,
-        job_uid: str | None,
-        secrets: Mapping[str, Mapping[str, str]],
-        identity: Mapping[str, Any],
-        unpublished: Path,
-    ) -> Resumed:
+    async def open_checkpoints(
+        self, job_name: str, job_uid: str | None, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path
+    ) -> None:
         self.worker.open_checkpoints(job_name, job_uid, secrets, identity, unpublished)
+
+    async def resume(self) -> Resumed:
         resumed = self.worker.claim_checkpoints()
         if resumed.step:
             self.worker.restore()
         return resumed
 
-    async def sync(self) -> tuple[int, float]:
-        return self.worker.sync()
+    async def sync(self, version: int) -> float:
+        return self.worker.sync(version)
 
     async def generate(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None, take: TakePart
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None, take: TakeCompletions
     ) -> dict[str, float]:
-        for part in self.worker.generate(prompts, seeds):
-            if part.completions:
-                take(part.places, part.completions)
-        return dict(part.seconds)
+        seconds: Mapping[str, float] = {}
+        for chunk in self.worker.generate(prompts, seeds):
+            seconds = chunk.seconds
+            if chunk.completions:
+                take(chunk.indices, chunk.completions)
+        return dict(seconds)
 
     async def update(self, request: UpdateRequest) -> UpdateResult:
         return self.worker.update(request)
 
     async def losses(self, samples: Sequence[Sample]) -> list[float]:
-        return [-float(values.sum()) for values in self.worker.log_probabilities(samples, 1.0)]
+        return [-float(values.sum()) for values in self.worker.log_probabilities(Samples(samples), 1.0)]
 
-    async def publish(self, step: int, position: int) -> None:
-        self.worker.publish(step, position)
-
-    async def start_parts(self) -> list[Span]:
-        return self.worker.start_parts()
+    async def publish(self, step: int, adapter_version: int, position: int) -> None:
+        self.worker.publish(step, adapter_version, position)
 
     async def uploads(self) -> list[Published]:
         return self.worker.uploads()
 
-    async def drain_uploads(self) -> list[Published]:
-        return self.worker.drain_uploads(60)
+    async def drain_uploads(self, seconds: float = UPLOAD_SECONDS) -> list[Published]:
+        return self.worker.drain_uploads(seconds)
+
+    async def startup_spans(self) -> list[Span]:
+        return self.worker.startup_spans()
+
+    async def drain_asked(self) -> bool:
+        return self.worker.drain_asked()
 
 
 def whole(parts: Iterable[CompletionChunk]) -> list[Completion]:
     """All completions in the order of their prompts."""
     found = {
-        place: completion for part in parts for place, completion in zip(part.places, part.completions, strict=True)
+        index: completion for part in parts for index, completion in zip(part.indices, part.completions, strict=True)
     }
-    return [found[place] for place in range(len(found))]
+    return [found[index] for index in range(len(found))]
 
 
 def random_adapter(worker: Colocated, seed: int = 0, scale: float = 0.1) -> dict[str, torch.Tensor]:
@@ -193,10 +205,10 @@ def random_adapter(worker: Colocated, seed: int = 0, scale: float = 0.1) -> dict
     stream = torch.Generator().manual_seed(seed)
     adapter = {
         name: scale * torch.randn(shape, generator=stream)
-        for name, shape in sorted(worker.worker._layout.shapes.items())
+        for name, shape in sorted(worker.worker.backend.layout.shapes.items())
     }
     if worker.spec.adapter.type == "lora":
-        for target in worker.worker._model.targets:
+        for target in worker.worker.backend.model.targets:
             for name in target.hf_names[1:]:
                 adapter[f"{name}.lora_A.weight"] = adapter[f"{target.hf_names[0]}.lora_A.weight"].clone()
     return adapter

@@ -10,15 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from lorarl_trainer.algorithms import get_algorithm
+from lorarl_trainer.algorithms.registry import get_algorithm
+from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.data.encoding import EncodedRow
-from lorarl_trainer.data.order import DataOrder
 from lorarl_trainer.data.rows import Row
-from lorarl_trainer.launch import inputs
+from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.loop import train
 from lorarl_trainer.progress import Event, Progress, StepDone
-from lorarl_trainer.rewards.scores import Outcome, Sample
+from lorarl_trainer.protocols.rollouts import Rollouts
+from lorarl_trainer.rewards.scores import Outcome, ToScore
+from lorarl_trainer.rollout.lockstep import Lockstep
 from lorarl_trainer.session import Session
+from lorarl_trainer.sft import Answers
 from lorarl_trainer.timing import StartClock
 from support.in_process import Colocated, OneWorker
 
@@ -32,7 +35,7 @@ class CountsEvenTokens:
 
     async def ready(self) -> None: ...
 
-    async def score(self, samples: Sequence[Sample]) -> list[Outcome]:
+    async def score(self, samples: Sequence[ToScore]) -> list[Outcome]:
         tokens = [[int(token) for token in sample.completion.split()] for sample in samples]
         return [Outcome(float(np.mean([t % 2 == 0 for t in row]))) for row in tokens]
 
@@ -72,23 +75,29 @@ async def run_in_process(
     """Train as `lorarl run` does, from the newest checkpoint if there is one; return the steps."""
     spec, sink = worker.spec, Collected()
     workers, stop = OneWorker(worker.worker), asyncio.Event()
-    resumed = await workers.resume(
-        worker.job.name, worker.job.uid, {}, inputs.identity(spec, "fingerprint"), worker.out / "unpublished"
-    )
-    learning = list(train_rows or rows())
+    identity = training_identity(spec, "fingerprint")
+    await workers.open_checkpoints(worker.job.name, worker.job.uid, {}, identity, worker.out / "unpublished")
+    resumed = await workers.resume()
+    algorithm, learning = get_algorithm(spec.algorithm), list(train_rows or rows())
+    progress = Progress(direct=[sink, _StopAfter(stop_after, stop)], queued=[])
+    stream = RowStream(learning, spec.trainer.seed, resumed.position)
+    rollouts: Rollouts
+    if spec.algorithm.type == "sft":
+        rollouts = Answers(stream, [], spec.rollout.prompts_per_step, workers)
+    else:
+        scorer = CountsEvenTokens()
+        rollouts = Lockstep(spec, stream, [], algorithm.group_size, workers, scorer, spelled, progress)
     session = Session(
         spec=spec,
-        workers=workers,  # type: ignore[arg-type]
-        algorithm=get_algorithm(spec.algorithm),
-        scorer=None if spec.algorithm.type == "sft" else CountsEvenTokens(),
-        train_rows=learning,
-        eval_rows=[],
-        order=DataOrder(len(learning), spec.trainer.seed),
-        decode=spelled,
-        progress=Progress(direct=[sink, _StopAfter(stop_after, stop)], queued=[]),
+        workers=workers,
+        algorithm=algorithm,
+        rollouts=rollouts,
+        progress=progress,
         stop=stop,
         clock=StartClock("driver", "process"),
-        position=resumed.position,
+        total_steps=spec.trainer.steps,
+        adapter_version=resumed.adapter_version or 1,
+        published_step=resumed.step,
     )
     await train(session, resumed.step)
     await session.drain_uploads()

@@ -42,8 +42,8 @@ def vllm_generate(worker: Colocated, prompts: Sequence[list[int]], seeds: Sequen
         sampled = {"temperature": own._config.temperature, "logprobs": 0, "flat_logprobs": True}
         parameters = [SamplingParams(seed=seed, **sampled, **limits) for seed in seeds]
     requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-    outputs = own.llm.generate(requests, parameters, lora_request=own.request, use_tqdm=False)  # type: ignore[arg-type]
-    return [_completion(output.outputs[0], own.version) for output in outputs]
+    outputs = own.llm.generate(requests, parameters, lora_request=own.slot.request, use_tqdm=False)
+    return [_completion(output.outputs[0], own.slot.version) for output in outputs]
 
 
 def _completion(answer: Any, version: int) -> Completion:

@@ -9,11 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lorarl_trainer.algorithms import LossChoice
-from lorarl_trainer.backends.megatron.state import gather_state
 from lorarl_trainer.lora.tensor_file import write_tensors
 from lorarl_trainer.samples.packing import split_evenly
-from lorarl_trainer.samples.types import Sample, Samples, UpdateRequest
+from lorarl_trainer.samples.types import LossChoice, Sample, Samples, UpdateRequest
 from lorarl_trainer.workers.worker import Worker
 from support.cluster.processes import free_ports
 
@@ -65,4 +63,4 @@ def recorded_request(folder: Path, learning_rate: float, rank: int = 0, tensor_p
 
 def state_file(worker: Worker) -> memoryview:
     """The optimizer's state as a checkpoint holds it (collective)."""
-    return write_tensors(gather_state(worker._layout, worker._optimizer))
+    return write_tensors(worker.backend.snapshot().state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,14 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from lorarl_api.v1alpha1 import AdapterSpec, TrainerSpec
-from lorarl_trainer.algorithms import LossChoice
+from lorarl_api.v1alpha1 import TrainerSpec
 from lorarl_trainer.devices import Platform
-from lorarl_trainer.samples.types import Sample, Samples, UpdateRequest
+from lorarl_trainer.planning.execution import decide
+from lorarl_trainer.planning.model_sizes import read_model_shape
+from lorarl_trainer.planning.precision import PRECISIONS
+from lorarl_trainer.samples.types import LossChoice, Sample, Samples, UpdateRequest
+
+from .in_process import tiny_job
 
 
 class BareTrainer:
@@ -29,7 +34,9 @@ class BareTrainer:
         budget: int = 16_384,
         dropout: float = 0.0,
         targets: Sequence[str] = ("all-linear",),
+        packed: bool = False,
     ) -> None:
+        """`packed` lays samples out in one row, and fuses the layers unless there is dropout."""
         platform.prepare_megatron()
         if not dist.is_initialized():
             dist.init_process_group(platform.distributed_backend, store=dist.HashStore(), rank=0, world_size=1)
@@ -38,10 +45,15 @@ class BareTrainer:
         from lorarl_trainer.backends.megatron.optimizer import AdapterOptimizer
         from lorarl_trainer.backends.megatron.update import Trainer
 
-        adapter = AdapterSpec.model_validate(
-            {"type": adapter_type, "rank": 8, "alpha": 16, "targetModules": list(targets), "dropout": dropout}
+        adapter = {"adapter__type": adapter_type, "adapter__dropout": dropout, "adapter__targetModules": list(targets)}
+        spec = tiny_job(folder, folder, trainer__recompute=recompute, **adapter).spec
+        plan = replace(
+            decide(spec, read_model_shape(folder), None),
+            precision=PRECISIONS[precision],
+            packed=packed,
+            fused_layers=packed and not dropout,
         )
-        self.model = LoraModel(platform, folder, adapter, precision, 1, recompute)
+        self.model = LoraModel(platform, folder, spec.adapter, plan)
         self.optimizer = AdapterOptimizer(self.model, TrainerSpec.model_validate({"learningRate": 1e-3}))
         self.trainer = Trainer(platform, self.model, self.optimizer, budget, dropout)
         stream = torch.Generator().manual_seed(0)
@@ -63,10 +75,10 @@ class BareTrainer:
         }
         request = UpdateRequest(**(values | changes))
         self.optimizer.zero_grad()
-        sums, _ = self.trainer._accumulate(request)
+        metrics, _ = self.trainer.forward_backward(request)
         names = [name.removeprefix("module.") for name in self.model.parameters]  # the wrapper of bf16 models
         gradients = [gradient.cpu().clone() for gradient in self.optimizer.gradients]
-        return sums[0].item() / request.total_tokens, dict(zip(names, gradients, strict=True))
+        return metrics["loss"], dict(zip(names, gradients, strict=True))
 
 
 def grouped_samples(vocabulary: int, prompts: int = 4, longest: int = 30, seed: int = 0) -> list[Sample]:

@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 
-class _JumpingSelector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
+class _JumpingSelector(selectors.DefaultSelector):
     """When nothing is ready, the time to the next timer has passed at once."""
 
     def __init__(self) -> None:

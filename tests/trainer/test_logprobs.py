@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 
-from lorarl_trainer.backends.kernels.logprobs import token_log_probabilities
+from lorarl_trainer.backends.kernels.logprobs import rows_of_chunk, token_log_probabilities
+from lorarl_trainer.planning.execution import LOGITS_CHUNK
 
 TOKENS, HIDDEN, VOCABULARY, PADDED, TEMPERATURE = 37, 24, 90, 96, 0.7
 
@@ -36,7 +37,7 @@ def naive() -> tuple[torch.Tensor, torch.Tensor]:
     return logprobs.detach().float(), hidden.grad.float()
 
 
-def chunked(weight: torch.Tensor, rows: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+def chunked(weight: torch.Tensor, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
     hidden, _, targets, scales = example()
     hidden.requires_grad_()
     logprobs = token_log_probabilities(hidden, weight, targets, TEMPERATURE, VOCABULARY, dist.group.WORLD, rows)
@@ -51,8 +52,8 @@ def one_rank() -> None:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
 
-@pytest.mark.parametrize("rows", [1, 5, 16, 37, 64, None])
-def test_chunks_of_any_size_say_what_log_softmax_says(one_rank: None, rows: int | None) -> None:
+@pytest.mark.parametrize("rows", [1, 5, 16, 37, 64, rows_of_chunk(LOGITS_CHUNK, example()[1])])
+def test_chunks_of_any_size_say_what_log_softmax_says(one_rank: None, rows: int) -> None:
     (logprobs, gradient), expected = chunked(example()[1], rows), naive()
     torch.testing.assert_close(logprobs, expected[0], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(gradient, expected[1], rtol=1e-4, atol=1e-5)

@@ -27,7 +27,7 @@ def test_they_generate_the_same(
     assert all(kind.endswith("WithLoRA") for kind in layer_kinds(theirs))
     for worker in (ours, theirs):
         worker.randomise()
-        worker.worker.sync()
+        worker.sync()
     assert all(torch.equal(a, b) for a, b in zip(ours.vllm_buffers(), theirs.vllm_buffers(), strict=True))
     assert any(bool(b.any()) for b in ours.vllm_buffers())
     share, apart = in_common(ours.generate(prompts()), theirs.generate(prompts()))
@@ -43,8 +43,8 @@ def test_only_what_is_targeted_has_an_adapter(colocated) -> None:
 def test_without_an_adapter_they_are_the_base(colocated) -> None:
     worker: Colocated = colocated()  # the new adapter's B is zero
     base = worker.greedy(prompts())
-    worker.worker.sync()
+    worker.sync()
     assert worker.greedy(prompts()) == base
     worker.randomise()
-    worker.worker.sync()
+    worker.sync()
     assert worker.greedy(prompts()) != base

@@ -5,21 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lorarl_trainer.algorithms import LossChoice
 from lorarl_trainer.backends.megatron.fused_layer import fuse_layers
 from lorarl_trainer.backends.megatron.model import LoraModel
 from lorarl_trainer.backends.megatron.packed_attention import unpackable
 from lorarl_trainer.devices.cpu import CpuPlatform
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.samples.types import Sample
+from lorarl_trainer.samples.types import LossChoice, Sample
 from support.tiny_models import VOCABULARY
 from support.training import BareTrainer, grouped_samples, relative_difference
-
-
-class PackingCpu(CpuPlatform):
-    """The CPU with the GPU's layout; its attention then goes segment by segment."""
-
-    packs_sequences = True
 
 
 @pytest.mark.parametrize(
@@ -31,7 +24,7 @@ def test_packed_and_padded_batches_give_the_same_loss_and_gradients(
 ) -> None:
     folder, samples = model_folder(architecture), grouped_samples(VOCABULARY, prompts=6)
     padded = BareTrainer(CpuPlatform(), folder, "fp32", adapter_type)
-    packed = BareTrainer(PackingCpu(), folder, "fp32", adapter_type, budget=150)
+    packed = BareTrainer(CpuPlatform(), folder, "fp32", adapter_type, budget=150, packed=True)
     choice = LossChoice("policy_gradient", 0.2, kl_coefficient=0.1)
     loss, gradients = padded.loss_and_gradients(samples, loss=choice)
     packed_loss, packed_gradients = packed.loss_and_gradients(samples, loss=choice)
@@ -50,7 +43,7 @@ def test_fused_adapters_may_leave_out_parts_of_a_layer(model_folder) -> None:
         ("q_proj", "v_proj", "up_proj", "o_proj"),
     )
     bridge = BareTrainer(CpuPlatform(), folder, "fp32", targets=targets)
-    fused = BareTrainer(PackingCpu(), folder, "fp32", targets=targets)
+    fused = BareTrainer(CpuPlatform(), folder, "fp32", targets=targets, packed=True)
     assert fuse_layers(fused.model.module, fused.model._packing) == 2
     (loss, gradients), (fused_loss, fused_gradients) = (
         trainer.loss_and_gradients(samples) for trainer in (bridge, fused)
@@ -62,7 +55,7 @@ def test_fused_adapters_may_leave_out_parts_of_a_layer(model_folder) -> None:
 @pytest.mark.parametrize("recompute", ["selective", "full"])
 def test_what_is_recomputed_is_what_was_computed(model_folder, recompute: str) -> None:
     folder, samples = model_folder("qwen3-tied"), grouped_samples(VOCABULARY)
-    trainers = [BareTrainer(PackingCpu(), folder, "fp32", recompute=how) for how in ("none", recompute)]
+    trainers = [BareTrainer(CpuPlatform(), folder, "fp32", recompute=how, packed=True) for how in ("none", recompute)]
     kept, again = (_elements_kept(trainer.model, samples) for trainer in trainers)
     config, ((_, batch),) = trainers[0].model.module.config, trainers[0].model.micro_batches(samples, 10_000)
     gate_and_up = batch.tokens.numel() * config.num_layers * 2 * config.ffn_hidden_size
@@ -88,7 +81,7 @@ def _elements_kept(model: LoraModel, samples: list[Sample]) -> int:
 
 
 def test_a_prompt_is_computed_once_for_its_completions(model_folder) -> None:
-    packed = BareTrainer(PackingCpu(), model_folder("qwen2"), "fp32")
+    packed = BareTrainer(CpuPlatform(), model_folder("qwen2"), "fp32", packed=True)
     samples = grouped_samples(VOCABULARY)
     ((_, batch),) = packed.model.micro_batches(samples, 10_000)
     prompts = {tuple(s.tokens[: s.prompt_length].tolist()) for s in samples}

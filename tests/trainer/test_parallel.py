@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load, load_file, save_file
-from two_ranks import ADAPTER_TYPES
 
 from support.in_process import Colocated, prompts, random_adapter, samples_of
 from support.ranks import RECORDED, record, recorded_request, run_two_ranks, state_file
+from trainer.two_ranks import ADAPTER_TYPES
 
 TOLERANCE = 1e-5
 
@@ -28,7 +28,7 @@ def alone(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
         adapter = random_adapter(worker)
         save_file(adapter, folder / f"{adapter_type}.safetensors")
         worker.load(adapter)
-        worker.worker.sync()
+        worker.sync()
         completions = worker.generate(prompts())
         if not (folder / RECORDED).exists():
             record(folder, samples_of(prompts(), completions))
@@ -40,8 +40,8 @@ def alone(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
             "fresh": fresh,
             "adapter": adapter,
             "completions": [c.tokens.tolist() for c in completions],
-            "losses": [first.loss, second.loss],
-            "norms": [first.grad_norm, second.grad_norm],
+            "losses": [first.metrics["loss"], second.metrics["loss"]],
+            "norms": [first.metrics["grad_norm"], second.metrics["grad_norm"]],
             "updated": worker.export(),
             "state": load(bytes(state_file(worker.worker))),
         }

@@ -41,7 +41,7 @@ def test_megatron_vllm_and_peft_give_the_same_log_probabilities(
 ) -> None:
     worker: Colocated = colocated(architecture, adapter__type=adapter_type)
     worker.randomise()
-    worker.worker.sync()
+    worker.sync()
     samples = samples_of(prompts(), rollouts := worker.generate(prompts()))
     megatron = worker.trainer_logprobs(samples)
     vllm = [c.logprobs for c in rollouts]
@@ -56,7 +56,7 @@ def test_megatron_vllm_and_peft_give_the_same_log_probabilities(
 def test_failure_18_log_probabilities_agree_at_any_temperature(colocated, temperature: float) -> None:
     worker: Colocated = colocated(rollout__temperature=temperature)
     worker.randomise()
-    worker.worker.sync()
+    worker.sync()
     samples = samples_of(prompts(), rollouts := worker.generate(prompts()))
     assert worst([c.logprobs for c in rollouts], worker.trainer_logprobs(samples, temperature)) < TOLERANCE
 
@@ -69,7 +69,7 @@ def test_failure_11_exactly_the_named_modules_are_trained_exported_and_served(
 ) -> None:
     worker: Colocated = colocated(adapter__targetModules=targets)
     worker.randomise()
-    worker.worker.sync()
+    worker.sync()
     exported = {name.rsplit(".lora_", 1)[0] for name in worker.export()}
     assert exported == set(worker.built.modules)
     folder = worker.write_peft(tmp_path / "adapter")
@@ -104,7 +104,7 @@ def test_importing_is_the_exact_inverse_of_exporting(colocated, adapter_type: st
 
 def test_a_new_adapter_changes_nothing_and_is_the_same_for_the_same_seed(colocated) -> None:
     first, again, other = colocated(), colocated(), colocated(trainer__seed=1)
-    samples = samples_of(prompts(), first.worker.sync() and first.generate(prompts()))
+    samples = samples_of(prompts(), first.sync() and first.generate(prompts()))
     base = hf_logprobs(AutoModelForCausalLM.from_pretrained(first.model, dtype=torch.float32).eval(), samples)
     assert worst(first.trainer_logprobs(samples), base) < TOLERANCE
     a, b, c = first.export(), again.export(), other.export()
@@ -125,7 +125,7 @@ def test_an_adapter_made_by_peft_itself_is_a_start(colocated, tmp_path: Path) ->
             (tmp_path / "theirs" / "adapter_model.safetensors").read_bytes(), "spec.adapter.initFrom"
         )
     )
-    worker.worker.sync()
+    worker.sync()
     samples = samples_of(prompts(), rollouts := worker.generate(prompts()))
     expected = hf_logprobs(theirs, samples)
     assert worst(worker.trainer_logprobs(samples), expected) < TOLERANCE

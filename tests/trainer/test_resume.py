@@ -26,7 +26,7 @@ def start(colocated, out: Path, **changes: object) -> Colocated:
 def whole_run(colocated, out: Path, **changes: object) -> tuple[str, list[float]]:
     worker = start(colocated, out, **changes)
     rows = asyncio.run(run_in_process(worker))
-    return adapter_digest(out), [row.reward_mean if row.reward_mean is not None else row.loss for row in rows]
+    return adapter_digest(out), [row.metrics.get("reward_mean", row.metrics["loss"]) for row in rows]
 
 
 @pytest.mark.parametrize("adapter_type", ["canonical_lora", "lora"])
@@ -39,7 +39,7 @@ def test_failure_14_an_interrupted_run_ends_in_the_same_bytes(
     first = asyncio.run(run_in_process(start(colocated, tmp_path / "parts", **changes), stop_after=stop_after))
     rest = asyncio.run(run_in_process(start(colocated, tmp_path / "parts", **changes)))
     assert [row.step for row in first + rest] == [1, 2, 3, 4, 5, 6]
-    assert [row.reward_mean for row in first + rest] == rewards
+    assert [row.metrics["reward_mean"] for row in first + rest] == rewards
     assert adapter_digest(tmp_path / "parts") == expected
 
 
@@ -47,7 +47,7 @@ def test_a_state_in_several_files_is_gone_on_from_alike(
     colocated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected, _ = whole_run(colocated, tmp_path / "whole")
-    monkeypatch.setattr("lorarl_trainer.workers.worker.STATE_FILE_BYTES", 10_000)
+    monkeypatch.setattr("lorarl_trainer.workers.checkpoints.STATE_FILE_BYTES", 10_000)
     asyncio.run(run_in_process(start(colocated, tmp_path / "parts"), stop_after=2))
     assert len(list(tmp_path.glob("parts/checkpoints/*/iter_0000002/trainer_state/state-*-of-*.safetensors"))) > 2
     asyncio.run(run_in_process(start(colocated, tmp_path / "parts")))
@@ -95,4 +95,4 @@ def test_training_learns(colocated, tmp_path: Path) -> None:
         colocated, tmp_path / "run", rollout__promptsPerStep=12, algorithm__groupSize=8, trainer__learningRate=2e-2
     )
     rows = asyncio.run(run_in_process(worker))
-    assert rows[-1].reward_mean > rows[0].reward_mean + 0.05
+    assert rows[-1].metrics["reward_mean"] > rows[0].metrics["reward_mean"] + 0.05

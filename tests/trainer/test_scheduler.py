@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lorarl_trainer.devices.cpu import CpuPlatform
 from lorarl_trainer.engine.vllm import engine
+from lorarl_trainer.planning import plan
 from lorarl_trainer.samples.types import Completion
 from support.in_process import Colocated, whole
 from support.own_scheduler import vllm_generate, vllm_scheduler
 
 LENGTHS = {"rollout__maxPromptTokens": 80, "rollout__maxResponseTokens": 40, "adapter__rank": 4}
-SEATS = 16  # of the job: 4 prompts x 4 completions
+ROWS = 16  # of the job: 4 prompts x 4 completions
 BLOCK = 32  # tokens: as few as vLLM's CPU attention takes
 
 Start = Callable[..., Colocated]
@@ -26,13 +26,13 @@ Start = Callable[..., Colocated]
 def start(colocated: Start, monkeypatch: pytest.MonkeyPatch) -> Start:
     """Starts a worker with small blocks, and as many of them as asked for."""
 
-    def with_blocks(blocks: int = SEATS * 4, **changes: object) -> Colocated:
+    def with_blocks(blocks: int = ROWS * 4, **changes: object) -> Colocated:
         size = 2 * 2 * 2 * 32 * 4 * BLOCK  # keys and values, layers, heads of 32, fp32
-        monkeypatch.setattr(CpuPlatform, "engine_arguments", lambda *_: {"enforce_eager": True, "block_size": BLOCK})
-        monkeypatch.setattr(engine, "kv_cache_bytes", lambda *_: blocks * size)
+        monkeypatch.setattr(engine, "device_arguments", lambda *_: {"enforce_eager": True, "block_size": BLOCK})
+        monkeypatch.setattr(plan, "kv_cache_bytes", lambda *_: blocks * size)
         worker = colocated(**LENGTHS, **changes)
         worker.randomise(scale=0.05)
-        worker.worker.sync()
+        worker.sync()
         return worker
 
     return with_blocks
@@ -64,7 +64,7 @@ def test_it_generates_what_vllms_own_does(start: Start, monkeypatch: pytest.Monk
     for seed in range(2):  # versions, and calls on end
         for worker in (ours, theirs):
             worker.randomise(seed, scale=0.05)
-            worker.worker.sync()
+            worker.sync()
         seeds = range(100 * seed, 100 * seed + len(prompts))
         made = ours.generate(prompts, seeds)
         assert_equal(made, vllm_generate(theirs, prompts, list(seeds)))
@@ -77,8 +77,8 @@ def test_it_generates_what_vllms_own_does(start: Start, monkeypatch: pytest.Monk
     )
 
 
-@pytest.mark.parametrize("blocks", [SEATS * 4, 12])
-def test_more_requests_than_seats_and_than_blocks(start: Start, blocks: int) -> None:
+@pytest.mark.parametrize("blocks", [ROWS * 4, 12])
+def test_more_requests_than_rows_and_than_blocks(start: Start, blocks: int) -> None:
     prompts = groups(12)
     alone = start()
     expected = [alone.generate([prompt], [seed])[0] for seed, prompt in enumerate(prompts)]
@@ -89,7 +89,7 @@ def test_more_requests_than_seats_and_than_blocks(start: Start, blocks: int) -> 
     made = worker.generate(prompts, range(len(prompts)))
     assert [c.tokens.tolist() for c in made] == [c.tokens.tolist() for c in expected]
     assert max(np.abs(a.logprobs - b.logprobs).max() for a, b in zip(made, expected, strict=True)) < 1e-5
-    assert (max(running) == SEATS) == (blocks > 12), "all seats are taken, unless there are too few blocks"
+    assert (max(running) == ROWS) == (blocks > 12), "all rows are in use, unless there are too few blocks"
     assert_idle(worker)
 
 
@@ -166,5 +166,5 @@ def assert_idle(worker: Colocated) -> None:
     """Nothing is kept of requests that have ended."""
     own = scheduler(worker)
     assert not own.requests and not own.running and not own.waiting and not own.finished_req_ids
-    assert own._seats.free == SEATS and len(own._seats.taken) == 0
+    assert own._table.free_rows == ROWS and len(own._table.rows) == 0
     assert own.kv_cache_manager.usage == 0.0

@@ -39,13 +39,13 @@ def sft(colocated, out: Path, **changes: object) -> Colocated:
 def test_the_loss_falls_to_the_entropy_of_the_data(colocated, tmp_path: Path) -> None:
     worker = sft(colocated, tmp_path / "run", trainer__steps=60)
     steps = asyncio.run(run_in_process(worker, train_rows=ambiguous_rows()))
-    assert steps[0].loss > ENTROPY + 1.0
-    assert steps[-1].loss == pytest.approx(ENTROPY, abs=0.02)
-    assert min(step.loss for step in steps) > ENTROPY - 0.01, "nothing can be better than the data"
+    assert steps[0].metrics["loss"] > ENTROPY + 1.0
+    assert steps[-1].metrics["loss"] == pytest.approx(ENTROPY, abs=0.02)
+    assert min(step.metrics["loss"] for step in steps) > ENTROPY - 0.01, "nothing can be better than the data"
 
 
 def test_it_needs_no_engine(colocated, tmp_path: Path) -> None:
-    assert sft(colocated, tmp_path / "run").worker._rollouts is None
+    assert sft(colocated, tmp_path / "run").worker.engine is None
 
 
 def test_resuming_gives_the_same_bytes(colocated, tmp_path: Path) -> None:

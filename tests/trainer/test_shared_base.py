@@ -28,16 +28,18 @@ def test_all_but_query_key_value_is_shared(colocated, architecture: str) -> None
     base = worker.rollouts.base
     assert base.refused is None
     fused = sum(
-        p.nbytes for name, p in worker.worker._model.base_parameters() if "linear_qkv" in name and "norm" not in name
+        p.nbytes
+        for name, p in worker.worker.backend.model.base_parameters()
+        if "linear_qkv" in name and "norm" not in name
     )
     assert base.copied_bytes == fused
-    assert base.shared_bytes == sum(p.nbytes for _, p in worker.worker._model.base_parameters()) - fused
+    assert base.shared_bytes == sum(p.nbytes for _, p in worker.worker.backend.model.base_parameters()) - fused
 
 
 def test_a_model_with_a_part_of_its_own_is_loaded_from_its_files(colocated, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = colocated()
     whole.randomise()
-    whole.worker.sync()
+    whole.sync()
     given = SharedBase.__init__
 
     def without_one(self: SharedBase, tensors: dict[frozenset[str], torch.Tensor]) -> None:
@@ -46,7 +48,7 @@ def test_a_model_with_a_part_of_its_own_is_loaded_from_its_files(colocated, monk
     monkeypatch.setattr(SharedBase, "__init__", without_one)
     partial = colocated()
     partial.randomise()
-    partial.worker.sync()
+    partial.sync()
     assert partial.rollouts.base.refused == "the trainer has nothing in the layout of vLLM's model.norm.weight"
     assert partial.rollouts.base.shared_bytes == 0
     prompts = [[5, 6, 7], [9] * 9]
@@ -57,7 +59,7 @@ def test_a_model_with_a_part_of_its_own_is_loaded_from_its_files(colocated, monk
 def test_verify_sync_finds_a_single_wrong_element(colocated, transport: str) -> None:
     worker = colocated(rollout__adapterSync=transport, rollout__verifySync="true")
     worker.randomise()
-    worker.worker.sync()
+    worker.sync()
     push = worker.rollouts._sync.push
 
     def push_and_spoil(version: int) -> None:
@@ -66,4 +68,4 @@ def test_verify_sync_finds_a_single_wrong_element(colocated, transport: str) -> 
 
     worker.rollouts._sync.push = push_and_spoil
     with pytest.raises(StaleAdapterError, match=r"vLLM's copy of model\.layers\.0\..* is not the trainer's"):
-        worker.worker.sync()
+        worker.sync()

@@ -12,7 +12,7 @@ def test_a_worker_times_all_it_does_up_to_its_first_update(colocated: Callable[.
     worker = colocated(trainer__steps=2)
     worker.greedy([])  # as where an evaluation has fewer rows than there are engines
     asyncio.run(run_in_process(worker))
-    parts = {part.name: part for part in worker.worker.start_parts()}
+    parts = {part.name: part for part in worker.worker.startup_spans()}
     in_order = [
         "worker process",
         "imports",

@@ -22,7 +22,7 @@ TRANSPORTS = pytest.mark.parametrize("transport", ["tensor", "disk"])
 
 def push(worker: Colocated, seed: int, scale: float = 0.1) -> None:
     worker.randomise(seed, scale)
-    worker.worker.sync()
+    worker.sync()
 
 
 def test_the_ranks_that_the_contract_knows_are_those_that_vllm_serves() -> None:
@@ -93,7 +93,7 @@ def test_failure_5_rollouts_of_another_version_are_refused(colocated) -> None:
 def test_failure_5_a_request_without_the_adapter_is_refused(colocated) -> None:
     worker: Colocated = colocated()
     push(worker, 0)
-    worker.engine.request = None
+    worker.engine.slot.request = None
     with pytest.raises(StaleAdapterError, match="version 0, expected 1"):
         worker.generate(prompts())
 
@@ -122,7 +122,7 @@ def test_failures_16_and_21_two_hundred_syncs_leave_memory_flat_and_one_adapter(
     def resident_after(syncs: int) -> int:
         for index in range(syncs):
             worker.load(adapters[index % 2])
-            worker.worker.sync()
+            worker.sync()
             if index % 20 == 0:
                 worker.generate(prompts(4))
         return process.memory_info().rss
@@ -132,7 +132,7 @@ def test_failures_16_and_21_two_hundred_syncs_leave_memory_flat_and_one_adapter(
     # Whatever else grows now and then, adapters that pile up would grow by 70 times one in every round.
     assert min(later - before for before, later in pairwise(sizes)) < 10 * one_adapter, sizes
     kept = worker.engine.llm.collective_rpc(lambda w: set(w.model_runner.lora_manager.list_adapters()))[0]
-    assert kept == {worker.worker._version}
+    assert kept == {worker.version}
 
 
 def test_failure_17_only_the_newest_version_is_ever_asked_for(colocated) -> None:

@@ -18,9 +18,8 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from lorarl_trainer.backends.megatron import state
 from lorarl_trainer.lora.tensor_file import read_tensors
-from lorarl_trainer.workers.worker import Place, Worker
+from lorarl_trainer.workers.worker import Rank, Worker
 from support.in_process import STOP, prompts, samples_of, tiny_job, whole
 from support.ranks import recorded_request, state_file
 
@@ -33,14 +32,14 @@ def main() -> None:
         spec = tiny_job(
             folder / "model", folder, adapter__type=adapter_type, trainer__tensorParallelSize=tensor_parallel
         ).spec
-        worker = Worker(spec, Place(rank, 2, rank, "127.0.0.1", port, 1))
+        worker = Worker(spec, Rank(rank, 2, rank, "127.0.0.1", port, 1))
         worker.start(folder / "model", STOP, None)
-        fresh = {name: tensor.clone() for name, tensor in worker._model.export().items()}
-        state.load_adapter(worker._layout, worker._optimizer, load_file(folder / f"{adapter_type}.safetensors"), "test")
-        exported = {name: tensor.clone() for name, tensor in worker._model.export().items()}
+        fresh = {name: tensor.clone() for name, tensor in worker.backend.model.export().items()}
+        worker.backend.load_adapter(load_file(folder / f"{adapter_type}.safetensors"), "test")
+        exported = {name: tensor.clone() for name, tensor in worker.backend.model.export().items()}
 
         # Every engine has the adapter: each answers like the trainer.
-        worker.sync()
+        worker.sync(1)
         completions = whole(worker.generate(prompts(), list(range(len(prompts())))))
         samples = samples_of(prompts(), completions)
         agreement = max(
@@ -51,12 +50,12 @@ def main() -> None:
         # The recorded batch, dealt out as the driver does it.
         request = recorded_request(folder, 1e-2, rank, tensor_parallel)
         results = [worker.update(request) for _ in range(2)]
-        updated = worker._model.export()
+        updated = worker.backend.model.export()
         after_two = state_file(worker)
 
         # Going on from a single worker's checkpoint.
         tensors = read_tensors((folder / f"{adapter_type}.state").read_bytes())
-        state.load_state(worker._layout, worker._optimizer, tensors, updates=1)
+        worker.backend.restore(tensors, updates=1)
         resumed = worker.update(request)
         if rank == 0:
             for name, adapter in (("fresh", fresh), ("exported", exported), ("updated", updated)):
@@ -65,9 +64,9 @@ def main() -> None:
                 )
             (folder / f"{adapter_type}-state.safetensors").write_bytes(after_two)
         report = {
-            "losses": [r.loss for r in results],
-            "norms": [r.grad_norm for r in results],
-            "resumed": resumed.loss,
+            "losses": [r.metrics["loss"] for r in results],
+            "norms": [r.metrics["grad_norm"] for r in results],
+            "resumed": resumed.metrics["loss"],
             "agreement": agreement,
             "dropout_seed": torch.initial_seed(),
         }

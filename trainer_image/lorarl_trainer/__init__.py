@@ -1,1 +1,1 @@
-"""The trainer: the loop that runs on a laptop and in the pods of a cluster, and `lorarl run`."""
+"""The trainer: `lorarl run` and the training loop, which runs on a laptop and in a cluster's pods."""

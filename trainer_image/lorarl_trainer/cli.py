@@ -18,7 +18,10 @@ def main() -> None:
 @main.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 def validate(files: tuple[Path, ...]) -> None:
-    """Check manifests; print each fault as `path: got, expected, mend`; exit 1 if there is one."""
+    """Check manifests without running them.
+
+    Each error is printed as `path: got, expected. Hint.` The exit code is 1 if there are errors.
+    """
     from lorarl_api.validate import validate_files
 
     sys.exit(validate_files(files))
@@ -30,24 +33,24 @@ def validate(files: tuple[Path, ...]) -> None:
     "--out",
     "out_dir",
     type=click.Path(path_type=Path),
-    help="Folder for metrics, report and logs.  [default: out/NAME]",
+    help="Folder for metrics, the report and logs.  [default: out/NAME]",
 )
 @click.option(
     "--set",
     "overrides",
     multiple=True,
     metavar="PATH=VALUE",
-    help="Change a field: --set spec.trainer.steps=5. May be repeated.",
+    help="Override a field, for example --set spec.trainer.steps=5. Can be repeated.",
 )
 @click.option(
     "--in-cluster",
     is_flag=True,
-    help="As the driver in a cluster's pods: progress goes to the job's status. The operator sets it.",
+    help="Run as the driver in a cluster and write progress to the job's status. Set by the operator.",
 )
 def run(manifest: Path, out_dir: Path | None, overrides: tuple[str, ...], in_cluster: bool) -> None:
-    """Train the job of a manifest on this machine, without a cluster.
+    """Run a manifest's job on this machine, without a cluster.
 
-    Interrupt it (Ctrl-C, SIGTERM) and it publishes a checkpoint and exits with 75; the same command goes on from there.
+    On Ctrl-C or SIGTERM it publishes a checkpoint and exits with code 75. Run the same command again to resume.
     """
     from lorarl_trainer.launch.run import run_manifest
 
@@ -60,23 +63,29 @@ def run(manifest: Path, out_dir: Path | None, overrides: tuple[str, ...], in_clu
 @click.option(
     "--secret",
     metavar="NAME",
-    help="Secret with the store's keys, as credentialsSecret names one.  [default: the environment]",
+    help="Secret with the store's keys, as in credentialsSecret of a manifest.  [default: keys in the environment]",
 )
 def upload(sources: tuple[Path, ...], uri: str, secret: str | None) -> None:
-    """Copy files and folders, such as a base model, into the folder URI of a store, where a cluster's pods find them."""
+    """Upload files and folders, such as a base model, to URI.
+
+    URI is a folder in a store that the cluster's pods can read.
+    """
     from lorarl_trainer.errors import LorarlError
     from lorarl_trainer.storage.upload import upload as upload_files
 
     try:
-        for there in upload_files(sources, uri, secret):
-            print(there)
+        for uploaded in upload_files(sources, uri, secret):
+            print(uploaded)
     except LorarlError as error:
         sys.exit(f"lorarl: {error}")
 
 
 @main.command()
 def drain() -> None:
-    """Announce the end of this pod: ask the trainer for a checkpoint and wait until it has ended. The pods' preStop hook."""
+    """Prepare this pod for termination (preStop hook).
+
+    Ask the trainer for a checkpoint and wait until it has exited.
+    """
     from lorarl_trainer.pods.drain import drain as drain_pod
 
     drain_pod()
@@ -88,10 +97,10 @@ def drain() -> None:
     "--until",
     type=click.DateTime(["%Y-%m-%dT%H:%M:%SZ"]),
     envvar="LORARL_PURGE_UNTIL",
-    help="UTC; what is not deleted by then stays.",
+    help="Stop deleting at this time (UTC) and keep what is left.",
 )
 def purge(manifest: Path, until: datetime | None) -> None:
-    """Delete every checkpoint and adapter of a manifest's job from its store."""
+    """Delete all checkpoints and adapters of a manifest's job from its store."""
     from lorarl_api.faults import ManifestError
     from lorarl_api.load import load_job
     from lorarl_trainer.errors import LorarlError

@@ -1,4 +1,4 @@
-"""The errors a user meets. Each names what was wrong, what was got, what was expected and what to do."""
+"""The errors that a user sees. Each names what is wrong, what was got, what was expected, and what to do."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ _LONGEST = 500
 
 
 class LorarlError(Exception):
-    """An expected failure: shown as one message without a traceback, exit code 1."""
+    """An expected failure. It is shown as one message without a traceback; the exit code is 1."""
 
     reason = "Failed"
     """The kind of failure in one CamelCase word, for programs: `status.failure.reason` of the job."""
 
 
 class InputError(LorarlError):
-    """Something in the manifest, or something it names, cannot be used."""
+    """The manifest, or something that it names, cannot be used."""
 
     reason = "InvalidInput"
 
     def __init__(self, field: str, got: str, expected: str, hint: str) -> None:
-        """Name the manifest's `field` (as `spec.data.train.uri`), what it was, what it should be, and the mend."""
+        """Name the manifest's `field` (`spec.data.train.uri`), what it is, what it should be, and how to fix it."""
         self.field, self.got, self.expected, self.hint = field, got, expected, hint
         super().__init__(f"{field}: got {got}, expected {expected}. {hint}")
 
     def __reduce__(self) -> tuple[type[InputError], tuple[str, str, str, str]]:
-        """Travel between processes whole."""
+        """Keep all four attributes when the error is pickled."""
         return type(self), (self.field, self.got, self.expected, self.hint)
 
 
 class StorageError(LorarlError):
-    """Object storage refused, or could not be reached within the time for retries."""
+    """Object storage refused a request, or could not be reached before the retries ran out."""
 
     reason = "StorageFailed"
 
@@ -48,48 +48,48 @@ class FencedError(LorarlError):
 
 
 class PolicyDriftError(LorarlError):
-    """vLLM's and the trainer's log-probabilities of the same tokens differ by more than the tolerance."""
+    """vLLM and the trainer disagree on the log-probabilities of the same tokens by more than the tolerance."""
 
     reason = "PolicyDrift"
 
 
 class GradientError(LorarlError):
-    """The gradient is no finite number."""
+    """The gradient is not finite."""
 
     reason = "GradientNotFinite"
 
 
 class WorkerError(LorarlError):
-    """A worker process failed or ended: out of memory, a device error, a defect."""
+    """A worker process failed or ended: a device error or a bug, for example."""
 
     reason = "WorkerFailed"
 
 
 class NodeLostError(WorkerError):
-    """The machine, or the pod, of a worker is gone: no fault of the job's."""
+    """A worker's machine or pod is gone. The job itself is not at fault."""
 
     reason = "NodeLost"
 
 
 class OutOfMemoryError(WorkerError):
-    """The memory of a worker's pod, machine or GPU has run out."""
+    """A worker's pod, machine or GPU ran out of memory."""
 
     reason = "OutOfMemory"
 
 
 class StaleAdapterError(LorarlError):
-    """vLLM answered with another adapter version than the newest."""
+    """vLLM generated with an adapter version other than the newest."""
 
     reason = "StaleAdapter"
 
 
 def in_one_line(error: BaseException) -> str:
-    """Say all of an exception, its type and its message, in one line."""
+    """Return an exception's type and message as one line."""
     return _shortened(f"{type(error).__name__}: {error}")
 
 
-def last_of(traceback: str) -> str:
-    """Say the exception that a traceback ends with in one line: what follows the source lines of the last frame."""
+def last_exception(traceback: str) -> str:
+    """Return the exception at the end of a traceback as one line: the text after the last frame's source lines."""
     _, frame, rest = f"\n{traceback}".rpartition('\n  File "')
     after = (
         dropwhile(lambda line: line.startswith("    "), rest.splitlines()[1:]) if frame else traceback.splitlines()[-1:]
@@ -98,7 +98,7 @@ def last_of(traceback: str) -> str:
 
 
 def without_colours(text: str) -> str:
-    """Leave out the codes by which terminals show colours."""
+    """Remove the escape codes that colour text in terminals."""
     return _COLOURS.sub("", text)
 
 
@@ -107,31 +107,34 @@ def _shortened(text: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
 
 
-def unreadable(field: str, uri: str, place: Path, error: OSError) -> InputError:
-    """Say in a user's words why a file cannot be read.
+def unreadable(field: str, uri: str, path: Path, error: OSError) -> InputError:
+    """Explain to a user why a file cannot be read.
 
     Args:
         field: the URI's path in the manifest.
-        uri: what was to be read.
-        place: the file or folder behind it on this machine.
-        error: what the operating system said.
+        uri: what should have been read.
+        path: the file or folder behind it on this machine.
+        error: the operating system's error.
     """
-    file = error.filename or place
+    file = error.filename or path
     return InputError(
         field,
-        f"{uri}, where {file} cannot be read on {socket.gethostname()} ({error.strerror or error})",
+        f"{uri}, but {file} cannot be read on {socket.gethostname()} ({error.strerror or error})",
         f"files that user {os.geteuid()} can read",
-        _hint(error, place),
+        _hint(error, path),
     )
 
 
-def _hint(error: OSError, place: Path) -> str:
+def _hint(error: OSError, path: Path) -> str:
     match error.errno:
         case errno.EACCES | errno.EPERM:
-            return f"Where it lies, run chmod -R a+rX {place}, and let everybody enter the folders above (chmod a+x)."
+            return (
+                f"On the machine that stores it, run chmod -R a+rX {path}, and make the folders above it "
+                "accessible to all users (chmod a+x)."
+            )
         case errno.ENOENT | errno.ELOOP:
-            return "Copy it anew with what its links point to, as with cp -rL."
+            return "Copy it again together with the targets of its links, for example with cp -rL."
         case errno.EISDIR | errno.ENOTDIR:
-            return "Copy it anew."
+            return "Copy it again."
         case _:
-            return "Look after the disk or volume that it lies on, or copy it elsewhere."
+            return "Check the disk or volume that stores it, or copy it elsewhere."

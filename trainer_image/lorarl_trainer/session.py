@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, replace
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.algorithms import Algorithm
 from lorarl_trainer.checkpoint import Published
-from lorarl_trainer.data.encoding import EncodedRow
-from lorarl_trainer.data.order import DataOrder
 from lorarl_trainer.errors import LorarlError, WorkerError
-from lorarl_trainer.progress import CheckpointDone, Progress, StartedUp, Warned
-from lorarl_trainer.rewards.scores import Scorer
+from lorarl_trainer.progress import CheckpointDone, Progress, StartedUp, StepDone, Warned
+from lorarl_trainer.protocols.rollouts import Rollouts
+from lorarl_trainer.protocols.steering import Steer
+from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.timing import StartClock
-from lorarl_trainer.workers.group import WorkerGroup
 
 RESCUE_SECONDS = 60.0
-"""For checkpoints that are still being uploaded when the loop has failed."""
+"""How long checkpoints that are still uploading may take when the loop has failed."""
 
 
 class StepClock:
-    """Where a step's time goes: what workers measured themselves, what was timed here, and the rest as `other`."""
+    """Where a step's time goes: phases that workers measured, phases timed here, and the rest as `other`."""
 
     def __init__(self) -> None:
         """Start."""
@@ -48,13 +46,11 @@ class StepClock:
         yield
         self.add(name, time.perf_counter() - start)
 
-    def elapsed(self) -> float:
-        """Return the seconds since the start."""
-        return time.perf_counter() - self._start
-
-    def seconds(self) -> dict[str, float]:
-        """Return the seconds by phase; they add up to the whole."""
-        return self._phases | {"other": max(0.0, self.elapsed() - sum(self._phases.values()))}
+    def finish(self, step: StepDone) -> StepDone:
+        """Return the step with its seconds by phase, which add up to the whole, and its speed."""
+        elapsed = time.perf_counter() - self._start
+        seconds = self._phases | {"other": max(0.0, elapsed - sum(self._phases.values()))}
+        return replace(step, seconds=seconds, tokens_per_second=step.tokens / sum(seconds.values()))
 
 
 @dataclass
@@ -62,96 +58,86 @@ class Session:
     """A run: its parts, and where it is.
 
     Attributes:
-        decode: token ids of completions to their texts, special tokens left out.
+        rollouts: where each step's samples come from.
         stop: set when the run has been asked to end after a checkpoint.
-        clock: of this process's start.
-        steer: called once a step with this session, to change what may change while it runs; None where nothing does.
+        clock: times this process's start.
         total_steps: steps to make in all; the manifest's, unless `steer` changes it.
-        position: rows taken so far; with the seed it decides which come next.
-        adapter_version: the version that every worker has.
-        published_step: the step of the newest checkpoint that was handed to the uploader, or gone on from.
-        evaluated: whether the step that the run goes on from was evaluated; None where that is not known.
-        adapter_uri: of the newest checkpoint that this run published.
+        adapter_version: the newest version, which every engine holds. The first sync gives this one, each step the next.
+        published_step: the step of the newest checkpoint that was handed to the uploader or resumed from.
+        evaluated: whether the step that the run resumes from was evaluated; None if that is not known.
+        steer: says once per step what has changed for the job; None if nothing can.
+        adapter_uri: the newest adapter that this run published.
     """
 
     spec: LoRARLJobSpec
-    workers: WorkerGroup
-    algorithm: Algorithm | None
-    scorer: Scorer | None
-    train_rows: Sequence[EncodedRow]
-    eval_rows: Sequence[EncodedRow]
-    order: DataOrder
-    decode: Callable[[Sequence[Any]], list[str]]
+    workers: Workers
+    algorithm: Algorithm
+    rollouts: Rollouts
     progress: Progress
     stop: asyncio.Event
     clock: StartClock
-    steer: Callable[[Session], Awaitable[None]] | None = None
-    total_steps: int = 0
-    position: int = 0
-    adapter_version: int = 0
+    total_steps: int
+    adapter_version: int = 1
     published_step: int = 0
     evaluated: bool | None = None
+    steer: Steer | None = None
     adapter_uri: str | None = None
-    _announced: int = 0
-    _warned: set[str] = field(default_factory=set)
+    _reported_step: int = 0
 
-    def __post_init__(self) -> None:
-        """Begin with the manifest's steps."""
-        self.total_steps = self.total_steps or self.spec.trainer.steps
+    def owes_evaluation(self, done: int) -> bool:
+        """Return whether to evaluate step `done` before training.
 
-    async def tell_of_start(self) -> None:
-        """Tell where the time went up to the first update."""
-        parts = [*self.clock.parts, *await self.workers.start_parts()]
-        ended = {part.name: part.end for part in parts}
-        self.progress.emit(
-            StartedUp(
-                parts=tuple(parts),
-                first_token=ended.get("first generation/first token"),
-                first_update=ended["first update"],
-            )
-        )
+        True before the first step, and if an earlier run did not finish that evaluation. If we cannot tell whether it
+        did, only the last step's evaluation is repeated.
+        """
+        if self.stop.is_set():
+            return False
+        return done == 0 or self.evaluated is False or (self.evaluated is None and done >= self.total_steps)
 
-    async def look_around(self) -> None:
-        """Learn what has changed for the job since the step before."""
-        if self.steer:
-            await self.steer(self)
-
-    def next_rows(self, count: int) -> list[EncodedRow]:
-        """Take the next rows of the order."""
-        indices = self.order.take(self.position, count)
-        self.position += count
-        return [self.train_rows[index] for index in indices]
+    async def apply_steering(self) -> None:
+        """Apply what has changed for the job since the previous step."""
+        if self.steer is None:
+            return
+        steering = await self.steer(self.total_steps, self.stop.is_set())
+        for warning in steering.warnings:
+            self.progress.warn_once(warning, warning)
+        self.total_steps = steering.total_steps
+        if steering.stop:
+            self.stop.set()
 
     async def publish(self, step: int) -> None:
         """Hand a checkpoint of this step to the uploader of the first worker."""
-        await self.workers.publish(step, self.position)
+        await self.workers.publish(step, self.adapter_version, self.rollouts.position)
         self.published_step = step
 
-    async def look_at_uploads(self) -> None:
-        """Tell of checkpoints that have been published; stop where one cannot be."""
-        if self._announced < self.published_step:
-            self.announce(await self.workers.uploads())
+    async def report_uploads(self) -> None:
+        """Report checkpoints that have been published; raise if one cannot be."""
+        if self._reported_step < self.published_step:
+            self.report_checkpoints(await self.workers.uploads())
 
     async def drain_uploads(self) -> None:
         """Wait until every checkpoint is published."""
-        self.announce(await self.workers.drain_uploads())
+        self.report_checkpoints(await self.workers.drain_uploads())
 
     async def rescue_uploads(self, failure: Exception) -> None:
-        """After a failure of the loop: publish what was handed over before, or keep it on the worker's disk. The failure comes first."""
+        """After a failure of the loop, publish what was handed over before, or keep it on the worker's disk.
+
+        The failure itself matters more: what goes wrong here is at most a warning.
+        """
         try:
             async with asyncio.timeout(2 * RESCUE_SECONDS):
-                self.announce(await self.workers.drain_uploads(RESCUE_SECONDS))
+                self.report_checkpoints(await self.workers.drain_uploads(RESCUE_SECONDS))
         except (LorarlError, TimeoutError) as error:
             if not isinstance(error, WorkerError) and str(error) != str(failure):
                 self.progress.emit(Warned(f"the last checkpoints could not be published after the failure: {error}"))
 
-    def announce(self, published: Sequence[Published]) -> None:
-        """Tell of checkpoints that were not told of yet."""
+    def report_checkpoints(self, published: Sequence[Published]) -> None:
+        """Report checkpoints that were not reported yet."""
         for done in published:
             for warning in done.warnings:
-                self.warn_once(warning, warning)
-            if done.step > self._announced:
-                self._announced, self.adapter_uri = done.step, done.adapter_uri
+                self.progress.warn_once(warning, warning)
+            if done.step > self._reported_step:
+                self._reported_step, self.adapter_uri = done.step, done.adapter_uri
                 self.progress.emit(
                     CheckpointDone(
                         step=done.step,
@@ -162,8 +148,14 @@ class Session:
                     )
                 )
 
-    def warn_once(self, key: str, text: str) -> None:
-        """Tell the user something, the first time that something of this key is said."""
-        if key not in self._warned:
-            self._warned.add(key)
-            self.progress.emit(Warned(text))
+    async def report_startup(self) -> None:
+        """Report where the time went up to the first update."""
+        spans = [*self.clock.parts, *await self.workers.startup_spans()]
+        ended = {span.name: span.end for span in spans}
+        self.progress.emit(
+            StartedUp(
+                parts=tuple(spans),
+                first_token=ended.get("first generation/first token"),
+                first_update=ended["first update"],
+            )
+        )

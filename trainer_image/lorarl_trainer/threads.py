@@ -1,4 +1,4 @@
-"""Work in threads that a run which is stopped does not wait for."""
+"""Work in daemon threads: a run that is stopped does not wait for them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from concurrent.futures import Future
 
 
 async def in_background[**P, T](function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """As `asyncio.to_thread`, whose threads hold the process up until they end: reading data from afar may take minutes."""
+    """Run a function in a daemon thread and wait for it.
+
+    Unlike with `asyncio.to_thread`, the process can end before the thread does: reading remote data may take minutes.
+    """
     return await asyncio.wrap_future(begin(function, *arguments, **named))
 
 
 def begin[**P, T](function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> Future[T]:
-    """Begin such work; what is returned has its result, or its error."""
+    """Start a function in a daemon thread; return the future of its result."""
     ended: Future[T] = Future()
-    ended.set_running_or_notify_cancel()  # who waits may give up; the work goes on
+    ended.set_running_or_notify_cancel()  # a caller may stop waiting; the work continues
 
     def work() -> None:
         try:
             ended.set_result(function(*arguments, **named))
-        except BaseException as error:  # noqa: BLE001 - the one that waits gets it
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
             ended.set_exception(error)
 
     threading.Thread(target=work, daemon=True).start()
@@ -29,25 +32,25 @@ def begin[**P, T](function: Callable[P, T], *arguments: P.args, **named: P.kwarg
 
 
 def in_parallel[T, Result](function: Callable[[T], Result], items: Sequence[T], threads: int) -> list[Result]:
-    """Return the function of each item, in their order; so many are at work at a time.
+    """Call the function for each item in up to `threads` threads; return the results in the items' order.
 
-    The first error is raised, when all that had begun have ended; the others are not begun then.
+    After the first error no further call starts. The error is raised when the calls under way have ended.
     """
     results: dict[int, Result] = {}
-    places, failed = iter(range(len(items))), threading.Event()
+    indices, failed = iter(range(len(items))), threading.Event()
 
     def work() -> None:
-        for place in places:  # shared: each thread takes the next one
+        for index in indices:  # shared: each thread takes the next one
             if failed.is_set():
                 return
             try:
-                results[place] = function(items[place])
+                results[index] = function(items[index])
             except BaseException:
                 failed.set()
                 raise
 
-    errors = [one.exception() for one in [begin(work) for _ in range(min(threads, len(items)))]]
+    errors = [future.exception() for future in [begin(work) for _ in range(min(threads, len(items)))]]
     for error in errors:
         if error is not None:
             raise error
-    return [results[place] for place in range(len(items))]
+    return [results[index] for index in range(len(items))]

@@ -1,7 +1,7 @@
-"""Where the time of a start goes: from the process's start to the first token and the first update, part by part.
+"""Where the time of a start goes, part by part: from the process's start to the first token and the first update.
 
-Driver and workers each time their own parts, by the clock on the wall: on different machines they agree as well as those clocks do.
-Parts run side by side; `critical_path` says which of them the start had to wait for.
+Driver and workers each time their own parts by wall-clock time. Times from different machines agree as well as their
+clocks do. Parts run in parallel; `critical_path` says which of them the start had to wait for.
 """
 
 from __future__ import annotations
@@ -14,19 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 OTHER = "other"
-"""What no part accounts for."""
+"""Name of the time that no part accounts for."""
 _SLACK = 0.1
-"""Seconds that a part may still run when what waits for it begins: clocks differ, and a process is started before its caller knows."""
+"""Seconds by which a part may end after the part that waited for it began.
+
+Clocks differ, and a process starts before its caller knows.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of a start.
+    """One part of a start.
 
     Attributes:
-        name: what was done. A part within another is called after it: engine/load.
+        name: what was done. The name of a part within another starts with the outer one's: engine/load.
         who: the process that did it, driver or worker.
-        begin, end: Unix time, seconds.
+        begin, end: Unix time in seconds.
     """
 
     name: str
@@ -36,38 +39,38 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """The duration."""
         return self.end - self.begin
 
 
 class StartClock:
-    """Times the parts of one process's start; the first is that of the process itself, up to now."""
+    """Times the parts of one process's start. The first part is the process itself, up to now."""
 
     def __init__(self, who: str, process: str) -> None:
-        """`process` is what the time up to now is called."""
+        """`process` is the name of that first part."""
         self._who = who
         self.parts: list[Span] = []
         self.add(process, process_start(), time.time())
 
     def add(self, name: str, begin: float, end: float) -> None:
-        """Take in what was timed elsewhere."""
+        """Add a part that was timed elsewhere."""
         self.parts.append(Span(name, self._who, begin, end))
 
     def add_first(self, name: str, begin: float, end: float) -> None:
-        """Take in what was timed elsewhere, unless there is a part of that name."""
+        """Add a part that was timed elsewhere, unless one of that name exists."""
         if all(part.name != name for part in self.parts):
             self.add(name, begin, end)
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Time a block, the first time that it is run to its end."""
+        """Time a block. Only its first complete run counts."""
         begin = time.time()
         yield
         self.add_first(name, begin, time.time())
 
 
 def process_start() -> float:
-    """Return when this process was started, Unix time; now where the system does not tell (it is no Linux)."""
+    """Return the Unix time at which this process started; the current time where it is unknown (not Linux)."""
     try:
         after_the_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         since_boot = int(after_the_name[19]) / os.sysconf("SC_CLK_TCK")  # proc(5): field 22, starttime
@@ -77,10 +80,11 @@ def process_start() -> float:
 
 
 def critical_path(parts: Sequence[Span], end: float) -> list[tuple[str, float]]:
-    """Return what `end` had to wait for: names in the order of time, and seconds that add up to all from the first part's begin.
+    """Return what `end` had to wait for: names and seconds in chronological order.
 
-    Backwards from the end: what ended last before it was waited for, and before that began, what ended last before that. What still
-    ran then was not waited for. Parts of parts are left out.
+    The seconds add up to the time between the first part's begin and `end`. The path is found backwards: the part that
+    ended last before `end` was waited for, then the part that ended last before that one began, and so on. Parts that
+    were still running then were not waited for. Parts within parts are left out.
     """
     whole = [part for part in parts if "/" not in part.name]
     path: list[tuple[str, float]] = []
@@ -96,7 +100,7 @@ def critical_path(parts: Sequence[Span], end: float) -> list[tuple[str, float]]:
 
 
 def by_name(path: Sequence[tuple[str, float]]) -> dict[str, float]:
-    """Return the seconds of each name of a path, in the order in which they first come; `other` last."""
+    """Return the seconds per name of a path, in order of first appearance; `other` comes last."""
     seconds: dict[str, float] = {}
     for name, spent in path:
         seconds[name] = seconds.get(name, 0.0) + spent

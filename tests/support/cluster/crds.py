@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,11 @@ def wait_until_served(cluster: Cluster, names: list[str]) -> None:
             for one in made["versions"]
             if one["served"]
         ]
-        until(60, f"{name} is served", lambda paths=paths: all(_answers(cluster, path) for path in paths))
+        until(60, f"{name} is served", partial(_all_answer, cluster, paths))
+
+
+def _all_answer(cluster: Cluster, paths: list[str]) -> bool:
+    return all(_answers(cluster, path) for path in paths)
 
 
 def _answers(cluster: Cluster, path: str) -> bool:

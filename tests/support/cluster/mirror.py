@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.client import HTTPException
 
 from support.cluster.client import Api, ApiError, Object
@@ -53,7 +54,7 @@ class Mirror:
         """Watch, until `stop` and one more change."""
         for kind in KINDS:
             # The server makes its own watch of a kind that is new when it is first asked.
-            until(30, f"{kind} can be watched", lambda kind=kind: self._can_be_watched(kind))
+            until(30, f"{kind} can be watched", partial(self._can_be_watched, kind))
             threading.Thread(target=self._follow, args=(kind,), daemon=True, name=f"mirror-{kind}").start()
 
     def stop(self) -> None:

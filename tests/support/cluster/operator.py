@@ -68,7 +68,8 @@ def prepare(cluster: Cluster, namespaces: Sequence[str] = (), account: str = ACC
     create(cluster, _object("v1", "ServiceAccount", account, SYSTEM))
     rights = yaml.safe_load(RIGHTS.read_text())
     _grant(cluster, f"{account}-lease", rights["own"], SYSTEM, account)
-    for namespace in namespaces or [None]:
+    everywhere: Sequence[str | None] = [None]
+    for namespace in namespaces or everywhere:
         _grant(cluster, account, rights["jobs"], namespace, account)
     return cluster.write_kubeconfig(account, cluster.service_account_token(SYSTEM, account))
 

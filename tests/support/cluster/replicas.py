@@ -69,7 +69,8 @@ class Replicas:
                         del self._running[name]
                         self._start_at[name] = time.monotonic() + 1.0
                     elif process is None and time.monotonic() >= start_at:
-                        self._running[name] = launch(self._cluster, self._kubeconfig, name, *free_ports(2))
+                        metrics_port, probes_port = free_ports(2)
+                        self._running[name] = launch(self._cluster, self._kubeconfig, name, metrics_port, probes_port)
                         self.starts += 1
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import yaml
-from side_by_side import cluster_report, ours, pods
-from side_by_side.work import Work
 
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
+from side_by_side import cluster_report, ours, pods
+from side_by_side.work import Work
 
 ROOT = Path(__file__).parents[3]
 MODELS, CACHE = Path("/models/bench"), Path("/compiled")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from side_by_side.start import lines_ended, note, overhead, stages, waited_for
 
 STARTUP = {
@@ -88,7 +89,7 @@ def test_the_end_of_a_command_is_told_by_its_lines() -> None:
         (1.0, "step 1  checkpoint file:///x"),
         (1.5, "step 2/2  reward 0.2"),
         (2.0, "step 2  checkpoint file:///y"),
-        (7.5, "succeeded after step 2, 0:30 in all"),
+        (7.5, "succeeded after step 2, 0:30 in total"),
         (8.0, "Adapter   file:///y"),
     ]
     assert lines_ended(lines, 9.0) == {"last checkpoint": 0.5, "workers and Ray": 5.5, "report and exit": 1.5}

@@ -1,4 +1,4 @@
-"""What the documents point at is there, and whoever touches a module finds the tests to run."""
+"""The paths and links in the documents exist, and a change to any module leads to the tests to run."""
 
 from __future__ import annotations
 
@@ -7,28 +7,45 @@ from pathlib import Path
 
 import pytest
 
+from lorarl_trainer.cli import main as lorarl
+
 ROOT = Path(__file__).parents[3]
 TRAINER = ROOT / "trainer_image/lorarl_trainer"
-# Where a name in the table's first column may lie.
+# The folders that a name in a table's first column may be relative to.
 PACKAGES = (ROOT, TRAINER, ROOT / "operator/lorarl_operator")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("helm/*/*.md"), *ROOT.glob("tests/*.md")])
-TABLE = re.findall(
-    r"^\| (.*?) \| (.*?) \|", (ROOT / "CONTRIBUTING.md").read_text().partition("| you touch |")[2], re.MULTILINE
-)
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
+ROW = re.compile(r"^\| (.*?) \| (.*?) \|", re.MULTILINE)
+TABLE = ROW.findall(CONTRIBUTING.partition("| you touch |")[2])
 TOUCHED = {name.rstrip("/") for touched, _ in TABLE for name in re.findall(r"`([\w./]+)`", touched)}
 RUN = {path for _, run in TABLE for path in re.findall(r"\btests/[\w./]+", run)}
+PLACES = ROW.findall(CONTRIBUTING.partition("| to add |")[2].partition("\n\n")[0])
+
+
+def exists(name: str) -> bool:
+    return any((folder / name).exists() for folder in PACKAGES)
+
+
+def parts_of_the_trainer() -> set[str]:
+    return {path.name for path in TRAINER.iterdir() if path.name not in ("__init__.py", "__pycache__", "py.typed")}
+
+
+def anchors(document: Path) -> set[str]:
+    """Return the anchors of a document's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_every_path_of_the_table_is_there() -> None:
     assert TOUCHED and RUN
-    assert [name for name in TOUCHED if not any((folder / name).exists() for folder in PACKAGES)] == []
+    assert [name for name in TOUCHED if not exists(name)] == []
     assert [path for path in RUN if not (ROOT / path).exists()] == []
 
 
 def test_every_part_of_the_trainer_is_in_the_table() -> None:
     """The operator is one row."""
-    parts = {path.name for path in TRAINER.iterdir() if path.name not in ("__init__.py", "__pycache__", "py.typed")}
-    assert parts - {name.split("/")[0] for name in TOUCHED} == set()
+    assert parts_of_the_trainer() - {name.split("/")[0] for name in TOUCHED} == set()
 
 
 def test_every_folder_of_tests_is_in_the_table() -> None:
@@ -38,8 +55,44 @@ def test_every_folder_of_tests_is_in_the_table() -> None:
     ] == []
 
 
+def test_every_place_to_add_something_is_there() -> None:
+    places = {place for _, where in PLACES for place in re.findall(r"`([\w.]*[/.][\w./]*)`", where)}
+    assert places
+    assert [place for place in places if not exists(place)] == []
+
+
+def test_every_part_of_the_trainer_has_its_room_in_the_architecture() -> None:
+    named = {name.split("/")[0] for name in re.findall(r"`([\w.]+/?)[\w./]*`", ARCHITECTURE)}
+    assert parts_of_the_trainer() - named == set()
+
+
+def test_every_file_of_the_architecture_is_there() -> None:
+    named = set(re.findall(r"`((?:\w+/)+\w+\.py)`", ARCHITECTURE))
+    assert named
+    assert [name for name in named if not exists(name)] == []
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs/index.md").read_text()
+    pages = {path.name for path in ROOT.glob("docs/*.md")} - {"index.md"}
+    assert [page for page in sorted(pages) if f"]({page})" not in index] == []
+
+
+def test_every_make_target_is_there() -> None:
+    targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {name for path in DOCUMENTS for name in re.findall(r"(?:^|`|sudo )make ([a-z-]+)", path.read_text(), re.M)}
+    assert named
+    assert named - targets == set()
+
+
+def test_every_lorarl_command_is_there() -> None:
+    named = {name for path in DOCUMENTS for name in re.findall(r"(?:`|bin/)lorarl ([a-z]+)", path.read_text())}
+    assert named
+    assert named - set(lorarl.commands) == set()
+
+
 def test_every_log_by_labels_is_whole() -> None:
-    """By labels kubectl shows the last ten lines, unless it is told otherwise."""
+    """By labels kubectl shows the last ten lines unless `--tail` says otherwise."""
     commands = [
         line for path in DOCUMENTS for line in path.read_text().splitlines() if re.match(r"kubectl logs\b.* -l ", line)
     ]
@@ -49,5 +102,7 @@ def test_every_log_by_labels_is_whole() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_link_to_a_file_leads_somewhere(document: Path) -> None:
-    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", document.read_text())
-    assert [link for link in links if "://" not in link and not (document.parent / link).exists()] == []
+    links = re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", document.read_text())
+    local = [(document.parent / link if link else document, anchor) for link, anchor in links if "://" not in link]
+    assert [str(path) for path, _ in local if not path.exists()] == []
+    assert [f"{path.name}#{anchor}" for path, anchor in local if anchor and anchor not in anchors(path)] == []

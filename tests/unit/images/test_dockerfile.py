@@ -32,7 +32,7 @@ def default(argument: str) -> str:
     return value
 
 
-def test_every_stage_has_a_name_and_begins_with_a_pinned_image_or_another_stage() -> None:
+def test_every_stage_has_a_name_and_a_pinned_base_or_another_stage() -> None:
     named = stages()
     for line in LINES:
         if line.startswith("FROM"):

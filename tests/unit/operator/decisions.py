@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from observed_world import SETTINGS, START, ago, condition, observed, raw_ray_job
-
 from lorarl_operator.decide import decide
+from unit.operator.observed_world import SETTINGS, START, ago, condition, observed, raw_ray_job
 
 QUEUE = {"kueue.x-k8s.io/queue-name": "research"}
 DELETE = {"checkpoint": {"uri": "s3://team/adapters", "deletionPolicy": "Delete"}}

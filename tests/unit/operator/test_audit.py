@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from observed_world import raw_job
 from prometheus_client import REGISTRY
 
 from lorarl_operator import handlers, logs
@@ -19,6 +18,7 @@ from lorarl_operator.kube.resources import LORARLJOBS, RAYJOBS, Resource
 from lorarl_operator.resync import INTERVAL_SECONDS, LONGEST_RETRY_SECONDS, Auditor, complaint
 from lorarl_operator.workqueue import WorkQueue
 from support import virtual_time
+from unit.operator.observed_world import raw_job
 
 
 class Lists(Client):

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from observed_world import SETTINGS, raw_job
 
 from lorarl_api.faults import ManifestError
 from lorarl_api.load import documents
@@ -20,6 +19,7 @@ from lorarl_operator.manifests.overrides import merge
 from lorarl_operator.manifests.rayjob import OUT_FOLDER, RAY_VERSION, ray_job
 from lorarl_operator.names import attempt_of
 from lorarl_operator.valid_spec import checked_spec
+from unit.operator.observed_world import SETTINGS, raw_job
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]

@@ -7,13 +7,13 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from decisions import DELETE, QUEUE, RUNNING, conditions, decided, gone_since, running_status, status_of
-from observed_world import SETTINGS, SPEC, START, ago, condition, observed, raw_job, raw_pod, raw_ray_job
 
 from lorarl_operator import parse
 from lorarl_operator.decide import decide
 from lorarl_operator.decision import AddFinalizer, Create, Delete, DeleteJob, RemoveFinalizer, Want
 from lorarl_operator.models import Refusal
+from unit.operator.decisions import DELETE, QUEUE, RUNNING, conditions, decided, gone_since, running_status, status_of
+from unit.operator.observed_world import SETTINGS, SPEC, START, ago, condition, observed, raw_job, raw_pod, raw_ray_job
 
 
 class TestQueue:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from decisions import RUNNING, conditions, decided, kinds, running_status, status_of
-from observed_world import START, World, ago, condition, ended, raw_job, raw_pod, raw_ray_job
 
 from lorarl_operator import parse
 from lorarl_operator.decision import Apply, Create, Delete
 from lorarl_operator.models import Refusal
+from unit.operator.decisions import RUNNING, conditions, decided, kinds, running_status, status_of
+from unit.operator.observed_world import START, World, ago, condition, ended, raw_job, raw_pod, raw_ray_job
 
 
 class TestTheFirstAttempt:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from observed_world import ago, condition, raw_job
-
 from lorarl_operator.cache import Cache
 from lorarl_operator.jobs_metrics import JobsCollector
 from lorarl_operator.kube.resources import LORARLJOBS
+from unit.operator.observed_world import ago, condition, raw_job
 
 type Samples = dict[str, dict[tuple[str, ...], float]]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from observed_world import SETTINGS, SPEC, START, observed, raw_job, raw_ray_job
 
 from lorarl_operator.decide import decide
 from lorarl_operator.status import FIELDS, TRAINERS
+from unit.operator.observed_world import SETTINGS, SPEC, START, observed, raw_job, raw_ray_job
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from observed_world import SETTINGS, START, ago, condition, observed, raw_job, raw_pod, raw_ray_job
 
 from lorarl_api.load import load_job
 from lorarl_operator import parse
@@ -14,6 +13,7 @@ from lorarl_operator.decision import Create, Delete, RemoveFinalizer
 from lorarl_operator.manifests.pods import pod_security_context, security_context
 from lorarl_operator.models import FINALIZER, LABEL_JOB_UID, Refusal
 from lorarl_operator.names import access_name
+from unit.operator.observed_world import SETTINGS, START, ago, condition, observed, raw_job, raw_pod, raw_ray_job
 
 DELETE = {"checkpoint": {"uri": "s3://team/adapters", "credentialsSecret": "s3-keys", "deletionPolicy": "Delete"}}
 WITH_ACCOUNT = DELETE | {

@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from observed_world import SETTINGS, START, condition, observed, raw_job, raw_pod, raw_ray_job
 
 from lorarl_operator import parse
 from lorarl_operator.decide import decide
 from lorarl_operator.decision import Want
 from lorarl_operator.models import Evidence, KubeEvent, RayCluster, Workload
+from unit.operator.observed_world import SETTINGS, START, condition, observed, raw_job, raw_pod, raw_ray_job
 
 UP = {"jobDeploymentStatus": "Initializing"}
 

@@ -8,7 +8,8 @@ from datetime import timedelta
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from observed_world import World, condition, steps_of
+
+from unit.operator.observed_world import World, condition, steps_of
 
 OFTEN = {"look": 8, "killed": 6, "stale": 2, "bring_up": 8, "collect": 6, "wait": 5, "long": 2, "fail": 4, "resume": 3}
 MOVES = (

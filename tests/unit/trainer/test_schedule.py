@@ -17,7 +17,7 @@ def test_without_a_warm_up_the_learning_rate_is_there_from_the_first_step() -> N
     assert learning_rate(TrainerSpec(learning_rate=1e-3), 1) == 1e-3
 
 
-def test_seeds_are_the_same_on_every_machine_and_differ_by_purpose_and_place() -> None:
+def test_seeds_are_the_same_everywhere_and_differ_by_purpose_and_place() -> None:
     assert seed_of(0, "sample", 1, 0) == 0x6166FCBBE7D3D9
     seeds = {
         seed_of(s, purpose, step, i)

@@ -1,4 +1,4 @@
-"""Group-relative policy optimisation (GRPO, arXiv:2402.03300): a completion is as good as it beats its own group."""
+"""Group-relative policy optimisation (GRPO, arXiv:2402.03300): a completion is compared with its own group."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import warnings
 import numpy as np
 
 from lorarl_api.v1alpha1 import AlgorithmSpec
-from lorarl_trainer.algorithms.base import Floats, LossChoice, Rewards
+from lorarl_trainer.algorithms.base import Floats, Rewards
+from lorarl_trainer.samples.types import LossChoice
 
 _EPSILON = 1e-6
 
@@ -16,18 +17,18 @@ class Grpo:
     """The baseline is the group's mean reward, the scale its standard deviation; there is no critic."""
 
     def __init__(self, spec: AlgorithmSpec) -> None:
-        """Take the group size, the clip range, the KL coefficient and the number of updates a step from the manifest."""
+        """Take the group size, the clip range, the KL coefficient and the number of updates per step from the manifest."""
         self.group_size = spec.effective_group_size
         self.updates_per_step = spec.effective_updates_per_step
         self.loss = LossChoice("policy_gradient", spec.effective_clip_range, spec.effective_kl_coefficient)
 
     def advantages(self, rewards_P_G: Rewards) -> Floats:
-        """Return (r - mean) / (std + 1e-6) within each group of [P, G]; 0 where nothing can be compared, or all are equal."""
+        """Return (r - mean) / (std + 1e-6) within each group, [P, G]; 0 where nothing can be compared or all are equal."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # groups without two scored completions: handled below
             mean_P_1 = np.nanmean(rewards_P_G, axis=1, keepdims=True)
             deviation_P_1 = np.nanstd(rewards_P_G, axis=1, ddof=1, keepdims=True)
-            # The mean of equals is rounded: what it is off would be divided by itself.
+            # The mean of equal rewards is rounded: its error would be divided by itself.
             equal_P_1 = np.nanmax(rewards_P_G, axis=1, keepdims=True) == np.nanmin(rewards_P_G, axis=1, keepdims=True)
         advantages_P_G = np.where(equal_P_1, 0.0, (rewards_P_G - mean_P_1) / (deviation_P_1 + _EPSILON))
         return np.nan_to_num(advantages_P_G).astype(np.float32)

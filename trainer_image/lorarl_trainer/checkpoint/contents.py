@@ -1,4 +1,4 @@
-"""What a checkpoint consists of, and how its files are checked."""
+"""The files of a checkpoint, and how they are verified."""
 
 from __future__ import annotations
 
@@ -21,18 +21,21 @@ STATE = "trainer_state/state.json"
 _STATE_PART = re.compile(r"trainer_state/state(-\d+-of-\d+)?\.safetensors")
 MANIFEST = "checkpoint.json"
 STATE_FILE_BYTES = 125_000_000
-"""How much of the state's tensors goes to one file: several are hashed and sent at a time, one that takes too long can be sent again before
-the store's deadline, and S3 takes no conditional write above 5 GiB. With its header a file stays below 128 MiB: page-locked memory comes in
-powers of two."""
+"""Bytes of the state's tensors per file.
+
+Several files are hashed and sent in parallel, a slow one can be sent again before the store's deadline, and S3 takes no
+conditional write above 5 GiB. With its header a file stays below 128 MiB: page-locked memory comes in powers of two.
+"""
 HASH_THREADS = 4
 FOLDER_PATTERN = re.compile(r"iter_(\d{7,})(?:-[0-9a-f]{8})?")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state after `step` steps. `files` are by path within the checkpoint's folder.
+    """The state after `step` steps. The keys of `files` are paths within the checkpoint's folder.
 
-    Two checkpoints of the same training at the same step should have the same bytes: keep times and host names out of the files.
+    Two checkpoints of the same training at the same step should have the same bytes, so keep times and host names out
+    of the files.
     """
 
     step: int
@@ -41,17 +44,17 @@ class Checkpoint:
 
     @property
     def adapter_config(self) -> dict[str, Any]:
-        """PEFT's adapter_config.json."""
+        """The content of PEFT's adapter_config.json."""
         return dict(json.loads(bytes(self.files[ADAPTER_CONFIG])))
 
     @property
     def state_tensors(self) -> list[Data]:
-        """The state's tensors: safetensors files, one or several."""
+        """The state's tensors: one or several safetensors files."""
         return [self.files[path] for path in sorted(self.files) if _STATE_PART.fullmatch(path)]
 
     @property
     def state(self) -> dict[str, Any]:
-        """The training state that is no tensor: updates made, position in the data."""
+        """The training state apart from tensors: updates made, position in the data."""
         return dict(json.loads(bytes(self.files[STATE])))
 
 
@@ -65,7 +68,10 @@ def build_checkpoint(
     state: Mapping[str, Any],
     state_tensors: Sequence[Data],
 ) -> Checkpoint:
-    """Make the files of a checkpoint. The same arguments give the same bytes; tensors come as safetensors files."""
+    """Make the files of a checkpoint.
+
+    Tensors are given as safetensors files; the same arguments give the same bytes.
+    """
     files = {
         ADAPTER_CONFIG: to_json(adapter_config),
         ADAPTER_MODEL: adapter_tensors,
@@ -78,7 +84,7 @@ def build_checkpoint(
 
 @dataclass(frozen=True)
 class Manifest:
-    """checkpoint.json, the last file of a checkpoint's folder: what the others must be."""
+    """checkpoint.json, written last into a checkpoint's folder: it describes the other files."""
 
     job: str
     step: int
@@ -87,9 +93,9 @@ class Manifest:
     created_at: str
     identity: Identity
     files: Mapping[str, Mapping[str, Any]]
-    """By path: `size` in bytes and `sha256` in hexadecimal."""
+    """`size` in bytes and `sha256` in hexadecimal of each path."""
     kept_from: str | None = None
-    """URI of the job's folder in the store, where the checkpoint was kept on a machine since it could not be published there."""
+    """URI of the job's folder in the store, if the checkpoint could not be published there and was kept locally."""
 
     @classmethod
     def of(
@@ -101,7 +107,7 @@ class Manifest:
         identity: Identity,
         kept_from: str | None = None,
     ) -> Manifest:
-        """Sum up a checkpoint."""
+        """Describe a checkpoint."""
         paths = sorted(checkpoint.files)
         digests = in_parallel(sha256, [checkpoint.files[path] for path in paths], HASH_THREADS)
         files = {
@@ -112,27 +118,27 @@ class Manifest:
 
     @property
     def adapter_sha256(self) -> str:
-        """Of adapter_model.safetensors."""
+        """The sha256 of adapter_model.safetensors."""
         return str(self.files.get(ADAPTER_MODEL, {}).get("sha256", ""))
 
     def same_contents(self, other: Manifest) -> bool:
-        """Whether both describe the same files of the same training, whoever wrote them and when."""
+        """Whether both describe the same files of the same training, regardless of who wrote them and when."""
         mine = (self.job, self.step, self.adapter_version, self.identity, self.files)
         return mine == (other.job, other.step, other.adapter_version, other.identity, other.files)
 
     def fault(self, path: str, data: Data | None) -> str | None:
-        """What is wrong with one file, or None."""
+        """Return what is wrong with one file, or None."""
         expected = self.files[path]
         if data is None:
             return f"{path} is missing"
         if len(data) != expected["size"]:
             return f"{path} has {len(data)} bytes instead of {expected['size']}"
         if sha256(data) != expected["sha256"]:
-            return f"{path} has another sha256 than checkpoint.json says"
+            return f"{path} has a sha256 other than the one in checkpoint.json"
         return None
 
     def to_bytes(self) -> bytes:
-        """As JSON."""
+        """Return the file's content: JSON."""
         return to_json(
             {
                 "job": self.job,
@@ -148,10 +154,10 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Manifest:
-        """Read it back.
+        """Parse the file's content.
 
         Raises:
-            ValueError: It is no such file.
+            ValueError: it is not a checkpoint.json.
         """
         try:
             raw = json.loads(data)
@@ -170,16 +176,16 @@ class Manifest:
                 raw.get("keptFrom"),
             )
         except (KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
-            raise ValueError(f"no checkpoint.json: {error!r}") from error
+            raise ValueError(f"not a checkpoint.json: {error!r}") from error
 
 
 def folder_name(step: int, suffix: str = "") -> str:
-    """As iter_0000100; a suffix of 8 hexadecimal digits where that name is taken."""
+    """Return a name such as iter_0000100. `suffix`: 8 hexadecimal digits, if that name is taken."""
     return f"iter_{step:07d}" + (f"-{suffix}" if suffix else "")
 
 
 def step_of(folder: str) -> int | None:
-    """The step of a checkpoint's folder, None for any other folder."""
+    """Return the step of a checkpoint's folder; None for any other folder."""
     match = FOLDER_PATTERN.fullmatch(folder)
     return int(match.group(1)) if match else None
 
@@ -193,10 +199,10 @@ def _state_part(number: int, count: int) -> str:
 
 
 def sha256(data: Data) -> str:
-    """In hexadecimal."""
+    """Return the sha256 in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
 def to_json(value: Mapping[str, Any]) -> bytes:
-    """Readable JSON, the same bytes for the same value."""
+    """Return readable JSON: the same bytes for the same value."""
     return (json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()

@@ -1,4 +1,4 @@
-"""Whether a manifest still describes the training that a checkpoint belongs to."""
+"""Checks whether a manifest still describes the training that a checkpoint belongs to."""
 
 from __future__ import annotations
 
@@ -6,14 +6,41 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import InputError
 
 Identity = Mapping[str, Any]
-"""What makes a training what it is, flat: {"adapter.rank": 8, "model.uri": "hf://...", ...}. Values are JSON."""
+"""The settings that define a training, flat: {"adapter.rank": 8, "model.uri": "hf://...", ...}. Values are JSON."""
+
+
+def training_identity(spec: LoRARLJobSpec, model_fingerprint: str) -> dict[str, Any]:
+    """Return the settings that define this training: model, adapter, algorithm, reward, data and seed.
+
+    Only the same training resumes from a checkpoint. Steps, learning rate, batch sizes, cluster and storage may change.
+    """
+    algorithm = spec.algorithm  # effective values: writing a default out later does not make another training
+    parts = {
+        "model": {"uri": spec.model.uri, "revision": spec.model.revision, "fingerprint": model_fingerprint},
+        "adapter": spec.adapter.model_dump(by_alias=True),
+        "algorithm": {
+            "type": algorithm.type,
+            "groupSize": algorithm.effective_group_size,
+            "clipRange": algorithm.effective_clip_range,
+            "klCoefficient": algorithm.effective_kl_coefficient,
+            "updatesPerStep": algorithm.effective_updates_per_step,
+        },
+        "reward": spec.reward.model_dump(by_alias=True, exclude={"timeout_seconds"}) if spec.reward else {},
+        "data.train": spec.data.train.model_dump(by_alias=True),
+        "data": {"chatTemplate": spec.data.chat_template},
+        "trainer": {"seed": spec.trainer.seed},
+    }
+    return {
+        f"{part}.{key}": value for part, values in parts.items() for key, value in values.items() if value is not None
+    }
 
 
 def differences(was: Identity, now: Identity) -> list[str]:
-    """Each difference as `adapter.rank was 8, is 16`. A key that one side lacks counts as null there."""
+    """Return each difference as `adapter.rank was 8, is 16`. A key that is missing on one side counts as null."""
     return [
         f"{key} was {_show(was.get(key))}, is {_show(now.get(key))}"
         for key in sorted({*was, *now})
@@ -22,19 +49,20 @@ def differences(was: Identity, now: Identity) -> list[str]:
 
 
 def require_same_training(was: Identity, now: Identity, checkpoint_uri: str) -> None:
-    """Refuse to go on with another training's checkpoint.
+    """Refuse to resume from another training's checkpoint.
 
     Raises:
-        InputError: They differ; it names each difference and the mend.
+        InputError: they differ; it names each difference and the fix.
     """
     found = differences(was, now)
     if found:
         raise InputError(
             "spec.checkpoint.resume",
-            f"Auto, but the checkpoint {checkpoint_uri} is of another training ({'; '.join(found)})",
-            "the manifest of the training that the checkpoint belongs to",
-            "Undo the change, or train anew: spec.checkpoint.resume: Never (older checkpoints are deleted once the new run publishes its "
-            "first), or another spec.checkpoint.uri, or another metadata.name.",
+            f"Auto, but the checkpoint {checkpoint_uri} belongs to another training ({'; '.join(found)})",
+            "the manifest of the checkpoint's training",
+            "Undo the change, or start from scratch with spec.checkpoint.resume: Never (which deletes older "
+            "checkpoints once the new run publishes its first), another spec.checkpoint.uri, or another "
+            "metadata.name.",
         )
 
 

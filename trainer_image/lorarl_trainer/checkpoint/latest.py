@@ -1,4 +1,4 @@
-"""latest.json: the one object of a job that is ever written over, and only by compare and swap."""
+"""latest.json: a job's only object that is ever overwritten, and only by compare and swap."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ NAME = "latest.json"
 
 @dataclass(frozen=True)
 class Latest:
-    """Which checkpoint is the newest, and whose turn it is to publish.
+    """Which checkpoint is the newest, and which start of the job may publish.
 
     Attributes:
-        epoch: Every start of the job takes the next one; only the newest may publish.
-        writer: Random id of that start.
-        host: Host and process of that start, for people.
-        job_uid: Which LoRARLJob of a cluster it was a start of; None outside a cluster.
-        claimed_at: When it started.
-        path: Folder of the newest checkpoint within the job's folder; None before the first publication.
-        step: Its step.
-        adapter_sha256: Sum of its adapter_model.safetensors.
-        adapter_version: Version of its adapter.
-        published_at: When it was published.
-        published_epoch: By which epoch.
-        checkpoints: Folders of all checkpoints that are kept, oldest first; the last is `path`.
-        deleting: Folders whose deletion was begun and not yet seen to end. A later start must not write under these names: a deletion
-            that was held up would strike its files.
+        epoch: every start of the job takes the next one; only the newest may publish.
+        writer: random id of that start.
+        host: host and process of that start, for people.
+        job_uid: uid of its LoRARLJob; None outside a cluster.
+        claimed_at: when it started.
+        path: folder of the newest checkpoint within the job's folder; None before the first publication.
+        step: that checkpoint's step.
+        adapter_sha256: sha256 of its adapter_model.safetensors.
+        adapter_version: version of its adapter.
+        published_at: when it was published.
+        published_epoch: the epoch that published it.
+        checkpoints: folders of all checkpoints that are kept, oldest first; the last is `path`.
+        deleting: folders whose deletion has begun and is not known to have ended. A later start must not write under
+            these names, because a delayed deletion would hit its files.
     """
 
     epoch: int
@@ -47,13 +47,13 @@ class Latest:
     job_uid: str | None = None
 
     def claimed_by(self, epoch: int, writer: str, host: str, now: str, job_uid: str | None) -> Latest:
-        """The same checkpoint, with the turn given to a new start."""
+        """Return this with the right to publish given to a new start."""
         return replace(self, epoch=epoch, writer=writer, host=host, claimed_at=now, job_uid=job_uid)
 
     def publishing(
         self, folder: str, manifest: Manifest, now: str, checkpoints: tuple[str, ...], deleting: tuple[str, ...]
     ) -> Latest:
-        """With `folder` as the newest checkpoint."""
+        """Return this with `folder` as the newest checkpoint."""
         return replace(
             self,
             path=folder,
@@ -67,11 +67,11 @@ class Latest:
         )
 
     def still_deleting(self, folders: tuple[str, ...]) -> Latest:
-        """With the deletion of all but `folders` done."""
+        """Return this with the deletion of everything but `folders` done."""
         return replace(self, deleting=folders)
 
     def to_bytes(self) -> bytes:
-        """As JSON."""
+        """Return the file's content: JSON."""
         return to_json(
             {
                 "epoch": self.epoch,
@@ -92,10 +92,10 @@ class Latest:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Latest:
-        """Read it back.
+        """Parse the file's content.
 
         Raises:
-            ValueError: It is no latest.json.
+            ValueError: it is not a latest.json.
         """
         try:
             raw: dict[str, Any] = json.loads(data)
@@ -115,37 +115,44 @@ class Latest:
                 raw.get("jobUid"),
             )
         except (KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
-            raise ValueError(f"not what lorarl writes ({type(error).__name__}: {error})") from error
-        # Folders listed here get deleted: an empty or strange name must not reach the store.
-        strange = [
+            raise ValueError(f"lorarl did not write it ({type(error).__name__}: {error})") from error
+        # Folders listed here are deleted, so an empty or unexpected name must not reach the store.
+        unexpected = [
             name
             for name in (*latest.checkpoints, *latest.deleting)
             if not isinstance(name, str) or step_of(name) is None
         ]
-        if strange:
-            raise ValueError(f"{strange[0]!r} is no checkpoint's folder")
+        if unexpected:
+            raise ValueError(f"{unexpected[0]!r} is not a checkpoint's folder")
         if latest.path is not None and latest.path not in latest.checkpoints:
-            raise ValueError(f"path {latest.path!r} is not among its checkpoints")
+            raise ValueError(f"path {latest.path!r} is not one of its checkpoints")
         return latest
 
 
 def retention(
-    kept: tuple[str, ...], folder: str, keep: int, there: list[str], deleting: tuple[str, ...], anew: bool
+    published: tuple[str, ...],
+    folder: str,
+    keep: int,
+    existing: list[str],
+    deleting: tuple[str, ...],
+    from_scratch: bool,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Decide what stays when `folder` is published.
+    """Decide which folders to keep when `folder` is published.
 
     Args:
-        kept: Published folders of this training so far, oldest first.
-        folder: The folder that is being published.
-        keep: How many to keep, `folder` included.
-        there: All checkpoint folders that lie in the store, leftovers of killed runs among them.
-        deleting: Folders whose deletion was begun earlier.
-        anew: Whether this is the first publication of a training from scratch: everything older goes, whatever its step.
+        published: published folders of this training so far, oldest first.
+        folder: the folder that is being published.
+        keep: how many to keep, `folder` included.
+        existing: all checkpoint folders in the store, including leftovers of killed runs.
+        deleting: folders whose deletion began earlier.
+        from_scratch: whether this is the first publication of a training from scratch: everything older is deleted,
+            whatever its step.
 
     Returns:
-        The folders that stay, oldest first, and those to delete. A leftover of a later step stays: its writer may still be at it.
+        The folders to keep, oldest first, and those to delete. A leftover of a later step is in neither: its writer may
+        still be running.
     """
     step = step_of(folder) or 0
-    stay = (*(name for name in kept if name != folder), folder)[-keep:]
-    gone = {name for name in there if name not in stay and (anew or (step_of(name) or 0) <= step)}
-    return stay, tuple(sorted(gone | (set(deleting) - set(stay))))
+    kept = (*(name for name in published if name != folder), folder)[-keep:]
+    obsolete = {name for name in existing if name not in kept and (from_scratch or (step_of(name) or 0) <= step)}
+    return kept, tuple(sorted(obsolete | (set(deleting) - set(kept))))

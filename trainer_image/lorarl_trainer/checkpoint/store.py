@@ -1,11 +1,11 @@
 """Publishing and resuming checkpoints of one job, with any number of runs on the same folder.
 
-Why it is exact, whatever is paused, killed or repeated, and wherever:
-- No object but latest.json is ever written over. Files are put only where there is none; where there is one with other bytes (a killed
-  run's leftover) the checkpoint goes to a folder with a fresh name.
-- latest.json changes by compare and swap only, so an older run's publication fails once a newer run has claimed.
-- A run deletes only folders that its latest.json, written before, lists as `deleting`. No later run writes under those names, so a
-  deletion that was held up finds nothing of theirs.
+This stays correct wherever a run is paused, killed or repeated:
+- No object except latest.json is ever overwritten. A file is written only where none exists. If one with other bytes
+  exists (a killed run's leftover), the checkpoint goes to a folder with a new name.
+- latest.json changes only by compare and swap, so an older run cannot publish once a newer run has claimed the job.
+- A run deletes only folders that its latest.json, written before, lists as `deleting`. No later run writes under those
+  names, so a delayed deletion cannot hit a later run's files.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Literal
 
 from lorarl_trainer.checkpoint.contents import ADAPTER, MANIFEST, Checkpoint, Manifest, folder_name, step_of
-from lorarl_trainer.checkpoint.identity import Identity, differences, require_same_training
+from lorarl_trainer.checkpoint.identity import Identity, require_same_training
 from lorarl_trainer.checkpoint.latest import NAME, Latest, retention
+from lorarl_trainer.checkpoint.reader import CheckpointReader, Found
 from lorarl_trainer.errors import FencedError, StorageError
-from lorarl_trainer.storage import UPLOADS, LocalStore, Store, Tag
+from lorarl_trainer.storage import UPLOADS, Store, Tag
 from lorarl_trainer.threads import in_parallel
 
 SWAP_ATTEMPTS = 20
@@ -46,19 +47,8 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Found:
-    """A whole checkpoint, and where it lies."""
-
-    checkpoint: Checkpoint
-    manifest: Manifest
-    uri: str
-    folder: str | None
-    """Its name in the job's folder; None for one from a local folder of unpublished checkpoints."""
-
-
-@dataclass(frozen=True)
 class Started:
-    """How a run begins: its epoch, the checkpoint to go on from (None: from scratch), and what a person should be told."""
+    """How a run begins: its epoch, the checkpoint to resume from (None: from scratch), and warnings for the user."""
 
     epoch: int
     found: Found | None
@@ -68,7 +58,7 @@ class Started:
 class CheckpointStore:
     """The checkpoints under `<store>/<job>/`, as one run sees them.
 
-    Call `start` (or `claim`) once, then `publish`. Not for several threads at once.
+    Call `start` (or `claim`) once, then `publish`. Not safe to use from several threads at once.
     """
 
     def __init__(
@@ -81,9 +71,18 @@ class CheckpointStore:
         job_uid: str | None = None,
         now: Callable[[], datetime] | None = None,
     ) -> None:
-        """Name the job; `keep` newest checkpoints stay, `identity` says what training this is, `job_uid` whose in a cluster."""
+        """Name the job and its training.
+
+        Args:
+            store: where checkpoints go.
+            job: name of the job, and of its folder in the store.
+            keep: how many of the newest checkpoints to keep.
+            identity: what training this is; a checkpoint of another one is refused.
+            job_uid: uid of the LoRARLJob in a cluster; None outside.
+            now: the clock; only tests set it.
+        """
         self.store, self.job, self.keep, self._job_uid = store, job, keep, job_uid
-        self.identity: Identity = json.loads(json.dumps(dict(identity)))  # as it will be read back: lists, no tuples
+        self.identity: Identity = json.loads(json.dumps(dict(identity)))  # as JSON returns it: lists, not tuples
         self.uri = store.uri_of(job)
         self._now = now or (lambda: datetime.now(UTC))
         self._writer = secrets.token_hex(8)
@@ -91,76 +90,82 @@ class CheckpointStore:
         self._latest: Latest | None = None
         self._tag: Tag | None = None
         self._lineage: tuple[str, ...] = ()
-        self._taken: set[str] = set()
-        self._anew = False
-        self._read_ahead: Found | None = None
+        self._reserved: set[str] = set()
+        self._from_scratch = False
+        self._reader = CheckpointReader(store, job, self.identity)
 
     @property
     def epoch(self) -> int:
-        """This run's epoch. Only after `start` or `claim`."""
+        """This run's epoch. Valid only after `start` or `claim`."""
         return self._claimed().epoch
 
     def start(self, resume: Literal["Auto", "Never"], unpublished: Iterable[Path] = ()) -> Started:
-        """Take the next epoch and find what to go on from. Nothing is claimed from a running job when the manifest does not fit.
+        """Take the next epoch and find the checkpoint to resume from.
+
+        If the manifest does not match the checkpoint, nothing is claimed, so a running job is not fenced off.
 
         Args:
-            resume: Auto: from the newest whole checkpoint. Never: from scratch; older checkpoints go at the first publication.
-            unpublished: Local folders where earlier runs may have left checkpoints that they could not publish.
+            resume: Auto resumes from the newest whole checkpoint. Never starts from scratch; older checkpoints are
+                deleted at the first publication.
+            unpublished: local folders where earlier runs may have left checkpoints that they could not publish.
 
         Raises:
-            InputError: The checkpoint is of another training.
-            StorageError: The store failed, or there are checkpoints but none is whole.
+            InputError: the checkpoint belongs to another training.
+            StorageError: the store failed, or there are checkpoints but none is whole.
         """
         folders = tuple(unpublished)
-        seen, found, warnings = self._survey(folders) if resume == "Auto" else (None, None, [])
+        seen, found, warnings = self._reader.survey(folders) if resume == "Auto" else (None, None, [])
         self._require_same_training(found)
         warnings += self.claim()
         if resume == "Auto" and _published(seen) != _published(self._claimed()):
-            # An older run published between our look and our claim. It cannot do so again.
-            _, found, more = self._survey(folders)
+            # An older run published between our survey and our claim. It cannot do so again.
+            _, found, more = self._reader.survey(folders)
             self._require_same_training(found)
             warnings += more
         if found is None and resume == "Auto" and self._claimed().checkpoints:
             raise StorageError(
-                f"{self.uri}: no checkpoint is whole. {' '.join(warnings)} Restore one from a copy, or train anew with "
-                "spec.checkpoint.resume: Never (what is there is deleted once the new run publishes its first checkpoint)."
+                f"{self.uri}: no checkpoint is whole. {' '.join(warnings)} Restore one from a copy, or start from "
+                "scratch with spec.checkpoint.resume: Never (that deletes the existing ones at its first "
+                "publication)."
             )
-        self._begin_from(found)
-        self._read_ahead = None
+        self._resume_from(found)
+        self._reader.forget()
         return Started(self.epoch, found, tuple(dict.fromkeys(warnings)))
 
     def claim(self) -> list[str]:
-        """Take the next epoch: every older run is fenced off from now on, and stops at its next publication.
+        """Take the next epoch. Every older run is fenced off from now on and stops at its next publication.
 
         Returns:
-            Warnings: latest.json was garbage, and what was used instead.
+            Warnings, in case latest.json was corrupt: the fault, and what was used instead.
         """
         for _ in range(SWAP_ATTEMPTS):
-            latest, tag, warnings = self._read()
+            latest, tag, warnings = self._reader.read_latest()
             if latest is None:
-                latest = self._recover()
+                latest = self._reader.recover_latest()
             claimed = latest.claimed_by(latest.epoch + 1, self._writer, self._host, self.time(), self._job_uid)
             swapped = self.store.replace_if(self._path(NAME), claimed.to_bytes(), tag)
             if swapped is not None:
                 self._latest, self._tag = claimed, swapped
-                self._lineage, self._taken = claimed.checkpoints, set(claimed.deleting)
+                self._lineage, self._reserved = claimed.checkpoints, set(claimed.deleting)
                 return warnings
-        raise StorageError(f"{self.uri}/{NAME}: {SWAP_ATTEMPTS} other starts of this job were faster. Start it once.")
+        raise StorageError(
+            f"{self.uri}/{NAME}: {SWAP_ATTEMPTS} other starts of this job were faster. Start it only once."
+        )
 
     def publish(self, checkpoint: Checkpoint) -> Published:
-        """Make `checkpoint` the newest, then delete those past `keep`.
+        """Make `checkpoint` the newest, then delete all but the newest `keep`.
 
         Raises:
-            FencedError: A newer start of the job has taken over. Nothing of it was changed.
-            StorageError: The store failed; readers still see the checkpoint before.
+            FencedError: a newer start of the job has taken over. None of its files were changed.
+            StorageError: the store failed; readers still see the previous checkpoint.
         """
-        self._require_own_turn()
+        self._require_not_fenced()
         manifest = Manifest.of(checkpoint, self.job, self.epoch, self.time(), self.identity)
         folder = self._write(checkpoint, manifest)
         there = [name for name in self.store.folders(self.job) if step_of(name) is not None]
-        stay, gone = retention(self._lineage, folder, self.keep, there, self._claimed().deleting, self._anew)
-        published = self._swap(lambda latest: latest.publishing(folder, manifest, self.time(), stay, gone))
-        self._lineage, self._anew = stay, False
+        stay, gone = retention(self._lineage, folder, self.keep, there, self._claimed().deleting, self._from_scratch)
+        published = self._swap_latest(lambda latest: latest.publishing(folder, manifest, self.time(), stay, gone))
+        self._lineage, self._from_scratch = stay, False
         return Published(
             step=checkpoint.step,
             uri=f"{self.uri}/{folder}",
@@ -173,7 +178,7 @@ class CheckpointStore:
         )
 
     def published(self, found: Found) -> Published | None:
-        """What readers see of a checkpoint that `start` has found; None for one that is not published."""
+        """Return what readers see of a checkpoint that `start` found; None if it is not published."""
         if found.folder is None:
             return None
         latest, manifest = self._claimed(), found.manifest
@@ -189,190 +194,97 @@ class CheckpointStore:
         )
 
     def newest_whole(self, unpublished: Iterable[Path] = ()) -> tuple[Found | None, list[str]]:
-        """The newest checkpoint whose files all have the size and sha256 that its checkpoint.json says. Claims nothing.
+        """Find the newest checkpoint whose files all have the size and sha256 that its checkpoint.json lists.
 
-        `start` does not read its files again, if it is still the newest then.
+        Claims nothing.
+
+        If it is still the newest when `start` is called, its files are not read again.
 
         Args:
-            unpublished: Local folders of checkpoints that could not be published; used where newer than what is published, and no later
-                run has published since.
+            unpublished: local folders of checkpoints that could not be published. One counts if it is newer than
+                everything published and no later run has published since.
 
         Returns:
-            The checkpoint or None, and a warning for each one that was passed over, with file and fault.
+            The checkpoint or None, and a warning with file and fault for each checkpoint that was skipped.
         """
-        _, found, warnings = self._survey(unpublished)
-        self._read_ahead = found
-        return found, warnings
+        return self._reader.read_ahead(unpublished)
 
-    def newest_told(self, unpublished: Iterable[Path] = ()) -> Found | None:
-        """What `newest_whole` should find, by checkpoint.json alone. The files, which are not read, may be larger than one's memory."""
-        return self._survey(unpublished, with_files=False)[1]
+    def newest_unverified(self, unpublished: Iterable[Path] = ()) -> Found | None:
+        """Return what `newest_whole` should find, judged by checkpoint.json alone.
 
-    # -- reading ------------------------------------------------------------------------------------------------------------------------
-
-    def _survey(
-        self, unpublished: Iterable[Path], *, with_files: bool = True
-    ) -> tuple[Latest | None, Found | None, list[str]]:
-        """What `newest_whole` says, and the latest.json that it rests on."""
-        latest, _, warnings = self._read()
-        found = self._newest_published(latest, warnings, with_files=with_files)
-        for root in unpublished:
-            local = LocalStore(root)
-            for folder in _newest_first(local.folders()):
-                newer = self._load(local, folder, None, warnings, with_files=with_files)
-                if newer is not None and self._goes_on(newer, found, latest, warnings):
-                    found = newer
-                    break
-        return latest, found, warnings
-
-    def _newest_published(self, latest: Latest | None, warnings: list[str], *, with_files: bool) -> Found | None:
-        for folder in _newest_first(latest.checkpoints if latest else self.store.folders(self.job)):
-            found = self._load(self.store, self._path(folder), folder, warnings, with_files=with_files)
-            if found is not None:
-                return found
-        return None
-
-    def _read(self) -> tuple[Latest | None, Tag | None, list[str]]:
-        read = self.store.get_tagged(self._path(NAME))
-        if read is None:
-            orphans = _newest_first(self.store.folders(self.job))
-            return None, None, [f"{self.uri}/{NAME} is missing; looked through the folders instead."] if orphans else []
-        data, tag = read
-        try:
-            return Latest.from_bytes(data), tag, []
-        except ValueError as error:
-            return None, tag, [f"{self.uri}/{NAME} is garbage: {error}. Looked through the folders instead."]
-
-    def _recover(self) -> Latest:
-        """What latest.json may have said, from the folders. Names that are there are not written under: we don't know who else does."""
-        folders = _newest_first(self.store.folders(self.job))
-        manifests = [(folder, self._manifest(self.store, self._path(folder), [])) for folder in reversed(folders)]
-        epochs = [manifest.epoch for _, manifest in manifests if manifest is not None]
-        nobody = Latest(max(epochs, default=0), "", "", "")
-        _, found, _ = self._survey(())
-        if found is None or found.folder is None:
-            return nobody
-        kept = tuple(
-            folder for folder, manifest in manifests if manifest is not None and manifest.step < found.manifest.step
-        )
-        deleting = tuple(sorted(set(folders) - {*kept, found.folder}))
-        return nobody.publishing(
-            found.folder, found.manifest, found.manifest.created_at, (*kept, found.folder), deleting
-        )
-
-    def _load(
-        self, store: Store, prefix: str, folder: str | None, warnings: list[str], *, with_files: bool
-    ) -> Found | None:
-        """The checkpoint at `prefix` if it is whole; else a warning is added."""
-        manifest = self._manifest(store, prefix, warnings)
-        if manifest is None:
-            return None
-        if (known := self._read_ahead) is not None and (known.uri, known.manifest) == (store.uri_of(prefix), manifest):
-            return known
-        files: dict[str, bytes] = {}
-        for path in manifest.files if with_files else ():
-            data = store.get(f"{prefix}/{path}")
-            fault = manifest.fault(path, data)
-            if fault is not None or data is None:
-                warnings.append(f"Passed over {store.uri_of(prefix)}: {fault}.")
-                return None
-            files[path] = data
-        return Found(Checkpoint(manifest.step, manifest.adapter_version, files), manifest, store.uri_of(prefix), folder)
-
-    def _manifest(self, store: Store, prefix: str, warnings: list[str]) -> Manifest | None:
-        data = store.get(f"{prefix}/{MANIFEST}")
-        try:
-            if data is not None:
-                return Manifest.from_bytes(data)
-            warnings.append(f"Passed over {store.uri_of(prefix)}: {MANIFEST} is missing, so it was never whole.")
-        except ValueError as error:
-            warnings.append(f"Passed over {store.uri_of(prefix)}: {MANIFEST} is garbage: {error}.")
-        return None
-
-    def _goes_on(self, newer: Found, found: Found | None, latest: Latest | None, warnings: list[str]) -> bool:
-        """Whether an unpublished checkpoint continues what is published."""
-        manifest, published_epoch = newer.manifest, (latest.published_epoch if latest else None) or 0
-        if manifest.job != self.job:
-            warnings.append(f"Passed over {newer.uri}: it is of the job {manifest.job}.")
-            return False
-        elsewhere = manifest.kept_from not in (None, self.uri)
-        if elsewhere and (found is not None or differences(manifest.identity, self.identity)):
-            # Epochs count for each store by itself, and a training that began anew in this one does not go on from that one's.
-            warnings.append(f"Passed over {newer.uri}: it was kept for {manifest.kept_from}.")
-            return False
-        if not elsewhere and manifest.epoch < published_epoch:
-            warnings.append(
-                f"Passed over {newer.uri}: it is of epoch {manifest.epoch}, and epoch {published_epoch} has published since."
-            )
-            return False
-        return found is None or manifest.step > found.manifest.step
+        The files are not read: they may be larger than this machine's memory.
+        """
+        return self._reader.survey(unpublished, with_files=False)[1]
 
     def _require_same_training(self, found: Found | None) -> None:
         if found is not None:
             require_same_training(found.manifest.identity, self.identity, found.uri)
 
-    # -- writing ------------------------------------------------------------------------------------------------------------------------
-
-    def _begin_from(self, found: Found | None) -> None:
+    def _resume_from(self, found: Found | None) -> None:
         step = -1 if found is None else found.manifest.step
-        self._anew = found is None
+        self._from_scratch = found is None
         self._lineage = tuple(folder for folder in self._claimed().checkpoints if (step_of(folder) or 0) <= step)
 
     def _write(self, checkpoint: Checkpoint, manifest: Manifest) -> str:
-        """Put all files of a checkpoint under the first name that nothing else occupies. Returns the folder's name."""
+        """Write a checkpoint's files into the first folder name that is free. Returns the folder's name."""
         names = [
             folder_name(checkpoint.step),
             *(folder_name(checkpoint.step, secrets.token_hex(4)) for _ in range(NAME_ATTEMPTS)),
         ]
         for folder in names:
-            if folder not in self._taken and fill_folder(self.store, self._path(folder), checkpoint, manifest):
+            if folder not in self._reserved and write_folder(self.store, self._path(folder), checkpoint, manifest):
                 return folder
-            self._require_own_turn()
+            self._require_not_fenced()
         raise StorageError(
-            f"{self.uri}: something else writes into {names[-1]}, a folder just made. Find out what, and stop it."
+            f"{self.uri}: another program is writing into the new folder {names[-1]}. Find it and stop it."
         )
 
     def _delete(self, folders: tuple[str, ...]) -> list[str]:
-        """Delete folders that latest.json lists as `deleting`, then take them off that list. Failing is no reason to stop a training."""
+        """Delete folders that latest.json lists as `deleting`, then remove them from that list.
+
+        A failure becomes a warning: it is no reason to stop training.
+        """
         warnings = []
-        undone = []
+        failed = []
         for folder in folders:
             try:
                 self.store.delete_folder(self._path(folder))
             except StorageError as error:
-                undone.append(folder)
-                warnings.append(f"An old checkpoint is still there: {error}")
-        # Those of earlier runs stay listed: their writers may still be deleting.
-        listed = tuple(sorted({*undone, *(self._taken & set(folders))}))
-        self._taken |= set(undone)
+                failed.append(folder)
+                warnings.append(f"An old checkpoint could not be deleted: {error}")
+        # Folders that earlier runs listed stay listed: those runs may still be deleting them.
+        listed = tuple(sorted({*failed, *(self._reserved & set(folders))}))
+        self._reserved |= set(failed)
         if listed != folders:
             try:
-                self._swap(lambda latest: latest.still_deleting(listed))
+                self._swap_latest(lambda latest: latest.still_deleting(listed))
             except (StorageError, FencedError) as error:
-                self._taken |= set(folders)
+                self._reserved |= set(folders)
                 warnings.append(f"Old checkpoints were deleted, but {NAME} still lists them as being deleted: {error}")
         return warnings
 
-    def _swap(self, change: Callable[[Latest], Latest]) -> Latest:
-        """Change latest.json if it is still this run's turn."""
+    def _swap_latest(self, change: Callable[[Latest], Latest]) -> Latest:
+        """Change latest.json, unless a newer start has claimed it."""
         for _ in range(SWAP_ATTEMPTS):
             changed = change(self._claimed())
             tag = self.store.replace_if(self._path(NAME), changed.to_bytes(), self._tag)
             if tag is not None:
                 self._latest, self._tag = changed, tag
                 return changed
-            self._require_own_turn()
-        raise StorageError(f"{self.uri}/{NAME}: something else keeps writing it. Find out what, and stop it.")
+            self._require_not_fenced()
+        raise StorageError(f"{self.uri}/{NAME}: another program keeps writing it. Find it and stop it.")
 
-    def _require_own_turn(self) -> None:
-        """Raise FencedError if a newer start has claimed. Garbage, or nothing, is no claim: it is written over."""
-        latest, self._tag, _ = self._read()
+    def _require_not_fenced(self) -> None:
+        """Raise FencedError if a newer start has claimed the job. A missing or corrupt latest.json is no claim."""
+        latest, self._tag, _ = self._reader.read_latest()
         mine = self._claimed()
         if latest is not None and latest.writer != self._writer:
+            last = "none" if mine.step is None else f"step {mine.step}"
             raise FencedError(
-                f"{self.uri}: epoch {latest.epoch} took over at {latest.claimed_at} ({latest.host}). This run, epoch {mine.epoch}, stops; "
-                f"its last checkpoint was {'step ' + str(mine.step) if mine.step is not None else 'none'}. Nothing of the newer run was "
-                "changed. To run both, give one another metadata.name or spec.checkpoint.uri."
+                f"{self.uri}: epoch {latest.epoch} took over at {latest.claimed_at} ({latest.host}). This run, epoch "
+                f"{mine.epoch}, stops; its last checkpoint was {last}. "
+                "The newer run's files were not changed. To run both, give one of them another metadata.name or "
+                "spec.checkpoint.uri."
             )
 
     def _claimed(self) -> Latest:
@@ -384,15 +296,16 @@ class CheckpointStore:
         return f"{self.job}/{name}"
 
     def time(self) -> str:
-        """Now, as it is written into checkpoints."""
+        """The current time in the format that checkpoints use."""
         return self._now().astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def fill_folder(store: Store, prefix: str, checkpoint: Checkpoint, manifest: Manifest) -> bool:
-    """Put a checkpoint's files at `prefix`, checkpoint.json last, writing over nothing.
+def write_folder(store: Store, prefix: str, checkpoint: Checkpoint, manifest: Manifest) -> bool:
+    """Write a checkpoint's files at `prefix`, checkpoint.json last. Overwrites nothing.
 
     Returns:
-        False where a file with other contents is there already. What a killed run left with the same contents is good as it is.
+        False if a file with other contents exists there. A killed run's leftover with the same contents is used as it
+        is.
     """
     files = list(checkpoint.files.items())
     if not all(in_parallel(lambda file: store.put_if_absent(f"{prefix}/{file[0]}", file[1]), files, UPLOADS)):
@@ -404,13 +317,6 @@ def fill_folder(store: Store, prefix: str, checkpoint: Checkpoint, manifest: Man
         return Manifest.from_bytes(store.get(path) or b"").same_contents(manifest)
     except ValueError:
         return False
-
-
-def _newest_first(folders: Iterable[str]) -> list[str]:
-    return [
-        name
-        for _, name in sorted(((step_of(name), name) for name in folders if step_of(name) is not None), reverse=True)
-    ]
 
 
 def _published(latest: Latest | None) -> tuple[str | None, str | None]:

@@ -1,4 +1,4 @@
-"""Publication off the critical path: training goes on while the checkpoint before is uploaded."""
+"""Publication in the background: training continues while the previous checkpoint is uploaded."""
 
 from __future__ import annotations
 
@@ -8,29 +8,33 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lorarl_trainer.checkpoint.contents import Checkpoint, Manifest, folder_name
-from lorarl_trainer.checkpoint.store import CheckpointStore, Published, fill_folder
+from lorarl_trainer.checkpoint.store import CheckpointStore, Published, write_folder
 from lorarl_trainer.errors import LorarlError, StorageError
 from lorarl_trainer.storage import LocalStore
 
 
 class BackgroundUploader:
-    """Publishes checkpoints in one thread: one is under way, one waits, and a newer one takes the place of the one that waits.
+    """Publishes checkpoints in one thread. One is under way and one waits; a newer one replaces the one that waits.
 
-    The first failure ends it: the newest checkpoint that is not published is written to `unpublished` (given to
-    `CheckpointStore.start` by a later run), and `raise_if_failed`, `submit` and `drain` raise. Call `drain` before the process ends.
+    The first failure ends it: the newest unpublished checkpoint is written to `unpublished`, a folder that a later run
+    gives to `CheckpointStore.start`. From then on `raise_if_failed`, `submit` and `drain` raise. Call `drain` before
+    the process ends.
     """
 
     def __init__(
         self, store: CheckpointStore, unpublished: Path, on_published: Callable[[Published], None] | None = None
     ) -> None:
-        """`store` has been started, and is this thread's alone from now on; `on_published` is called in this thread."""
+        """`store` has been started, and only this thread may use it from now on.
+
+        `on_published` is called in this thread.
+        """
         self._store, self._unpublished, self._on_published = store, unpublished, on_published
         self._changed = threading.Condition()
         self._waiting: Checkpoint | None = None
         self._under_way: Checkpoint | None = None
         self._failure: BaseException | None = None
         self._last: Published | None = None
-        # A daemon: an upload that hangs must not keep the process from ending. `drain` is what waits.
+        # A daemon thread: an upload that hangs must not keep the process from ending. `drain` waits for it.
         threading.Thread(target=self._run, name="checkpoint-upload", daemon=True).start()
 
     @property
@@ -43,7 +47,7 @@ class BackgroundUploader:
         """Publish `checkpoint` soon. Returns at once.
 
         Raises:
-            FencedError, StorageError: An earlier publication failed.
+            FencedError, StorageError: an earlier publication failed.
         """
         with self._changed:
             self._raise_failure()
@@ -51,7 +55,7 @@ class BackgroundUploader:
             self._changed.notify_all()
 
     def raise_if_failed(self) -> None:
-        """Raise what ended the uploads, if anything did. Cheap: call it every step."""
+        """Raise the error that ended the uploads, if any. It is cheap: call it every step."""
         with self._changed:
             self._raise_failure()
 
@@ -59,10 +63,10 @@ class BackgroundUploader:
         """Wait until everything submitted is published.
 
         Args:
-            timeout: In seconds; past it the newest checkpoint that is not published is written to the local folder.
+            timeout: in seconds. After it the newest unpublished checkpoint is written to the local folder.
 
         Raises:
-            FencedError, StorageError: A publication failed, or did not end in time.
+            FencedError, StorageError: a publication failed, or did not end in time.
         """
         with self._changed:
             self._changed.wait_for(
@@ -102,34 +106,36 @@ class BackgroundUploader:
                 self._last = published
             if self._on_published is not None:
                 self._on_published(published)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the loop's thread must see it
+        except BaseException as error:  # noqa: BLE001 - raised in the loop's thread
             return error
         return None
 
     def _kept_locally(self, checkpoint: Checkpoint, reason: str) -> LorarlError:
-        """Write the checkpoint to the local folder, and say in one error what happened and how to go on."""
+        """Write the checkpoint to the local folder. Return an error that says what happened and how to continue."""
         try:
             folder = save_unpublished(checkpoint, self._store, self._unpublished)
         except StorageError as error:
             return StorageError(
-                f"The checkpoint of step {checkpoint.step} is lost: {reason} And it could not be kept here either: {error}"
+                f"The checkpoint of step {checkpoint.step} is lost: {reason} It could not be kept on this machine "
+                f"either: {error}"
             )
         return StorageError(
-            f"The checkpoint of step {checkpoint.step} could not be published: {reason} It is kept in {folder}, its adapter in "
-            f"{folder / 'lora_adapter'}. When the store works again, start the same job on this machine: it goes on from there."
+            f"The checkpoint of step {checkpoint.step} could not be published: {reason} It is kept in {folder}, its "
+            f"adapter in {folder / 'lora_adapter'}. When the store works again, start the same job on this machine to "
+            "resume from it."
         )
 
 
 def save_unpublished(checkpoint: Checkpoint, store: CheckpointStore, unpublished: Path) -> Path:
-    """Write `checkpoint` as a folder under `unpublished`, in the layout of the store. Returns that folder.
+    """Write `checkpoint` as a folder under `unpublished`, in the store's layout. Returns that folder.
 
     Raises:
-        StorageError: It cannot be written there.
+        StorageError: it cannot be written there.
     """
     local = LocalStore(unpublished)
     manifest = Manifest.of(checkpoint, store.job, store.epoch, store.time(), store.identity, kept_from=store.uri)
     folder = folder_name(checkpoint.step)
-    if not fill_folder(local, folder, checkpoint, manifest):
+    if not write_folder(local, folder, checkpoint, manifest):
         folder = folder_name(checkpoint.step, secrets.token_hex(4))
-        fill_folder(local, folder, checkpoint, manifest)
+        write_folder(local, folder, checkpoint, manifest)
     return unpublished / folder

@@ -1,1 +1,1 @@
-"""Rows of prompts and answers, their tokens, and the order in which a run sees them. Runs without torch."""
+"""Rows of prompts and answers, their tokens, and the order in which a run sees them. Imports no torch."""

@@ -1,4 +1,4 @@
-"""From rows to token ids: chat templates, answers to learn, and the length filter."""
+"""Turns rows into token ids: chat templates, answers to learn, and the length filter."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from typing import Any
 from lorarl_trainer.data.rows import Message, Row
 from lorarl_trainer.errors import InputError
 
-_TEXTS_AT_ONCE = 2000
+_TEXTS_PER_BATCH = 2000
 
 
 class PromptEncoder:
     """Turns prompts, and prompts with answers, into token ids as the model expects them.
 
-    With the chat template, a text is one user message, the assistant's turn is opened after the messages, and special tokens come
-    from the template alone. Without it, a text is encoded as it is, after the BOS that the tokenizer itself adds by default (Llama's
-    does, Qwen's does not; never twice), and without EOS.
+    With the chat template, a text is one user message, the assistant's turn is opened after the messages, and only the
+    template adds special tokens. Without it, a text is encoded as it is, without EOS. BOS comes first if the tokenizer
+    adds it by default (Llama's does, Qwen's does not), and never twice.
     """
 
     def __init__(self, tokenizer: Any, *, chat_template: bool, stop_ids: Sequence[int]) -> None:
         """Encode with a tokenizer of Transformers.
 
         Args:
-            tokenizer: From `load_tokenizer`.
+            tokenizer: from `load_tokenizer`.
             chat_template: `spec.data.chatTemplate`.
-            stop_ids: From `stop_token_ids`; an answer to learn ends with one of them.
+            stop_ids: from `stop_token_ids`; an answer to learn ends with one of them.
 
         Raises:
-            InputError: The chat template is wanted and the tokenizer has none.
+            InputError: `chat_template` is true and the tokenizer has none.
         """
         if chat_template and not tokenizer.chat_template:
             raise InputError(
                 "spec.data.chatTemplate",
-                "true, and the model's tokenizer has no chat template",
+                "true, but the model's tokenizer has no chat template",
                 "a tokenizer with a chat template",
                 "Set spec.data.chatTemplate to false to use prompts as they are, or use the model's instruct version.",
             )
@@ -46,20 +46,22 @@ class PromptEncoder:
         """Encode the prompt of each row.
 
         Raises:
-            InputError: A prompt does not fit the chat template, or holds messages while `spec.data.chatTemplate` is false.
+            InputError: a prompt does not fit the chat template, or consists of messages and `spec.data.chatTemplate` is
+                false.
         """
         if self._chat_template:
             return self._ids([self._render(row, _messages(row), open_turn=True) for row in rows])
         return [self._with_prefix(ids) for ids in self._ids([_text(row) for row in rows])]
 
     def encode_example(self, row: Row) -> tuple[list[int], list[int]]:
-        """Encode a row to learn from: the ids of its prompt, and those of its answer up to and with a stop token.
+        """Encode a row to learn from: the ids of its prompt, and those of its answer including a stop token.
 
-        With the chat template, both together are the template applied to the whole conversation. What the template writes after the
-        end of the assistant's turn (often a line break) is left out, since generation stops there; EOS is added where it writes none.
+        With the chat template, both together are the template applied to the whole conversation. Whatever the template
+        writes after the end of the assistant's turn (often a line break) is left out, because generation stops there.
+        EOS is added if the template does not write it.
 
         Raises:
-            InputError: As `encode_prompts`; or the template gives a whole conversation that does not begin with its prompt.
+            InputError: as for `encode_prompts`, or the templated conversation does not begin with its prompt.
         """
         if row.answer is None:
             raise ValueError(f"row {row.number} has no answer; load_rows(needs_answer=True) refuses such rows")
@@ -72,13 +74,13 @@ class PromptEncoder:
         prompt_ids, whole_ids = self._ids([prompt, whole])
         if whole_ids[: len(prompt_ids)] != prompt_ids:
             if whole.startswith(prompt) and row.answer[:1].isspace():
-                # The answer's own white space melts with the prompt's into one token. A rollout's follows its tokens.
+                # The answer's leading white space merged with the prompt's into one token; in a rollout it cannot.
                 return prompt_ids, self._closed(self._ids([whole[len(prompt) :]])[0])
             raise InputError(
                 "spec.data.chatTemplate",
-                f"a template that gives the whole conversation of row {row.number} another beginning than its prompt",
-                "a template whose prompt is where the conversation begins",
-                "Set spec.data.chatTemplate to false with prompts already formatted, or mend the tokenizer's template.",
+                f"a template whose conversation of row {row.number} does not begin with its prompt",
+                "a template whose conversations begin with their prompts",
+                "Set spec.data.chatTemplate to false and format the prompts yourself, or fix the tokenizer's template.",
             )
         return prompt_ids, self._closed(whole_ids[len(prompt_ids) :])
 
@@ -94,21 +96,21 @@ class PromptEncoder:
             text: str = self._tokenizer.apply_chat_template(
                 list(messages), tokenize=False, add_generation_prompt=open_turn
             )
-        except Exception as error:  # a template is a program of the model's makers and raises what it likes
+        except Exception as error:  # a template is the model author's program and may raise anything
             raise InputError(
                 "spec.data.chatTemplate",
                 f"a template that refuses row {row.number} ({type(error).__name__}: {error})",
                 "messages that fit the model's template",
-                "Mend the row's roles, or set spec.data.chatTemplate to false.",
+                "Fix the row's roles, or set spec.data.chatTemplate to false.",
             ) from error
         return text
 
     def _ids(self, texts: list[str]) -> list[list[int]]:
-        # Longer texts than the model takes are the length filter's matter, so the tokenizer need not warn. Some thousand at a time: beside
-        # the ids it makes offsets and masks of every text.
+        # The tokenizer need not warn of texts that are too long: the length filter handles them. Batches limit memory,
+        # because the tokenizer makes offsets and masks for every text.
         ids: list[list[int]] = []
-        for part in batched(texts, _TEXTS_AT_ONCE):
-            ids += self._tokenizer(list(part), add_special_tokens=False, verbose=False)["input_ids"]
+        for batch in batched(texts, _TEXTS_PER_BATCH):
+            ids += self._tokenizer(list(batch), add_special_tokens=False, verbose=False)["input_ids"]
         return ids
 
     def _with_prefix(self, ids: list[int]) -> list[int]:
@@ -116,7 +118,7 @@ class PromptEncoder:
 
 
 def _default_prefix(tokenizer: Any) -> list[int]:
-    """What the tokenizer puts before every text by default: [BOS] or nothing."""
+    """Return the ids that the tokenizer puts before every text by default: [BOS] or nothing."""
     bare = tokenizer("a", add_special_tokens=False)["input_ids"]
     full = tokenizer("a")["input_ids"]
     starts = (i for i in range(len(full)) if full[i : i + len(bare)] == bare)
@@ -132,7 +134,7 @@ def _text(row: Row) -> str:
         return row.prompt
     raise InputError(
         "spec.data.chatTemplate",
-        f"false, and row {row.number} has a list of chat messages as its prompt",
+        f"false, but the prompt of row {row.number} is a list of chat messages",
         "prompts that are texts",
         "Set spec.data.chatTemplate to true, or name a column of texts in promptField.",
     )
@@ -143,9 +145,9 @@ class EncodedRow:
     """A row with its tokens.
 
     Attributes:
-        row: The row.
-        prompt_ids: Token ids of the prompt.
-        answer_ids: Token ids of the answer to learn; empty where only the prompt is used.
+        row: the row.
+        prompt_ids: token ids of the prompt.
+        answer_ids: token ids of the answer to learn; empty if only the prompt is used.
     """
 
     row: Row
@@ -158,9 +160,9 @@ class EncodedRows:
     """The rows that fit, and how many do not.
 
     Attributes:
-        rows: Those within the limits, in the order of the data; at least one.
-        long_prompts: Rows left out for their prompt.
-        long_answers: Rows left out for their answer.
+        rows: the rows within the limits, in the order of the data; at least one.
+        long_prompts: number of rows left out because of their prompts.
+        long_answers: number of rows left out because of their answers.
     """
 
     rows: list[EncodedRow]
@@ -172,13 +174,13 @@ def encode_prompts(rows: Sequence[Row], encoder: PromptEncoder, *, max_prompt_to
     """Encode the prompts and leave out rows whose prompt is longer than `max_prompt_tokens`.
 
     Args:
-        rows: Rows of the source.
-        encoder: The model's encoder.
+        rows: rows of the source.
+        encoder: the model's encoder.
         max_prompt_tokens: `spec.rollout.maxPromptTokens`.
-        field: Path of the data source in the manifest, to name it in errors.
+        field: the data source's path in the manifest, for errors.
 
     Raises:
-        InputError: No row is left, or a prompt cannot be encoded.
+        InputError: no row is left, or a prompt cannot be encoded.
     """
     encoded = [EncodedRow(row, ids, []) for row, ids in zip(rows, encoder.encode_prompts(rows), strict=True)]
     return _within(encoded, max_prompt_tokens, None, field)
@@ -187,17 +189,17 @@ def encode_prompts(rows: Sequence[Row], encoder: PromptEncoder, *, max_prompt_to
 def encode_examples(
     rows: Sequence[Row], encoder: PromptEncoder, *, max_prompt_tokens: int, max_response_tokens: int, field: str
 ) -> EncodedRows:
-    """Encode prompts with the answers to learn, and leave out rows that are too long in either.
+    """Encode prompts with the answers to learn, and leave out rows whose prompt or answer is too long.
 
     Args:
-        rows: Rows of the source; all have an answer.
-        encoder: The model's encoder.
+        rows: rows of the source; all have an answer.
+        encoder: the model's encoder.
         max_prompt_tokens: `spec.rollout.maxPromptTokens`.
-        max_response_tokens: `spec.rollout.maxResponseTokens`, the stop token included.
-        field: Path of the data source in the manifest, to name it in errors.
+        max_response_tokens: `spec.rollout.maxResponseTokens`, including the stop token.
+        field: the data source's path in the manifest, for errors.
 
     Raises:
-        InputError: No row is left, or a row cannot be encoded.
+        InputError: no row is left, or a row cannot be encoded.
     """
     encoded = [EncodedRow(row, *encoder.encode_example(row)) for row in rows]
     return _within(encoded, max_prompt_tokens, max_response_tokens, field)
@@ -209,7 +211,7 @@ def _within(rows: list[EncodedRow], max_prompt_tokens: int, max_response_tokens:
             field,
             f"row {empty[0]}, whose prompt has no tokens ({len(empty)} such rows)",
             "at least one token",
-            "Leave these rows out.",
+            "Remove these rows.",
         )
     short = [row for row in rows if len(row.prompt_ids) <= max_prompt_tokens]
     if not short:
@@ -225,7 +227,8 @@ def _within(rows: list[EncodedRow], max_prompt_tokens: int, max_response_tokens:
 def _none_left(limit_name: str, limit: int, what: str, lengths: list[int], field: str) -> InputError:
     return InputError(
         f"spec.rollout.{limit_name}",
-        f"{limit}, and every {what} of {field} is longer ({min(lengths)} to {max(lengths)} tokens, {len(lengths)} rows)",
+        f"{limit}, but every {what} of {field} is longer ({min(lengths)} to {max(lengths)} tokens, {len(lengths)} "
+        "rows)",
         f"at least one {what} that fits",
         f"Set it to {max(lengths)} to keep all rows.",
     )

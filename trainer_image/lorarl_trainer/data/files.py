@@ -1,4 +1,4 @@
-"""Readers of data files and of data sets on the Hugging Face hub: numbered rows, as dictionaries."""
+"""Reads data files, and data sets on the Hugging Face hub, as numbered dictionaries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 Fetch = Callable[[str], Path]
-"""Gives the local file of a URI."""
+"""Returns the local file of a URI."""
 Numbered = Iterator[tuple[int, dict[str, Any]]]
 
 
@@ -21,16 +21,16 @@ def read_file(uri: str, *, field: str, fetch: Fetch, text_columns: Sequence[str]
     """Read a .jsonl, .parquet or .csv file.
 
     Args:
-        uri: The file, as in the manifest.
-        field: Path of the data source in the manifest, to name it in errors.
-        fetch: Gives the local file of the URI.
-        text_columns: Columns of a CSV file that are texts even where they look like numbers (007 stays 007).
+        uri: the file, as in the manifest.
+        field: the data source's path in the manifest, for errors.
+        fetch: returns the local file of the URI.
+        text_columns: columns of a CSV file that are texts even if they look like numbers (007 stays 007).
 
     Yields:
-        The row's number from 1 (for .jsonl its line) and the row.
+        The row's number, counted from 1 (the line number for .jsonl), and the row.
 
     Raises:
-        InputError: Another kind of file, one that is missing or unreadable, or one that is broken (with the line).
+        InputError: the file is of another kind, missing, unreadable, or broken (with the line).
     """
     suffix = uri.rpartition("/")[2].rpartition(".")[2].lower()
     if suffix not in ("jsonl", "parquet", "csv"):
@@ -38,7 +38,7 @@ def read_file(uri: str, *, field: str, fetch: Fetch, text_columns: Sequence[str]
             f"{field}.uri",
             uri,
             "a .jsonl, .parquet or .csv file, or hf://ORG/NAME",
-            "Convert the data, or mend its name.",
+            "Convert the data, or rename the file.",
         )
     path = fetch(uri)
     try:
@@ -50,7 +50,7 @@ def read_file(uri: str, *, field: str, fetch: Fetch, text_columns: Sequence[str]
             yield from _read_csv(path, uri, field, text_columns)
     except FileNotFoundError as error:
         raise InputError(
-            f"{field}.uri", f"{uri}, which does not exist", "a file with data", f"Looked for {path}."
+            f"{field}.uri", f"{uri}, which does not exist", "a file with data", f"Check the path {path}."
         ) from error
     except OSError as error:
         raise unreadable(f"{field}.uri", uri, path, error) from error
@@ -62,7 +62,7 @@ def _read_jsonl(path: Path, uri: str, field: str) -> Numbered:
             if not line.strip():
                 continue
             try:
-                # Windows editors begin a UTF-8 file with a byte-order mark.
+                # Windows editors put a byte-order mark at the beginning of a UTF-8 file.
                 row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
             except UnicodeDecodeError as error:
                 raise _not_utf8(uri, field, f"line {number}") from error
@@ -70,17 +70,17 @@ def _read_jsonl(path: Path, uri: str, field: str) -> Numbered:
                 raise InputError(
                     f"{field}.uri",
                     f"line {number} of {uri}, which is not JSON ({error})",
-                    "one JSON object a line",
-                    "Mend that line.",
+                    "one JSON object per line",
+                    "Fix that line.",
                 ) from error
             if not isinstance(row, dict):
                 got = f"line {number} of {uri}, which is a JSON {type(row).__name__}"
-                raise InputError(f"{field}.uri", got, "one JSON object a line", "Mend that line.")
+                raise InputError(f"{field}.uri", got, "one JSON object per line", "Fix that line.")
             yield number, row
 
 
 def _read_parquet(path: Path, uri: str, field: str) -> Numbered:
-    import pyarrow  # half a second that runs on JSON lines do not need
+    import pyarrow  # takes half a second, and runs on JSON lines do not need it
     import pyarrow.parquet
 
     try:
@@ -88,15 +88,15 @@ def _read_parquet(path: Path, uri: str, field: str) -> Numbered:
     except pyarrow.ArrowException as error:
         raise InputError(
             f"{field}.uri",
-            f"{uri}, which is no whole Parquet file ({error})",
+            f"{uri}, which is not a complete Parquet file ({error})",
             "a Parquet file",
-            "Write or copy it anew.",
+            "Write or copy it again.",
         ) from error
     yield from enumerate(table.to_pylist(), start=1)
 
 
 def _with_doubles(table: pyarrow.Table) -> pyarrow.Table:
-    """With each number of a column of 32-bit floats as it is written: 0.1, not the double next to the float 0.1."""
+    """Convert columns of 32-bit floats to doubles by their decimal text: 0.1, not the double nearest to float 0.1."""
     import pyarrow
     import pyarrow.compute
 
@@ -108,7 +108,7 @@ def _with_doubles(table: pyarrow.Table) -> pyarrow.Table:
 
 
 def _read_csv(path: Path, uri: str, field: str, text_columns: Sequence[str]) -> Numbered:
-    import pyarrow  # half a second that runs on JSON lines do not need
+    import pyarrow  # takes half a second, and runs on JSON lines do not need it
     import pyarrow.csv
 
     # An empty cell is a missing value; "" in quotes is an empty text.
@@ -125,39 +125,42 @@ def _read_csv(path: Path, uri: str, field: str, text_columns: Sequence[str]) -> 
         rows = table.to_pylist()
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
         if "UTF8" in str(error) or isinstance(error, UnicodeDecodeError):
-            raise _not_utf8(uri, field, "it") from error
+            raise _not_utf8(uri, field, "the file") from error
         if "Empty CSV" in str(error):
             return
         raise InputError(
             f"{field}.uri",
-            f"{uri}, which is no valid CSV ({error})",
-            "a header line, commas, and quotes around texts that hold them",
-            "Mend the file.",
+            f"{uri}, which is not valid CSV ({error})",
+            "a header line, commas, and quotes around texts that contain commas or quotes",
+            "Fix the file.",
         ) from error
     yield from enumerate(rows, start=1)
 
 
 def _not_utf8(uri: str, field: str, where: str) -> InputError:
     return InputError(
-        f"{field}.uri", f"{uri}, where {where} is not UTF-8", "text in UTF-8", "Convert it, as with iconv -t UTF-8."
+        f"{field}.uri",
+        f"{uri}, but {where} is not UTF-8",
+        "text in UTF-8",
+        "Convert it, for example with iconv -t UTF-8.",
     )
 
 
 def read_hub(name: str, subset: str | None, split: str, *, field: str, token: str | None) -> Numbered:
-    """Read one split of a data set, through the hub's own cache.
+    """Read one split of a data set, using the hub's own cache.
 
     Args:
         name: ORG/NAME on the hub (or a local folder with a data set's files).
-        subset: The data set's configuration; its default when None.
-        split: Name of the split.
-        field: Path of the data source in the manifest, to name it in errors.
-        token: Access token; the hub's own settings when None.
+        subset: the data set's configuration; None for its default.
+        split: name of the split.
+        field: the data source's path in the manifest, for errors.
+        token: access token; None for the hub's own settings.
 
     Yields:
-        The row's number from 1 and the row.
+        The row's number, counted from 1, and the row.
 
     Raises:
-        InputError: No such data set, subset or split, no access, or the hub cannot be reached.
+        InputError: there is no such data set, subset or split, no access, or the hub cannot be reached.
     """
     import datasets  # takes seconds, and only hf:// sources need it
     from httpx import HTTPError
@@ -171,8 +174,8 @@ def read_hub(name: str, subset: str | None, split: str, *, field: str, token: st
         raise InputError(
             f"{field}.uri",
             f"{wanted} ({type(error).__name__}: {_first_line(error)})",
-            "a data set of the hub that can be read",
-            "Check name, subset and split, and put HF_TOKEN into data.credentialsSecret where access is restricted.",
+            "a readable data set on the hub",
+            "Check name, subset and split. If access is restricted, put HF_TOKEN into spec.data.credentialsSecret.",
         ) from error
     yield from enumerate(_with_doubles(rows.with_format("arrow")[:]).to_pylist(), start=1)
 

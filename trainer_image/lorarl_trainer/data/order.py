@@ -1,4 +1,4 @@
-"""The order in which a run sees its rows: endless, shuffled anew each epoch, the same on every machine."""
+"""The order in which a run sees its rows: endless, reshuffled each epoch, the same on every machine."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 
 class DataOrder:
-    """An endless sequence of row indices, a function of the seed and a position alone.
+    """An endless sequence of row indices that depends only on the seed and a position.
 
-    Each epoch is a permutation of all rows, so every row is seen once an epoch. A resumed run needs nothing but the position.
+    Each epoch is a permutation of all rows, so every row is seen once per epoch. A resumed run needs only the position.
     """
 
     def __init__(self, rows: int, seed: int) -> None:
@@ -21,11 +21,11 @@ class DataOrder:
         self._rows, self._seed = rows, seed
 
     def take(self, position: int, count: int) -> list[int]:
-        """Give the row indices at `position` to `position + count - 1`; a batch may span epochs.
+        """Return the row indices at `position` to `position + count - 1`. A batch may span epochs.
 
         Args:
-            position: Rows taken so far since the start of the run, from 0.
-            count: Rows to take.
+            position: number of rows taken since the start of the run.
+            count: number of rows to take.
         """
         if position < 0 or count < 0:
             raise ValueError(f"position and count must not be negative, got {position} and {count}")
@@ -39,6 +39,6 @@ class DataOrder:
 
 @lru_cache(maxsize=4)
 def _permutation(rows: int, seed: int, epoch: int) -> NDArray[np.intp]:
-    # NumPy guarantees Philox's raw stream for ever, but not what Generator.permutation makes of it (NEP 19): so sort by raw keys.
+    # NumPy guarantees Philox's raw stream forever, but not Generator.permutation (NEP 19). So sort by raw keys.
     keys = np.random.Philox(key=[seed, epoch]).random_raw(rows)
     return np.argsort(keys, kind="stable")

@@ -1,4 +1,4 @@
-"""From a data source of the manifest to rows: a prompt, an answer, and the row as it was."""
+"""Reads the rows of a manifest's data source: a prompt, an answer, and the original row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lorarl_trainer.data.files import Fetch, read_file, read_hub
 from lorarl_trainer.errors import InputError
 
 Message = Mapping[str, Any]
-"""One turn of a chat: `role` and `content`, both text; other keys go to the chat template as they are."""
+"""One turn of a chat: `role` and `content`, both texts. Other keys are passed to the chat template unchanged."""
 Prompt = str | list[Message]
 
 
@@ -23,10 +23,10 @@ class Row:
     """One row of a data source.
 
     Attributes:
-        prompt: A text, or chat messages.
-        answer: The reference answer; None where the row has none and the run needs none.
-        raw: The whole row, as reward functions get it.
-        number: Position in the source from 1 (for .jsonl the line), to name the row in messages.
+        prompt: a text, or chat messages.
+        answer: the reference answer; None if the row has none and the run needs none.
+        raw: the whole row, as reward functions receive it.
+        number: position in the source, counted from 1 (the line number for .jsonl), for messages.
     """
 
     prompt: Prompt
@@ -42,13 +42,14 @@ def load_rows(
 
     Args:
         source: `spec.data.train` or `spec.data.eval`.
-        field: The source's path in the manifest, to name it in errors.
-        needs_answer: Refuse rows without an answer (sft and the built-in rewards need it; reward functions may not).
-        fetch: Gives the local file of a file:, s3://, gs:// or az:// URI.
-        hub_token: Access token for hf:// data sets.
+        field: the source's path in the manifest, for errors.
+        needs_answer: whether to refuse rows without an answer. sft and the built-in rewards need one; reward functions
+            may not.
+        fetch: returns the local file of a file:, s3://, gs:// or az:// URI.
+        hub_token: access token for hf:// data sets.
 
     Raises:
-        InputError: The source cannot be read, is empty, or a row lacks a field or has one of a wrong type.
+        InputError: the source cannot be read or is empty, or a row lacks a field or has one of a wrong type.
     """
     if source.uri.startswith("hf://"):
         split = source.split or ("test" if isinstance(source, EvalSource) else "train")
@@ -60,7 +61,7 @@ def load_rows(
     rows = [_row(raw, number, source, field, needs_answer) for number, raw in numbered]
     if not rows:
         raise InputError(
-            f"{field}.uri", f"{source.uri} with no rows", "at least one row", "Point it at a file with data."
+            f"{field}.uri", f"{source.uri} with no rows", "at least one row", f"Set {field}.uri to a source with rows."
         )
     return rows
 
@@ -70,7 +71,7 @@ def _row(raw: dict[str, Any], number: int, source: DataSource, field: str, needs
     if raw.get(source.prompt_field) is None:
         raise _missing(raw, source.prompt_field, f"{field}.promptField", where)
     if isinstance(answer := raw.get(source.answer_field), float) and math.isnan(answer):
-        raw = {**raw, source.answer_field: None}  # how tables write a gap
+        raw = {**raw, source.answer_field: None}  # tables write a missing value as NaN
     if needs_answer and raw.get(source.answer_field) is None:
         raise _missing(raw, source.answer_field, f"{field}.answerField", where)
     prompt = _prompt(raw[source.prompt_field], f"{field}.promptField", where)
@@ -78,16 +79,14 @@ def _row(raw: dict[str, Any], number: int, source: DataSource, field: str, needs
 
 
 def _missing(raw: dict[str, Any], name: str, field: str, where: str) -> InputError:
-    there = ", ".join(sorted(raw)) or "none"
+    existing = ", ".join(sorted(raw)) or "none"
     if name in raw:
         return InputError(
-            field, f"{name}, which is empty in {where}", "a value in every row", "Fill it in, or leave that row out."
+            field, f"{name}, which is empty in {where}", "a value in every row", "Fill it in, or remove that row."
         )
     near = get_close_matches(name, raw, n=1, cutoff=0.5)
     hint = f"Did you mean {near[0]}?" if near else "Name the column, or add it to the data."
-    return InputError(
-        field, f"{name}, which {where} does not have", f"one of the fields that are there ({there})", hint
-    )
+    return InputError(field, f"{name}, which {where} does not have", f"one of the existing fields ({existing})", hint)
 
 
 def _prompt(value: Any, field: str, where: str) -> Prompt:
@@ -101,8 +100,8 @@ def _prompt(value: Any, field: str, where: str) -> Prompt:
     raise InputError(
         field,
         f"{got} in {where}",
-        "a text, or a list of chat messages with role and content, both text",
-        "Mend that row, or leave it out.",
+        "a text, or a list of chat messages with role and content, both texts",
+        "Fix that row, or remove it.",
     )
 
 
@@ -111,13 +110,16 @@ def _is_message(value: Any) -> bool:
 
 
 def _answer(value: Any, field: str, where: str) -> str | None:
-    """Answers that are numbers in the data (as in `{"answer": 42}`) become their text, as people write it: 72.0 is 72, 1e-05 is 0.00001."""
+    """Return an answer as text.
+
+    Numbers (`{"answer": 42}`) become the text that people write: 72.0 is 72, 1e-05 is 0.00001.
+    """
     if value is None:
         return None
     if isinstance(value, str):
         return _unicode(value, field, where)
     if isinstance(value, float) and math.isfinite(value):
-        # A column of whole numbers that once had a gap is one of floats.
+        # A column of whole numbers with missing values is stored as floats.
         return f"{Decimal(repr(value)).normalize():f}" if value == 0 or 1e-30 < abs(value) < 1e16 else repr(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
@@ -130,13 +132,13 @@ def _answer(value: Any, field: str, where: str) -> str | None:
 
 
 def _unicode(text: str, field: str, where: str) -> str:
-    """The text, where it is one: JSON can hold half of a character, which no tokenizer takes."""
+    """Return the text unless it has an unpaired surrogate, which JSON can contain and no tokenizer takes."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        half = ascii(text[error.start])[1:-1]
+        surrogate = ascii(text[error.start])[1:-1]
         raise InputError(
-            field, f"half a character ({half}) in {where}", "whole characters", "Mend that row, or leave it out."
+            field, f"an unpaired surrogate ({surrogate}) in {where}", "valid Unicode", "Fix that row, or remove it."
         ) from None
     return text
 

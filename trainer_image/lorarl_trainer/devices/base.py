@@ -1,12 +1,18 @@
-"""The interface of a platform: where tensors live, and how Megatron and vLLM are set up there."""
+"""The interface of a platform: where tensors live, and how Megatron is set up there."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from lorarl_trainer.planning.memory import Gpu
 
-Precision = Literal["fp32", "bf16"]
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as its driver describes it before the job begins: bytes of memory, and the product's name."""
+
+    total: int
+    free: int
+    name: str = ""
 
 
 class Platform(Protocol):
@@ -31,9 +37,6 @@ class Platform(Protocol):
 
     def memory(self) -> Gpu | None:
         """Return the memory of this worker's GPU; None on CPU."""
-
-    def engine_arguments(self, sequences: int) -> dict[str, Any]:
-        """Return the arguments of `vllm.LLM` that belong to the platform."""
 
     def attention_mask(self, length: int) -> Any:
         """Return the mask [1, 1, length, length] (True = hidden) that Megatron's attention needs, or None where it is causal by itself."""

@@ -18,7 +18,7 @@ from unittest.mock import NonCallableMock
 
 
 class CpuPlatform:
-    """Megatron with its local (pure torch) layers and vLLM's CPU build, in fp32."""
+    """Megatron with its local (pure torch) layers, in fp32."""
 
     name = "cpu"
     distributed_backend = "gloo"
@@ -29,7 +29,6 @@ class CpuPlatform:
         return {
             # vLLM makes torch.set_num_threads a no-op, so the number has to be there from the start.
             "OMP_NUM_THREADS": str(threads),
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "TORCHDYNAMO_DISABLE": "1",
             "CUDA_VISIBLE_DEVICES": "",
         }
@@ -69,10 +68,6 @@ class CpuPlatform:
 
     def memory(self) -> None:
         """See `Platform.memory`."""
-
-    def engine_arguments(self, sequences: int) -> dict[str, Any]:
-        """See `Platform.engine_arguments`."""
-        return {"enforce_eager": True}
 
     def attention_mask(self, length: int) -> Any:
         """See `Platform.attention_mask`. Megatron's local attention is not causal by itself."""

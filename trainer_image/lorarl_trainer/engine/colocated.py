@@ -1,4 +1,4 @@
-"""The rollout side of a worker, built out of the job: the engine, and how a new adapter reaches it."""
+"""The engine in a worker's process, built from the job, and how a new adapter reaches it."""
 
 from __future__ import annotations
 
@@ -7,71 +7,64 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
-from lorarl_trainer.backends.megatron.layout import AdapterLayout
-from lorarl_trainer.backends.megatron.model import LoraModel
 from lorarl_trainer.devices import Platform
 from lorarl_trainer.engine.sync.transports import make_sync
 from lorarl_trainer.engine.sync.verify import SyncCheck
-from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
 from lorarl_trainer.engine.vllm.engine import EngineConfig, RolloutEngine
 from lorarl_trainer.engine.vllm.shared_base import SharedBase
 from lorarl_trainer.lora.targets import short_names
-from lorarl_trainer.planning.memory import MemoryPlan
+from lorarl_trainer.planning.execution import ExecutionPlan
+from lorarl_trainer.protocols.adapter import Adapter, SharesBase
 from lorarl_trainer.samples.types import CompletionChunk
 from lorarl_trainer.timing import StartClock
 
-MOST_SEQUENCES = 1024
-"""Sequences that one engine generates at a time; more wait."""
-
 
 class ColocatedEngine:
-    """One rank's engine and the way of the adapter to it.
+    """One rank's engine, and the way that the adapter takes to it.
 
     Attributes:
         engine: vLLM.
-        base: what it shares with the trainer; None where it has a base of its own.
+        base: what it shares with the trainer; None if it has its own base model.
     """
 
     def __init__(
         self,
         platform: Platform,
         spec: LoRARLJobSpec,
-        model: LoraModel,
-        layout: AdapterLayout,
+        adapter: Adapter,
+        trainer: SharesBase,
         model_path: Path,
         stop_token_ids: tuple[int, ...],
-        plan: MemoryPlan | None,
+        plan: ExecutionPlan,
         clock: StartClock,
     ) -> None:
-        """Start the engine (collective). `plan` says what memory it has; without one it takes what its longest batch needs.
+        """Start the engine as planned (collective).
 
-        `clock` takes the parts of the engine's start, and when the first token comes.
+        Args:
+            platform: of this process.
+            spec: the job.
+            adapter: the one to generate with.
+            trainer: lends the engine its base model, if so planned.
+            model_path: the base model's folder.
+            stop_token_ids: any of them ends a completion.
+            plan: how the engine runs, on how many ranks and in how much memory.
+            clock: takes the spans of the engine's start, up to the first token.
         """
-        engines = spec.world_size // spec.rollout.tensor_parallel_size
-        completions = spec.rollout.prompts_per_step * spec.algorithm.effective_group_size
         config = EngineConfig(
             model_path=model_path,
-            precision=spec.precision,
-            rank=spec.adapter.rank,
-            target_modules=tuple(short_names(model.targets)),
+            plan=plan,
+            rank=adapter.config.rank,
+            target_modules=tuple(short_names(adapter.targets)),
             max_prompt_tokens=spec.rollout.max_prompt_tokens,
             max_response_tokens=spec.rollout.max_response_tokens,
-            sequences=min(-(-completions // engines), MOST_SEQUENCES),
             temperature=spec.rollout.temperature,
             stop_token_ids=stop_token_ids,
-            tensor_parallel_size=spec.rollout.tensor_parallel_size,
-            kv_cache_bytes=plan.kv_cache_bytes if plan else None,
-            offload=plan.demand.offload if plan else frozenset(),
         )
-        # Split alike, trainer and engine have the same tensors.
-        alike = spec.trainer.tensor_parallel_size == spec.rollout.tensor_parallel_size
-        self.base = SharedBase(model.base_in_hf_names()) if alike else None
+        self.base = SharedBase(trainer.base_in_hf_names()) if plan.shared_base else None
         self.engine = RolloutEngine(platform, config, spec.trainer.seed, self.base, clock)
-        rank, alpha = spec.adapter.rank, spec.adapter.alpha
         with clock.part("engine/sync plan"):
-            slot = AdapterSlot(self.engine.vllm_worker)
-            self._check = SyncCheck(slot, model, layout, rank, alpha) if spec.rollout.verify_sync else None
-            self._sync = make_sync(spec.rollout.adapter_sync, self.engine, slot, model, layout, rank, alpha)
+            self._check = SyncCheck(self.engine.slot, adapter) if spec.rollout.verify_sync else None
+            self._sync = make_sync(spec.rollout.adapter_sync, self.engine.slot, adapter)
         self._platform = platform
 
     def sync(self, version: int) -> float:
@@ -91,13 +84,13 @@ class ColocatedEngine:
         return seconds
 
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> Iterator[CompletionChunk]:
-        """Generate a completion a prompt (greedily without seeds); yield them in parts as they end."""
+        """Generate one completion per prompt (greedily without seeds); yield chunks of them as they end."""
         clock = time.perf_counter()
         woke = self.engine.wake("weights", "kv_cache")
         awake = time.perf_counter()
         waking = {"wake": awake - clock} if woke else {}
-        for places, completions in self.engine.generate(prompts, seeds):
-            yield CompletionChunk(places, completions, waking | {"generate": time.perf_counter() - awake})
+        for indices, completions in self.engine.generate(prompts, seeds):
+            yield CompletionChunk(indices, completions, waking | {"generate": time.perf_counter() - awake})
 
     def sleep(self) -> Mapping[str, float]:
         """Give up the memory that the trainer needs meanwhile; return the seconds of the phase, if there is any."""

@@ -1,1 +1,1 @@
-"""From a manifest to a session, and the end of a run."""
+"""Turns a manifest into a session, and ends a run."""

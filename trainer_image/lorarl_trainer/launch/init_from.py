@@ -1,4 +1,4 @@
-"""`spec.adapter.initFrom`: the PEFT adapter that training starts from, fetched and checked before anything heavy is loaded."""
+"""Fetches and checks `spec.adapter.initFrom`, the PEFT adapter that training starts from. Loads nothing heavy."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.lora.files import CONFIG_FILE, INIT_FROM, METADATA_FILE, WEIGHTS_FILE
 from lorarl_trainer.storage import open_store
+from lorarl_trainer.storage.secrets import Secrets, secret_of
 
-FIELD = "spec.adapter.initFrom"
-CONFIG_FILE, WEIGHTS_FILE, METADATA_FILE = "adapter_config.json", "adapter_model.safetensors", "lorarl_metadata.json"
-_MEND = "Give the folder that PEFT's save_pretrained, or lorarl, wrote."
+_HINT = f"Set {INIT_FROM} to a folder that PEFT's save_pretrained, or lorarl, wrote."
 
 
-def read_first_adapter(spec: LoRARLJobSpec, secret: Mapping[str, str], base_fingerprint: str) -> bytes | None:
-    """Read the adapter and check that it is one that the job can train; None where the job starts with a new one.
+def read_initial_adapter(spec: LoRARLJobSpec, secrets: Secrets, base_fingerprint: str) -> bytes | None:
+    """Read the adapter and check that the job can train it. None if the job starts with a new one.
 
     Args:
         spec: the job.
-        secret: keys and values of `spec.checkpoint.credentialsSecret`: adapters lie where checkpoints do.
-        base_fingerprint: of the job's base model.
+        secrets: with `spec.checkpoint.credentialsSecret`: adapters are stored where checkpoints are.
+        base_fingerprint: the base model's fingerprint.
 
     Returns:
-        The content of adapter_model.safetensors, of which nothing is looked at here.
+        The content of adapter_model.safetensors, which is not examined here.
 
     Raises:
-        InputError: there is no adapter, or it has another rank, scaling, kind or base model than the job.
+        InputError: there is no adapter, or its rank, scaling, kind or base model differs from the job's.
         StorageError: the store could not be reached.
     """
     uri = spec.adapter.init_from
     if uri is None:
         return None
-    store = open_store(uri, secret, field=FIELD)
+    secret = secret_of(secrets, spec.checkpoint.credentials_secret)
+    store = open_store(uri, secret, field=INIT_FROM)
     config = _parsed(store.get(CONFIG_FILE), CONFIG_FILE, uri)
     _check_kind(config, uri)
     _check_fit(config, spec)
@@ -47,9 +48,9 @@ def read_first_adapter(spec: LoRARLJobSpec, secret: Mapping[str, str], base_fing
 
 
 def _check_kind(config: Mapping[str, Any], uri: str) -> None:
-    """Plain LoRA is what Megatron trains and vLLM serves."""
+    """Require plain LoRA, which Megatron trains and vLLM serves."""
     if config.get("peft_type") != "LORA":
-        raise InputError(FIELD, f"{uri} with peft_type {config.get('peft_type')!r}", "LORA", _MEND)
+        raise InputError(INIT_FROM, f"{uri} with peft_type {config.get('peft_type')!r}", "LORA", _HINT)
     for feature in (
         "use_dora",
         "use_rslora",
@@ -61,14 +62,17 @@ def _check_kind(config: Mapping[str, Any], uri: str) -> None:
     ):
         if config.get(feature):
             raise InputError(
-                FIELD,
+                INIT_FROM,
                 f"an adapter with {feature}: {config[feature]}",
                 "plain LoRA",
-                "Train one without it, or leave initFrom out.",
+                f"Use an adapter without it, or remove {INIT_FROM}.",
             )
     if (bias := config.get("bias", "none")) != "none":
         raise InputError(
-            FIELD, f"an adapter with bias: {bias}", "bias: none", "Train one without it, or leave initFrom out."
+            INIT_FROM,
+            f"an adapter with bias: {bias}",
+            "bias: none",
+            f"Use an adapter without it, or remove {INIT_FROM}.",
         )
 
 
@@ -76,16 +80,18 @@ def _check_fit(config: Mapping[str, Any], spec: LoRARLJobSpec) -> None:
     for key, field, wanted in (("r", "rank", spec.adapter.rank), ("lora_alpha", "alpha", spec.adapter.alpha)):
         if config.get(key) != wanted:
             hint = f"Set spec.adapter.{field}: {config.get(key)}."
-            raise InputError(FIELD, f"an adapter with {key} {config.get(key)}", f"spec.adapter.{field}, {wanted}", hint)
+            raise InputError(
+                INIT_FROM, f"an adapter with {key} {config.get(key)}", f"{wanted}, as in spec.adapter.{field}", hint
+            )
     trained_on, base = str(config.get("base_model_name_or_path") or ""), spec.model.uri.removeprefix("hf://")
     both_on_the_hub = (
         spec.model.uri.startswith("hf://") and trained_on.count("/") == 1 and not Path(trained_on).exists()
     )
     if both_on_the_hub and trained_on.lower() != base.lower():
         raise InputError(
-            FIELD,
+            INIT_FROM,
             f"an adapter of {trained_on}",
-            f"one of spec.model.uri, {base}",
+            f"an adapter of {base}, the model of spec.model.uri",
             f"Set spec.model.uri: hf://{trained_on}.",
         )
 
@@ -93,10 +99,10 @@ def _check_fit(config: Mapping[str, Any], spec: LoRARLJobSpec) -> None:
 def _check_base(metadata: Mapping[str, Any], base_fingerprint: str, spec: LoRARLJobSpec) -> None:
     if metadata.get("baseModelFingerprint", base_fingerprint) != base_fingerprint:
         raise InputError(
-            FIELD,
+            INIT_FROM,
             f"an adapter of another base model ({metadata.get('baseModel')})",
-            f"one of spec.model.uri, {spec.model.uri}, as it is now",
-            "Use the base model that the adapter was trained on.",
+            f"an adapter of {spec.model.uri} as it is now",
+            "Set spec.model.uri to the base model that the adapter was trained on.",
         )
 
 
@@ -107,9 +113,9 @@ def _parsed(content: bytes | None, name: str, uri: str) -> dict[str, Any]:
         return dict(json.loads(content))
     except (ValueError, TypeError) as error:
         raise InputError(
-            FIELD, f"{uri}, whose {name} cannot be read ({error})", "a PEFT LoRA adapter", _MEND
+            INIT_FROM, f"{uri}, whose {name} cannot be read ({error})", "a PEFT LoRA adapter", _HINT
         ) from error
 
 
 def _missing(name: str, uri: str) -> InputError:
-    return InputError(FIELD, f"{uri}, where there is no {name}", "the folder of a PEFT LoRA adapter", _MEND)
+    return InputError(INIT_FROM, f"{uri}, which contains no {name}", "the folder of a PEFT LoRA adapter", _HINT)

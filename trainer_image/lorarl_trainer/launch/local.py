@@ -1,4 +1,4 @@
-"""What one machine makes of a manifest that asks for a cluster: `lorarl run` refuses some of it and names the rest as ignored."""
+"""Manifests for a cluster on one machine: `lorarl run` refuses some fields and reports the others as ignored."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from collections.abc import Iterable, Iterator
 from lorarl_api.v1alpha1 import SCHEDULING_PREFIXES, ClusterSpec, LoRARLJob, Model
 from lorarl_trainer.errors import InputError
 
-_OF_THE_JOB = ("backoff_limit", "active_deadline_seconds", "start_deadline_seconds", "ttl_seconds_after_finished")
-_OF_THE_CHECKPOINTS = ("deletion_policy",)
-_HONOURED_OF_THE_CLUSTER = ("nodes", "gpus_per_node")
+_JOB_FIELDS = ("backoff_limit", "active_deadline_seconds", "start_deadline_seconds", "ttl_seconds_after_finished")
+_CHECKPOINT_FIELDS = ("deletion_policy",)
+_CLUSTER_FIELDS_HONOURED = ("nodes", "gpus_per_node")
 
 
-def refuse_what_needs_a_cluster(job: LoRARLJob) -> None:
-    """Refuse what one machine cannot honour, and what would be another run without it.
+def refuse_cluster_jobs(job: LoRARLJob) -> None:
+    """Refuse fields that one machine cannot honour and that would change the run if they were ignored.
 
     Raises:
-        InputError: naming the field.
+        InputError: it names the field.
     """
     if job.spec.suspend:
         raise InputError("spec.suspend", "true", "false for `lorarl run`", "Set it to false: --set spec.suspend=false.")
     if job.spec.cluster.nodes > 1:
         hint = "Use --set spec.cluster.nodes=1."
         raise InputError(
-            "spec.cluster.nodes", str(job.spec.cluster.nodes), "1 for `lorarl run`, which has this machine alone", hint
+            "spec.cluster.nodes", str(job.spec.cluster.nodes), "1 for `lorarl run`, which uses only this machine", hint
         )
 
 
-def ignored_by_a_single_machine(job: LoRARLJob) -> list[str]:
-    """Return the fields that ask for something which only a cluster has. A field with its default asks for nothing."""
-    of_the_cluster = [name for name in ClusterSpec.model_fields if name not in _HONOURED_OF_THE_CLUSTER]
+def ignored_fields(job: LoRARLJob) -> list[str]:
+    """Return the fields that take effect only in a cluster. A field with its default is not listed."""
+    cluster_fields = [name for name in ClusterSpec.model_fields if name not in _CLUSTER_FIELDS_HONOURED]
     return [
-        *_of_schedulers("metadata.labels", job.metadata.labels),
-        *_of_schedulers("metadata.annotations", job.metadata.annotations),
-        *_not_default("spec.checkpoint", job.spec.checkpoint, _OF_THE_CHECKPOINTS),
-        *_not_default("spec.cluster", job.spec.cluster, of_the_cluster),
-        *_not_default("spec", job.spec, _OF_THE_JOB),
+        *_scheduler_keys("metadata.labels", job.metadata.labels),
+        *_scheduler_keys("metadata.annotations", job.metadata.annotations),
+        *_not_default("spec.checkpoint", job.spec.checkpoint, _CHECKPOINT_FIELDS),
+        *_not_default("spec.cluster", job.spec.cluster, cluster_fields),
+        *_not_default("spec", job.spec, _JOB_FIELDS),
     ]
 
 
-def _of_schedulers(path: str, keys: Iterable[str]) -> Iterator[str]:
+def _scheduler_keys(path: str, keys: Iterable[str]) -> Iterator[str]:
     return (f"{path}[{key}]" for key in sorted(keys) if key.startswith(SCHEDULING_PREFIXES))
 
 

@@ -1,4 +1,4 @@
-"""Ray and the workers of a run: the cluster that RAY_ADDRESS names, or a Ray of our own that ends with us."""
+"""Ray and the workers of a run: the cluster that RAY_ADDRESS names, or our own Ray, which ends with us."""
 
 from __future__ import annotations
 
@@ -15,44 +15,45 @@ from typing import Self
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import InputError, LorarlError, WorkerError
 from lorarl_trainer.timing import StartClock
-from lorarl_trainer.workers.group import WorkerGroup, reserve
+from lorarl_trainer.workers.group import WorkerGroup
+from lorarl_trainer.workers.nodes import reserve
 
 _OBJECT_STORE_BYTES = 256 << 20
 _START_ATTEMPTS = 3
-"""A busy machine may need more than the 30 s that Ray gives itself."""
+"""A busy machine may need longer than Ray's limit of 30 s."""
 
 
-class Machines:
-    """Starts Ray and the workers in the background, so that these import their engines while the caller reads data and tokenizer."""
+class RayCluster:
+    """Starts Ray and the workers in the background. They import their engines while the caller reads its inputs."""
 
     def __init__(self, spec: LoRARLJobSpec, log_dir: Path | None, clock: StartClock) -> None:
-        """Nothing is started before `async with`."""
+        """Nothing starts before `async with`."""
         self._spec, self._log_dir, self._clock = spec, log_dir, clock
         self._abandoned = threading.Event()
 
     async def __aenter__(self) -> Self:
         """Begin."""
         with self._clock.part("import of Ray"):
-            import ray  # noqa: F401  # before the thread: two threads that import at a time hold each other up
+            import ray  # noqa: F401  # before the thread: two threads that import at once slow each other down
 
         self._starting = asyncio.create_task(asyncio.to_thread(self._start))
         return self
 
     async def workers(self) -> WorkerGroup:
-        """Return the workers, once their processes are there.
+        """Return the workers once their processes exist.
 
         Raises:
             InputError: the job asks for more GPUs than this machine has.
             WorkerError: Ray does not start.
         """
         workers = await asyncio.shield(self._starting)
-        assert workers is not None, "asked for within the block"
+        assert workers is not None, "only called within the block"
         return workers
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the workers and Ray; wait for what is being started, and start no more."""
+        """End the workers and Ray. Wait for a start that is under way, and start nothing more."""
         self._abandoned.set()
         with contextlib.suppress(LorarlError):  # `workers` has raised it, or another error came first
             if (workers := await self._starting) is not None:
@@ -76,10 +77,10 @@ def _start_ray(spec: LoRARLJobSpec) -> None:
         InputError: the job asks for more GPUs than this machine has.
         WorkerError: Ray does not start.
     """
-    os.environ.setdefault(
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
-    )  # a worker without a GPU keeps the environment that it is given
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a training tells nobody that it runs
+    # A worker without a GPU keeps the environment that it is given.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # No usage reports leave the machine.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
     if "RAY_ADDRESS" in os.environ:
@@ -90,10 +91,11 @@ def _start_ray(spec: LoRARLJobSpec) -> None:
         raise InputError(
             "spec.cluster.gpusPerNode",
             str(spec.cluster.gpus_per_node),
-            "0 in this environment, which has no GPU packages",
+            "0 in this environment, which lacks the GPU packages",
             hint,
         )
-    # Ray warns of a thread that cannot take SIGTERM (we do) and of its own defaults: nothing that a user can mend.
+    # Ray warns about a thread that cannot handle SIGTERM (we do that) and about its own defaults, which no user can
+    # fix.
     logging.getLogger("ray").setLevel(logging.ERROR)
     for attempt in range(1, _START_ATTEMPTS + 1):
         try:
@@ -107,34 +109,32 @@ def _start_ray(spec: LoRARLJobSpec) -> None:
                 configure_logging=False,
             )
             break
-        except (
-            Exception
-        ) as error:  # what Ray raises where its processes do not come up within its 30 s is a plain Exception
+        except Exception as error:  # Ray raises a plain Exception if its processes are not up within 30 s
             ray.shutdown()
             if attempt == _START_ATTEMPTS:
                 raise WorkerError(
-                    f"Ray could not be started on this machine: {error} Start the same command again when the machine is less busy. "
-                    "Ray's logs are in /tmp/ray/session_latest/logs."
+                    f"Ray could not be started on this machine: {error} Run the same command again when the machine "
+                    "is less busy. Ray's logs are in /tmp/ray/session_latest/logs."
                 ) from error
-    # Ray prints on standard output that a worker died. WorkerGroup tells it, with the end of the worker's log.
+    # Ray prints to standard output that a worker died. WorkerGroup reports that with the end of the worker's log.
     ray._private.worker.print_to_stdstream = lambda *_, **__: None
-    there = int(ray.cluster_resources().get("GPU", 0))
-    if there < spec.cluster.gpus_per_node:
+    gpus = int(ray.cluster_resources().get("GPU", 0))
+    if gpus < spec.cluster.gpus_per_node:
         hint = (
             "Use --set spec.cluster.gpusPerNode=0 for a CPU job."
-            if there == 0
-            else f"Use --set spec.cluster.gpusPerNode={there}."
+            if gpus == 0
+            else f"Use --set spec.cluster.gpusPerNode={gpus}."
         )
         raise InputError(
             "spec.cluster.gpusPerNode",
             str(spec.cluster.gpus_per_node),
-            f"at most {there}, which this machine has",
+            f"at most {gpus}, the number of GPUs in this machine",
             hint,
         )
 
 
 def _stop_ray() -> None:
-    """End our Ray processes, or the connection to a cluster's."""
+    """End our Ray processes, or the connection to a cluster's Ray."""
     import ray
 
     ray.shutdown()

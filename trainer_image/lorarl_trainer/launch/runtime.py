@@ -3,52 +3,66 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from lorarl_api.v1alpha1 import LoRARLJob
-from lorarl_trainer.launch.local import ignored_by_a_single_machine, refuse_what_needs_a_cluster
-from lorarl_trainer.pods.drain import DRIVER, register
+from lorarl_trainer.launch.local import ignored_fields, refuse_cluster_jobs
+from lorarl_trainer.pods.drain import DRIVER, drain_asked, register
 from lorarl_trainer.pods.status_sink import StatusSink
-from lorarl_trainer.pods.steering import Steering
+from lorarl_trainer.pods.steering import PodSteering
 from lorarl_trainer.progress import Sink
-from lorarl_trainer.session import Session
+from lorarl_trainer.protocols.steering import Steer
+from lorarl_trainer.protocols.workers import Workers
 
 ATTEMPT = "LORARL_ATTEMPT"
 """Environment variable: the number that the operator gave this start of the job."""
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What differs from place to place.
+class Runtime:
+    """What differs between one machine and a cluster.
 
     Attributes:
-        log_dir: folder for the workers' output; None leaves it to Ray, which brings it to the driver's.
-        sinks: where progress goes besides the usual places.
-        steer: see `Session`.
-        ignored: what the manifest asks for and cannot be honoured here.
+        log_dir: folder for the workers' output; None leaves it to Ray, which adds it to the driver's.
+        sinks: where progress goes in addition to the usual sinks.
+        steering: makes what asks for changes to the job while it trains; None if there can be none.
+        ignored: fields of the manifest that have no effect here.
+        in_pods: the run is in a cluster's pods, where the operator decides what happens next.
     """
 
     log_dir: Path | None
     sinks: tuple[Sink, ...] = ()
-    steer: Callable[[Session], Awaitable[None]] | None = None
+    steering: Callable[[Workers], Steer] | None = None
     ignored: tuple[str, ...] = ()
+    in_pods: bool = False
+
+    def is_leaving(self) -> bool:
+        """Return whether the driver's pod is about to be removed, so that no one could read what is written now."""
+        return drain_asked()
 
 
-def one_machine(job: LoRARLJob, out_dir: Path) -> Surroundings:
-    """This machine alone.
+def local_runtime(job: LoRARLJob, out_dir: Path) -> Runtime:
+    """Describe this machine alone.
 
     Raises:
-        InputError: the manifest asks for what one machine cannot honour, naming the field.
+        InputError: the manifest asks for what one machine cannot do, naming the field.
     """
-    refuse_what_needs_a_cluster(job)
-    return Surroundings(out_dir / "logs", ignored=tuple(ignored_by_a_single_machine(job)))
+    refuse_cluster_jobs(job)
+    return Runtime(out_dir / "logs", ignored=tuple(ignored_fields(job)))
 
 
-def in_pods(job: LoRARLJob, manifest: Path) -> Surroundings:
-    """The pods of a cluster, in which this process is the driver of a Ray job and known as such to its pod's preStop hook."""
+def cluster_runtime(job: LoRARLJob, manifest: Path) -> Runtime:
+    """Describe a cluster's pods.
+
+    This process drives a Ray job, and registers as the driver with its pod's preStop hook.
+    """
     register(DRIVER)
-    return Surroundings(
-        log_dir=None, sinks=(StatusSink(job, int(os.environ.get(ATTEMPT, "1"))),), steer=Steering(manifest)
+    return Runtime(
+        log_dir=None,
+        sinks=(StatusSink(job, int(os.environ.get(ATTEMPT, "1"))),),
+        steering=partial(PodSteering, manifest),
+        in_pods=True,
     )

@@ -1,7 +1,8 @@
 """Ctrl-C and SIGTERM: the first asks for a checkpoint and an orderly end, the second Ctrl-C ends the run at once.
 
-Ray installs a handler of its own when it starts. At SIGTERM it prints a stack trace, calls ours, and aborts the process three seconds
-later, in the midst of the last checkpoint: hence `install` after Ray's start, and the alarm that is called off.
+Ray installs its own handler when it starts. At SIGTERM it prints a stack trace, calls ours, and aborts the process
+three seconds later, in the middle of the last checkpoint. That is why `install` is called after Ray's start, and why
+Ray's alarm is cancelled.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from lorarl_trainer.progress import Progress, Warned
 
 
 class Interruption:
-    """Installs the handlers for the time of a run; `asked` is set by the first signal."""
+    """Installs the handlers for the duration of a run. The first signal sets `asked`."""
 
     def __init__(self, progress: Progress) -> None:
-        """Tell the user through `progress` what was understood."""
+        """`progress` is where the first signal is acknowledged."""
         self.asked = asyncio.Event()
         self.twice = False
         self.can_finish = False
-        """Whether there is a loop that looks at `asked`; before, there is nothing to save and the run ends at once."""
+        """Whether a loop checks `asked`. Before that there is nothing to save, and the run ends at once."""
         self._progress = progress
         self._task = asyncio.current_task()
 
@@ -32,7 +33,7 @@ class Interruption:
         return self
 
     def install(self) -> None:
-        """Install the handlers in the running event loop, in place of any other."""
+        """Install the handlers in the running event loop, replacing any others."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal, number)
@@ -40,13 +41,13 @@ class Interruption:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give the signals back to Python."""
+        """Restore Python's handlers."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
 
     def _on_signal(self, number: int) -> None:
-        signal.alarm(0)  # Ray's, of a signal that came while it started
+        signal.alarm(0)  # cancel Ray's alarm, set if a signal came while Ray started
         name = signal.Signals(number).name
         self.twice = self.asked.is_set() and number == signal.SIGINT
         if self.asked.is_set() and not self.twice:

@@ -37,6 +37,15 @@ class SliceCopy:
     target_columns: slice
 
 
+@dataclass(frozen=True)
+class Copy:
+    """`target[...] = source * scale`: two views of the same two-dimensional shape and type."""
+
+    source: torch.Tensor
+    target: torch.Tensor
+    scale: float
+
+
 def rectangle(
     marked: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor
 ) -> tuple[Indices, Indices, Indices, Indices]:

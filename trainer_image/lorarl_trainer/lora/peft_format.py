@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.launch.init_from import CONFIG_FILE, WEIGHTS_FILE
+from lorarl_trainer.lora.files import CONFIG_FILE, WEIGHTS_FILE
 from lorarl_trainer.lora.tensor_file import write_tensors
 
 PEFT_PREFIX = "base_model.model."

@@ -7,15 +7,46 @@ wildcards over either's full names. Nothing here imports torch.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from lorarl_trainer.errors import InputError
 
 ALL_LINEAR = "all-linear"
-_PARTS = {"q": "linear_q", "k": "linear_k", "v": "linear_v", "gate": "linear_fc1_gate", "up": "linear_fc1_up"}
-"""What Megatron-Bridge's CanonicalLoRA calls the parts of the fused linear_qkv and linear_fc1."""
+
+
+@dataclass(frozen=True)
+class Projection:
+    """One linear layer of a decoder layer as each side names it.
+
+    Attributes:
+        hf: the last part of its Hugging Face name.
+        layer: the Megatron layer that it is, or is a part of.
+        part: which part of that; empty where it is the whole layer.
+        canonical: what Megatron-Bridge's CanonicalLoRA calls it.
+    """
+
+    hf: str
+    layer: str
+    part: str
+    canonical: str
+
+
+PROJECTIONS = (
+    Projection("q_proj", "linear_qkv", "q", "linear_q"),
+    Projection("k_proj", "linear_qkv", "k", "linear_k"),
+    Projection("v_proj", "linear_qkv", "v", "linear_v"),
+    Projection("o_proj", "linear_proj", "", "linear_proj"),
+    Projection("gate_proj", "linear_fc1", "gate", "linear_fc1_gate"),
+    Projection("up_proj", "linear_fc1", "up", "linear_fc1_up"),
+    Projection("down_proj", "linear_fc2", "", "linear_fc2"),
+)
+_BY_HF_NAME = {projection.hf: projection for projection in PROJECTIONS}
+_CANONICAL = {projection.part: projection.canonical for projection in PROJECTIONS if projection.part}
+QUERY_KEY_VALUE = tuple(projection.hf for projection in PROJECTIONS if projection.layer == "linear_qkv")
+SPLIT_INPUTS = frozenset(projection.hf for projection in PROJECTIONS if not projection.part)
+"""Layers whose inputs tensor parallelism splits; it splits the outputs of all others."""
 
 
 @dataclass(frozen=True)
@@ -67,14 +98,30 @@ def resolve_targets(
 
 def short_names(targets: Sequence[Target]) -> list[str]:
     """Return the distinct last parts of the targets' Hugging Face names, in the model's order: what a person wants to read."""
-    return list(dict.fromkeys(_last(name) for target in targets for name in target.hf_names))
+    return list(dict.fromkeys(last_part(name) for target in targets for name in target.hf_names))
+
+
+def megatron_linears(hf_names: Iterable[str]) -> list[Linear]:
+    """Return the linear layers that Megatron makes of Hugging Face's, given their full names, in Hugging Face's order."""
+    parts: dict[str, dict[str, str]] = {}
+    for name in hf_names:
+        parent, _, last = name.rpartition(".")
+        known = _BY_HF_NAME.get(last)
+        layer, part = (known.layer, known.part) if known else (last, "")
+        parts.setdefault(f"{parent}.{layer}", {})[part] = name
+    return [Linear(name, found) for name, found in parts.items()]
+
+
+def last_part(full_name: str) -> str:
+    """Return what follows the last dot of a name."""
+    return full_name.rpartition(".")[2]
 
 
 def _candidates(linear: Linear, adapter_type: str) -> list[_Candidate]:
     if adapter_type == "lora" or len(linear.hf) == 1:
         return [_Candidate(Target(linear.name, tuple(linear.hf.values())), (linear.name,))]
     parent = linear.name.rpartition(".")[0]
-    names = {part: f"{parent}.{_PARTS[part]}" for part in linear.hf}
+    names = {part: f"{parent}.{_CANONICAL[part]}" for part in linear.hf}
     return [
         _Candidate(Target(names[part], (hf_name,)), (names[part], linear.name)) for part, hf_name in linear.hf.items()
     ]
@@ -99,7 +146,7 @@ def _select(candidates: Sequence[_Candidate], patterns: Sequence[str], field: st
 
 
 def _no_such_layer(candidates: Sequence[_Candidate], pattern: str, field: str) -> InputError:
-    there = sorted({_last(name) for c in candidates for name in (*c.target.hf_names, *c.aliases)})
+    there = sorted({last_part(name) for c in candidates for name in (*c.target.hf_names, *c.aliases)})
     near = difflib.get_close_matches(pattern, there, n=1)
     hint = (
         f"Did you mean {near[0]}?"
@@ -111,21 +158,17 @@ def _no_such_layer(candidates: Sequence[_Candidate], pattern: str, field: str) -
 
 def _only_a_part(target: Target, names: set[str], field: str) -> InputError:
     """`lora` has one adapter for all parts of a fused layer: a part alone would silently train the others too."""
-    parts = ", ".join(_last(name) for name in target.hf_names)
+    parts = ", ".join(last_part(name) for name in target.hf_names)
     return InputError(
         field,
-        f"{', '.join(sorted(_last(name) for name in names))} alone",
-        f"all of {parts}, which adapter.type lora trains with one adapter, {_last(target.name)}",
-        f"Name {_last(target.name)} instead, or set spec.adapter.type: canonical_lora.",
+        f"{', '.join(sorted(last_part(name) for name in names))} alone",
+        f"all of {parts}, which adapter.type lora trains with one adapter, {last_part(target.name)}",
+        f"Name {last_part(target.name)} instead, or set spec.adapter.type: canonical_lora.",
     )
 
 
 def _matches(pattern: str, full_name: str) -> bool:
-    return pattern in (_last(full_name), full_name) or fnmatchcase(full_name, pattern)
-
-
-def _last(full_name: str) -> str:
-    return full_name.rpartition(".")[2]
+    return pattern in (last_part(full_name), full_name) or fnmatchcase(full_name, pattern)
 
 
 def require_vocabulary_to_split(vocabulary: int, ranks: int) -> None:
@@ -152,7 +195,7 @@ def require_heads_to_split(targets: Sequence[Target], key_heads: int, ranks: int
     Raises:
         InputError: there is such an adapter.
     """
-    parts = [name for target in targets for name in target.hf_names if name.endswith(("q_proj", "k_proj", "v_proj"))]
+    parts = [name for target in targets for name in target.hf_names if last_part(name) in QUERY_KEY_VALUE]
     if parts and key_heads < ranks:
         raise InputError(
             "spec.trainer.tensorParallelSize",

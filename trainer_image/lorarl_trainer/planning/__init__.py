@@ -1,1 +1,1 @@
-"""What a job needs of a GPU, and what a worker may do with it, decided before anything is loaded."""
+"""What a job needs of a GPU, and how its workers run it: decided before anything loads."""

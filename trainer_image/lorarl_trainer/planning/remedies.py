@@ -1,4 +1,4 @@
-"""A job that does not fit into a GPU's memory is refused before anything loads, with the plan and with what would make it fit."""
+"""A job that does not fit into a GPU's memory is refused before anything loads, with the plan and what would make it fit."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.planning.memory import Demand, MemoryPlan, gigabytes
+from lorarl_trainer.planning.execution import ExecutionPlan
+from lorarl_trainer.planning.memory import MemoryPlan, gigabytes
 
 
 def require_fit(plan: MemoryPlan) -> None:
     """Refuse a job that cannot fit.
 
     Raises:
-        InputError: with the table, and what would mend it.
+        InputError: the job does not fit; the message has the table, and what would make it fit.
     """
     if plan.fits:
         return
     needed = max(plan.peak("generation"), plan.peak("training"))
     got = f"a job that needs {gigabytes(needed)} GB on each GPU"
     if needed <= plan.gpu.free:
-        got = f"{gigabytes(plan.kv_cache_bytes)} GB left for vLLM's KV cache, of which one sequence takes {gigabytes(plan.kv_cache_least)}"
+        got = f"{gigabytes(plan.execution.kv_cache_bytes)} GB left for vLLM's KV cache, of which one sequence takes {gigabytes(plan.kv_cache_least)}"
     raise InputError(
         "spec",
         got,
@@ -31,32 +32,32 @@ def require_fit(plan: MemoryPlan) -> None:
 
 
 def remedies(plan: MemoryPlan) -> str:
-    """Say what would make a job fit: each change that does by itself, or else all that it takes together; empty where it fits."""
+    """Say what would make a job fit: each change that is enough by itself, or else all that are needed together."""
     if plan.fits:
         return ""
     alone: dict[str, Change] = {}
     together: dict[str, Change] = {}
-    for change in changes(plan.demand):
+    for change in changes(plan.execution):
         if _fits_with(plan, [change]):
             alone.setdefault(change.field, change)
     if alone:
         return f"Set {', or '.join(map(str, alone.values()))}."
-    for change in changes(plan.demand):
+    for change in changes(plan.execution):
         together[change.field] = change
         if _fits_with(plan, together.values()):
-            needed = _without_the_needless(plan, list(together.values()))
+            needed = _only_needed(plan, list(together.values()))
             return f"Set {', and '.join(map(str, needed))}."
-    return "Take GPUs with more memory, or a smaller model."
+    return "Use GPUs with more memory, or a smaller model."
 
 
 def _fits_with(plan: MemoryPlan, made: Iterable[Change]) -> bool:
-    demand = plan.demand
+    execution = plan.execution
     for change in made:
-        demand = change.applied(demand)
-    return plan.for_demand(demand).fits
+        execution = change.applied(execution)
+    return plan.for_execution(execution).fits
 
 
-def _without_the_needless(plan: MemoryPlan, made: list[Change]) -> list[Change]:
+def _only_needed(plan: MemoryPlan, made: list[Change]) -> list[Change]:
     for change in list(made):
         rest = [other for other in made if other is not change]
         if _fits_with(plan, rest):
@@ -66,37 +67,37 @@ def _without_the_needless(plan: MemoryPlan, made: list[Change]) -> list[Change]:
 
 @dataclass(frozen=True)
 class Change:
-    """A change to a manifest: to what a field is set, and what that means."""
+    """A change to a manifest: the field, its new value, and the decisions that follow from it."""
 
     field: str
     value: str
-    demand: Mapping[str, Any]
+    decisions: Mapping[str, Any]
 
-    def applied(self, before: Demand) -> Demand:
-        """Return the demand with this change."""
-        return replace(before, **self.demand)
+    def applied(self, before: ExecutionPlan) -> ExecutionPlan:
+        """Return the plan with this change."""
+        return replace(before, **self.decisions)
 
     def __str__(self) -> str:
         return f"{self.field} to {self.value}"
 
 
-def changes(demand: Demand) -> Iterator[Change]:
-    """What a user can change, the cheapest first; of one field the smallest change first."""
+def changes(execution: ExecutionPlan) -> Iterator[Change]:
+    """Yield what a user can change, the cheapest first; for one field the smallest change first."""
     trainer, rollout = "spec.trainer", "spec.rollout"
     for offload in (["kv_cache"], ["kv_cache", "weights"]):
-        if more := frozenset(offload) - demand.offload:
-            yield Change(f"{rollout}.offload", f"[{', '.join(offload)}]", {"offload": demand.offload | more})
-    tokens = demand.micro_batch_tokens // 2
-    while tokens >= demand.longest:
+        if more := frozenset(offload) - execution.offload:
+            yield Change(f"{rollout}.offload", f"[{', '.join(offload)}]", {"offload": execution.offload | more})
+    tokens = execution.micro_batch_tokens // 2
+    while tokens >= execution.longest:
         yield Change(f"{trainer}.tokensPerMicroBatch", str(tokens), {"micro_batch_tokens": tokens})
         tokens //= 2
     for fraction in (0.5, 0.65, 0.8):
-        if fraction > demand.engine_fraction:
+        if fraction > execution.engine_fraction:
             yield Change(f"{rollout}.gpuMemoryFraction", str(fraction), {"engine_fraction": fraction})
-    for recompute in {"none": ("selective", "full"), "selective": ("full",), "full": ()}[demand.recompute]:
+    for recompute in {"none": ("selective", "full"), "selective": ("full",), "full": ()}[execution.recompute]:
         yield Change(f"{trainer}.recompute", recompute, {"recompute": recompute})
     both = f"tensorParallelSize of {trainer} and {rollout}"
     for ranks in (2, 4, 8):
-        if ranks > max(demand.trainer_ranks, demand.engine_ranks):
+        if ranks > max(execution.trainer_ranks, execution.engine_ranks):
             split = {"trainer_ranks": ranks, "engine_ranks": ranks, "fused_layers": False}
             yield Change(both, f"{ranks} (with as many GPUs)", split)

@@ -14,6 +14,7 @@ from lorarl_trainer.errors import InputError
 
 FAMILIES = ("qwen2", "qwen3", "llama")
 """`model_type` of the configurations that are looked at; what other bridges leave out is not known here."""
+_PLAIN_FAMILIES = (*FAMILIES, "mistral")
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Constants in megatron.core.models.common.embeddings.rotary_pos_embedding; the factor alone can be chosen."""
 
@@ -52,11 +53,35 @@ def require_known_base(config: Mapping[str, Any], longest: int) -> None:
             f"a window of at least the job's longest sequence, {longest} tokens",
             hint,
         )
-    _require_known_rope(family, config.get("rope_scaling") or config.get("rope_parameters") or {})
+    _require_known_rope(family, config)
 
 
-def _require_known_rope(family: str, rope: Mapping[str, Any]) -> None:
-    kind = rope.get("rope_type") or rope.get("type") or "default"
+def has_plain_layers(config: Mapping[str, Any]) -> bool:
+    """Return whether Megatron-Bridge makes only layers of Llama's kind of a model: RMSNorm, rotary positions, SwiGLU.
+
+    Attention is causal over whole sequences. `backends/megatron/fused_layer.py` computes such layers in a few steps.
+
+    Args:
+        config: The content of config.json.
+    """
+    family = config.get("model_type")
+    # The other families' bridges leave the window out; an absent one of Mistral's is 4,096.
+    has_window = family == "mistral" and config.get("sliding_window", 4096) is not None
+    return (
+        family in _PLAIN_FAMILIES
+        and not has_window
+        and config.get("hidden_act", "silu") == "silu"
+        and _rope_type(config) in ("default", "llama3", "linear")
+    )
+
+
+def _rope_type(config: Mapping[str, Any]) -> str:
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    return str(rope.get("rope_type") or rope.get("type") or "default")
+
+
+def _require_known_rope(family: str, config: Mapping[str, Any]) -> None:
+    rope, kind = config.get("rope_scaling") or config.get("rope_parameters") or {}, _rope_type(config)
     known = ("default", "llama3", "linear") if family == "llama" else ("default",)
     if kind not in known:
         raise _refused(

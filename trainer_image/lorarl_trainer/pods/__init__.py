@@ -1,1 +1,1 @@
-"""What is different in the pods of a cluster: progress goes to the job's status, a pod's end is announced, and steps may change."""
+"""What differs in a cluster's pods: progress goes to the job's status, pods announce their end, steps may change."""

@@ -1,8 +1,9 @@
-"""A pod's end, announced: `lorarl drain` is the preStop hook of head and worker pods.
+"""`lorarl drain`, the preStop hook of head and worker pods: announces that the pod is about to end.
 
-Kubernetes runs it before it sends SIGTERM to a pod's containers, and waits for it within the grace period. It asks the trainer for a
-checkpoint, and returns when the trainer's processes in this pod have ended, so that Ray is not taken from under them. Ray then has a few
-seconds to end: it hears no SIGTERM for 40 s where it waits for a head that has gone, and the pod would hold its GPUs for so long.
+Kubernetes runs it before it sends SIGTERM to a pod's containers, and waits for it within the grace period. It asks the
+trainer for a checkpoint, and returns when the trainer's processes in this pod have ended, so that Ray stays alive until
+then. Ray then has a few seconds to end. Otherwise, waiting for a head that is gone, it would ignore SIGTERM for 40 s,
+and the pod would keep its GPUs for as long.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ import time
 from pathlib import Path
 
 RUN_DIR = "LORARL_RUN_DIR"
-"""Environment variable: the folder by which the processes of a pod know of each other. Outside pods there is none, and no hook."""
+"""Environment variable: the folder in which a pod's processes register.
+
+Outside pods it is unset, and there is no hook.
+"""
 DRIVER = "driver"
-_ASKED = "drain"
+_DRAIN_FILE = "drain"
 _RAY = "ray"
-"""Has the process id of `ray start`, which the images' own `ray` leaves there."""
+"""File with the process id of `ray start`, written by the images' own `ray`."""
 _RAY_ENDS_SECONDS = 3
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 
 
 def in_a_pod() -> bool:
@@ -30,37 +34,40 @@ def in_a_pod() -> bool:
 
 
 def drain_asked() -> bool:
-    """Whether this pod is about to be taken away."""
+    """Whether this pod is about to be removed."""
     folder = _run_dir()
-    return folder is not None and (folder / _ASKED).exists()
+    return folder is not None and (folder / _DRAIN_FILE).exists()
 
 
 def register(name: str) -> None:
-    """Let `drain` wait until this process has ended. The one named `DRIVER` gets SIGTERM besides, and answers with a checkpoint."""
+    """Make `drain` wait until this process has ended.
+
+    The one named `DRIVER` also gets SIGTERM and publishes a checkpoint.
+    """
     if (folder := _run_dir()) is not None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.pid").write_text(str(os.getpid()))
 
 
 def drain() -> None:
-    """Ask for a checkpoint, wait until every registered process of this pod has ended, and see to it that Ray ends soon after.
+    """Ask for a checkpoint, wait until every registered process of this pod has ended, and make Ray end soon after.
 
-    A worker tells the driver, which is in another pod, with its next step. How long to wait is Kubernetes' matter: it ends this
-    process with the grace period.
+    A worker reports the request with its next step to the driver, which is in another pod. Kubernetes limits the wait:
+    it ends this process when the grace period is over.
     """
     if (folder := _run_dir()) is None:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / _ASKED).touch()
+    (folder / _DRAIN_FILE).touch()
     asked = False
-    while running := {path.stem: pid for path in folder.glob("*.pid") if (pid := _living(path)) is not None}:
+    while running := {path.stem: pid for path in folder.glob("*.pid") if (pid := _running_pid(path)) is not None}:
         if DRIVER in running and not asked:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(running[DRIVER], signal.SIGTERM)
             asked = True
-        time.sleep(_LOOK_SECONDS)
-    if (ray := _living(folder / _RAY)) is not None:
-        # SIGTERM comes from Kubernetes, once this process has ended.
+        time.sleep(_POLL_SECONDS)
+    if (ray := _running_pid(folder / _RAY)) is not None:
+        # Kubernetes sends SIGTERM once this process has ended.
         nothing = subprocess.DEVNULL
         later = ["sh", "-c", f"sleep {_RAY_ENDS_SECONDS}; kill -KILL {ray}"]
         subprocess.Popen(later, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)
@@ -71,11 +78,11 @@ def _run_dir() -> Path | None:
     return Path(named) if named else None
 
 
-def _living(path: Path) -> int | None:
-    """The process that registered there, if it lives."""
+def _running_pid(path: Path) -> int | None:
+    """Return the id of the process that registered there, if it is still running."""
     try:
         pid = int(path.read_text())
-        # A zombie has ended, though nobody has asked for its exit code.
+        # A zombie has ended; its parent has not asked for its exit code yet.
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, ValueError):
         return None

@@ -1,4 +1,4 @@
-"""Whether memory has run out in this pod: the kernel counts whom it has killed for it, where the container itself lives on."""
+"""Whether memory has run out in this pod. The kernel counts the processes that it has killed for it in a container."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
 _COUNTS = ("memory.events", "memory/memory.oom_control")
-"""Of this container, by cgroup's version: 2, 1."""
+"""Files with this container's count, for cgroup versions 2 and 1."""
 
 
 def kills_for_memory(cgroups: Path = CGROUPS) -> int:
-    """How many processes of this container the kernel has killed because its memory had run out; 0 where it does not say."""
+    """Return how many processes of this container the kernel has killed for lack of memory; 0 if it does not say."""
     for name in _COUNTS:
         try:
             text = (cgroups / name).read_text()

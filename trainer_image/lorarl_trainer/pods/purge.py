@@ -13,14 +13,18 @@ from lorarl_trainer.storage.secrets import read_secret
 
 
 def purge(job: LoRARLJob, until: datetime | None = None) -> str:
-    """Delete everything under the job's folder and return its URI. Needs the checkpoints' own Secret alone; again is harmless.
+    """Delete everything under the job's folder and return its URI.
+
+    It may be repeated, and needs only the checkpoints' Secret.
 
     Args:
-        job: Whose checkpoints; with a uid, those of another LoRARLJob under the same name stay.
-        until: When it has to be over: from then on a new job of this name may write there. SIGALRM ends the process at that time.
+        job: the job. If it has a uid, checkpoints of another LoRARLJob of the same name are not deleted.
+        until: the deadline, from which on a new job of this name may write there. SIGALRM ends the process at that
+            time.
 
     Raises:
-        LorarlError: the store refuses or cannot be reached; it is too late; the folder is another job's by now.
+        LorarlError: the store refuses or cannot be reached, the deadline has passed, or the folder now belongs to
+            another job.
     """
     if until is not None:
         _end_at(until)
@@ -38,21 +42,21 @@ def _end_at(until: datetime) -> None:
     left = (until - datetime.now(UTC)).total_seconds()
     if left <= 0:
         raise FencedError(
-            f"its time was over at {until:%FT%TZ}, and a job that has the name by now may write there: nothing was deleted"
+            f"the deadline {until:%FT%TZ} has passed, and a new job of this name may write there: nothing was deleted"
         )
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, left)
 
 
 def _require_own(job: LoRARLJob, store: Store) -> None:
-    """Raise FencedError where another LoRARLJob trains into the folder, or has done so last."""
+    """Raise FencedError if another LoRARLJob was the last to claim the folder."""
     data = store.get(f"{job.name}/{NAME}")
     try:
         latest = Latest.from_bytes(data) if data is not None else None
     except ValueError:
-        return  # nobody's claim
+        return  # a corrupt latest.json is no claim
     if job.uid and latest is not None and latest.job_uid not in (None, job.uid):
         raise FencedError(
-            f"{store.uri_of(job.name)} belongs to another LoRARLJob since {latest.claimed_at} ({latest.host}; uid {latest.job_uid}, "
-            f"this one is {job.uid}): nothing was deleted"
+            f"{store.uri_of(job.name)} has belonged to another LoRARLJob since {latest.claimed_at} ({latest.host}; uid "
+            f"{latest.job_uid}, this one is {job.uid}): nothing was deleted"
         )

@@ -1,7 +1,7 @@
-"""The trainer's part of a LoRARLJob's status, told from the events of the run. Pure.
+"""The trainer's part of a LoRARLJob's status, derived from the events of the run. Pure.
 
-It writes step, totalSteps, metrics, adapter, failure and resumedFromStep (`lorarl_api.v1alpha1.LoRARLJobStatus` says what they mean);
-all else in the status is the operator's.
+It writes step, totalSteps, metrics, adapter, failure and resumedFromStep (`lorarl_api.v1alpha1.LoRARLJobStatus`
+explains them). The rest of the status belongs to the operator.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.progress import CheckpointDone, EvalDone, Event, RunFinished, RunStarted, StepDone
 
 LONGEST_MESSAGE = 4096
-"""Characters of a failure's message: the whole of it is in the log."""
+"""Characters of a failure's message. The log has all of it."""
 
 
 class RunStatus:
@@ -26,7 +26,7 @@ class RunStatus:
         self._metrics: dict[str, Any] = {}
 
     def on_event(self, event: Event) -> None:
-        """Take one event in; those that say nothing about the status are ignored."""
+        """Apply one event. Events that do not affect the status are ignored."""
         match event:
             case RunStarted():
                 self._status |= {"step": event.resumed_from_step or 0, "totalSteps": event.total_steps}
@@ -37,8 +37,8 @@ class RunStatus:
             case StepDone():
                 self._status |= {"step": event.step, "totalSteps": event.total_steps}
                 self._metrics |= {
-                    "reward": _short(event.reward_mean),
-                    "kl": _short(event.kl),
+                    "reward": _short(event.metrics.get("reward_mean")),
+                    "kl": _short(event.metrics.get("kl")),
                     "tokensPerSecond": round(event.tokens_per_second, 1),
                 }
             case CheckpointDone():
@@ -48,12 +48,13 @@ class RunStatus:
                 self._status["failure"] = {"reason": event.reason, "message": message, "attempt": self._attempt}
 
     def as_dict(self, before: dict[str, Any]) -> dict[str, Any]:
-        """The status to apply.
+        """Return the status to apply.
 
         Args:
-            before: what the status said when the run began. A run that goes on keeps what it has no newer word on, but for a failure.
+            before: the status when the run began. A resumed run keeps every value that it has no newer one for, except
+                a failure.
         """
-        if "step" not in self._status:  # nothing is loaded yet, so nothing is known better
+        if "step" not in self._status:  # nothing is loaded yet, so there is no newer value
             kept = {
                 key: before[key]
                 for key in ("step", "totalSteps", "metrics", "adapter", "resumedFromStep")
@@ -80,5 +81,5 @@ class RunStatus:
 
 
 def _short(value: float | None) -> float | None:
-    """Four digits: the columns of `kubectl get` show a number as it is. JSON has none that is not finite."""
+    """Round to four digits, because `kubectl get` shows all of them. None if not finite, which JSON cannot express."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")

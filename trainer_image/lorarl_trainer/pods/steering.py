@@ -1,4 +1,4 @@
-"""What may change for a job while it runs in a cluster: how many steps it makes, and that a pod of it is to be taken away."""
+"""What may change while a job runs in a cluster: how many steps it makes, and whether one of its pods must end."""
 
 from __future__ import annotations
 
@@ -6,38 +6,36 @@ from pathlib import Path
 
 from lorarl_api.faults import ManifestError
 from lorarl_api.load import load_job
-from lorarl_trainer.progress import Warned
-from lorarl_trainer.session import Session
+from lorarl_trainer.protocols.steering import Steering
+from lorarl_trainer.protocols.workers import Workers
 
 
-class Steering:
-    """Looks at the mounted manifest and at the pods, once a step."""
+class PodSteering:
+    """Looks at the mounted manifest and at the workers' pods, once per step."""
 
-    def __init__(self, manifest: Path) -> None:
-        """`manifest` lies on a mounted ConfigMap, which Kubernetes brings up to date within a minute or so."""
-        self._manifest = manifest
+    def __init__(self, manifest: Path, workers: Workers) -> None:
+        """`manifest` is in a mounted ConfigMap, which Kubernetes updates within about a minute."""
+        self._manifest, self._workers = manifest, workers
         self._seen: bytes | None = None
 
-    async def __call__(self, session: Session) -> None:
-        """Bring the session up to date."""
-        self._read_steps(session)
-        if not session.stop.is_set() and await session.workers.drain_asked():
-            session.progress.emit(Warned("a pod of this job is being taken away: publishing a checkpoint, then ending"))
-            session.stop.set()
+    async def __call__(self, total_steps: int, stopping: bool) -> Steering:
+        """Return what the run should do from now on. Today it makes `total_steps` steps, or is already stopping."""
+        steps, warnings = self._steps(total_steps)
+        draining = not stopping and await self._workers.drain_asked()
+        if draining:
+            warnings.append("a pod of this job is about to be removed: publishing a checkpoint, then ending")
+        return Steering(steps, draining, tuple(warnings))
 
-    def _read_steps(self, session: Session) -> None:
+    def _steps(self, total_steps: int) -> tuple[int, list[str]]:
         text = self._manifest.read_bytes()
         if text == self._seen:
-            return
+            return total_steps, []
         self._seen = text
         try:
             steps = load_job(self._manifest).spec.trainer.steps
         except ManifestError as error:
-            session.warn_once(
-                "manifest",
-                f"{self._manifest} has changed and cannot be read, so the steps stay {session.total_steps}: {error}",
-            )
-            return
-        if steps != session.total_steps:
-            session.progress.emit(Warned(f"spec.trainer.steps is {steps} now, not {session.total_steps}"))
-            session.total_steps = steps
+            return total_steps, [
+                f"{self._manifest} has changed and cannot be read, so the job keeps its {total_steps} steps: {error}"
+            ]
+        changed = [f"spec.trainer.steps is now {steps}, was {total_steps}"] if steps != total_steps else []
+        return steps, changed

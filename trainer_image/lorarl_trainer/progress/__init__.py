@@ -1,7 +1,7 @@
-"""Progress of a run: what a person sees while it trains, and the files that remain of it.
+"""The progress of a run: what a person sees during training, and the files that remain afterwards.
 
-The loop makes events (`events.py`) and gives them to a `Progress`, which hands them to its sinks. At the end `write_report`
-makes report.html and reward.png from the files alone, and `final_message` says how to load the adapter.
+The loop makes events (`events.py`) and gives them to a `Progress`, which passes them to its sinks. At the end
+`write_report` makes report.html and reward.png from the files alone, and `final_message` says how to load the adapter.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import TextIO
 
 from lorarl_api.v1alpha1 import TrackingSpec
 from lorarl_trainer.errors import InputError
-
-from .console import ConsoleSink
-from .events import (
+from lorarl_trainer.progress.console import ConsoleSink
+from lorarl_trainer.progress.events import (
     PHASES,
     TIME_COLUMNS,
     AdapterSummary,
@@ -31,12 +30,12 @@ from .events import (
     StepDone,
     Warned,
 )
-from .fanout import Progress, Sink
-from .records import METRICS, MetricsFile, SummaryFile, read_lines, read_rows, read_summary
-from .report import write_report
-from .samples import SamplesFile
-from .trackers import Secrets, trackers
-from .usage import final_message
+from lorarl_trainer.progress.fanout import Progress, Sink
+from lorarl_trainer.progress.records import METRICS, MetricsFile, SummaryFile, read_lines, read_rows, read_summary
+from lorarl_trainer.progress.report import write_report
+from lorarl_trainer.progress.samples import SamplesFile
+from lorarl_trainer.progress.trackers import Secrets, trackers
+from lorarl_trainer.progress.usage import final_message
 
 __all__ = [
     "METRICS",
@@ -68,18 +67,24 @@ __all__ = [
 def open_progress(
     out_dir: Path, tracking: TrackingSpec, secrets: Secrets, more: Sequence[Sink] = (), stream: TextIO | None = None
 ) -> Progress:
-    """A `Progress` that prints to `stream` (standard output) and writes into `out_dir`, TensorBoard, spec.tracking, and `more` sinks.
+    """Return a `Progress` that prints to `stream`, writes files to `out_dir`, and feeds the trackers of spec.tracking.
 
-    Files: metrics.jsonl, samples.jsonl, run_summary.json and tensorboard/. `secrets` has the Secrets that spec.tracking names, by name.
+    Args:
+        out_dir: gets metrics.jsonl, samples.jsonl, run_summary.json and tensorboard/.
+        tracking: the manifest's spec.tracking.
+        secrets: the Secrets that spec.tracking names, by name.
+        more: further sinks.
+        stream: where to print; standard output by default.
 
     Raises:
-        InputError: the folder cannot be made; spec.tracking asks for a package that is not installed, or for a key that its Secret lacks.
+        InputError: The folder cannot be created, or spec.tracking needs a package that is not installed or a key that
+            its Secret lacks.
     """
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        got = f"{out_dir}, which cannot be made ({error.strerror})"
-        raise InputError("--out", got, "a folder for the run's files", "Name another one.") from error
+        got = f"{out_dir}, which cannot be created ({error.strerror})"
+        raise InputError("--out", got, "a folder for the run's files", "Choose another one.") from error
     console = ConsoleSink(stream or sys.stdout)
     return Progress(
         direct=[MetricsFile(out_dir), SamplesFile(out_dir), SummaryFile(out_dir)],

@@ -1,4 +1,4 @@
-"""What a person sees while training: one line a step, and a progress bar where there is a terminal."""
+"""What a person sees during training: one line per step, and a progress bar on a terminal."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import os
 import re
 import statistics
 from collections import defaultdict, deque
-from collections.abc import Iterable
-from typing import TextIO
+from collections.abc import Iterable, Mapping
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from ..timing import OTHER
-from .events import (
+from lorarl_trainer.progress.events import (
     CheckpointDone,
     EvalDone,
     Event,
@@ -27,31 +26,35 @@ from .events import (
     Warned,
     startup_of,
 )
+from lorarl_trainer.timing import OTHER
 
 RECENT_STEPS = 50
 SHORT_SECONDS = 0.5
-"""Parts of a start that took less are not named."""
+"""Parts of the start that took less are summed up as `other`."""
 
 
 class TimeLeft:
-    """Time left, from the median of the latest steps: a slow first step or a rare checkpoint does not move it."""
+    """Estimates the time left from the median duration of the latest steps.
+
+    With the median, a slow first step or a rare checkpoint does not change the estimate.
+    """
 
     def __init__(self) -> None:
         self._recent: deque[float] = deque(maxlen=RECENT_STEPS)
 
-    def after(self, event: StepDone) -> float:
-        """Seconds left after this step."""
+    def after_step(self, event: StepDone) -> float:
+        """Count a step; return the seconds left after it."""
         self._recent.append(sum(event.seconds.values()))
         return statistics.median(self._recent) * (event.total_steps - event.step)
 
-    def evaluated(self, event: EvalDone) -> None:
-        """Count an evaluation to its step."""
+    def add_evaluation(self, event: EvalDone) -> None:
+        """Add the time of an evaluation to its step."""
         if self._recent:
             self._recent[-1] += event.seconds
 
 
 class ConsoleSink:
-    """Prints to `stream`: lines and a live bar on a terminal, plain lines without control characters elsewhere."""
+    """Prints lines to `stream`; on a terminal with a live bar, elsewhere without control characters."""
 
     name = "console"
 
@@ -65,33 +68,33 @@ class ConsoleSink:
         """Print the event's line, if it has one, and move the bar."""
         match event:
             case RunStarted():
-                for line in header(event):
+                for line in header_lines(event):
                     self._print(line)
                 if is_terminal(self._stream):
                     self._start_bar(event)
             case StepDone():
-                left = self._time_left.after(event)
+                left = self._time_left.after_step(event)
                 self._print(step_line(event, left))
                 if self._bar is not None:
-                    self._bar.update(self._task, completed=event.step, figures=bar_figures(event, left))
+                    self._bar.update(self._task, completed=event.step, text=bar_text(event, left))
             case RunFinished():
                 self._stop_bar()
-                self._print(last_line(event))
+                self._print(final_line(event))
             case EvalDone():
-                self._time_left.evaluated(event)
-                self._print(*remark(event))
+                self._time_left.add_evaluation(event)
+                self._print(*styled_line(event))
             case Sampled():
-                pass  # samples.jsonl and the report have room for them
+                pass  # samples are long: they go to samples.jsonl and the report
             case _:
-                self._print(*remark(event))
+                self._print(*styled_line(event))
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Remove the bar."""
         self._stop_bar()
 
     def _print(self, line: str, style: str | None = None) -> None:
         if self._bar is not None:
-            # highlight and markup off: a path in brackets is no colour.
+            # Without highlight and markup: rich would take a path in brackets for a style.
             self._bar.console.print(line, style=style, highlight=False, markup=False, soft_wrap=True)
         else:
             print(line, file=self._stream, flush=True)
@@ -101,11 +104,11 @@ class ConsoleSink:
         columns = (
             TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
             BarColumn(bar_width=24),
-            TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.fields[text]}"),
         )
         self._bar = Progress(*columns, console=console, refresh_per_second=4)
         self._task = self._bar.add_task(
-            "", total=event.total_steps, completed=event.resumed_from_step or 0, figures="first step ..."
+            "", total=event.total_steps, completed=event.resumed_from_step or 0, text="first step ..."
         )
         self._bar.start()
 
@@ -116,15 +119,18 @@ class ConsoleSink:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a live bar can be drawn. rich's own answer is not asked: FORCE_COLOR would put control characters into files."""
+    """Return whether a live bar can be drawn.
+
+    rich's own check is not used: with FORCE_COLOR it would write control characters into files.
+    """
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-def header(event: RunStarted) -> list[str]:
-    """What is trained, said once: the modules that were found, and how many parameters that makes."""
+def header_lines(event: RunStarted) -> list[str]:
+    """Return the first lines of a run: what is trained, on which modules, with how many parameters."""
     adapter = event.adapter
     share = adapter.trainable_parameters / adapter.total_parameters
-    resumed = "" if event.resumed_from_step is None else f", going on after step {event.resumed_from_step}"
+    resumed = "" if event.resumed_from_step is None else f", resuming after step {event.resumed_from_step}"
     return [
         f"job {event.job}: {event.algorithm} on {event.base_model}",
         f"adapter: {adapter.type}, rank {adapter.rank}, alpha {adapter.alpha}, on {len(adapter.modules)} modules:",
@@ -134,13 +140,13 @@ def header(event: RunStarted) -> list[str]:
     ]
 
 
-def remark(event: StartedUp | EvalDone | CheckpointDone | Noted | Warned) -> tuple[str, str | None]:
-    """The line of an event that is told as it is, and its style."""
+def styled_line(event: StartedUp | EvalDone | CheckpointDone | Noted | Warned) -> tuple[str, str | None]:
+    """Return the line of an event that changes nothing but the output, and its style."""
     match event:
         case StartedUp():
-            return start_line(event), "dim"
+            return startup_line(event), "dim"
         case EvalDone():
-            return f"step {event.step}  {eval_figures(event)}", None
+            return f"step {event.step}  {eval_text(event)}", None
         case CheckpointDone():
             return f"step {event.step}  checkpoint {event.uri}", None
         case Noted():
@@ -149,43 +155,52 @@ def remark(event: StartedUp | EvalDone | CheckpointDone | Noted | Warned) -> tup
             return f"warning: {event.text}", "yellow"
 
 
-def start_line(event: StartedUp) -> str:
-    """Where the start's time went: what was waited for, with its own parts, and what went on beside it. Short parts go into `other`."""
+def startup_line(event: StartedUp) -> str:
+    """Return a line that says where the start's time went.
+
+    It names the parts that were waited for, with their own parts in brackets, then the parts that ran in parallel.
+    Short parts are summed up as `other`.
+    """
     startup = startup_of(event)
     waited_for: dict[str, float] = startup["waited_for"]
     shown = {name: seconds for name, seconds in waited_for.items() if seconds >= SHORT_SECONDS and name != OTHER}
     rest = sum(waited_for.values()) - sum(shown.values())
-    within: dict[str, list[str]] = defaultdict(list)
-    beside: dict[str, float] = defaultdict(float)
+    inner_parts: dict[str, list[str]] = defaultdict(list)
+    outer_parts: dict[str, float] = defaultdict(float)
     for part in startup["parts"]:
-        whole, _, name = part["name"].partition("/")
+        outer, _, inner = part["name"].partition("/")
         if part["seconds"] >= SHORT_SECONDS:
-            if name:
-                within[whole].append(f"{name} {part['seconds']:.1f}")
+            if inner:
+                inner_parts[outer].append(f"{inner} {part['seconds']:.1f}")
             else:
-                beside[whole] += part["seconds"]
+                outer_parts[outer] += part["seconds"]
     parts = [
-        f"{name} {seconds:.1f}" + (f" ({', '.join(within[name])})" if within[name] else "")
+        f"{name} {seconds:.1f}" + (f" ({', '.join(inner_parts[name])})" if inner_parts[name] else "")
         for name, seconds in shown.items()
     ]
-    alongside = [f"{name} {seconds:.1f}" for name, seconds in beside.items() if name not in shown]
-    token = (
-        "" if startup["first_token_seconds"] is None else f"first token after {startup['first_token_seconds']:.1f} s, "
-    )
-    line = f"{token}first update after {startup['first_update_seconds']:.1f} s: {', '.join([*parts, f'{OTHER} {rest:.1f}'])}"
-    return line + (f"; meanwhile {', '.join(alongside)}" if alongside else "")
+    parallel = [f"{name} {seconds:.1f}" for name, seconds in outer_parts.items() if name not in shown]
+    line = f"{first_times(startup)}: {', '.join([*parts, f'{OTHER} {rest:.1f}'])}"
+    return line + (f"; meanwhile {', '.join(parallel)}" if parallel else "")
+
+
+def first_times(startup: Mapping[str, Any]) -> str:
+    """Return when the first token was generated and the first update was done, in words."""
+    token = startup["first_token_seconds"]
+    first_token = "" if token is None else f"first token after {token:.1f} s, "
+    return f"{first_token}first update after {startup['first_update_seconds']:.1f} s"
 
 
 def step_line(event: StepDone, left: float) -> str:
-    """A step in one line."""
+    """Return a step in one line."""
+    metrics = event.metrics
     parts = [f"step {event.step:>{len(str(event.total_steps))}}/{event.total_steps}"]
-    if event.reward_mean is not None:
-        parts.append(f"reward {event.reward_mean:.3f}")
-    parts.append(f"loss {event.loss:.4f}")
-    if event.kl is not None:
-        parts.append(f"KL {event.kl:.2e}")
-    if event.reward_failures:
-        parts.append(f"{event.reward_failures} rewards failed")
+    if "reward_mean" in metrics:
+        parts.append(f"reward {metrics['reward_mean']:.3f}")
+    parts.append(f"loss {metrics['loss']:.4f}")
+    if "kl" in metrics:
+        parts.append(f"KL {metrics['kl']:.2e}")
+    if failures := metrics.get("reward_failures"):
+        parts.append(f"{failures:.0f} rewards failed")
     parts += [
         f"{event.tokens_per_second:,.0f} tokens/s",
         f"{sum(event.seconds.values()):.2f} s",
@@ -194,34 +209,33 @@ def step_line(event: StepDone, left: float) -> str:
     return "  ".join(parts)
 
 
-def bar_figures(event: StepDone, left: float) -> str:
-    """What stands beside the bar."""
-    first = f"loss {event.loss:.3f}" if event.reward_mean is None else f"reward {event.reward_mean:.3f}"
-    kl = [] if event.kl is None else [f"KL {event.kl:.1e}"]
+def bar_text(event: StepDone, left: float) -> str:
+    """Return the text beside the bar."""
+    metrics = event.metrics
+    first = f"reward {metrics['reward_mean']:.3f}" if "reward_mean" in metrics else f"loss {metrics['loss']:.3f}"
+    kl = [f"KL {metrics['kl']:.1e}"] if "kl" in metrics else []
     return "  ".join([first, *kl, f"{event.tokens_per_second:,.0f} tokens/s", f"{duration(left)} left"])
 
 
-def eval_figures(event: EvalDone) -> str:
-    """An evaluation in a few words."""
-    figures = (
-        f"score {event.score:.3f}"
-        if event.score is not None
-        else f"loss {event.loss:.4f}"
-        if event.loss is not None
-        else "no figure"
-    )
-    return f"held-out {figures} ({event.rows:,} rows)"
+def eval_text(event: EvalDone) -> str:
+    """Return an evaluation in a few words."""
+    result = "result missing"
+    if event.score is not None:
+        result = f"score {event.score:.3f}"
+    elif event.loss is not None:
+        result = f"loss {event.loss:.4f}"
+    return f"held-out {result} ({event.rows:,} rows)"
 
 
-def last_line(event: RunFinished) -> str:
-    """How the run ended. Why it failed is said once, where errors go."""
+def final_line(event: RunFinished) -> str:
+    """Return how the run ended. A failure's message is left out: it goes to standard error."""
     because = f": {event.message}" if event.message and event.state != "failed" else ""
-    when = f"after step {event.step}" if event.step else "before the first step was done"
-    return f"{event.state} {when}, {duration(event.total_seconds)} in all{because}"
+    when = f"after step {event.step}" if event.step else "before the first step finished"
+    return f"{event.state} {when}, {duration(event.total_seconds)} in total{because}"
 
 
 def duration(seconds: float) -> str:
-    """Seconds as 0:07, 12:30 or 3:04:05."""
+    """Return seconds as 0:07, 12:30 or 3:04:05."""
     if not math.isfinite(seconds):
         return "?"
     minutes, second = divmod(round(seconds), 60)
@@ -230,9 +244,10 @@ def duration(seconds: float) -> str:
 
 
 def collapse_layers(names: Iterable[str]) -> list[str]:
-    """Module names with their layer numbers collapsed: 28 times model.layers.N.mlp.up_proj is one model.layers.{0-27}.mlp.up_proj.
+    """Return module names with their layer numbers collapsed.
 
-    Only the first number in a name is a layer's; others, as an expert's, are kept.
+    28 names model.layers.N.mlp.up_proj become one, model.layers.{0-27}.mlp.up_proj. Only the first number in a name is
+    taken for a layer's. Later ones, such as an expert's, are kept.
     """
     numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
     result: dict[str, None] = {}
@@ -250,7 +265,7 @@ def collapse_layers(names: Iterable[str]) -> list[str]:
 
 
 def _ranges(numbers: list[int]) -> str:
-    """0, 1, 2, 5 as 0-2,5."""
+    """Return 0, 1, 2, 5 as 0-2,5."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][1] + 1:

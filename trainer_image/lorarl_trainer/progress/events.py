@@ -1,13 +1,13 @@
-"""What the loop tells about a run. Each event is a small immutable value; `row_of` makes its line in metrics.jsonl."""
+"""The events of a run. Each is a small immutable value; `row_of` returns its line in metrics.jsonl."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..timing import Span, by_name, critical_path
+from lorarl_trainer.timing import Span, by_name, critical_path
 
 EVALUATE = "evaluate"
 PHASES = (
@@ -22,68 +22,69 @@ PHASES = (
     EVALUATE,
     "other",
 )
-"""Where a step's time goes, in the order of the loop. `StepDone.seconds` has these keys, or some of them; an evaluation follows its step.
+"""The phases of a step, in the order of the loop. `StepDone.seconds` has some or all of these keys.
 
-`generate` and `wake` are the slowest engine's. Completions are decoded and scored as they end, while others are still being generated:
-`reward` is what that takes beyond generation.
+An evaluation comes after its step. `generate` and `wake` are the times of the slowest engine. Completions are decoded
+and scored as they finish, while others are still being generated; `reward` is the time that scoring takes beyond
+generation.
 """
 
 TIME_COLUMNS = frozenset({"seconds", "tokens_per_second", "eval_seconds"})
-"""Columns of metrics.jsonl that measure time: all others are the same in two runs of one seed, interrupted or not."""
+"""Columns of metrics.jsonl that measure time. All others are equal in two runs with one seed, interrupted or not."""
 
 type Event = Noted | RunStarted | StartedUp | Sampled | StepDone | EvalDone | CheckpointDone | Warned | RunFinished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterSummary:
-    """The adapter as it was built."""
+    """The adapter of the run."""
 
     type: str
     rank: int
     alpha: int
     modules: tuple[str, ...]
-    """Full names of the layers that have an adapter."""
+    """Full names of the layers that the adapter changes."""
     trainable_parameters: int
     total_parameters: int
-    """Base and adapter together."""
+    """Parameters of base and adapter together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """Everything is loaded; the first step is next."""
+    """Everything is loaded, and the first step is next."""
 
     job: str
     base_model: str
-    """What transformers and vLLM can load: a folder or a name on the hub."""
+    """A folder or a name on the hub, as transformers and vLLM load it."""
     base_revision: str | None = None
     algorithm: str
     adapter: AdapterSummary
     total_steps: int
     resumed_from_step: int | None
-    """Step of the checkpoint the run goes on from; None for a run from the start."""
+    """The step of the checkpoint that the run resumes from; None for a run from the start."""
     out_dir: str
     manifest: str
-    """The manifest as it is run, in YAML: it goes into the report."""
+    """The manifest in YAML, with overrides applied. The report shows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredSample:
-    """A completion and what it was worth."""
+    """A completion and its reward."""
 
     prompt: str | Sequence[Mapping[str, Any]]
-    """As the data has it: a text or chat messages."""
+    """The prompt as in the data: a text or chat messages."""
     completion: str
     answer: str | None
     reward: float | None
-    """None where it could not be scored."""
+    """None if it could not be scored."""
     tokens: int
     truncated: bool
-    """Whether it was cut off at `rollout.maxResponseTokens`."""
+    """Whether it was truncated at `rollout.maxResponseTokens`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """Some of the completions of a step, or of an evaluation after it."""
+    """Some of the completions of a step, or of the evaluation after it."""
 
     step: int
     samples: tuple[ScoredSample, ...]
@@ -92,9 +93,9 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalDone:
-    """Held-out rows were evaluated with the adapter of `step`: a score (grpo) or a loss (sft).
+    """The adapter of `step` was evaluated on the held-out rows: a score (grpo) or a loss (sft).
 
-    It comes after the step's `StepDone`, of which there is none for step 0, before training.
+    The event follows the step's `StepDone`. Step 0 is the evaluation before training and has no `StepDone`.
     """
 
     step: int
@@ -106,112 +107,107 @@ class EvalDone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDone:
-    """One training step, 1 to `total_steps`. None: the algorithm has no such figure (sft has no reward, KL or rollout)."""
+    """One training step, 1 to `total_steps`.
+
+    A metric is named once, where it is computed: in a loss (`losses/`), in the rollouts, or in the loop. It reaches
+    metrics.jsonl, the trackers and the report under that name.
+    """
 
     step: int
     total_steps: int
     adapter_version: int
-    """Version that vLLM generates the next step's rollouts with."""
-    loss: float
-    grad_norm: float
-    """Norm over all adapter parameters before clipping."""
-    learning_rate: float
-    reward_mean: float | None = None
-    reward_std: float | None = None
-    """Over all completions of the step."""
-    reward_failures: int | None = None
-    """Completions whose reward could not be computed."""
-    kl: float | None = None
-    """Mean KL to the base model, nats a token."""
-    mean_abs_logprob_diff: float | None = None
-    """Mean over the step's tokens of |vLLM's minus the trainer's log-probability|, nats."""
-    rollout_kl: float | None = None
-    """Mean KL of the rollout policy to the trainer's, nats a token: zero but for rounding."""
-    entropy: float | None = None
-    """Mean of -log p of the sampled tokens, nats: an unbiased estimate of the policy's entropy."""
-    clipped_share: float | None = None
-    """Share of tokens whose probability ratio was clipped, 0 to 1."""
-    response_tokens_mean: float | None = None
-    truncated_share: float | None = None
-    """Share of completions that ended by reaching maxResponseTokens, 0 to 1."""
+    """The version that generates the next step's rollouts."""
+    metrics: Mapping[str, float]
+    """Values by column of metrics.jsonl. A metric that an algorithm does not have is absent: sft has no reward_mean."""
     tokens: int
-    """Prompt and response tokens trained on."""
-    tokens_per_second: float
-    seconds: Mapping[str, float]
-    """Seconds by phase, see PHASES; their sum is the step's."""
+    """Prompt and response tokens that the step trained on."""
+    tokens_per_second: float = 0.0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Seconds by phase, see PHASES. Their sum is the duration of the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointDone:
-    """A checkpoint is whole and `latest.json` names it."""
+    """A checkpoint is complete, and `latest.json` names it."""
 
     step: int
     uri: str
     """The adapter's folder."""
     version: int
-    """Of the adapter."""
+    """Version of the adapter."""
     sha256: str
-    """Of adapter_model.safetensors."""
+    """Hash of adapter_model.safetensors."""
     published_at: str
-    """RFC 3339."""
+    """Time in RFC 3339."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedUp:
-    """The first update is made: the start is over, and this is where its time went."""
+    """The first update is done, so the start is over. The event reports where its time went."""
 
     parts: tuple[Span, ...]
-    """The driver's and one worker's."""
+    """Parts of the driver's start and of one worker's."""
     first_token: float | None
-    """When the first token was generated, Unix time; None for sft."""
+    """When the first token was generated, in Unix time; None for sft."""
     first_update: float
-    """When the first update was done."""
+    """When the first update was done, in Unix time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """What the run is at before its first step: starting takes a while, and silence looks like a hang."""
+    """What the run does before its first step. Starting takes a while, and silence would look like a hang."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """Something the user should know that does not stop the run."""
+    """Something that the user should know and that does not stop the run."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFinished:
-    """The run has ended. interrupted: after SIGTERM or Ctrl-C, with a checkpoint, to be gone on with."""
+    """The run has ended.
+
+    A run is `interrupted` by SIGTERM or Ctrl-C. It leaves a checkpoint from which it can be resumed.
+    """
 
     state: Literal["succeeded", "interrupted", "failed"]
     step: int
     adapter_uri: str | None
-    """Folder of the newest published adapter; None where there is none."""
+    """Folder of the newest published adapter; None if there is none."""
     total_seconds: float
-    """Wall-clock time of this process's run, start-up included."""
+    """Wall-clock time of the run in this process, including start-up."""
     message: str = ""
-    """Why it failed or was interrupted."""
+    """Why the run failed or was interrupted."""
     reason: str = ""
-    """The same in one CamelCase word, for programs."""
+    """The message in one CamelCase word, for programs."""
 
 
 def row_of(event: StepDone | EvalDone) -> dict[str, Any]:
-    """The event as a line of metrics.jsonl: flat but for `seconds`, evaluation under `eval_*`, null for what is no finite number."""
+    """Return the event as a line of metrics.jsonl.
+
+    The line is flat except for `seconds`. An evaluation's columns begin with `eval_`. NaN and infinity become null.
+    """
     if isinstance(event, EvalDone):
         return {"step": event.step, **_eval_columns(event)}
-    row: dict[str, Any] = {
-        field.name: _finite(getattr(event, field.name)) for field in fields(event) if field.name != "seconds"
+    return {
+        "step": event.step,
+        "total_steps": event.total_steps,
+        "adapter_version": event.adapter_version,
+        **{name: _finite(value) for name, value in event.metrics.items()},
+        "tokens": event.tokens,
+        "tokens_per_second": _finite(event.tokens_per_second),
+        "seconds": {phase: round(seconds, 6) for phase, seconds in event.seconds.items()},
     }
-    return row | {"seconds": {phase: round(seconds, 6) for phase, seconds in event.seconds.items()}}
 
 
 def startup_of(event: StartedUp) -> dict[str, Any]:
-    """The start as run_summary.json has it: times in seconds since the process began.
+    """Return the start as in run_summary.json, with times in seconds since the process began.
 
-    `waited_for` adds up to `first_update_seconds`; what is in `parts` and not there went on beside it.
+    The values of `waited_for` add up to `first_update_seconds`. Parts that are not in `waited_for` ran in parallel.
     """
     parts = sorted(event.parts, key=lambda part: part.begin)
     began = parts[0].begin

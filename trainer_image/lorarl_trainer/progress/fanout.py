@@ -1,4 +1,4 @@
-"""`Progress`: hands each event to every sink, and keeps their slowness and their failures away from training."""
+"""`Progress` passes each event to every sink. A sink that is slow or fails does not affect training."""
 
 from __future__ import annotations
 
@@ -8,48 +8,58 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
-from .events import Event, Warned
+from lorarl_trainer.progress.events import Event, Warned
 
 MAX_BEHIND = 10_000
-"""Events that a slow sink may be behind before it is given up, so that it cannot fill the memory."""
+"""How many events a sink may be behind. One that is further behind is dropped, so that it cannot fill the memory."""
 
 CLOSE_SECONDS = 20.0
-"""How long a sink may take, once the run has ended, for what it still has to send."""
+"""How long a sink may take to send what is left after the run has ended."""
 
 
 class Sink(Protocol):
-    """Somewhere that progress goes. Every exception ends this sink, with one warning, and nothing else."""
+    """A destination of progress. An exception disables only this sink, with one warning."""
 
     name: str
 
     def on_event(self, event: Event) -> None:
-        """Take one event. Events that a sink does not care for are ignored."""
+        """Handle one event. A sink ignores the events that it does not need."""
 
     def close(self) -> None:
         """Send what is left. Called once, after the last event."""
 
 
 class Progress:
-    """Fans events out to sinks.
+    """Passes events to sinks.
 
-    Direct sinks run within `emit`, so they must be fast; queued ones each have a thread of their own, so that one which
-    hangs holds up neither training nor the others. Use it as a context manager: leaving it closes every sink.
+    Direct sinks run inside `emit`, so they must be fast. Each queued sink has its own thread: one that hangs delays
+    neither training nor the other sinks. Use `Progress` as a context manager, which closes every sink on exit.
     """
 
     def __init__(self, direct: Sequence[Sink], queued: Sequence[Sink], close_seconds: float = CLOSE_SECONDS) -> None:
-        """Take the sinks; nothing is opened before the first event."""
+        """Keep the sinks. Nothing is opened before the first event."""
         self._direct = [_Direct(sink, self._warn) for sink in direct]
         self._queued = [_Queued(sink, self._warn, close_seconds) for sink in queued]
+        self._warned: set[str] = set()
 
     def emit(self, event: Event) -> None:
-        """Tell every sink. Costs some tens of microseconds and never raises for what a sink does."""
+        """Pass the event to every sink. This takes some tens of microseconds and never raises a sink's exception."""
         for direct in self._direct:
             direct.send(event)
         for queued in self._queued:
             queued.send(event)
 
+    def warn_once(self, key: str, text: str) -> None:
+        """Warn the user, unless a warning with the same key was emitted before."""
+        if key not in self._warned:
+            self._warned.add(key)
+            self.emit(Warned(text))
+
     def close(self) -> None:
-        """Close every sink; the first queued one, which is the console, last, so that it still shows the warnings of the others."""
+        """Close every sink.
+
+        The first queued sink, the console, is closed last so that it still shows the warnings of the others.
+        """
         for queued in reversed(self._queued[1:]):
             queued.close()
         for direct in reversed(self._direct):
@@ -61,7 +71,7 @@ class Progress:
         self.emit(Warned(text))
 
     def __enter__(self) -> Self:
-        """Nothing is opened before the first event."""
+        """Open nothing: sinks open at their first event."""
         return self
 
     def __exit__(
@@ -72,7 +82,7 @@ class Progress:
 
 
 class _Direct:
-    """Runs a sink in the caller's thread; the lock is for warnings, which come from the sinks' threads."""
+    """Runs a sink in the caller's thread. It needs a lock because warnings come from the threads of other sinks."""
 
     def __init__(self, sink: Sink, warn: Callable[[str], None]) -> None:
         self._sink, self._warn = sink, warn
@@ -95,11 +105,11 @@ class _Direct:
             except Exception as error:  # noqa: BLE001 - a sink may fail in any way and must not stop training
                 self._failed, failure = True, error
         if failure is not None:
-            self._warn(_given_up(self._sink, failure))
+            self._warn(_warning_of(self._sink, failure))
 
 
 class _Queued:
-    """Runs a sink in a thread of its own, which starts with the first event."""
+    """Runs a sink in its own thread, which starts with the first event."""
 
     def __init__(self, sink: Sink, warn: Callable[[str], None], close_seconds: float) -> None:
         self._sink, self._warn, self._close_seconds = sink, warn, close_seconds
@@ -137,9 +147,9 @@ class _Queued:
 
     def _fail(self, error: Exception) -> None:
         self._failed = True
-        self._warn(_given_up(self._sink, error))
+        self._warn(_warning_of(self._sink, error))
 
 
-def _given_up(sink: Sink, error: Exception) -> str:
+def _warning_of(sink: Sink, error: Exception) -> str:
     reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    return f"{sink.name}: {reason}. Training goes on, and nothing more is written there."
+    return f"{sink.name}: {reason}. Training continues, but nothing more is written there."

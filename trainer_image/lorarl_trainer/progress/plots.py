@@ -1,4 +1,4 @@
-"""The plots of a run, drawn from the lines of metrics.jsonl. Nothing here needs a display."""
+"""The plots of a run, drawn from the rows of metrics.jsonl. They need no display."""
 
 from __future__ import annotations
 
@@ -9,18 +9,26 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from .events import PHASES
-from .records import Row
+from lorarl_trainer.progress.events import PHASES
+from lorarl_trainer.progress.records import Row
 
-MOST_POINTS = 400
-"""Longer series are averaged over bins, so that a run of 10,000 steps makes no larger file, and no blot."""
+MAX_POINTS = 400
+"""Longer series are averaged in bins. So the plot of 10,000 steps stays readable and its file small."""
 FEW_STEPS = 40
-"""Up to so many steps every one has its marker, and its bar."""
+"""Up to this number of steps, each step has its own marker and bar."""
+
+PLOTTED = frozenset(
+    {"reward_mean", "mean_abs_logprob_diff", "kl", "response_tokens_mean", "truncated_share"}
+    | {"step", "total_steps", "adapter_version", "tokens", "tokens_per_second"}
+    | {"eval_score", "eval_loss", "eval_rows", "eval_seconds"}
+)
+"""Columns of metrics.jsonl that have their own plot or need none."""
 
 SIZE = (5.6, 3.0)
-"""Inches."""
+"""Width and height of a plot in inches. The report shows two side by side."""
 BLUE, ORANGE, GREY, INK = "#2563eb", "#ea580c", "#94a3b8", "#334155"
 PHASE_COLOURS = dict(
     zip(
@@ -50,19 +58,22 @@ type Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def column(rows: Sequence[Row], name: str) -> tuple[Array, Array]:
-    """Steps and values of the rows that have this column; NaN where it is null."""
+    """Return the steps and values of the rows that have this column, with NaN for null."""
     present = [(row["step"], row[name]) for row in rows if name in row]
     steps = np.array([step for step, _ in present], dtype=float)
     return steps, np.array([np.nan if value is None else value for _, value in present], dtype=float)
 
 
 def has_values(rows: Sequence[Row], name: str) -> bool:
-    """Whether the column has a number in any row."""
+    """Return whether any row has a number in this column."""
     return any(row.get(name) is not None for row in rows)
 
 
 def binned(steps: Array, values: Array, bins: int) -> tuple[Array, Array, Array, Array]:
-    """Mean step, mean, smallest and largest value of each of `bins` equal shares of the series; NaNs are left out."""
+    """Split a series into `bins` equal shares; return the mean step and the mean, least and largest value of each.
+
+    Values that are not finite are left out.
+    """
     groups = [group for group in np.array_split(np.arange(len(steps)), bins) if len(group)]
     finite = [values[group][np.isfinite(values[group])] for group in groups]
     nan = np.nan
@@ -75,71 +86,96 @@ def binned(steps: Array, values: Array, bins: int) -> tuple[Array, Array, Array,
 
 
 def outcome(rows: Sequence[Row], algorithm: str, title: str = "") -> Figure:
-    """The figure that says whether the run worked: reward and held-out score, or for sft both losses."""
+    """Plot whether the run worked: reward and held-out score; for sft, training and held-out loss."""
     trained, held_out, label = (
         ("loss", "eval_loss", "loss") if algorithm == "sft" else ("reward_mean", "eval_score", "reward")
     )
     figure, axes = _figure(label, title)
-    _line(axes, *column(rows, trained), BLUE, "training")
+    _draw(axes, *column(rows, trained), BLUE, "training")
     if has_values(rows, held_out):
-        _line(
-            axes,
-            *column(rows, held_out),
-            ORANGE,
-            "held out, greedy" if held_out == "eval_score" else "held out",
-            markers=True,
-        )
+        name = "held out, greedy" if held_out == "eval_score" else "held out"
+        _draw(axes, *column(rows, held_out), ORANGE, name, markers=True)
         axes.legend(loc="best")
-    _say_if_empty(axes, [column(rows, trained), column(rows, held_out)])
+    _note_if_empty(axes, [column(rows, trained), column(rows, held_out)])
     return figure
 
 
 def divergence(rows: Sequence[Row]) -> Figure:
-    """KL to the base model, where it is measured, above the difference between vLLM's and the trainer's log-probabilities."""
+    """Plot KL to the base model, if measured, above the difference of vLLM's and the trainer's log-probabilities."""
     names = [("kl", "KL to the base model", BLUE)] if has_values(rows, "kl") else []
-    names.append(("mean_abs_logprob_diff", "log-probabilities, vLLM against trainer", ORANGE))
+    names.append(("mean_abs_logprob_diff", "mean log-probability difference, vLLM vs. trainer", ORANGE))
     figure = Figure(figsize=SIZE, layout="constrained")
     for index, (name, label, colour) in enumerate(names):
         axes = figure.add_subplot(len(names), 1, index + 1)
-        _prepare(axes, "nats")
+        _style(axes, "nats")
         axes.set_title(label, loc="left", fontsize=8.5)
         steps, values = column(rows, name)
-        _line(axes, steps, values, colour, label)
+        _draw(axes, steps, values, colour, label)
         if _spans_decades(values):
             axes.set_yscale("log")
+            axes.yaxis.set_minor_formatter(NullFormatter())  # labels between the decades would overlap
+        else:
+            _few_ticks(axes)
         if index < len(names) - 1:
             axes.set_xlabel("")
-        _say_if_empty(axes, [(steps, values)])
+        _note_if_empty(axes, [(steps, values)])
     return figure
 
 
 def response_length(rows: Sequence[Row]) -> Figure:
-    """Mean tokens of a completion, and on the right the share that ran into the limit."""
-    figure, axes = _figure("tokens a completion")
-    _line(axes, *column(rows, "response_tokens_mean"), BLUE, "mean length")
+    """Plot the mean length of a completion, and on the right axis the share that was truncated."""
+    figure, axes = _figure("tokens per completion")
+    _draw(axes, *column(rows, "response_tokens_mean"), BLUE, "mean length")
     axes.set_ylim(bottom=0)
     if has_values(rows, "truncated_share"):
         right = axes.twinx()
         right.grid(visible=False)
         right.spines["right"].set_visible(True)
-        right.set_ylabel("cut off, %")
+        right.set_ylabel("truncated, %")
         steps, share = column(rows, "truncated_share")
-        _line(right, steps, share * 100, ORANGE, "cut off")
+        _draw(right, steps, share * 100, ORANGE, "truncated")
         right.set_ylim(-2, 102)
         handles = axes.get_legend_handles_labels()[0] + right.get_legend_handles_labels()[0]
         figure.legend(handles=handles, loc="outside upper right", ncols=2)
     return figure
 
 
+def unplotted_metrics(rows: Sequence[Row], algorithm: str) -> list[str]:
+    """Return the names of the metrics that no other plot shows. A new metric needs no code here."""
+    shown = PLOTTED | {"loss"} if algorithm == "sft" else PLOTTED
+    names = {name: None for row in rows for name, value in row.items() if isinstance(value, int | float)}
+    return [name for name in names if name not in shown]
+
+
+def small_multiples(rows: Sequence[Row], names: Sequence[str]) -> Figure:
+    """Plot each metric on its own small axes, two side by side, as wide as two other plots."""
+    columns = 2
+    lines = -(-len(names) // columns)
+    figure = Figure(figsize=(2 * SIZE[0], 0.4 + 1.1 * lines), layout=ConstrainedLayoutEngine(h_pad=0.08, w_pad=0.08))
+    for index, name in enumerate(names):
+        axes = figure.add_subplot(lines, columns, index + 1, sharex=figure.axes[0] if figure.axes else None)
+        _style(axes, "")
+        axes.set_title(name, loc="left", fontsize=8.5)
+        steps, values = column(rows, name)
+        _draw(axes, steps, values, BLUE, name, points=MAX_POINTS // 2)
+        _few_ticks(axes)
+        if len(levels := np.unique(values[np.isfinite(values)])) == 1:
+            axes.set_yticks(levels)
+        if index < len(names) - columns:
+            axes.set_xlabel("")
+            axes.tick_params(labelbottom=False)
+    return figure
+
+
 def phase_seconds(rows: Sequence[Row]) -> Figure:
-    """Seconds a step by phase: a bar a step, or stacked areas of averages where there are many."""
+    """Plot seconds per step by phase: one bar per step, or stacked areas of averages if there are many steps."""
     steps_only = [row for row in rows if "seconds" in row]
     steps = np.array([row["step"] for row in steps_only], dtype=float)
     used = [phase for phase in PHASES if any(row["seconds"].get(phase, 0.0) > 0 for row in steps_only)]
     seconds = {phase: np.array([row["seconds"].get(phase, 0.0) for row in steps_only], dtype=float) for phase in used}
     colours = [PHASE_COLOURS[phase] for phase in used]
     labels = [phase.replace("_", "/") for phase in used]
-    figure, axes = _figure("seconds a step")
+    figure, axes = _figure("seconds per step")
     if len(steps) <= FEW_STEPS:
         bottom = np.zeros(len(steps))
         for phase, colour, label in zip(used, colours, labels, strict=True):
@@ -148,7 +184,7 @@ def phase_seconds(rows: Sequence[Row]) -> Figure:
         if len(steps) == 1:
             axes.set_xlim(steps[0] - 1, steps[0] + 1)
     else:
-        bins = min(len(steps), MOST_POINTS // 2)
+        bins = min(len(steps), MAX_POINTS // 2)
         x = binned(steps, steps, bins)[0]
         axes.stackplot(
             x,
@@ -164,7 +200,7 @@ def phase_seconds(rows: Sequence[Row]) -> Figure:
 
 
 def to_svg(draw: Callable[[], Figure]) -> bytes:
-    """Draw in the report's style, as an SVG that is the same at every run."""
+    """Draw a figure in the report's style. Return an SVG that is the same every time."""
     with matplotlib.rc_context(STYLE):
         buffer = io.BytesIO()
         draw().savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
@@ -172,7 +208,7 @@ def to_svg(draw: Callable[[], Figure]) -> bytes:
 
 
 def to_png(draw: Callable[[], Figure]) -> bytes:
-    """Draw in the report's style, as a PNG on white."""
+    """Draw a figure in the report's style. Return a PNG on white."""
     with matplotlib.rc_context(STYLE):
         buffer = io.BytesIO()
         draw().savefig(buffer, format="png", dpi=180, facecolor="white")
@@ -182,22 +218,36 @@ def to_png(draw: Callable[[], Figure]) -> bytes:
 def _figure(y_label: str, title: str = "") -> tuple[Figure, Any]:
     figure = Figure(figsize=SIZE, layout="constrained")
     axes = figure.add_subplot()
-    _prepare(axes, y_label)
+    _style(axes, y_label)
     if title:
         axes.set_title(title, loc="left", fontweight="bold")
     return figure, axes
 
 
-def _prepare(axes: Any, y_label: str) -> None:
+def _style(axes: Any, y_label: str) -> None:
     axes.set_xlabel("step")
     axes.set_ylabel(y_label)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
 
 
-def _line(axes: Any, steps: Array, values: Array, colour: str, label: str, markers: bool = False) -> None:
-    """A series; a long one as its mean within the band between its smallest and largest values."""
-    if len(steps) > MOST_POINTS:
-        x, mean, low, high = binned(steps, values, MOST_POINTS)
+def _few_ticks(axes: Any) -> None:
+    """Label few values of a low axis, and without a common factor above it, which would collide with the title."""
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=3, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _draw(
+    axes: Any,
+    steps: Array,
+    values: Array,
+    colour: str,
+    label: str,
+    markers: bool = False,
+    points: int = MAX_POINTS,
+) -> None:
+    """Draw a series; if it is long, draw its mean in a band between its least and largest values."""
+    if len(steps) > points:
+        x, mean, low, high = binned(steps, values, points)
         axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
         axes.plot(x, mean, color=colour, linewidth=1.2, label=label)
         return
@@ -212,16 +262,18 @@ def _line(axes: Any, steps: Array, values: Array, colour: str, label: str, marke
         label=label,
     )
     if len(steps) == 1:
-        axes.set_xlim(steps[0] - 1, steps[0] + 1)
+        # A single point needs room beside it. This adds room; limits would cut off the other series of these axes.
+        axes.update_datalim([(steps[0] - 1, 0), (steps[0] + 1, 0)], updatey=False)
+        axes.autoscale_view()
 
 
 def _spans_decades(values: Array) -> bool:
-    """Whether a logarithmic axis shows more: every value above zero, the largest thirty times the smallest."""
+    """Return whether a logarithmic axis shows more: all values are above zero, the largest over 30 times the least."""
     finite = values[np.isfinite(values)]
     return len(finite) > 0 and bool(finite.min() > 0) and bool(finite.max() > 30 * finite.min())
 
 
-def _say_if_empty(axes: Any, series: Sequence[tuple[Array, Array]]) -> None:
+def _note_if_empty(axes: Any, series: Sequence[tuple[Array, Array]]) -> None:
     if not any(np.isfinite(values).any() for _, values in series):
         axes.set(xticks=[], yticks=[])
         axes.text(0.5, 0.5, "no finite values", transform=axes.transAxes, ha="center", va="center", color=GREY)

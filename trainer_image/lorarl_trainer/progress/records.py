@@ -1,4 +1,7 @@
-"""The two files that everything after a run is made from: metrics.jsonl, a line a step and a line an evaluation, and run_summary.json."""
+"""metrics.jsonl, with one line per step and one per evaluation, and run_summary.json.
+
+The report and the final message are made from these two files.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-from .events import (
+from lorarl_trainer.progress.events import (
     EVALUATE,
     CheckpointDone,
     EvalDone,
@@ -28,22 +31,25 @@ type Row = dict[str, Any]
 
 
 class StepLines:
-    """A file of lines that each belong to a step. A run that goes on from a checkpoint drops those past its step, which is done again."""
+    """A file in which each line belongs to a step.
+
+    A run that resumes from a checkpoint drops the lines after the checkpoint's step, because it repeats those steps.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Name the file; it is opened when a run starts."""
+        """Name the file. It is opened when a run starts."""
         self._path = path
         self._file: TextIO | None = None
 
     def start(self, started: RunStarted) -> None:
-        """Cut the file back to where the run goes on from, and open it for more."""
-        # A run that goes on never repeats the evaluation before training, which is step 0.
+        """Drop the lines of steps that the run will make, and open the file for appending."""
+        # A resumed run never repeats the evaluation before training, which is step 0.
         done = -1 if started.resumed_from_step is None else started.resumed_from_step
         _replace(self._path, "".join(_line(row) for row in read_lines(self._path) if row["step"] <= done))
         self._file = self._path.open("a", encoding="utf-8")
 
     def append(self, *rows: Row) -> None:
-        """Have lines in the operating system's hands; none before the run has started."""
+        """Write lines through to the operating system. Do nothing before the run has started."""
         if self._file is not None:
             self._file.write("".join(_line(row) for row in rows))
             self._file.flush()
@@ -57,7 +63,8 @@ class StepLines:
 class MetricsFile:
     """Writes metrics.jsonl.
 
-    A line is in the operating system's hands before `on_event` returns: no kill can leave a checkpoint ahead of the lines of its steps.
+    A line has reached the operating system before `on_event` returns. So even if the process is killed, no checkpoint
+    is ahead of the lines of its steps.
     """
 
     name = METRICS
@@ -66,7 +73,7 @@ class MetricsFile:
         self._lines = StepLines(out_dir / METRICS)
 
     def on_event(self, event: Event) -> None:
-        """Append a step, or an evaluation."""
+        """Append a step or an evaluation."""
         match event:
             case RunStarted():
                 self._lines.start(event)
@@ -79,7 +86,7 @@ class MetricsFile:
 
 
 class SummaryFile:
-    """Writes run_summary.json: when the run starts, after its first step and, whole, when it ends."""
+    """Writes run_summary.json when the run starts, after its first step, and in full when it ends."""
 
     name = SUMMARY
 
@@ -92,7 +99,7 @@ class SummaryFile:
         self._warnings: list[str] = []
 
     def on_event(self, event: Event) -> None:
-        """Remember what the summary needs."""
+        """Keep what the summary needs."""
         match event:
             case RunStarted():
                 self._started = event
@@ -110,7 +117,7 @@ class SummaryFile:
                 pass
 
     def close(self) -> None:
-        """Write the file. Last, so that warnings of the other sinks are in it."""
+        """Write the file. This happens at the end, so that it includes the warnings of the other sinks."""
         self._write()
 
     def _write(self) -> None:
@@ -128,15 +135,16 @@ def summarise(
     warnings: Sequence[str],
     started_up: StartedUp | None = None,
 ) -> dict[str, Any]:
-    """What run_summary.json holds.
+    """Return the contents of run_summary.json.
 
-    Times are in seconds: `train_seconds` is the sum over all steps, those before an interruption included;
-    `total_seconds` is this process's wall-clock time. `mean_abs_logprob_diff` is the mean over the steps and
-    `worst_mean_abs_logprob_diff` the largest of a step. `eval_metric` names what `eval_before` and `eval_after` are.
-    `startup` is where this process's start went (`startup_of`); None before its first step is done.
+    Times are in seconds. `train_seconds` is the sum over all steps, including those before an interruption;
+    `total_seconds` is the wall-clock time of this process. `mean_abs_logprob_diff` is the mean over the steps, and
+    `worst_mean_abs_logprob_diff` the largest value of a step. `eval_metric` says whether `eval_before` and `eval_after`
+    are scores or losses. `startup` says where this process's start-up time went (`startup_of`); it is None until the
+    first step is done.
     """
     steps = [row for row in rows if "loss" in row]
-    differences = [row["mean_abs_logprob_diff"] for row in steps if row["mean_abs_logprob_diff"] is not None]
+    differences = [row["mean_abs_logprob_diff"] for row in steps if row.get("mean_abs_logprob_diff") is not None]
     metric = next((name for name in ("score", "loss") for row in rows if row.get(f"eval_{name}") is not None), None)
     evaluations = [row for row in rows if row.get(f"eval_{metric}") is not None]
     before = next((row for row in evaluations if row["step"] == 0), None)
@@ -169,12 +177,15 @@ def summarise(
 
 
 def step_seconds(row: Mapping[str, Any]) -> float:
-    """How long a step took, all phases together."""
+    """Return the duration of a step, the sum of its phases."""
     return float(sum(row["seconds"].values()))
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The steps of a metrics.jsonl, each together with its evaluation, whose time counts as the step's; none where there is no file."""
+    """Return the steps of a metrics.jsonl, each merged with its evaluation; an empty list if there is no file.
+
+    The time of an evaluation counts as part of its step.
+    """
     rows: dict[int, Row] = {}
     for line in read_lines(path):
         step = rows.setdefault(line["step"], {})
@@ -185,14 +196,17 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def read_lines(path: Path) -> list[Row]:
-    """The lines of a file of `StepLines`; none where there is no file. A line cut short, by a kill or a full disk, is left out."""
+    """Return the lines of a `StepLines` file; an empty list if there is no file.
+
+    A line that was cut short by a kill or a full disk is left out.
+    """
     if not path.exists():
         return []
     return list(_parse(path.read_text(encoding="utf-8", errors="replace").splitlines()))
 
 
 def read_summary(out_dir: Path) -> dict[str, Any]:
-    """The run_summary.json in `out_dir`."""
+    """Return the run_summary.json in `out_dir`."""
     summary: dict[str, Any] = json.loads((out_dir / SUMMARY).read_text(encoding="utf-8"))
     return summary
 
@@ -208,11 +222,11 @@ def _parse(lines: Iterable[str]) -> Iterable[Row]:
 
 
 def _line(row: Row) -> str:
-    return json.dumps(row, allow_nan=False, default=str) + "\n"  # a prompt of chat messages may hold dates
+    return json.dumps(row, allow_nan=False, default=str) + "\n"  # chat messages may contain dates
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
+    """Write a file completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""samples.jsonl: some completions of every step, with their rewards, for whoever wonders what the reward sees."""
+"""samples.jsonl: some completions of every step with their rewards. It shows what the reward function sees."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .events import Event, RunStarted, Sampled
-from .records import StepLines, read_lines
+from lorarl_trainer.progress.events import Event, RunStarted, Sampled
+from lorarl_trainer.progress.records import StepLines, read_lines
 
 SAMPLES = "samples.jsonl"
 
 
 class SamplesFile:
-    """Writes samples.jsonl: a line a completion."""
+    """Writes samples.jsonl, one line per completion."""
 
     name = SAMPLES
 
@@ -39,7 +39,7 @@ class SamplesFile:
 
 
 def newest_samples(out_dir: Path) -> list[dict[str, Any]]:
-    """The samples of the newest step that was trained on, as the report shows them."""
+    """Return the samples of the newest training step, for the report."""
     rows = [row for row in read_lines(out_dir / SAMPLES) if not row["evaluation"]]
     return [{**row, "prompt": _text(row["prompt"])} for row in rows if row["step"] == rows[-1]["step"]]
 

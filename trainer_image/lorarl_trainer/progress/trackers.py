@@ -1,4 +1,4 @@
-"""TensorBoard, Weights & Biases and MLflow. Each is imported and opened in its own thread, when the run starts."""
+"""TensorBoard, Weights & Biases and MLflow. Each is imported and opened in its own thread when the run starts."""
 
 from __future__ import annotations
 
@@ -12,46 +12,45 @@ from pathlib import Path
 from typing import Any
 
 from lorarl_api.v1alpha1 import MlflowSpec, TrackingSpec, WandbSpec
-
-from ..errors import InputError
-from .events import EvalDone, Event, RunFinished, RunStarted, StepDone, row_of
-from .fanout import CLOSE_SECONDS, Sink
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.progress.events import EvalDone, Event, RunFinished, RunStarted, StepDone, row_of
+from lorarl_trainer.progress.fanout import CLOSE_SECONDS, Sink
 
 OPEN_SECONDS = 15.0
 """How long W&B may take to answer at the start of a run."""
 
-RUN_IDS = "run.json"
-"""wandb-run.json and mlflow-run.json lie beside metrics.jsonl, so that a resumed run goes on in the same run there."""
+RUN_FILE = "run.json"
+"""Suffix of wandb-run.json and mlflow-run.json beside metrics.jsonl. A resumed run finds its tracker's run there."""
 
 type Secrets = Mapping[str, Mapping[str, str]]
-"""Keys and values of each Secret, by the Secret's name."""
+"""The keys and values of each Secret, by the Secret's name."""
 
 
 def trackers(tracking: TrackingSpec, secrets: Secrets, out_dir: Path) -> list[Sink]:
-    """TensorBoard, and what the manifest's spec.tracking asks for.
+    """Return a sink for TensorBoard and one for each tracker in spec.tracking.
 
     Raises:
-        InputError: a package is not installed, or a Secret lacks its key.
+        InputError: A package is not installed, or a Secret lacks its key.
     """
     sinks: list[Sink] = [TensorBoardSink(out_dir / "tensorboard")]
     if tracking.wandb is not None:
-        _need_package("spec.tracking.wandb", "wandb")
+        _require_package("spec.tracking.wandb", "wandb")
         key = _secret(
             "spec.tracking.wandb.credentialsSecret", tracking.wandb.credentials_secret, secrets, [["WANDB_API_KEY"]]
         )
         sinks.append(WandbSink(tracking.wandb, key.get("WANDB_API_KEY"), out_dir))
     if tracking.mlflow is not None:
-        _need_package("spec.tracking.mlflow", "mlflow")
-        ways = [["MLFLOW_TRACKING_TOKEN"], ["MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"]]
+        _require_package("spec.tracking.mlflow", "mlflow")
+        key_sets = [["MLFLOW_TRACKING_TOKEN"], ["MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"]]
         credentials = _secret(
-            "spec.tracking.mlflow.credentialsSecret", tracking.mlflow.credentials_secret, secrets, ways
+            "spec.tracking.mlflow.credentialsSecret", tracking.mlflow.credentials_secret, secrets, key_sets
         )
         sinks.append(MlflowSink(tracking.mlflow, credentials, out_dir))
     return sinks
 
 
 def scalars_of(event: StepDone | EvalDone) -> dict[str, float]:
-    """The event's numbers under the names of metrics.jsonl, phases as seconds/PHASE; what is null there is left out."""
+    """Return the event's numbers by their names in metrics.jsonl, phases as seconds/PHASE; nulls are left out."""
     row = row_of(event)
     step_seconds: Mapping[str, float] = row.pop("seconds", {})
     flat = row | {f"seconds/{phase}": value for phase, value in step_seconds.items()}
@@ -61,7 +60,7 @@ def scalars_of(event: StepDone | EvalDone) -> dict[str, float]:
 
 
 class TensorBoardSink:
-    """Scalars in a TensorBoard event file, written by tensorboard's own writer."""
+    """Writes scalars into a TensorBoard event file with tensorboard's own writer."""
 
     name = "TensorBoard"
 
@@ -70,7 +69,7 @@ class TensorBoardSink:
         self._writer: Any = None
 
     def on_event(self, event: Event) -> None:
-        """Open the file at the start, add a step's scalars after it."""
+        """Open the file when the run starts; add the scalars of each step and evaluation."""
         match event:
             case RunStarted():
                 self._open(event)
@@ -83,7 +82,7 @@ class TensorBoardSink:
                 pass
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write what is left and close the file."""
         if self._writer is not None:
             self._writer.close()
 
@@ -96,7 +95,7 @@ class TensorBoardSink:
                 old.unlink()
         self._writer = EventFileWriter(str(self._folder), flush_secs=10)
         if event.resumed_from_step is not None:
-            # A session start makes TensorBoard forget the steps that are done again.
+            # A session start makes TensorBoard drop the steps that are repeated.
             self._add(event.resumed_from_step + 1, session_log=SessionLog(status=SessionLog.START))
 
     def _add(self, step: int, **content: Any) -> None:
@@ -106,7 +105,7 @@ class TensorBoardSink:
 
 
 class WandbSink:
-    """A run at Weights & Biases. The environment variable WANDB_MODE=offline keeps it in the output folder."""
+    """Logs to a run at Weights & Biases. The environment variable WANDB_MODE=offline keeps it in the output folder."""
 
     name = "Weights & Biases (spec.tracking.wandb)"
 
@@ -116,7 +115,7 @@ class WandbSink:
         self._exit_code = 1
 
     def on_event(self, event: Event) -> None:
-        """Open the run at the start, log a step's scalars after it."""
+        """Open the run when training starts; log the scalars of each step and evaluation."""
         match event:
             case RunStarted():
                 self._open(event)
@@ -128,7 +127,7 @@ class WandbSink:
                 pass
 
     def close(self) -> None:
-        """Send what is left, and wait for it."""
+        """Send what is left, and wait until it has arrived."""
         if self._run is not None:
             import wandb
 
@@ -138,7 +137,7 @@ class WandbSink:
     def _open(self, event: RunStarted) -> None:
         import wandb
 
-        run_id = _known_run(self._out_dir, "wandb", event)
+        run_id = _previous_run_id(self._out_dir, "wandb", event)
         self._run = wandb.init(
             project=self._spec.project,
             entity=self._spec.entity,
@@ -147,8 +146,8 @@ class WandbSink:
             resume="allow" if run_id else None,
             dir=str(self._out_dir),
             config=_parameters(event),
-            # silent: it prints nothing and, above all, never asks for a key on the terminal.
-            # The time-outs are its own: without them a server that is away holds the process back for minutes, even at its exit.
+            # silent: W&B prints nothing and, above all, never asks for a key on the terminal.
+            # Without the timeouts a server that is down delays the process for minutes, even at its exit.
             settings=wandb.Settings(
                 api_key=self._api_key,
                 silent=True,
@@ -158,13 +157,13 @@ class WandbSink:
                 finish_timeout=CLOSE_SECONDS,
             ),
         )
-        # A resumed run logs some steps a second time, which W&B's own step count refuses.
+        # A resumed run logs some steps a second time, which W&B's own step counter refuses.
         self._run.define_metric("*", step_metric="step")
-        _remember_run(self._out_dir, "wandb", self._run.id)
+        _store_run_id(self._out_dir, "wandb", self._run.id)
 
 
 class MlflowSink:
-    """A run at an MLflow server, or in a folder."""
+    """Logs to a run at an MLflow server or in a folder."""
 
     name = "MLflow (spec.tracking.mlflow)"
 
@@ -175,7 +174,7 @@ class MlflowSink:
         self._status = "FAILED"
 
     def on_event(self, event: Event) -> None:
-        """Open the run at the start, log a step's scalars after it."""
+        """Open the run when training starts; log the scalars of each step and evaluation."""
         match event:
             case RunStarted():
                 self._open(event)
@@ -196,7 +195,7 @@ class MlflowSink:
             self._client.set_terminated(self._run_id, self._status)
 
     def _open(self, event: RunStarted) -> None:
-        # MLflow reads these from the environment at every request; there is no way to hand them to a client.
+        # MLflow reads these from the environment at every request; a client does not accept them.
         os.environ.update(self._credentials)
         if self._spec.tracking_uri.startswith("file:"):
             os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
@@ -208,15 +207,15 @@ class MlflowSink:
         experiment_id = (
             experiment.experiment_id if experiment else self._client.create_experiment(self._spec.experiment)
         )
-        known = _known_run(self._out_dir, "mlflow", event)
-        self._run_id = known or self._client.create_run(experiment_id, run_name=event.job).info.run_id
-        if known:
+        previous = _previous_run_id(self._out_dir, "mlflow", event)
+        self._run_id = previous or self._client.create_run(experiment_id, run_name=event.job).info.run_id
+        if previous:
             self._client.update_run(self._run_id, status="RUNNING")
         else:
             self._client.log_batch(
                 self._run_id, params=[Param(name, str(value)) for name, value in _parameters(event).items()]
             )
-        _remember_run(self._out_dir, "mlflow", self._run_id)
+        _store_run_id(self._out_dir, "mlflow", self._run_id)
 
 
 def _parameters(event: RunStarted) -> dict[str, Any]:
@@ -235,20 +234,20 @@ def _parameters(event: RunStarted) -> dict[str, Any]:
     }
 
 
-def _known_run(out_dir: Path, tracker: str, event: RunStarted) -> str | None:
-    """Id of the run to go on in; None for a run from the start, or in a fresh folder."""
-    path = out_dir / f"{tracker}-{RUN_IDS}"
+def _previous_run_id(out_dir: Path, tracker: str, event: RunStarted) -> str | None:
+    """Return the id of the run to resume; None for a run from the start or in a new folder."""
+    path = out_dir / f"{tracker}-{RUN_FILE}"
     if event.resumed_from_step is None or not path.exists():
         return None
     run_id: str = json.loads(path.read_text())["run_id"]
     return run_id
 
 
-def _remember_run(out_dir: Path, tracker: str, run_id: str) -> None:
-    (out_dir / f"{tracker}-{RUN_IDS}").write_text(json.dumps({"run_id": run_id}) + "\n")
+def _store_run_id(out_dir: Path, tracker: str, run_id: str) -> None:
+    (out_dir / f"{tracker}-{RUN_FILE}").write_text(json.dumps({"run_id": run_id}) + "\n")
 
 
-def _need_package(field: str, package: str) -> None:
+def _require_package(field: str, package: str) -> None:
     if importlib.util.find_spec(package) is None:
         raise InputError(
             field,
@@ -258,14 +257,14 @@ def _need_package(field: str, package: str) -> None:
         )
 
 
-def _secret(field: str, name: str | None, secrets: Secrets, ways: list[list[str]]) -> dict[str, str]:
-    """The values of the first set of keys that the Secret has; nothing where the manifest names none."""
+def _secret(field: str, name: str | None, secrets: Secrets, key_sets: list[list[str]]) -> dict[str, str]:
+    """Return the values of the first set of keys that the Secret has; nothing if the manifest names no Secret."""
     if name is None:
         return {}
     keys = secrets.get(name, {})
-    for way in ways:
-        if all(key in keys for key in way):
-            return {key: keys[key] for key in way}
-    wanted = ", or ".join(" and ".join(way) for way in ways)
+    for key_set in key_sets:
+        if all(key in keys for key in key_set):
+            return {key: keys[key] for key in key_set}
+    wanted = ", or ".join(" and ".join(key_set) for key_set in key_sets)
     got = f"the Secret {name} with " + (", ".join(sorted(keys)) if keys else "no keys")
-    raise InputError(field, got, f"a Secret with {wanted}", "Add the key to the Secret, or name another one.")
+    raise InputError(field, got, f"a Secret with {wanted}", "Add the key to the Secret, or name another Secret.")

@@ -1,4 +1,4 @@
-"""Scores of completions: built-in comparisons, math-verify, and users' own functions. Runs without torch.
+"""Scores of completions: built-in comparisons, math-verify, and users' own functions. Imports no torch.
 
-This file imports nothing, so that the small processes that score stay small.
+This file imports nothing, so that the scoring processes stay small.
 """

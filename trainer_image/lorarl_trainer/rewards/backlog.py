@@ -1,4 +1,4 @@
-"""Samples on their way to the scoring processes: parts of a step come at any time, and each gets its outcomes as a whole."""
+"""Samples on their way to the scoring processes. Batches come at any time; each gets all of its outcomes at once."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from lorarl_trainer.rewards.scores import Outcome, Sample
+from lorarl_trainer.rewards.scores import Outcome, ToScore
 
 
 class Batch:
-    """Samples that came together.
+    """Samples that were given together.
 
     Attributes:
-        scored: their outcomes, in their order.
+        scored: future of their outcomes, in the order of the samples.
     """
 
-    def __init__(self, samples: Sequence[Sample]) -> None:
-        """Wait for the outcomes of `samples`, of which there is one at least."""
+    def __init__(self, samples: Sequence[ToScore]) -> None:
+        """Wait for the outcomes of `samples`. There is at least one sample."""
         self.samples = samples
         self.outcomes: dict[int, Outcome] = {}
         self.scored: Future[list[Outcome]] = Future()
-        self.scored.set_running_or_notify_cancel()  # whoever waits may leave: it is scored all the same
+        self.scored.set_running_or_notify_cancel()  # scoring continues even if the caller stops waiting
 
 
 @dataclass(slots=True, eq=False)
@@ -31,9 +31,9 @@ class Item:
     """One sample.
 
     Attributes:
-        index: its place in `part`.
-        alone: to be scored by a process that does nothing else meanwhile.
-        deadline: when its process is ended, by time.monotonic(); known while it is being scored.
+        index: its index in `batch`.
+        alone: whether its process may score nothing else at the same time.
+        deadline: when its process will be ended, by time.monotonic(). Set while it is being scored.
     """
 
     batch: Batch
@@ -42,16 +42,16 @@ class Item:
     deadline: float = 0.0
 
     @property
-    def sample(self) -> Sample:
-        """What is scored."""
+    def sample(self) -> ToScore:
+        """The sample itself."""
         return self.batch.samples[self.index]
 
 
-class Waiting:
+class Backlog:
     """The samples that no process has yet. All threads share it."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin empty."""
         self._lock = threading.Lock()
         self._items: deque[Item] = deque()
         self._alone: deque[Item] = deque()
@@ -59,10 +59,10 @@ class Waiting:
         self._error: BaseException | None = None
 
     def add(self, batch: Batch) -> None:
-        """Let a part wait behind those that came before.
+        """Queue a batch behind all earlier ones.
 
         Raises:
-            the error that `fail` was given.
+            BaseException: the error that was given to `fail`.
         """
         with self._lock:
             if self._error is not None:
@@ -71,21 +71,30 @@ class Waiting:
             self._items.extend(Item(batch, index) for index in range(len(batch.samples)))
 
     def take(self, room: int, shares: int, *, idle: bool) -> list[Item]:
-        """Take samples for a process that has room for so many: one of `shares` equal shares at most, so that all have something to do."""
+        """Take samples for one process.
+
+        Args:
+            room: how many the process can take.
+            shares: take at most one of this many equal shares, so that every process has something to do.
+            idle: whether the process is scoring nothing now; only then may it take a sample that must be alone.
+        """
         with self._lock:
             if idle and self._alone:
                 return [self._alone.popleft()]
             return [self._items.popleft() for _ in range(min(room, -(-len(self._items) // shares)))]
 
     def put_back(self, items: Sequence[Item], *, alone: bool) -> None:
-        """Let samples be taken again, before all others; `alone`: each by a process that does nothing else meanwhile."""
+        """Return samples to the front of the queue.
+
+        `alone`: each needs a process that scores nothing else meanwhile.
+        """
         with self._lock:
             for item in reversed(items):
                 item.alone = alone
                 (self._alone if alone else self._items).appendleft(item)
 
     def settle(self, item: Item, outcome: Outcome) -> None:
-        """Note a sample's outcome; with the last one its part is done."""
+        """Record a sample's outcome. The last one completes its batch."""
         batch = item.batch
         with self._lock:
             batch.outcomes[item.index] = outcome
@@ -95,7 +104,7 @@ class Waiting:
         batch.scored.set_result([batch.outcomes[index] for index in range(len(batch.samples))])
 
     def fail(self, error: BaseException) -> None:
-        """Let all parts end in this error, also those that are still to come."""
+        """End all batches with this error, including future ones."""
         with self._lock:
             self._error = self._error or error
             batches, self._batches = self._batches, set()

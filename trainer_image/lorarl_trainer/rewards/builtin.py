@@ -12,33 +12,33 @@ import regex  # type: ignore[import-untyped]  # ships no types
 
 from lorarl_api.v1alpha1 import RewardSpec
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.rewards.scores import Outcome, Sample
+from lorarl_trainer.rewards.scores import Outcome, ToScore
 
 Compare = Callable[[str, str], bool]
-"""Whether a completion gives the answer: (completion, answer)."""
+"""Whether a completion gives the answer. Its arguments are the completion and the answer."""
 
 
 class BuiltinScorer:
-    """Scores 1 where the completion gives the answer, else 0."""
+    """Scores 1 if the completion gives the answer, else 0."""
 
     def __init__(self, compare: Compare, field: str) -> None:
-        """Score by `compare`; `field` is the reward's path in the manifest, to name it in errors."""
+        """Score by `compare`. `field` is the reward's path in the manifest, for errors."""
         self._compare, self.field = compare, field
 
     def warm_up(self) -> None:
-        """Nothing has to start."""
+        """Do nothing: no process has to start."""
 
     async def ready(self) -> None:
-        """Nothing has to be waited for."""
+        """Return at once."""
 
-    async def score(self, samples: Sequence[Sample]) -> list[Outcome]:
-        """Score the samples; in a thread, since a pattern may take up to the time limit and lets other threads run meanwhile."""
+    async def score(self, samples: Sequence[ToScore]) -> list[Outcome]:
+        """Score the samples in a thread: a pattern may take up to the time limit, and other threads run meanwhile."""
         return await asyncio.to_thread(lambda: [self._outcome(sample) for sample in samples])
 
     def close(self) -> None:
-        """Nothing was started."""
+        """Do nothing: no process was started."""
 
-    def _outcome(self, sample: Sample) -> Outcome:
+    def _outcome(self, sample: ToScore) -> Outcome:
         if sample.answer is None:
             return Outcome.failed("wrong_type", "the row has no answer")
         try:
@@ -51,27 +51,28 @@ def make_compare(spec: RewardSpec) -> Compare:
     """Make the comparison of `spec.reward.type` exact, numeric or regex.
 
     Raises:
-        InputError: The pattern does not compile, or is missing.
+        InputError: the pattern does not compile, or is missing.
     """
     if spec.type == "exact":
         return is_exact
     if spec.type == "numeric":
-        tolerance = Fraction(str(spec.effective_tolerance))  # as it is written: 0.3, not the double next to it
+        tolerance = Fraction(str(spec.effective_tolerance))  # the decimal 0.3, not the double nearest to it
         return lambda completion, answer: is_numerically_equal(completion, answer, tolerance)
     return _pattern_compare(spec.pattern, spec.timeout_seconds)
 
 
 def is_exact(completion: str, answer: str) -> bool:
-    """Compare texts without the white space around them."""
+    """Compare texts, ignoring leading and trailing white space."""
     return completion.strip() == answer.strip()
 
 
 def _pattern_compare(pattern: str | None, timeout_seconds: float) -> Compare:
-    expected, hint = "a Python regular expression", "Mend spec.reward.pattern."
+    expected, hint = "a Python regular expression", "Fix spec.reward.pattern."
     if pattern is None:
-        raise InputError("spec.reward.pattern", "nothing", expected, "Set it, as in pattern: 'answer: (.*)'.")
+        raise InputError("spec.reward.pattern", "nothing", expected, "Set it, for example to 'answer: (.*)'.")
     try:
-        # Python's own re holds every thread while it searches, and cannot be stopped when a pattern explodes.
+        # Python's own re blocks every thread while it searches, and cannot be stopped when a pattern backtracks
+        # forever.
         compiled = regex.compile(_BRACE.sub(lambda found: r"\{" if found["brace"] else found[0], pattern))
     except regex.error as error:
         raise InputError(
@@ -92,13 +93,14 @@ def _pattern_compare(pattern: str | None, timeout_seconds: float) -> Compare:
     return compare
 
 
-# A brace that is no quantifier means itself in Python's re, as in LaTeX. In regex N_{d} would match what differs from N by a deletion.
+# In Python's re a brace that is not part of a quantifier means itself, as LaTeX needs. In regex, N_{d} would match any
+# text that differs from N by a deletion.
 _BRACE = re.compile(r"\\N\{[^}]*\}|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<brace>\{(?!\d+\}|\d*,\d*\}))", re.DOTALL)
 
-# A sign counts where no word, number or bracket stands before it, so 12-5 ends with 5 and x=-5 with -5.
+# A sign counts only if no word, number or bracket precedes it, so 12-5 ends with 5 and x=-5 with -5.
 _SIGN = r"(?:(?<![\w.)\]])[+-](?:\\?[$€£¥])?)?"
 _DIGITS = r"(?:(?<!\d)\d{1,3}(?:,\d{3})+(?!\d)|\d+)"
-_FRACTION = r"(?<![\d.,/])\d+/\d+(?![\d./])"  # so a date is none
+_FRACTION = r"(?<![\d.,/])\d+/\d+(?![\d./])"  # so that a date is not a fraction
 _DECIMAL = rf"(?:{_DIGITS}(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?"
 _NUMBER = re.compile(f"{_SIGN}(?:{_FRACTION}|{_DECIMAL})")
 _TAIL_REVERSED = re.compile(r"\d[\d.,eE+/-]*(?:[$€£¥]\\?[+-])?")
@@ -107,15 +109,15 @@ _MAX_CHARACTERS, _MAX_EXPONENT = 100, 400
 
 
 def last_number(text: str) -> Fraction | int | None:
-    """Find the last number in a text, exactly; None where there is none.
+    """Return the exact value of the last number in a text; None if there is none.
 
-    A number has an optional sign (+, -, or the minus sign U+2212), digits with or without commas between thousands, decimals after
-    a point, an exponent (1.5e-3), or is a fraction of whole numbers a/b. Signs of currency and percent are passed over:
-    50% is 50, -$5 is -5.
-    Numbers of more than 100 characters, or with an exponent beyond 400, count as none: they would take for ever to compare.
+    A number has an optional sign (+, -, or the minus sign U+2212), digits with or without commas between thousands,
+    decimals after a point, and an exponent (1.5e-3); or it is a fraction of whole numbers a/b. Currency and percent
+    signs are ignored: 50% is 50, -$5 is -5. Numbers of more than 100 characters, or with an exponent beyond 400, do not
+    count: comparing them would take forever.
     """
     text = text.replace("\N{MINUS SIGN}", "-")
-    # From the end, since a completion may be long: the last digit, and what a number may be made of before it.
+    # Search from the end, because a completion may be long: the last digit, and the characters of a number before it.
     tail = _TAIL_REVERSED.search(text[::-1])
     if tail is None:
         return None
@@ -141,7 +143,7 @@ _last_number_of_answer = lru_cache(maxsize=4096)(last_number)  # a group's compl
 
 
 def is_numerically_equal(completion: str, answer: str, tolerance: Fraction) -> bool:
-    """Compare the last numbers of both texts; false where one has none."""
+    """Compare the last numbers of both texts; false if one has none."""
     want = _last_number_of_answer(answer)
     got = last_number(completion)
     if want is None or got is None:

@@ -1,4 +1,4 @@
-"""The reward math_verify: runs in a scoring process, as a user's function does, because SymPy may take for ever."""
+"""The reward math_verify. It runs in a scoring process, like a user's function, because SymPy may take forever."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 from math_verify import parse, verify
 from sympy import Expr  # type: ignore[import-untyped]  # ships no types
 
-# The scoring process has its own time limit, so math-verify's are off; it would warn of that.
+# The scoring process has its own time limit, so math-verify's is off. It would warn about that.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 _WITH_EXPONENT = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+))[eE]([+-]?\d+)\s*")
 
 
 def score(prompt: Any, completion: str, answer: str, row: dict[str, Any]) -> float:
-    r"""Give 1 where the completion's final expression equals the answer mathematically, else 0.
+    r"""Return 1 if the completion's final expression equals the answer mathematically, else 0.
 
-    Where the answer is one expression, that is the last \boxed one: math-verify itself takes several for the parts of one answer, and
-    so would find a completion wrong that corrects itself.
+    If the answer is one expression, the final expression is the last \boxed one. math-verify itself takes several
+    \boxed ones for parts of one answer, so it would reject a completion that corrects itself.
 
     Raises:
-        ValueError: The answer holds no mathematical expression.
+        ValueError: the answer contains no mathematical expression.
     """
     gold = _parse_answer(answer)
     if not gold:
@@ -35,7 +35,7 @@ def score(prompt: Any, completion: str, answer: str, row: dict[str, Any]) -> flo
 
 @lru_cache(maxsize=4096)
 def _parse_answer(answer: str) -> Any:
-    r"""Answers in data are mostly bare (3/4, \frac{3}{4}), while math-verify reads LaTeX between delimiters."""
+    r"""Parse an answer. Answers are mostly bare (3/4, \frac{3}{4}); math-verify reads LaTeX between delimiters."""
     if answer.count("$") == 1:  # a price: -$5, \$1,200
         answer = answer.replace("\\$", "").replace("$", "")
     if number := _WITH_EXPONENT.fullmatch(answer):

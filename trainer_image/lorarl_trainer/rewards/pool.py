@@ -1,4 +1,4 @@
-"""Scoring in small processes of their own, so that a function that hangs or crashes costs its sample and nothing else."""
+"""Scoring in small separate processes, so that a function that hangs or crashes costs only its sample."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from lorarl_trainer.errors import LorarlError
-from lorarl_trainer.rewards.backlog import Batch, Item, Waiting
+from lorarl_trainer.rewards.backlog import Backlog, Batch, Item
 from lorarl_trainer.rewards.process import ENDED, EXIT_SECONDS, ScoringProcess
-from lorarl_trainer.rewards.scores import Outcome, Sample
+from lorarl_trainer.rewards.scores import Outcome, ToScore
 
-_GRACE_SECONDS = 1.0  # a process with async functions ends them itself at the limit, if its loop still runs
-_SHARES_A_PROCESS = 4  # a sync function's: small enough that no process waits long for the last one
-_MOST_AT_ONCE = 256
+_GRACE_SECONDS = 1.0  # at the limit a process ends its async calls itself, if its loop still runs
+_SHARES_PER_PROCESS = 4  # of a sync function: shares are small enough that no process waits long for the last one
+_MAX_CONCURRENT = 256
 
 
 class PoolScorer:
     """Scores by a function `package.module:function(prompt, completion, answer, row) -> float` in several processes.
 
-    A sync function scores one sample after the other in each process; of an async one, up to 256 calls run at once in each.
-    Samples may come while others are being scored: whichever process is free, or has room, takes them.
+    In each process, a sync function scores one sample at a time and an async function up to 256. More samples may be
+    given while others are being scored: any process that has room takes them.
     """
 
     def __init__(
@@ -38,22 +38,22 @@ class PoolScorer:
         field: str,
         processes: int | None = None,
     ) -> None:
-        """Make a scorer; nothing starts before `warm_up`.
+        """Make a scorer. Nothing starts before `warm_up`.
 
         Args:
             function: `package.module:function`.
-            timeout_seconds: Longest time for one sample; past it the function is ended and the sample left out.
-            search_path: Folders to look in after the Python path.
-            field: The reward's path in the manifest, to name it in errors.
-            processes: How many; one for each usable core, 8 at most, when None.
+            timeout_seconds: time limit for one sample; past it the call is ended and the sample is left out.
+            search_path: folders to search after the Python path.
+            field: the reward's path in the manifest, for errors.
+            processes: number of processes; None for one per usable core, at most 8.
         """
         self.field = field
         count = processes or min(8, len(os.sched_getaffinity(0)))
         path = [*sys.path, *(str(folder) for folder in search_path)]
-        self._waiting = Waiting()
+        self._backlog = Backlog()
         self._processes = [ScoringProcess(function, path, timeout_seconds, field) for _ in range(count)]
         self._servers = [
-            _Server(process, self._waiting, timeout_seconds, count, self._wake) for process in self._processes
+            _Server(process, self._backlog, timeout_seconds, count, self._wake) for process in self._processes
         ]
 
     def warm_up(self) -> None:
@@ -67,28 +67,29 @@ class PoolScorer:
         """Wait until every process has the function.
 
         Raises:
-            InputError: No such module or function, a wrong signature, or its module fails or does not end when imported.
+            InputError: there is no such module or function, its signature is wrong, or importing its module fails or
+                hangs.
         """
         self.warm_up()
         await asyncio.gather(*(asyncio.wrap_future(server.ready) for server in self._servers))
 
-    async def score(self, samples: Sequence[Sample]) -> list[Outcome]:
-        """Score samples; more may come meanwhile.
+    async def score(self, samples: Sequence[ToScore]) -> list[Outcome]:
+        """Score samples. More may be given meanwhile.
 
         Raises:
-            InputError: The function cannot be used at all.
+            InputError: the function cannot be used.
         """
         await self.ready()
         if not samples:
             return []
         batch = Batch(samples)
-        self._waiting.add(batch)
+        self._backlog.add(batch)
         self._wake()
         return await asyncio.wrap_future(batch.scored)
 
     def close(self) -> None:
-        """End all processes, and what they started, at once."""
-        self._waiting.fail(LorarlError(ENDED))
+        """End all processes, and everything that they started, at once."""
+        self._backlog.fail(LorarlError(ENDED))
         for process in self._processes:
             process.close()
         for server in self._servers:
@@ -101,47 +102,47 @@ class PoolScorer:
 
 
 class _Server(threading.Thread):
-    """The thread that brings samples to one process and takes its outcomes.
+    """The thread that sends samples to one process and receives its outcomes.
 
     Attributes:
-        ready: done when the process has the function for the first time.
+        ready: future that is done when the process has loaded the function for the first time.
     """
 
     def __init__(
-        self, process: ScoringProcess, waiting: Waiting, limit: float, processes: int, wake_all: Callable[[], None]
+        self, process: ScoringProcess, backlog: Backlog, limit: float, processes: int, wake_all: Callable[[], None]
     ) -> None:
         super().__init__(name="scoring", daemon=True)
-        self._process, self._waiting, self._limit, self._processes, self._wake_all = (
+        self._process, self._backlog, self._limit, self._processes, self._wake_all = (
             process,
-            waiting,
+            backlog,
             limit,
             processes,
             wake_all,
         )
-        self._names = itertools.count()
-        self._under_way: dict[int, Item] = {}  # in the order in which they were sent; the first has the first deadline
+        self._ids = itertools.count()
+        self._under_way: dict[int, Item] = {}  # in the order of sending; the first has the earliest deadline
         self.ready: Future[None] = Future()
         self.ready.set_running_or_notify_cancel()
 
     def run(self) -> None:
-        """Score until the process is closed, or cannot be started anew."""
+        """Score until the process is closed, or cannot be restarted."""
         try:
             self._process.ready()
-        except Exception as error:  # noqa: BLE001  whoever waits is told
+        except Exception as error:  # noqa: BLE001  raised in the thread that waits
             self.ready.set_exception(error)
             return
         self.ready.set_result(None)
         try:
             while True:
                 self._turn()
-        except Exception as error:  # noqa: BLE001  whoever waits is told
-            self._waiting.fail(error)
+        except Exception as error:  # noqa: BLE001  raised in the threads that wait
+            self._backlog.fail(error)
 
     def _turn(self) -> None:
-        """Hand over samples where there is room, and take one outcome."""
+        """Send samples if there is room, and receive one outcome."""
         if not self._under_way:
             self._process.ready()
-        items = self._waiting.take(self._room(), self._shares(), idle=not self._under_way)
+        items = self._backlog.take(self._room(), self._shares(), idle=not self._under_way)
         if not items and not self._under_way:
             self._process.sleep()
             return
@@ -156,46 +157,47 @@ class _Server(threading.Thread):
             self._stopped(Outcome.failed("crash", f"the process {self._process.end(EXIT_SECONDS)}"))
 
     def _room(self) -> int:
-        """Return how many samples the process may take now."""
+        """Return how many samples the process can take now."""
         first = next(iter(self._under_way.values()), None)
         if first is not None and (first.alone or not self._process.is_async):
             return 0
-        return _MOST_AT_ONCE - len(self._under_way)
+        return _MAX_CONCURRENT - len(self._under_way)
 
     def _shares(self) -> int:
-        return self._processes * (1 if self._process.is_async else _SHARES_A_PROCESS)
+        return self._processes * (1 if self._process.is_async else _SHARES_PER_PROCESS)
 
     def _send(self, items: Sequence[Item]) -> None:
-        named = [(next(self._names), item) for item in items]
-        self._under_way.update(named)
+        numbered = [(next(self._ids), item) for item in items]
+        self._under_way.update(numbered)
         deadline = time.monotonic() + self._limit + _GRACE_SECONDS
         for item in items:
             item.deadline = deadline
-        self._process.send([(name, item.sample) for name, item in named])
+        self._process.send([(number, item.sample) for number, item in numbered])
         self._start_clock()
 
     def _receive(self) -> None:
         first = next(iter(self._under_way.values()))
         if reply := self._process.receive(first.deadline - time.monotonic()):
-            name, outcome = reply
-            self._waiting.settle(self._under_way.pop(name), outcome)
+            number, outcome = reply
+            self._backlog.settle(self._under_way.pop(number), outcome)
             self._start_clock()
         elif time.monotonic() >= first.deadline:
             raise TimeoutError
 
     def _start_clock(self) -> None:
-        """Begin a sync function's time for the first sample: the others wait for it."""
+        """Restart the time limit of a sync function's first sample: the others wait for it."""
         if self._under_way and not self._process.is_async:
             next(iter(self._under_way.values())).deadline = time.monotonic() + self._limit
 
     def _stopped(self, outcome: Outcome) -> None:
-        """Go on after the process has been ended: the sample at fault has this outcome, the others are scored again."""
-        left = list(self._under_way.values())
+        """Continue after the process has ended: the sample at fault gets this outcome, the others are scored again."""
+        unfinished = list(self._under_way.values())
         self._under_way.clear()
-        # Of a sync function's samples the first one left was running; of an async one's all were, so each is tried alone.
-        if not self._process.is_async or len(left) == 1:
-            self._waiting.settle(left[0], outcome)
-            self._waiting.put_back(left[1:], alone=False)
+        # With a sync function only the first unfinished sample was running. With an async one all were, so each is
+        # tried alone.
+        if not self._process.is_async or len(unfinished) == 1:
+            self._backlog.settle(unfinished[0], outcome)
+            self._backlog.put_back(unfinished[1:], alone=False)
         else:
-            self._waiting.put_back(left, alone=True)
+            self._backlog.put_back(unfinished, alone=True)
         self._wake_all()

@@ -17,27 +17,27 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from lorarl_trainer.errors import InputError, LorarlError
-from lorarl_trainer.rewards.scores import Outcome, Sample
+from lorarl_trainer.rewards.scores import Outcome, ToScore
 
 START_SECONDS = 300.0
-"""Longest time that importing the function's module may take."""
+"""Time limit for importing the function's module."""
 EXIT_SECONDS = 1.0
-"""How long to wait for a process that hung up: one that crashed does so a moment before it is gone."""
+"""How long to wait for a process that closed its connection: one that crashed does so shortly before it ends."""
 ENDED = "The reward's processes were ended while completions were being scored."
 _LONGEST_POLL_SECONDS = 1e6
 
 
 class ScoringProcess:
-    """A process that calls the function (worker.py). It is started anew after it had to be ended.
+    """A process that calls the function (worker.py). It is restarted after it had to be ended.
 
-    One thread uses it; any thread may start, wake or close it.
+    Only one thread uses it; any thread may start, wake or close it.
 
     Attributes:
-        is_async: whether the function is; known once it is ready.
+        is_async: whether the function is async; known once the process is ready.
     """
 
     def __init__(self, function: str, path: Sequence[str], limit: float, field: str) -> None:
-        """Make it; nothing starts before `start`. `limit`: seconds a sample; `field`: the reward's path in the manifest."""
+        """Nothing starts before `start`. `limit`: seconds per sample; `field`: the reward's path in the manifest."""
         self._function, self._path, self._limit, self._field = function, list(path), limit, field
         self._starting = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -48,7 +48,7 @@ class ScoringProcess:
         self.is_async = False
 
     def start(self) -> None:
-        """Start the process, unless it runs; it imports the function's module meanwhile.
+        """Start the process unless it is running. It imports the function's module in the background.
 
         Raises:
             LorarlError: `close` was called.
@@ -59,10 +59,11 @@ class ScoringProcess:
             if self._process is not None:
                 return
             ours, theirs = socket.socketpair()
-            # While a function holds the interpreter nothing is read: what does not fit into the socket's buffer waits no longer than this.
+            # While a function holds the interpreter, nothing is read. Sending more than the socket's buffer takes waits
+            # no longer than this.
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(self._limit) + 1, 0))
             with theirs:
-                # -P: neither the folder of worker.py nor the working directory may hide modules of the standard library.
+                # -P: neither the folder of worker.py nor the working directory may shadow the standard library.
                 command = [
                     sys.executable,
                     "-P",
@@ -70,7 +71,8 @@ class ScoringProcess:
                     str(theirs.fileno()),
                     str(os.getpid()),
                 ]
-                # A session of its own: Ctrl-C is the trainer's matter, and what the function starts can be ended with it.
+                # In its own session: the trainer alone handles Ctrl-C, and all that the function starts can be ended
+                # with it.
                 self._process = subprocess.Popen(
                     command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
                 )
@@ -78,10 +80,13 @@ class ScoringProcess:
             self._connection.send((self._function, self._path))
 
     def ready(self) -> None:
-        """Wait until the process has the function; start it anew where it died while idle, as by the kernel when memory ran out.
+        """Wait until the process has loaded the function.
+
+        Restart it if it died while idle, for example when memory ran out.
 
         Raises:
-            InputError: No such module or function, a wrong signature, or its module fails or does not end when imported.
+            InputError: there is no such module or function, its signature is wrong, or importing its module fails or
+                hangs.
             LorarlError: `close` was called.
         """
         if self._process is not None and self._process.poll() is not None:
@@ -95,7 +100,7 @@ class ScoringProcess:
         except (EOFError, OSError):
             got, hint = (
                 f"{self._function}, whose module ended the process when imported: it {self.end(EXIT_SECONDS)}",
-                "Mend the module.",
+                "Fix the module.",
             )
         else:
             if reply is not None and reply[0] == "ready":
@@ -104,30 +109,33 @@ class ScoringProcess:
             got, hint = (
                 reply[1:]
                 if reply
-                else (f"{self._function}, whose module is not imported after {START_SECONDS:g} s", "Mend it.")
+                else (
+                    f"{self._function}, whose module was not imported within {START_SECONDS:g} s",
+                    "Move slow work out of the module's top level.",
+                )
             )
             self.end()
         raise InputError(self._field, got, "a function package.module:function(prompt, completion, answer, row)", hint)
 
-    def send(self, samples: Sequence[tuple[int, Sample]]) -> None:
-        """Hand over samples, each with a name that its outcome will have.
+    def send(self, samples: Sequence[tuple[int, ToScore]]) -> None:
+        """Send samples, each with a number that its outcome will have too.
 
         Raises:
-            BlockingIOError: it does not read them.
-            OSError: it is gone.
+            BlockingIOError: the process does not read them.
+            OSError: the process is gone.
         """
         self._open().send(
             (
                 self._limit,
-                [(name, sample.prompt, sample.completion, sample.answer, sample.row) for name, sample in samples],
+                [(number, sample.prompt, sample.completion, sample.answer, sample.row) for number, sample in samples],
             )
         )
 
     def receive(self, seconds: float) -> tuple[int, Outcome] | None:
-        """Wait for the next outcome; None where `wake` was called or the time is over before.
+        """Wait for the next outcome; return None if `wake` is called or the time runs out first.
 
         Raises:
-            EOFError, OSError: it is gone.
+            EOFError, OSError: the process is gone.
         """
         connection = self._open()
         poller = select.poll()
@@ -138,19 +146,22 @@ class ScoringProcess:
             os.eventfd_read(self._bell)
         if connection.fileno() not in ready:
             return None
-        name, value, cause, message = connection.recv()
-        return name, Outcome(value, cause, message)
+        number, value, cause, message = connection.recv()
+        return number, Outcome(value, cause, message)
 
     def sleep(self) -> None:
-        """Wait until `wake` is called, or has been since the last time."""
+        """Wait until `wake` is called. Returns at once if it was called since the last `sleep`."""
         os.eventfd_read(self._bell)
 
     def wake(self) -> None:
-        """Let the thread that waits in `receive` or `sleep` go on."""
+        """Wake the thread that waits in `receive` or `sleep`."""
         os.eventfd_write(self._bell, 1)
 
     def end(self, patience: float = 0.0) -> str:
-        """End the process and what it started; say how it ended, by itself if it did within `patience` seconds."""
+        """End the process and everything that it started.
+
+        Returns how it ended: its own exit if that came within `patience` seconds.
+        """
         with self._starting:
             process, connection = self._process, self._connection
             self._process = self._connection = None
@@ -162,7 +173,7 @@ class ScoringProcess:
         return ended
 
     def close(self) -> None:
-        """Let no other process start, and end this one; the thread that waits for it notices."""
+        """End this process for good. The thread that waits for it notices."""
         with self._starting:
             self._closed = True
             process = self._process
@@ -177,7 +188,7 @@ class ScoringProcess:
 
 
 def _kill(process: subprocess.Popen[bytes], patience: float = 0.0) -> str:
-    """End a process with its group; say how it ended by itself, if it did within `patience` seconds."""
+    """End a process and its group. Returns how it ended: its own exit if that came within `patience` seconds."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(patience)
     status = process.poll()

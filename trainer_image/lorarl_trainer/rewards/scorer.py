@@ -1,4 +1,4 @@
-"""From `spec.reward` to the scorer that honours it."""
+"""Makes the scorer of `spec.reward`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def make_scorer(spec: RewardSpec, manifest_folder: Path, *, processes: int | Non
 
     Args:
         spec: `spec.reward`.
-        manifest_folder: Where functions are looked for after the Python path and the working directory.
-        processes: Scoring processes of a function and of math_verify; one for each usable core, 8 at most, when None.
+        manifest_folder: where functions are searched after the Python path and the working directory.
+        processes: number of processes of a function and of math_verify; None for one per usable core, at most 8.
 
     Raises:
-        InputError: The pattern of a regex reward does not compile.
+        InputError: the pattern of a regex reward does not compile.
     """
     if spec.function is None and spec.type != "math_verify":
         return BuiltinScorer(make_compare(spec), f"{FIELD}.type")
@@ -35,5 +35,5 @@ def make_scorer(spec: RewardSpec, manifest_folder: Path, *, processes: int | Non
 
 
 def needs_answers(spec: RewardSpec) -> bool:
-    """Tell whether every row must have an answer: the built-in rewards compare with it, functions may do without."""
+    """Whether every row must have an answer. The built-in rewards compare with it; functions may not need it."""
     return spec.function is None

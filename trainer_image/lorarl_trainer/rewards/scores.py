@@ -1,4 +1,4 @@
-"""What is scored, what comes of it, and what every scorer can do."""
+"""What is scored, the results, and the interface of all scorers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Cause = Literal["exception", "timeout", "non_finite", "wrong_type", "crash"]
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class ToScore:
     """One completion to score.
 
     Attributes:
-        prompt: The row's prompt as the data has it: a text or chat messages.
-        completion: What the model wrote, without the stop token.
-        answer: The row's reference answer, if it has one.
-        row: The whole row.
+        prompt: the row's prompt as in the data: a text or chat messages.
+        completion: the model's text, without the stop token.
+        answer: the row's reference answer, if it has one.
+        row: the whole row.
     """
 
     prompt: Prompt
@@ -34,7 +34,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One sample's score, or why it has none."""
+    """One sample's score, or the reason why it has none."""
 
     value: float
     cause: Cause | None = None
@@ -48,7 +48,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How many samples failed for one cause, and what the first of them said."""
+    """How many samples failed for one cause, and the first one's message."""
 
     count: int
     first_message: str
@@ -59,8 +59,8 @@ class Scores:
     """The scores of a step.
 
     Attributes:
-        rewards: [S], in the order of the samples; NaN where a sample could not be scored.
-        failures: For each cause that occurred, its count and first message.
+        rewards: [S], in the order of the samples; NaN for a sample that could not be scored.
+        failures: count and first message of each cause that occurred.
     """
 
     rewards: NDArray[np.float64]
@@ -68,38 +68,38 @@ class Scores:
 
 
 class Scorer(Protocol):
-    """Scores completions. `ready` before the first step, `close` at the end."""
+    """Scores completions. Call `ready` before the first step and `close` at the end."""
 
     @property
     def field(self) -> str:
-        """The reward's path in the manifest, to name it in errors."""
+        """The reward's path in the manifest, for errors."""
 
     def warm_up(self) -> None:
-        """Begin to start whatever scoring needs, without waiting for it."""
+        """Start what scoring needs, without waiting for it."""
 
     async def ready(self) -> None:
         """Wait until scoring can begin.
 
         Raises:
-            InputError: It never can: a missing module or function, or a wrong signature.
+            InputError: it never can, because of a missing module or function or a wrong signature.
         """
 
-    async def score(self, samples: Sequence[Sample]) -> list[Outcome]:
-        """Score some samples of a step and return an outcome each, in their order; others may be given while these are being scored."""
+    async def score(self, samples: Sequence[ToScore]) -> list[Outcome]:
+        """Score some samples of a step and return their outcomes in order. Others may be given meanwhile."""
 
     def close(self) -> None:
-        """Stop what was started; nothing is left running."""
+        """Stop everything that was started."""
 
 
 def collect(outcomes: Sequence[Outcome], field: str) -> Scores:
-    """Put the outcomes of a step together.
+    """Combine the outcomes of a step.
 
     Args:
-        outcomes: One a sample, in their order.
-        field: The reward's path in the manifest, to name it in the error.
+        outcomes: one per sample, in the order of the samples.
+        field: the reward's path in the manifest, for errors.
 
     Raises:
-        InputError: There are samples and all of them failed: going on would train on nothing.
+        InputError: there are samples and all of them failed, so there is nothing to train on.
     """
     failures: dict[Cause, Failure] = {}
     for outcome in outcomes:
@@ -112,6 +112,6 @@ def collect(outcomes: Sequence[Outcome], field: str) -> Scores:
             field,
             f"no score for any of {len(outcomes)} completions ({causes})",
             "a finite number for each completion",
-            "Mend the reward, or its data.",
+            "Fix the reward or its data.",
         )
     return Scores(np.array([outcome.value for outcome in outcomes], dtype=np.float64), failures)

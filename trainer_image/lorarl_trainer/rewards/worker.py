@@ -1,14 +1,14 @@
 """The program of a scoring process: calls one function on the samples that the trainer sends.
 
-It is started by its path and imports the standard library alone, so that a process costs little. What goes over the connection are
-tuples of plain values:
+It is started by its path and imports only the standard library, so that a process needs little memory. The connection
+carries tuples of plain values:
 
     to it:    (function, sys.path)                                   once
-    from it:  ("ready", is it async)  or  ("refused", got, mend)     once
-    to it:    (time limit a sample in seconds, [(name, prompt, completion, answer, row), ...])
-    from it:  (name, value, cause or None, message) for each sample, as soon as it is scored
+    from it:  ("ready", is it async)  or  ("refused", got, hint)     once
+    to it:    (time limit per sample in seconds, [(number, prompt, completion, answer, row), ...])
+    from it:  (number, value, cause or None, message) for each sample, as soon as it is scored
 
-Where the function is async, more samples may come while others are being scored.
+If the function is async, more samples may come while others are being scored.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ PARAMETERS = ("prompt", "completion", "answer", "row")
 
 
 class RefusedError(Exception):
-    """The function cannot be used: what was got, and the mend."""
+    """The function cannot be used. The arguments are what was got, and a hint."""
 
 
 def main() -> None:
-    """Serve until the trainer ends the process, or ends itself."""
+    """Serve until the trainer ends this process, or itself ends."""
     connection = Connection(int(sys.argv[1]))
     threading.Thread(target=_end_with_parent, args=(connection.fileno(), int(sys.argv[2])), daemon=True).start()
-    faulthandler.enable()  # should the function crash the process, its traceback goes to standard error
+    faulthandler.enable()  # if the function crashes the process, its traceback goes to standard error
     name, search_path = connection.recv()
     sys.path[:] = search_path
     try:
@@ -60,7 +60,7 @@ def load_function(name: str) -> Callable[..., Any]:
     """Import `package.module:function` and check that it can be called with PARAMETERS.
 
     Raises:
-        RefusedError: It cannot.
+        RefusedError: it cannot.
     """
     module_name, _, function_name = name.partition(":")
     try:
@@ -68,25 +68,28 @@ def load_function(name: str) -> Callable[..., Any]:
     except BaseException as error:  # a user's module may raise anything, SystemExit included
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
             raise RefusedError(
-                f"{name}, and there is no module {error.name}", f"Searched in {', '.join(sys.path)}."
+                f"{name}, but there is no module {error.name}",
+                f"Put it into one of the searched folders: {', '.join(sys.path)}.",
             ) from error
         raise RefusedError(
-            f"{name}, whose module fails when imported ({_describe(error)})", "Mend the module."
+            f"{name}, whose module fails when imported ({_describe(error)})", "Fix the module."
         ) from error
     where = getattr(module, "__file__", None) or "a folder without __init__.py"
     function: Callable[..., Any] | None = getattr(module, function_name, None)
     if function is None or not callable(function):
-        there = (
+        existing = (
             ", ".join(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
             or "none"
         )
-        raise RefusedError(f"{name}, and {module_name} ({where}) has no such function", f"Its functions: {there}.")
-    with contextlib.suppress(ValueError):  # some functions written in C do not tell their signature
+        raise RefusedError(
+            f"{name}, but {module_name} ({where}) has no such function", f"Name one of its functions ({existing})."
+        )
+    with contextlib.suppress(ValueError):  # some functions written in C have no readable signature
         signature = inspect.signature(function)
         try:
             signature.bind(*PARAMETERS)
         except TypeError as error:
-            hint = f"Write it as {function_name}({', '.join(PARAMETERS)})."
+            hint = f"Define it as {function_name}({', '.join(PARAMETERS)})."
             raise RefusedError(
                 f"{name}{signature} in {where}, which cannot be called with four arguments", hint
             ) from error
@@ -94,24 +97,24 @@ def load_function(name: str) -> Callable[..., Any]:
 
 
 def _serve(connection: Connection, function: Callable[..., Any], nowhere: TextIO) -> None:
-    """Score one sample after the other. The trainer holds the limit: it can end this process."""
+    """Score one sample at a time. The trainer enforces the time limit: it can end this process."""
     while True:
         limit, samples = connection.recv()
         _end_after(limit * len(samples), nowhere)
-        for name, *sample in samples:
+        for number, *sample in samples:
             try:
                 reply = check(function(*sample))
             except BaseException as error:  # noqa: BLE001  a user's function may raise anything, SystemExit included
                 reply = _failed("exception", _describe(error))
-            connection.send((name, *reply))
+            connection.send((number, *reply))
         faulthandler.cancel_dump_traceback_later()
 
 
 def _serve_async(connection: Connection, function: Callable[..., Any], nowhere: TextIO) -> None:
-    """Score all samples that come at once, in one loop for ever: functions may keep connections in it."""
+    """Score all samples concurrently. One event loop is used throughout, so functions may keep connections in it."""
     import asyncio  # costs memory and time that sync functions need not pay
 
-    async def score_one(limit: float, name: int, sample: Sequence[Any]) -> None:
+    async def score_one(limit: float, number: int, sample: Sequence[Any]) -> None:
         try:
             async with asyncio.timeout(limit) as timer:
                 reply = check(await function(*sample))
@@ -121,7 +124,7 @@ def _serve_async(connection: Connection, function: Callable[..., Any], nowhere: 
                 if timer.expired()
                 else _failed("exception", _describe(error))
             )
-        connection.send((name, *reply))
+        connection.send((number, *reply))
 
     async def serve() -> None:
         loop, over = asyncio.get_running_loop(), asyncio.Event()
@@ -129,8 +132,8 @@ def _serve_async(connection: Connection, function: Callable[..., Any], nowhere: 
 
         def begin(limit: float, samples: Sequence[Any]) -> None:
             _end_after(limit * len(samples), nowhere)
-            for name, *sample in samples:
-                task = loop.create_task(score_one(limit, name, sample))
+            for number, *sample in samples:
+                task = loop.create_task(score_one(limit, number, sample))
                 under_way.add(task)
                 task.add_done_callback(ended)
 
@@ -139,7 +142,7 @@ def _serve_async(connection: Connection, function: Callable[..., Any], nowhere: 
             if not under_way:
                 faulthandler.cancel_dump_traceback_later()
 
-        def receive() -> None:  # in a thread: the trainer can hand over more, whatever the loop does
+        def receive() -> None:  # in a thread, so that the trainer can send more even while the loop is busy
             with contextlib.suppress(EOFError, OSError):
                 while True:
                     loop.call_soon_threadsafe(begin, *connection.recv())
@@ -152,15 +155,16 @@ def _serve_async(connection: Connection, function: Callable[..., Any], nowhere: 
 
 
 def _end_after(seconds: float, nowhere: TextIO) -> None:
-    """End this process some time after its last sample has to be scored.
+    """End this process some time after the deadline of its last sample.
 
-    Should the trainer be killed while the function holds the interpreter, no thread of ours can notice: this needs none.
+    If the trainer is killed while the function holds the interpreter, no thread of ours can notice. This needs no
+    thread.
     """
     faulthandler.dump_traceback_later(seconds + 5, exit=True, file=nowhere)
 
 
 def check(value: Any) -> Reply:
-    """Accept what a function returned if it is one finite number (Python's, NumPy's, a tensor with one element)."""
+    """Accept a function's result if it is one finite number (Python's, NumPy's, or a tensor with one element)."""
     try:
         if isinstance(value, str | bytes):
             raise TypeError
@@ -180,18 +184,18 @@ def _failed(cause: str, message: str) -> Reply:
 
 
 def _describe(error: BaseException) -> str:
-    """The last line of the traceback, and the place: `KeyError: 'level' (rewards.py, line 7)`."""
+    """Return the last line of the traceback, and its file and line: `KeyError: 'level' (rewards.py, line 7)`."""
     message = " ".join(f"{type(error).__name__}: {error}".split())[:500]
     frames = traceback.extract_tb(error.__traceback__)
-    if isinstance(error, SyntaxError) or not frames:  # a SyntaxError tells its place itself
+    if isinstance(error, SyntaxError) or not frames:  # a SyntaxError names file and line itself
         return message
     return f"{message} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
 
 
 def _end_with_parent(connection: int, parent: int) -> None:
-    """End this process and what it started once the trainer has hung up, or is gone."""
+    """End this process and what it started once the trainer has closed the connection, or is gone."""
     hung_up = select.poll()
-    hung_up.register(connection, 0)  # no events asked for: only the end of the connection is told
+    hung_up.register(connection, 0)  # no events requested: only the end of the connection is reported
     while not hung_up.poll(1000) and os.getppid() == parent:
         pass
     os.killpg(0, signal.SIGKILL)

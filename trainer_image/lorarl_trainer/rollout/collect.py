@@ -1,11 +1,12 @@
-"""Rollouts and their rewards: a completion is decoded and scored when it has ended, while others are still being generated."""
+"""Rollouts and their rewards: each completion is decoded and scored when it ends, while others are still being generated."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -13,105 +14,106 @@ from lorarl_trainer.algorithms.base import Rewards
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.errors import StaleAdapterError
 from lorarl_trainer.progress import ScoredSample
-from lorarl_trainer.rewards.scores import Outcome, Sample, collect
+from lorarl_trainer.protocols.workers import Workers
+from lorarl_trainer.rewards.scores import Cause, Failure, Outcome, Scorer, ToScore, collect
 from lorarl_trainer.samples.types import Completion
-from lorarl_trainer.session import Session
 
 SHOWN = 4
-"""Completions of a step that are written down."""
+"""Completions per step that samples.jsonl keeps."""
 
 
 @dataclass(frozen=True)
 class ScoredRollouts:
-    """A completion a row, in the order of the rows.
+    """One completion per row, in the order of the rows.
 
     Attributes:
         completions: [S].
         texts: [S]; the completions as the reward sees them.
         rewards: [S]; NaN where a completion could not be scored.
-        failures: how many those are.
-        seconds: by phase. `reward` is what scoring took longer than generation: from the last completion on.
+        failures: those completions, by cause.
+        seconds: by phase. `reward` is how much longer scoring took than generation.
     """
 
     completions: list[Completion]
     texts: list[str]
     rewards: Rewards
-    failures: int
+    failures: Mapping[Cause, Failure]
     seconds: dict[str, float]
 
 
-async def roll_out(session: Session, rows: Sequence[EncodedRow], seeds: Sequence[int] | None) -> ScoredRollouts:
-    """Generate a completion a row (greedily without seeds), by the newest adapter and no other, and score it.
+async def generate_and_score(
+    workers: Workers,
+    scorer: Scorer,
+    decode: Callable[[Sequence[Any]], list[str]],
+    rows: Sequence[EncodedRow],
+    seeds: Sequence[int] | None,
+    adapter_version: int,
+) -> ScoredRollouts:
+    """Generate one completion per row, greedily without seeds, with this adapter version and no other, and score it.
 
     Raises:
         InputError: not one could be scored.
+        StaleAdapterError: another adapter version generated a completion.
         LorarlError: a worker failed.
     """
-    scorer = session.scorer
-    assert scorer is not None, "a reinforcement learning job has a reward: the contract sees to it"
     completions: dict[int, Completion] = {}
-    written: dict[int, str] = {}
+    texts: dict[int, str] = {}
     outcomes: dict[int, Outcome] = {}
     scoring: list[asyncio.Task[None]] = []
-    arrived = time.perf_counter()
+    last_arrival = time.perf_counter()
 
-    async def score(places: Sequence[int], samples: Sequence[Sample]) -> None:
-        outcomes.update(zip(places, await scorer.score(samples), strict=True))
+    async def score(indices: Sequence[int], samples: Sequence[ToScore]) -> None:
+        outcomes.update(zip(indices, await scorer.score(samples), strict=True))
 
-    def take(places: Sequence[int], ended: Sequence[Completion]) -> None:
-        nonlocal arrived
-        arrived = time.perf_counter()
-        require_version(ended, session.adapter_version)
-        completions.update(zip(places, ended, strict=True))
-        texts = session.decode([completion.tokens for completion in ended])
-        written.update(zip(places, texts, strict=True))
+    def take(indices: Sequence[int], ended: Sequence[Completion]) -> None:
+        nonlocal last_arrival
+        last_arrival = time.perf_counter()
+        require_version(ended, adapter_version)
+        completions.update(zip(indices, ended, strict=True))
+        decoded = decode([completion.tokens for completion in ended])
+        texts.update(zip(indices, decoded, strict=True))
         samples = [
-            Sample(row.row.prompt, text, row.row.answer, row.row.raw)
-            for row, text in zip((rows[place] for place in places), texts, strict=True)
+            ToScore(rows[index].row.prompt, text, rows[index].row.answer, rows[index].row.raw)
+            for index, text in zip(indices, decoded, strict=True)
         ]
-        scoring.append(asyncio.create_task(score(places, samples)))
+        scoring.append(asyncio.create_task(score(indices, samples)))
 
     try:
-        seconds = await session.workers.generate([row.prompt_ids for row in rows], seeds, take)
+        seconds = await workers.generate([row.prompt_ids for row in rows], seeds, take)
         await asyncio.gather(*scoring)
     finally:
         for task in scoring:
             task.cancel()
         await asyncio.gather(*scoring, return_exceptions=True)
-    scores = collect([outcomes[place] for place in range(len(rows))], scorer.field)
-    for cause, failure in scores.failures.items():
-        session.warn_once(
-            cause,
-            f"{failure.count} completions could not be scored and are left out ({cause}): {failure.first_message}",
-        )
+    scores = collect([outcomes[index] for index in range(len(rows))], scorer.field)
     return ScoredRollouts(
-        completions=[completions[place] for place in range(len(rows))],
-        texts=[written[place] for place in range(len(rows))],
+        completions=[completions[index] for index in range(len(rows))],
+        texts=[texts[index] for index in range(len(rows))],
         rewards=scores.rewards,
-        failures=sum(failure.count for failure in scores.failures.values()),
-        seconds=seconds | {"reward": time.perf_counter() - arrived},
+        failures=scores.failures,
+        seconds=seconds | {"reward": time.perf_counter() - last_arrival},
     )
 
 
-def some_of(rollouts: ScoredRollouts, rows: Sequence[EncodedRow], stride: int = 1) -> tuple[ScoredSample, ...]:
-    """A few of the rollouts, for people: every `stride`-th of the first, so that each is of another prompt."""
+def shown_samples(rollouts: ScoredRollouts, rows: Sequence[EncodedRow], stride: int = 1) -> tuple[ScoredSample, ...]:
+    """Pick a few rollouts for people: every `stride`-th of the first ones, so that each is of another prompt."""
     return tuple(
         ScoredSample(
-            prompt=rows[place].row.prompt,
-            completion=rollouts.texts[place],
-            answer=rows[place].row.answer,
-            reward=None if np.isnan(reward := float(rollouts.rewards[place])) else reward,
-            tokens=len(rollouts.completions[place].tokens),
-            truncated=not rollouts.completions[place].finished,
+            prompt=rows[index].row.prompt,
+            completion=rollouts.texts[index],
+            answer=rows[index].row.answer,
+            reward=None if np.isnan(reward := float(rollouts.rewards[index])) else reward,
+            tokens=len(rollouts.completions[index].tokens),
+            truncated=not rollouts.completions[index].finished,
         )
-        for place in range(0, len(rows), stride)[:SHOWN]
+        for index in range(0, len(rows), stride)[:SHOWN]
     )
 
 
 def require_version(completions: Sequence[Completion], version: int) -> None:
-    """Refuse rollouts of another adapter than the newest: never stale, never silent."""
+    """Refuse rollouts of any adapter but this version: never stale, never silent."""
     found = {completion.adapter_version for completion in completions}
     if found != {version}:
         raise StaleAdapterError(
-            f"rollouts were generated by adapter versions {sorted(found)}, expected {version} alone; please report this"
+            f"rollouts were generated by adapter versions {sorted(found)}, expected only {version}; please report this"
         )

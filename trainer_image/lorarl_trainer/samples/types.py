@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from lorarl_trainer.algorithms.base import LossChoice
+LOGPROB_DIFFERENCE = "mean_abs_logprob_diff"
+"""The metric by which an on-policy update is accepted or withheld."""
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -58,6 +59,22 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class LossChoice:
+    """Which per-token loss the trainer computes, and its constants.
+
+    Attributes:
+        kind: policy_gradient: the clipped surrogate of PPO (arXiv:1707.06347) on the given advantages. cross_entropy:
+            -log p.
+        clip_range: the probability ratio is clipped to 1 - clip_range .. 1 + clip_range.
+        kl_coefficient: weight of the k3 estimate of KL(policy || base) added to each token's loss; 0 for none.
+    """
+
+    kind: Literal["policy_gradient", "cross_entropy"]
+    clip_range: float = 0.0
+    kl_coefficient: float = 0.0
+
+
+@dataclass(frozen=True)
 class UpdateRequest:
     """One optimizer update: this worker's samples, and what holds over all workers.
 
@@ -83,32 +100,31 @@ class UpdateRequest:
 
 
 @dataclass(frozen=True)
-class UpdateResult:
-    """What an update did: means over all workers' response tokens.
+class Disagreement:
+    """How far the engine's and the trainer's log-probabilities of the same tokens are apart, in nats.
 
     Attributes:
-        loss: mean loss a token.
-        grad_norm: before clipping; 0 where the update was withheld.
-        logprob_difference: mean absolute difference of rollout and trainer log-probabilities, in nats; None for sft.
-        largest_difference: the largest of them; None for sft.
-        rollout_kl: k3 estimate of KL(rollout || trainer); None for sft.
-        base_kl: k3 estimate of KL(policy || base); None without a KL penalty.
-        clipped: share of tokens whose ratio was clipped; None for sft.
-        entropy: mean -log p of the sampled tokens, an unbiased estimate of the policy's entropy in nats; None for sft.
-        drifted: the difference passed the tolerance (or is no number): no update was made.
+        mean, largest: of the absolute differences, over all workers' response tokens.
+    """
+
+    mean: float
+    largest: float
+
+
+@dataclass(frozen=True)
+class UpdateResult:
+    """What an update did.
+
+    Attributes:
+        metrics: by column of metrics.jsonl, over all workers' response tokens. The loss names its own (`losses/`);
+            `loss` and `grad_norm` (before clipping, 0 if the update was withheld) are always there.
+        disagreement: set if it passed the tolerance or is not a number: no update was made.
         seconds: forward_backward and optimizer, and sleep where vLLM gave up memory for it.
     """
 
-    loss: float
-    grad_norm: float
-    logprob_difference: float | None
-    largest_difference: float | None
-    rollout_kl: float | None
-    base_kl: float | None
-    clipped: float | None
-    entropy: float | None
-    drifted: bool
-    seconds: dict[str, float]
+    metrics: Mapping[str, float]
+    disagreement: Disagreement | None
+    seconds: Mapping[str, float]
 
 
 class Completions(tuple[Completion, ...]):
@@ -142,12 +158,12 @@ class CompletionChunk:
     """Completions that ended about the same time, handed over while others are still being generated.
 
     Attributes:
-        places: of their prompts among those that were asked for.
-        completions: in the order of `places`.
-        seconds: of each phase since generation began; those of the last part are the whole's.
+        indices: of their prompts among those that were asked for.
+        completions: in the order of `indices`.
+        seconds: by phase since generation began; those of the last chunk are the whole generation's.
     """
 
-    places: Sequence[int]
+    indices: Sequence[int]
     completions: Completions
     seconds: Mapping[str, float]
 

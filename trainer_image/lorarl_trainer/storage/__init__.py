@@ -34,25 +34,25 @@ __all__ = [
 def open_store(
     uri: str, secret: Mapping[str, str] | None = None, *, field: str = "uri", retries: RetryPolicy | None = None
 ) -> Store:
-    """The store behind `uri`; paths given to it are relative to that folder. Nothing is asked of the network yet.
+    """Return the store behind `uri`. Paths given to it are relative to that folder. No request is sent yet.
 
     Args:
-        uri: s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, az://CONTAINER/FOLDER, file:///FOLDER, or file:FOLDER (relative to the working
-            directory).
-        secret: The store's keys by their usual names (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, GOOGLE_SERVICE_ACCOUNT_KEY,
-            AZURE_STORAGE_ACCOUNT_NAME, ...). What it does not say comes from the process environment; but where it holds credentials,
-            no credentials are taken from elsewhere.
-        field: The manifest's field that named the URI, for error messages.
-        retries: How long and how often to try again; ten minutes when absent.
+        uri: s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, az://CONTAINER/FOLDER, file:///FOLDER, or file:FOLDER (relative to
+            the working directory).
+        secret: the store's keys by their usual names (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, GOOGLE_SERVICE_ACCOUNT_KEY,
+            AZURE_STORAGE_ACCOUNT_NAME, ...). Missing keys come from the process environment; but if the secret has
+            credentials, none are taken from elsewhere.
+        field: the manifest's field that names the URI, for error messages.
+        retries: how long and how often to retry; ten minutes by default.
 
     Raises:
-        InputError: The URI or the secret cannot be used.
+        InputError: the URI or the secret cannot be used.
     """
     parsed = parse_uri(uri, field)
     policy = retries or RetryPolicy()
     if parsed.scheme == "file":
         return LocalStore(Path(parsed.path), uri=parsed.text, lock_seconds=policy.deadline_seconds)
-    # Here and not above: what only writes to folders starts without the network library.
+    # Imported here so that a process that uses only folders starts without the network library.
     from lorarl_trainer.storage.remote import RemoteStore
 
     return RemoteStore(parsed, secret or {}, policy, field)

@@ -1,4 +1,4 @@
-"""From a Secret's keys, or the environment's, to an obstore client."""
+"""Makes an obstore client from a Secret's keys, or from the environment's."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ CREDENTIAL_RETRIES: RetryConfig = {
 
 
 def endpoint_of(uri: StoreUri, secret: Mapping[str, str]) -> str | None:
-    """The server's address where it is not the cloud's own: the secret's, else the environment's."""
+    """Return the server's address from the secret, else from the environment; None for the cloud's own."""
     given = [secret.get(key) for key in ENDPOINT_KEYS[uri.scheme]] + [
         os.environ.get(key) for key in ENDPOINT_KEYS[uri.scheme]
     ]
@@ -66,16 +66,16 @@ def endpoint_of(uri: StoreUri, secret: Mapping[str, str]) -> str | None:
 
 
 def client_config(uri: StoreUri, secret: Mapping[str, str]) -> dict[str, str]:
-    """The client's configuration from the secret. What is absent here obstore takes from the environment.
+    """Return the client's configuration from the secret. obstore takes what is missing from the environment.
 
     Other keys of the secret (HF_TOKEN, ...) are left out.
     """
     config = {key: secret[key] for key in KEYS[uri.scheme] if secret.get(key)}
     if uri.scheme == "s3" and "AWS_ACCESS_KEY_ID" in config:
-        # Without this the environment's token, which belongs to another key, would be sent along.
+        # Otherwise the environment's token, which belongs to another key, would be sent too.
         config.setdefault("AWS_SESSION_TOKEN", "")
     if uri.scheme == "gs":
-        # In a Secret these hold the JSON itself; in an environment, the path of a file with it.
+        # In a Secret these hold the JSON itself; in an environment, the path of a file that has it.
         for key in ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT"):
             if config.get(key, "").lstrip().startswith("{"):
                 config["GOOGLE_SERVICE_ACCOUNT_KEY"] = config.pop(key)
@@ -89,14 +89,15 @@ def client_config(uri: StoreUri, secret: Mapping[str, str]) -> dict[str, str]:
 def client_for(
     uri: StoreUri, secret: Mapping[str, str], seconds: float, field: str, stall_seconds: float | None = None
 ) -> ObjectStore:
-    """An obstore client for the folder `uri` whose requests take `seconds` at most.
+    """Return an obstore client for the folder `uri` whose requests take at most `seconds`.
 
-    `stall_seconds` bounds the wait for the next bytes of an answer. Not for writing: the clock would run while the request is sent.
+    `stall_seconds` limits the wait for the next bytes of an answer. It is not for writing: the clock would run while
+    the request is being sent.
 
     Raises:
-        InputError: The keys cannot be used (their values are not shown), or the machine has no CA certificates.
+        InputError: the keys cannot be used (their values are not shown), or the machine has no CA certificates.
     """
-    config: Any = client_config(uri, secret)  # obstore types it as a dict of lower-case names; it takes both
+    config: Any = client_config(uri, secret)  # obstore's type has lower-case names; it takes both
     plain_http = (endpoint_of(uri, secret) or "").startswith("http://")
     options: ClientConfig = {"timeout": timedelta(seconds=seconds), "allow_http": plain_http}
     if stall_seconds is not None:
@@ -118,7 +119,7 @@ def client_for(
         if "No CA certificates" in str(error):
             hint = "Install the system's CA certificates (ca-certificates), or set SSL_CERT_FILE to a file with them."
             raise InputError(
-                field, f"{uri.text} on a machine without CA certificates", "some, to tell the store by", hint
+                field, f"{uri.text} on a machine without CA certificates", "certificates to verify the store", hint
             ) from None
         names = ", ".join(sorted(config)) or "none"
         reason = (
@@ -126,7 +127,5 @@ def client_for(
             if "Account must be specified" in str(error)
             else f"keys that the store's client refuses (given: {names})"
         )
-        hint = (
-            f"Check the Secret named by credentialsSecret; {uri.scheme}:// understands {', '.join(KEYS[uri.scheme])}."
-        )
+        hint = f"Check the Secret named by credentialsSecret. {uri.scheme}:// uses {', '.join(KEYS[uri.scheme])}."
         raise InputError(field, f"{uri.text} with {reason}", "keys that fit the store", hint) from None

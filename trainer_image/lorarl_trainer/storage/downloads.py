@@ -1,4 +1,4 @@
-"""The base model and data files on this machine: downloaded once, however many processes ask, and never used half."""
+"""Fetches the base model and data files to this machine. Processes share one download; a partial one is never used."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ from lorarl_trainer.storage.base import Entry
 
 WEIGHTS = "*.safetensors"
 MODEL_FILES = (WEIGHTS, "*.json", "*.jinja", "*.model", "*.tiktoken", "vocab.txt", "merges.txt")
-"""What a model needs: weights, configuration, tokenizer. Training states, other formats and subfolders stay where they are."""
+"""What a model needs: weights, configuration, tokenizer.
+
+Training states, other formats and subfolders are not fetched.
+"""
 _LOCAL = ("file", "pvc")
 REPEATED_WEIGHTS = "consolidated*.safetensors"
-"""They hold the weights in another format."""
+"""The same weights in another format."""
 NOT_MODEL_FILES = ("*/*", REPEATED_WEIGHTS)
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -38,41 +41,42 @@ TOKENIZER_FILES = (
 
 
 class RemoteFolder(Protocol):
-    """What is needed of a store; `storage.Store` is one."""
+    """The part of a store that downloads use. `storage.Store` implements it."""
 
     def entries(self, prefix: str = "") -> Sequence[Entry]:
         """List everything under the folder `prefix`."""
 
     def find(self, path: str) -> Entry | None:
-        """Look one object up; None where there is none."""
+        """Look up one object; None if there is none."""
 
     def download_file(self, path: str, target: Path) -> None:
         """Copy one object to the file `target`."""
 
 
 OpenFolder = Callable[[str, Mapping[str, str]], RemoteFolder]
-"""Opens the store behind an s3://, gs:// or az:// URI with the keys of a Secret."""
+"""Opens the store behind an s3://, gs:// or az:// URI with a Secret's keys."""
 
 
 def fetch_model(
     spec: BaseModelSpec, *, secret: Mapping[str, str], open_folder: OpenFolder, weights: bool = True
 ) -> Path:
-    """Give the folder of the base model on this machine, or of all but its weights.
+    """Return the base model's folder on this machine, with or without its weights.
 
-    hf:// goes through the hub's own cache, s3://, gs:// and az:// into $LORARL_CACHE/models; file: and pvc: are used in place. Of
-    processes that ask at the same time one downloads and the others wait. A download that was killed goes on where it was.
+    hf:// uses the hub's own cache; s3://, gs:// and az:// use $LORARL_CACHE/models; file: and pvc: are used in place.
+    If several processes ask at the same time, one downloads and the others wait. A download that was killed is resumed.
 
     Args:
         spec: `spec.model`.
-        secret: Keys and values of `spec.model.credentialsSecret`; empty when absent.
-        open_folder: Opens remote stores.
-        weights: Whether to download the weights too. Without them only configuration and tokenizer are sure to be in the folder.
+        secret: keys and values of `spec.model.credentialsSecret`; empty if there is none.
+        open_folder: opens remote stores.
+        weights: whether to download the weights too. Without them only configuration and tokenizer are sure to be
+            there.
 
     Raises:
-        InputError: No such model, no access, a file that cannot be read, or the folder lacks configuration, weights or tokenizer. (That a
-            model of the hub has no weights is seen when they are fetched.)
-        LorarlError: There is no room for it.
-        StorageError: The store could not be reached.
+        InputError: there is no such model, no access, a file that cannot be read, or the folder lacks configuration,
+            weights or tokenizer. (That a model on the hub has no weights is found out only when they are fetched.)
+        LorarlError: there is no space for it.
+        StorageError: the store could not be reached.
     """
     field = "spec.model.uri"
     scheme = spec.uri.partition(":")[0]
@@ -87,7 +91,7 @@ def fetch_model(
         if not files:
             hint = "Name the folder that holds config.json and the weights."
             raise InputError(
-                field, f"{spec.uri}, where there is no model", "a folder with a model in Hugging Face format", hint
+                field, f"{spec.uri}, which contains no model", "a folder with a model in Hugging Face format", hint
             )
         known = {file.path for file in files if fnmatch(file.path, WEIGHTS)}
         wanted = files if weights else [file for file in files if file.path not in known]
@@ -102,18 +106,20 @@ def fetch_model(
 
 
 def fetch_data(uri: str, *, field: str, secret: Mapping[str, str], open_folder: OpenFolder) -> Path:
-    """Give a data file on this machine: file: and pvc: in place, s3://, gs:// and az:// from $LORARL_CACHE/data, downloaded once.
+    """Return a data file's path on this machine.
+
+    file: and pvc: are used in place; s3://, gs:// and az:// are downloaded once into $LORARL_CACHE/data.
 
     Args:
         uri: URI of one file.
-        field: The URI's path in the manifest, to name it in errors.
-        secret: Keys and values of `spec.data.credentialsSecret`; empty when absent.
-        open_folder: Opens remote stores.
+        field: the URI's path in the manifest, for errors.
+        secret: keys and values of `spec.data.credentialsSecret`; empty if there is none.
+        open_folder: opens remote stores.
 
     Raises:
-        InputError: No such object. (That a local file exists is seen when it is read.)
-        LorarlError: There is no room for it.
-        StorageError: The store could not be reached.
+        InputError: there is no such object. (Whether a local file exists is found out when it is read.)
+        LorarlError: there is no space for it.
+        StorageError: the store could not be reached.
     """
     if uri.partition(":")[0] in _LOCAL:
         return local_path(uri, field)
@@ -122,7 +128,7 @@ def fetch_data(uri: str, *, field: str, secret: Mapping[str, str], open_folder: 
     file = store.find(name)
     if file is None:
         raise InputError(
-            field, f"{uri}, which does not exist", "an object that can be read", "Mend the URI, or upload the file."
+            field, f"{uri}, which does not exist", "an object that can be read", "Fix the URI, or upload the file."
         )
     return _download_once(cache_dir() / "data", uri, store, [file], field) / name
 
@@ -131,38 +137,38 @@ def read_model_config(folder: Path) -> dict[str, Any]:
     """Read a model folder's config.json.
 
     Raises:
-        InputError: It is missing, or no JSON object.
+        InputError: it is missing, or not a JSON object.
     """
     return _read_json(folder / "config.json")
 
 
 def read_generation_config(folder: Path) -> dict[str, Any]:
-    """Read a model folder's generation_config.json; empty where there is none.
+    """Read a model folder's generation_config.json; an empty dictionary if there is none.
 
     Raises:
-        InputError: It is no JSON object.
+        InputError: it is not a JSON object.
     """
     path = folder / "generation_config.json"
     return _read_json(path) if path.exists() else {}
 
 
 def cache_dir() -> Path:
-    """Where downloads are kept: $LORARL_CACHE, or ~/.cache/lorarl."""
+    """Return the folder of downloads: $LORARL_CACHE, or ~/.cache/lorarl."""
     return Path(os.environ.get("LORARL_CACHE") or Path.home() / ".cache" / "lorarl")
 
 
 def local_path(uri: str, field: str) -> Path:
-    """Give the path of file:///ABSOLUTE, file:RELATIVE (to the working directory) or pvc://CLAIM/PATH.
+    """Return the path of file:///ABSOLUTE, file:RELATIVE (to the working directory) or pvc://CLAIM/PATH.
 
     Raises:
-        InputError: There is a host between the slashes, or the claim is not mounted.
+        InputError: there is a host between the slashes, or the claim is not mounted.
     """
     if claim := claim_of(uri):
         mounted = Path(CLAIMS_FOLDER) / claim
         if not mounted.is_dir():
-            hint = "Outside a cluster name a folder of this machine: file:PATH."
+            hint = "Outside a cluster, name a folder on this machine: file:PATH."
             raise InputError(
-                field, f"{uri}, which is not mounted", f"a PersistentVolumeClaim that is mounted at {mounted}", hint
+                field, f"{uri}, which is not mounted", f"a PersistentVolumeClaim mounted at {mounted}", hint
             )
         return mounted / uri.removeprefix(f"pvc://{claim}").lstrip("/")
     rest = uri.removeprefix("file:")
@@ -200,30 +206,28 @@ def _fetch_from_hub(spec: BaseModelSpec, token: str | None, weights: bool) -> Pa
             "spec.model.revision",
             f"{spec.revision}, which {spec.uri} does not have",
             "a branch, tag or commit of the model",
-            "Mend it.",
+            "Fix spec.model.revision, or remove it to use the default branch.",
         ) from error
     except (GatedRepoError, RepositoryNotFoundError) as error:
-        hint = "Mend the name; for a gated or private model accept its terms and put HF_TOKEN into spec.model.credentialsSecret."
+        hint = (
+            "Fix the name. For a gated or private model, accept its terms and put HF_TOKEN into "
+            "spec.model.credentialsSecret."
+        )
         raise InputError(
-            "spec.model.uri", f"{spec.uri}, which is not there for this token", "a model of the hub", hint
+            "spec.model.uri", f"{spec.uri}, which this token cannot find", "a model on the hub", hint
         ) from error
     except HFValidationError as error:
-        raise InputError("spec.model.uri", spec.uri, "hf://ORG/NAME", "Mend the name.") from error
-    except (
-        HTTPError,
-        OSError,
-        ValueError,
-        KeyError,
-    ) as error:  # the latter where a login page answers in the hub's place
+        raise InputError("spec.model.uri", spec.uri, "hf://ORG/NAME", "Fix the name.") from error
+    except (HTTPError, OSError, ValueError, KeyError) as error:  # KeyError: a login page answered instead of the hub
         hint = "Check the network (HF_ENDPOINT, proxies), or download the model and name its folder with file:."
         reason = (str(error).strip().splitlines() or [""])[0]
         raise InputError(
-            "spec.model.uri", f"{spec.uri}, which could not be downloaded ({reason})", "a hub that answers", hint
+            "spec.model.uri", f"{spec.uri}, which could not be downloaded ({reason})", "a reachable hub", hint
         ) from error
 
 
 def _download_once(cache: Path, uri: str, store: RemoteFolder, files: Sequence[Entry], field: str) -> Path:
-    """Download files into a folder named after the URI and what is there now, so that a changed model is another folder."""
+    """Download files into a folder named after the URI and its listing: a changed model gets a new folder."""
     listing = sorted((file.path, file.size, file.version) for file in files)
     digest = hashlib.sha256(json.dumps([uri, listing]).encode()).hexdigest()[:32]
     folder, partial = cache / digest, cache / f"{digest}.partial"
@@ -232,40 +236,41 @@ def _download_once(cache: Path, uri: str, store: RemoteFolder, files: Sequence[E
             if not folder.exists():
                 for file in files:
                     _download_file(store, file, partial / file.path)
-                partial.rename(folder)  # whole or not there at all
+                partial.rename(folder)  # the folder appears whole or not at all
     except (OSError, StorageError) as error:
-        cause = (
-            error.__cause__ if isinstance(error, StorageError) else error
-        )  # a store tells of a copy that it could not write
+        # A store reports a copy that it could not write as StorageError.
+        cause = error.__cause__ if isinstance(error, StorageError) else error
         if not isinstance(cause, OSError) or cause.errno != errno.ENOSPC:
             raise
         need = sum(file.size for file in files)
         free = shutil.disk_usage(cache).free
         raise LorarlError(
-            f"{field}: no space left for {uri} in {cache} of {socket.gethostname()} ({need:,} bytes are needed, {free:,} are free). "
-            "Free some, or set LORARL_CACHE to another disk; in a cluster replace the volume `cache` by spec.cluster.podTemplateOverrides."
+            f"{field}: no space left for {uri} in {cache} on {socket.gethostname()} ({need:,} bytes are needed, "
+            f"{free:,} are free). Free some space, or set LORARL_CACHE to a folder on another disk. In a cluster, "
+            "replace the volume `cache` with spec.cluster.podTemplateOverrides."
         ) from error
     return folder
 
 
 def _download_file(store: RemoteFolder, file: Entry, target: Path) -> None:
     if target.exists():
-        return  # whole: an earlier download was killed after this file
+        return  # complete: an earlier download was killed after this file
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f"{target.name}.unfinished")
     store.download_file(file.path, unfinished)
     if unfinished.stat().st_size != file.size:
         raise LorarlError(
-            f"{file.path}: {unfinished.stat().st_size} bytes came, {file.size} were listed. It changed meanwhile; start again."
+            f"{file.path}: got {unfinished.stat().st_size} bytes, expected {file.size} as listed. "
+            "It changed during the download. Start the job again."
         )
     with unfinished.open("rb") as written:
-        os.fsync(written.fileno())  # a rename may outlive a power cut that the content does not
+        os.fsync(written.fileno())  # otherwise the rename may survive a power cut that the content does not
     unfinished.rename(target)
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock that the kernel releases when the process ends, however it ends."""
+    """Hold a lock that the kernel releases when the process ends in any way."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -273,16 +278,16 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _check_model(folder: Path, uri: str, weights: set[str] | None) -> None:
-    """Refuse what is no whole model. `weights` are the weights files that there are; None where that is not known.
+    """Refuse an incomplete model. `weights` are the existing weights files; None if they are not known.
 
     Raises:
-        InputError: a part is missing, or is no such thing.
+        InputError: a part is missing or invalid.
         OSError: a part cannot be read.
     """
     field, expected = "spec.model.uri", "a folder with a model in Hugging Face format"
     if not folder.is_dir():
-        raise InputError(field, f"{uri}, which is no folder", expected, f"Looked at {folder}.")
-    _begin_to_read(
+        raise InputError(field, f"{uri}, which is not a folder", expected, f"Check the path {folder}.")
+    _check_readable(
         file for file in sorted(folder.iterdir()) if not fnmatch(file.name, WEIGHTS) or file.name in (weights or ())
     )
     read_model_config(folder)
@@ -293,12 +298,12 @@ def _check_model(folder: Path, uri: str, weights: set[str] | None) -> None:
             field,
             f"{uri}, which has no tokenizer",
             expected,
-            "Put tokenizer.json and tokenizer_config.json beside config.json.",
+            "Put tokenizer.json and tokenizer_config.json into the folder of config.json.",
         )
 
 
-def _begin_to_read(files: Iterable[Path]) -> None:
-    """Find out now what Megatron, vLLM or Transformers would stumble over later: the right to read each of the model's files."""
+def _check_readable(files: Iterable[Path]) -> None:
+    """Check now that all of the model's files can be read: Megatron, vLLM or Transformers would fail on them later."""
     for file in files:
         if _is_model_file(file.name):
             with file.open("rb") as content:
@@ -313,13 +318,13 @@ def _check_weights(folder: Path, uri: str, weights: set[str]) -> None:
     index = folder / "model.safetensors.index.json"
     if index.exists():
         listed = _read_json(index).get("weight_map")
-        missing = sorted(set(listed.values()) - weights) if isinstance(listed, dict) else ["a weight_map in its index"]
+        missing = sorted(set(listed.values()) - weights) if isinstance(listed, dict) else ["weight_map in its index"]
         if missing:
             raise InputError(
                 field,
                 f"{uri}, which lacks {', '.join(missing)}",
-                "all files of model.safetensors.index.json",
-                "Copy it anew.",
+                "all files listed in model.safetensors.index.json",
+                "Copy the model again.",
             )
 
 
@@ -332,7 +337,7 @@ def _read_json(path: Path) -> dict[str, Any]:
             field, f"{path.parent}, which has no {path.name}", expected, "Name the folder that holds it."
         ) from error
     except (OSError, ValueError) as error:
-        raise InputError(field, f"{path}, which cannot be read ({error})", expected, "Copy the model anew.") from error
+        raise InputError(field, f"{path}, which cannot be read ({error})", expected, "Copy the model again.") from error
     if not isinstance(content, dict):
-        raise InputError(field, f"{path}, which is a JSON {type(content).__name__}", expected, "Copy the model anew.")
+        raise InputError(field, f"{path}, which is a JSON {type(content).__name__}", expected, "Copy the model again.")
     return content

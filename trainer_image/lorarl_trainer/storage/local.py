@@ -1,7 +1,7 @@
-"""A plain folder as a store: atomic, durable, and exact between processes.
+"""A plain folder as a store: atomic, durable, and correct between processes.
 
-An object is staged beside its place under a hidden name, flushed to the disk, and renamed. Conditional writes compare and rename under
-an flock of the store's lock file, so they are exact on local disks and on NFS.
+An object is staged in its folder under a hidden name, flushed to the disk, and renamed. Conditional writes compare and
+rename under an flock of the store's lock file, so they are correct on local disks and on NFS.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _STAGING = threading.Lock()
 
 
 class LocalStore(Store):
-    """The folder `root`, made when the first object is written."""
+    """The folder `root`, created when the first object is written."""
 
     def __init__(self, root: Path, uri: str | None = None, lock_seconds: float = 600.0) -> None:
-        """Name the folder; `uri` is how it is shown, `lock_seconds` how long to wait for another process that holds the lock."""
+        """`uri` is the folder's name in messages, `lock_seconds` how long to wait for another process's lock."""
         self.root = root
         self.uri = uri or f"file://{root.absolute()}"
         self.lock_seconds = lock_seconds
 
     def get_tagged(self, path: str) -> tuple[bytes, Tag] | None:
         """See `Store`."""
-        with self._explained("read", path):
+        with self._explaining_errors("read", path):
             try:
                 data = (self.root / path).read_bytes()
             except (FileNotFoundError, NotADirectoryError):
@@ -70,7 +70,7 @@ class LocalStore(Store):
     def entries(self, prefix: str = "") -> list[Entry]:
         """See `Store`."""
         found = []
-        with self._explained("list", prefix):
+        with self._explaining_errors("list", prefix):
             for folder, _, names in os.walk(self.root / prefix, onerror=_raise_unless_gone):
                 for name in names:
                     file = Path(folder, name)
@@ -81,7 +81,7 @@ class LocalStore(Store):
 
     def folders(self, prefix: str = "") -> list[str]:
         """See `Store`."""
-        with self._explained("list", prefix):
+        with self._explaining_errors("list", prefix):
             try:
                 return sorted(child.name for child in (self.root / prefix).iterdir() if child.is_dir())
             except (FileNotFoundError, NotADirectoryError):
@@ -89,19 +89,19 @@ class LocalStore(Store):
 
     def delete_folder(self, prefix: str) -> None:
         """See `Store`."""
-        with self._explained("delete", prefix):
+        with self._explaining_errors("delete", prefix):
             shutil.rmtree(self.root / prefix, onexc=lambda _function, _path, error: _raise_unless_gone(error))
 
     def find(self, path: str) -> Entry | None:
         """See `Store`."""
-        with self._explained("read", path), contextlib.suppress(FileNotFoundError):
+        with self._explaining_errors("read", path), contextlib.suppress(FileNotFoundError):
             return self._entry(self.root / path)
         return None
 
     def download_file(self, path: str, target: Path) -> None:
         """See `Store`."""
         staged = target.with_name(f".{target.name}.{secrets.token_hex(4)}{STAGED_SUFFIX}")
-        with self._explained("copy", path, place=target.parent):
+        with self._explaining_errors("copy", path, folder=target.parent):
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
                 shutil.copyfile(self.root / path, staged)
@@ -114,9 +114,12 @@ class LocalStore(Store):
         return Entry(file.relative_to(self.root).as_posix(), stat.st_size, str(stat.st_mtime_ns))
 
     def _write(self, path: str, data: Data | Path, wanted: Callable[[], bool]) -> bool:
-        """Put `data`, or what the file `data` holds, at `path` if `wanted()` holds under the lock. Returns whether it was written."""
+        """Write `data`, or the content of the file `data`, to `path` if `wanted()` is true under the lock.
+
+        Returns whether it was written.
+        """
         target = self.root / path
-        with self._explained("write", path, data.stat().st_size if isinstance(data, Path) else len(data)):
+        with self._explaining_errors("write", path, data.stat().st_size if isinstance(data, Path) else len(data)):
             for last in (False, False, False, True):
                 try:
                     with _staged(target, data) as staged:
@@ -127,7 +130,7 @@ class LocalStore(Store):
                         _flush_folders(target.parent, self.root)
                         return True
                 except FileNotFoundError:
-                    # Another process deleted the folder, or swept the staged file, between two of our steps.
+                    # Another process deleted the folder or the staged file between two of our steps.
                     if last:
                         raise
         return False
@@ -143,19 +146,23 @@ class LocalStore(Store):
                     break
                 except BlockingIOError:
                     if time.monotonic() > deadline:
-                        message = f"{self.uri}: another process has held the lock {lock} for {self.lock_seconds:g} s. Stop that process."
-                        raise StorageError(message) from None
+                        raise StorageError(
+                            f"{self.uri}: another process has held the lock {lock} for {self.lock_seconds:g} s. Stop "
+                            "it."
+                        ) from None
                     time.sleep(LOCK_POLL_SECONDS)
             yield
 
     @contextlib.contextmanager
-    def _explained(self, operation: str, path: str, size: int = 0, place: Path | None = None) -> Iterator[None]:
-        """Turn what the operating system says into a StorageError that names the mend."""
+    def _explaining_errors(
+        self, operation: str, path: str, size: int = 0, folder: Path | None = None
+    ) -> Iterator[None]:
+        """Turn an error of the operating system into a StorageError that names the fix."""
         try:
             yield
         except OSError as error:
             raise StorageError(
-                f"{self.uri_of(path)}: cannot {operation}: {_explain(error, place or self.root, size)}"
+                f"{self.uri_of(path)}: cannot {operation}: {_explain(error, folder or self.root, size)}"
             ) from error
 
 
@@ -169,15 +176,18 @@ def _is_internal(name: str) -> bool:
 
 @contextlib.contextmanager
 def _staged(target: Path, data: Data | Path) -> Iterator[Path]:
-    """A hidden file beside `target` with `data`, or what the file `data` holds; gone afterwards, whatever happens, unless renamed."""
+    """Yield a hidden file beside `target` with `data`, or with the content of the file `data`.
+
+    It is removed afterwards unless it has been renamed.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     staged = target.with_name(f".{target.name}.{secrets.token_hex(4)}{STAGED_SUFFIX}")
     try:
         with contextlib.ExitStack() as stack:
-            with _STAGING:  # or another thread could sweep the file away between the next two lines
+            with _STAGING:  # otherwise another thread could sweep the file away before it is locked
                 _sweep(target.parent)
                 file = stack.enter_context(staged.open("xb"))
-                # Held while the writer lives, so that a later one can tell a killed writer's leftover from a file that is being written.
+                # Locked while the writer lives: a killed writer's leftover is not locked.
                 fcntl.flock(file, fcntl.LOCK_EX)
             if isinstance(data, Path):
                 with data.open("rb") as source:
@@ -192,7 +202,7 @@ def _staged(target: Path, data: Data | Path) -> Iterator[Path]:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what killed writers left staged in `folder`."""
+    """Remove the staged files that killed writers left in `folder`."""
     for leftover in folder.glob(f".*{STAGED_SUFFIX}"):
         with contextlib.suppress(FileNotFoundError, BlockingIOError), leftover.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -200,7 +210,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _flush_folders(folder: Path, root: Path) -> None:
-    """Make a rename in `folder`, and the folders up to `root` that may be new, survive a power cut."""
+    """Make a rename in `folder` survive a power cut, and so the folders up to `root`, which may be new."""
     while True:
         with contextlib.suppress(FileNotFoundError):
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -218,19 +228,26 @@ def _raise_unless_gone(error: BaseException) -> None:
         raise error
 
 
-def _explain(error: OSError, place: Path, size: int) -> str:
+def _explain(error: OSError, folder: Path, size: int) -> str:
+    path = error.filename or folder
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"the disk is full: {size} bytes needed, {_free_bytes(place)} free. Make room, or name another place. Earlier files are whole."
+        free = _free_bytes(folder)
+        return (
+            f"the disk is full: {size} bytes needed, {free} free. Free some space, or use another folder. "
+            "Earlier files are whole."
+        )
     if error.errno == errno.EROFS:
-        return "the file system is read-only. Mount it writable, or name another place."
+        return "the file system is read-only. Mount it writable, or use another folder."
     if error.errno in (errno.EACCES, errno.EPERM):
-        return f"permission denied for user {os.geteuid()} at {error.filename or place}. Give that user the right to read and write there."
+        return (
+            f"permission denied for user {os.geteuid()} at {path}. Give that user permission to read and write there."
+        )
     if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.EEXIST):
-        return f"{error.filename or place} is {'a folder' if error.errno == errno.EISDIR else 'no folder'}. Name another place."
-    return f"{error.strerror or error} ({error.filename or place})."
+        return f"{path} is {'a' if error.errno == errno.EISDIR else 'not a'} folder. Use another folder."
+    return f"{error.strerror or error} ({path})."
 
 
-def _free_bytes(place: Path) -> int:
-    while not place.exists():
-        place = place.parent
-    return shutil.disk_usage(place).free
+def _free_bytes(folder: Path) -> int:
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free

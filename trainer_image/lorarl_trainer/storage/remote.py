@@ -1,8 +1,8 @@
 """s3, gs and az through obstore.
 
-Retries are ours, in one layer: obstore's own do not repeat a conditional write that timed out, and report a conditional write as lost
-when it was the answer that was lost (tests/storage/test_remote_faults.py shows both). Two quick ones are left to obstore for its requests
-for credentials, which pass through no call of ours.
+Retries are made here and not by obstore. Its own retries do not repeat a conditional write that timed out, and they
+report a conditional write as lost when only its answer was lost (tests/storage/test_remote_faults.py shows both).
+obstore keeps two quick retries for its requests for credentials, which we do not see.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 32 * 1024 * 1024
 MAX_OBJECT_BYTES = 5 * 1024**3
-"""What S3 takes in one request; conditional writes are one request."""
+"""S3's limit per request. A conditional write is one request."""
 MAX_PARTS = 10_000
-"""Of one object, in S3."""
+"""S3's limit per object."""
 DOWNLOAD_THREADS = 8
 
 
-class UnsettledError(Exception):
-    """A conditional write was refused though nobody had written: another write was under way, or the object was just deleted."""
+class WriteConflictError(Exception):
+    """A conditional write was refused though no one had written: another was under way, or the object just deleted."""
 
 
-STORE_ERRORS = (BaseError, FileNotFoundError, UnsettledError)
+STORE_ERRORS = (BaseError, FileNotFoundError, WriteConflictError)
 
 
 class RemoteStore(Store):
     """A folder of a bucket. Safe to use from several threads."""
 
     def __init__(self, uri: StoreUri, secret: Mapping[str, str], retries: RetryPolicy, field: str) -> None:
-        """Check the credentials' form; see `open_store`."""
+        """Check the form of the credentials. See `open_store`."""
         self.uri, self._field = uri.text, field
         self.retries = retries
         self._bucket = uri.bucket
         self._endpoint = endpoint_of(uri, secret)
         seconds, rate = retries.request_seconds, retries.bytes_per_second
-        # A slow line is shared by all that are under way.
+        # All parallel requests share a slow line.
         self._reader = client_for(
             uri, secret, seconds + DOWNLOAD_THREADS * CHUNK_BYTES / rate, field, stall_seconds=seconds
         )
@@ -96,10 +96,10 @@ class RemoteStore(Store):
             try:
                 self._put(path, data, "create")
             except (AlreadyExistsError, PreconditionError) as error:
-                there = self.get(path)
-                if there is None:
-                    raise UnsettledError(*error.args) from None
-                return there == data
+                existing = self.get(path)
+                if existing is None:
+                    raise WriteConflictError(*error.args) from None
+                return existing == data
             return True
 
         return self._ask("write", path, attempt)
@@ -111,11 +111,11 @@ class RemoteStore(Store):
             try:
                 written = self._put(path, data, "create" if tag is None else _update(tag))
             except (AlreadyExistsError, PreconditionError) as error:
-                there = self.get_tagged(path)
-                if there is not None and there[0] == data:
-                    return there[1]
-                if (None if there is None else there[1]) == tag:
-                    raise UnsettledError(*error.args) from None
+                existing = self.get_tagged(path)
+                if existing is not None and existing[0] == data:
+                    return existing[1]
+                if (None if existing is None else existing[1]) == tag:
+                    raise WriteConflictError(*error.args) from None
                 return None
             return Tag(written["e_tag"], written["version"])
 
@@ -153,7 +153,7 @@ class RemoteStore(Store):
         self._ask("delete", prefix, attempt)
 
     def upload_file(self, source: Path, path: str) -> None:
-        """See `Store`. In parts, several at once; an upload that breaks off leaves nothing that can be seen."""
+        """See `Store`. Parts are sent in parallel. An upload that breaks off leaves nothing visible."""
         size = source.stat().st_size
         if size <= CHUNK_BYTES:
             self.put(path, source.read_bytes())
@@ -167,7 +167,7 @@ class RemoteStore(Store):
         self._ask("write", path, attempt)
 
     def download_file(self, path: str, target: Path) -> None:
-        """See `Store`. In chunks of one version, several at once, into a staged file."""
+        """See `Store`. Chunks of one version are fetched in parallel into a staged file."""
         staged = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -194,14 +194,14 @@ class RemoteStore(Store):
     def _put(self, path: str, data: Data, mode: PutMode) -> PutResult:
         if len(data) > MAX_OBJECT_BYTES:
             message = (
-                f"{self.uri_of(path)}: {len(data)} bytes in one object, {MAX_OBJECT_BYTES} at most. Lower spec.adapter.rank, or name fewer "
-                "spec.adapter.targetModules."
+                f"{self.uri_of(path)}: got {len(data)} bytes for one object, expected at most {MAX_OBJECT_BYTES}. "
+                "Lower spec.adapter.rank, or name fewer spec.adapter.targetModules."
             )
             raise StorageError(message)
         return obstore.put(self._writer(len(data)), path, data, mode=mode, use_multipart=False)
 
     def _ask[Result](self, operation: str, path: str, attempt: Callable[[], Result]) -> Result:
-        """Make one request, again and again while that may help."""
+        """Make one request, and repeat it while that may help."""
         try:
             return self.retries.call(attempt, _transient, reading=operation in ("read", "list"))
         except STORE_ERRORS as error:
@@ -212,7 +212,10 @@ class RemoteStore(Store):
             ) from None
 
     def _writer(self, nbytes: int) -> ObjectStore:
-        """A client whose time limit leaves room for `nbytes`; limits are a client's in obstore, so there is one for each power of two."""
+        """Return a client whose time limit suits `nbytes`.
+
+        In obstore a limit belongs to a client: one per power of two.
+        """
         return self._writer_for(nbytes.bit_length())
 
 
@@ -221,7 +224,7 @@ def _entry(meta: ObjectMeta) -> Entry:
 
 
 def _transient(error: BaseException) -> bool:
-    return isinstance(error, UnsettledError) or (isinstance(error, STORE_ERRORS) and read_answer(error).transient)
+    return isinstance(error, WriteConflictError) or (isinstance(error, STORE_ERRORS) and read_answer(error).transient)
 
 
 def _update(tag: Tag) -> PutMode:
@@ -229,7 +232,7 @@ def _update(tag: Tag) -> PutMode:
 
 
 def _write(descriptor: int, data: bytes, position: int) -> None:
-    """Write all of it: a disk that is nearly full takes a part, and says so only when the rest is written."""
+    """Write all of `data`. A nearly full disk takes only a part, and fails only when the rest is written."""
     rest = memoryview(data)
     while rest:
         written = os.pwrite(descriptor, rest, position)

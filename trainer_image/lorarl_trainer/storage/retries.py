@@ -1,4 +1,4 @@
-"""When to ask a store again, and when not."""
+"""Which requests to a store are repeated, and for how long."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ class RetryPolicy:
     """How long to keep trying when a store answers 5xx or 429, is slow, or breaks the connection.
 
     Attributes:
-        deadline_seconds: For writing and deleting: no new attempt starts later than this after the first.
-        read_deadline_seconds: The same for reading and listing. Shorter, for somebody waits for it at the start.
-        first_wait_seconds: Upper bound of the first random wait; it doubles with every attempt.
-        longest_wait_seconds: Upper bound of any wait.
-        request_seconds: Time for one request that carries little data. Large ones get more.
-        bytes_per_second: The slowest transfer that is still waited for.
+        deadline_seconds: for writing and deleting. No new attempt starts later than this after the first.
+        read_deadline_seconds: the same for reading and listing. It is shorter because a user waits for reads at the
+            start.
+        first_wait_seconds: upper bound of the first random wait; it doubles with every attempt.
+        longest_wait_seconds: upper bound of any wait.
+        request_seconds: time limit of a request that carries little data. Large requests get more.
+        bytes_per_second: the slowest transfer that time limits allow for.
     """
 
     deadline_seconds: float = 600.0
@@ -37,7 +38,7 @@ class RetryPolicy:
     def call[Result](
         self, attempt: Callable[[], Result], transient: Callable[[BaseException], bool], reading: bool = False
     ) -> Result:
-        """Run `attempt` until it returns, fails for good, or the deadline has passed; then its last error is raised."""
+        """Run `attempt` until it returns. Raise its error if that is permanent or the deadline has passed."""
         retrying = Retrying(
             stop=stop_before_delay(self.read_deadline_seconds if reading else self.deadline_seconds),
             wait=wait_random_exponential(multiplier=self.first_wait_seconds, max=self.longest_wait_seconds),
@@ -49,12 +50,12 @@ class RetryPolicy:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a store said, read from an error's text.
+    """A store's answer, read from an error's text.
 
     Attributes:
-        status: HTTP status, or None when there was no answer (refused, broken, timed out).
-        code: The store's own code, as NoSuchBucket; empty when it gave none.
-        message: The store's own sentence, or the error's first line. Neither holds signatures or keys.
+        status: HTTP status; None if there was no answer (refused, broken, timed out).
+        code: the store's own code, for example NoSuchBucket; empty if it gave none.
+        message: the store's own sentence, or the error's first line. Neither contains signatures or keys.
     """
 
     status: int | None
@@ -63,7 +64,7 @@ class Answer:
 
     @property
     def transient(self) -> bool:
-        """Whether the same request may well succeed later."""
+        """Whether the same request may succeed later."""
         if self.without_credentials:
             return False
         if self.status is None:
@@ -72,12 +73,12 @@ class Answer:
 
     @property
     def absent(self) -> bool:
-        """Whether the answer means that this one object is not there (and not the bucket, nor the user)."""
+        """Whether the answer means that this object does not exist (rather than the bucket or the user)."""
         return self.status == 404 and self.code in ABSENT_CODES
 
     @property
     def without_credentials(self) -> bool:
-        """Whether the error comes from looking for a machine's own identity: no keys were given at all."""
+        """Whether the error comes from looking up a machine's own identity because no keys were given."""
         return any(mark in self.message for mark in WITHOUT_CREDENTIALS)
 
     def __str__(self) -> str:
@@ -89,29 +90,41 @@ class Answer:
         )
 
     def hint(self, bucket: str, endpoint: str | None) -> str:
-        """What a person can do about it."""
+        """Return what a user can do about it."""
         server = f" at {endpoint}" if endpoint else ""
         if self.without_credentials:
-            return "No credentials were given: name a Secret in credentialsSecret, or set the store's variables (AWS_ACCESS_KEY_ID, ...)."
+            return (
+                "No credentials were given. Name a Secret in credentialsSecret, or set the store's variables "
+                "(AWS_ACCESS_KEY_ID, ...)."
+            )
         if self.code in ("NoSuchBucket", "ContainerNotFound"):
-            return f"There is no bucket {bucket!r}{server}: make it, or mend the URI."
+            return f"There is no bucket {bucket!r}{server}. Create it, or fix the URI."
         if self.code == "RequestTimeTooSkewed":
-            return "The clock of this machine is wrong: set it."
+            return "The clock of this machine is wrong. Set it."
         if self.status in (401, 403) or self.code in (
             "InvalidAccessKeyId",
             "XAdminUserNotFound",
             "ExpiredToken",
             "InvalidToken",
         ):
-            return f"The store refuses the keys: check the Secret's keys, and that they may list, read, write and delete in {bucket!r}."
+            return (
+                "The store refuses the keys. Check the Secret's keys, and that they may list, read, write and delete "
+                f"in {bucket!r}."
+            )
         if self.status == 501:
-            return "The store has no conditional writes (If-None-Match, If-Match), which keep two runs apart: use one that has."
+            return (
+                "The store has no conditional writes (If-None-Match, If-Match), which keep two runs apart. "
+                "Use a store that has them."
+            )
         if self.status == 507:
-            return "The store's own disk is full: make room there."
+            return "The store's own disk is full. Free some space there."
         if self.status is None and "redirect" in self.message:
-            return f"The bucket {bucket!r} is in another region: set AWS_REGION in the Secret."
+            return f"The bucket {bucket!r} is in another region. Set AWS_REGION in the Secret."
         if self.transient:
-            return f"The store{server} did not recover in time: check that it runs and can be reached, then start the job again."
+            return (
+                f"The store{server} did not recover in time. Check that it runs and can be reached, then start the job "
+                "again."
+            )
         return f"Check the URI, the bucket {bucket!r} and the Secret's keys."
 
 

@@ -1,4 +1,4 @@
-"""Credentials by name: folders laid out as Kubernetes mounts a Secret, one file a key."""
+"""Credentials by name, in folders like those in which Kubernetes mounts a Secret: one file per key."""
 
 from __future__ import annotations
 
@@ -16,39 +16,42 @@ SECRETS_DIR_VARIABLE = "LORARL_SECRETS_DIR"
 
 
 def secrets_dir() -> Path:
-    """Where secrets lie: $LORARL_SECRETS_DIR, or ~/.config/lorarl/secrets."""
+    """Return the folder of all secrets: $LORARL_SECRETS_DIR, or ~/.config/lorarl/secrets."""
     named = os.environ.get(SECRETS_DIR_VARIABLE)
     return Path(named) if named else Path.home() / ".config" / "lorarl" / "secrets"
 
 
 def read_secret(name: str, field: str = "credentialsSecret") -> dict[str, str]:
-    """The keys and values of the secret `name`: the files of the folder `secrets_dir()/name`, trailing newlines stripped.
+    """Return the keys and values of the secret `name`: the files in `secrets_dir()/name`, without trailing newlines.
 
-    Files whose names begin with a dot are left out: in a mounted Secret they are the kubelet's own.
+    Files whose names begin with a dot are left out: in a mounted Secret they belong to the kubelet.
 
     Raises:
-        InputError: There is no such folder, it is empty, or a file cannot be read. Never says a value.
+        InputError: there is no such folder, it is empty, or a file cannot be read. The message never contains a value.
     """
     folder = secrets_dir() / name
-    make = (
-        f"Make it: mkdir -p -m 700 {folder}, then one file a key, as {folder}/AWS_ACCESS_KEY_ID with the key in it. "
-        f"${SECRETS_DIR_VARIABLE} moves the place."
+    hint = (
+        f"Create it with mkdir -p -m 700 {folder}, and one file per key: {folder}/AWS_ACCESS_KEY_ID contains the key, "
+        f"for example. To keep secrets elsewhere, set ${SECRETS_DIR_VARIABLE}."
     )
     if not folder.is_dir():
-        raise InputError(field, repr(name), f"a folder {folder}", make)
+        raise InputError(field, repr(name), f"a folder {folder}", hint)
     try:
         files = [file for file in sorted(folder.iterdir()) if file.is_file() and not file.name.startswith(".")]
         values = {file.name: file.read_text(encoding="utf-8").rstrip("\r\n") for file in files}
     except OSError as error:
         raise InputError(
-            field, repr(name), f"files that can be read in {folder}", f"{error.strerror}: {error.filename}."
+            field,
+            f"{name!r}, but {error.filename} cannot be read ({error.strerror})",
+            f"readable files in {folder}",
+            "Check the file and its permissions.",
         ) from None
     except UnicodeDecodeError:
         raise InputError(
-            field, repr(name), f"text files in {folder}", "Each file holds one value as UTF-8 text."
+            field, repr(name), f"text files in {folder}", "Write one value as UTF-8 text into each file."
         ) from None
     if not values:
-        raise InputError(field, repr(name), f"at least one file in {folder}", make)
+        raise InputError(field, repr(name), f"at least one file in {folder}", hint)
     return values
 
 
@@ -56,11 +59,11 @@ def read_secrets(spec: LoRARLJobSpec) -> Secrets:
     """Read every Secret that the manifest names.
 
     Raises:
-        InputError: one is not there.
+        InputError: one is missing or cannot be read.
     """
     return {name: read_secret(name, field) for field, name in spec.secrets.items()}
 
 
 def secret_of(secrets: Secrets, name: str | None) -> Mapping[str, str]:
-    """Return a Secret's keys and values; empty where the manifest names none."""
+    """Return a Secret's keys and values; an empty mapping if the manifest names none."""
     return secrets[name] if name else {}

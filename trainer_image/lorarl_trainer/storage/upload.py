@@ -1,4 +1,4 @@
-"""`lorarl upload`: copies a base model or data to where a cluster's pods find them."""
+"""`lorarl upload`: copies a base model or data to a store that a cluster's pods can read."""
 
 from __future__ import annotations
 
@@ -14,34 +14,38 @@ from lorarl_trainer.storage.secrets import read_secret
 
 
 def upload(sources: Sequence[Path], uri: str, secret: str | None) -> Iterator[str]:
-    """Copy files and folders into the folder `uri`, each under its own name; yield the URI of each file that is there.
+    """Copy files and folders into the folder `uri`, each under its own name.
+
+    Yield the URI of each file once it is copied.
 
     Args:
-        sources: what to copy; a folder with all that is in it.
+        sources: files, and folders to copy with everything in them.
         uri: s3://, gs://, az:// or file:.
-        secret: name of a Secret with the store's keys, as `credentialsSecret` in a manifest; the environment's when None.
+        secret: name of a Secret with the store's keys, as for `credentialsSecret` in a manifest. None: use the
+            environment's.
 
     Raises:
-        InputError: a source is not there, cannot be read, or is empty; two would be one object; or the URI or the Secret cannot be used.
-            That a file cannot be read is seen in its turn, everything else before anything is copied.
+        InputError: a source is missing, unreadable or empty; two would become one object; or the URI or the Secret
+            cannot be used. An unreadable file is reported when its turn comes, everything else before anything is
+            copied.
         StorageError: the store refuses, or cannot be reached.
     """
     store = open_store(uri, read_secret(secret, "--secret") if secret else {}, field="URI")
     copies: dict[str, Path] = {}
     for source in sources:
-        # A link goes under its own name, and `.` under that of its folder.
+        # A link is copied under its own name, and `.` under its folder's.
         named = source.resolve() if source.name in ("", "..") else source.absolute()
         files = _files(named)
         if not files:
             raise InputError(
-                "SOURCE", f"{source}, a folder without files", "a file, or a folder with some", "Check the path."
+                "SOURCE", f"{source}, a folder without files", "a file, or a folder with files", "Check the path."
             )
         for file in files:
             path = file.relative_to(named.parent).as_posix()
             if path in copies:
-                hint = "Upload them to URIs of their own, or rename one."
+                hint = "Upload them to different URIs, or rename one."
                 raise InputError(
-                    "SOURCE", f"{copies[path]} and {file}, both of which would be {path}", "names that differ", hint
+                    "SOURCE", f"{copies[path]} and {file}, which would both become {path}", "different names", hint
                 )
             copies[path] = file
     for path, file in copies.items():
@@ -53,10 +57,10 @@ def upload(sources: Sequence[Path], uri: str, secret: str | None) -> Iterator[st
 
 
 def _files(source: Path) -> list[Path]:
-    """The files of a folder, sorted, with those behind links; a file itself.
+    """Return the files of a folder, sorted, including those behind links; or the file itself.
 
     Raises:
-        InputError: it is not there, or not all of it can be read.
+        InputError: it is missing, or a part of it cannot be read.
     """
     try:
         if not stat.S_ISDIR(source.stat().st_mode):
@@ -80,5 +84,5 @@ def _unreadable(file: Path, error: OSError) -> InputError:
         "SOURCE",
         f"{file}, which cannot be read ({error.strerror})",
         "readable files",
-        "Check the path, or leave it out.",
+        "Check the path and its permissions, or leave it out.",
     )

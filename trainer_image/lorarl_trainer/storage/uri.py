@@ -1,4 +1,4 @@
-"""Storage URIs: what they name, and how to show them without their secrets."""
+"""Storage URIs: how to parse them, and how to show them without their secrets."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class StoreUri:
 
     Attributes:
         scheme: s3, gs, az or file.
-        bucket: Bucket or container; empty for file.
-        path: Folder in the bucket, without slashes at its ends; for file the absolute path.
-        text: The URI as it may be shown.
+        bucket: bucket or container; empty for file.
+        path: folder in the bucket, without slashes at its ends; for file the absolute path.
+        text: the URI without secrets, for messages.
     """
 
     scheme: str
@@ -31,16 +31,16 @@ class StoreUri:
 
 
 def redact(uri: str) -> str:
-    """The URI without user, password, query (signatures, SAS tokens) and fragment."""
+    """Return the URI without user, password, query (signatures, SAS tokens) and fragment."""
     without_query = re.split(r"[?#]", uri, maxsplit=1)[0]
     return re.sub(r"^([a-z0-9+.-]+://)[^/]*@", r"\1", without_query, flags=re.IGNORECASE)
 
 
 def parse_uri(uri: str, field: str = "uri") -> StoreUri:
-    """Take a storage URI apart. A relative file: URI is resolved against the working directory.
+    """Parse a storage URI. A relative file: URI is resolved against the working directory.
 
     Raises:
-        InputError: It is none of the forms that are understood. Its secrets, if any, are not shown.
+        InputError: it has none of the known forms. The message contains no secrets.
     """
     scheme, separator, rest = uri.partition(":")
     if not separator or scheme not in (*REMOTE_SCHEMES, "file"):
@@ -48,9 +48,7 @@ def parse_uri(uri: str, field: str = "uri") -> StoreUri:
     if scheme == "file":
         return _parse_file(uri, rest, field)
     if redact(uri) != uri:
-        hint = (
-            "Leave user, password and query out of the URI: credentials belong in a Secret named by credentialsSecret."
-        )
+        hint = "Remove user, password and query from the URI. Put credentials into a Secret named by credentialsSecret."
         raise InputError(field, f"{redact(uri)} with a user, a password or a query in it", EXPECTED, hint)
     bucket, _, path = rest.removeprefix("//").partition("/")
     path = path.strip("/")
@@ -60,16 +58,21 @@ def parse_uri(uri: str, field: str = "uri") -> StoreUri:
         raise InputError(
             field,
             uri,
-            "a folder without empty parts, . and ..",
-            f"Write {scheme}://{bucket}/ and plain names between slashes.",
+            "a folder without empty parts, . or ..",
+            f"Write {scheme}://{bucket}/ followed by plain names between slashes.",
         )
     return StoreUri(scheme, bucket, path, f"{scheme}://{bucket}/{path}".rstrip("/"))
 
 
 def _parse_file(uri: str, rest: str, field: str) -> StoreUri:
     if rest.startswith("//") and not rest.startswith("///"):
-        hint = f"Write file:{rest.removeprefix('//')} for a folder relative to the working directory, or file:///... for an absolute one."
-        raise InputError(field, uri, "three slashes before an absolute folder, or none", hint)
+        relative = rest.removeprefix("//")
+        hint = (
+            f"Write file:{relative} for a folder relative to the working directory, or file:///... for an absolute one."
+        )
+        raise InputError(
+            field, uri, "three slashes before an absolute folder, or no slashes before a relative one", hint
+        )
     if not rest or rest == "///":
         raise InputError(field, uri, EXPECTED, "Name a folder.")
     path = Path(os.path.normpath(Path.cwd() / (rest.removeprefix("//"))))

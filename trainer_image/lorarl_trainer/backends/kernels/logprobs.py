@@ -14,8 +14,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-_CHUNK_ELEMENTS = 2**28
-"""Logits that exist at a time: 1 GiB in float32."""
 _ROWS_MULTIPLE = 16
 
 
@@ -26,7 +24,7 @@ def token_log_probabilities(
     temperature: float,
     vocabulary: int,
     group: Any,
-    chunk_rows: int | None = None,
+    chunk_rows: int,
 ) -> torch.Tensor:
     """Return log softmax(W h / temperature)[target], [N], float32, differentiable by the hidden states.
 
@@ -37,10 +35,8 @@ def token_log_probabilities(
         temperature: what logits are divided by.
         vocabulary: number of tokens there are, over all ranks.
         group: the tensor-parallel ranks.
-        chunk_rows: hidden states whose logits exist at a time; by default as many as fit 1 GiB.
+        chunk_rows: hidden states whose logits exist at a time, see `rows_of_chunk`.
     """
-    if chunk_rows is None:
-        chunk_rows = max(_CHUNK_ELEMENTS // weight_V_H.shape[0] // _ROWS_MULTIPLE, 1) * _ROWS_MULTIPLE
     first = dist.get_rank(group) * weight_V_H.shape[0]
     in_vocabulary = weight_V_H.detach()[: max(vocabulary - first, 0)]
     result: torch.Tensor = _TokenLogProbabilities.apply(
@@ -52,6 +48,11 @@ def token_log_probabilities(
         chunk_rows,
     )
     return result
+
+
+def rows_of_chunk(logits: int, weight_V_H: torch.Tensor) -> int:
+    """Return how many hidden states have so many logits, a multiple of 16."""
+    return max(logits // weight_V_H.shape[0] // _ROWS_MULTIPLE, 1) * _ROWS_MULTIPLE
 
 
 class _TokenLogProbabilities(torch.autograd.Function):

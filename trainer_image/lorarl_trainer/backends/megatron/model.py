@@ -14,23 +14,23 @@ import torch
 import torch.distributed as dist
 
 from lorarl_api.v1alpha1 import AdapterSpec
-from lorarl_trainer.backends.kernels.logprobs import token_log_probabilities
+from lorarl_trainer.backends.kernels.logprobs import rows_of_chunk, token_log_probabilities
+from lorarl_trainer.backends.megatron.adapters import decoder_linears, make_lora
 from lorarl_trainer.backends.megatron.fused_layer import fuse_layers
 from lorarl_trainer.backends.megatron.micro_batch import MicroBatch, grouped, packed_batch, padded_batch
-from lorarl_trainer.backends.megatron.packed_attention import pack_attention, unpackable
+from lorarl_trainer.backends.megatron.packed_attention import Current, pack_attention, unpackable
+from lorarl_trainer.backends.megatron.parallel import open_groups
 from lorarl_trainer.devices import Platform
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.targets import (
-    Linear,
     Target,
     require_heads_to_split,
     require_vocabulary_to_split,
     resolve_targets,
 )
+from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.samples.types import Sample
 from lorarl_trainer.timing import StartClock
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ class LoraModel:
         targets: the adapters, in the model's order.
         linear_names: Hugging Face names of all linear layers of the decoder.
         parameters: the trainable parameters of this rank by Megatron name. Nothing else has a gradient.
-        unpackable: what the model has that keeps it from packed sequences, on a platform that packs them.
+        parallel: the ranks that share the model, and those that share a batch.
+        unpackable: what keeps the model from packed sequences, where those are planned.
     """
 
     def __init__(
@@ -57,9 +58,7 @@ class LoraModel:
         platform: Platform,
         model_path: Path,
         adapter: AdapterSpec,
-        precision: str,
-        tensor_parallel_size: int,
-        recompute: str = "none",
+        plan: ExecutionPlan,
         clock: StartClock | None = None,
     ) -> None:
         """Load the model. Collective over all workers; `platform.prepare_megatron()` and torch.distributed come first.
@@ -67,39 +66,27 @@ class LoraModel:
         `clock` takes the time that the weights take.
 
         Raises:
-            InputError: Megatron-Bridge does not know the model's architecture, its logits are more than a product with the output
-                layer's weight, `adapter.targetModules` does not fit it, or it cannot be split over so many ranks.
+            InputError: Megatron-Bridge does not know the model's architecture, its logits are more than a product with
+                the output layer's weight, `adapter.targetModules` does not fit it, or it cannot be split over so many
+                ranks.
+            PlanError: its layers are not what was planned.
         """
-        from megatron.bridge import AutoBridge
-        from megatron.core import parallel_state
-        from megatron.core.utils import unwrap_model
-
-        self._platform = platform
-        dtype = DTYPES[precision]
-        try:
-            self._bridge = AutoBridge.from_hf_pretrained(str(model_path), dtype=dtype)
-        except ValueError as error:
-            raise InputError(
-                "spec.model.uri",
-                str(model_path),
-                "an architecture that Megatron-Bridge supports",
-                f"It says: {_first_line(error)}",
-            ) from error
+        self._platform, self._plan = platform, plan
+        self._bridge = _open_bridge(model_path, plan)
         provider = self._bridge.to_megatron_provider(load_weights=True)
-        platform.configure_provider(provider)
-        provider.tensor_model_parallel_size = tensor_parallel_size
-        provider.params_dtype = provider.pipeline_dtype = provider.autocast_dtype = dtype
-        provider.bf16, provider.fp16 = precision == "bf16", False
-        # A base model's config.json may ask for dropout of its own. vLLM has none, and only the adapter is trained.
-        provider.attention_dropout = provider.hidden_dropout = 0.0
-        provider.sequence_parallel = platform.packs_sequences and tensor_parallel_size > 1
-        _configure_recompute(provider, recompute)
-        provider.finalize()
-        require_vocabulary_to_split(provider.vocab_size, tensor_parallel_size)
-        if not parallel_state.is_initialized():
-            # Megatron's own random state plays no part: adapters are initialised in Hugging Face names, dropout is seeded a step.
-            provider.initialize_model_parallel(seed=0)
+        _configure(provider, platform, plan)
+        self.parallel = open_groups(provider)
         self._lora: Any = None
+        self._load(provider, adapter, clock)
+        self.parameters: dict[str, torch.nn.Parameter] = {
+            n: p for n, p in self.module.named_parameters() if p.requires_grad
+        }
+        self.device = next(self.module.parameters()).device
+        self._sequence_parallel, self._vocabulary = provider.sequence_parallel, provider.vocab_size
+        self._pack(model_path)
+
+    def _load(self, provider: Any, adapter: AdapterSpec, clock: StartClock | None) -> None:
+        """Make the model, load its weights and attach the adapters."""
         loading_began = 0.0
 
         def before_loading(chunks: list[Any]) -> list[Any]:
@@ -110,12 +97,14 @@ class LoraModel:
         def attach(chunks: list[Any]) -> list[Any]:
             if clock is not None:
                 clock.add_first("trainer/load", loading_began, time.time())
-            linears = _linears(chunks, self._bridge)
+            linears = decoder_linears(chunks[0], self._bridge)
             self.linear_names = [name for linear in linears for name in linear.hf.values()]
-            self.targets = resolve_targets(linears, adapter.type, adapter.target_modules, adapter.exclude_modules)
+            self.targets: list[Target] = resolve_targets(
+                linears, adapter.type, adapter.target_modules, adapter.exclude_modules
+            )
             if adapter.type == "canonical_lora":
-                require_heads_to_split(self.targets, provider.num_query_groups, tensor_parallel_size)
-            self._lora = _make_lora(adapter, self.targets)
+                require_heads_to_split(self.targets, provider.num_query_groups, self.parallel.tensor_size)
+            self._lora = make_lora(adapter, self.targets)
             return list(self._lora(chunks, training=True))
 
         # Between the two the bridge loads the weights.
@@ -127,24 +116,30 @@ class LoraModel:
             init_model_with_meta_device=False,
         )
         self.module = self._chunks[0]
-        self.parameters: dict[str, torch.nn.Parameter] = {
-            n: p for n, p in self.module.named_parameters() if p.requires_grad
-        }
-        self.tensor_parallel_group = parallel_state.get_tensor_model_parallel_group()
-        self.tensor_parallel_size = tensor_parallel_size
-        self._sequence_parallel, self._vocabulary = provider.sequence_parallel, provider.vocab_size
-        # Tensor cores like multiples of 16, and with sequence parallelism each rank holds an equal part of the tokens.
-        self._tokens_multiple = 16 * tensor_parallel_size
-        model = unwrap_model(self.module)
+
+    def _pack(self, model_path: Path) -> None:
+        """Let the model take packed sequences, and compute its layers in a few steps, as planned."""
+        from megatron.core.utils import unwrap_model
+
+        model, plan = unwrap_model(self.module), self._plan
         _check_output_layer(model, model_path)
-        self.unpackable = unpackable(model) if platform.packs_sequences else []
-        self._packing = pack_attention(model) if platform.packs_sequences and not self.unpackable else None
-        if self._packing is not None and tensor_parallel_size == 1:
-            fuse_layers(model, self._packing)
-        self.device = next(self.module.parameters()).device
-        self.data_parallel_group = parallel_state.get_data_parallel_group()
-        self.data_parallel_rank: int = parallel_state.get_data_parallel_rank()
-        self.data_parallel_size: int = parallel_state.get_data_parallel_world_size()
+        self.unpackable: list[str] = unpackable(model) if plan.packed else []
+        self._packing: Current | None = pack_attention(model) if plan.packed and not self.unpackable else None
+        # Tensor cores like multiples of 16, and with sequence parallelism each rank holds an equal part of the tokens.
+        self._tokens_multiple = 16 * self.parallel.tensor_size
+        if plan.fused_layers:
+            fused = self._packing is not None and fuse_layers(model, self._packing) == len(model.decoder.layers)
+            plan.require("fused_layers", fused)
+
+    @property
+    def tensor_parallel_size(self) -> int:
+        """How many ranks share the model."""
+        return self.parallel.tensor_size
+
+    @property
+    def tensor_parallel_group(self) -> Any:
+        """Those ranks."""
+        return self.parallel.tensor_group
 
     def micro_batches(self, samples: Sequence[Sample], token_budget: int) -> Iterator[tuple[list[int], MicroBatch]]:
         """Yield the micro-batches of some samples, and which of the samples each holds, in its order."""
@@ -174,12 +169,13 @@ class LoraModel:
             if self._sequence_parallel:
                 # The gradient comes whole to every rank, so that each takes its part of it.
                 hidden_states = gather_from_sequence_parallel_region(
-                    hidden_states, False, group=self.tensor_parallel_group
+                    hidden_states, False, group=self.parallel.tensor_group
                 )
             weight = output_layer.weight if output_weight is None else output_weight
             hidden = batch.predictors(hidden_states.flatten(0, 1))
+            rows = rows_of_chunk(self._plan.logits_chunk, weight)
             return token_log_probabilities(
-                hidden, weight, batch.targets, temperature, self._vocabulary, self.tensor_parallel_group
+                hidden, weight, batch.targets, temperature, self._vocabulary, self.parallel.tensor_group, rows
             )
 
         logprobs: torch.Tensor = self.module(batch.tokens, batch.positions, mask, output_processor=predict)
@@ -227,7 +223,7 @@ class LoraModel:
     def norm(self, values: Sequence[torch.Tensor]) -> float:
         """Return the norm over all ranks of the model of a tensor a trainable parameter: adapters are split over tensor-parallel ranks."""
         squares = torch.stack(torch._foreach_norm(values)).square().sum()
-        dist.all_reduce(squares, group=self.tensor_parallel_group)
+        dist.all_reduce(squares, group=self.parallel.tensor_group)
         return math.sqrt(squares.item())
 
     def counts(self) -> ParameterCounts:
@@ -236,21 +232,43 @@ class LoraModel:
             [sum(p.numel() for p in self.parameters.values()), sum(p.numel() for p in self.module.parameters())]
         )
         local = local.to(next(self.module.parameters()).device)
-        dist.all_reduce(local, group=self.tensor_parallel_group)
+        dist.all_reduce(local, group=self.parallel.tensor_group)
         trainable, total = (int(n) for n in local.tolist())
         return ParameterCounts(trainable, total)
 
 
-class _NoAdapter(torch.nn.Module):
-    """Stands where a part of a fused layer has no adapter; Megatron-Bridge's CanonicalLoRA leaves None there and then calls it."""
+def _open_bridge(model_path: Path, plan: ExecutionPlan) -> Any:
+    from megatron.bridge import AutoBridge
 
-    def __init__(self, features: int, tensor_parallel_size: int) -> None:
-        super().__init__()
-        self.features, self._tensor_parallel_size = features, tensor_parallel_size
+    try:
+        return AutoBridge.from_hf_pretrained(str(model_path), dtype=getattr(torch, plan.precision.dtype))
+    except ValueError as error:
+        raise InputError(
+            "spec.model.uri",
+            str(model_path),
+            "an architecture that Megatron-Bridge supports",
+            f"It says: {_first_line(error)}",
+        ) from error
 
-    def forward(self, hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-        """Return zeros in the shape of an adapter's output; with sequence parallelism adapters see the gathered sequence."""
-        return hidden.new_zeros(hidden.shape[0] * self._tensor_parallel_size, *hidden.shape[1:-1], self.features)
+
+def _configure(provider: Any, platform: Platform, plan: ExecutionPlan) -> None:
+    """Set the model provider up as planned."""
+    platform.configure_provider(provider)
+    dtype = getattr(torch, plan.precision.dtype)
+    provider.tensor_model_parallel_size = plan.trainer_ranks
+    provider.params_dtype = provider.pipeline_dtype = provider.autocast_dtype = dtype
+    provider.bf16, provider.fp16 = plan.precision.name == "bf16", False
+    # A base model's config.json may ask for dropout. vLLM has none, and only the adapter is trained.
+    provider.attention_dropout = provider.hidden_dropout = 0.0
+    provider.sequence_parallel = plan.packed and plan.trainer_ranks > 1
+    if plan.recompute == "selective":
+        provider.recompute_granularity, provider.recompute_modules = "selective", ["mlp"]
+    elif plan.recompute == "full":
+        provider.recompute_granularity, provider.recompute_method, provider.recompute_num_layers = "full", "uniform", 1
+    else:
+        provider.recompute_granularity = None
+    provider.finalize()
+    require_vocabulary_to_split(provider.vocab_size, plan.trainer_ranks)
 
 
 def _check_output_layer(model: Any, model_path: Path) -> None:
@@ -264,71 +282,6 @@ def _check_output_layer(model: Any, model_path: Path) -> None:
             "a model whose logits are the output layer's weight times the hidden state",
             "Choose another model, of the Qwen2, Qwen3 or Llama family for instance.",
         )
-
-
-def _configure_recompute(provider: Any, recompute: str) -> None:
-    if recompute == "selective":
-        provider.recompute_granularity, provider.recompute_modules = "selective", ["mlp"]
-    elif recompute == "full":
-        provider.recompute_granularity, provider.recompute_method, provider.recompute_num_layers = "full", "uniform", 1
-    else:
-        provider.recompute_granularity = None
-
-
-def _make_lora(adapter: AdapterSpec, targets: list[Target]) -> Any:
-    from megatron.bridge.peft.canonical_lora import CanonicalLoRA
-    from megatron.bridge.peft.lora import LoRA
-
-    names = [target.name for target in targets]
-    common = {"target_modules": names, "dim": adapter.rank, "alpha": adapter.alpha, "dropout": adapter.dropout}
-    if adapter.type == "lora":
-        return LoRA(**common)
-
-    class PartialCanonicalLoRA(CanonicalLoRA):
-        """CanonicalLoRA that may leave out parts of a fused layer (q_proj and v_proj alone, PEFT's own default)."""
-
-        def transform(self, m: Any, name: str | None = None, prefix: str | None = None) -> Any:
-            transformed = super().transform(m, name, prefix)
-            if transformed is not m and isinstance(getattr(transformed, "adapter", None), torch.nn.ModuleDict):
-                _fill_missing_parts(transformed)
-            return transformed
-
-    return PartialCanonicalLoRA(**common)
-
-
-def _fill_missing_parts(wrapper: Any) -> None:
-    config = wrapper.to_wrap.config
-    head = config.kv_channels
-    features = {
-        "adapter_q": head * config.num_attention_heads,
-        "adapter_k": head * config.num_query_groups,
-        "adapter_v": head * config.num_query_groups,
-        "adapter_gate": config.ffn_hidden_size,
-        "adapter_up": config.ffn_hidden_size,
-    }
-    shards = config.tensor_model_parallel_size
-    for part, adapter in wrapper.adapter.items():
-        if adapter is None:
-            wrapper.adapter[part] = _NoAdapter(features[part] // shards, shards if config.sequence_parallel else 1)
-
-
-def _linears(chunks: list[Any], bridge: Any) -> list[Linear]:
-    """Find the linear layers of the decoder, and what Hugging Face calls them; the output layer and MoE routers are none of them."""
-    registry = bridge._model_bridge.mapping_registry()
-    found = []
-    for name, module in chunks[0].named_modules():
-        if (
-            not name.startswith("decoder.layers.")
-            or name.endswith(".router")
-            or getattr(module, "weight", None) is None
-        ):
-            continue
-        mapping = registry.megatron_to_hf_lookup(f"{name}.weight") if module.weight.dim() == 2 else None
-        if mapping is None:
-            continue
-        parts = mapping.hf_param if isinstance(mapping.hf_param, dict) else {"": mapping.hf_param}
-        found.append(Linear(name, {part: hf_name.removesuffix(".weight") for part, hf_name in parts.items()}))
-    return found
 
 
 def _first_line(error: Exception) -> str:

@@ -57,8 +57,8 @@ class AdapterOptimizer:
 
         Where that is no finite number, nothing is updated.
         """
-        if self._model.data_parallel_size > 1:
-            dist.all_reduce(self._gradient, group=self._model.data_parallel_group)
+        if self._model.parallel.data_size > 1:
+            dist.all_reduce(self._gradient, group=self._model.parallel.data_group)
         norm = self._model.norm(self.gradients)
         if not math.isfinite(norm):
             return norm

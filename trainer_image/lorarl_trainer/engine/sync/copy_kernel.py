@@ -1,53 +1,50 @@
 """Hundreds of small copies in a launch or two: each program of the kernel moves one tile.
 
-Launched one by one they would take longer to launch than to run: an adapter of a 7B model is 392 tensors of 0.4 MB.
+With one launch per copy, launching would take longer than copying: an adapter of a 7B model is 392 tensors of 0.4 MB.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-if TYPE_CHECKING:
-    from lorarl_trainer.engine.sync.copy_plan import Copy
-
 _TILE = 4096
 """Elements that one program moves: 8 KB in bf16, so that even a small adapter keeps every multiprocessor busy."""
 _WIDE = 512
-"""Rows of at least this many elements are tiles of their own."""
+"""Rows of at least this many elements are cut into tiles of one row."""
 _ALIGNMENT = 16
-"""Bytes that a GPU loads at once, where it knows that they are aligned."""
+"""Bytes that a GPU loads at once if it knows that they are aligned."""
 _TYPES = {torch.bfloat16: tl.bfloat16, torch.float32: tl.float32, torch.float16: tl.float16}
 
 
 class CopyKernel:
-    """The copies of a plan, cut into tiles, one launch for all tiles of a width."""
+    """Copies cut into tiles, with one launch for all tiles of a width."""
 
-    def __init__(self, copies: Sequence[Copy]) -> None:
-        """Cut them. All tensors have one type."""
+    def __init__(
+        self, sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor], scales: Sequence[float]
+    ) -> None:
+        """Cut `target = source * scale`, two views of the same two-dimensional shape. All tensors have one type."""
         tiles: dict[int, list[tuple[int, ...]]] = {}
-        scales: dict[int, list[float]] = {}
-        for copy in copies:
-            for width, tile in _tiles(copy):
+        tile_scales: dict[int, list[float]] = {}
+        for source, target, scale in zip(sources, targets, scales, strict=True):
+            for width, tile in _tiles(source, target):
                 tiles.setdefault(width, []).append(tile)
-                scales.setdefault(width, []).append(copy.scale)
-        device, self._type = copies[0].source.device, _TYPES[copies[0].source.dtype]
+                tile_scales.setdefault(width, []).append(scale)
+        device, size, self._type = sources[0].device, sources[0].element_size(), _TYPES[sources[0].dtype]
         self._launches = []
         for width, numbers in tiles.items():
-            size = copies[0].source.element_size()
             aligned = all(
                 number % _ALIGNMENT == 0
                 for tile in numbers
                 for number in (*tile[:2], *(elements * size for elements in tile[3:]))
             )
             table = torch.tensor(numbers, dtype=torch.int64, device=device)
-            self._launches.append(
-                (width, aligned, table, torch.tensor(scales[width], dtype=torch.float32, device=device))
-            )
+            factors = torch.tensor(tile_scales[width], dtype=torch.float32, device=device)
+            self._launches.append((width, aligned, table, factors))
 
     def run(self) -> None:
         """Launch."""
@@ -57,9 +54,9 @@ class CopyKernel:
             )
 
 
-def _tiles(copy: Copy) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield width and numbers of each tile: source address, target address, rows, columns, source stride, target stride."""
-    source, target, size = copy.source, copy.target, copy.source.element_size()
+def _tiles(source: torch.Tensor, target: torch.Tensor) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Yield each tile: its width; addresses of source and target, rows, columns, strides of source and target."""
+    size = source.element_size()
     if source.is_contiguous() and target.is_contiguous():
         source, target = source.reshape(1, -1), target.reshape(1, -1)
     if source.stride(1) != 1 or target.stride(1) != 1:

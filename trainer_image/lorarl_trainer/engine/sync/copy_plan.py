@@ -1,33 +1,24 @@
-"""A list of copies on one device, made once and run after every update: on a GPU, one kernel that runs at the speed of memory."""
+"""Copies on one device, planned once and run after every update: on a GPU by one kernel, at memory speed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
-
-@dataclass(frozen=True)
-class Copy:
-    """`target[...] = source * scale`: two views of the same two-dimensional shape and type."""
-
-    source: torch.Tensor
-    target: torch.Tensor
-    scale: float
+from lorarl_trainer.lora.blocks import Copy
 
 
 class CopyPlan:
-    """Copies that are always run together. The views keep their storage: it must not be moved."""
+    """Copies that are always run together. Their tensors must keep their storage."""
 
     def __init__(self, copies: Sequence[Copy]) -> None:
-        """Plan them. All on one device."""
+        """Plan them. All tensors are on one device and have one type."""
         self._copies = copies
-        self._kernel = None
-        if copies and copies[0].source.is_cuda:
-            from lorarl_trainer.engine.sync.copy_kernel import CopyKernel
-
-            self._kernel = CopyKernel(copies)
+        self._run = _runner(
+            [copy.source for copy in copies], [copy.target for copy in copies], [copy.scale for copy in copies]
+        )
 
     @property
     def nbytes(self) -> int:
@@ -37,10 +28,22 @@ class CopyPlan:
     @torch.no_grad()
     def run(self) -> None:
         """Make the copies, in the current stream."""
-        if self._kernel is not None:
-            self._kernel.run()
-            return
-        for copy in self._copies:
-            copy.target.copy_(copy.source)
-            if copy.scale != 1.0:
-                copy.target.mul_(copy.scale)
+        self._run()
+
+
+def _runner(
+    sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor], scales: Sequence[float]
+) -> Callable[[], None]:
+    """Return what makes these copies, always the same ones: the kernel on a GPU, its plain twin elsewhere."""
+    if sources and sources[0].is_cuda:
+        from lorarl_trainer.engine.sync.copy_kernel import CopyKernel  # needs Triton, which a CPU has no use for
+
+        return CopyKernel(sources, targets, scales).run
+    return partial(_copy_plainly, sources, targets, scales)
+
+
+def _copy_plainly(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor], scales: Sequence[float]) -> None:
+    for source, target, scale in zip(sources, targets, scales, strict=True):
+        target.copy_(source)
+        if scale != 1.0:
+            target.mul_(scale)

@@ -1,74 +1,94 @@
-"""vLLM's one slot for an adapter: loading it, naming it, and where it keeps what.
+"""vLLM's slot for an adapter: what is in it, how an adapter gets there, and where vLLM keeps its elements.
 
-Every version has an id and a name of its own: nothing that vLLM keeps by name or id (a prefix cache, a loaded adapter) can be stale.
-vLLM has no public way to load an adapter from tensors: this uses what its own loader uses, and the tests hold both to the same bits.
+Every version has its own id and name, so nothing that vLLM keeps by name or id (a prefix cache, a loaded adapter) can
+be stale. vLLM has no public way to load an adapter from tensors. This does what vLLM's own loader does, and the tests
+hold both to the same bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from pathlib import Path
 
 import torch
 
+from lorarl_trainer.engine.vllm import names, slices
+from lorarl_trainer.engine.vllm.names import AdapterSlots
 from lorarl_trainer.lora.blocks import Block, rectangle
+from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.lora.peft_format import PEFT_PREFIX, adapter_config
 
-Adapter = Mapping[str, torch.Tensor]
-
+_INDEX = 0
+"""The slot's index in vLLM, which is started with a single slot (`max_loras`)."""
 _DIGIT = 256
-"""bf16 holds whole numbers up to this one exactly, so that larger ones travel as two digits."""
+"""bf16 holds whole numbers up to this one exactly, so larger ones travel as two digits."""
 
 
 class AdapterSlot:
-    """The slot of the vLLM worker in this process."""
+    """The slot of the vLLM worker in this process. Only here the engine keeps the adapter version that generates.
 
-    def __init__(self, worker: Any) -> None:
-        """`worker` is what `LLM.collective_rpc` calls a function with."""
-        self._loras = worker.model_runner.lora_manager
-        self._manager = self._loras._adapter_manager
-        self._device = worker.device
+    Attributes:
+        request: what requests name the adapter in the slot by; None for an empty slot, which generates with the base
+        model.
+    """
+
+    def __init__(self, worker: slices.Worker, engine: slices.LLMEngine) -> None:
+        """Take over the slot, which is empty."""
+        self._manager, self._loras = names.adapter_manager(worker), worker.model_runner.lora_manager
+        self._engine, self._device = engine, worker.device
         self._layout: list[list[Block]] | None = None
+        self.request: slices.LoRARequest | None = None
+
+    @property
+    def version(self) -> int:
+        """The adapter version that requests ask for; 0 for an empty slot."""
+        return self.request.lora_int_id if self.request else 0
+
+    @property
+    def version_in_vllm(self) -> int:
+        """The adapter version that vLLM has in this slot; 0 for an empty slot."""
+        return self._manager.lora_index_to_id[_INDEX] or 0
 
     @torch.no_grad()
-    def load(self, adapter: Adapter, rank: int, alpha: int, version: int) -> None:
-        """Make an adapter in Hugging Face names vLLM's one and only."""
-        from vllm.lora.lora_model import LoRAModel
-        from vllm.lora.peft_helper import PEFTHelper
-
-        model = LoRAModel.from_lora_tensors(
+    def load(self, adapter: Mapping[str, torch.Tensor], config: AdapterConfig, version: int) -> None:
+        """Put an adapter in Hugging Face names into the slot."""
+        content = adapter_config(adapter, config.rank, config.alpha, base_model="")
+        model = AdapterSlots.LoRAModel.from_lora_tensors(
             lora_model_id=version,
-            # vLLM scales B in place, so it gets tensors of its own.
+            # vLLM scales B in place, so it gets its own tensors.
             tensors={PEFT_PREFIX + name: tensor.clone() for name, tensor in adapter.items()},
-            peft_helper=PEFTHelper.from_dict(adapter_config(adapter, rank, alpha, base_model="")),
+            peft_helper=AdapterSlots.PEFTHelper.from_dict(content),
             device=self._device,
             dtype=self._loras.lora_config.lora_dtype,
             model_vocab_size=self._loras.vocab_size,
         )
-        self._forget()
+        self._clear()
         self._manager.add_adapter(model)
         self._manager.activate_adapter(version)
+        self.request = _request(version)
+
+    def read(self, folder: Path, version: int) -> None:
+        """Put a PEFT adapter into the slot with vLLM's own loader, which reads the folder once, here."""
+        if self.version:
+            self._engine.remove_lora(self.version)
+        self._engine.add_lora(_request(version, str(folder)))
+        self.request = _request(version)
 
     def rename(self, version: int) -> None:
-        """Say that what lies in the slot's buffers is this version from now on."""
-        from vllm.lora.lora_model import LoRAModel
-
-        self._forget()
+        """Declare that the slot's buffers hold this version from now on."""
+        self._clear()
         # Without tensors: they are in the buffers, and vLLM asks for no others as long as the version is active.
-        self._manager._registered_adapters[version] = LoRAModel(version, rank=0, loras={})
+        self._manager._registered_adapters[version] = AdapterSlots.LoRAModel(version, rank=0, loras={})
         self._manager._active_adapters[version] = None
-        self._manager.lora_index_to_id[0] = version
-
-    def activate(self, version: int) -> None:
-        """Put an adapter that vLLM has read into the slot, which it would do only once it generates."""
-        self._manager.activate_adapter(version)
+        self._manager.lora_index_to_id[_INDEX] = version
+        self.request = _request(version)
 
     def buffers(self) -> list[torch.Tensor]:
-        """Return the buffers of this rank, A [rank, inputs] and B [outputs, rank] (already scaled), in an order that stays.
+        """Return the buffers of this rank, A [rank, inputs] and B [outputs, rank] (scaled), always in the same order.
 
         Raises:
-            ValueError: one holds more than one matrix (experts).
+            ValueError: a buffer holds more than one matrix (experts).
         """
         modules = self._manager.modules
         found = []
@@ -81,9 +101,10 @@ class AdapterSlot:
         return found
 
     def layout(self, shapes: Mapping[str, tuple[int, int]], rank: int) -> list[list[Block]]:
-        """Return what each of `buffers()` holds of an adapter with tensors of these shapes: the job's, always the same.
+        """Return what each of `buffers()` holds of an adapter with tensors of these shapes, which never change.
 
-        Read off vLLM's own loader, once: numbers that it is given arrive where an adapter's elements do. That empties the slot.
+        The layout is read off vLLM's own loader, once: numbers that it is given arrive where an adapter's elements do.
+        That empties the slot.
 
         Raises:
             ValueError: the buffers do not hold whole rows and columns.
@@ -93,12 +114,12 @@ class AdapterSlot:
         return self._layout
 
     def _read_layout(self, shapes: Mapping[str, tuple[int, int]], rank: int) -> list[list[Block]]:
-        names = sorted(shapes)
+        tensors = sorted(shapes)
         count = partial(torch.arange, dtype=torch.float32, device=self._device)
-        owners = self._arrived({name: count(i + 1, i + 2).expand(shapes[name]) for i, name in enumerate(names)}, rank)
-        rows = self._arrived({name: count(shapes[name][0])[:, None].expand(shapes[name]) for name in names}, rank)
-        columns = self._arrived({name: count(shapes[name][1]).expand(shapes[name]) for name in names}, rank)
-        self._forget()
+        owners = self._arrived({name: count(i + 1, i + 2).expand(shapes[name]) for i, name in enumerate(tensors)}, rank)
+        rows = self._arrived({name: count(shapes[name][0])[:, None].expand(shapes[name]) for name in tensors}, rank)
+        columns = self._arrived({name: count(shapes[name][1]).expand(shapes[name]) for name in tensors}, rank)
+        self._clear()
         for buffer in self.buffers():
             buffer.zero_()
         layout: list[list[Block]] = []
@@ -107,21 +128,28 @@ class AdapterSlot:
             layout.append([])
             for number in numbers:
                 here_rows, here_columns, hf_rows, hf_columns = rectangle(owner == number, row, column)
-                layout[-1].append(Block(names[number - 1], here_rows, here_columns, hf_rows, hf_columns))
+                layout[-1].append(Block(tensors[number - 1], here_rows, here_columns, hf_rows, hf_columns))
         return layout
 
-    def _arrived(self, numbers: Adapter, rank: int) -> list[torch.Tensor]:
+    def _arrived(self, numbers: Mapping[str, torch.Tensor], rank: int) -> list[torch.Tensor]:
         """Return which of the numbers each element of each buffer gets."""
         arrived = [torch.zeros(buffer.shape, device=self._device) for buffer in self.buffers()]
-        largest, place = max(int(number.max()) for number in numbers.values()), 1
-        while place <= largest:
-            digits = {name: (number // place) % _DIGIT for name, number in numbers.items()}
-            self.load(digits, rank, alpha=rank, version=1)  # alpha = rank: a scaling of 1
+        largest, unit = max(int(number.max()) for number in numbers.values()), 1
+        while unit <= largest:
+            digits = {name: (number // unit) % _DIGIT for name, number in numbers.items()}
+            self.load(digits, AdapterConfig(rank, alpha=rank), version=1)  # a scale of 1
             for numbers_of_buffer, buffer in zip(arrived, self.buffers(), strict=True):
-                numbers_of_buffer.add_(buffer, alpha=place)
-            place *= _DIGIT
+                numbers_of_buffer.add_(buffer, alpha=unit)
+            unit *= _DIGIT
         return arrived
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         for old in list(self._manager.list_adapters()):
             self._manager.remove_adapter(old)
+        self.request = None
+
+
+def _request(version: int, folder: str = "/adapter-is-in-memory") -> slices.LoRARequest:
+    """Return what names a version in vLLM. Once the version is in a slot, no one reads the folder."""
+    request: slices.LoRARequest = AdapterSlots.LoRARequest(f"v{version}", version, folder)
+    return request

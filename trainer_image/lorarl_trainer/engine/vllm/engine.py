@@ -1,85 +1,78 @@
-"""vLLM in this process: generation with exactly one adapter version, seeded a sample, with log-probabilities."""
+"""vLLM in this process: generation with exactly one adapter version, a seed per sample, and log-probabilities."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from lorarl_api.v1alpha1 import served_rank
 from lorarl_trainer.devices import Platform
-from lorarl_trainer.engine.vllm.batching import in_parts
+from lorarl_trainer.engine.vllm import names, slices
+from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
+from lorarl_trainer.engine.vllm.arguments import device_arguments, environment
+from lorarl_trainer.engine.vllm.batching import in_chunks
 from lorarl_trainer.engine.vllm.memory import EngineMemory, Offloaded
 from lorarl_trainer.engine.vllm.shared_base import LOAD_FORMAT, SharedBase
 from lorarl_trainer.errors import InputError, StaleAdapterError
-from lorarl_trainer.planning.memory import kv_bytes_a_token
+from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.samples.types import Completion, Completions
 from lorarl_trainer.timing import StartClock
 
-_CPU_BLOCK_TOKENS = 128
+if TYPE_CHECKING:
+    from lorarl_trainer.engine.vllm.scheduler import RolloutScheduler
 
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """What the engine needs to know of the job.
+    """What the engine has to know about the job.
 
     Attributes:
+        plan: how it runs, on how many ranks and in how much memory.
         rank: of the adapter.
-        target_modules: the linear layers that it changes, as Hugging Face names their last part (q_proj).
+        target_modules: the linear layers that it changes, by the last part of their Hugging Face names (q_proj).
         max_prompt_tokens, max_response_tokens: together the longest sequence.
-        sequences: how many one replica generates at most at a time.
-        temperature: of sampling; evaluation is greedy.
-        stop_token_ids: a completion ends with any of them.
-        kv_cache_bytes: size of the KV cache; None for what all sequences need at their longest.
-        offload: what of its memory it gives up while the trainer works.
+        temperature: of sampling. Evaluation is greedy.
+        stop_token_ids: any of them ends a completion.
     """
 
     model_path: Path
-    precision: str
+    plan: ExecutionPlan
     rank: int
     target_modules: tuple[str, ...]
     max_prompt_tokens: int
     max_response_tokens: int
-    sequences: int
     temperature: float
     stop_token_ids: tuple[int, ...]
-    tensor_parallel_size: int
-    kv_cache_bytes: int | None
-    offload: frozenset[str]
 
 
 def import_vllm() -> None:
-    """Import vLLM, set up to run within this process."""
-    os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_NO_USAGE_STATS="1")
+    """Import vLLM, set up to run within this process.
+
+    Raises:
+        InputError: it is not the version that lorarl was written for.
+    """
+    os.environ.update(environment())
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     from vllm import LLM  # noqa: F401  # imported for the time that it takes: later imports find it
 
-
-@contextlib.contextmanager
-def _length_refused(hf_config: Any, config: EngineConfig) -> Iterator[None]:
-    """Say in a user's words that the model does not take samples of this length; vLLM knows best how far a model's RoPE is scaled."""
-    try:
-        yield
-    except ValueError as error:
-        if "max_model_len" not in str(error):
-            raise
-        limit = getattr(hf_config, "max_position_embeddings", "fewer")
-        raise InputError(
-            "spec.rollout.maxResponseTokens",
-            f"{config.max_response_tokens}, with rollout.maxPromptTokens {config.max_prompt_tokens}, for a model of {limit} positions",
-            "at most as many tokens in both together as the model has positions",
-            "Lower one of them.",
-        ) from error
+    names.require_version()
 
 
 class RolloutEngine:
-    """One vLLM engine core inside the worker's process."""
+    """One vLLM engine core inside the worker's process.
+
+    Attributes:
+        llm: vLLM's front end.
+        vllm_worker: vLLM's worker of this rank.
+        slot: the adapter that it generates with.
+    """
 
     def __init__(
         self,
@@ -89,22 +82,33 @@ class RolloutEngine:
         base: SharedBase | None,
         clock: StartClock | None = None,
     ) -> None:
-        """Start vLLM (collective over its tensor-parallel ranks; torch.distributed is initialised before).
+        """Start vLLM (collective over its tensor-parallel ranks). torch.distributed must have been initialised.
 
-        `base` are the trainer's weights, used in place of the model's files. `clock` takes the parts of the start, up to the first token.
+        Args:
+            platform: of this process.
+            config: what the engine has to know about the job.
+            seed: vLLM's own.
+            base: the trainer's weights, used in place of the model's files.
+            clock: takes the spans of the start, up to the first token.
+
+        Raises:
+            InputError: vLLM is not the one that lorarl was written for, or the model does not take samples of this
+            length.
         """
         from transformers import AutoConfig
 
         import_vllm()
+        names.bind_for_start(sleeps=bool(config.plan.offload))
         from vllm import LLM
 
         from lorarl_trainer.engine.vllm.patches.linear import one_adapter_layers, skip_adapter_lookup
         from lorarl_trainer.engine.vllm.patches.sampler import rollout_sampler
         from lorarl_trainer.engine.vllm.patches.start import lean_start
-        from lorarl_trainer.engine.vllm.patches.timing import timed_start
         from lorarl_trainer.engine.vllm.scheduler import RolloutScheduler
+        from lorarl_trainer.engine.vllm.worker import RolloutWorker, timed_start
 
         self._config, self._clock = config, clock or StartClock("engine", "process")
+        plan = config.plan
         hf_config = AutoConfig.from_pretrained(config.model_path)
         if base:
             base.register()
@@ -115,51 +119,44 @@ class RolloutEngine:
             timed_start(self._clock),
             _length_refused(hf_config, config),
         ):
-            self.llm = LLM(
+            self.llm: Any = LLM(
                 model=str(config.model_path),
                 load_format=LOAD_FORMAT if base else "auto",
                 skip_tokenizer_init=True,
-                dtype={"fp32": "float32", "bf16": "bfloat16"}[config.precision],
+                dtype=plan.precision.dtype,
                 max_model_len=config.max_prompt_tokens + config.max_response_tokens,
-                max_num_seqs=config.sequences,
+                max_num_seqs=plan.sequences,
+                max_num_batched_tokens=plan.engine_step_tokens,
                 enable_lora=True,
                 max_lora_rank=served_rank(config.rank),
-                lora_target_modules=list(
-                    config.target_modules
-                ),  # by default the embedding and the output layer get one too
+                # By default the embedding and the output layer get an adapter too.
+                lora_target_modules=list(config.target_modules),
                 max_loras=1,
                 max_cpu_loras=1,
                 logprobs_mode="processed_logprobs",
                 enable_prefix_caching=True,
                 scheduler_cls=RolloutScheduler,
+                worker_cls=f"{RolloutWorker.__module__}.{RolloutWorker.__name__}",
                 disable_log_stats=True,
-                tensor_parallel_size=config.tensor_parallel_size,
+                tensor_parallel_size=plan.engine_ranks,
                 distributed_executor_backend="external_launcher",
                 seed=seed,
-                enable_sleep_mode=bool(config.offload),
-                kv_cache_memory_bytes=config.kv_cache_bytes or kv_cache_bytes(hf_config, config),
-                **platform.engine_arguments(config.sequences),
+                enable_sleep_mode=bool(plan.offload),
+                kv_cache_memory_bytes=plan.kv_cache_bytes,
+                **device_arguments(platform, plan.sequences),
             )
         self.llm.collective_rpc(skip_adapter_lookup)
-        workers: list[Any] = []
-        self.llm.collective_rpc(workers.append)
-        self.vllm_worker = workers[0]
-        self._memory = EngineMemory(self.vllm_worker, config.offload) if config.offload else None
-        self.version = 0
-        self.request: Any = None
-
-    def use_adapter(self, version: int, path: str) -> None:
-        """Generate with this version from now on. Cached prefixes are known by its name: those of other versions are not used."""
-        from vllm.lora.request import LoRARequest
-
-        self.version, self.request = version, LoRARequest(f"v{version}", version, path)
+        self.vllm_worker = names.worker(self.llm)
+        self.slot = AdapterSlot(self.vllm_worker, self.llm.llm_engine)
+        self._core = names.engine_core(self.llm)
+        self._memory = EngineMemory(self.vllm_worker, plan.offload) if plan.offload else None
 
     def sleep(self) -> bool:
         """Give up the memory that the trainer needs meanwhile; return whether there is any."""
         return self._memory.sleep() if self._memory else False
 
     def wake(self, *tags: Offloaded) -> bool:
-        """Take it back, `weights` before a sync, and the KV cache too before generating; return whether any of it slept."""
+        """Take memory back: `weights` before a sync, the KV cache too before generating. Return whether any slept."""
         woke = self._memory.wake(*tags) if self._memory else False
         if woke and "kv_cache" in tags:
             self.llm.reset_prefix_cache()  # its blocks are empty
@@ -168,27 +165,28 @@ class RolloutEngine:
     def generate(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None
     ) -> Iterator[tuple[list[int], Completions]]:
-        """Generate one completion a prompt: sampled with a seed each, or greedily without seeds.
+        """Generate one completion per prompt: sampled with a seed each, or greedily without seeds.
 
-        Yield completions in parts as they end, with the places of their prompts; the last part may be empty.
+        vLLM's core is asked directly: its front end would process every token of every request.
 
-        vLLM's core is asked directly: its front end would process each token of each request.
+        Yields:
+            Completions that have ended, with the indices of their prompts. The last chunk may be empty.
 
         Raises:
-            StaleAdapterError: the requests would not have the newest version.
+            StaleAdapterError: requests would not get the adapter that vLLM holds.
             ValueError: a prompt is longer than the engine was started for.
         """
         from vllm import SamplingParams
 
         if (longest := max(map(len, prompts), default=0)) > self._config.max_prompt_tokens:
             raise ValueError(
-                f"a prompt has {longest} tokens, expected {self._config.max_prompt_tokens} at most (rollout.maxPromptTokens)"
+                f"a prompt has {longest} tokens, expected {self._config.max_prompt_tokens} at most "
+                "(rollout.maxPromptTokens)"
             )
-
-        used = self.request.lora_int_id if self.request else 0
-        if used != self.version:
+        version = self.slot.version
+        if version != self.slot.version_in_vllm:
             raise StaleAdapterError(
-                f"completions would be generated by adapter version {used}, expected {self.version}"
+                f"completions would be generated by adapter version {version}, expected {self.slot.version_in_vllm}"
             )
         limits = {"max_tokens": self._config.max_response_tokens, "stop_token_ids": list(self._config.stop_token_ids)}
         if seeds is None:
@@ -196,37 +194,53 @@ class RolloutEngine:
         else:
             sampled = {"temperature": self._config.temperature, "logprobs": 0}
             parameters = [SamplingParams(seed=seed, **sampled, **limits) for seed in seeds]
-        for part in in_parts(self._run(prompts, parameters), len(prompts)):
-            yield [int(output.request_id) for output in part], Completions(_completion(output, used) for output in part)
+        for chunk in in_chunks(self._run(prompts, parameters), len(prompts)):
+            indices = [int(output.request_id) for output in chunk]
+            yield indices, Completions(_completion(output, version) for output in chunk)
 
-    def _run(self, prompts: Sequence[Sequence[int]], parameters: Sequence[Any]) -> Iterator[Sequence[Any]]:
-        """Yield the outputs of the requests that end in each step of vLLM's, named by their places."""
-        from vllm.v1.request import Request
-
-        core, began = self.llm.llm_engine.engine_core.engine_core, time.time()
+    def _run(
+        self, prompts: Sequence[Sequence[int]], parameters: Sequence[Any]
+    ) -> Iterator[Sequence[slices.EngineCoreOutput]]:
+        """Yield the outputs of the requests that end in each of vLLM's steps, named by the indices of their prompts."""
+        core, began = self._core, time.time()
         for index, (prompt, wanted) in enumerate(zip(prompts, parameters, strict=True)):
-            hasher = core.request_block_hasher
-            core.add_request(
-                Request(str(index), list(prompt), wanted, None, lora_request=self.request, block_hasher=hasher)
+            request = names.Requests.Request(
+                str(index),
+                list(prompt),
+                wanted,
+                None,
+                lora_request=self.slot.request,
+                block_hasher=core.request_block_hasher,
             )
-        # To the end, also of a step that was started before the last request was seen to have ended.
+            core.add_request(request)
+        # Run to the end, also of a step that began before the last request was known to have ended.
         while core.scheduler.has_requests() or core.batch_queue:
             outputs, _ = core.step_fn()
             yield outputs[0].outputs if outputs else ()
-        if prompts:
-            self._clock.add_first("first generation/first token", began, core.scheduler.first_tokens)
+        first_tokens = cast("RolloutScheduler", core.scheduler).first_tokens  # the class that vLLM was given
+        if first_tokens is not None:
+            self._clock.add_first("first generation/first token", began, first_tokens)
 
 
-def _completion(output: Any, version: int) -> Completion:
+def _completion(output: slices.EngineCoreOutput, version: int) -> Completion:
     tokens = np.asarray(output.new_token_ids, dtype=np.int64)
     logprobs = output.new_logprobs.logprobs[:, 0] if output.new_logprobs else np.empty(0, np.float32)
     return Completion(tokens, logprobs, str(output.finish_reason) == "stop", version)
 
 
-def kv_cache_bytes(hf_config: Any, config: EngineConfig) -> int:
-    """Return the KV cache that holds every sequence at its longest, each rounded up to whole blocks, plus one spare block a sequence."""
-    heads = getattr(hf_config, "num_key_value_heads", None) or hf_config.num_attention_heads
-    head_size = getattr(hf_config, "head_dim", None) or hf_config.hidden_size // hf_config.num_attention_heads
-    a_token = kv_bytes_a_token(hf_config.num_hidden_layers, heads, head_size, config.precision)
-    blocks = -(-(config.max_prompt_tokens + config.max_response_tokens) // _CPU_BLOCK_TOKENS) + 1
-    return int(a_token * _CPU_BLOCK_TOKENS * blocks * config.sequences)
+@contextmanager
+def _length_refused(hf_config: Any, config: EngineConfig) -> Iterator[None]:
+    """Explain that the model does not take such long samples. vLLM decides: it knows how a model's RoPE is scaled."""
+    try:
+        yield
+    except ValueError as error:
+        if "max_model_len" not in str(error):
+            raise
+        limit = getattr(hf_config, "max_position_embeddings", "fewer")
+        raise InputError(
+            "spec.rollout.maxResponseTokens",
+            f"{config.max_response_tokens}, with rollout.maxPromptTokens {config.max_prompt_tokens}, "
+            f"for a model of {limit} positions",
+            "at most as many tokens in both together as the model has positions",
+            "Lower one of them.",
+        ) from error

@@ -1,4 +1,4 @@
-"""The requests that generate at a time, one row of arrays each: what a decode step needs to know and to keep, without a loop over them."""
+"""The requests that generate at a time, one row of arrays each, so that a decode step needs no loop over them."""
 
 from __future__ import annotations
 
@@ -6,94 +6,115 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Rows = NDArray[np.int64]
+from lorarl_trainer.samples.types import Floats, Ints
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A request's end: its completion, and whether it ended with a stop token (otherwise with the last that it may have)."""
+    """A request that has ended.
+
+    Attributes:
+        name: the request's.
+        tokens: its completion, [T].
+        logprobs: [T]; NaN for a greedy completion.
+        stopped: it ended with a stop token, and not because it reached its longest length.
+    """
 
     name: str
-    tokens: Rows
-    logprobs: NDArray[np.float32]
+    tokens: Ints
+    logprobs: Floats
     stopped: bool
 
 
 class RunningRequests:
-    """A row is a seat. A request takes a free one when it is admitted, and leaves it when it ends.
+    """A table with a row per request. A request gets a free row when it is admitted, and frees it when it ends.
 
-    Steps overlap: the next one is asked for before the answer of the one before is there. So what was asked and what has arrived
-    are counted apart, and answers come with the request's name, as its seat may have been given to another meanwhile.
+    Steps overlap: the next step is requested before the answer to the one before has arrived. So the tokens that were
+    requested and the tokens that have arrived are counted separately. Answers come with the request's name, because its
+    row may have been given to another request in the meantime.
+
+    Attributes:
+        names: of the requests, by row.
+        prompt: tokens of each prompt.
+        requested: tokens whose keys and values are computed, or requested.
+        end: `requested` when the last token has been requested. The last token itself is never computed.
+        rows: the rows in use, in the order of admission.
     """
 
     def __init__(self, count: int, longest: int) -> None:
-        """`count` requests at a time of `longest` tokens each, prompt and completion together."""
+        """Make room for `count` requests of `longest` tokens each, prompt and completion together."""
         self.names = [""] * count
-        self.prompt = np.zeros(count, np.int64)  # tokens
-        self.asked = np.zeros(count, np.int64)  # tokens whose keys and values are computed, or asked for
-        self.end = np.zeros(
-            count, np.int64
-        )  # `asked` when the last token is asked for: that one is never computed itself
-        self.taken: Rows = np.empty(0, np.int64)  # in the order of admission
-        self._seats: dict[str, int] = {}
+        self.prompt = np.zeros(count, np.int64)
+        self.requested = np.zeros(count, np.int64)
+        self.end = np.zeros(count, np.int64)
+        self.rows: Ints = np.empty(0, np.int64)
+        self._row_of: dict[str, int] = {}
         self._free = list(range(count))[::-1]
         self._stops = np.full((count, 0), -1)
         self._arrived = np.zeros(count, np.int64)
-        # Memory that nothing is written to takes none.
+        # Memory that is never written to takes no space.
         self._tokens = np.empty((count, longest), np.int64)
         self._logprobs = np.empty((count, longest), np.float32)
 
     @property
-    def free(self) -> int:
-        """How many seats nobody has."""
+    def free_rows(self) -> int:
+        """How many more requests can be admitted."""
         return len(self._free)
 
-    def take(self, name: str, prompt: int, known: int, limit: int, stops: Collection[int]) -> int:
-        """Seat a request and return its seat.
+    def admit(self, name: str, prompt: int, known: int, limit: int, stops: Collection[int]) -> int:
+        """Give a request a row and return it.
 
-        `prompt`, `known` and `limit` are tokens: of the prompt, those of it that are computed already, and of the longest completion.
+        Args:
+            name: the request's.
+            prompt: tokens of the prompt.
+            known: how many of them are already computed.
+            limit: tokens of the longest completion.
+            stops: the stop tokens.
         """
-        seat = self._free.pop()
-        self.names[seat], self._seats[name] = name, seat
-        self.prompt[seat], self.asked[seat], self.end[seat], self._arrived[seat] = prompt, known, prompt + limit - 1, 0
+        row = self._free.pop()
+        self.names[row], self._row_of[name] = name, row
+        self.prompt[row], self.requested[row], self.end[row], self._arrived[row] = prompt, known, prompt + limit - 1, 0
         if (missing := len(stops) - self._stops.shape[1]) > 0:
             self._stops = np.pad(self._stops, ((0, 0), (0, missing)), constant_values=-1)
-        self._stops[seat] = -1
-        self._stops[seat, : len(stops)] = list(stops)
-        self.taken = np.append(self.taken, seat)
-        return seat
+        self._stops[row] = -1
+        self._stops[row, : len(stops)] = list(stops)
+        self.rows = np.append(self.rows, row)
+        return row
 
-    def decoding(self) -> Rows:
-        """Return the seats that get their next token in a step of one token each."""
-        asked = self.asked[self.taken]
-        return self.taken[(asked >= self.prompt[self.taken]) & (asked < self.end[self.taken])]
+    def decoding(self) -> Ints:
+        """Return the rows that get their next token in a step of one token each."""
+        requested = self.requested[self.rows]
+        return self.rows[(requested >= self.prompt[self.rows]) & (requested < self.end[self.rows])]
 
-    def prefilling(self) -> Rows:
-        """Return the seats of which a part of the prompt is still to be computed."""
-        return self.taken[self.asked[self.taken] < self.prompt[self.taken]]
+    def prefilling(self) -> Ints:
+        """Return the rows with a part of their prompt still to be computed."""
+        return self.rows[self.requested[self.rows] < self.prompt[self.rows]]
 
-    def receive(self, names: list[str], tokens: Rows, logprobs: NDArray[np.float32] | None) -> list[Ended]:
-        """Keep a step's answer, and return the requests that end with it; their seats are free.
+    def receive(self, names: list[str], tokens: Ints, logprobs: Floats | None) -> list[Ended]:
+        """Keep a step's answer; return the requests that end with it and free their rows.
 
-        `tokens` and `logprobs` are one a name; -1 is no token: a part of the prompt was computed. Of requests that ended they are dropped.
+        Args:
+            names: of the requests that were in the step.
+            tokens: one per name; -1 is no token, because only a part of the prompt was computed. The tokens of requests
+                that have already ended are dropped.
+            logprobs: one per name; None for greedy completions.
         """
-        seats = np.fromiter((self._seats.get(name, -1) for name in names), np.int64, len(names))
-        valid = np.flatnonzero((seats >= 0) & (tokens >= 0))
-        seats, tokens = seats[valid], tokens[valid]
-        place = self._arrived[seats]
-        self._tokens[seats, place] = tokens
-        self._logprobs[seats, place] = np.nan if logprobs is None else logprobs[valid]
-        self._arrived[seats] = place + 1
-        stopped = (tokens[:, None] == self._stops[seats]).any(axis=1)
-        last = self.prompt[seats] + place == self.end[seats]
+        rows = np.fromiter((self._row_of.get(name, -1) for name in names), np.int64, len(names))
+        valid = np.flatnonzero((rows >= 0) & (tokens >= 0))
+        rows, tokens = rows[valid], tokens[valid]
+        column = self._arrived[rows]
+        self._tokens[rows, column] = tokens
+        self._logprobs[rows, column] = np.nan if logprobs is None else logprobs[valid]
+        self._arrived[rows] = column + 1
+        stopped = (tokens[:, None] == self._stops[rows]).any(axis=1)
+        last = self.prompt[rows] + column == self.end[rows]
         ended = np.flatnonzero(stopped | last)
-        return [self._leave(int(seats[row]), bool(stopped[row])) for row in ended]
+        return [self._release(int(rows[index]), bool(stopped[index])) for index in ended]
 
-    def _leave(self, seat: int, stopped: bool) -> Ended:
-        name, length = self.names[seat], int(self._arrived[seat])
-        del self._seats[name]
-        self._free.append(seat)
-        self.taken = self.taken[self.taken != seat]
-        return Ended(name, self._tokens[seat, :length].copy(), self._logprobs[seat, :length].copy(), stopped)
+    def _release(self, row: int, stopped: bool) -> Ended:
+        name, length = self.names[row], int(self._arrived[row])
+        del self._row_of[name]
+        self._free.append(row)
+        self.rows = self.rows[self.rows != row]
+        return Ended(name, self._tokens[row, :length].copy(), self._logprobs[row, :length].copy(), stopped)

@@ -1,10 +1,14 @@
-"""vLLM's scheduler for a rollout: all requests are there from the start, nobody waits for single tokens, and nobody aborts.
+"""vLLM's scheduler for a rollout: all requests are there from the start, run to their end, and are put out whole.
 
-vLLM's own works through each request's blocks, tokens and outputs in Python at every step. At 512 requests that takes longer than the
-GPU does, which is why the GPU waits. Here a request gets the KV cache blocks of its longest length when it is admitted (until there are
-enough, it waits), so a step of decoding allocates nothing; tokens are kept in arrays; and only what has ended is put out, whole.
+vLLM's own scheduler goes through each request's blocks, tokens and outputs in Python at every step. At 512 requests
+that takes longer than the GPU's work, so the GPU waits. Here a request gets the KV cache blocks of its longest length
+when it is admitted, and waits until enough of them are free. So a decode step allocates nothing, tokens are kept in
+arrays, and only whole completions are put out.
 
-What stays vLLM's own: the block pool with its prefix cache, by which a group computes its prompt once, and the way a step is run.
+Unchanged parts of vLLM: the block pool with its prefix cache, by which a group computes its prompt once, and how a step
+runs.
+
+Import this module only after vLLM has been set up.
 """
 
 from __future__ import annotations
@@ -14,69 +18,76 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
-from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
-from vllm.v1.outputs import LogprobsLists, ModelRunnerOutput
-from vllm.v1.request import Request, RequestStatus
 
+from lorarl_trainer.engine.vllm import names, slices
+from lorarl_trainer.engine.vllm.names import Scheduling
 from lorarl_trainer.engine.vllm.running import Ended, RunningRequests
 
+_AsyncScheduler: Any = Scheduling.AsyncScheduler
 
-class RolloutScheduler(AsyncScheduler):
-    """In place of vLLM's (`scheduler_cls`). Not served: stop strings, n > 1, structured output, speculative decoding, aborts."""
 
-    running: list[Request]
+class RolloutScheduler(_AsyncScheduler):
+    """vLLM's `scheduler_cls`. Without stop strings, n > 1, structured output, speculative decoding and aborts."""
+
+    max_num_running_reqs: int
+    max_num_scheduled_tokens: int
+    max_model_len: int
+    kv_cache_config: slices.KVCacheConfig
+    kv_cache_manager: slices.KVCacheManager
+    requests: dict[str, slices.Request]
+    waiting: slices.RequestQueue
+    running: list[slices.Request]
     finished_req_ids: set[str]
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._seats = RunningRequests(self.max_num_running_reqs, self.max_model_len)
-        self.first_tokens: float | None = None  # when the first tokens came, Unix time
+        names.checked(self, slices.Scheduler, Scheduling)
+        self._table = RunningRequests(self.max_num_running_reqs, self.max_model_len)
+        self.first_tokens: float | None = None  # when the first tokens arrived, Unix time
         self._no_common_prefix = [0] * len(self.kv_cache_config.kv_cache_groups)
 
-    def add_request(self, request: Request) -> None:
-        """Let a request wait. Its prompt is shorter than the longest sequence."""
+    def add_request(self, request: slices.Request) -> None:
+        """Queue a request. Its prompt is shorter than the longest sequence."""
         self.requests[request.request_id] = request
         self.waiting.add_request(request)
 
-    def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
-        """Return the next step: one token for each that decodes, and prompts as far as the step's number of tokens allows."""
-        seats, groups = self._seats, self.kv_cache_manager
-        decoding = seats.decoding()
-        names = [seats.names[seat] for seat in decoding.tolist()]
-        computed = seats.asked[decoding].tolist()
-        made = (seats.asked[decoding] - seats.prompt[decoding] + 1).tolist()
-        sizes = dict.fromkeys(names, 1)
-        seats.asked[decoding] += 1
-        budget = self.max_num_scheduled_tokens - len(names)
+    def schedule(self, throttle_prefills: bool = False) -> Any:
+        """Return the next step: a token for each request that decodes, and prompts as far as the step's size allows."""
+        table = self._table
+        decoding = table.decoding()
+        step_names = [table.names[row] for row in decoding.tolist()]
+        computed = table.requested[decoding].tolist()
+        made = (table.requested[decoding] - table.prompt[decoding] + 1).tolist()
+        sizes = dict.fromkeys(step_names, 1)
+        table.requested[decoding] += 1
+        budget = self.max_num_scheduled_tokens - len(step_names)
 
-        for seat in seats.prefilling().tolist():  # at most one, cut off by the last step's number of tokens
-            names.append(seats.names[seat])
-            computed.append(int(seats.asked[seat]))
+        for row in table.prefilling().tolist():  # at most one: the last step had no more tokens for it
+            step_names.append(table.names[row])
+            computed.append(int(table.requested[row]))
             made.append(0)
-            budget -= self._prefill(seat, budget, sizes)
-        groups.new_step_starts()
-        new: list[NewRequestData] = []
+            budget -= self._prefill(row, budget, sizes)
+        self.kv_cache_manager.new_step_starts()
+        new: list[Any] = []
         while (
             self.waiting
-            and seats.free
+            and table.free_rows
             and self._fits(budget)
             and (admitted := self._admit(self.waiting.peek_request()))
         ):
-            seat, request_data = admitted
+            row, request_data = admitted
             self.running.append(self.waiting.pop_request())
             new.append(request_data)
-            budget -= self._prefill(seat, budget, sizes)
+            budget -= self._prefill(row, budget, sizes)
 
-        step = SchedulerOutput(
+        step = Scheduling.SchedulerOutput(
             scheduled_new_reqs=new,
-            scheduled_cached_reqs=CachedRequestData(
-                req_ids=names,
+            scheduled_cached_reqs=Scheduling.CachedRequestData(
+                req_ids=step_names,
                 resumed_req_ids=set(),
                 new_token_ids=[],
                 all_token_ids={},
-                new_block_ids=[None] * len(names),
+                new_block_ids=[None] * len(step_names),
                 num_computed_tokens=computed,
                 num_output_tokens=made,
             ),
@@ -92,73 +103,75 @@ class RolloutScheduler(AsyncScheduler):
         return step
 
     def _fits(self, budget: int) -> bool:
-        """Whether the next request's prompt may begin: only one that is longer than a whole step is cut.
+        """Return whether the next request's prompt may begin: only a prompt longer than a whole step is cut.
 
-        vLLM's runner for CPUs throws the sample of a part of a prompt away, and cannot wind a seeded generator back.
+        vLLM's runner for CPUs discards the sample of a cut prompt, and cannot rewind a seeded generator.
         """
         return 0 < min(self.waiting.peek_request().num_prompt_tokens, self.max_num_scheduled_tokens) <= budget
 
-    def _admit(self, request: Request) -> tuple[int, NewRequestData] | None:
-        """Give a request blocks and a seat, if there are enough blocks for its longest length."""
+    def _admit(self, request: slices.Request) -> tuple[int, Any] | None:
+        """Give a request blocks and a row, if there are enough blocks for its longest length."""
         parameters, prompt = request.sampling_params, request.num_prompt_tokens
         assert parameters is not None
         limit = min(request.max_tokens, self.max_model_len - prompt)
         cached, known, _ = self.kv_cache_manager.get_computed_blocks(request)
-        # The prompt's blocks become known to others with the step that computes them, and the last token is never computed.
+        # The step that computes the prompt's blocks makes them known to others. The last token is never computed.
         blocks = self.kv_cache_manager.allocate_slots(
             request, prompt + limit - 1 - known, known, cached, delay_cache_blocks=True
         )
         if blocks is None:
             return None
         request.num_computed_tokens = known
-        seat = self._seats.take(request.request_id, prompt, known, limit, parameters.all_stop_token_ids)
-        return seat, NewRequestData.from_request(
+        row = self._table.admit(request.request_id, prompt, known, limit, parameters.all_stop_token_ids)
+        return row, Scheduling.NewRequestData.from_request(
             request, self.kv_cache_manager.get_block_ids(request.request_id), prefill_token_ids=request.prompt_token_ids
         )
 
-    def _prefill(self, seat: int, budget: int, sizes: dict[str, int]) -> int:
-        """Ask for as much of a prompt as the budget allows, and return how much that is."""
-        seats = self._seats
-        size = min(budget, int(seats.prompt[seat] - seats.asked[seat]))
+    def _prefill(self, row: int, budget: int, sizes: dict[str, int]) -> int:
+        """Request as much of a prompt as the budget allows, and return how much that is."""
+        table = self._table
+        size = min(budget, int(table.prompt[row] - table.requested[row]))
         if size:
-            seats.asked[seat] += size
-            sizes[seats.names[seat]] = size
-            self.kv_cache_manager.cache_blocks(self.requests[seats.names[seat]], int(seats.asked[seat]))
+            table.requested[row] += size
+            sizes[table.names[row]] = size
+            self.kv_cache_manager.cache_blocks(self.requests[table.names[row]], int(table.requested[row]))
         return size
 
     def update_from_output(
-        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
-    ) -> dict[int, EngineCoreOutputs]:
+        self, scheduler_output: Any, model_runner_output: slices.ModelRunnerOutput
+    ) -> dict[int, Any]:
         """Keep a step's tokens, and put out the requests that end with it."""
         answer = model_runner_output
         self.first_tokens = self.first_tokens or time.time()
         tokens = np.fromiter(
             (made[0] if made else -1 for made in answer.sampled_token_ids), np.int64, len(answer.req_ids)
         )
-        ended = self._seats.receive(answer.req_ids, tokens, answer.logprobs.logprobs[:, 0] if answer.logprobs else None)
+        logprobs = answer.logprobs.logprobs[:, 0] if answer.logprobs else None
+        ended = self._table.receive(answer.req_ids, tokens, logprobs)
         if not ended:
             return {}
         for one in ended:
             self.kv_cache_manager.free(self.requests.pop(one.name))
             self.finished_req_ids.add(one.name)
         self.running = [request for request in self.running if request.request_id in self.requests]
-        return {
-            0: EngineCoreOutputs(outputs=[_output(one, with_logprobs=answer.logprobs is not None) for one in ended])
-        }
+        outputs = [_output(one, with_logprobs=answer.logprobs is not None) for one in ended]
+        return {0: Scheduling.EngineCoreOutputs(outputs=outputs)}
 
-    def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus) -> list[Request]:
+    def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: Any) -> list[slices.Request]:
         """Refuse, unless there is nothing to abort."""
         if self.requests and request_ids != []:
             raise NotImplementedError("a rollout's requests run to their end")
         return []
 
 
-def _output(ended: Ended, with_logprobs: bool) -> EngineCoreOutput:
-    """Return it in vLLM's form. Ranks of the tokens in the vocabulary are not kept: they are 0, which is none."""
-    lists = (
-        LogprobsLists(ended.tokens[:, None], ended.logprobs[:, None], np.zeros_like(ended.tokens))
-        if with_logprobs
-        else None
+def _output(ended: Ended, with_logprobs: bool) -> slices.EngineCoreOutput:
+    """Return it in vLLM's form. The tokens' ranks in the vocabulary are not kept: they are 0, which is no rank."""
+    lists = None
+    if with_logprobs:
+        ranks = np.zeros_like(ended.tokens)
+        lists = Scheduling.LogprobsLists(ended.tokens[:, None], ended.logprobs[:, None], ranks)
+    reason = Scheduling.FinishReason.STOP if ended.stopped else Scheduling.FinishReason.LENGTH
+    output: slices.EngineCoreOutput = Scheduling.EngineCoreOutput(
+        ended.name, ended.tokens.tolist(), new_logprobs=lists, finish_reason=reason
     )
-    reason = FinishReason.STOP if ended.stopped else FinishReason.LENGTH
-    return EngineCoreOutput(ended.name, ended.tokens.tolist(), new_logprobs=lists, finish_reason=reason)
+    return output

@@ -1,16 +1,19 @@
-"""One copy of the base model for trainer and engine: vLLM is handed the trainer's own tensors in place of files.
+"""One copy of the base model for trainer and engine: vLLM gets the trainer's own tensors in place of files.
 
-At equal tensor parallelism both keep the same layout of everything but q, k and v, which Megatron interleaves by key-value group;
-of these vLLM gets a copy.
+With equal tensor parallelism both have the same layout of everything but q, k and v, which Megatron interleaves by
+key-value group. vLLM gets a copy of these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+
+from lorarl_trainer.engine.vllm import slices
+from lorarl_trainer.engine.vllm.names import BaseModel
+from lorarl_trainer.engine.vllm.patches.parameters import unallocated_parameters
 
 LOAD_FORMAT = "lorarl-trainer"
 """The name by which vLLM finds the loader."""
@@ -24,41 +27,38 @@ class SharedBase:
     Attributes:
         shared_bytes: what both use the same storage for.
         copied_bytes: what vLLM has a copy of.
-        refused: why vLLM loaded the model from its files after all; None where it did not.
+        refused: why vLLM loaded the model from its files after all; None if it did not.
     """
 
     def __init__(self, tensors: Mapping[frozenset[str], torch.Tensor]) -> None:
-        """`tensors` are this rank's frozen parameters by the Hugging Face parameters that each is made of."""
+        """`tensors` are this rank's frozen parameters, by the Hugging Face parameters that each one is made of."""
         self._tensors = tensors
         self.shared_bytes = self.copied_bytes = 0
         self.refused: str | None = None
 
     def register(self) -> None:
         """Let LOAD_FORMAT mean these tensors for the engine that starts next."""
-        from vllm.model_executor.model_loader import register_model_loader
-        from vllm.model_executor.model_loader.base_loader import BaseModelLoader
+        shared, loader = self, BaseModel.BaseModelLoader
 
-        base = self
-
-        class TrainerLoader(BaseModelLoader):
+        class TrainerLoader(loader):  # type: ignore[valid-type, misc]  # vLLM's, known when it has been set up
             """Gives a vLLM model the trainer's parameters."""
 
             def download_model(self, model_config: Any) -> None:
-                """Nothing to download."""
+                """Do nothing: there is nothing to download."""
 
             def load_model(self, *arguments: Any, **options: Any) -> torch.nn.Module:
                 """Make the model without memory for its parameters, then give it the trainer's."""
-                with _unallocated_parameters():
+                with unallocated_parameters():
                     return super().load_model(*arguments, **options)
 
             def load_weights(self, model: torch.nn.Module, model_config: Any) -> None:
                 """Replace every parameter."""
-                base._give(model, model_config)
+                shared._give(model, model_config)
 
-        register_model_loader(LOAD_FORMAT)(TrainerLoader)
+        BaseModel.register_model_loader(LOAD_FORMAT)(TrainerLoader)
 
     def _give(self, model: torch.nn.Module, model_config: Any) -> None:
-        """Let vLLM's model use the trainer's tensors; where one has no counterpart, load all of them from the model's files."""
+        """Let vLLM's model use the trainer's tensors. If one has no counterpart, load all from the model's files."""
         counterparts = {name: self._counterpart(model, name, parameter) for name, parameter in model.named_parameters()}
         missing = [name for name, tensor in counterparts.items() if tensor is None]
         if missing:
@@ -78,45 +78,32 @@ class SharedBase:
     def _counterpart(self, model: torch.nn.Module, name: str, parameter: torch.Tensor) -> torch.Tensor | None:
         """Return the trainer's tensor for a parameter of vLLM's, in vLLM's layout."""
         *parents, module, kind = name.split(".")
-        parts = getattr(model, "packed_modules_mapping", {}).get(module, [module])
-        tensor = self._tensors.get(frozenset(".".join([*parents, part, kind]) for part in parts))
+        fused = getattr(model, "packed_modules_mapping", {}).get(module, [module])
+        tensor = self._tensors.get(frozenset(".".join([*parents, one, kind]) for one in fused))
         if tensor is None or tensor.dtype != parameter.dtype or tensor.numel() != parameter.numel():
             return None
-        if parts == _QUERY_KEY_VALUE:
-            layer = model.get_submodule(".".join([*parents, module]))
+        if fused == _QUERY_KEY_VALUE:
+            layer: slices.QKVParallelLinear = model.get_submodule(".".join([*parents, module]))
             tensor = query_key_value(tensor, layer.num_heads, layer.num_kv_heads, layer.head_size)
         return tensor if tensor.shape == parameter.shape else None
 
 
 def query_key_value(interleaved: torch.Tensor, heads: int, groups: int, head_size: int) -> torch.Tensor:
-    """Return [q; k; v] of what Megatron has as [q's of group 0; k; v; q's of group 1; k; v; ...], a copy, shape [rows, ...]."""
+    """Return [q; k; v] as a copy, of shape [rows, ...].
+
+    Args:
+        interleaved: as Megatron has it, [q's of group 0; k; v; q's of group 1; k; v; ...].
+        heads: of q.
+        groups: heads of k, and of v.
+        head_size: rows per head.
+    """
     inner = interleaved.shape[1:]
     by_group = interleaved.view(groups, heads // groups + 2, head_size, *inner)
-    parts = by_group[:, :-2], by_group[:, -2:-1], by_group[:, -1:]
-    return torch.cat([part.reshape(-1, *inner) for part in parts])
-
-
-@contextmanager
-def _unallocated_parameters() -> Iterator[None]:
-    """Let every parameter that a module registers be one element, seen in the parameter's shape."""
-    register = torch.nn.Module.register_parameter
-
-    def unallocated(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter | None) -> None:
-        register(module, name, parameter)
-        if parameter is not None:
-            parameter.data = parameter.data.new_empty(()).expand(parameter.shape)
-
-    torch.nn.Module.register_parameter = unallocated
-    try:
-        yield
-    finally:
-        torch.nn.Module.register_parameter = register
+    projections = by_group[:, :-2], by_group[:, -2:-1], by_group[:, -1:]
+    return torch.cat([projection.reshape(-1, *inner) for projection in projections])
 
 
 def _load_from_files(model: torch.nn.Module, model_config: Any) -> None:
-    from vllm.config.load import LoadConfig
-    from vllm.model_executor.model_loader import get_model_loader
-
     for parameter in model.parameters():
         parameter.data = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
-    get_model_loader(LoadConfig()).load_weights(model, model_config)
+    BaseModel.get_model_loader(BaseModel.LoadConfig()).load_weights(model, model_config)

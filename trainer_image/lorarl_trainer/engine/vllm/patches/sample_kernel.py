@@ -1,10 +1,13 @@
-"""Two Triton kernels that draw a token from each row of logits and tell its log-probability: the logits are read once.
+"""Two Triton kernels that draw a token from each row of logits, with its log-probability. The logits are read once.
 
-A sampler that adds noise to every logit makes a random number for each of them, and reads the logits again for their log-softmax. Here a
-token is drawn by its share of the sum, in two stages: a block of columns by the blocks' sums, then a column within the block. Each has a
-random number of its own, so that the many improbable tokens of a large vocabulary are told apart as well as the probable ones.
+A sampler that adds noise to every logit makes a random number for each, and reads the logits again for their
+log-softmax. Here a token is drawn by its share of the sum, in two stages: a block of columns by the blocks' sums, then
+a column within the block. Each stage has its own random number, so the many improbable tokens of a large vocabulary are
+resolved as well as the probable ones.
 
-Shape suffixes: N rows, V vocabulary, B blocks of columns, R seats of requests.
+On a CPU vLLM's own sampler is used instead, so there is no plain twin: the tests compare these kernels with PyTorch.
+
+Shape suffixes: N rows of logits, V vocabulary, B blocks of columns, R rows for requests.
 """
 
 from __future__ import annotations
@@ -18,40 +21,31 @@ _COLUMNS = 4096
 
 
 def draw(
-    logits_N_V: torch.Tensor, seat_N: torch.Tensor, position_N: torch.Tensor, seed_R: torch.Tensor, temperature: float
+    logits_N_V: torch.Tensor,
+    request_N: torch.Tensor,
+    position_N: torch.Tensor,
+    seed_R: torch.Tensor,
+    temperature: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw a token a row; return them [N] (int64) and their log-probabilities [N] (float32).
+    """Draw a token per row; return the tokens [N] (int64) and their log-probabilities [N] (float32).
 
     Args:
-        logits_N_V: one row a request, any floating type, neighbours in a row next to each other.
-        seat_N: where each row's request has its seed.
-        position_N: of the token before, in its sequence: with the seed it decides the draw, whatever else is in the batch.
+        logits_N_V: one row per request, any floating type, neighbours in a row next to each other.
+        request_N: the row of `seed_R` that belongs to each row's request.
+        position_N: of the token before, in its sequence. It and the seed decide the draw, whatever else is in a batch.
         seed_R: int64.
         temperature: what logits are divided by; 0 takes the largest logit.
     """
     rows, columns = logits_N_V.shape
     blocks = triton.cdiv(columns, _COLUMNS)
     tokens_N = torch.empty(rows, dtype=torch.int64, device=logits_N_V.device)
-    logprobs_N, sums = (
-        logits_N_V.new_empty(rows, dtype=torch.float32),
-        logits_N_V.new_empty((2, rows, blocks), dtype=torch.float32),
-    )
+    logprobs_N = logits_N_V.new_empty(rows, dtype=torch.float32)
+    sums = logits_N_V.new_empty((2, rows, blocks), dtype=torch.float32)
     scale = 1 / temperature if temperature else 1.0  # greedily, logits stay as they are
     _sum_blocks[(rows, blocks)](logits_N_V, logits_N_V.stride(0), scale, *sums, columns, BLOCK=_COLUMNS)
     _draw[(rows,)](
-        *(
-            logits_N_V,
-            logits_N_V.stride(0),
-            scale,
-            seat_N,
-            position_N,
-            seed_R,
-            *sums,
-            tokens_N,
-            logprobs_N,
-            columns,
-            blocks,
-        ),
+        *(logits_N_V, logits_N_V.stride(0), scale, request_N, position_N, seed_R),
+        *(*sums, tokens_N, logprobs_N, columns, blocks),
         GREEDY=temperature == 0,
         BLOCK=_COLUMNS,
         BLOCKS=triton.next_power_of_2(blocks),
@@ -66,15 +60,15 @@ def _sum_blocks(logits, stride, scale, largest, sums, columns, BLOCK: tl.constex
     column = block * BLOCK + tl.arange(0, BLOCK)
     z = tl.load(logits + row * stride + column, mask=column < columns, other=float("-inf")).to(tl.float32) * scale
     top = tl.max(z)
-    place = row * tl.num_programs(1) + block
-    tl.store(largest + place, top)
-    # Where all of a block is impossible, so that `top` is -inf too, the sum is 0.
-    tl.store(sums + place, tl.sum(tl.where(z == float("-inf"), 0.0, tl.exp(z - top))))
+    index = row * tl.num_programs(1) + block
+    tl.store(largest + index, top)
+    # If all of a block is impossible, `top` is -inf too and the sum is 0.
+    tl.store(sums + index, tl.sum(tl.where(z == float("-inf"), 0.0, tl.exp(z - top))))
 
 
 @triton.jit
 def _chosen(weights, index, uniform):  # type: ignore[no-untyped-def]
-    """Return an index by its share of the weights, never one without any: `uniform` is from 0 up to, but not including, 1."""
+    """Return an index by its share of the weights, never one with weight 0. `uniform` is in [0, 1)."""
     before = tl.sum((tl.cumsum(weights) <= uniform * tl.sum(weights)).to(tl.int32))
     # Sums in another order may round to a little less.
     return tl.minimum(before, tl.max(tl.where(weights > 0, index, 0)))
@@ -85,7 +79,7 @@ def _draw(  # type: ignore[no-untyped-def]
     logits,
     stride,
     scale,
-    seats,
+    requests,
     positions,
     seeds,
     largest,
@@ -99,7 +93,7 @@ def _draw(  # type: ignore[no-untyped-def]
     BLOCKS: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
-    seed, position = tl.load(seeds + tl.load(seats + row)), tl.load(positions + row)
+    seed, position = tl.load(seeds + tl.load(requests + row)), tl.load(positions + row)
     index = tl.arange(0, BLOCKS)
     tops = tl.load(largest + row * blocks + index, mask=index < blocks, other=float("-inf"))
     top = tl.max(tops)
@@ -108,6 +102,6 @@ def _draw(  # type: ignore[no-untyped-def]
     within = tl.arange(0, BLOCK)
     column = block * BLOCK + within
     z = tl.load(logits + row * stride + column, mask=column < columns, other=float("-inf")).to(tl.float32) * scale
-    place = tl.argmax(z, 0) if GREEDY else _chosen(tl.exp(z - tl.max(z)), within, tl.rand(seed, 2 * position + 1))
-    tl.store(tokens + row, (block * BLOCK + place).to(tl.int64))
-    tl.store(logprobs + row, tl.sum(tl.where(within == place, z, 0.0)) - top - tl.log(tl.sum(weights)))
+    chosen = tl.argmax(z, 0) if GREEDY else _chosen(tl.exp(z - tl.max(z)), within, tl.rand(seed, 2 * position + 1))
+    tl.store(tokens + row, (block * BLOCK + chosen).to(tl.int64))
+    tl.store(logprobs + row, tl.sum(tl.where(within == chosen, z, 0.0)) - top - tl.log(tl.sum(weights)))

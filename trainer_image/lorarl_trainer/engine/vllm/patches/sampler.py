@@ -1,63 +1,67 @@
-"""The sampler that vLLM generates with on a GPU: a temperature and a seed a request, nothing else.
+"""The sampler that vLLM generates with on a GPU: one temperature, a seed per request, nothing else.
 
-vLLM's own passes over the logits up to seven times (penalties, a random number for each of them, their log-softmax, the token's rank),
-and divides by the temperature in the logits' own type: here they are float32, read once, and rounded nowhere.
+vLLM's own sampler passes over the logits up to seven times: penalties, a random number per logit, their log-softmax,
+the token's rank. It also divides by the temperature in the logits' own type. Here they are float32, read once, and
+rounded nowhere. On a CPU vLLM's own sampler is used.
+
+vLLM's door for samplers, `ModelState.custom_sampler`, belongs to the model's class. So the class that the model runner
+instantiates is replaced.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from lorarl_trainer.engine.vllm.patches.start import replaced
+import torch
+
+from lorarl_trainer.engine.vllm import names, slices
+from lorarl_trainer.engine.vllm.names import Sampling
+from lorarl_trainer.engine.vllm.patches.replaced import replaced
 
 
-@contextlib.contextmanager
+@contextmanager
 def rollout_sampler() -> Iterator[None]:
-    """Let vLLM take this sampler until the block ends, where it would take its own."""
-    from vllm.platforms import current_platform
-
-    if not current_platform.is_cuda():
+    """Let an engine that starts within the block on a GPU use this sampler."""
+    if not names.on_gpu():
         yield
         return
-    from vllm.v1.worker.gpu import model_runner
-
-    with replaced(model_runner, "Sampler", _sampler_class()):
+    with replaced(Sampling.sampler_of_runner, _sampler_class()):
         yield
 
 
 @cache
 def _sampler_class() -> type:
-    """Return the class. vLLM is imported here, when it has been set up."""
-    from vllm.v1.outputs import LogprobsTensors
-    from vllm.v1.worker.gpu.input_batch import get_num_sampled_and_rejected
-    from vllm.v1.worker.gpu.sample.output import SamplerOutput
-    from vllm.v1.worker.gpu.sample.sampler import Sampler
-
+    """Return the class. It is made here because its base class is vLLM's, which must have been set up."""
     from lorarl_trainer.engine.vllm.patches.sample_kernel import draw
 
-    class RolloutSampler(Sampler):
+    base: Any = Sampling.Sampler
+
+    class RolloutSampler(base):
         """Draws a token for each request of a step."""
 
-        def __call__(self, logits: Any, input_batch: Any) -> Any:
+        sampling_states: slices.SamplingStates
+        req_states: slices.RequestState
+
+        def __call__(self, logits: torch.Tensor, input_batch: slices.InputBatch) -> Any:
             states, batch = self.sampling_states, input_batch
-            # A rollout samples all its prompts at one temperature, an evaluation takes the best token everywhere.
+            # A rollout samples all prompts at one temperature. An evaluation takes the best token everywhere.
             temperature = float(states.temperature.np[batch.idx_mapping_np[0]])
             positions = batch.positions[batch.logits_indices]
             tokens, logprobs = draw(logits, batch.expanded_idx_mapping, positions, states.seeds.gpu, temperature)
-            told = None
+            returned = None
             if self.returns_logprobs(batch.idx_mapping_np):
-                # In the place of the token's rank among the logits, for which nobody asks, stands the token.
-                told = LogprobsTensors(tokens[:, None], logprobs[:, None], selected_token_ranks=tokens)
-            counts = get_num_sampled_and_rejected(
+                # No one asks for the token's rank among the logits. The token stands in its place.
+                returned = Sampling.LogprobsTensors(tokens[:, None], logprobs[:, None], selected_token_ranks=tokens)
+            counts = Sampling.get_num_sampled_and_rejected(
                 batch.seq_lens.new_ones(batch.num_reqs),
                 batch.seq_lens,
                 batch.cu_num_logits,
                 batch.idx_mapping,
                 self.req_states.prefill_len.gpu,
             )
-            return SamplerOutput(tokens[:, None], told, None, *counts)
+            return Sampling.SamplerOutput(tokens[:, None], returned, None, *counts)
 
     return RolloutSampler

@@ -1,0 +1,1 @@
+"""The parts of `profile_generation.py`. Import them after the environment of CUDA is set up."""

@@ -1,1 +1,0 @@
-"""A real one-node Kubernetes on a bare machine, as root: `python -m cluster up`. docs/cluster.md says how it is made."""

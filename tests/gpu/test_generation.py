@@ -1,0 +1,85 @@
+"""Generation on one GPU: the layers that vLLM generates with, under CUDA graphs, and the scheduler, against vLLM's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from support.in_process import Colocated, prompts
+from support.own_layers import in_common, layer_kinds, vllm_lora_layers
+from support.own_scheduler import vllm_generate, vllm_scheduler
+
+BATCH = {"rollout__promptsPerStep": 16, "rollout__maxResponseTokens": 32}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "rank", "adapter_type"),
+    [("qwen2-gpu", 8, "canonical_lora"), ("qwen3-gpu", 32, "lora"), ("llama-gpu", 128, "canonical_lora")],
+)
+def test_one_adapter_layers_and_vllms_own_agree(
+    on_gpu, monkeypatch, architecture: str, rank: int, adapter_type: str
+) -> None:
+    changes = BATCH | {"adapter__rank": rank, "adapter__alpha": rank, "adapter__type": adapter_type}
+    ours: Colocated = on_gpu(architecture, **changes)
+    with vllm_lora_layers(monkeypatch):
+        theirs: Colocated = on_gpu(architecture, **changes)
+    assert all(kind.startswith("OneAdapter") for kind in layer_kinds(ours))
+    assert all(kind.endswith("WithLoRA") for kind in layer_kinds(theirs))
+    base = ours.generate(prompts(64))
+    for worker in (ours, theirs):
+        worker.randomise(scale=0.02)
+        worker.sync()
+    assert all(torch.equal(a, b) for a, b in zip(ours.vllm_buffers(), theirs.vllm_buffers(), strict=True))
+    adapted = ours.generate(prompts(64))
+    share, apart = in_common(adapted, theirs.generate(prompts(64)))
+    print(
+        f"{architecture} rank {rank}: {100 * share:.1f}% of the tokens before a difference, log-probabilities {apart.mean():.5f} apart"
+    )
+    assert share > 0.5 and apart.mean() < 0.02
+    assert in_common(adapted, base)[1].mean() > 5 * apart.mean()  # the adapter matters
+
+
+def test_the_fast_paths_are_taken(on_gpu) -> None:
+    worker: Colocated = on_gpu("qwen2-gpu", **BATCH)
+    config = worker.engine.llm.llm_engine.vllm_config
+    assert config.use_v2_model_runner, "its sampler takes a seed a request in one kernel"
+    core = worker.engine.llm.llm_engine.engine_core.engine_core
+    assert (
+        config.scheduler_config.async_scheduling
+        and core.batch_queue is not None
+        and type(core.scheduler).__name__ == "RolloutScheduler"
+    )
+    graphs = worker.engine.llm.collective_rpc(lambda w: list(w.model_runner.cudagraph_manager.graphs))[0]
+    assert sorted(graph.num_tokens for graph in graphs) == config.compilation_config.cudagraph_capture_sizes
+    assert max(graph.num_tokens for graph in graphs) == worker.engine._config.plan.sequences
+
+
+def test_a_sample_depends_on_its_own_seed_alone(on_gpu) -> None:
+    worker: Colocated = on_gpu("qwen3-gpu", **BATCH)
+    worker.sync()
+    first, second = worker.generate(prompts(16), range(16)), worker.generate(prompts(16), [0, *range(101, 116)])
+    assert first[0].tokens[:8].tolist() == second[0].tokens[:8].tolist()
+    assert [c.tokens.tolist() for c in first[1:]] != [c.tokens.tolist() for c in second[1:]]
+
+
+def test_our_scheduler_and_vllms_own_agree(on_gpu, monkeypatch) -> None:
+    ours: Colocated = on_gpu("qwen2-gpu", **BATCH)
+    with vllm_scheduler(monkeypatch):
+        theirs: Colocated = on_gpu("qwen2-gpu", **BATCH)
+    for worker in (ours, theirs):
+        worker.randomise(scale=0.02)
+        worker.sync()
+    asked = [
+        prompt for prompt in prompts(40) for _ in range(4)
+    ]  # more than are served at a time, and they end at different lengths
+    for call in range(2):
+        seeds = list(range(1000 * call, 1000 * call + len(asked)))
+        made = ours.generate(asked, seeds)
+        share, apart = in_common(made, vllm_generate(theirs, asked, seeds))
+        print(
+            f"call {call}: {100 * share:.1f}% of the tokens before a difference, log-probabilities {apart.mean():.6f} apart"
+        )
+        assert share > 0.8 and apart.mean() < 0.01
+        assert len({c.finished for c in made}) == 2
+    scheduler = ours.engine.llm.llm_engine.engine_core.engine_core.scheduler
+    assert not scheduler.requests and scheduler.kv_cache_manager.usage == 0.0

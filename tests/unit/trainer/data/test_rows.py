@@ -1,0 +1,224 @@
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lorarl_api.v1alpha1 import DataSource, EvalSource
+from lorarl_trainer.data.rows import Row, load_rows
+from lorarl_trainer.errors import InputError
+from support.other_user import USER, as_a_user, open_folder
+
+
+def load(path: Path | str, *, needs_answer: bool = True, source: type[DataSource] = DataSource, **fields) -> list[Row]:
+    uri = path if isinstance(path, str) else f"file:{path}"
+    spec = source(uri=uri, **fields)
+    return load_rows(
+        spec, field="spec.data.train", needs_answer=needs_answer, fetch=lambda uri: Path(uri.removeprefix("file:"))
+    )
+
+
+def refused(path: Path | str, **options) -> InputError:
+    with pytest.raises(InputError) as caught:
+        load(path, **options)
+    return caught.value
+
+
+def jsonl(tmp_path: Path, *rows: object) -> Path:
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_json_lines_become_rows_with_everything_that_was_there(tmp_path):
+    path = jsonl(tmp_path, {"question": "1+1=", "answer": "2", "level": {"n": 3}})
+    assert load(path, prompt_field="question") == [
+        Row("1+1=", "2", {"question": "1+1=", "answer": "2", "level": {"n": 3}}, 1)
+    ]
+
+
+def test_blank_lines_and_a_byte_order_mark_are_no_rows(tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"prompt": "a", "answer": "b"}\n\n{"prompt": "c", "answer": "d"}\r\n')
+    assert [(row.prompt, row.number) for row in load(path)] == [("a", 1), ("c", 3)]
+
+
+def test_chat_messages_are_prompts(tmp_path):
+    messages = [{"role": "system", "content": "Add."}, {"role": "user", "content": "1+1"}]
+    assert load(jsonl(tmp_path, {"prompt": messages, "answer": 2}))[0].prompt == messages
+
+
+@pytest.mark.parametrize(
+    ("row", "field"),
+    [
+        ({"prompt": "hi \ud83d", "answer": "a"}, "promptField"),
+        ({"prompt": [{"role": "user", "content": "\ud83d"}], "answer": "a"}, "promptField"),
+        ({"prompt": "hi", "answer": "\ud83d"}, "answerField"),
+    ],
+)
+def test_half_a_character_is_refused_with_its_row(tmp_path, row, field):
+    error = refused(jsonl(tmp_path, {"prompt": "\U0001f600", "answer": "whole"}, row))
+    assert (error.field, error.expected) == (f"spec.data.train.{field}", "valid Unicode")
+    assert error.got.startswith("an unpaired surrogate (\\ud83d) in row 2 of")
+
+
+def test_numbers_as_answers_become_text(tmp_path):
+    numbers = {
+        2: "2",
+        -2.5: "-2.5",
+        72.0: "72",
+        0.0: "0",
+        1e-05: "0.00001",
+        6.02e23: "6.02e+23",
+        1234567.9: "1234567.9",
+    }
+    rows = load(jsonl(tmp_path, *({"prompt": "a", "answer": number} for number in numbers)))
+    assert [row.answer for row in rows] == list(numbers.values())
+
+
+def test_a_narrow_number_is_the_one_that_was_written(tmp_path):
+    path = tmp_path / "train.parquet"
+    answers = pa.array([0.1, 72, None], pa.float32())
+    pq.write_table(pa.table({"prompt": ["a", "b", "c"], "answer": answers, "n": pa.array([1, 2, 3], pa.int8())}), path)
+    rows = load(path, needs_answer=False)
+    assert [row.answer for row in rows] == ["0.1", "72", None]
+    assert rows[0].raw == {"prompt": "a", "answer": 0.1, "n": 1}
+
+
+@pytest.mark.parametrize("gap", [None, float("nan")])
+def test_a_gap_in_a_column_of_numbers_is_a_missing_answer(tmp_path, gap):
+    error = refused(jsonl(tmp_path, {"prompt": "a", "answer": 1.0}, {"prompt": "a", "answer": gap}))
+    assert (error.field, error.got.partition(" in ")[0]) == ("spec.data.train.answerField", "answer, which is empty")
+
+
+def test_parquet_keeps_nested_columns(tmp_path):
+    path = tmp_path / "train.parquet"
+    messages = [{"role": "user", "content": "1+1"}]
+    pq.write_table(pa.Table.from_pylist([{"prompt": messages, "answer": "2", "tags": ["easy"]}]), path)
+    assert load(path) == [Row(messages, "2", {"prompt": messages, "answer": "2", "tags": ["easy"]}, 1)]
+
+
+def test_csv_texts_that_look_like_numbers_stay_as_they_are(tmp_path):
+    path = tmp_path / "train.csv"
+    path.write_text('prompt,answer,level\n"what, then?\nsay",007,3\n12,1.50,4\n')
+    rows = load(path)
+    assert [(row.prompt, row.answer, row.raw["level"]) for row in rows] == [
+        ("what, then?\nsay", "007", 3),
+        ("12", "1.50", 4),
+    ]
+
+
+@pytest.mark.parametrize(("source", "prompt"), [(DataSource, "learn"), (EvalSource, "held out")])
+def test_a_hub_data_set_is_read_from_the_split_of_its_role(tmp_path, source, prompt, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    (tmp_path / "train.jsonl").write_text('{"prompt": "learn", "answer": "x"}\n')
+    (tmp_path / "test.jsonl").write_text('{"prompt": "held out", "answer": "y"}\n')
+    assert [row.prompt for row in load(f"hf://{tmp_path}", source=source)] == [prompt]
+
+
+def test_a_split_that_the_data_set_does_not_have_is_named(tmp_path):
+    jsonl(tmp_path, {"prompt": "a", "answer": "b"})
+    error = refused(f"hf://{tmp_path}", split="dev")
+    assert error.field == "spec.data.train.uri"
+    assert "split dev" in error.got
+    assert 'Unknown split "dev"' in error.got
+
+
+def test_a_missing_prompt_field_names_the_row_the_fields_and_the_nearest(tmp_path):
+    error = refused(jsonl(tmp_path, {"prompt": "a", "answer": "b"}, {"promt": "a", "answer": "b"}))
+    assert error.field == "spec.data.train.promptField"
+    assert "row 2" in error.got
+    assert "train.jsonl" in error.got
+    assert "answer, promt" in error.expected
+    assert error.hint == "Did you mean promt?"
+
+
+def test_a_missing_answer_is_refused_only_where_answers_are_needed(tmp_path):
+    path = jsonl(tmp_path, {"prompt": "a"})
+    assert refused(path).field == "spec.data.train.answerField"
+    assert load(path, needs_answer=False)[0].answer is None
+
+
+def test_an_empty_csv_cell_is_a_missing_answer(tmp_path):
+    path = tmp_path / "train.csv"
+    path.write_text("prompt,answer\na,1\nb,\n")
+    error = refused(path)
+    assert "empty in row 2" in error.got
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    ["", [], 5, {"role": "user"}, [{"role": "user"}], [{"role": "user", "content": ["a"]}], ["hello"]],
+    ids=repr,
+)
+def test_a_prompt_of_a_wrong_type_is_refused_with_its_row(tmp_path, prompt):
+    error = refused(jsonl(tmp_path, {"prompt": prompt, "answer": "b"}))
+    assert error.field == "spec.data.train.promptField"
+    assert "row 1" in error.got
+
+
+@pytest.mark.parametrize("answer", [True, ["a"], {"a": 1}], ids=repr)
+def test_an_answer_of_a_wrong_type_is_refused(tmp_path, answer):
+    assert refused(jsonl(tmp_path, {"prompt": "a", "answer": answer})).field == "spec.data.train.answerField"
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "train.csv", "header.csv"])
+def test_an_empty_data_set_is_refused(tmp_path, name):
+    (tmp_path / name).write_text("prompt,answer\n" if name == "header.csv" else "")
+    assert "no rows" in refused(tmp_path / name).got
+
+
+def test_an_empty_parquet_file_is_refused(tmp_path):
+    pq.write_table(pa.table({"prompt": pa.array([], pa.string())}), tmp_path / "train.parquet")
+    assert "no rows" in refused(tmp_path / "train.parquet").got
+
+
+def test_a_broken_json_line_is_named_by_its_number(tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"prompt": "a", "answer": "b"}\n\n{"prompt": \n')
+    assert "line 3" in refused(path).got
+
+
+def test_a_json_line_that_is_no_object_is_refused(tmp_path):
+    assert "JSON list" in refused(jsonl(tmp_path, ["a"])).got
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "train.csv"])
+def test_text_that_is_not_utf8_is_refused(tmp_path, name):
+    content = b'{"prompt": "caf\xe9", "answer": "b"}\n' if name.endswith("jsonl") else b"prompt,answer\ncaf\xe9,b\n"
+    (tmp_path / name).write_bytes(content)
+    error = refused(tmp_path / name)
+    assert "not UTF-8" in error.got
+    assert "iconv" in error.hint
+
+
+def test_a_csv_line_with_too_few_cells_is_refused(tmp_path):
+    (tmp_path / "train.csv").write_text("prompt,answer\na,b\nc\n")
+    assert "Expected 2 columns, got 1" in refused(tmp_path / "train.csv").got
+
+
+def test_a_truncated_parquet_file_is_refused(tmp_path):
+    path = tmp_path / "train.parquet"
+    pq.write_table(pa.table({"prompt": ["a"] * 1000}), path)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert "not a complete Parquet file" in refused(path).got
+
+
+def test_a_missing_file_and_a_folder_and_another_kind_of_file_are_refused(tmp_path):
+    assert "does not exist" in refused(tmp_path / "none.jsonl").got
+    (tmp_path / "folder.jsonl").mkdir()
+    assert "cannot be read" in refused(tmp_path / "folder.jsonl").got
+    assert ".parquet" in refused(tmp_path / "train.txt").expected
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "train.csv", "train.parquet"])
+def test_an_unreadable_file_is_named_with_user_and_command(name):
+    with open_folder() as folder:
+        path = folder / name
+        path.touch(mode=0)
+        error = as_a_user(refused, path)
+    assert error.got.startswith(f"file:{path}, but {path} cannot be read on ")
+    assert "Permission denied" in error.got
+    assert error.expected == f"files that user {USER} can read"
+    assert f"chmod -R a+rX {path}" in error.hint

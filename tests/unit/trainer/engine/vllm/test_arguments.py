@@ -1,0 +1,26 @@
+"""What vLLM is told about a GPU, which takes no GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from lorarl_trainer.engine.vllm.arguments import capture_sizes, environment
+
+
+@pytest.mark.parametrize("sequences", [1, 3, 8, 100, 128, 129, 512, 700, 1024])
+def test_a_cuda_graph_fits_every_batch(sequences: int) -> None:
+    sizes = capture_sizes(sequences)
+    assert sizes == sorted(set(sizes)) and sizes[0] == 1 and sizes[-1] == sequences
+    padded = {batch: min(size for size in sizes if size >= batch) - batch for batch in range(1, sequences + 1)}
+    assert all(padding < batch if batch <= 128 else padding < 32 for batch, padding in padded.items())
+    assert len(sizes) <= 36
+
+
+@pytest.mark.parametrize(("told", "expected"), [("1", "0"), ("0", None), (None, None)])
+def test_vllm_learns_that_there_is_no_multicast(
+    monkeypatch: pytest.MonkeyPatch, told: str | None, expected: str | None
+) -> None:
+    monkeypatch.delenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", raising=False)
+    if told is not None:
+        monkeypatch.setenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", told)
+    assert environment().get("VLLM_ALLREDUCE_USE_SYMM_MEM") == expected

@@ -1,0 +1,107 @@
+"""`lorarl run` refuses what one machine cannot do, and warns about the fields that it ignores."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from lorarl_api.load import load_job
+from lorarl_api.v1alpha1 import ClusterSpec, LoRARLJob
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.launch.local import ignored_fields, refuse_cluster_jobs
+from unit.contract.cases import manifest
+
+# For each field of spec.cluster that one machine ignores, a value other than the default.
+CLUSTER_FIELDS: dict[str, Any] = {
+    "gpuResource": "amd.com/gpu",
+    "image": "trainer:1",
+    "imagePullPolicy": "Always",
+    "imagePullSecrets": ["registry"],
+    "cpusPerNode": 8,
+    "memoryPerNode": "64Gi",
+    "head": {"cpus": 2},
+    "sharedMemory": "1Gi",
+    "rdma": {"resourceName": "rdma/hca"},
+    "submissionMode": "HTTPMode",
+    "serviceAccountName": "trainer",
+    "serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn"},
+    "priorityClassName": "high",
+    "nodeSelector": {"pool": "a"},
+    "tolerations": [{"operator": "Exists"}],
+    "topology": {"key": "zone"},
+    "schedulerName": "volcano",
+    "terminationGracePeriodSeconds": 60,
+    "podTemplateOverrides": {"head": {"spec": {"hostNetwork": True}}},
+}
+
+
+def job(changes: dict[str, Any]) -> LoRARLJob:
+    return load_job(json.dumps(manifest(changes)))
+
+
+def test_a_manifest_for_one_machine_has_no_ignored_fields() -> None:
+    assert ignored_fields(job({"spec.cluster": {"gpusPerNode": 4}, "metadata.labels": {"team": "a"}})) == []
+
+
+def test_defaults_that_are_written_out_are_not_named() -> None:
+    read_back = manifest() | {"spec": job({}).spec.model_dump(mode="json", by_alias=True, exclude_none=True)}
+    assert read_back["spec"]["backoffLimit"] == 3
+    assert ignored_fields(load_job(json.dumps(read_back))) == []
+
+
+@pytest.mark.parametrize("field", CLUSTER_FIELDS)
+def test_each_ignored_field_of_spec_cluster_is_named(field: str) -> None:
+    gpus = {"gpusPerNode": 1} if field == "rdma" else {}
+    assert ignored_fields(job({"spec.cluster": {field: CLUSTER_FIELDS[field], **gpus}})) == [f"spec.cluster.{field}"]
+
+
+def test_every_field_of_spec_cluster_is_covered() -> None:
+    fields = {info.alias for info in ClusterSpec.model_fields.values()}
+    assert fields == {*CLUSTER_FIELDS, "nodes", "gpusPerNode"}
+
+
+def test_all_other_fields_that_need_a_cluster_are_named() -> None:
+    asked = job(
+        {
+            "metadata.labels": {"kueue.x-k8s.io/queue-name": "research", "team": "a"},
+            "metadata.annotations": {"kai.scheduler/queue": "a"},
+            "spec.checkpoint": {"uri": "s3://a/b", "deletionPolicy": "Delete"},
+            "spec.cluster.image": "trainer:1",
+            "spec.backoffLimit": 0,
+            "spec.activeDeadlineSeconds": 1,
+            "spec.startDeadlineSeconds": 1,
+            "spec.ttlSecondsAfterFinished": 0,
+        }
+    )
+    assert ignored_fields(asked) == [
+        "metadata.labels[kueue.x-k8s.io/queue-name]",
+        "metadata.annotations[kai.scheduler/queue]",
+        "spec.checkpoint.deletionPolicy",
+        "spec.cluster.image",
+        "spec.backoffLimit",
+        "spec.activeDeadlineSeconds",
+        "spec.startDeadlineSeconds",
+        "spec.ttlSecondsAfterFinished",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"spec.suspend": True},
+            "spec.suspend: got true, expected false for `lorarl run`. Set it to false: --set spec.suspend=false.",
+        ),
+        (
+            {"spec.cluster.nodes": 2},
+            "spec.cluster.nodes: got 2, expected 1 for `lorarl run`, which uses only this machine. "
+            "Use --set spec.cluster.nodes=1.",
+        ),
+    ],
+)
+def test_fields_that_one_machine_cannot_honour_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        refuse_cluster_jobs(job(changes))
+    assert str(caught.value) == message

@@ -1,0 +1,63 @@
+"""The losses alone: their values, their gradients, and the columns that they name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lorarl_trainer.losses.base import LossInputs
+from lorarl_trainer.losses.policy_gradient import k3
+from lorarl_trainer.losses.registry import LOSSES
+from lorarl_trainer.samples.types import LOGPROB_DIFFERENCE, LossChoice
+
+PPO = LossChoice("policy_gradient", clip_range=0.2)
+
+
+def inputs(tokens: int, *, on_policy: bool = True, base: bool = False) -> LossInputs:
+    stream = torch.Generator().manual_seed(0)
+    logprobs, rollout, advantages, of_base = (torch.randn(tokens, generator=stream) for _ in range(4))
+    trained = logprobs.requires_grad_()
+    return LossInputs(trained, logprobs.detach(), rollout, advantages, of_base if base else None, on_policy)
+
+
+def test_on_policy_the_gradient_is_that_of_plain_policy_gradient() -> None:
+    given = inputs(5)
+    loss, columns = LOSSES["policy_gradient"](given, PPO)
+    torch.testing.assert_close(loss, -given.advantages)
+    loss.sum().backward()
+    assert given.logprobs.grad is not None
+    torch.testing.assert_close(given.logprobs.grad, -given.advantages)
+    torch.testing.assert_close(columns[LOGPROB_DIFFERENCE], (given.measured - given.rollout).abs())
+    assert not columns["clipped_share"].any()
+
+
+def test_off_policy_the_ratio_to_the_rollout_is_clipped() -> None:
+    given = inputs(50, on_policy=False)
+    loss, columns = LOSSES["policy_gradient"](given, PPO)
+    ratio = (given.measured - given.rollout).exp()
+    expected = torch.minimum(ratio * given.advantages, ratio.clamp(0.8, 1.2) * given.advantages)
+    torch.testing.assert_close(loss.detach(), -expected)
+    torch.testing.assert_close(columns["clipped_share"], ((ratio < 0.8) | (ratio > 1.2)).float())
+    assert LOGPROB_DIFFERENCE not in columns, "off-policy samples are expected to differ"
+
+
+def test_a_kl_penalty_is_added_and_reported() -> None:
+    given = inputs(5, base=True)
+    choice = LossChoice("policy_gradient", 0.2, kl_coefficient=0.5)
+    loss, columns = LOSSES["policy_gradient"](given, choice)
+    torch.testing.assert_close(loss.detach(), -given.advantages + 0.5 * k3(given.measured, given.base))
+    torch.testing.assert_close(columns["kl"], k3(given.measured, given.base))
+
+
+def test_cross_entropy_is_minus_the_log_probability() -> None:
+    given = inputs(5)
+    loss, columns = LOSSES["cross_entropy"](given, LossChoice("cross_entropy"))
+    torch.testing.assert_close(loss, -given.logprobs)
+    assert columns == {}
+
+
+@pytest.mark.parametrize("on_policy", [True, False])
+@pytest.mark.parametrize("base", [True, False])
+def test_a_worker_without_samples_names_the_same_columns(on_policy: bool, base: bool) -> None:
+    names = [set(LOSSES["policy_gradient"](inputs(n, on_policy=on_policy, base=base), PPO)[1]) for n in (0, 7)]
+    assert names[0] == names[1]

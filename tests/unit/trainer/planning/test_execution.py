@@ -1,0 +1,120 @@
+"""What planning decides before anything loads, on a GPU and on CPU."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lorarl_api.load import load_job
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.devices.base import Gpu
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.planning.execution import ExecutionPlan, PlanError, decide
+from lorarl_trainer.planning.model_sizes import ModelShape, read_model_shape
+from lorarl_trainer.planning.plan import plan_job
+from lorarl_trainer.planning.supported_models import has_plain_layers
+
+GIB = 1 << 30
+H200 = Gpu(140 * GIB, 139 * GIB, "NVIDIA H200")
+SHAPE = ModelShape(layers=28, hidden=3584, key_heads=4, head=128, vocabulary=152_064, tied=False, plain_layers=True)
+
+
+def job(*changes: str, gpus: int = 1) -> LoRARLJobSpec:
+    manifest = f"""
+apiVersion: lorarl.io/v1alpha1
+kind: LoRARLJob
+metadata: {{name: planned}}
+spec:
+  model: {{uri: "hf://Qwen/Qwen2.5-7B"}}
+  adapter: {{rank: 32, alpha: 64, targetModules: [all-linear]}}
+  reward: {{type: exact}}
+  data: {{train: {{uri: "file:train.jsonl"}}}}
+  rollout: {{promptsPerStep: 64, maxPromptTokens: 64, maxResponseTokens: 256}}
+  checkpoint: {{uri: "file:checkpoints"}}
+  cluster: {{gpusPerNode: {gpus}}}
+"""
+    return load_job(manifest, [f"spec.{change}" for change in changes]).spec
+
+
+def decided(*changes: str, gpu: Gpu | None = H200, model: ModelShape = SHAPE, gpus: int = 1) -> ExecutionPlan:
+    return decide(job(*changes, gpus=gpus if gpu else 0), model, gpu)
+
+
+def test_layers_are_fused_whole_on_one_gpu() -> None:
+    assert decided().fused_layers and decided().packed
+    assert not decided("adapter.dropout=0.1").fused_layers
+    assert not decided("trainer.tensorParallelSize=2", gpus=2).fused_layers
+    assert not decided(model=replace(SHAPE, plain_layers=False)).fused_layers
+    assert not decided(gpu=None).fused_layers and not decided(gpu=None).packed
+
+
+@pytest.mark.parametrize(
+    ("config", "plain"),
+    [
+        ({"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": False}, True),
+        ({"model_type": "llama", "rope_scaling": {"rope_type": "llama3"}}, True),
+        ({"model_type": "llama", "rope_parameters": {"rope_type": "yarn"}}, False),
+        ({"model_type": "llama", "hidden_act": "gelu"}, False),
+        ({"model_type": "mistral", "sliding_window": None}, True),
+        ({"model_type": "mistral", "sliding_window": 4096}, False),
+        ({"model_type": "mistral"}, False),
+        ({"model_type": "gemma2"}, False),
+        ({}, False),
+    ],
+)
+def test_layers_of_llamas_kind_are_known_by_the_configuration(config: dict[str, object], plain: bool) -> None:
+    assert has_plain_layers(config) is plain
+
+
+def test_an_engine_generates_so_many_sequences_at_a_time() -> None:
+    assert decided().sequences == 512
+    assert decided("rollout.promptsPerStep=1000").sequences == 1024
+    assert decided("rollout.promptsPerStep=3", gpus=2).sequences == 12
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tokens"),
+    [
+        (H200, 16_384),
+        (Gpu(80 * GIB, 79 * GIB, "NVIDIA A100-SXM4-80GB"), 8192),
+        (Gpu(48 * GIB, 47 * GIB, "NVIDIA L40S"), 8192),
+        (None, 4096),
+    ],
+)
+def test_an_engine_step_takes_as_many_tokens_as_vllm_would_choose(gpu: Gpu | None, tokens: int) -> None:
+    assert decided(gpu=gpu).engine_step_tokens == tokens
+    assert decided("rollout.promptsPerStep=1", gpu=gpu).engine_step_tokens == 8 * 320
+
+
+def test_the_base_is_shared_where_trainer_and_engine_are_split_alike() -> None:
+    assert decided().shared_base and decided().unshared is None
+    apart = decided("rollout.tensorParallelSize=2", gpus=2)
+    assert not apart.shared_base and apart.unshared is None
+    padded = decided(model=replace(SHAPE, vocabulary=152_063))
+    assert not padded.shared_base
+    assert padded.unshared == "vLLM pads the vocabulary of 152,063 to a multiple of 64"
+
+
+def test_on_cpu_the_kv_cache_holds_every_sequence_and_a_spare_block_each(tmp_path: Path) -> None:
+    config = {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "vocab_size": 64}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_key_value_heads": 2}))
+    plan = plan_job(job(gpus=0), tmp_path, None)
+    per_token = 2 * 2 * 2 * 32 * 4  # keys and values, layers, heads of 32, fp32
+    assert plan.kv_cache_bytes == 512 * (3 + 1) * 128 * per_token
+    assert plan.memory is None and plan.offload == frozenset()
+
+
+def test_a_configuration_without_a_size_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InputError, match=r"a config\.json without num_attention_heads"):
+        read_model_shape(tmp_path)
+
+
+def test_what_differs_from_the_plan_is_an_error_that_names_both() -> None:
+    plan = decided()
+    plan.require("fused_layers", True)
+    with pytest.raises(PlanError, match="fused_layers is planned as True, but was found to be False"):
+        plan.require("fused_layers", False)

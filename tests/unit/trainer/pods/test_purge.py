@@ -1,0 +1,104 @@
+"""`lorarl purge` deletes a job's checkpoints and leaves those of other jobs alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lorarl_trainer.checkpoint import CheckpointStore
+from lorarl_trainer.storage.local import LocalStore
+
+MANIFEST = """
+apiVersion: lorarl.io/v1alpha1
+kind: LoRARLJob
+metadata: {{name: tiny, uid: mine}}
+spec:
+  model: {{uri: hf://org/base}}
+  adapter: {{rank: 16, targetModules: [all-linear]}}
+  reward: {{type: exact}}
+  data: {{train: {{uri: file:rows.jsonl}}}}
+  checkpoint: {{uri: {uri}}}
+"""
+
+
+def purge(manifest: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lorarl_trainer.cli", "purge", str(manifest)]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
+
+
+def checkpoints_of(uid: str | None, folder: Path) -> Path:
+    """Write a folder that a job with this uid has claimed; return the manifest of the job with the uid `mine`."""
+    CheckpointStore(LocalStore(folder / "adapters"), "tiny", keep=1, identity={}, job_uid=uid).claim()
+    manifest = folder / "job.yaml"
+    manifest.write_text(MANIFEST.format(uri=f"file://{folder}/adapters"))
+    return manifest
+
+
+def test_the_jobs_folder_is_deleted_and_its_neighbour_stays(tmp_path: Path) -> None:
+    for job in ("tiny", "tiny-2"):
+        folder = tmp_path / "adapters" / job / "iter_0000001" / "lora_adapter"
+        folder.mkdir(parents=True)
+        (folder / "adapter_model.safetensors").write_bytes(b"x")
+        (tmp_path / "adapters" / job / "latest.json").write_text("{}")
+    manifest = tmp_path / "job.yaml"
+    manifest.write_text(MANIFEST.format(uri=f"file://{tmp_path}/adapters"))
+    for _ in range(2):  # purging twice is harmless
+        done = purge(manifest)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout == f"deleted file://{tmp_path}/adapters/tiny\n"
+        assert [path.name for path in (tmp_path / "adapters").iterdir()] == ["tiny-2"]
+    assert (tmp_path / "adapters" / "tiny-2" / "latest.json").exists()
+
+
+@pytest.mark.parametrize("uid", ["mine", None])
+def test_own_and_unclaimed_checkpoints_are_deleted(uid: str | None, tmp_path: Path) -> None:
+    done = purge(checkpoints_of(uid, tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (tmp_path / "adapters/tiny").exists()
+
+
+def test_checkpoints_of_another_job_with_the_same_name_stay(tmp_path: Path) -> None:
+    done = purge(checkpoints_of("another", tmp_path))
+    assert done.returncode == 1
+    assert f"lorarl: file://{tmp_path}/adapters/tiny has belonged to another LoRARLJob since" in done.stderr
+    assert "uid another, this one is mine): nothing was deleted" in done.stderr
+    assert (tmp_path / "adapters/tiny/latest.json").exists()
+
+
+def test_nothing_is_deleted_after_the_deadline(tmp_path: Path) -> None:
+    done = purge(checkpoints_of("mine", tmp_path), LORARL_PURGE_UNTIL="2026-01-01T00:00:00Z")
+    assert done.returncode == 1
+    assert "the deadline 2026-01-01T00:00:00Z has passed" in done.stderr
+    assert (tmp_path / "adapters/tiny/latest.json").exists()
+
+
+def test_a_deletion_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
+    manifest = checkpoints_of("mine", tmp_path)
+    script = """
+import sys, threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from lorarl_api.load import load_job
+from lorarl_trainer.pods.purge import purge
+from lorarl_trainer.storage.local import LocalStore
+
+LocalStore.delete_folder = lambda *_: threading.Event().wait()
+purge(load_job(Path(sys.argv[1])), datetime.now(UTC) + timedelta(seconds=0.5))
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(manifest)], timeout=60)
+    assert done.returncode == -signal.SIGALRM
+
+
+def test_an_invalid_manifest_is_reported_without_a_traceback(tmp_path: Path) -> None:
+    manifest = tmp_path / "job.yaml"
+    manifest.write_text(MANIFEST.format(uri="ftp://host/adapters"))
+    done = purge(manifest)
+    assert done.returncode == 1
+    assert "spec.checkpoint.uri" in done.stderr
+    assert "Traceback" not in done.stderr

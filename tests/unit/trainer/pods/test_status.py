@@ -1,0 +1,139 @@
+"""The events of a run become the trainer's part of the job's status."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lorarl_api.load import load_job
+from lorarl_api.v1alpha1 import LoRARLJobStatus
+from lorarl_trainer.pods.status import RunStatus
+from lorarl_trainer.pods.status_sink import readable
+from lorarl_trainer.progress import CheckpointDone, EvalDone, RunFinished, RunStarted, StepDone
+from lorarl_trainer.progress.events import AdapterSummary
+
+JOB = load_job(
+    """
+apiVersion: lorarl.io/v1alpha1
+kind: LoRARLJob
+metadata: {name: tiny, namespace: team}
+spec:
+  model: {uri: hf://org/base}
+  adapter: {rank: 16, targetModules: [all-linear]}
+  reward: {type: exact}
+  data: {train: {uri: file:rows.jsonl}}
+  checkpoint: {uri: file:out}
+"""
+)
+STARTED = RunStarted(
+    job="tiny",
+    base_model="org/base",
+    algorithm="grpo",
+    adapter=AdapterSummary(type="lora", rank=16, alpha=32, modules=("q",), trainable_parameters=1, total_parameters=2),
+    total_steps=30,
+    resumed_from_step=None,
+    out_dir="out",
+    manifest="",
+)
+STEP = StepDone(
+    step=7,
+    total_steps=30,
+    adapter_version=8,
+    metrics={"loss": 0.1, "grad_norm": 1.0, "learning_rate": 1e-4, "reward_mean": 0.500049},
+    tokens=100,
+    tokens_per_second=123.456,
+    seconds={},
+)
+EVALUATED = EvalDone(step=7, rows=8, score=0.75)
+CHECKPOINT = CheckpointDone(
+    step=7, uri="s3://b/tiny/iter_7", version=8, sha256="0" * 64, published_at="2026-01-31T12:00:00.000001Z"
+)
+BEFORE = {
+    "phase": "Running",
+    "step": 20,
+    "totalSteps": 30,
+    "metrics": {"reward": 0.25, "evalScore": 0.5},
+    "adapter": {"uri": "s3://b/tiny/iter_20", "step": 20, "version": 21},
+    "failure": {"reason": "WorkerFailed", "message": "m", "attempt": 1},
+    "attempts": 1,
+}
+
+
+def status_after(*events: object, before: dict[str, object] | None = None) -> dict[str, object]:
+    status = RunStatus(JOB, attempt=2)
+    for event in events:
+        status.on_event(event)  # type: ignore[arg-type]
+    result = status.as_dict(before or {})
+    LoRARLJobStatus.model_validate(result)
+    return result
+
+
+def test_a_step_reports_progress_metrics_and_the_adapter() -> None:
+    assert status_after(STARTED, STEP, EVALUATED, CHECKPOINT) == {
+        "step": 7,
+        "totalSteps": 30,
+        "metrics": {"reward": 0.5, "evalScore": 0.75, "tokensPerSecond": 123.5},
+        "adapter": {
+            "uri": "s3://b/tiny/iter_7",
+            "step": 7,
+            "version": 8,
+            "sha256": "0" * 64,
+            "baseModel": "hf://org/base",
+            "rank": 16,
+            "publishedAt": "2026-01-31T12:00:00.000001Z",
+        },
+    }
+
+
+def test_while_loading_the_status_keeps_the_last_attempts_progress() -> None:
+    """Only the failure of that attempt is dropped."""
+    kept = {key: BEFORE[key] for key in ("step", "totalSteps", "metrics", "adapter")}
+    assert status_after(before=BEFORE) == kept
+
+
+def test_a_resumed_run_keeps_the_adapter_until_it_has_a_newer_one() -> None:
+    resumed = replace(STARTED, resumed_from_step=20)
+    assert status_after(resumed, before=BEFORE) == {
+        "step": 20,
+        "totalSteps": 30,
+        "resumedFromStep": 20,
+        "metrics": BEFORE["metrics"],
+        "adapter": BEFORE["adapter"],
+    }
+    later = status_after(resumed, replace(STEP, step=21), before=BEFORE)
+    assert later["metrics"] == {"reward": 0.5, "evalScore": 0.5, "tokensPerSecond": 123.5}
+
+
+def test_a_run_from_the_start_drops_the_previous_status() -> None:
+    assert status_after(STARTED, before=BEFORE) == {"step": 0, "totalSteps": 30}
+
+
+def test_a_failure_carries_its_reason_and_the_attempt() -> None:
+    failed = RunFinished(
+        state="failed", step=7, adapter_uri=None, total_seconds=1.0, message="no room", reason="StorageFailed"
+    )
+    assert status_after(STARTED, STEP, failed)["failure"] == {
+        "reason": "StorageFailed",
+        "message": "no room",
+        "attempt": 2,
+    }
+    long = status_after(STARTED, replace(failed, message="x" * 100_000))
+    assert len(long["failure"]["message"]) == 4096  # type: ignore[index]
+
+
+def test_a_successful_run_reports_no_failure() -> None:
+    succeeded = RunFinished(state="succeeded", step=30, adapter_uri="u", total_seconds=1.0)
+    assert "failure" not in status_after(STARTED, STEP, succeeded)
+
+
+def test_characters_that_the_api_server_cannot_read_are_replaced() -> None:
+    status = {
+        "step": 3,
+        "failure": {"reason": "RewardFailed", "message": 'ZeroDivisionError in "\U0001f525 grün\\u0041"'},
+    }
+    assert readable(status) == {
+        "step": 3,
+        "failure": {
+            "reason": "RewardFailed",
+            "message": 'ZeroDivisionError in "\N{REPLACEMENT CHARACTER} grün\\u0041"',
+        },
+    }

@@ -1,0 +1,132 @@
+"""The console prints what a person needs to see during training."""
+
+import io
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lorarl_trainer.progress import EvalDone, Event, Warned
+from lorarl_trainer.progress.console import ConsoleSink, TimeLeft, collapse_layers, duration
+from unit.trainer.progress.runs import grpo_run, grpo_step, run_finished, run_started, sft_step, started_up
+
+
+def shown_in_a_pipe(events: list[Event]) -> str:
+    stream = io.StringIO()
+    sink = ConsoleSink(stream)
+    for event in events:
+        sink.on_event(event)
+    sink.close()
+    return stream.getvalue()
+
+
+def shown_on_a_terminal(events: list[Event]) -> str:
+    master, slave = os.openpty()
+    output = bytearray()
+
+    def read() -> None:
+        try:
+            while chunk := os.read(master, 65536):
+                output.extend(chunk)
+        except OSError:  # the other end is closed
+            pass
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with os.fdopen(slave, "w") as stream:
+        sink = ConsoleSink(stream)
+        for event in events:
+            sink.on_event(event)
+        sink.close()
+    reader.join()
+    os.close(master)
+    return output.decode()
+
+
+def test_a_pipe_gets_plain_lines_and_one_per_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on CI, where the output is still a file
+    text = shown_in_a_pipe(grpo_run(tmp_path, total=30))
+    assert "\x1b" not in text
+    assert "\r" not in text
+    assert [line for line in text.splitlines() if line.startswith("step 12/30")] == [
+        "step 12/30  reward 0.797  loss -0.0010  KL 3.24e-02  3,600 tokens/s  0.65 s  0:12 left"
+    ]
+    assert sum(line.startswith("step ") and "/30" in line for line in text.splitlines()) == 30
+
+
+def test_a_terminal_also_gets_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    text = shown_on_a_terminal(grpo_run(tmp_path, total=30))
+    assert "\x1b[" in text
+    assert "━" in text
+    assert "step 30/30" in text
+    assert text.count("reward 0.797  loss -0.0010") == 1
+    assert text.rstrip().endswith("succeeded after step 30, 0:46 in total")
+
+
+def test_a_dumb_terminal_gets_plain_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert "\x1b" not in shown_on_a_terminal(grpo_run(tmp_path, total=3))
+
+
+def test_the_start_says_what_is_trained(tmp_path: Path) -> None:
+    text = shown_in_a_pipe([run_started(tmp_path, 30, resumed_from_step=10)])
+    assert "model.layers.{0-3}.self_attn.q_proj\n" in text
+    assert "trainable parameters: 225,280 of 1,022,080 (22.04%)" in text
+    assert "steps: 30, resuming after step 10" in text
+
+
+def test_after_the_first_step_the_time_of_the_start_is_broken_down() -> None:
+    assert shown_in_a_pipe([started_up()]) == (
+        "first token after 40.5 s, first update after 45.0 s: process 1.0, Ray 4.0, imports 12.5 (torch 2.5), "
+        "engine 22.0 (graphs 6.0), first generation 2.9, first update 2.0, other 0.6; meanwhile data 7.0\n"
+    )
+
+
+def test_sft_shows_its_loss_but_no_reward(tmp_path: Path) -> None:
+    evaluation = EvalDone(step=1, rows=9, loss=0.5)
+    text = shown_in_a_pipe(
+        [run_started(tmp_path, 3, algorithm="sft"), sft_step(1, 3), evaluation, run_finished(tmp_path, 3)]
+    )
+    assert "step 1/3  loss 0.7518  9,000 tokens/s" in text
+    assert "step 1  held-out loss 0.5000 (9 rows)" in text
+    assert "reward" not in text
+    assert "KL" not in text
+
+
+@pytest.mark.parametrize("show", [shown_in_a_pipe, shown_on_a_terminal])
+def test_brackets_in_a_path_are_not_markup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, show: object) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert callable(show)
+    assert "[bold]/adapter" in show([run_started(tmp_path), Warned("cannot read [bold]/adapter"), grpo_step(1)])
+
+
+def test_one_slow_step_does_not_change_the_time_left() -> None:
+    left = TimeLeft()
+    assert left.after_step(grpo_step(1, 100, pace=30.0)) > 1500
+    for step in range(2, 8):
+        after = left.after_step(grpo_step(step, 100))
+    assert 0.6 * 93 < after < 0.75 * 93
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0:00"), (7.4, "0:07"), (750, "12:30"), (59.7, "1:00"), (11_045, "3:04:05"), (float("nan"), "?")],
+)
+def test_durations_look_like_a_clock(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_layers_are_collapsed_into_ranges() -> None:
+    names = [f"model.layers.{n}.mlp.up_proj" for n in (0, 1, 2, 5)] + ["model.layers.7.self_attn.q_proj", "score"]
+    assert collapse_layers(names) == ["score", "model.layers.{0-2,5}.mlp.up_proj", "model.layers.7.self_attn.q_proj"]
+
+
+@given(st.sets(st.integers(0, 60), min_size=2))
+def test_every_collapsed_layer_can_be_read_back(layers: set[int]) -> None:
+    (name,) = collapse_layers(f"layers.{n}.q" for n in layers)
+    ranges = [part.split("-") for part in name.removeprefix("layers.{").removesuffix("}.q").split(",")]
+    assert {n for part in ranges for n in range(int(part[0]), int(part[-1]) + 1)} == layers

@@ -1,0 +1,101 @@
+"""The commands that a run prints at its end can be pasted into a shell."""
+
+import ast
+import shlex
+from typing import Any
+
+import pytest
+
+from lorarl_trainer.progress import final_message
+from lorarl_trainer.progress.usage import download_command, local_path, peft_snippet, vllm_command
+
+
+def summary(**changes: Any) -> dict[str, Any]:
+    return {
+        "job": "addition",
+        "base_model": "Qwen/Qwen2.5-0.5B",
+        "base_revision": None,
+        "adapter": {"rank": 16},
+        "adapter_uri": "file:///runs/addition/iter_0000030/lora_adapter",
+    } | changes
+
+
+def test_the_last_line_is_the_adapters_uri() -> None:
+    lines = final_message(summary()).splitlines()
+    assert [line.split()[0] for line in lines] == [
+        "PEFT",
+        "PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B'),",
+        "vLLM",
+        "Adapter",
+    ]
+    assert lines[-1].endswith("file:///runs/addition/iter_0000030/lora_adapter")
+
+
+def test_a_run_without_an_adapter_says_so() -> None:
+    assert final_message(summary(adapter_uri=None)) == "No adapter was published."
+
+
+@pytest.mark.parametrize("base", ["Qwen/Qwen2.5-0.5B", "/models/it's mine"])
+def test_the_peft_snippet_is_python_that_loads_base_and_adapter(base: str) -> None:
+    code = ast.parse(peft_snippet(summary(base_model=base, base_revision="v1")))
+    calls = [node for node in ast.walk(code) if isinstance(node, ast.Call)]
+    assert sum(any(isinstance(a, ast.Constant) and a.value == base for a in call.args) for call in calls) == 2
+    assert any(
+        isinstance(a, ast.Constant) and a.value == "/runs/addition/iter_0000030/lora_adapter"
+        for call in calls
+        for a in call.args
+    )
+
+
+def test_the_vllm_command_quotes_paths_with_spaces() -> None:
+    words = shlex.split(
+        vllm_command(summary(base_model="/my models/tiny", base_revision="v1", adapter_uri="file:///my runs/a"))
+    )
+    assert words[:3] == ["vllm", "serve", "/my models/tiny"]
+    assert words[words.index("--lora-modules") + 1] == "addition=/my runs/a"
+    assert words[words.index("--revision") + 1] == "v1"
+
+
+@pytest.mark.parametrize(("rank", "served"), [(1, 1), (2, 8), (16, 16), (17, 32), (257, 320), (512, 512)])
+def test_vllm_gets_a_rank_that_it_accepts(rank: int, served: int) -> None:
+    assert f"--max-lora-rank {served} " in vllm_command(summary(adapter={"rank": rank}))
+
+
+@pytest.mark.parametrize(
+    ("uri", "command"),
+    [
+        ("s3://team/a/lora_adapter", "aws s3 cp --recursive s3://team/a/lora_adapter lora_adapter"),
+        ("gs://team/a/lora_adapter", "gcloud storage rsync --recursive gs://team/a/lora_adapter lora_adapter"),
+        (
+            "az://team/a/iter_1/lora_adapter",
+            "az storage blob download-batch --source team --pattern 'a/iter_1/lora_adapter/*' --destination ."
+            " && mv a/iter_1/lora_adapter lora_adapter",
+        ),
+    ],
+)
+def test_an_adapter_in_a_store_is_downloaded_first(uri: str, command: str) -> None:
+    assert download_command(uri) == command
+    assert final_message(summary(adapter_uri=uri)).splitlines()[0] == f"Download  {command}"
+    assert "addition=lora_adapter" in final_message(summary(adapter_uri=uri))
+
+
+def test_a_base_model_in_a_store_is_downloaded_too() -> None:
+    stored = summary(base_model="s3://team/models/tiny", adapter_uri="s3://team/a/lora_adapter")
+    lines = final_message(stored).splitlines()
+    assert lines[1] == "Download  aws s3 cp --recursive s3://team/models/tiny base_model"
+    assert "from_pretrained('base_model')" in peft_snippet(stored)
+    assert vllm_command(stored).startswith("vllm serve base_model ")
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("file:out/a", "out/a"),
+        ("file:///a/b", "/a/b"),
+        ("file:/a/100%", "/a/100%"),
+        ("file:///a/run#3?%20", "/a/run#3?%20"),
+    ],
+)
+def test_a_file_uri_is_a_path(uri: str, path: str) -> None:
+    assert local_path(uri) == path
+    assert download_command(uri) is None

@@ -1,0 +1,174 @@
+import asyncio
+import math
+import re
+import time
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lorarl_api.v1alpha1 import RewardSpec
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.rewards.builtin import last_number
+from lorarl_trainer.rewards.scorer import make_scorer
+from lorarl_trainer.rewards.scores import Scores, ToScore, collect
+
+
+def score(spec: RewardSpec, *pairs: tuple[str, str | None]) -> Scores:
+    samples = [ToScore("prompt", completion, answer, {}) for completion, answer in pairs]
+    scorer = make_scorer(spec, Path())
+    return collect(asyncio.run(scorer.score(samples)), scorer.field)
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer", "reward"),
+    [("42", "42", 1), (" 42\n", "42", 1), ("42", " 42 ", 1), ("42.", "42", 0), ("", "42", 0), ("Yes", "yes", 0)],
+)
+def test_exact_compares_without_white_space_around(completion, answer, reward):
+    assert score(RewardSpec(type="exact"), (completion, answer)).rewards.tolist() == [reward]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("42", 42),
+        ("7 and then 42.", 42),
+        ("-5", -5),
+        ("\N{MINUS SIGN}5", -5),
+        ("x=-5", -5),
+        ("(-5)", -5),
+        ("12-5", 5),
+        ("12 - 5 = 7", 7),
+        ("GPT-5", 5),
+        ("+5", 5),
+        ("3.14", "3.14"),
+        (".5", "0.5"),
+        ("It is 5.", 5),
+        ("0.10", "0.1"),
+        ("$1,234,567.50", "1234567.5"),
+        ("1,2", 2),
+        ("(1,234)", 1234),
+        ("1234,567", 567),
+        ("1.5e3", 1500),
+        ("2E-2", "0.02"),
+        ("50%", 50),
+        ("The balance is -$5.", -5),
+        ("\N{MINUS SIGN}\\$1,200", -1200),
+        ("-€.5", "-0.5"),
+        ("$5-$10", 10),
+        ("12-$3", 3),
+        ("3/4", "3/4"),
+        ("-3/4", "-3/4"),
+        ("1/0", None),
+        ("12/05/2024", 2024),
+        ("10/2=5", 5),
+        ("12345678901234567891", 12345678901234567891),
+        ("none", None),
+        ("", None),
+        ("x²", None),
+        ("1" * 5000, None),
+        ("1e999999999", None),
+        ("1,111" * 4000, 111),
+    ],
+)
+def test_the_last_number_of_a_text(text, number):
+    assert last_number(text) == (None if number is None else Fraction(number))
+
+
+@given(
+    number=st.decimals(allow_nan=False, allow_infinity=False, places=4, min_value=-(10**9), max_value=10**9),
+    before=st.text(max_size=20),
+)
+@settings(max_examples=200, deadline=None)
+def test_a_number_is_found_at_the_end_of_any_text(number, before):
+    """In the ways in which numbers are mostly written."""
+    assert last_number(f"{before} {number}") == last_number(f"{before} = {number:,}!") == Fraction(number)
+
+
+@given(st.text(alphabet="0123456789.,eE+-/ x", max_size=60))
+@settings(max_examples=300, deadline=None)
+def test_no_text_makes_the_search_for_a_number_fail(text):
+    last_number(text)
+
+
+def test_numeric_accepts_what_differs_by_the_tolerance_at_most():
+    assert score(
+        RewardSpec(type="numeric"), ("so 0.75", "3/4"), ("0.7500001", "0.75"), ("none", "4")
+    ).rewards.tolist() == [1, 0, 0]
+    assert score(RewardSpec(type="numeric", tolerance=0.5), ("3.5", "4"), ("3.4", "4")).rewards.tolist() == [1, 0]
+    assert score(RewardSpec(type="numeric", tolerance=0.3), ("1.3", "1"), ("1.31", "1")).rewards.tolist() == [1, 0]
+
+
+def test_regex_compares_its_first_group_or_the_whole_match():
+    assert score(
+        RewardSpec(type="regex", pattern=r"answer: (\w+)"), ("the answer: blue!", "blue"), ("blue", "blue")
+    ).rewards.tolist() == [
+        1,
+        0,
+    ]
+    assert score(RewardSpec(type="regex", pattern=r"\d+"), ("7 of 9", "7"), ("7 of 9", "9")).rewards.tolist() == [1, 0]
+    assert score(RewardSpec(type="regex", pattern=r"(a)?b"), ("b", "a"), ("ab", "a")).rewards.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "completion", "found"),
+    [
+        (r"\\mathrm{d}x = (\d+)", r"so \mathrm{d}x = 5", True),
+        (r"N_{d} = (\d+)", "N_{d} = 5", True),
+        (r"N_{d} = (\d+)", "N = 5", False),
+        (r"x_{i} = (\d+)", "x_7 = 5", False),
+        (r"\\frac{d}{dx} = (\d+)", r"\frac{d}{dx} = 5", True),
+        (r"\{x\}[{}]{2} (\d)", "{x}{} 5", True),
+        (r"\N{DIGIT FIVE}{2,}", "55", False),
+        (r"a{,2}(5)$", "aa5", True),
+        (r"[]{e}]+ (5)", "]}{e 5", True),
+    ],
+)
+def test_braces_mean_what_they_mean_to_python(pattern, completion, found):
+    assert score(RewardSpec(type="regex", pattern=pattern), (completion, "5")).rewards.tolist() == [found]
+    match = re.search(pattern, completion)
+    assert bool(match and match[match.re.groups and 1] == "5") is found
+
+
+def test_a_pattern_that_does_not_compile_is_refused_at_the_start():
+    with pytest.raises(InputError) as caught:
+        make_scorer(RewardSpec.model_construct(type="regex", pattern="(a"), Path())
+    assert caught.value.field == "spec.reward.pattern"
+    assert "missing )" in caught.value.got
+
+
+def test_a_pattern_that_explodes_costs_the_time_limit_and_that_sample_only():
+    spec = RewardSpec(type="regex", pattern=r"^(a|aa)+$", timeout_seconds=0.2)
+    scores = score(spec, ("aa", "aa"), ("a" * 60 + "b", "aa"), ("a", "a"))
+    assert math.isnan(scores.rewards[1])
+    assert scores.failures["timeout"].count == 1
+    assert "0.2 s" in scores.failures["timeout"].first_message
+
+
+def test_rows_without_answer_are_left_out_and_a_step_of_them_stops():
+    """A step with nothing but such rows stops the run."""
+    scores = score(RewardSpec(type="exact"), ("a", None), ("a", "a"))
+    assert math.isnan(scores.rewards[0])
+    assert scores.failures["wrong_type"].count == 1
+    with pytest.raises(InputError, match=r"no score for any of 2 completions .*2 x wrong_type: the row has no answer"):
+        score(RewardSpec(type="exact"), ("a", None), ("a", None))
+
+
+@pytest.mark.parametrize(
+    "spec", [RewardSpec(type="exact"), RewardSpec(type="numeric"), RewardSpec(type="regex", pattern=r"is (\d+)")]
+)
+def test_ten_thousand_samples_take_less_than_half_a_second(spec):
+    samples = [
+        ToScore("p", f"{'We add them. ' * 40} So the sum of {i} and 1 is {i + 1}.", str(i + 1), {})
+        for i in range(10_000)
+    ]
+    scorer = make_scorer(spec, Path())
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        asyncio.run(scorer.score(samples))
+        times.append(time.perf_counter() - start)
+    print(f"{spec.type}: {min(times) * 1e3:.1f} ms")
+    assert min(times) < 0.5

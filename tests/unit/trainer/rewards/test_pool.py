@@ -1,0 +1,483 @@
+import asyncio
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lorarl_api.v1alpha1 import RewardSpec
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.rewards.scorer import make_scorer, needs_answers
+from lorarl_trainer.rewards.scores import Scorer, Scores, ToScore, collect
+
+FUNCTIONS = """
+import asyncio, ctypes, os, re, subprocess, sys, time
+from pathlib import Path
+
+def length(prompt, completion, answer, row):
+    return len(completion)
+
+def arguments(prompt, completion, answer, row):
+    return float((prompt, completion, answer, row) == ([{"role": "user", "content": "p"}], "c", None, {"level": 3}))
+
+def misbehave(prompt, completion, answer, row):
+    if completion == "raise": return {}["level"]
+    if completion == "lines": raise ValueError("first\\n  second")
+    if completion == "leave": sys.exit(3)
+    if completion == "exit": os._exit(3)
+    if completion == "segfault": ctypes.string_at(0)
+    if completion == "hang":
+        while True: pass
+    if completion == "wait": time.sleep(1e6)
+    return {"nan": float("nan"), "inf": float("-inf"), "none": None, "text": "0.5", "true": True, "int": 2}[completion]
+
+together = None
+
+async def meet(prompt, completion, answer, row):
+    global together
+    together = together or asyncio.Barrier(row["calls"])
+    await together.wait()
+    return 1.0
+
+async def judge(prompt, completion, answer, row):
+    await asyncio.sleep(float(completion))
+    return float(completion)
+
+def gated(prompt, completion, answer, row):
+    while completion == "gate" and Path(row["gate"]).exists(): time.sleep(0.005)
+    return 1.0
+
+async def misbehave_async(prompt, completion, answer, row):
+    if completion == "wait": await asyncio.sleep(1e6)
+    if completion == "backtrack": return float(bool(re.match("(a+)+b", "a" * 60)))  # no other thread of the process runs meanwhile
+    if completion.startswith("long"): return len(completion)
+    await asyncio.sleep(0)
+    return misbehave(prompt, completion, answer, row)
+
+def with_child(prompt, completion, answer, row):
+    child = subprocess.Popen(["sleep", "1000"])
+    Path(row["file"]).write_text(f"{os.getpid()} {child.pid}")
+    os.rename(row["file"], row["file"] + ".done")
+    time.sleep(1e6)
+
+def wrong_signature(prompt, completion): return 1.0
+
+def defaults(prompt, completion, answer, row, scale=2): return scale
+
+number = 5
+"""
+
+
+@pytest.fixture
+def scorer(tmp_path: Path) -> Iterator[Callable[..., Scorer]]:
+    made: list[Scorer] = []
+    before = set(psutil.Process().children())
+    (tmp_path / "my_rewards.py").write_text(FUNCTIONS)
+
+    def make(function: str, timeout_seconds: float = 10.0, processes: int = 2) -> Scorer:
+        made.append(
+            make_scorer(RewardSpec(function=function, timeout_seconds=timeout_seconds), tmp_path, processes=processes)
+        )
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+    assert set(psutil.Process().children()) <= before
+
+
+def samples(*completions: str, row: dict | None = None) -> list[ToScore]:
+    return [ToScore("p", completion, "a", row or {}) for completion in completions]
+
+
+def score(scorer: Scorer, *completions: str, row: dict | None = None) -> Scores:
+    return score_samples(scorer, samples(*completions, row=row))
+
+
+def score_samples(scorer: Scorer, samples: list[ToScore]) -> Scores:
+    return collect(asyncio.run(scorer.score(samples)), scorer.field)
+
+
+def test_a_function_beside_the_manifest_scores_in_order(scorer):
+    completions = ["x" * (i % 7) for i in range(100)]
+    assert score(scorer("my_rewards:length"), *completions).rewards.tolist() == [i % 7 for i in range(100)]
+
+
+def test_a_function_in_the_working_directory_is_found(tmp_path, monkeypatch):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "here.py").write_text("def score(prompt, completion, answer, row): return 3")
+    monkeypatch.chdir(tmp_path)
+    scorer = make_scorer(RewardSpec(function="package.here:score"), Path("/nowhere"), processes=1)
+    assert score(scorer, "a").rewards.tolist() == [3]
+    scorer.close()
+
+
+def test_a_function_gets_prompt_completion_answer_and_row(scorer):
+    sample = ToScore([{"role": "user", "content": "p"}], "c", None, {"level": 3})
+    assert score_samples(scorer("my_rewards:arguments"), [sample]).rewards.tolist() == [1]
+
+
+def test_further_parameters_with_defaults_are_fine(scorer):
+    assert score(scorer("my_rewards:defaults"), "a").rewards.tolist() == [2]
+
+
+def test_scoring_processes_stay_small(scorer, tmp_path):
+    (tmp_path / "light.py").write_text(
+        "import sys\ndef score(*arguments): return float(not {'numpy', 'torch', 'asyncio'} & set(sys.modules))"
+    )
+    others = set(psutil.Process().children())
+    small = scorer("light:score", processes=1)
+    assert score(small, "a").rewards.tolist() == [1]
+    [process] = set(psutil.Process().children()) - others
+    memory = process.memory_info().rss
+    print(f"a scoring process: {memory / 2**20:.1f} MiB")
+    assert memory < 32 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("bad", "cause", "message"),
+    [
+        ("raise", "exception", "KeyError: 'level' (my_rewards.py, line 12)"),
+        ("lines", "exception", "ValueError: first second (my_rewards.py, line 13)"),
+        ("leave", "exception", "SystemExit: 3"),
+        ("exit", "crash", "exited with code 3"),
+        ("segfault", "crash", "SIGSEGV"),
+        ("hang", "timeout", "took more than 1 s"),
+        ("nan", "non_finite", "returned nan"),
+        ("inf", "non_finite", "returned -inf"),
+        ("none", "wrong_type", "returned NoneType None"),
+        ("text", "wrong_type", "returned str '0.5'"),
+    ],
+)
+@pytest.mark.parametrize("function", ["misbehave", "misbehave_async"])
+def test_a_sample_that_cannot_be_scored_costs_itself_only(scorer, function, bad, cause, message):
+    scores = score(
+        scorer(f"my_rewards:{function}", timeout_seconds=1.0), *["int", "true"] * 5, bad, *["true", "int"] * 5
+    )
+    assert math.isnan(scores.rewards[10])
+    assert scores.rewards[[*range(10), *range(11, 21)]].tolist() == [2, 1] * 5 + [1, 2] * 5
+    assert {cause: failure.count for cause, failure in scores.failures.items()} == {cause: 1}
+    assert message in scores.failures[cause].first_message
+
+
+def test_failures_are_counted_by_cause_with_the_first_message_of_each(scorer):
+    scores = score(
+        scorer("my_rewards:misbehave", timeout_seconds=1.0),
+        "int",
+        "none",
+        "exit",
+        "text",
+        "hang",
+        "wait",
+        "exit",
+        "nan",
+        "int",
+    )
+    counts = {cause: failure.count for cause, failure in scores.failures.items()}
+    assert counts == {"wrong_type": 2, "crash": 2, "timeout": 2, "non_finite": 1}
+    assert scores.failures["wrong_type"].first_message == "returned NoneType None"
+    assert [math.isnan(reward) for reward in scores.rewards] == [False] + [True] * 7 + [False]
+
+
+def test_a_function_scores_on_after_a_hang(scorer):
+    hanging = scorer("my_rewards:misbehave", timeout_seconds=1.0, processes=1)
+    assert score(hanging, "hang", "int").failures["timeout"].count == 1
+    assert score(hanging, "int", "true").rewards.tolist() == [2, 1]
+
+
+def test_a_process_killed_between_steps_is_replaced(scorer):
+    idle = scorer("my_rewards:length", processes=1)
+    score(idle, "a")
+    psutil.Process().children()[0].kill()
+    scores = score(idle, "abc", "ab")
+    assert scores.rewards[1] == 2
+    assert sum(failure.count for failure in scores.failures.values()) <= 1  # it may die a moment after it was looked at
+
+
+def test_async_functions_run_many_at_once(scorer):
+    # The barrier opens only for two hundred calls that are under way together.
+    assert score(scorer("my_rewards:meet", processes=1), *["a"] * 200, row={"calls": 200}).rewards.tolist() == [1] * 200
+
+
+def score_parts(scorer: Scorer, *parts: list[ToScore], seconds: float = 0.0) -> list[Scores]:
+    """Give one part after the other, so many seconds apart, and wait for all."""
+
+    async def run() -> list[Scores]:
+        scoring = []
+        for part in parts:
+            scoring.append(asyncio.create_task(scorer.score(part)))
+            await asyncio.sleep(seconds)
+        return [collect(outcomes, scorer.field) for outcomes in await asyncio.gather(*scoring)]
+
+    return asyncio.run(run())
+
+
+def test_async_calls_of_parts_that_come_later_join_those_under_way(scorer):
+    parts = [samples(*["a"] * size, row={"calls": 200}) for size in (50, 1, 100, 49)]
+    scores = score_parts(scorer("my_rewards:meet", processes=1), *parts)
+    assert [each.rewards.tolist() for each in scores] == [[1] * len(part) for part in parts]
+
+
+def test_a_slow_judge_delays_a_step_only_by_the_last_completion(scorer):
+    latency, parts, apart = 1.0, 10, 0.05
+    judge = scorer("my_rewards:judge", processes=1)
+    score(judge, "0.01")
+    start = time.perf_counter()
+    score_parts(judge, *[samples(*[str(latency)] * 20)] * parts, seconds=apart)
+    took, last_arrival = time.perf_counter() - start, (parts - 1) * apart
+    print(
+        f"{parts} parts within {last_arrival:.2f} s, {latency:g} s a call: {took:.2f} s; one part after the other: {parts * latency:g} s"
+    )
+    assert last_arrival + latency <= took < last_arrival + 2 * latency
+
+
+def test_a_sync_function_scores_parts_that_come_later_beside_a_slow_sample(scorer, tmp_path):
+    gate = tmp_path / "gate"
+    gate.touch()
+    gated = scorer("my_rewards:gated", processes=2)
+
+    async def run() -> list[list[float]]:
+        slow = asyncio.create_task(gated.score(samples("gate", row={"gate": str(gate)})))
+        others = [await gated.score(samples(*["a"] * 30, row={"gate": str(gate)})) for _ in range(3)]
+        assert not slow.done()
+        gate.unlink()
+        return [[outcome.value for outcome in outcomes] for outcomes in (await slow, *others)]
+
+    assert asyncio.run(run()) == [[1], [1] * 30, [1] * 30, [1] * 30]
+
+
+@pytest.mark.parametrize(
+    ("function", "bad"),
+    [("misbehave", "hang"), ("misbehave", "exit"), ("misbehave_async", "hang"), ("misbehave_async", "exit")],
+)
+def test_a_sample_that_ends_its_process_costs_no_sample_of_another_part(scorer, function, bad):
+    parts = [samples("int", bad, "true"), samples(*["int"] * 20), samples(bad, "true")]
+    scores = score_parts(scorer(f"my_rewards:{function}", timeout_seconds=1.0), *parts)
+    assert [[None if math.isnan(reward) else reward for reward in each.rewards] for each in scores] == [
+        [2, None, 1],
+        [2] * 20,
+        [None, 1],
+    ]
+
+
+def test_parts_wait_for_a_function_that_holds_the_interpreter(scorer):
+    """They are scored after it."""
+    first, second = (
+        ["backtrack"] + ["int"] * 200,
+        ["long" + "x" * (100_000 + i) for i in range(20)],
+    )  # more than the connection holds
+    holding = scorer("my_rewards:misbehave_async", timeout_seconds=0.5, processes=1)
+    score(holding, "int")
+    start = time.perf_counter()
+    scores = score_parts(holding, samples(*first), samples(*second), seconds=0.1)
+    assert time.perf_counter() - start < 20, (
+        "it is ended at the limit, and not by its own clock for all that it was given: 105 s"
+    )
+    assert math.isnan(scores[0].rewards[0])
+    assert scores[1].rewards.tolist() == [100_004 + i for i in range(20)]
+    assert scores[0].rewards[1:].tolist() == [2] * 200
+
+
+def test_async_calls_past_the_limit_are_left_out_and_cost_no_process(scorer):
+    waiting = scorer("my_rewards:misbehave_async", timeout_seconds=1.0, processes=1)
+    score(waiting, "int")
+    before = psutil.Process().children()
+    scores = score(waiting, *["int", "wait"] * 20)
+    assert scores.failures["timeout"].count == 20
+    assert psutil.Process().children() == before
+
+
+def test_a_step_in_which_everything_fails_stops_the_run_and_says_why(scorer):
+    with pytest.raises(InputError) as caught:
+        score(scorer("my_rewards:misbehave"), *["raise"] * 5, "none")
+    assert caught.value.field == "spec.reward.function"
+    assert "no score for any of 6 completions (5 x exception: KeyError: 'level'" in caught.value.got
+
+
+@pytest.mark.parametrize(
+    ("function", "got", "hint"),
+    [
+        ("my_reward:length", "there is no module my_reward", "one of the searched folders: "),
+        ("my_rewards.sub:length", "there is no module my_rewards.sub", "one of the searched folders: "),
+        ("my_rewards:size", "my_rewards.py) has no such function", "length"),
+        ("my_rewards:number", "has no such function", "Name one of its functions ("),
+        ("my_rewards:wrong_signature", "(prompt, completion) in ", "wrong_signature(prompt, completion, answer, row)"),
+        ("broken:score", "ZeroDivisionError: division by zero (broken.py, line 1)", "Fix the module"),
+        ("unparsable:score", "SyntaxError: ", "Fix the module"),
+        ("needy:score", "No module named 'not_there'", "Fix the module"),
+        ("deadly:score", "exited with code 7", "Fix the module"),
+    ],
+)
+def test_a_function_that_cannot_be_used_is_refused_before_training(scorer, tmp_path, function, got, hint):
+    (tmp_path / "broken.py").write_text("1 / 0")
+    (tmp_path / "unparsable.py").write_text("def score(:")
+    (tmp_path / "needy.py").write_text("import not_there")
+    (tmp_path / "deadly.py").write_text("import os; os._exit(7)")
+    with pytest.raises(InputError) as caught:
+        asyncio.run(scorer(function, processes=1).ready())
+    assert caught.value.field == "spec.reward.function"
+    assert got in caught.value.got
+    assert hint in caught.value.hint
+
+
+def test_no_samples_have_no_scores(scorer):
+    assert score(scorer("my_rewards:length")).rewards.tolist() == []
+
+
+def test_256_samples_take_less_than_30_ms_once_warm(scorer):
+    warm = scorer("my_rewards:length")
+    warm.warm_up()
+
+    async def times() -> list[float]:
+        step = samples(*["x" * 1000] * 256, row={"question": "y" * 300})
+        await warm.ready()
+        took = []
+        end = time.perf_counter() + 5
+        while len(took) < 10 or (min(took) >= 0.03 and time.perf_counter() < end):
+            start = time.perf_counter()
+            await warm.score(step)
+            took.append(time.perf_counter() - start)
+        return took
+
+    took = sorted(asyncio.run(times()))
+    print(f"256 samples: {took[0] * 1e3:.1f} ms at best, {took[5] * 1e3:.1f} ms in the middle")
+    assert took[0] < 0.03
+
+
+def test_warming_up_does_not_wait(scorer, tmp_path):
+    gate = tmp_path / "gate"
+    gate.touch()
+    waits = f"while Path({str(gate)!r}).exists(): time.sleep(0.005)"
+    (tmp_path / "slow_to_import.py").write_text(
+        f"import time\nfrom pathlib import Path\n{waits}\nfrom my_rewards import length\n"
+    )
+    warming = scorer("slow_to_import:length", processes=4)
+    warming.warm_up()
+    gate.unlink()
+    assert score(warming, "abc").rewards.tolist() == score(scorer("my_rewards:length"), "abc").rewards.tolist()
+
+
+@pytest.fixture(scope="module")
+def math_verify() -> Iterator[Scorer]:
+    scorer = make_scorer(RewardSpec(type="math_verify", timeout_seconds=2.0), Path(), processes=2)
+    scorer.warm_up()  # SymPy takes seconds to import
+    yield scorer
+    scorer.close()
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer", "reward"),
+    [
+        ("so it is $\\boxed{\\frac{6}{8}}$", "3/4", 1),
+        ("The answer is 0.75", "\\frac{3}{4}", 1),
+        ("$x^2 + 2x + 1$", "$(x+1)^2$", 1),
+        ("we get 1234", "1,234", 1),
+        ("Hence \\boxed{5}", "$x=5$", 1),
+        ("That is \\boxed{1.6 \\times 10^{-19}}", "1.6e-19", 1),
+        ("\\boxed{10^{-5}}", "1e-05", 1),
+        ("It loses \\boxed{-5} dollars", "-$5", 1),
+        ("\\boxed{1200}", "\\$1,200", 1),
+        ("\\boxed{3}. No, wait: \\boxed{4}", "4", 1),
+        ("\\boxed{4}. No, wait: \\boxed{3}", "4", 0),
+        ("\\boxed{3} and \\boxed{4}", "$\\{3, 4\\}$", 1),
+        ("The answer is 41", "42", 0),
+        ("I do not know", "42", 0),
+        ("", "42", 0),
+    ],
+)
+def test_math_verify_compares_what_is_meant(math_verify, completion, answer, reward):
+    assert score_samples(math_verify, [ToScore("p", completion, answer, {})]).rewards.tolist() == [reward]
+
+
+def test_math_verify_counts_answers_without_mathematics(math_verify):
+    scores = score_samples(math_verify, [ToScore("p", "4", "", {}), ToScore("p", "4", "4", {})])
+    assert scores.rewards[1] == 1
+    assert "no expression in the answer ''" in scores.failures["exception"].first_message
+
+
+def test_256_math_verify_samples(math_verify):
+    step = [ToScore("p", f"First {i}. So $\\boxed{{\\frac{{{i}}}{{7}}}}$", f"{i}/7", {}) for i in range(256)]
+    start = time.perf_counter()
+    scores = score_samples(math_verify, step)
+    print(f"256 math_verify samples: {(time.perf_counter() - start) * 1e3:.0f} ms")
+    assert scores.rewards.tolist() == [1] * 256
+
+
+def test_an_expression_that_never_ends_costs_itself_only(math_verify):
+    scores = score_samples(
+        math_verify, [ToScore("p", f"$\\boxed{{{c}}}$", "3", {}) for c in ("3", "9^{9^{9^{9}}}+1", "3")]
+    )
+    assert scores.rewards[[0, 2]].tolist() == [1, 1]
+    assert math.isnan(scores.rewards[1])
+    assert scores.failures["timeout"].count == 1
+
+
+def test_only_functions_may_do_without_answers():
+    assert [needs_answers(RewardSpec(type="numeric")), needs_answers(RewardSpec(function="a:b"))] == [True, False]
+
+
+def test_closing_while_a_function_hangs_leaves_nothing_behind(scorer, tmp_path):
+    hanging = scorer("my_rewards:with_child", timeout_seconds=600, processes=1)
+    file = tmp_path / "pids"
+
+    async def close_while_scoring() -> None:
+        task = asyncio.create_task(hanging.score(samples("a", row={"file": str(file)})))
+        await asyncio.to_thread(wait_for, lambda: Path(f"{file}.done").exists())
+        await asyncio.to_thread(hanging.close)
+        with pytest.raises(Exception, match="ended while completions were being scored"):
+            await task
+
+    asyncio.run(close_while_scoring())
+    assert_gone(Path(f"{file}.done"))
+
+
+@pytest.mark.parametrize("busy", ["with_child", "idle"])
+def test_a_driver_killed_with_9_leaves_nothing_behind(scorer, tmp_path, busy):
+    file = tmp_path / "pids"
+    function = "my_rewards:with_child" if busy == "with_child" else "my_rewards:length"
+    scorer(function)  # writes my_rewards.py
+    program = f"""
+import asyncio, os, sys
+from pathlib import Path
+from lorarl_api.v1alpha1 import RewardSpec
+from lorarl_trainer.rewards.scorer import make_scorer
+from lorarl_trainer.rewards.scores import ToScore
+scorer = make_scorer(RewardSpec(function="{function}"), Path({str(tmp_path)!r}), processes=1)
+asyncio.run(scorer.score([ToScore("p", "c", "a", {{"file": {str(file)!r}}})]))
+import psutil
+assert "torch" not in sys.modules
+Path({str(file)!r}).write_text(str(psutil.Process().children()[0].pid))
+os.rename({str(file)!r}, {str(file)!r} + ".done")
+input()
+"""
+    driver = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    wait_for(lambda: Path(f"{file}.done").exists())
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.wait()
+    assert driver.stdin is not None
+    driver.stdin.close()
+    assert_gone(Path(f"{file}.done"))
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 15.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)
+
+
+def assert_gone(pids: Path) -> None:
+    wait_for(lambda: not any(is_running(int(pid)) for pid in pids.read_text().split()))
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,155 @@
+"""The real hub client against a server on loopback that answers as the hub does."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from unit.trainer.storage.folder_on_disk import write_model
+
+COMMIT = "a" * 40
+
+
+class Hub(BaseHTTPRequestHandler):
+    files: dict[str, bytes]
+    served: list[str]
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if "org/gated" in path and self.headers.get("Authorization") != "Bearer right":
+            self.answer(403, b"", {"X-Error-Code": "GatedRepo"})
+        elif path.startswith(("/api/models/org/tiny/revision/", "/api/models/org/gated/revision/")):
+            found = path.rpartition("/")[2] in ("main", "v1")
+            self.answer(
+                200 if found else 404,
+                json.dumps({"id": "org/tiny", "sha": COMMIT}).encode(),
+                {"X-Error-Code": "RevisionNotFound"},
+            )
+        elif path.endswith(f"/tree/{COMMIT}"):
+            tree = [
+                {"type": "file", "path": name, "size": len(data), "oid": f"{i:040}"}
+                for i, (name, data) in enumerate(self.files.items())
+            ]
+            self.answer(200, json.dumps(tree).encode(), {})
+        elif f"/resolve/{COMMIT}/" in path:
+            name = path.partition(f"/resolve/{COMMIT}/")[2]
+            self.served.append(name)
+            self.answer(
+                200, self.files[name], {"X-Repo-Commit": COMMIT, "ETag": f'"{list(self.files).index(name):040}"'}
+            )
+        else:
+            self.answer(404, b"", {"X-Error-Code": "RepoNotFound"})
+
+    def answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for key, value in {**headers, "Content-Length": str(len(body)), "Content-Type": "application/json"}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[tuple[str, type[Hub]]]:
+    model = write_model(tmp_path / "hub")
+    files = {path.name: path.read_bytes() for path in model.iterdir()}
+    files |= {"pytorch_model.bin": b"old", "original/params.json": b"{}"}
+    handler = type("TinyHub", (Hub,), {"files": files, "served": []})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", handler
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from lorarl_api.v1alpha1 import BaseModelSpec
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.storage.downloads import fetch_model
+for uri, revision, secret in json.load(sys.stdin):
+    try:
+        folder = fetch_model(BaseModelSpec(uri=uri, revision=revision), secret=secret, open_folder=None)
+        print(json.dumps(sorted(path.name for path in folder.iterdir())))
+    except InputError as error:
+        print(json.dumps([error.field, error.got, error.hint]))
+assert "torch" not in sys.modules
+"""
+
+
+def fetch(endpoint: str, cache: Path, *requests: tuple[str, str | None, dict[str, str]]) -> list[list[str]]:
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": endpoint,
+        "HF_HOME": str(cache),
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "NO_PROXY": "127.0.0.1",
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        input=json.dumps(requests),
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+def test_a_model_of_the_hub_is_downloaded_once_by_revision(hub, tmp_path):
+    """With the Secret's token, and without weights in other formats."""
+    endpoint, handler = hub
+    answers = fetch(
+        endpoint,
+        tmp_path / "cache",
+        ("hf://org/tiny", None, {}),
+        ("hf://org/tiny", "v1", {}),
+        ("hf://org/gated", None, {"HF_TOKEN": "right"}),
+    )
+    assert answers == [["config.json", "model.safetensors", "tokenizer.json"]] * 3
+    assert set(handler.served) == {"config.json", "model.safetensors", "tokenizer.json"}
+
+
+def test_what_the_hub_refuses_is_named_with_the_field_and_the_mend(hub, tmp_path):
+    revision, missing, gated, invalid = fetch(
+        hub[0],
+        tmp_path / "cache",
+        ("hf://org/tiny", "v2", {}),
+        ("hf://org/none", None, {}),
+        ("hf://org/gated", None, {"HF_TOKEN": "wrong"}),
+        ("hf://a/b/c", None, {}),
+    )
+    assert revision[0] == "spec.model.revision"
+    assert "v2" in revision[1]
+    for answer in (missing, gated):
+        assert answer[0] == "spec.model.uri"
+        assert "put HF_TOKEN into spec.model.credentialsSecret" in answer[2]
+    assert invalid == ["spec.model.uri", "hf://a/b/c", "Fix the name."]
+
+
+def test_an_unreachable_hub_is_named_and_a_cached_model_needs_none(hub, tmp_path):
+    nowhere = "http://127.0.0.1:9"  # the discard port: nobody listens
+    ((field, got, hint),) = fetch(nowhere, tmp_path / "cache", ("hf://org/tiny", None, {}))
+    assert field == "spec.model.uri"
+    assert "could not be downloaded" in got
+    assert "name its folder with file:" in hint
+    fetch(hub[0], tmp_path / "cache", ("hf://org/tiny", None, {}))
+    assert fetch(nowhere, tmp_path / "cache", ("hf://org/tiny", None, {})) == [
+        ["config.json", "model.safetensors", "tokenizer.json"]
+    ]

@@ -1,0 +1,62 @@
+"""What a session tells of checkpoints that have been published."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from lorarl_trainer.checkpoint import Published
+from lorarl_trainer.errors import StorageError, WorkerError
+from lorarl_trainer.progress import CheckpointDone, Event, Progress, Warned
+from lorarl_trainer.session import Session
+from unit.trainer.progress.runs import Recorder
+
+
+def published(step: int, *warnings: str) -> Published:
+    return Published(step, f"s3://a/{step}", f"s3://a/{step}/lora_adapter", "sum", step, 1, "now", warnings)
+
+
+class Uploads:
+    """Workers that do nothing but end their uploads."""
+
+    def __init__(self, drained: list[Published] | Exception | None) -> None:
+        self._drained = drained
+
+    async def drain_uploads(self, seconds: float) -> list[Published]:
+        if isinstance(self._drained, Exception):
+            raise self._drained
+        return self._drained or []
+
+
+def session(drained: list[Published] | Exception | None = None) -> tuple[Session, list[Event]]:
+    """A session that trains nothing, and the events that it emits."""
+    recorder = Recorder()
+    parts: dict[str, Any] = dict.fromkeys(("spec", "algorithm", "rollouts", "stop", "clock"))
+    workers: Any = Uploads(drained)
+    return Session(workers=workers, progress=Progress([recorder], []), total_steps=3, **parts), recorder.events
+
+
+def test_each_checkpoint_is_told_once_and_so_is_what_the_store_refused() -> None:
+    made, told = session()
+    made.report_checkpoints([published(1, "it may not delete")])
+    made.report_checkpoints([published(1, "it may not delete"), published(2, "it may not delete")])
+    assert [event.text for event in told if isinstance(event, Warned)] == ["it may not delete"]
+    assert [event.step for event in told if isinstance(event, CheckpointDone)] == [1, 2]
+
+
+def test_after_a_failure_what_was_handed_over_is_published_and_told() -> None:
+    made, told = session([published(3)])
+    asyncio.run(made.rescue_uploads(ValueError("the reward")))
+    assert [event.step for event in told] == [3]
+
+
+@pytest.mark.parametrize(
+    ("secondary", "warnings"),
+    [(StorageError("kept in unpublished/"), 1), (StorageError("the same"), 0), (WorkerError("the worker is gone"), 0)],
+)
+def test_what_fails_then_is_told_only_where_it_is_news(secondary: Exception, warnings: int) -> None:
+    made, told = session(secondary)
+    asyncio.run(made.rescue_uploads(StorageError("the same")))
+    assert len(told) == warnings

@@ -1,0 +1,271 @@
+"""Builds images with BuildKit, straight into containerd, where the kubelet finds them: no registry is needed (`make images`).
+
+Ours come from the Dockerfile at the root, as everybody builds them; here on a base image made of Debian and this machine's Python, unless
+PYTHON_IMAGE names another. What does not change is not built again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import configparser
+import os
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from node import lifecycle, prerequisites
+from node.base_image import BaseImageError, make_root_file_system
+from node.errors import NodeError, SettingsError
+from node.settings import REPOSITORY, Settings, from_environment
+from support.cluster.processes import CACHE, ToolMissingError, find
+
+HERE = Path(__file__).parent
+VERSION: str = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
+# In full, as the kubelet looks for them.
+OPERATOR = f"docker.io/lorarl/operator:{VERSION}"
+TRAINER = f"docker.io/lorarl/trainer:{VERSION}-cpu"
+BASE = "localhost/python:3.12-slim-bookworm"
+STORE = "localhost/versitygw:1"
+LOCKS = {OPERATOR: "operator", TRAINER: "trainer-cpu"}
+
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+PIP_FILES = (Path("/etc/pip.conf"), Path.home() / ".pip/pip.conf", Path.home() / ".config/pip/pip.conf")
+
+
+class BuildError(Exception):
+    """An image could not be built; the text is the end of what BuildKit said."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image to build.
+
+    Attributes:
+        name: In full, with registry and tag; empty keeps no image, but what it is made of in the build cache.
+        dockerfile: Path of its Dockerfile.
+        context: Folder that the Dockerfile copies from.
+        target: Stage of the Dockerfile; empty is the last.
+        arguments: Build arguments.
+    """
+
+    name: str
+    dockerfile: Path
+    context: Path
+    target: str = ""
+    arguments: Mapping[str, str] = field(default_factory=dict)
+
+
+def tool_version(tool: str) -> str:
+    """The version of a tool's Go module, as `scripts/tools.sh` noted it beside the binary.
+
+    Raises:
+        ToolMissingError: There is no such binary.
+    """
+    stamp = CACHE / "bin" / f"{tool}.stamp"
+    if not stamp.exists():
+        raise ToolMissingError(f"{stamp} is not there; scripts/tools.sh {tool} builds it")
+    return stamp.read_text().split("@")[1].split()[0]
+
+
+def ours(python_image: str, revision: str) -> list[Image]:
+    """The product's images: operator, and trainer for CPUs."""
+    arguments = {"PYTHON_IMAGE": python_image, "VERSION": VERSION, "REVISION": revision}
+    return [
+        Image(OPERATOR, REPOSITORY / "Dockerfile", REPOSITORY, "operator", arguments),
+        Image(TRAINER, REPOSITORY / "Dockerfile", REPOSITORY, "trainer", arguments | {"FLAVOUR": "cpu"}),
+    ]
+
+
+def kuberay_image() -> str:
+    """The image that KubeRay's own manifests name.
+
+    Raises:
+        ToolMissingError: It is not built yet.
+    """
+    return f"quay.io/kuberay/operator:{tool_version('ray-operator')}"
+
+
+def others() -> list[Image]:
+    """Images of the programs that a cluster test installs, under the names that their releases have.
+
+    Raises:
+        ToolMissingError: One of them is not built yet.
+    """
+    names = {
+        "kuberay": kuberay_image(),
+        "kueue": f"registry.k8s.io/kueue/kueue:{tool_version('kueue')}",
+        "versitygw": STORE,
+    }
+    return [Image(name, HERE / "Dockerfile.tools", CACHE / "bin", target) for target, name in names.items()]
+
+
+def package_index(environment: Mapping[str, str], pip_files: Iterable[Path] = PIP_FILES) -> str | None:
+    """The package index that this machine is set to, or None where it is the usual one."""
+    for variable in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"):
+        if environment.get(variable):
+            return environment[variable]
+    found = configparser.ConfigParser(interpolation=None)
+    found.read(pip_files)
+    return found.get("global", "index-url", fallback=None)
+
+
+@contextmanager
+def secrets(environment: Mapping[str, str] = os.environ) -> Iterator[dict[str, Path]]:
+    """What a build needs to know of this machine's way to the package index: files by secret's id, while the block runs."""
+    with TemporaryDirectory() as name:
+        files: dict[str, Path] = {}
+        authorities = Path(environment.get("SSL_CERT_FILE") or CERTIFICATES)
+        if authorities.exists():
+            files["ca"] = authorities
+        if index := package_index(environment):
+            files["pip.conf"], files["uv.toml"] = Path(name) / "pip.conf", Path(name) / "uv.toml"
+            files["pip.conf"].write_text(f"[global]\nindex-url = {index}\n")
+            files["uv.toml"].write_text(f'[[index]]\nurl = "{index}"\ndefault = true\n')
+        yield files
+
+
+def command(image: Image, socket: Path, secret_files: Mapping[str, Path]) -> list[str]:
+    """The call of buildctl: the image is in containerd, unpacked, when it returns."""
+    options = {"filename": image.dockerfile.name, "target": image.target, "image-resolve-mode": "local"}
+    options |= {f"build-arg:{name}": value for name, value in image.arguments.items()}
+    return [
+        *(find("buildctl"), "--addr", f"unix://{socket}", "build", "--progress=plain", "--frontend=dockerfile.v0"),
+        *(f"--local=context={image.context}", f"--local=dockerfile={image.dockerfile.parent}"),
+        *(f"--opt={name}={value}" for name, value in options.items() if value),
+        *(f"--secret=id={name},src={path}" for name, path in secret_files.items()),
+        # Layers that are neither sent nor pulled are not worth the minutes of compressing them.
+        *([f"--output=type=image,name={image.name},unpack=true,compression=uncompressed"] if image.name else []),
+    ]
+
+
+def build(images: list[Image], socket: Path, logs: Path) -> dict[str, float]:
+    """Build them side by side; the seconds that each took, by name. What BuildKit said is in one file an image in `logs`.
+
+    Raises:
+        BuildError: One could not be built.
+    """
+    logs.mkdir(parents=True, exist_ok=True)
+    with secrets() as secret_files, ThreadPoolExecutor(len(images)) as pool:
+        seconds = pool.map(lambda image: _build(image, socket, log_of(image, logs), secret_files), images)
+        return dict(zip([image.name for image in images], seconds, strict=True))
+
+
+def log_of(image: Image, logs: Path) -> Path:
+    """The file with what BuildKit said of this image."""
+    return logs / f"build-{_short(image.name) or image.target}.log"
+
+
+def _build(image: Image, socket: Path, log: Path, secret_files: Mapping[str, Path]) -> float:
+    started = time.monotonic()
+    with log.open("w") as output:
+        ended = subprocess.run(
+            command(image, socket, secret_files), stdout=output, stderr=subprocess.STDOUT, check=False
+        )
+    if ended.returncode != 0:
+        raise BuildError(
+            f"{image.name or image.target} could not be built ({log}):\n{log.read_text(errors='replace')[-3000:]}"
+        )
+    return time.monotonic() - started
+
+
+def _short(name: str) -> str:
+    return name.partition("/")[2].partition(":")[0].replace("/", "-")
+
+
+def build_all(settings: Settings, python_image: str = "") -> dict[str, float]:
+    """Base, ours and the others; seconds by name. The node's builder must run.
+
+    Args:
+        settings: Which node's containerd they are for.
+        python_image: The base of ours; empty makes one.
+
+    Raises:
+        BaseImageError, BuildError, ToolMissingError: One of them cannot be built; the text says why.
+    """
+    python_image, seconds = _base(settings, python_image)
+    return seconds | build([*ours(python_image, revision()), *others()], settings.buildkit_socket, settings.logs)
+
+
+def build_stage(
+    settings: Settings, dockerfile: Path, target: str, arguments: Mapping[str, str], python_image: str = ""
+) -> str:
+    """Build a stage of a Dockerfile in the checkout without keeping an image; what BuildKit said. Otherwise as `build_all`."""
+    python_image, _ = _base(settings, python_image)
+    image = Image("", dockerfile, REPOSITORY, target, {"PYTHON_IMAGE": python_image, **arguments})
+    build([image], settings.buildkit_socket, settings.logs)
+    return log_of(image, settings.logs).read_text(errors="replace")
+
+
+def build_operator(settings: Settings, python_image: str = "") -> None:
+    """The operator's image, and the base that it stands on; otherwise as `build_all`."""
+    python_image, _ = _base(settings, python_image)
+    build(
+        [image for image in ours(python_image, revision()) if image.name == OPERATOR],
+        settings.buildkit_socket,
+        settings.logs,
+    )
+
+
+def _base(settings: Settings, python_image: str) -> tuple[str, dict[str, float]]:
+    if python_image:
+        return python_image, {}
+    if settings.install and shutil.which("mmdebstrap") is None and prerequisites.can_install():
+        prerequisites.install(["mmdebstrap"])
+    folder = make_root_file_system(settings.data / "base").parent
+    return BASE, build([Image(BASE, HERE / "Dockerfile.base", folder)], settings.buildkit_socket, settings.logs)
+
+
+def write_bills_of_materials(folder: Path) -> None:
+    """The bills of materials of our images, as they are in them too: one file an image."""
+    for name, lock in LOCKS.items():
+        image = name.removeprefix("docker.io/").partition(":")[0]
+        script = [sys.executable, str(REPOSITORY / "scripts/sbom.py"), f"requirements/{lock}.lock", "--image", image]
+        subprocess.run([*script, "--output", str(folder / f"{_short(name)}.cdx.json")], cwd=REPOSITORY, check=True)
+
+
+def revision() -> str:
+    """The commit that is checked out, where git knows it."""
+    git = shutil.which("git")
+    answer = (
+        git
+        and subprocess.run(
+            [git, "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False
+        ).stdout.strip()
+    )
+    return answer or "unknown"
+
+
+def main() -> None:
+    """Build all of them, in a builder that is started where none runs."""
+    parser = argparse.ArgumentParser(
+        prog="make images", description="Builds the images into the containerd of `make cluster`."
+    )
+    parser.add_argument(
+        "--python-image", default=os.environ.get("PYTHON_IMAGE", ""), help="base of our images; by default one is made"
+    )
+    python_image = parser.parse_args().python_image
+    try:
+        settings = from_environment()
+        lifecycle.builder(settings, _say)
+        for name, seconds in build_all(settings, python_image).items():
+            _say(f"{name}: {seconds:.1f} s")
+    except (BaseImageError, BuildError, NodeError, SettingsError, ToolMissingError) as error:
+        _say(str(error))
+        sys.exit(1)
+    write_bills_of_materials(settings.out.parent / "images")
+
+
+def _say(text: str) -> None:
+    print(f"images: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,327 @@
+"""A node is brought up and taken down.
+
+Up goes in two stages: the builder (containerd and BuildKit, enough to build images), and the whole node. A file says which stage is
+complete; it is not there while something is being started, so that what was killed half-way is seen and removed by the next start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from node import cgroups, configuration, namespaces, network, pki, prerequisites, programs
+from node.configuration import IMAGE_NAMESPACE
+from node.errors import NodeError, NotReadyError
+from node.node import Node, wait_until
+from node.settings import NODE, Settings
+
+BUILDER, WHOLE = "builder", "node"
+LOCK_SECONDS = 120.0
+END_SECONDS = 30.0
+# Where the programs insist on having files -> what lies there inside the node, below the folder `run` or the volatile one.
+PLACES_IN_RUN = {"/run/containerd": "containerd", "/var/lib/cni": "cni-state"}
+PLACES_ON_DISK = {"/var/lib/kubelet": "kubelet", "/var/log/pods": "pods", "/var/log/containers": "containers"}
+# Ports of the node's address where programs say that they are ready.
+KUBE_PROXY_READY, COREDNS_READY = (10256, "/healthz"), (8181, "/ready")
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Where images can be built and found."""
+
+    buildkit_socket: Path
+    containerd_socket: Path
+    image_namespace: str = IMAGE_NAMESPACE
+
+
+def builder(settings: Settings, say: Say) -> Builder:
+    """containerd and BuildKit, started unless they run.
+
+    Raises:
+        NotReadyError: The machine lacks something; nothing was begun.
+        NodeError: They cannot be started.
+    """
+    _bring_up(settings, BUILDER, say)
+    return Builder(settings.buildkit_socket, settings.containerd_socket)
+
+
+def up(settings: Settings, say: Say) -> Node:
+    """The whole node, ready for pods, started unless it runs.
+
+    Raises:
+        NotReadyError: The machine lacks something; nothing was begun.
+        NodeError: It cannot be started.
+    """
+    return _bring_up(settings, WHOLE, say)
+
+
+def check(settings: Settings, say: Say) -> None:
+    """Look whether this machine can have a node, its programs aside, which can be built.
+
+    Raises:
+        NotReadyError: It lacks something.
+    """
+    _check(settings, (), say, fresh=not settings.run.exists())
+
+
+def down(settings: Settings, say: Say, *, everything: bool) -> None:
+    """Remove every trace of the node; with `everything`, images and build cache too.
+
+    Raises:
+        NodeError: Something could not be removed.
+    """
+    if os.geteuid() != 0:
+        raise NodeError("this is not root, and the node is root's: run it as root")
+    with _lock(settings):
+        was_there = settings.run.exists()
+        _remove(settings)
+        if everything and settings.data.exists():
+            shutil.rmtree(settings.data)
+        say("the node is gone" if was_there else "there is no node")
+        if settings.data.exists():
+            say(f"images and build cache stay in {settings.data}; `make cluster-down ALL=1` removes them")
+
+
+def _bring_up(settings: Settings, stage: str, say: Say) -> Node:
+    started = time.monotonic()
+    with _lock(settings):
+        is_new = not settings.run.exists()
+        node = Node(settings)
+        complete = settings.run / "complete"
+        reached = complete.read_text() if complete.exists() and node.init else ""
+        needed = programs.builder(settings) if stage == BUILDER else node.programs
+        if reached in (stage, WHOLE) and set(needed) <= node.running().keys():
+            say(f"the {stage} is up already")
+            if reached == WHOLE:
+                _hand_out(settings)  # another checkout may have brought it up
+            return node
+        helpers = programs.BUILDER_HELPERS if stage == BUILDER else programs.HELPERS
+        _check(settings, (*needed, *helpers), say, fresh=is_new)
+        if not reached and not is_new:
+            say("removing what a start that did not end has left")
+            _remove(settings)
+        complete.unlink(missing_ok=True)
+        if not reached:
+            _make_empty_node(settings)
+        sockets = {"containerd": settings.containerd_socket, "buildkitd": settings.buildkit_socket}
+        for name in programs.builder(settings):
+            node.start(name)
+            node.wait(f"{name} is ready", partial(_accepts, sockets[name]), name)
+        if WHOLE in (stage, reached):
+            _start_kubernetes(node)
+        complete.write_text(WHOLE if WHOLE in (stage, reached) else BUILDER)
+        say(f"the {stage} is up after {time.monotonic() - started:.1f} s")
+        return node
+
+
+def _check(settings: Settings, tools: Sequence[str], say: Say, *, fresh: bool) -> None:
+    facts = prerequisites.look(settings, tools, fresh=fresh)
+    packages = prerequisites.missing_packages(facts)
+    if packages and facts.is_root and settings.install and prerequisites.can_install():
+        say(f"installing {' '.join(packages)}")
+        prerequisites.install(packages)
+        facts = prerequisites.look(settings, tools, fresh=fresh)
+    if found := prerequisites.complaints(facts, settings):
+        raise NotReadyError(
+            "this machine is not ready for a node:\n" + "\n".join(f"- {complaint}" for complaint in found)
+        )
+
+
+def _make_empty_node(settings: Settings) -> None:
+    """Folders, configuration, namespaces and network; no program yet."""
+    shutil.rmtree(settings.volatile, ignore_errors=True)  # after a crash of the machine
+    shutil.rmtree(settings.logs, ignore_errors=True)
+    for folder in (
+        settings.run,
+        settings.pki,
+        settings.logs,
+        *(settings.run / name for name in ("cni", "containerd", "cni-state", "buildkit")),
+    ):
+        folder.mkdir(parents=True, exist_ok=True)
+    for name in ("tmp", "etcd", *PLACES_ON_DISK.values()):
+        (settings.volatile / name).mkdir(parents=True)
+    settings.pki.chmod(0o700)
+    _write_configuration(settings)
+    binds = {place: settings.run / name for place, name in PLACES_IN_RUN.items()}
+    binds |= {place: settings.volatile / name for place, name in PLACES_ON_DISK.items()}
+    _make_mount_points(settings, [Path(place) for place in binds])
+    if Path("/etc/resolv.conf").exists():
+        binds["/etc/resolv.conf"] = settings.run / "resolv.conf"
+    try:
+        cgroups.make(settings.name)
+    except OSError as error:
+        raise NodeError(f"the cgroup {settings.name} could not be made: {error}") from error
+    script = [
+        sys.executable,
+        namespaces.__file__,
+        str(settings.run / "init"),
+        *(f"{source}={place}" for place, source in binds.items()),
+    ]
+    done = subprocess.run(script, capture_output=True, text=True, start_new_session=True)
+    init = namespaces.read_record(settings.run / "init")
+    if done.returncode or init is None:
+        raise NodeError(f"namespaces could not be made: {done.stderr}")
+    network.connect(settings, init)
+
+
+def _write_configuration(settings: Settings) -> None:
+    pki.make(settings)
+    may_lower = bool(prerequisites.effective_capabilities() >> prerequisites.CAP_SYS_RESOURCE & 1)
+    plugins = prerequisites.cni_folder()
+    assert plugins is not None, "checked before"
+    resolvers = [
+        path.read_text()
+        for path in map(Path, ("/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"))
+        if path.exists()
+    ]
+    files = {
+        "containerd.toml": configuration.containerd(settings, plugins, may_lower_oom_score=may_lower),
+        "buildkitd.toml": configuration.buildkitd(settings),
+        "cni/10-pods.conflist": configuration.cni(),
+        "kubelet.yaml": configuration.kubelet(settings),
+        "kube-proxy.yaml": configuration.kube_proxy(settings),
+        "Corefile": configuration.corefile(settings),
+        "resolv.conf": configuration.node_resolv_conf(resolvers),
+        "pod-resolv.conf": configuration.pod_resolv_conf(),
+    }
+    for name, text in files.items():
+        (settings.run / name).write_text(text)
+    for user in ("kubelet", "kube-controller-manager", "kube-scheduler", "kube-proxy", "coredns"):
+        _write_kubeconfig(settings, user, settings.run / f"{user}.kubeconfig")
+
+
+def _write_kubeconfig(settings: Settings, user: str, path: Path) -> None:
+    parts = [(settings.pki / name).read_bytes() for name in ("ca.crt", f"{user}.crt", f"{user}.key")]
+    path.touch(mode=0o600)
+    path.write_text(configuration.kubeconfig(settings.api_url, *parts))
+
+
+def _hand_out(settings: Settings) -> None:
+    """What the node's user needs: the administrator's kubeconfig, and a folder for logs."""
+    settings.logs.mkdir(parents=True, exist_ok=True)
+    _write_kubeconfig(settings, "admin", settings.kubeconfig)
+    _give_to_caller(settings.out, settings.kubeconfig)
+
+
+def _start_kubernetes(node: Node) -> None:
+    settings = node.settings
+    needed = programs.kubernetes(settings)
+    node.start(*programs.CONTROL_PLANE)
+    node.load_pause()
+    node.wait("kube-apiserver is ready", lambda: node.get("/readyz"), *programs.CONTROL_PLANE)
+    _hand_out(settings)
+    node.start(*programs.WORKERS)
+    objects = {"apiVersion": "v1", "kind": "List", "items": configuration.first_objects()}
+    node.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(objects))
+    node.wait("the node is ready", lambda: _is_ready(node.get(f"/api/v1/nodes/{NODE}")), *needed)
+    node.wait(
+        "pods can be made in `default`", lambda: node.get("/api/v1/namespaces/default/serviceaccounts/default"), *needed
+    )
+    node.wait("kube-proxy is ready", lambda: node.answers(*KUBE_PROXY_READY), *needed)
+    node.wait("CoreDNS is ready", lambda: node.answers(*COREDNS_READY), *needed)
+    if settings.driver:
+        cgroups.lift_memory_limit(f"{settings.name}/kubepods")
+        node.start(
+            programs.DEVICE_PLUGIN
+        )  # last: it ends where the kubelet has not made its folder for device plugins yet
+
+
+def _accepts(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(str(path))
+        except OSError:
+            return False
+        return True
+
+
+def _is_ready(node: dict[str, Any] | None) -> bool:
+    conditions = node["status"].get("conditions", []) if node else []
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+
+
+def _remove(settings: Settings) -> None:
+    """Remove what is there of a node, whole or not. The folder `run` goes last: as long as it is there, there may be more."""
+    (settings.run / "complete").unlink(
+        missing_ok=True
+    )  # from here on it is none: a start finds nothing that it could go on from
+    node = Node(settings)
+    init = node.init
+    if init is not None:
+        node.stop("kubelet", signal.SIGKILL)  # it would start containers anew
+        if "containerd" in node.running():
+            node.remove_containers()
+        node.stop("buildkitd")
+        node.stop("containerd")  # what it keeps on disk outlives the node
+        os.kill(init.pid, signal.SIGKILL)
+        wait_until(END_SECONDS, "the node's processes have ended", lambda: not init.alive)
+    network.disconnect(settings)
+    cgroups.remove(settings.name)
+    _remove_folder(settings.volatile)
+    settings.kubeconfig.unlink(missing_ok=True)
+    for folder in _mount_points(settings):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+    shutil.rmtree(settings.run, ignore_errors=True)
+
+
+def _remove_folder(folder: Path) -> None:
+    # Mounts of the node are gone with its namespaces. One that somebody else has made is not ours to empty.
+    mounted = [
+        line.split()[1]
+        for line in Path("/proc/self/mounts").read_text().splitlines()
+        if line.split()[1].startswith(f"{folder}/")
+    ]
+    if mounted:
+        raise NodeError(f"{', '.join(mounted)} is mounted below {folder}, which is to be removed: umount it first")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_mount_points(settings: Settings, places: list[Path]) -> None:
+    """Make the folders that are mounted over inside; those that were not there are noted first, and removed with the node."""
+    missing = [folder for place in places for folder in (place, *place.parents) if not folder.exists()]
+    (settings.run / "mount-points").write_text("".join(f"{folder}\n" for folder in missing))
+    for place in places:
+        place.mkdir(parents=True, exist_ok=True)
+
+
+def _mount_points(settings: Settings) -> list[Path]:
+    note = settings.run / "mount-points"
+    return [Path(line) for line in note.read_text().splitlines()] if note.exists() else []
+
+
+def _give_to_caller(*paths: Path) -> None:
+    """Under sudo, the kubeconfig belongs to who called it."""
+    if "SUDO_UID" in os.environ:
+        for path in paths:
+            os.chown(path, int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"]))
+
+
+@contextmanager
+def _lock(settings: Settings) -> Iterator[None]:
+    """One start or removal at a time. An abstract socket: it is free again when its holder ends, however that happens."""
+    with socket.socket(socket.AF_UNIX) as lock:
+
+        def taken() -> bool:
+            try:
+                lock.bind(f"\0{settings.name}-cluster")
+            except OSError:
+                return False
+            return True
+
+        wait_until(LOCK_SECONDS, f"no other `make cluster` of {settings.name} runs", taken)
+        yield

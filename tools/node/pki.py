@@ -1,0 +1,113 @@
+"""The cluster's certificates, made by openssl: an authority, a key pair for each program, and the key of ServiceAccounts' tokens."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from node.errors import NodeError
+from node.settings import API_SERVICE, DOMAIN, NODE, Settings
+
+DAYS = 365
+# Nothing from the machine's own openssl.cnf, which adds extensions.
+OPENSSL_CONF = "[req]\ndistinguished_name = dn\n[dn]\n"
+NEW_KEY = (
+    "-newkey",
+    "ec",
+    "-pkeyopt",
+    "ec_paramgen_curve:P-256",
+    "-nodes",
+    "-days",
+    str(DAYS),
+    "-config",
+    "openssl.cnf",
+)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Who holds it, and under which names it is reached; the subject's parts are Kubernetes' user (CN) and group (O)."""
+
+    name: str
+    subject: str
+    alternative_names: tuple[str, ...] = ()
+    authority: str = "ca"
+
+
+def certificates(settings: Settings) -> tuple[Certificate, ...]:
+    """All of them, the authorities aside."""
+    service = "kubernetes.default.svc"
+    api_names = [f"IP:{address}" for address in (API_SERVICE, settings.node_address, "127.0.0.1")]
+    api_names += [
+        f"DNS:{name}" for name in ("localhost", "kubernetes", "kubernetes.default", service, f"{service}.{DOMAIN}")
+    ]
+    return (
+        Certificate("kube-apiserver", "/CN=kube-apiserver", tuple(api_names)),
+        Certificate("kube-apiserver-kubelet-client", "/CN=kube-apiserver-kubelet-client"),
+        Certificate("front-proxy-client", "/CN=front-proxy-client", authority="front-proxy-ca"),
+        Certificate(
+            "kubelet", f"/O=system:nodes/CN=system:node:{NODE}", (f"IP:{settings.node_address}", f"DNS:{NODE}")
+        ),
+        Certificate("kube-controller-manager", "/CN=system:kube-controller-manager"),
+        Certificate("kube-scheduler", "/CN=system:kube-scheduler"),
+        Certificate("kube-proxy", "/CN=system:kube-proxy"),
+        Certificate("coredns", "/CN=system:coredns"),
+        Certificate("admin", "/O=system:masters/CN=admin"),
+    )
+
+
+def make(settings: Settings) -> None:
+    """Write all keys and certificates to the node's pki folder."""
+    folder = settings.pki
+    (folder / "openssl.cnf").write_text(OPENSSL_CONF)
+    for authority in ("ca", "front-proxy-ca"):
+        constraints = (
+            "-addext",
+            "basicConstraints=critical,CA:TRUE",
+            "-addext",
+            "keyUsage=critical,keyCertSign,cRLSign,digitalSignature",
+        )
+        _openssl(
+            folder,
+            "req",
+            "-x509",
+            *NEW_KEY,
+            *_files(authority),
+            "-subj",
+            f"/CN={settings.name}-{authority}",
+            *constraints,
+        )
+    for certificate in certificates(settings):
+        _openssl(folder, *request(certificate))
+    _openssl(folder, "ecparam", "-genkey", "-name", "prime256v1", "-noout", "-out", "service-account.key")
+    _openssl(folder, "ec", "-in", "service-account.key", "-pubout", "-out", "service-account.pub")
+
+
+def request(certificate: Certificate) -> list[str]:
+    """openssl's arguments that make a certificate and its key."""
+    authority = certificate.authority
+    arguments = ["req", "-x509", *NEW_KEY, *_files(certificate.name), "-subj", certificate.subject]
+    arguments += [
+        "-CA",
+        f"{authority}.crt",
+        "-CAkey",
+        f"{authority}.key",
+        "-addext",
+        "basicConstraints=critical,CA:FALSE",
+    ]
+    if certificate.alternative_names:
+        arguments += ["-addext", f"subjectAltName={','.join(certificate.alternative_names)}"]
+    return arguments
+
+
+def _files(name: str) -> tuple[str, ...]:
+    return ("-keyout", f"{name}.key", "-out", f"{name}.crt")
+
+
+def _openssl(folder: Path, *arguments: str) -> None:
+    command: Sequence[str] = ["openssl", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        raise NodeError(f"{' '.join(command)}: {done.stderr}")

@@ -1,0 +1,23 @@
+"""Supervised fine-tuning: each row is its own group, and each answer as good as any other."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lorarl_api.v1alpha1 import AlgorithmSpec
+from lorarl_trainer.algorithms.base import Floats, Rewards
+from lorarl_trainer.samples.types import LossChoice
+
+
+class Sft:
+    """One update per step, by cross entropy."""
+
+    def __init__(self, spec: AlgorithmSpec) -> None:
+        """Nothing of the manifest's algorithm applies to it."""
+        self.group_size = 1
+        self.updates_per_step = 1
+        self.loss = LossChoice("cross_entropy")
+
+    def advantages(self, rewards_P_G: Rewards) -> Floats:
+        """Return zeros, [P, G]: cross entropy looks at no advantage."""
+        return np.zeros(rewards_P_G.shape, np.float32)

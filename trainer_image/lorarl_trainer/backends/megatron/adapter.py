@@ -1,0 +1,53 @@
+"""The adapter of a Megatron model, as an engine sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from lorarl_trainer.backends.megatron.layout import AdapterLayout
+from lorarl_trainer.backends.megatron.model import LoraModel
+from lorarl_trainer.lora.blocks import Block
+from lorarl_trainer.lora.config import AdapterConfig
+from lorarl_trainer.lora.targets import Target
+
+
+@dataclass(frozen=True)
+class MegatronAdapter:
+    """See `protocols.adapter.Adapter`."""
+
+    model: LoraModel
+    layout: AdapterLayout
+    config: AdapterConfig
+
+    @property
+    def targets(self) -> Sequence[Target]:
+        """See `Adapter.targets`."""
+        return self.model.targets
+
+    @property
+    def parameters(self) -> Sequence[torch.Tensor]:
+        """See `Adapter.parameters`."""
+        return list(self.model.parameters.values())
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """See `Adapter.group`."""
+        return self.model.tensor_parallel_group
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, int]]:
+        """See `Adapter.shapes`."""
+        return self.layout.shapes
+
+    @property
+    def blocks(self) -> Mapping[tuple[int, int], Sequence[Block]]:
+        """See `Adapter.blocks`."""
+        return self.layout.blocks
+
+    def export(self) -> Mapping[str, torch.Tensor]:
+        """See `Adapter.export`."""
+        return self.model.export()

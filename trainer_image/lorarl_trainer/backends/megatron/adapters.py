@@ -1,0 +1,83 @@
+"""The adapters of a Megatron model: which linear layers there are, and Megatron-Bridge's LoRA on those that were chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from lorarl_api.v1alpha1 import AdapterSpec
+from lorarl_trainer.lora.targets import Linear, Target
+
+
+def make_lora(adapter: AdapterSpec, targets: Sequence[Target]) -> Any:
+    """Return the Megatron-Bridge transformation that attaches adapters to a model."""
+    from megatron.bridge.peft.canonical_lora import CanonicalLoRA
+    from megatron.bridge.peft.lora import LoRA
+
+    names = [target.name for target in targets]
+    common = {"target_modules": names, "dim": adapter.rank, "alpha": adapter.alpha, "dropout": adapter.dropout}
+    if adapter.type == "lora":
+        return LoRA(**common)
+
+    class PartialCanonicalLoRA(CanonicalLoRA):
+        """CanonicalLoRA that may leave out parts of a fused layer (q_proj and v_proj alone, PEFT's own default)."""
+
+        def transform(self, m: Any, name: str | None = None, prefix: str | None = None) -> Any:
+            transformed = super().transform(m, name, prefix)
+            if transformed is not m and isinstance(getattr(transformed, "adapter", None), torch.nn.ModuleDict):
+                _fill_missing_parts(transformed)
+            return transformed
+
+    return PartialCanonicalLoRA(**common)
+
+
+def _fill_missing_parts(wrapper: Any) -> None:
+    config = wrapper.to_wrap.config
+    head = config.kv_channels
+    features = {
+        "adapter_q": head * config.num_attention_heads,
+        "adapter_k": head * config.num_query_groups,
+        "adapter_v": head * config.num_query_groups,
+        "adapter_gate": config.ffn_hidden_size,
+        "adapter_up": config.ffn_hidden_size,
+    }
+    shards = config.tensor_model_parallel_size
+    for part, adapter in wrapper.adapter.items():
+        if adapter is None:
+            wrapper.adapter[part] = _NoAdapter(features[part] // shards, shards if config.sequence_parallel else 1)
+
+
+def decoder_linears(model: torch.nn.Module, bridge: Any) -> list[Linear]:
+    """Return the linear layers of the decoder with their Hugging Face names, without the output layer and MoE routers."""
+    registry = bridge._model_bridge.mapping_registry()
+    found = []
+    for name, module in model.named_modules():
+        if (
+            not name.startswith("decoder.layers.")
+            or name.endswith(".router")
+            or getattr(module, "weight", None) is None
+        ):
+            continue
+        mapping = registry.megatron_to_hf_lookup(f"{name}.weight") if module.weight.dim() == 2 else None
+        if mapping is None:
+            continue
+        parts = mapping.hf_param if isinstance(mapping.hf_param, dict) else {"": mapping.hf_param}
+        found.append(Linear(name, {part: hf_name.removesuffix(".weight") for part, hf_name in parts.items()}))
+    return found
+
+
+class _NoAdapter(torch.nn.Module):
+    """Stands where a part of a fused layer has no adapter.
+
+    Megatron-Bridge's CanonicalLoRA leaves None there, and then calls it.
+    """
+
+    def __init__(self, features: int, tensor_parallel_size: int) -> None:
+        super().__init__()
+        self.features, self._tensor_parallel_size = features, tensor_parallel_size
+
+    def forward(self, hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        """Return zeros in the shape of an adapter's output. With sequence parallelism, adapters see the whole sequence."""
+        return hidden.new_zeros(hidden.shape[0] * self._tensor_parallel_size, *hidden.shape[1:-1], self.features)

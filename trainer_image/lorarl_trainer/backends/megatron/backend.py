@@ -1,0 +1,138 @@
+"""The Megatron backend: one rank's share of the base model, and the adapter that trains on it."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.backends.megatron import state
+from lorarl_trainer.backends.megatron.adapter import MegatronAdapter
+from lorarl_trainer.backends.megatron.layout import AdapterLayout
+from lorarl_trainer.backends.megatron.model import LoraModel, ParameterCounts
+from lorarl_trainer.backends.megatron.optimizer import AdapterOptimizer
+from lorarl_trainer.backends.megatron.update import Trainer
+from lorarl_trainer.devices import Platform
+from lorarl_trainer.lora.config import AdapterConfig
+from lorarl_trainer.planning.execution import ExecutionPlan
+from lorarl_trainer.samples.types import Sample, UpdateRequest, UpdateResult
+from lorarl_trainer.timing import StartClock
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a checkpoint holds of an adapter, in Hugging Face names.
+
+    Attributes:
+        adapter: A and B of each layer.
+        state: fp32 masters and AdamW's moments, which `MegatronBackend.restore` takes.
+        updates: optimizer updates so far.
+        linear_names: full names of all linear layers of the decoder, adapted or not.
+    """
+
+    adapter: Mapping[str, torch.Tensor]
+    state: Mapping[str, torch.Tensor]
+    updates: int
+    linear_names: Sequence[str]
+
+
+class MegatronBackend:
+    """All that a worker asks of Megatron; nothing outside of this package uses another part of it.
+
+    `create_adapter` or `load_adapter` comes before the first update.
+
+    Attributes:
+        model: the model; an engine in the same process shares its base.
+        layout: where each parameter is in the adapter.
+        adapter: what such an engine copies.
+        optimizer: the adapter's masters and moments.
+    """
+
+    @staticmethod
+    def import_libraries(platform: Platform) -> None:
+        """Import all of Megatron that a worker needs. torch comes before."""
+        for library in ("megatron", "megatron.bridge", "megatron.core"):
+            logging.getLogger(library).setLevel(logging.ERROR)  # they warn about each optional package that is missing
+        platform.prepare_megatron()
+        import megatron.bridge.peft.canonical_lora  # noqa: F401  # it imports the rest
+
+    def __init__(
+        self, platform: Platform, spec: LoRARLJobSpec, model_path: Path, plan: ExecutionPlan, clock: StartClock
+    ) -> None:
+        """Load the base model as planned and attach adapters (collective over all workers).
+
+        `import_libraries` and torch.distributed come first. `clock` takes the parts of the time.
+
+        Raises:
+            InputError: the model, or `spec.adapter`, cannot be trained.
+            PlanError: the model is not what was planned.
+        """
+        self.model = LoraModel(platform, model_path, spec.adapter, plan, clock)
+        with clock.part("trainer/layout"):
+            self.layout = AdapterLayout(self.model)
+        self.adapter = MegatronAdapter(self.model, self.layout, AdapterConfig(spec.adapter.rank, spec.adapter.alpha))
+        self.optimizer = AdapterOptimizer(self.model, spec.trainer)
+        self._trainer = Trainer(platform, self.model, self.optimizer, plan.micro_batch_tokens, spec.adapter.dropout)
+
+    def create_adapter(self, seed: int) -> None:
+        """Start from a new adapter, which changes nothing yet."""
+        self.load_adapter(state.new_adapter(self.model, self.layout, seed), "spec.adapter")
+
+    def load_adapter(self, adapter: Mapping[str, torch.Tensor], field: str) -> None:
+        """Start from an adapter in Hugging Face names, with a fresh optimizer.
+
+        Raises:
+            InputError: naming `field`, if the adapter does not fit the job's.
+        """
+        state.load_adapter(self.layout, self.optimizer, adapter, field)
+
+    def update(self, request: UpdateRequest) -> UpdateResult:
+        """Make one optimizer update (collective over all workers)."""
+        return self._trainer.update(request)
+
+    def log_probabilities(self, samples: Sequence[Sample], temperature: float) -> list[np.ndarray]:
+        """Return the adapted model's log-probabilities of each sample's response tokens."""
+        return self._trainer.log_probabilities(samples, temperature)
+
+    def snapshot(self) -> Snapshot:
+        """Return all of the adapter's state, whole on every rank (collective). Its tensors may be the backend's own."""
+        return Snapshot(
+            adapter=self.model.export(),
+            state=state.gather_state(self.layout, self.optimizer),
+            updates=self.optimizer.updates,
+            linear_names=self.model.linear_names,
+        )
+
+    def restore(self, tensors: Mapping[str, torch.Tensor], updates: int) -> None:
+        """Resume from a snapshot's state after so many updates, on any number of ranks."""
+        state.load_state(self.layout, self.optimizer, tensors, updates)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Full Hugging Face names of the layers with an adapter."""
+        return tuple(name for target in self.model.targets for name in target.hf_names)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the user should know about the model."""
+        return tuple(
+            f"sequences are padded, which is slower than packed: the model has {what}" for what in self.model.unpackable
+        )
+
+    def counts(self) -> ParameterCounts:
+        """Count parameters over the tensor-parallel ranks (collective)."""
+        return self.model.counts()
+
+    def base_digest(self) -> str:
+        """Return a SHA-256 over the frozen base parameters of this rank: it never changes."""
+        digest = hashlib.sha256()
+        for name, parameter in self.model.base_parameters():
+            digest.update(name.encode())
+            digest.update(parameter.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()

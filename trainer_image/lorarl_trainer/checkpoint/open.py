@@ -1,0 +1,34 @@
+"""Opens a job's checkpoints from its manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lorarl_api.v1alpha1 import LoRARLJob, LoRARLJobSpec
+from lorarl_trainer.checkpoint.identity import require_same_training
+from lorarl_trainer.checkpoint.store import CheckpointStore
+from lorarl_trainer.storage import open_store
+from lorarl_trainer.storage.secrets import Secrets, secret_of
+
+
+def open_checkpoints(
+    spec: LoRARLJobSpec, job_name: str, job_uid: str | None, secrets: Secrets, identity: Mapping[str, Any]
+) -> CheckpointStore:
+    """Return the job's checkpoints. Nothing is read yet."""
+    secret = secret_of(secrets, spec.checkpoint.credentials_secret)
+    store = open_store(spec.checkpoint.uri, secret, field="spec.checkpoint.uri")
+    return CheckpointStore(store, job_name, keep=spec.checkpoint.keep, identity=identity, job_uid=job_uid)
+
+
+def check_checkpoints(job: LoRARLJob, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path) -> None:
+    """Check early that the store can be reached and that its checkpoints belong to this training. Claims nothing.
+
+    Raises:
+        LorarlError: the store cannot be used, or holds another training.
+    """
+    if job.spec.checkpoint.resume == "Auto":
+        store = open_checkpoints(job.spec, job.name, job.uid, secrets, identity)
+        if (found := store.newest_unverified([unpublished])) is not None:
+            require_same_training(found.manifest.identity, store.identity, found.uri)

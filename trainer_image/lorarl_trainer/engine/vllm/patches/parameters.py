@@ -1,0 +1,29 @@
+"""A model without memory for its parameters, until it is given those of the trainer.
+
+vLLM has no door for this: its loaders make a model on the device, with memory, before `load_weights` sees it. On the
+meta device the buffers would be missing, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from lorarl_trainer.engine.vllm.names import Place
+from lorarl_trainer.engine.vllm.patches.replaced import replaced
+
+
+@contextmanager
+def unallocated_parameters() -> Iterator[None]:
+    """Let every parameter that a module registers be one element, expanded to the parameter's shape."""
+    register = torch.nn.Module.register_parameter
+
+    def unallocated(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter | None) -> None:
+        register(module, name, parameter)
+        if parameter is not None:
+            parameter.data = parameter.data.new_empty(()).expand(parameter.shape)
+
+    with replaced(Place(torch.nn.Module, "register_parameter"), unallocated):
+        yield

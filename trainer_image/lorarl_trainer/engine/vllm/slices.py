@@ -1,0 +1,314 @@
+# ruff: noqa: D101, D102  # the classes and methods are vLLM's, and documented there
+"""The attributes of vLLM's objects that lorarl reads, calls or replaces: a protocol per class, named after vLLM's own.
+
+`names.py` compares objects with these protocols when the engine starts. The test of `names.py` records every attribute
+as vLLM defines it.
+
+Shape suffixes: N requests of a step, L logits of a step, T tokens of a step, R rows for requests, S tokens per request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lorarl_trainer.samples.types import Floats, Ints
+
+if TYPE_CHECKING:
+    import torch
+
+SLICES: list[tuple[str, type]] = []
+"""A class in vLLM ("module:Class"), and its protocol."""
+
+
+def slice_of[T](*classes: str) -> Callable[[type[T]], type[T]]:
+    """Name the classes of vLLM that a protocol is a slice of."""
+
+    def register(protocol: type[T]) -> type[T]:
+        SLICES.extend((name, protocol) for name in classes)
+        return protocol
+
+    return register
+
+
+def members(protocol: type) -> list[str]:
+    """Return the names that a protocol lists."""
+    methods = [name for name, value in vars(protocol).items() if callable(value) and not name.startswith("__")]
+    return sorted({*protocol.__annotations__, *methods} - {"_is_protocol", "_is_runtime_protocol"})
+
+
+# ---- requests and the engine's core ---------------------------------------------------------------------------------
+
+
+@slice_of("vllm.sampling_params:SamplingParams")
+class SamplingParams(Protocol):
+    all_stop_token_ids: Collection[int]
+
+
+@slice_of("vllm.lora.request:LoRARequest")
+class LoRARequest(Protocol):
+    lora_int_id: int
+
+
+@slice_of("vllm.v1.request:Request")
+class Request(Protocol):
+    request_id: str
+    sampling_params: SamplingParams | None
+    prompt_token_ids: list[int] | None
+    num_prompt_tokens: int
+    num_computed_tokens: int
+    max_tokens: int
+
+
+@slice_of("vllm.v1.outputs:LogprobsLists")
+class LogprobsLists(Protocol):
+    logprobs: Floats
+    """[tokens, 1 + top log-probabilities]: column 0 belongs to the sampled token."""
+
+
+@slice_of("vllm.v1.engine:EngineCoreOutput")
+class EngineCoreOutput(Protocol):
+    request_id: str
+    new_token_ids: list[int]
+    new_logprobs: LogprobsLists | None
+    finish_reason: Any
+
+
+@slice_of("vllm.v1.engine:EngineCoreOutputs")
+class EngineCoreOutputs(Protocol):
+    outputs: list[EngineCoreOutput]
+
+
+@slice_of("vllm.v1.core.sched.scheduler:Scheduler")
+class Scheduler(Protocol):
+    max_num_running_reqs: int
+    max_num_scheduled_tokens: int
+    max_model_len: int
+    kv_cache_config: KVCacheConfig
+    kv_cache_manager: KVCacheManager
+    requests: dict[str, Request]
+    waiting: RequestQueue
+    running: list[Request]
+    finished_req_ids: set[str]
+
+    def has_requests(self) -> bool: ...
+
+
+@slice_of("vllm.v1.engine.core:EngineCore")
+class EngineCore(Protocol):
+    scheduler: Scheduler
+    batch_queue: Collection[Any] | None
+    step_fn: Callable[[], tuple[Mapping[int, EngineCoreOutputs] | None, bool]]
+    request_block_hasher: Callable[[Request], list[Any]] | None
+
+    def add_request(self, request: Request) -> None: ...
+
+
+@slice_of("vllm.v1.engine.core_client:InprocClient")
+class InprocClient(Protocol):
+    engine_core: EngineCore
+
+
+@slice_of("vllm.v1.engine.llm_engine:LLMEngine")
+class LLMEngine(Protocol):
+    engine_core: InprocClient
+
+    def add_lora(self, lora_request: LoRARequest) -> bool: ...
+    def remove_lora(self, lora_id: int) -> bool: ...
+
+
+# ---- the scheduler --------------------------------------------------------------------------------------------------
+
+
+@slice_of("vllm.v1.kv_cache_interface:KVCacheConfig")
+class KVCacheConfig(Protocol):
+    kv_cache_groups: Sequence[Any]
+
+
+@slice_of("vllm.v1.core.sched.request_queue:FCFSRequestQueue")
+class RequestQueue(Protocol):
+    def __bool__(self) -> bool: ...
+    def add_request(self, request: Request) -> None: ...
+    def peek_request(self) -> Request: ...
+    def pop_request(self) -> Request: ...
+
+
+@slice_of("vllm.v1.core.kv_cache_manager:KVCacheManager")
+class KVCacheManager(Protocol):
+    def new_step_starts(self) -> None: ...
+    def get_computed_blocks(self, request: Request) -> tuple[Any, int, Any]: ...
+    def allocate_slots(
+        self,
+        request: Request,
+        num_new_tokens: int,
+        num_new_computed_tokens: int,
+        new_computed_blocks: Any,
+        *,
+        delay_cache_blocks: bool,
+    ) -> Any | None: ...
+    def get_block_ids(self, request_id: str) -> tuple[list[int], ...]: ...
+    def cache_blocks(self, request: Request, num_computed_tokens: int) -> None: ...
+    def free(self, request: Request) -> None: ...
+
+
+@slice_of("vllm.v1.outputs:ModelRunnerOutput")
+class ModelRunnerOutput(Protocol):
+    req_ids: list[str]
+    sampled_token_ids: list[list[int]]
+    logprobs: LogprobsLists | None
+
+
+# ---- workers and model runners --------------------------------------------------------------------------------------
+
+
+@slice_of("vllm.v1.worker.gpu_worker:Worker", "vllm.v1.worker.cpu_worker:CPUWorker")
+class Worker(Protocol):
+    model_runner: ModelRunner
+    device: torch.device
+
+    def init_device(self) -> None: ...
+    def load_model(self) -> None: ...
+    def determine_available_memory(self) -> int: ...
+    def initialize_from_config(self, kv_cache_config: Any) -> None: ...
+    def compile_or_warm_up_model(self) -> Any: ...
+
+
+@slice_of("vllm.v1.worker.gpu.model_runner:GPUModelRunner", "vllm.v1.worker.gpu_model_runner:GPUModelRunner")
+class ModelRunner(Protocol):
+    """The V2 runner, which GPUs have, and the V1 runner, which CPUs have."""
+
+    lora_manager: WorkerLoRAManager
+    capture_model: Callable[..., int]
+
+    def post_kv_cache_wake_up(self) -> None: ...
+
+
+@slice_of("vllm.v1.worker.gpu.model_runner:GPUModelRunner")
+class GPUModelRunner(Protocol):
+    """What the V2 runner alone has."""
+
+    lora_state: LoraState
+
+
+@slice_of("vllm.v1.worker.gpu.lora_utils:LoraState")
+class LoraState(Protocol):
+    lora_requests: dict[str, LoRARequest]
+    get_activate_loras: Callable[[list[str]], set[LoRARequest]]
+    make_lora_inputs: Callable[..., tuple[tuple[int, ...], tuple[int, ...], set[LoRARequest]]]
+
+
+# ---- adapters -------------------------------------------------------------------------------------------------------
+
+
+@slice_of("vllm.config.lora:LoRAConfig")
+class LoRAConfig(Protocol):
+    max_loras: int
+    lora_dtype: torch.dtype
+
+
+@slice_of("vllm.lora.worker_manager:LRUCacheWorkerLoRAManager")
+class WorkerLoRAManager(Protocol):
+    lora_config: LoRAConfig
+    vocab_size: int
+    _adapter_manager: LoRAModelManager
+
+
+@slice_of("vllm.lora.model_manager:LRUCacheLoRAModelManager")
+class LoRAModelManager(Protocol):
+    modules: Mapping[str, LoRALayer]
+    lora_index_to_id: list[int | None]
+    _registered_adapters: MutableMapping[int, Any]
+    _active_adapters: MutableMapping[int, None]
+    _set_adapter_mapping: Callable[[Any], None]
+
+    def add_adapter(self, adapter: Any) -> bool: ...
+    def activate_adapter(self, lora_id: int) -> bool: ...
+    def remove_adapter(self, adapter_id: int) -> bool: ...
+    def list_adapters(self) -> Mapping[int, Any]: ...
+
+
+@slice_of("vllm.lora.layers.base_linear:BaseLinearLayerWithLoRA")
+class LoRALayer(Protocol):
+    base_layer: torch.nn.Module
+    lora_a_stacked: tuple[torch.Tensor, ...]
+    lora_b_stacked: tuple[torch.Tensor, ...]
+    _get_quant_method: Callable[[], Any]
+
+    def create_lora_weights(self, max_loras: int, lora_config: LoRAConfig, model_config: Any) -> None: ...
+    def apply(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor: ...
+
+
+# ---- the sampler ----------------------------------------------------------------------------------------------------
+
+
+@slice_of("vllm.v1.worker.gpu.buffer_utils:UvaBackedTensor")
+class UvaBackedTensor(Protocol):
+    np: Any
+    gpu: torch.Tensor
+
+
+@slice_of("vllm.v1.worker.gpu.sample.states:SamplingStates")
+class SamplingStates(Protocol):
+    temperature: UvaBackedTensor
+    """[R], float32."""
+    seeds: UvaBackedTensor
+    """[R], int64."""
+
+
+@slice_of("vllm.v1.worker.gpu.states:RequestState")
+class RequestState(Protocol):
+    prefill_len: UvaBackedTensor
+    """[R], int32."""
+
+
+@slice_of("vllm.v1.worker.gpu.sample.sampler:Sampler")
+class Sampler(Protocol):
+    sampling_states: SamplingStates
+    req_states: RequestState
+
+    def returns_logprobs(self, idx_mapping_np: Ints) -> bool: ...
+
+
+@slice_of("vllm.v1.worker.gpu.input_batch:InputBatch")
+class InputBatch(Protocol):
+    num_reqs: int
+    idx_mapping: torch.Tensor
+    """The row of each request, [N]."""
+    idx_mapping_np: Ints
+    expanded_idx_mapping: torch.Tensor
+    """The row that each row of logits belongs to, [L]."""
+    seq_lens: torch.Tensor
+    """[N]."""
+    positions: torch.Tensor
+    """[T]."""
+    logits_indices: torch.Tensor
+    """The token that each row of logits follows, [L]."""
+    cu_num_logits: torch.Tensor
+    """[N + 1]."""
+
+
+# ---- memory ---------------------------------------------------------------------------------------------------------
+
+
+@slice_of("vllm.device_allocator:AllocationData")
+class AllocationData(Protocol):
+    handle: tuple[Any, int, Any, Any]
+    """Item 1 is the size in bytes."""
+    tag: str
+    is_asleep: bool
+
+
+@slice_of("vllm.device_allocator.cumem:CuMemAllocator")
+class CuMemAllocator(Protocol):
+    pointer_to_data: Mapping[int, AllocationData]
+    get_instance: Callable[[], CuMemAllocator]
+
+
+# ---- the base model -------------------------------------------------------------------------------------------------
+
+
+@slice_of("vllm.model_executor.layers.linear:QKVParallelLinear")
+class QKVParallelLinear(Protocol):
+    num_heads: int
+    num_kv_heads: int
+    head_size: int

@@ -1,0 +1,192 @@
+"""The composition root: from a manifest to a `Session` that is ready to train. The only file that knows every room.
+
+Mistakes in the manifest are looked for while Ray and the workers start, which takes most of the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_trainer.algorithms.registry import get_algorithm
+from lorarl_trainer.checkpoint.identity import training_identity
+from lorarl_trainer.checkpoint.open import check_checkpoints
+from lorarl_trainer.data.stream import RowStream
+from lorarl_trainer.launch import inputs
+from lorarl_trainer.launch.init_from import read_initial_adapter
+from lorarl_trainer.launch.ray_cluster import RayCluster
+from lorarl_trainer.launch.runtime import Runtime
+from lorarl_trainer.launch.signals import Interruption
+from lorarl_trainer.progress import METRICS, AdapterSummary, Noted, Progress, RunStarted, Warned, read_rows
+from lorarl_trainer.protocols.rollouts import Rollouts
+from lorarl_trainer.protocols.workers import Built, Resumed, Workers
+from lorarl_trainer.rewards.scorer import make_scorer
+from lorarl_trainer.rewards.scores import Scorer
+from lorarl_trainer.rollout.lockstep import Lockstep
+from lorarl_trainer.session import Session
+from lorarl_trainer.sft import Answers
+from lorarl_trainer.storage.base_model import base_model_name
+from lorarl_trainer.storage.secrets import Secrets
+from lorarl_trainer.threads import in_background
+from lorarl_trainer.timing import StartClock
+from lorarl_trainer.workers.group import WorkerGroup
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a run is started with.
+
+    Attributes:
+        folder: the manifest's; a reward function may be beside it.
+        out_dir: where the run's files go.
+        clock: times this process's start.
+    """
+
+    job: LoRARLJob
+    folder: Path
+    out_dir: Path
+    runtime: Runtime
+    secrets: Secrets
+    clock: StartClock
+
+    @property
+    def unpublished(self) -> Path:
+        """Where checkpoints go that could not be published."""
+        return self.out_dir / "unpublished"
+
+
+@contextlib.asynccontextmanager
+async def open_session(launch: Launch, progress: Progress, interruption: Interruption) -> AsyncIterator[Session]:
+    """Set up everything that training needs; on leaving, end it all.
+
+    Raises:
+        LorarlError: something in the manifest, or something it names, cannot be used.
+    """
+    job, spec, clock, secrets = launch.job, launch.job.spec, launch.clock, launch.secrets
+    with contextlib.ExitStack() as stack:
+        scorer = make_scorer(spec.reward, launch.folder) if spec.reward else None
+        if scorer:
+            stack.callback(scorer.close)
+            scorer.warm_up()
+        progress.emit(
+            Noted(
+                f"starting Ray and {spec.world_size} worker(s): importing torch, Megatron and vLLM takes most of a start"
+            )
+        )
+        async with RayCluster(spec, launch.runtime.log_dir, clock) as cluster:
+            progress.emit(Noted(f"base model: {spec.model.uri}"))
+            with clock.part("tokenizer"):
+                vocabulary = await in_background(inputs.load_vocabulary, spec, secrets)
+            rows, (workers, fingerprint), _ = await asyncio.gather(
+                in_background(clock.part("data")(inputs.load_rows), spec, vocabulary, secrets),
+                _fetch_model(cluster, secrets, interruption, clock),
+                scorer.ready() if scorer else asyncio.sleep(0),
+            )
+            identity = training_identity(spec, fingerprint)
+            with clock.part("look at checkpoints"):
+                initial_adapter, _ = await asyncio.gather(
+                    in_background(read_initial_adapter, spec, secrets, fingerprint),
+                    in_background(check_checkpoints, job, secrets, identity, launch.unpublished),
+                )
+            progress.emit(
+                Noted(
+                    f"data: {len(rows.train):,} rows, {len(rows.held_out):,} held out; loading the model in the workers"
+                )
+            )
+            await workers.open_checkpoints(job.name, job.uid, secrets, identity, launch.unpublished)
+            built = await workers.start(vocabulary.stop_token_ids, initial_adapter)
+            if built.memory:
+                progress.emit(Noted(f"memory of each GPU:\n{built.memory}"))
+            with clock.part("resume"):
+                resumed = await workers.resume()
+            for warning in (*rows.warnings, *built.warnings, *resumed.warnings):
+                progress.emit(Warned(warning))
+            session = Session(
+                spec=spec,
+                workers=workers,
+                algorithm=get_algorithm(spec.algorithm),
+                rollouts=make_rollouts(launch, workers, rows, vocabulary, scorer, resumed.position, progress),
+                progress=progress,
+                stop=interruption.asked,
+                clock=clock,
+                total_steps=spec.trainer.steps,
+                adapter_version=resumed.adapter_version or 1,
+                published_step=resumed.step,
+                evaluated=_was_evaluated(launch.out_dir, resumed.step),
+                steer=launch.runtime.steering and launch.runtime.steering(workers),
+                adapter_uri=resumed.adapter_uri,
+            )
+            progress.emit(_started(launch, built, resumed))
+            if resumed.published:  # the previous run may have ended before it reported this one
+                session.report_checkpoints([resumed.published])
+            yield session
+
+
+def make_rollouts(
+    launch: Launch,
+    workers: Workers,
+    rows: inputs.EncodedData,
+    vocabulary: inputs.Vocabulary,
+    scorer: Scorer | None,
+    position: int,
+    progress: Progress,
+) -> Rollouts:
+    """Return where the samples come from: generated and scored, or for sft the data's own answers."""
+    spec = launch.job.spec
+    stream = RowStream(rows.train, spec.trainer.seed, position)
+    if scorer is None:
+        return Answers(stream, rows.held_out, spec.rollout.prompts_per_step, workers)
+    return Lockstep(
+        spec=spec,
+        rows=stream,
+        held_out=rows.held_out,
+        group_size=get_algorithm(spec.algorithm).group_size,
+        workers=workers,
+        scorer=scorer,
+        decode=vocabulary.decode,
+        progress=progress,
+    )
+
+
+async def _fetch_model(
+    cluster: RayCluster, secrets: Secrets, interruption: Interruption, clock: StartClock
+) -> tuple[WorkerGroup, str]:
+    """Fetch the base model to the workers' machines; return the workers and the model's fingerprint."""
+    workers = await cluster.workers()
+    interruption.install()
+    with clock.part("base model"):
+        return workers, await workers.fetch_model(secrets)
+
+
+def _was_evaluated(out_dir: Path, step: int) -> bool | None:
+    """Return whether an earlier run evaluated this step; None if no run recorded it here, as in another pod."""
+    row = next((row for row in read_rows(out_dir / METRICS) if row["step"] == step), None)
+    return None if row is None else (row.get("eval_score"), row.get("eval_loss")) != (None, None)
+
+
+def _started(launch: Launch, built: Built, resumed: Resumed) -> RunStarted:
+    job, spec = launch.job, launch.job.spec
+    return RunStarted(
+        job=job.name,
+        base_model=base_model_name(spec),
+        base_revision=spec.model.revision,
+        algorithm=spec.algorithm.type,
+        adapter=AdapterSummary(
+            type=spec.adapter.type,
+            rank=spec.adapter.rank,
+            alpha=spec.adapter.alpha,
+            modules=built.modules,
+            trainable_parameters=built.trainable_parameters,
+            total_parameters=built.total_parameters,
+        ),
+        total_steps=spec.trainer.steps,
+        resumed_from_step=resumed.step or None,
+        out_dir=str(launch.out_dir),
+        manifest=yaml.safe_dump(job.model_dump(by_alias=True, mode="json", exclude_unset=True), sort_keys=False),
+    )

@@ -1,0 +1,13 @@
+"""Cross entropy, for supervised fine-tuning: -log p of the data's own tokens."""
+
+from __future__ import annotations
+
+import torch
+
+from lorarl_trainer.losses.base import LossInputs
+from lorarl_trainer.samples.types import LossChoice
+
+
+def cross_entropy(inputs: LossInputs, choice: LossChoice) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """See `base.Loss`. It has no metrics besides the loss."""
+    return -inputs.logprobs, {}

@@ -1,0 +1,148 @@
+"""How a worker runs its job: decided here, before anything loads, and nowhere else.
+
+The model and the engine follow the plan. What they can only see once they are built, they compare with it (`require`).
+A second formula elsewhere would be a second opinion: a job that fits by one and runs out of memory by the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.devices.base import Gpu
+from lorarl_trainer.planning.model_sizes import VOCABULARY_MULTIPLE, ModelShape
+from lorarl_trainer.planning.precision import PRECISIONS, Precision
+
+if TYPE_CHECKING:
+    from lorarl_trainer.planning.memory import MemoryPlan
+
+type Recompute = Literal["none", "selective", "full"]
+
+MOST_SEQUENCES = 1024
+"""Sequences that one engine generates at a time; more wait."""
+LOGITS_CHUNK = 2**28
+"""Logits that exist at a time in an update: 1 GiB in float32."""
+_GPU_BLOCK_TOKENS, _CPU_BLOCK_TOKENS = 16, 128
+"""vLLM's KV cache comes in blocks of so many tokens."""
+_LARGE_GPU_BYTES = 70 << 30
+
+
+class PlanError(RuntimeError):
+    """A model or an engine turned out otherwise than planned: a defect of lorarl, not of the manifest."""
+
+
+@dataclass(frozen=True)
+class ExecutionPlan:
+    """What planning decided for every worker of a job.
+
+    Attributes:
+        precision: of base model, adapter and activations.
+        trainer_ranks, engine_ranks: tensor-parallel workers of one trainer and of one engine.
+        packed: samples share a row without padding, where the model allows it. Otherwise each has a padded row.
+        fused_layers: the trainer's layers compute in a few steps.
+        recompute: what the backward pass computes again.
+        micro_batch_tokens: tokens of one forward and backward pass, unless one sequence is longer.
+        logits_chunk: logits that exist at a time in an update.
+        trained: sequences of a step on one trainer rank.
+        longest: tokens of the longest sequence, prompt and response.
+        rollouts: whether there is an engine (sft has none).
+        sequences: sequences that one engine generates at a time.
+        engine_step_tokens: tokens of one forward pass of the engine.
+        shared_base: trainer and engine use the same base tensors.
+        unshared: why they do not although both are split alike; None otherwise.
+        engine_fraction: share of the GPU's memory for the engine.
+        offload: what the engine gives up while the trainer works.
+        kv_block_tokens: tokens of one block of the KV cache.
+        kv_spare_blocks: blocks beyond those that hold the sequences.
+        kv_cache_bytes: size of one rank's KV cache.
+        memory: what takes how much of a GPU; None on CPU.
+    """
+
+    precision: Precision
+    trainer_ranks: int
+    engine_ranks: int
+    packed: bool
+    fused_layers: bool
+    recompute: Recompute
+    micro_batch_tokens: int
+    logits_chunk: int
+    trained: int
+    longest: int
+    rollouts: bool
+    sequences: int
+    engine_step_tokens: int
+    shared_base: bool
+    unshared: str | None
+    engine_fraction: float
+    offload: frozenset[str]
+    kv_block_tokens: int
+    kv_spare_blocks: int
+    kv_cache_bytes: int = 0
+    memory: MemoryPlan | None = None
+
+    def require(self, decision: str, found: object) -> None:
+        """Check that the model or the engine is what was planned.
+
+        Raises:
+            PlanError: it is not; the message names both.
+        """
+        planned = getattr(self, decision)
+        if planned != found:
+            raise PlanError(f"{decision} is planned as {planned}, but was found to be {found}; please report this")
+
+
+def decide(spec: LoRARLJobSpec, model: ModelShape, gpu: Gpu | None) -> ExecutionPlan:
+    """Return the decisions that come before the size of the KV cache."""
+    trainer_ranks, ranks = spec.trainer.tensor_parallel_size, spec.rollout.tensor_parallel_size
+    engines = max(1, spec.world_size // ranks)
+    completions = spec.rollout.prompts_per_step * spec.algorithm.effective_group_size
+    longest = spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens
+    sequences = min(-(-completions // engines), MOST_SEQUENCES)
+    packed = gpu is not None
+    alike, padded = ranks == trainer_ranks, model.vocabulary % VOCABULARY_MULTIPLE != 0
+    return ExecutionPlan(
+        precision=PRECISIONS[spec.precision],
+        trainer_ranks=trainer_ranks,
+        engine_ranks=ranks,
+        packed=packed,
+        # Fused layers are whole on one rank, and have no place for an adapter's dropout.
+        fused_layers=packed and model.plain_layers and trainer_ranks == 1 and spec.adapter.dropout == 0,
+        recompute=spec.trainer.recompute,
+        micro_batch_tokens=spec.trainer.tokens_per_micro_batch,
+        logits_chunk=LOGITS_CHUNK,
+        trained=-(-completions * trainer_ranks // spec.world_size),
+        longest=longest,
+        rollouts=spec.algorithm.type != "sft",
+        sequences=sequences,
+        engine_step_tokens=min(sequences * longest, _engine_step_tokens(gpu, ranks)),
+        shared_base=alike and not padded,
+        unshared=f"vLLM pads the vocabulary of {model.vocabulary:,} to a multiple of {VOCABULARY_MULTIPLE}"
+        if alike and padded
+        else None,
+        engine_fraction=spec.rollout.gpu_memory_fraction,
+        offload=frozenset(spec.rollout.offload or ()) if gpu is not None else frozenset(),
+        kv_block_tokens=_CPU_BLOCK_TOKENS if gpu is None else _GPU_BLOCK_TOKENS,
+        # vLLM keeps one block to itself, without which the last sequence would wait for another to end.
+        kv_spare_blocks=sequences if gpu is None else 1,
+    )
+
+
+def kv_bytes_per_token(model: ModelShape, plan: ExecutionPlan) -> int:
+    """Return the bytes of one token's keys and values in all layers, on one rank of the engine. A rank has one head at least."""
+    heads = max(1, model.key_heads // plan.engine_ranks)
+    return 2 * model.layers * heads * model.head * plan.precision.bytes
+
+
+def kv_cache_bytes(model: ModelShape, plan: ExecutionPlan, sequences: int | None = None) -> int:
+    """Return the bytes on one rank that hold so many sequences at their longest; by default all that run at a time."""
+    sequences = plan.sequences if sequences is None else sequences
+    blocks = -(-plan.longest // plan.kv_block_tokens) * sequences
+    return (blocks + plan.kv_spare_blocks) * plan.kv_block_tokens * kv_bytes_per_token(model, plan)
+
+
+def _engine_step_tokens(gpu: Gpu | None, ranks: int) -> int:
+    """Return vLLM's own choice for `LLM` (vllm/engine/arg_utils.py, get_batch_defaults, 0.26): A100s are slower with more."""
+    if gpu is None:
+        return 4096 * ranks
+    return 16_384 if gpu.total >= _LARGE_GPU_BYTES and "a100" not in gpu.name.lower() else 8192

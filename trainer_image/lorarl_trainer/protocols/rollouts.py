@@ -1,0 +1,49 @@
+"""Where the samples of a step come from: generated and scored (`rollout.lockstep`), or read from the data (`sft`).
+
+Shape suffixes: P prompts of a step, G completions per prompt, S = P * G samples, T tokens of a sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from lorarl_trainer.algorithms.base import Rewards
+from lorarl_trainer.progress import EvalDone
+from lorarl_trainer.samples.types import Sample
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    """The samples of one step, before the algorithm gives them advantages.
+
+    Attributes:
+        samples_S: group by group.
+        rewards_P_G: NaN where a completion could not be scored.
+        temperature: the temperature at which log-probabilities are taken.
+        on_policy: the newest adapter generated all samples, so engine and trainer must agree about them.
+        metrics: columns of metrics.jsonl, by name.
+        seconds: by phase.
+    """
+
+    samples_S: Sequence[Sample]
+    rewards_P_G: Rewards
+    temperature: float
+    on_policy: bool
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+class Rollouts(Protocol):
+    """A source of samples."""
+
+    @property
+    def position(self) -> int:
+        """Rows taken so far. Together with the seed it decides which rows come next."""
+
+    async def next(self, step: int, adapter_version: int) -> StepBatch:
+        """Return the samples of a step. The engine holds adapter `adapter_version`, the newest one."""
+
+    async def evaluate(self, step: int, adapter_version: int) -> EvalDone | None:
+        """Evaluate the held-out rows with the newest adapter; None if there are none."""

@@ -1,0 +1,25 @@
+"""What may change for a job while it runs. In a cluster, `pods.steering` looks; on one machine nothing changes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Steering:
+    """What a run should do from now on.
+
+    Attributes:
+        total_steps: steps to make in all.
+        stop: the run should publish a checkpoint and end.
+        warnings: what to tell the user, once each.
+    """
+
+    total_steps: int
+    stop: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+type Steer = Callable[[int, bool], Awaitable[Steering]]
+"""Asked once per step: how many steps the run makes in all so far, and whether it is already stopping."""

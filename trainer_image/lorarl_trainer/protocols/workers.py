@@ -1,0 +1,103 @@
+"""What the loop asks of the workers. `workers.group.WorkerGroup` and the tests' worker without Ray both implement it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from lorarl_trainer.checkpoint import Published
+from lorarl_trainer.samples.types import Completion, Sample, UpdateRequest, UpdateResult
+from lorarl_trainer.storage.secrets import Secrets
+from lorarl_trainer.timing import Span
+
+UPLOAD_SECONDS = 900.0
+"""How long the end of a run waits for its last checkpoint: longer than storage retries a write."""
+
+type TakeCompletions = Callable[[Sequence[int], Sequence[Completion]], None]
+"""Takes completions that have ended: the indices of their prompts among all prompts, and the completions."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """What the workers found when they had built the model.
+
+    Attributes:
+        modules: full Hugging Face names of the layers with an adapter.
+        trainable_parameters, total_parameters: over all tensor-parallel ranks.
+        memory: the plan of a GPU's memory as a table; None on CPU.
+        warnings: what the user should know about the model.
+    """
+
+    modules: tuple[str, ...]
+    trainable_parameters: int
+    total_parameters: int
+    memory: str | None
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """Where a run begins.
+
+    Attributes:
+        step: the step of the checkpoint that the run resumes from; 0 for a run from the start.
+        position: rows taken so far.
+        adapter_version: the checkpoint's; 0 for a run from the start.
+        adapter_uri: the checkpoint's.
+        warnings: checkpoints that were skipped, and why.
+        published: that checkpoint; None if there is none, or if it is only now being published.
+    """
+
+    step: int
+    position: int
+    adapter_version: int
+    adapter_uri: str | None
+    warnings: tuple[str, ...]
+    published: Published | None = None
+
+
+class Workers(Protocol):
+    """All workers of a job, addressed together. Every method raises LorarlError for what a user can act on."""
+
+    async def open_checkpoints(
+        self, job_name: str, job_uid: str | None, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path
+    ) -> None:
+        """Name the job's checkpoints. The newest one is read while the model loads."""
+
+    async def resume(self) -> Resumed:
+        """Take over the job's checkpoints and bring every worker to the newest whole one. `open_checkpoints` comes before."""
+
+    async def sync(self, version: int) -> float:
+        """Bring the adapter to every engine as this version; return the slowest worker's seconds."""
+
+    async def generate(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None, take: TakeCompletions
+    ) -> dict[str, float]:
+        """Generate one completion per prompt, greedily without seeds, and hand each to `take` when it has ended.
+
+        Returns:
+            The slowest engine's seconds by phase.
+        """
+
+    async def update(self, request: UpdateRequest) -> UpdateResult:
+        """Make one optimizer update on the request's samples."""
+
+    async def losses(self, samples: Sequence[Sample]) -> list[float]:
+        """Return the sum of -log p over each sample's response tokens at temperature 1."""
+
+    async def publish(self, step: int, adapter_version: int, position: int) -> None:
+        """Take a checkpoint and publish it in the background."""
+
+    async def uploads(self) -> list[Published]:
+        """Return the checkpoints published so far."""
+
+    async def drain_uploads(self, seconds: float = UPLOAD_SECONDS) -> list[Published]:
+        """Wait until every checkpoint is published. After `seconds` the newest one is kept on the worker's disk: an error."""
+
+    async def startup_spans(self) -> list[Span]:
+        """Return the spans of the worker that reached its first update last."""
+
+    async def drain_asked(self) -> bool:
+        """Return whether a worker's pod is about to be removed."""

@@ -1,0 +1,131 @@
+"""The first worker: a worker like the others that also keeps the job's checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_FILE_BYTES
+from lorarl_trainer.checkpoint.open import open_checkpoints
+from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, Resumed
+from lorarl_trainer.storage.base_model import base_model_name
+from lorarl_trainer.storage.secrets import Secrets
+from lorarl_trainer.threads import begin
+from lorarl_trainer.workers.worker import State, Worker
+
+if TYPE_CHECKING:
+    from lorarl_trainer.checkpoint import Found, Published
+
+
+class CheckpointingWorker(Worker):
+    """Rank 0. Its checkpoints hold the whole adapter and the whole state: `Worker.publish` gathers both here."""
+
+    def open_checkpoints(
+        self, job_name: str, job_uid: str | None, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path
+    ) -> None:
+        """Name the job's checkpoints, and begin to read the newest one while `start` loads the model.
+
+        Args:
+            job_name: whose checkpoints they are.
+            job_uid: the same, where the job has a UID: a new job of the same name is another one.
+            secrets: the store's credentials, by the Secret's name.
+            identity: what makes this training what it is; a checkpoint of another training is refused.
+            unpublished: the folder for checkpoints that could not be published.
+
+        Raises:
+            LorarlError: the store cannot be used.
+        """
+        self._store, self._unpublished = open_checkpoints(self._spec, job_name, job_uid, secrets, identity), unpublished
+        self._metadata = {"job": job_name, "baseModelFingerprint": identity["model.fingerprint"]}
+        self._published: list[Published] = []
+        self._found: Found | None = None
+        self._read_ahead = (
+            begin(self._store.newest_whole, [unpublished]) if self._spec.checkpoint.resume == "Auto" else None
+        )
+
+    def claim_checkpoints(self) -> Resumed:
+        """Take over the job's checkpoints and find the one to resume from. `open_checkpoints` comes before.
+
+        Raises:
+            LorarlError: the store cannot be used, or holds another training.
+        """
+        from lorarl_trainer.checkpoint import BackgroundUploader
+
+        if self._read_ahead:
+            self._read_ahead.result()
+            self._read_ahead = None  # otherwise it would keep a whole checkpoint in memory
+        store = self._store
+        started = store.start(self._spec.checkpoint.resume, [self._unpublished])
+        self._found = started.found
+        self._uploader = BackgroundUploader(store, self._unpublished, self._published.append)
+        if started.found is None:
+            return Resumed(0, 0, 0, None, started.warnings)
+        checkpoint = started.found.checkpoint
+        published = store.published(started.found)
+        if published is None:  # the previous run could not publish it
+            self._uploader.submit(checkpoint)
+        return Resumed(
+            step=checkpoint.step,
+            position=checkpoint.state["position"],
+            adapter_version=checkpoint.adapter_version,
+            adapter_uri=f"{started.found.uri}/{ADAPTER}",
+            warnings=started.warnings,
+            published=published,
+        )
+
+    def found_state(self) -> State:
+        """Return the state to resume from. Asked once, and only if there is a checkpoint."""
+        assert self._found is not None
+        checkpoint, self._found = self._found.checkpoint, None
+        return State(checkpoint.state_tensors, checkpoint.state["updates"])
+
+    def restore(self, state: State | None = None) -> None:
+        """Resume from a state; None: from the checkpoint that this worker has found."""
+        super().restore(state or self.found_state())
+
+    def publish(self, step: int, adapter_version: int, position: int) -> None:
+        """Take a checkpoint (collective) and hand it to the uploader; training continues while it is published.
+
+        Raises:
+            LorarlError: an earlier checkpoint could not be published.
+        """
+        from lorarl_trainer.checkpoint import build_checkpoint
+        from lorarl_trainer.lora import peft_format
+        from lorarl_trainer.lora.tensor_file import in_parts, write_tensors
+
+        taken = self.backend.snapshot()
+        adapter_spec, base = self._spec.adapter, base_model_name(self._spec)
+        config = peft_format.adapter_config(
+            taken.adapter, adapter_spec.rank, adapter_spec.alpha, base, taken.linear_names
+        )
+        metadata = {
+            "step": step,
+            "adapterVersion": adapter_version,
+            "baseModel": base,
+            "adapterType": adapter_spec.type,
+        }
+        checkpoint = build_checkpoint(
+            step,
+            adapter_version,
+            adapter_config=config,
+            adapter_tensors=peft_format.weights_bytes(taken.adapter),
+            metadata=self._metadata | metadata,
+            state={"updates": taken.updates, "position": position},
+            state_tensors=[write_tensors(part) for part in in_parts(taken.state, STATE_FILE_BYTES)],
+        )
+        self._uploader.submit(checkpoint)
+
+    def uploads(self) -> list[Published]:
+        """Return the checkpoints published so far.
+
+        Raises:
+            LorarlError: one could not be published.
+        """
+        self._uploader.raise_if_failed()
+        return list(self._published)
+
+    def drain_uploads(self, timeout_seconds: float = UPLOAD_SECONDS) -> list[Published]:
+        """Wait until everything is published, and return all of it."""
+        self._uploader.drain(timeout_seconds)
+        return list(self._published)

@@ -1,0 +1,154 @@
+"""What Ray's failures mean: which worker ended, why, and where its output is."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.errors import (
+    LorarlError,
+    NodeLostError,
+    OutOfMemoryError,
+    WorkerError,
+    last_exception,
+    without_colours,
+)
+from lorarl_trainer.pods.drain import in_a_pod
+from lorarl_trainer.pods.memory import kills_for_memory
+from lorarl_trainer.workers.nodes import Nodes
+
+NODE_LOSS_SECONDS = 40.0
+"""How long Ray may take to notice a lost machine: its health checks need 14 to 25 s.
+
+Calls to that machine fail at once, and so do the collective operations of its peers.
+"""
+ASK_SECONDS = 20.0
+"""How long a worker's pod may take to say whether its memory has run out: it starts a process to find out."""
+
+_LOG_TAIL_LINES = 20
+_LONGEST_LINE = 300
+_NODE_LOST = "its node has died"
+"""Ray's words for an actor whose machine, or pod, is gone."""
+_LOW_ON_MEMORY = "low on memory"
+"""Ray's words for a process that it ended itself, before the kernel did."""
+_ENDED = "it was killed, as by the kernel when memory runs out, or it crashed"
+_DRIVER_LOGS = {
+    "SidecarMode": "the log of pod {pod}, container ray-job-submitter",
+    "K8sJobMode": "the log of the submitter's pod",
+    "HTTPMode": "/tmp/ray/session_latest/logs/job-driver-*.log of pod {pod}",
+}
+"""Where KubeRay keeps the driver's output, which includes the workers', by spec.cluster.submissionMode."""
+
+
+class Failures:
+    """Explains failures of one group of workers in a user's words."""
+
+    def __init__(self, spec: LoRARLJobSpec, nodes: Nodes, actors: Sequence[Any], logs: Sequence[Path | None]) -> None:
+        """`logs` has each worker's own file; None where Ray brings the workers' output to the driver."""
+        self._spec, self._nodes, self._actors, self._logs = spec, nodes, actors, logs
+
+    async def explain(self, error: Exception) -> LorarlError:
+        """Find out what is behind a failure that Ray raised, and return the error to raise instead."""
+        explained = self._in_our_words(await self._cause(error))
+        if type(explained) is WorkerError and in_a_pod() and await self._out_of_memory():
+            return self._memory_ran_out()
+        return explained
+
+    async def _cause(self, error: Exception) -> Exception:
+        """Return the end of a worker if that explains the failure; otherwise the failure itself."""
+        from ray.exceptions import ActorUnavailableError, ObjectLostError, RayTaskError
+
+        unexpected = isinstance(error, RayTaskError) and not isinstance(error.cause, LorarlError)
+        if not unexpected and not isinstance(error, ActorUnavailableError | ObjectLostError):
+            return error
+        questions = [asyncio.create_task(_end_of(actor)) for actor in self._actors]
+        try:
+            for question in asyncio.as_completed(questions, timeout=NODE_LOSS_SECONDS):
+                if (end := await question) is not None:
+                    return end
+        except TimeoutError:
+            pass  # workers that do not answer are busy, or Ray cannot say what became of them
+        finally:
+            for task in questions:
+                task.cancel()
+        return error
+
+    async def _out_of_memory(self) -> bool:
+        """Return whether the kernel has killed a process in a worker's pod for its memory. A pod that is gone cannot say."""
+        from ray.exceptions import RayError
+
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                for kills in self._nodes.call(kills_for_memory):
+                    if await kills:
+                        return True
+        except (RayError, TimeoutError):
+            pass
+        return False
+
+    def _in_our_words(self, error: Any) -> LorarlError:
+        from ray.exceptions import ActorUnavailableError, NodeDiedError, ObjectLostError, RayActorError, RayTaskError
+
+        if isinstance(error, RayTaskError) and isinstance(error.cause, LorarlError):
+            return error.cause
+        is_actor_error = isinstance(error, RayActorError)
+        if isinstance(error, RayTaskError) or (is_actor_error and error.actor_init_failed):
+            return WorkerError(self._with_log_tail(f"a worker failed: {last_exception(str(error))}", str(error)))
+        lost = isinstance(error, NodeDiedError | ActorUnavailableError | ObjectLostError) or (
+            is_actor_error and error.preempted
+        )
+        if lost or _NODE_LOST in str(error):
+            return NodeLostError(self._with_log_tail("a worker's machine or pod is gone"))
+        if _LOW_ON_MEMORY in str(error):
+            line = next(line for line in str(error).splitlines() if _LOW_ON_MEMORY in line)
+            return self._memory_ran_out(f". Ray: {line.strip()[:_LONGEST_LINE]}")
+        return WorkerError(self._with_log_tail(f"a worker process ended: {_ENDED}"))
+
+    def _memory_ran_out(self, words: str = "") -> OutOfMemoryError:
+        """Say which memory ran out and what to do; `words` are Ray's own, if it noticed first."""
+        limit = self._spec.cluster.memory_per_node if in_a_pod() else None
+        used = (
+            f"its pod used all of its memory limit, spec.cluster.memoryPerNode {limit}"
+            if limit
+            else "its machine's memory was used up"
+        )
+        hint = f"{'Raise spec.cluster.memoryPerNode, or lower' if limit else 'Lower'} spec.trainer.tokensPerMicroBatch"
+        return OutOfMemoryError(self._with_log_tail(f"a worker process was killed because {used}. {hint}{words}"))
+
+    def _with_log_tail(self, sentence: str, traceback: str = "") -> str:
+        """Add where the workers' output is. A traceback goes there too: the worker did not print it itself."""
+        traceback = without_colours(traceback)
+        logs = [log for log in self._logs if log is not None and log.exists()]
+        if not logs:
+            if traceback:
+                print(traceback, file=sys.stderr, flush=True)
+            driver_log = _DRIVER_LOGS[self._spec.cluster.submission_mode].format(pod=socket.gethostname())
+            return sentence if any(self._logs) else f"{sentence}; its output is in {driver_log}"
+        newest = max(logs, key=lambda log: log.stat().st_mtime)
+        sentence = f"{sentence}; the same command resumes from the newest checkpoint."
+        if traceback:
+            with newest.open("a") as file:
+                print(traceback, file=file)
+            return f"{sentence} The worker's output is in {newest}."
+        lines = without_colours(newest.read_text(errors="replace")).splitlines()[-_LOG_TAIL_LINES:]
+        return "\n".join([f"{sentence} The end of {newest}:", *(f"  | {line[:_LONGEST_LINE]}" for line in lines)])
+
+
+async def _end_of(actor: Any) -> Exception | None:
+    """Return how a worker ended, once Ray knows; None if it is alive and idle."""
+    from ray.exceptions import ActorUnavailableError, RayActorError
+    from ray.exceptions import OutOfMemoryError as EndedByRayError
+
+    while True:
+        try:
+            await actor.drain_asked.remote()
+        except ActorUnavailableError:
+            continue  # Ray needs time for this answer
+        except (RayActorError, EndedByRayError) as end:
+            return end
+        return None

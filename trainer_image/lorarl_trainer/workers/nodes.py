@@ -1,0 +1,99 @@
+"""Which worker runs on which machine: Ray's placement group, node by node, and the port where the workers meet."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+
+_POLL_SECONDS = 0.2
+
+
+def reserve(spec: LoRARLJobSpec, abandoned: threading.Event | None = None) -> Any | None:
+    """Reserve one device per worker.
+
+    Returns:
+        Ray's placement group once every device is available, or None if `abandoned` was set first.
+    """
+    import ray
+
+    bundle: dict[str, float] = {"CPU": 1, "GPU": 1} if spec.on_gpu else {"CPU": 1}
+    # A cluster node has as many workers as GPUs. On CPU, PACK keeps the workers of a tensor-parallel group together too.
+    group = ray.util.placement_group([bundle] * spec.world_size, strategy="PACK")
+    ready = group.ready()
+    while not ray.wait([ready], timeout=_POLL_SECONDS)[0]:
+        if abandoned is not None and abandoned.is_set():
+            ray.util.remove_placement_group(group)
+            return None
+    ray.get(ready)
+    return group
+
+
+class Nodes:
+    """The machines of a placement group, and the bundles on each."""
+
+    def __init__(self, group: Any) -> None:
+        """Take the placement group that `reserve` returned."""
+        import ray
+
+        self._group = group
+        self.bundles = by_node(ray.util.placement_group_table(group)["bundles_to_node_id"])
+        """The bundles of each node. The first node has bundle 0."""
+
+    def at(self, bundle: int) -> Any:
+        """Return Ray's scheduling strategy that places an actor or a task on this bundle."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        return PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """Call a function once on each machine, in its own process: a worker may be busy or dead. Return Ray's references."""
+        import ray
+
+        return [
+            ray.remote(function)
+            .options(num_cpus=0, max_retries=0, scheduling_strategy=self.at(bundles[0]))
+            .remote(*arguments)
+            for bundles in self.bundles
+        ]
+
+    def rendezvous(self) -> tuple[str, int]:
+        """Return the address of the first worker's machine, and a port that is free there."""
+        import ray
+
+        find = ray.remote(_free_port).options(num_cpus=0, scheduling_strategy=self.at(0))
+        address: tuple[str, int] = ray.get(find.remote())
+        return address
+
+    def release(self) -> None:
+        """Give the devices back."""
+        import ray
+
+        ray.util.remove_placement_group(self._group)
+
+
+def by_node(placement: Mapping[int, str]) -> list[list[int]]:
+    """Group bundles by node, given the node of every bundle. The first node has bundle 0."""
+    nodes: dict[str, list[int]] = {}
+    for bundle in sorted(placement):
+        nodes.setdefault(placement[bundle], []).append(bundle)
+    return list(nodes.values())
+
+
+def _free_port() -> tuple[str, int]:
+    """Find a port that no other process gets by chance before a worker has imported torch and listens on it.
+
+    It is above the ports of Ray's workers (10002 to 19999) and below the ephemeral ports (from 32768).
+    """
+    import ray
+
+    for port in random.SystemRandom().sample(range(20_000, 30_000), 1000):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return ray.util.get_node_ip_address(), port
+    raise OSError("no port between 20000 and 29999 is free")
