@@ -1,14 +1,14 @@
 # The images of lorarl: `operator`, and `trainer` in two flavours, for CPUs and for NVIDIA GPUs.
 #   docker build --target operator -t REGISTRY/lorarl/operator:0.1.0 .
 #   docker build --target trainer --build-arg FLAVOUR=cuda -t REGISTRY/lorarl/trainer:0.1.0-cuda .
-# Secrets that a build may be given, none of which reaches an image: `ca`, a bundle of certificate authorities; `pip.conf` and `uv.toml`, which
-# say where packages come from. docs/images.md has the rest.
+# A build may be given these secrets, none of which ends up in an image: `ca`, a bundle of certificate authorities;
+# `pip.conf` and `uv.toml`, which say where packages come from. docs/images.md has the rest.
 ARG PYTHON_IMAGE=python:3.12.14-slim-bookworm@sha256:392307d22300de8b5986851a12d9176dfc0fc073e65bf6523ebd7dcbeb23564e
 ARG FLAVOUR=cpu
 
-# ---- what every image has ----
+# ---- base of every image ----
 FROM ${PYTHON_IMAGE} AS base
-# Bytecode that is never compared with its source: a start compiles nothing, whatever times the files got on their way through a registry.
+# Bytecode is never compared with its source: a start compiles nothing, even if a registry has changed file times.
 ENV PATH=/opt/lorarl/bin:$PATH
 RUN groupadd --gid 10001 lorarl \
     && useradd --uid 10001 --gid 10001 --create-home lorarl \
@@ -17,7 +17,7 @@ RUN groupadd --gid 10001 lorarl \
        "$(python3.12 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 WORKDIR /home/lorarl
 
-# ---- what builds, and is in no image: uv and hatchling ----
+# ---- build tools, which are in no image: uv and hatchling ----
 FROM ${PYTHON_IMAGE} AS tools
 RUN --mount=type=bind,source=requirements/build.lock,target=/tmp/build.lock \
     --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
@@ -35,7 +35,8 @@ RUN /opt/tools/bin/hatchling build -t wheel -d /wheel
 
 # ---- operator: packages, then lorarl ----
 FROM base AS operator-packages
-# Left out: what CEL's package carries besides CEL, and the typed API of the Kubernetes client (kopf alone looks at three models of it).
+# Removed: everything but CEL from CEL's package, and the Kubernetes client's typed API, except for the three models
+# that kopf uses.
 RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
     --mount=type=bind,source=requirements/operator.lock,target=/tmp/requirements.lock \
     --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
@@ -71,7 +72,7 @@ LABEL org.opencontainers.image.title="lorarl operator" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.base.name="${PYTHON_IMAGE}"
 
-# ---- trainer for CPUs: packages without CUDA, stand-ins for the libraries that torch names ----
+# ---- trainer for CPUs: packages without CUDA, stand-ins for the libraries that torch links to ----
 FROM base AS trainer-cpu-packages
 RUN apt-get update -q && apt-get install -q -y --no-install-recommends libgomp1 libnuma1 && rm -rf /var/lib/apt/lists/*
 RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
@@ -95,11 +96,11 @@ RUN --mount=type=bind,source=scripts/sbom.py,target=/tmp/sbom.py \
     --mount=type=bind,source=pyproject.toml,target=/tmp/pyproject.toml \
     python /tmp/sbom.py /tmp/requirements.lock --image lorarl/trainer --project /tmp/pyproject.toml --output /usr/share/lorarl/sbom.cdx.json
 
-# ---- trainer for GPUs: CUDA from the packages, Transformer Engine's extension of torch compiled here ----
+# ---- trainer for GPUs: CUDA from the packages; Transformer Engine's torch extension is compiled here ----
 FROM base AS trainer-cuda
-# A compiler stays: Triton and FlashInfer compile their kernels' launchers when a job starts.
+# The compiler stays in the image: Triton and FlashInfer compile their kernels' launchers when a job starts.
 RUN apt-get update -q && apt-get install -q -y --no-install-recommends g++ libgomp1 libnuma1 && rm -rf /var/lib/apt/lists/*
-# Its own way would be to fetch a binary that no lock knows, hence FORCE_BUILD. CUDA's headers come with the packages.
+# FORCE_BUILD: by default the extension's build fetches a binary that is in no lock. The packages have CUDA's headers.
 ENV CUDA_HOME=/opt/lorarl/lib/python3.12/site-packages/nvidia/cu13 NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
     --mount=type=bind,source=requirements/gpu.lock,target=/tmp/requirements.lock \
@@ -114,7 +115,7 @@ RUN --mount=type=bind,source=scripts/sbom.py,target=/tmp/sbom.py \
     --mount=type=bind,source=pyproject.toml,target=/tmp/pyproject.toml \
     python /tmp/sbom.py /tmp/requirements.lock --image lorarl/trainer --project /tmp/pyproject.toml --output /usr/share/lorarl/sbom.cdx.json
 
-# ---- trainer: lorarl on either ----
+# ---- trainer: lorarl on top of either flavour ----
 FROM trainer-${FLAVOUR} AS trainer
 ARG FLAVOUR
 RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools --mount=type=bind,from=wheel,source=/wheel,target=/wheel \

@@ -30,7 +30,7 @@ hooks: setup ## Install the git hooks of .pre-commit-config.yaml
 ##@ Development
 
 .PHONY: check
-check: setup ## Check format, lint, types and unit tests, in a minute; run it before every commit
+check: setup ## Check format, lint, types and unit tests, in a minute
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy

@@ -1,13 +1,13 @@
-"""lorarl and TRL side by side on the GPUs of this machine: the same model shape, prompts, lengths, LoRA and precision.
+"""Compares lorarl and TRL on this machine's GPUs: the same model shape, prompts, lengths, LoRA and precision.
 
-make bench-gpu                                        all of it on one GPU, 12 minutes; then the table and the plot in docs/
-make bench-gpu GPUS="1 2"                             on two GPUs: a size on each at a time, then the last on both, data parallel; as long
-python benchmarks/bench_gpu.py --sizes 7b --systems ours --steps 4 --out part.json      a part of it
+make bench-gpu                  all of it on one GPU, 12 minutes; then the table and the plot in docs/
+make bench-gpu GPUS="1 2"       on two GPUs, in the same time: one size on each, then the last on both, data parallel
+python benchmarks/bench_gpu.py --sizes 7b --systems ours --steps 4 --out part.json     a part of it
 python benchmarks/bench_gpu.py --merge part.json other.json --out benchmarks/results/gpu-DATE.json
-python benchmarks/bench_gpu.py --render benchmarks/results/gpu-DATE.json                docs/performance.md and its plot anew
+python benchmarks/bench_gpu.py --render benchmarks/results/gpu-DATE.json     write the table and the plot again
 
-Each part runs in a process of its own, so that the GPU is empty at its start; the raw figures are written after each. Both systems run on
-the same GPU, one after the other.
+Each part runs in its own process, so that the GPU is empty at its start. The raw figures are written after each part.
+Both systems run on the same GPU, first lorarl, then TRL.
 """
 
 from __future__ import annotations
@@ -39,14 +39,12 @@ from side_by_side.work import Work  # noqa: E402
 SYSTEMS = ("ours", "device", "trl")
 TMPFS = Path("/dev/shm")
 ROOM = 40 << 30
-"""What the models of both sizes take, and as much again."""
+"""Twice the size of both models."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--sizes", nargs="+", default=["0.5b", "7b"], help="model shapes: 0.5b, 7b (tiny to try things out)"
-    )
+    parser.add_argument("--sizes", nargs="+", default=["0.5b", "7b"], help="model shapes: 0.5b, 7b (tiny for a trial)")
     parser.add_argument(
         "--systems", nargs="+", default=SYSTEMS, choices=SYSTEMS, help="device: a look inside lorarl's worker"
     )
@@ -59,7 +57,7 @@ def main() -> None:
         nargs="+",
         default=[1],
         choices=(1, 2),
-        help="2: two at a time, and the last size data parallel",
+        help="2: two sizes at a time, and the last size data parallel",
     )
     parser.add_argument(
         "--set",
@@ -68,14 +66,12 @@ def main() -> None:
         metavar="PATH=VALUE",
         help="change lorarl's manifest, as `lorarl run` does",
     )
-    parser.add_argument("--minutes", type=float, help="leave out what has not begun by then, and end what runs")
-    parser.add_argument(
-        "--models", type=Path, help="folder for the models  [default: shared memory where there is room]"
-    )
+    parser.add_argument("--minutes", type=float, help="then stop what runs, and leave out the rest")
+    parser.add_argument("--models", type=Path, help="folder for the models  [default: shared memory if there is room]")
     parser.add_argument(
         "--out", type=Path, default=ROOT / f"benchmarks/results/gpu-{datetime.date.today():%Y-%m-%d}.json"
     )
-    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="put raw figures together into --out")
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="merge raw figures into --out")
     parser.add_argument(
         "--render", type=Path, metavar="FILE", help="write docs/performance.md's table and plot from raw figures"
     )
@@ -91,7 +87,7 @@ def main() -> None:
 
 
 class Bench:
-    """The parts in their order; a part that fails leaves the others."""
+    """The parts in order. The others run even if one fails."""
 
     def __init__(self, chosen: argparse.Namespace) -> None:
         self.chosen, self.started = chosen, time.monotonic()
@@ -110,7 +106,7 @@ class Bench:
         sizes, gpus = self.chosen.sizes, visible_gpus(max(self.chosen.gpus))
         self.result |= last_object(self.process("side_by_side.prepare", gpus[:1], str(self.models), *sizes))
         if 1 in self.chosen.gpus:
-            # A size a GPU, where there is more than one.
+            # One size per GPU, if there are several.
             with ThreadPoolExecutor(len(gpus)) as lanes:
                 list(lanes.map(self.one_gpu, sizes, itertools.cycle(gpus)))
         if 2 in self.chosen.gpus:
@@ -171,9 +167,7 @@ class Bench:
         from importlib.util import find_spec
 
         if find_spec("trl") is None:
-            raise ValueError(
-                "TRL is not installed; `uv pip install --no-deps trl==1.16.0` adds it to the GPU environment"
-            )
+            raise ValueError("TRL is not installed. Run `uv pip install --no-deps trl==1.16.0` in the GPU environment.")
         steps = str(self.chosen.warmup + self.chosen.steps)
         with PeakGpuMemory(gpu) as memory:
             lines = self.process("side_by_side.trl_side", (gpu,), str(self.models / size), setting, steps)
@@ -203,11 +197,11 @@ class Bench:
         }
 
     def process(self, module: str, gpus: Sequence[int], *arguments: str) -> list[str]:
-        """Run a module of the benchmark; return the lines it prints."""
+        """Run a module of the benchmark and return the lines that it prints."""
         return self.command([sys.executable, "-m", module, *arguments], gpus).splitlines()
 
     def command(self, command: Sequence[str], gpus: Sequence[int]) -> str:
-        """Run a command on these GPUs, with the product and the benchmark on its path; its standard error is shown where it fails."""
+        """Run a command on these GPUs, with the product and the benchmark on its path; show its errors if it fails."""
         path = [str(ROOT / folder) for folder in ("benchmarks", "crds", "trainer_image")]
         inherited = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
         numbers = ",".join(map(str, gpus))
@@ -234,25 +228,25 @@ class Bench:
 
 
 def visible_gpus(count: int) -> list[int]:
-    """The first GPUs that may be used, by their numbers on the machine."""
+    """Return the first GPUs that may be used, by their numbers on the machine."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     return [int(name) for name in named.split(",")][:count] if named else list(range(count))
 
 
 def last_object(lines: Sequence[str]) -> dict[str, Any]:
-    """The last JSON object that was printed: libraries print, too."""
+    """Return the last JSON object that was printed, because libraries print too."""
     found: dict[str, Any] = json.loads(next(line for line in reversed(lines) if line.startswith("{")))
     return found
 
 
 def model_folder() -> Path:
-    """Shared memory where the models fit, a temporary folder elsewhere."""
+    """Return a folder in shared memory if the models fit, otherwise a temporary folder."""
     room = shutil.disk_usage(TMPFS).free if TMPFS.is_dir() else 0
     return Path(tempfile.gettempdir() if room < ROOM else TMPFS, "lorarl-bench-models")
 
 
 def merge(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One result of several: all their runs, the newest of two that are the same."""
+    """Merge results: all their runs, and of equal runs the newest."""
     runs: dict[tuple[Any, ...], Any] = {}
     for part in sorted(parts, key=lambda part: part["date"]):
         for run in part["runs"]:
@@ -264,7 +258,7 @@ def merge(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def brief(run: dict[str, Any]) -> str:
-    """A run in a line."""
+    """Return a run in one line."""
     if "steps" not in run:
         return ", ".join(f"{name} {value:.3f}" for name, value in run.items() if isinstance(value, float))
     from side_by_side.report import mean

@@ -1,13 +1,15 @@
-"""What Kubernetes and KubeRay cost: the step of bench_gpu.py bare and in pods on the same GPU, where the seconds of a start go, and those
-from a deleted worker pod to the next step.
+"""Measures what Kubernetes and KubeRay cost on a GPU.
+
+It compares the step of bench_gpu.py bare and in pods on the same GPU. It shows where the seconds of a start go, and
+those from a deleted worker pod to the next step.
 
 make bench-gpu-cluster JOB=job.yaml KUBECONFIG=...    all of it at 0.5B and 7B, then the tables in docs/gpu-cluster.md
-python benchmarks/bench_gpu_cluster.py --parts bare                                    no cluster is needed
-python benchmarks/bench_gpu_cluster.py --parts pods --sizes 7b --job job.yaml          a part, added to what --out has already
+python benchmarks/bench_gpu_cluster.py --parts bare                              needs no cluster
+python benchmarks/bench_gpu_cluster.py --parts pods --sizes 7b --job job.yaml    one part, added to --out
 python benchmarks/bench_gpu_cluster.py --render benchmarks/results/gpu-cluster-DATE.json
 
-JOB is any LoRARLJob that runs on this cluster: its `cluster` and where its checkpoints go are taken. The cluster is a node on this machine:
-pods mount the models, and the folder of what is compiled, from it.
+JOB is any LoRARLJob that runs on this cluster: its `cluster` and its checkpoint's place are used. The cluster is a node
+on this machine, from which pods mount the models and the folder of compiled code.
 """
 
 from __future__ import annotations
@@ -46,26 +48,20 @@ LOST_AFTER_STEPS, LOST_STEPS = 2, 100
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--parts", nargs="+", default=PARTS, choices=PARTS, help="lost: a worker pod is deleted, at the last size"
+        "--parts", nargs="+", default=PARTS, choices=PARTS, help="lost: delete a worker pod, at the last size"
     )
-    parser.add_argument(
-        "--sizes", nargs="+", default=["0.5b", "7b"], help="model shapes: 0.5b, 7b (tiny to try things out)"
-    )
-    parser.add_argument(
-        "--caches", nargs="+", default=CACHES, choices=CACHES, help="cold: nothing is compiled yet, one step"
-    )
+    parser.add_argument("--sizes", nargs="+", default=["0.5b", "7b"], help="model shapes: 0.5b, 7b (tiny for a trial)")
+    parser.add_argument("--caches", nargs="+", default=CACHES, choices=CACHES, help="cold: nothing is compiled yet")
     parser.add_argument("--steps", type=int, default=3, help="measured steps of a warm run")
     parser.add_argument("--warmup", type=int, default=2, help="steps before them")
-    parser.add_argument("--gpus", type=int, default=1, help="0 to try things out on a CPU")
+    parser.add_argument("--gpus", type=int, default=1, help="0 for a trial on a CPU")
     parser.add_argument("--job", type=Path, metavar="FILE", help="a LoRARLJob that runs on this cluster")
     parser.add_argument("--namespace", default="default")
     parser.add_argument("--kubeconfig", type=Path, default=os.environ.get("KUBECONFIG"))
     parser.add_argument(
         "--set", action="append", default=[], metavar="PATH=VALUE", help="change the job, bare and in pods"
     )
-    parser.add_argument(
-        "--models", type=Path, help="folder for the models  [default: shared memory where there is room]"
-    )
+    parser.add_argument("--models", type=Path, help="folder for the models  [default: shared memory if there is room]")
     parser.add_argument("--compiled", type=Path, default=Path(tempfile.gettempdir(), "lorarl-bench-compiled"))
     parser.add_argument(
         "--out", type=Path, default=ROOT / f"benchmarks/results/gpu-cluster-{datetime.date.today():%Y-%m-%d}.json"
@@ -85,7 +81,7 @@ def main() -> None:
 
 
 class Bench:
-    """The parts in their order; a part that fails leaves the others. What --out has of other parts is kept."""
+    """The parts in order. The others run even if one fails. What --out has of other parts is kept."""
 
     def __init__(self, chosen: argparse.Namespace) -> None:
         self.chosen, self.started = chosen, time.monotonic()
@@ -110,7 +106,7 @@ class Bench:
             self.attempt("lost", self.chosen.sizes[-1], "warm")
         for failure in self.failed:
             print(f"FAILED: {failure}", file=sys.stderr)
-        print(f"raw figures: {self.chosen.out}; what was printed: {self.folder}")
+        print(f"raw figures: {self.chosen.out}; output: {self.folder}")
         return 1 if self.failed else 0
 
     def attempt(self, part: str, size: str, caches: str) -> None:
@@ -151,14 +147,14 @@ class Bench:
             return dict(running.lose_a_worker(LOST_AFTER_STEPS))
 
     def job(self, size: str, folder: Path, caches: str) -> dict[str, Any]:
-        """The job of bench_gpu.py, with a reward that needs nothing of this checkout; with cold caches, of two steps."""
+        """Return the job of bench_gpu.py with a built-in reward, which needs no file of this checkout."""
         steps = self.chosen.warmup + self.chosen.steps if caches == "warm" else 2
         job = ours.manifest(self.models / size, folder, Work(), self.chosen.gpus, steps)
         job["spec"]["reward"] = {"type": "exact"}
         return job
 
     def measured(self, steps: list[Any], caches: str) -> list[Any]:
-        """The steps that count: none where something was still to be compiled."""
+        """Return the steps that count: none if something had to be compiled."""
         if caches == "cold":
             return []
         if len(steps) != (expected := self.chosen.warmup + self.chosen.steps):
@@ -166,7 +162,7 @@ class Bench:
         return steps[self.chosen.warmup :]
 
     def compiled(self, part: str, size: str, caches: str) -> Path:
-        """A folder for what is compiled, which the trainer's user in pods may write to."""
+        """Return a folder for compiled code, which the trainer's user in pods may write to."""
         folder = Path(self.chosen.compiled) / f"{part}-{size}"
         if caches == "cold":
             shutil.rmtree(folder, ignore_errors=True)
@@ -176,7 +172,7 @@ class Bench:
 
     @contextmanager
     def in_cluster(self, part: str, size: str, caches: str, job: dict[str, Any]) -> Iterator[Any]:
-        """The job in the cluster, under a name of its own: nothing in the store is gone on from."""
+        """Run the job in the cluster under a new name, so that it resumes from no checkpoint."""
         from lorarl_api.load import load_job
         from side_by_side.pods import JobInCluster, manifest
         from support.cluster.kubectl import real_cluster

@@ -1,7 +1,7 @@
-"""The operator's figures against their targets, on the real API server with KubeRay's operator in the same run; kwok plays the pods.
+"""Measures the operator against its targets, on a real API server next to KubeRay's operator. kwok plays the pods.
 
-make bench-operator                         all of it, 15 minutes on two cores
-python benchmarks/bench_operator.py --burst 100 --held 500 --running 50       a quick look
+make bench-operator                                                         all of it, 15 minutes on two cores
+python benchmarks/bench_operator.py --burst 100 --held 500 --running 50     a quick look
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CREATORS = 8
 
 @dataclass
 class Row:
-    """A line of the table: what was measured, what was to be reached, and every sample."""
+    """A row of the table: what was measured, its target, and every sample."""
 
     what: str
     target: str
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 class Bench:
-    """All measurements in their order: each leaves what the next one needs."""
+    """All measurements in order. Each leaves what the next one needs."""
 
     def __init__(self, p: Platform, chosen: argparse.Namespace) -> None:
         self.p, self.chosen = p, chosen
@@ -96,7 +96,7 @@ class Bench:
         print(f"{row.what}: {row.reached} (target {row.target})", file=sys.stderr, flush=True)
 
     def idle_latency(self) -> None:
-        """One job after the other, each alone."""
+        """Measure one job at a time."""
         namespace = self.p.namespace("idle")
         seen: dict[str, float] = {}
         with watching(
@@ -122,7 +122,7 @@ class Bench:
         return not self.p.pods(namespace, rayjob, WORKER)
 
     def one_life(self, replica: Operator) -> None:
-        """Writes of a whole life; how soon the workers of an ended job are gone."""
+        """Count the writes of a job's whole life, and measure how soon the workers of an ended job are gone."""
         namespace = self.p.namespace("life")
         gone, written = [], []
         for number in range(5):
@@ -147,7 +147,7 @@ class Bench:
         )
 
     def burst(self, replica: Operator) -> None:
-        """Many jobs at once, and how fast KubeRay brings their clusters up meanwhile."""
+        """Create many jobs at once, and measure how fast KubeRay brings up their clusters meanwhile."""
         namespace = self.p.namespace("burst")
         count = self.chosen.burst
         made: dict[str, float] = {}
@@ -184,7 +184,7 @@ class Bench:
         self.add(Row(name, target, reached, took <= 60 and theirs / took >= 4, samples))
 
     def hold(self, replica: Operator) -> None:
-        """Thousands of jobs at rest: memory, and no write."""
+        """Keep thousands of jobs at rest: measure memory, and expect no write."""
         namespace, held, running = "burst-2", self.chosen.held, self.chosen.running
         jobs = self.p.api.list("LoRARLJob")
         namespace = next(job["metadata"]["namespace"] for job in jobs if job["metadata"]["name"].startswith("burst-"))
@@ -200,7 +200,7 @@ class Bench:
         resident = replica.resident_bytes
         each = (resident - BASE_MB * 1e6) / held
         before = writes(replica)
-        time.sleep(self.chosen.quiet_seconds)  # The measurement itself: what is written while nothing changes.
+        time.sleep(self.chosen.quiet_seconds)  # the measurement itself: writes while nothing changes
         written = writes(replica) - before
         samples = {"base_bytes": self.base, "resident_bytes": resident, "phases": self.phases(), "writes": written}
         reached = (
@@ -219,7 +219,7 @@ class Bench:
         self.fail_over(replica)
 
     def fail_over(self, leader: Operator) -> None:
-        """The leader dies; how long until the standby acts, and whether anything is done twice."""
+        """Kill the leader: measure how soon the standby acts, and check that nothing is done twice."""
         namespace = self.p.namespace("after")
         before = {one["metadata"]["uid"] for one in self.p.api.list("RayJob")}
         with operator(self.p.cluster, self.kubeconfig, "bench-standby") as standby:
@@ -245,7 +245,7 @@ class Bench:
         )
 
     def cold_start(self) -> None:
-        """A new process finds thousands of jobs: how long until all are known and looked at, and what it writes."""
+        """Start a process with thousands of jobs: measure how soon all are reconciled, and what it writes."""
         before = {one["metadata"]["uid"] for one in self.p.api.list("RayJob")}
         held = len(self.p.api.list("LoRARLJob"))
         started = time.monotonic()
@@ -253,7 +253,7 @@ class Bench:
             looked = "lorarl_operator_reconcile_seconds_count"
             until(
                 180,
-                "all were looked at",
+                "all are reconciled",
                 lambda: replica.metric(looked) >= held and replica.metric("lorarl_operator_queue_depth") == 0,
             )
             took = time.monotonic() - started
@@ -285,7 +285,7 @@ class Bench:
 
 
 def writes(replica: Operator) -> float:
-    """Writes about jobs: not the lease, not Events."""
+    """Return the number of writes about jobs, without the lease and Events."""
     samples = replica.samples("lorarl_operator_api_writes_total")
     return sum(value for labels, value in samples if labels["resource"] not in ("leases", "events"))
 
@@ -305,7 +305,7 @@ def settled(replica: Operator) -> None:
 
 @contextmanager
 def watching(p: Platform, kind: str, namespace: str, see: Callable[[Object], object]) -> Iterator[None]:
-    """Show every change of a kind to `see`, from a thread of its own."""
+    """Pass every change of a kind to `see`, from its own thread."""
     stop = threading.Event()
 
     def watch() -> None:

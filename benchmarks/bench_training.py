@@ -1,10 +1,10 @@
-"""One training step on one GPU, without vLLM: tokens a second, MFU, peak memory, and where the GPU's time goes.
+"""Measures one training step on one GPU, without vLLM: tokens/s, MFU, peak memory, and where the GPU's time goes.
 
 python benchmarks/bench_training.py --size 0.5b
 python benchmarks/bench_training.py --size 7b --tokens-per-micro-batch 16384 --profile
 
-The model has the shape of Qwen2.5 and random weights, made on the GPU. A step is that of a GRPO job: prompts with a group of completions
-each, the loss of PPO, AdamW on the adapter.
+The model has the shape of Qwen2.5 and random weights, made on the GPU. The step is that of a GRPO job: prompts with a
+group of completions each, the loss of PPO, and AdamW on the adapter.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lorarl_trainer.devices.cuda import CudaPlatform
+from lorarl_trainer.devices.cuda import CudaDevice
 
-os.environ.update(CudaPlatform().environment(threads=8), RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
+os.environ.update(CudaDevice().environment(threads=8), RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
+from lorarl_trainer.backends.registry import get_backend
 from lorarl_trainer.samples.types import LossChoice, Sample, Samples, UpdateRequest
 from side_by_side import ours
 from side_by_side.work import SHAPES, Work
@@ -53,7 +54,7 @@ def main() -> None:
     arguments.add_argument("--adapter", choices=("canonical_lora", "lora"), default="canonical_lora")
     arguments.add_argument("--rank", type=int, default=32)
     arguments.add_argument("--prompts", type=int, default=64)
-    arguments.add_argument("--completions", type=int, default=8, help="a prompt")
+    arguments.add_argument("--completions", type=int, default=8, help="per prompt")
     arguments.add_argument("--prompt-tokens", type=int, default=64)
     arguments.add_argument("--response-tokens", type=int, default=256)
     arguments.add_argument("--tokens-per-micro-batch", type=int, nargs="+", default=[16384])
@@ -62,7 +63,7 @@ def main() -> None:
     arguments.add_argument(
         "--megatron-layers", action="store_true", help="Megatron's own layers and adapters, for comparison"
     )
-    arguments.add_argument("--steps", type=int, default=3, help="timed ones, after one that warms up")
+    arguments.add_argument("--steps", type=int, default=3, help="timed steps, after one to warm up")
     arguments.add_argument("--profile", action="store_true")
     arguments.add_argument("--folder", type=Path, default=Path("/dev/shm"))
     arguments.add_argument("--out", type=Path, help="write the figures to this JSON file")
@@ -70,8 +71,8 @@ def main() -> None:
 
     dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
     torch.cuda.set_device(0)
-    platform = CudaPlatform()
-    platform.prepare_megatron()
+    device = CudaDevice()
+    get_backend().import_libraries(device)
     from lorarl_trainer.backends.megatron.model import LoraModel
     from lorarl_trainer.backends.megatron.optimizer import AdapterOptimizer
     from lorarl_trainer.backends.megatron.update import Trainer
@@ -88,10 +89,10 @@ def main() -> None:
         learning_rate=1e-5,
     )
     changes = (f"spec.adapter.type={chosen.adapter}", f"spec.trainer.recompute={chosen.recompute}")
-    spec, plan = ours.planned(folder, work, platform.memory(), *changes)
+    spec, plan = ours.planned(folder, work, device.memory(), *changes)
     fused = plan.fused_layers and not chosen.padded and not chosen.megatron_layers
-    model = LoraModel(platform, folder, spec.adapter, replace(plan, packed=not chosen.padded, fused_layers=fused))
-    optimizer = AdapterOptimizer(model, spec.trainer)
+    model = LoraModel(device, folder, spec.adapter, replace(plan, packed=not chosen.padded, fused_layers=fused))
+    optimizer = AdapterOptimizer(model, spec.trainer, fused=True)
     print(
         f"model ready after {time.perf_counter() - clock:.1f} s, {torch.cuda.memory_allocated() / 1e9:.1f} GB",
         flush=True,
@@ -99,7 +100,7 @@ def main() -> None:
     request = step_request(chosen)
     rows = []
     for budget in chosen.tokens_per_micro_batch:
-        trainer = Trainer(platform, model, optimizer, budget, dropout=0.0)
+        trainer = Trainer(device, model, optimizer, budget, dropout=0.0)
         torch.cuda.reset_peak_memory_stats()
         try:
             trainer.update(request)
@@ -186,8 +187,9 @@ def step_request(chosen: argparse.Namespace) -> UpdateRequest:
 def useful_work(chosen: argparse.Namespace, model: Any) -> dict[str, float]:
     """Return tokens and floating-point operations that a step needs, each prompt counted once.
 
-    A frozen matrix takes 2 operations a parameter and token forward and 2 backward, an adapter 2 and 4, the output layer those of the
-    response tokens alone; attention is left out. `flops_4N` counts 4 for every parameter and token, as floors in the literature do.
+    Per parameter and token, a frozen matrix takes 2 operations forward and 2 backward, and an adapter 2 and 4. The
+    output layer only sees response tokens. Attention is left out. `flops_4N` counts 4 for every parameter and token, as
+    lower bounds in the literature do.
     """
     shape = SHAPES[chosen.size]
     responses = chosen.prompts * chosen.completions * chosen.response_tokens

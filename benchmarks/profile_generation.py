@@ -7,7 +7,8 @@ python benchmarks/profile_generation.py --size 7b --products   only the products
 With torch.compile: --variants none --engine '{"compilation_config": {"mode": 3}}'
 
 For each variant it prints the seconds of the start, tokens/s, the host's milliseconds per decode step by part, and the
-GPU's busy share and time by kind of kernel over some decode steps. `--out` takes all of it as JSON, one line per variant.
+GPU's busy share and time by kind of kernel over some decode steps. `--out` gets all of it as JSON, one line per
+variant.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "crds"), str(ROOT / "trainer_image")]
-from lorarl_trainer.devices.cuda import CudaPlatform  # noqa: E402
+from lorarl_trainer.devices.cuda import CudaDevice  # noqa: E402
 from lorarl_trainer.timing import StartClock  # noqa: E402
 
-os.environ.update(CudaPlatform().environment(threads=8), RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
+os.environ.update(CudaDevice().environment(threads=8), RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np  # noqa: E402
@@ -69,7 +70,7 @@ def measure(options: argparse.Namespace, variant: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, variant_of_vllm(variant, options.engine):
         clock = time.perf_counter()
         parts = StartClock("engine", "process")
-        engine = start(options, Path(folder), parts)
+        engine = start(options, variant, Path(folder), parts)
         starting = time.perf_counter() - clock
     if variant != "none":
         push_adapter(engine, options)

@@ -1,8 +1,9 @@
-"""Makes stand-ins for the libraries of CUDA, so that torch's build for CUDA loads where they are left out.
+"""Makes stand-ins for the CUDA libraries, so that torch's CUDA build loads without them.
 
-The package index has torch only as the build for CUDA. Its libraries name CUDA's as needed, 2.7 GB of them, so the loader asks for them on
-machines without a GPU too, where none of their functions is ever called. A stand-in has the name of such a library and the functions that
-torch refers to, each of which ends the process and says its name. Needs a C compiler and binutils while the image is built.
+The package index only has torch's CUDA build. Its libraries need 2.7 GB of CUDA libraries, so the loader asks for these
+on machines without a GPU too, where none of their functions is ever called. A stand-in has the name of such a library
+and the functions that torch refers to. Each of them says its name and ends the process. Building an image needs a C
+compiler and binutils for this.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ _DEFINED = re.compile(r"\s(?:GLOBAL|WEAK|UNIQUE)\s+\S+\s+(?:\d+|ABS)\s+(?P<name>
 _VERSION_FILE = re.compile(r"\bFile: (?P<file>\S+)")
 _VERSION_NAME = re.compile(r"\bName: (?P<name>\S+)")
 
-# The driver's own, which the runtime looks for to see whether there is a GPU: a stand-in would say yes.
+# The driver's libraries, by which the runtime sees whether there is a GPU. With a stand-in it would see one.
 DRIVER = {"libcuda.so.1", "libnvidia-ml.so.1"}
 
 _SOURCE = """#include <stdio.h>
 #include <stdlib.h>
 static void stand_in(const char *function) {
-  fprintf(stderr, "lorarl: %s of CUDA was called, which an image for CPUs has only by name; use the CUDA flavour\\n", function);
+  fprintf(stderr, "lorarl: %s of CUDA was called, but this image is for CPUs. Use the CUDA flavour.\\n", function);
   abort();
 }
 """
@@ -37,23 +38,23 @@ class StandIn:
     """A library to make.
 
     Attributes:
-        versions: Functions by the symbol version under which they are asked for.
-        unversioned: Functions that are asked for without one.
+        versions: functions by the symbol version that they are asked for with.
+        unversioned: functions that are asked for without one.
     """
 
     versions: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     unversioned: set[str] = field(default_factory=set)
 
     def source(self) -> str:
-        """The C source of its functions."""
+        """Return the C source of its functions."""
         functions = sorted(self.unversioned.union(*self.versions.values()))
         return _SOURCE + "".join(f'void {name}(void) {{ stand_in("{name}"); }}\n' for name in functions)
 
     def version_script(self) -> str:
-        """The linker's version script; where no version is asked for, there is nothing to say."""
+        """Return the linker's version script, which is empty if no version is asked for."""
         nodes = {version: set(names) for version, names in self.versions.items()}
         if nodes:
-            # A reference without version takes a symbol of any; nameless and named versions cannot be mixed.
+            # A reference without a version takes a symbol of any. Nameless and named versions cannot be mixed.
             nodes[min(nodes)] |= self.unversioned
         return "".join(
             f"{version} {{ global: {' '.join(f'{name};' for name in sorted(names))} }};\n"
@@ -63,21 +64,21 @@ class StandIn:
 
 @dataclass(frozen=True)
 class Dependencies:
-    """What the loader finds for a library, and what it does not find; the driver's are in neither."""
+    """The libraries that the loader finds and misses for a library, without the driver's."""
 
     found: frozenset[Path]
     missing: tuple[str, ...]
 
 
 def dependencies(library: Path) -> Dependencies:
-    """Ask the loader."""
+    """Ask the loader for the dependencies of a library."""
     lines = [line.split() for line in _output("ldd", str(library)).splitlines() if " => " in line]
     found = frozenset(Path(words[2]).resolve() for words in lines if words[2].startswith("/"))
     return Dependencies(found, tuple(words[0] for words in lines if words[2] == "not" and words[0] not in DRIVER))
 
 
 def plan(libraries: list[Path]) -> dict[str, StandIn]:
-    """What is to be made for these libraries to load, by name."""
+    """Return the stand-ins that these libraries need, by name."""
     needs = {library.resolve(): dependencies(library) for library in libraries}
     everything = needs.keys() | {path for each in needs.values() for path in each.found}
     symbols = {library: _output("readelf", "--wide", "--dyn-syms", str(library)) for library in everything}
@@ -86,18 +87,18 @@ def plan(libraries: list[Path]) -> dict[str, StandIn]:
     for library, each in needs.items():
         owner = _owners(library)
         for name in each.missing:
-            stand_ins[name]  # one without functions too: the loader asks for the file
+            stand_ins[name]  # also without functions, because the loader asks for the file
         for name, version in _UNDEFINED.findall(symbols[library]):
             if owner.get(version) in each.missing:
                 stand_ins[owner[version]].versions[version].add(name)
             elif not version and name not in defined and each.missing:
-                # Whose it is, the file does not say, and the loader does not ask: it takes the first library that has it.
+                # The file does not say whose it is. The loader takes the first library that has it.
                 stand_ins[each.missing[0]].unversioned.add(name)
     return stand_ins
 
 
 def _owners(library: Path) -> dict[str, str]:
-    """The file that each symbol version is expected from."""
+    """Return the file that each symbol version is expected from."""
     owners: dict[str, str] = {}
     file = ""
     for line in _output("readelf", "--wide", "--version-info", str(library)).splitlines():
@@ -137,7 +138,7 @@ def _output(*command: str) -> str:
 def main() -> None:
     """Make the stand-ins that the libraries of a folder need."""
     parser = argparse.ArgumentParser(
-        description="Makes stand-ins for the CUDA libraries that torch names and that are not there."
+        description="Make stand-ins for the CUDA libraries that torch needs and that are missing."
     )
     parser.add_argument("libraries", type=Path, help="folder of torch's libraries: site-packages/torch/lib")
     parser.add_argument("output", type=Path, help="folder to write to")

@@ -1,7 +1,8 @@
 """The demo behind `make demo`: a tiny model learns to carry, with GRPO, on this machine's CPU.
 
-Makes the base model and the prompts, runs the manifest as anyone would (`lorarl run`), and measures held-out accuracy before and
-after in another process with transformers and PEFT alone. Everything is written under out/demo/; summary.json has the figures.
+It makes the base model and the prompts, and runs the manifest as anyone would (`lorarl run`). It measures held-out
+accuracy before and after in another process that only uses transformers and PEFT. All files go to out/demo/.
+summary.json has the figures.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ RUN = OUT / "run"
 MANIFEST = ROOT / "examples" / "addition-cpu.yaml"
 LEAST_GAIN = 0.5
 MARK = "LORARL_RUN_ID"
-"""Environment variable that marks the run's processes: Ray's daemons leave the process tree, but they keep their environment."""
+"""Environment variable that marks the run's processes. Ray's daemons leave the process tree but keep it."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,11 @@ class Process:
     pid: int
     parent: int
     marked: bool
-    """Its environment has the run's mark. Ray's workers write their title over theirs, so ancestors are asked too."""
+    """Its environment has the run's mark. Ray's workers overwrite theirs with a title, so ancestors count too."""
 
 
 def family(processes: Iterable[Process], known: frozenset[int]) -> frozenset[int]:
-    """Ids of the run's processes: those marked, those known before and still there, and all their descendants."""
+    """Return the ids of the run's processes: marked ones, known ones that still run, and all their descendants."""
     alive = {process.pid: process for process in processes}
     members = {pid for pid, process in alive.items() if process.marked or pid in known}
     while grown := {pid for pid, process in alive.items() if process.parent in members} - members:
@@ -49,7 +50,7 @@ def family(processes: Iterable[Process], known: frozenset[int]) -> frozenset[int
 
 
 class PeakMemory:
-    """The most memory that a run's processes ever held together: proportional set size, sampled twice a second."""
+    """The most memory that a run's processes used together: proportional set size, sampled twice a second."""
 
     def __init__(self, mark: str) -> None:
         self._needle = f"{MARK}={mark}".encode()
@@ -69,7 +70,7 @@ class PeakMemory:
         self._thread.join()
 
     def sample(self) -> int:
-        """Bytes held now. A page that several processes share is counted once."""
+        """Return the bytes used now. A page that several processes share counts once."""
         self._members = family(self._processes(), self._members)
         return sum(_pss_bytes(pid) for pid in self._members)
 
@@ -82,7 +83,7 @@ class PeakMemory:
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit():
                 try:
-                    # After the name in parentheses, which may hold anything: state, parent.
+                    # State and parent come after the name in parentheses, which may have any characters.
                     parent = int((folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
                     marked = self._needle in (folder / "environ").read_bytes().split(b"\0")
                 except OSError:  # it has ended, or is another user's
@@ -100,7 +101,7 @@ def _pss_bytes(pid: int) -> int:
 
 
 def run_step(title: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> None:
-    """Run a command with its output shown; end the demo where it fails."""
+    """Run a command and show its output; end the demo if it fails."""
     print(f"\n== {title}\n$ {' '.join(_short(part) for part in command)}", flush=True)
     code = subprocess.run([str(part) for part in command], cwd=ROOT, env=environment, check=False).returncode
     if code != 0:
@@ -108,19 +109,19 @@ def run_step(title: str, command: Sequence[str | Path], environment: Mapping[str
 
 
 def _short(part: str | Path) -> str:
-    """A path as seen from the project's root, where the command is run."""
+    """Return a path relative to the project's root, where the command runs."""
     return str(part.relative_to(ROOT)) if isinstance(part, Path) and part.is_relative_to(ROOT) else str(part)
 
 
 def adapter_folder(uri: str) -> Path:
-    """The folder behind a file: URI."""
+    """Return the folder of a file: URI."""
     return ROOT / uri.removeprefix("file://").removeprefix("file:")
 
 
 def summarise(
     run: Mapping[str, Any], accuracy: Mapping[str, Any], total_seconds: float, peak_memory_bytes: int
 ) -> dict[str, Any]:
-    """What summary.json holds; times in seconds."""
+    """Return the content of summary.json. Times are in seconds."""
     return {
         "accuracy_before": accuracy["accuracy_before"],
         "accuracy_after": accuracy["accuracy_after"],
@@ -135,12 +136,13 @@ def summarise(
 
 
 def table(summary: Mapping[str, Any]) -> str:
-    """The figures for people."""
+    """Return the figures as a table for people."""
     before, after = summary["accuracy_before"], summary["accuracy_after"]
     rows = [
         (
             "held-out accuracy",
-            f"{before:.1%} -> {after:.1%}  ({100 * (after - before):+.1f} points, {summary['held_out']} prompts, greedy)",
+            f"{before:.1%} -> {after:.1%}  "
+            f"({100 * (after - before):+.1f} points, {summary['held_out']} prompts, greedy)",
         ),
         ("training", f"{summary['train_seconds']:.0f} s of {summary['total_seconds']:.0f} s in all"),
         ("peak memory", f"{summary['peak_memory_bytes'] / 2**30:.2f} GiB, Ray included"),
@@ -165,7 +167,7 @@ def main() -> None:
     run_step("base model and prompts", [python, ROOT / "examples/addition/make_base.py", "--out", OUT])
 
     shutil.rmtree(RUN, ignore_errors=True)
-    # Never: the demo always trains, whatever an earlier one left behind.
+    # Never, because the demo always trains, whatever an earlier one left.
     settings = ["--set", f"spec.trainer.seed={arguments.seed}", "--set", "spec.checkpoint.resume=Never"]
     mark = uuid.uuid4().hex
     with PeakMemory(mark) as memory:
@@ -185,7 +187,7 @@ def main() -> None:
         accuracy_file,
     ]
     run_step(
-        "accuracy before and after, with transformers and PEFT alone",
+        "accuracy before and after, with only transformers and PEFT",
         [python, ROOT / "examples/addition/evaluate.py", *data],
     )
 

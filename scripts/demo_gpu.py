@@ -1,8 +1,8 @@
 """The learning run behind `make demo-gpu`: a small model learns to carry and to borrow, with GRPO, on one GPU.
 
-Makes the base model and the prompts, runs the manifest as anyone would (`lorarl run`), measures held-out accuracy before and after in
-another process with transformers and PEFT alone, and draws the curve from the run's metrics.jsonl. out/arithmetic/summary.json has the
-figures.
+It makes the base model and the prompts, and runs the manifest as anyone would (`lorarl run`). It measures held-out
+accuracy before and after in another process that only uses transformers and PEFT, and draws the curve from the run's
+metrics.jsonl. out/arithmetic/summary.json has the figures.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ LEAST_GAIN = 0.3
 
 
 def main() -> None:
-    """Run it."""
+    """Run the demo."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--picture", type=Path, help="draw the curve here as well, as SVG")
+    parser.add_argument("--picture", type=Path, help="also draw the curve into this SVG file")
     parser.add_argument(
         "--base", nargs="*", default=[], metavar="NAME=VALUE", help="options of make_base.py: layers=4 steps=500"
     )
@@ -43,7 +43,7 @@ def main() -> None:
     prepared = time.monotonic()
 
     shutil.rmtree(RUN, ignore_errors=True)
-    # Never: this always trains, whatever an earlier run left behind.
+    # Never, because this always trains, whatever an earlier run left.
     settings = [part for change in ["spec.checkpoint.resume=Never", *chosen.set] for part in ("--set", change)]
     run_step("training", [sys.executable, "-m", "lorarl_trainer.cli", "run", MANIFEST, "--out", RUN, *settings])
     trained = time.monotonic()
@@ -61,7 +61,7 @@ def main() -> None:
         accuracy_file,
     ]
     evaluate = [sys.executable, ROOT / "examples/addition/evaluate.py", *data]
-    run_step("accuracy before and after, with transformers and PEFT alone", evaluate)
+    run_step("accuracy before and after, with only transformers and PEFT", evaluate)
 
     accuracy = json.loads(accuracy_file.read_text())
     summary = {

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Resolves the packages of pyproject.toml into requirements/*.lock, with hashes: cpu (what the tests run with) and gpu; and those that only
-# images have: operator and trainer-cpu, in the versions of cpu.lock, and build.
+# Resolves the packages of pyproject.toml into requirements/*.lock, with hashes. The tests use cpu or gpu. Only images
+# use operator and trainer-cpu, with the versions of cpu.lock, and build.
 #   scripts/lock.sh                     all of them
 #   scripts/lock.sh gpu operator        some of them
-#   scripts/lock.sh --check [NAME...]   only say whether a lock is what is resolved now, given what it has
+#   scripts/lock.sh --check [NAME...]   only check that a lock still resolves to itself
 set -euo pipefail
 cd "$(dirname "$0")/.."
 uv="$(scripts/uv.sh)"
 python=.venv/bin/python
-[ -x "$python" ] || python="$(scripts/python.sh)" # where setup never ran
+[ -x "$python" ] || python="$(scripts/python.sh)" # if setup never ran
 
 resolve() { # name, options and sources of uv pip compile...
   local lock="requirements/$1.lock" output
@@ -16,20 +16,25 @@ resolve() { # name, options and sources of uv pip compile...
   if [ "$check" = 1 ]; then output="$scratch/lock"; cp "$lock" "$output"; fi
   "$uv" pip compile -q --python "$python" --no-header --generate-hashes -o "$output" "$@"
   if [ "$check" = 1 ]; then
-    diff -u "$lock" "$output" >&2 || { echo "lock: $lock is not what pyproject.toml resolves to; make lock writes it anew" >&2; exit 1; }
+    diff -u "$lock" "$output" >&2 || {
+      echo "lock: $lock is not what pyproject.toml resolves to. Run make lock." >&2
+      exit 1
+    }
   fi
   echo "$lock: $(grep -c '==' "$lock") packages"
 }
 
 lock() {
   case "$1" in
-    cpu) resolve cpu pyproject.toml --override requirements/cpu-overrides.txt --extra cpu --extra operator --extra tracking --extra dev ;;
+    cpu) resolve cpu pyproject.toml --override requirements/cpu-overrides.txt \
+      --extra cpu --extra operator --extra tracking --extra dev ;;
     gpu) resolve gpu pyproject.toml --override requirements/gpu-overrides.txt --extra gpu --extra tracking ;;
     operator) resolve operator pyproject.toml --constraint requirements/cpu.lock --extra operator ;;
-    trainer-cpu) resolve trainer-cpu pyproject.toml --override requirements/cpu-overrides.txt --override requirements/trainer-cpu-overrides.txt \
-      --constraint requirements/cpu.lock --extra cpu --extra tracking ;;
+    trainer-cpu) resolve trainer-cpu pyproject.toml --override requirements/cpu-overrides.txt \
+      --override requirements/trainer-cpu-overrides.txt --constraint requirements/cpu.lock \
+      --extra cpu --extra tracking ;;
     build) resolve build requirements/build.in ;;
-    *) echo "lock: there is no $1; there are cpu, gpu, operator, trainer-cpu and build" >&2; exit 2 ;;
+    *) echo "lock: got $1, expected cpu, gpu, operator, trainer-cpu or build" >&2; exit 2 ;;
   esac
 }
 

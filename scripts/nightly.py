@@ -1,9 +1,9 @@
 """Runs every tier of tests, also after one has failed, and prints one table: `make nightly`.
 
-Logs, JUnit files and the table are in out/nightly/DATE. As root on a machine with 50 GB of free disk, all tiers that need
-no GPU run. A tier that this machine cannot run skips its tests and gives the reason.
+Logs, JUnit files and the table are in out/nightly/DATE. As root on a machine with 50 GB of free disk, all tiers that
+need no GPU run. A tier that this machine cannot run skips its tests and gives the reason.
 
-scripts/nightly.py                   all tiers, those of GPUs where there is a GPU
+scripts/nightly.py                   all tiers, those for GPUs only on a machine with a GPU
 scripts/nightly.py storage gpu_node  some of them
 """
 
@@ -30,10 +30,10 @@ class Tier:
     """A part of the tests.
 
     Attributes:
-        name: As in the table.
-        command: What runs it; for pytest, its arguments alone.
-        with_pytest: Whether `command` is for pytest.
-        on_gpu: Whether it needs a GPU.
+        name: its name in the table.
+        command: the command that runs it, or pytest's arguments.
+        with_pytest: whether `command` has pytest's arguments.
+        on_gpu: whether it needs a GPU.
     """
 
     name: str
@@ -61,7 +61,7 @@ TIERS = (
 
 @dataclass
 class Outcome:
-    """What a tier came to."""
+    """The result of a tier."""
 
     name: str
     verdict: str
@@ -74,7 +74,7 @@ class Outcome:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the tiers; 1 if any of them failed."""
+    """Run the tiers and return the exit status: 1 if any of them failed."""
     parser = argparse.ArgumentParser(description="Run every tier of tests and print one table.")
     parser.add_argument("tiers", nargs="*", metavar="TIER", help=", ".join(tier.name for tier in TIERS))
     parser.add_argument("--out", type=Path, help="folder of logs and table (default: out/nightly/DATE)")
@@ -122,7 +122,7 @@ def run(tier: Tier, out: Path, *, has_gpu: bool | None = None) -> Outcome:
 
 
 def read(name: str, results: Path) -> Outcome:
-    """A tier's counts from a JUnit file."""
+    """Return a tier's counts from a JUnit file."""
     outcome = Outcome(name, "ok")
     reasons: dict[str, int] = {}
     for case in ET.parse(results).getroot().iter("testcase"):
@@ -141,7 +141,7 @@ def read(name: str, results: Path) -> Outcome:
 
 
 def table(outcomes: Sequence[Outcome], started: datetime.datetime) -> str:
-    """The table of all tiers so far, and below it which tests failed and why others were skipped."""
+    """Return the table of all tiers so far, and below it the tests that failed and why others were skipped."""
     lines = [
         f"{started:%Y-%m-%d %H:%M %Z}, commit {_commit()}",
         f"{'tier':12} {'result':8} {'passed':>7} {'failed':>7} {'skipped':>8} {'seconds':>8}",

@@ -1,7 +1,7 @@
 """Writes the bill of materials of an image, as CycloneDX 1.6 JSON, from the lock that its packages are installed from.
 
-The lock says it all: every package with its version, the files it may come from (their SHA-256) and who needs it (`# via`).
-Only the standard library is used, so that an image can be given its own while it is built.
+The lock has every package with its version, the SHA-256 of the files that it may come from, and the packages that need
+it (`# via`). This only uses the standard library, so that it can run while an image is built.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://lorarl.io/sbom")
 
 
 class LockError(ValueError):
-    """The lock holds a line that is neither a pinned package, a hash nor a comment."""
+    """The lock has a line that is neither a pinned package, a hash nor a comment."""
 
 
 @dataclass
 class Package:
-    """A line of a lock.
+    """A package of a lock.
 
     Attributes:
-        needed_by: Names of the packages that ask for it; the project's own among them.
+        needed_by: names of the packages that need it; the project may be one of them.
         digests: SHA-256 of the files that it may be installed from, in hexadecimal.
     """
 
@@ -42,20 +42,20 @@ class Package:
 
     @property
     def purl(self) -> str:
-        """Its package URL, which names it in the whole document."""
+        """Its package URL, which identifies it in the document."""
         return f"pkg:pypi/{normalized(self.name)}@{self.version.replace('+', '%2B')}"
 
 
 def normalized(name: str) -> str:
-    """A package's name as the index compares it."""
+    """Return a package's name as the index compares it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def parse(lock: Iterable[str]) -> list[Package]:
-    """The packages of a lock as `uv pip compile --generate-hashes` writes it.
+    """Return the packages of a lock as `uv pip compile --generate-hashes` writes it.
 
     Raises:
-        LockError: A line is none of it.
+        LockError: a line is not of that form.
     """
     packages: list[Package] = []
     for number, line in enumerate(lock, start=1):
@@ -65,25 +65,26 @@ def parse(lock: Iterable[str]) -> list[Package]:
         elif found := _HASH.match(text):
             packages[-1].digests.append(found["digest"])
         elif text.startswith("#"):
-            # `# via name`, or `# via` and then a name a line; options of the resolver stand there too.
+            # `# via name`, or `# via` and one name per line. The resolver's options can be there too.
             needed_by = text.removeprefix("#").strip().removeprefix("via").strip()
             if needed_by and not needed_by.startswith("-") and packages:
                 packages[-1].needed_by.add(normalized(needed_by.split()[0].split("[")[0]))
         elif text:
             raise LockError(
-                f"line {number}: got {text!r}, expected NAME==VERSION, --hash=sha256:... or a comment; make lock writes such files"
+                f"line {number}: got {text!r}, expected NAME==VERSION, --hash=sha256:... or a comment, "
+                "as make lock writes them"
             )
     return packages
 
 
 def document(packages: list[Package], image: str, project: str, version: str) -> dict[str, Any]:
-    """The bill of materials.
+    """Return the bill of materials.
 
     Args:
-        packages: What is installed.
-        image: The image's name without registry, such as lorarl/operator.
-        project: Name of the project whose packages these are.
-        version: Of the project and of the image.
+        packages: what is installed.
+        image: the image's name without registry, such as lorarl/operator.
+        project: name of the project whose packages these are.
+        version: of the project and of the image.
     """
     own = f"pkg:pypi/{normalized(project)}@{version}"
     known = {normalized(package.name): package.purl for package in packages} | {normalized(project): own}
@@ -107,7 +108,7 @@ def document(packages: list[Package], image: str, project: str, version: str) ->
             *({"ref": ref, "dependsOn": sorted(on)} for ref, on in sorted(needs.items())),
         ],
     }
-    # The same lock gives the same document, byte for byte: no time in it, and a serial number made from what it says.
+    # The same lock gives the same document, byte for byte: it has no time, and its serial number follows from the rest.
     return {**body, "serialNumber": f"urn:uuid:{uuid.uuid5(_NAMESPACE, json.dumps(body))}"}
 
 
@@ -122,16 +123,16 @@ def _library(name: str, version: str, purl: str, digests: list[str]) -> dict[str
 
 
 def main() -> None:
-    """Write the document to a file, or to the standard output."""
+    """Write the document to a file or to standard output."""
     parser = argparse.ArgumentParser(
-        description="Writes the bill of materials (CycloneDX 1.6 JSON) of an image from its lock."
+        description="Write the bill of materials (CycloneDX 1.6 JSON) of an image from its lock."
     )
     parser.add_argument("lock", type=Path, help="requirements/NAME.lock")
     parser.add_argument("--image", required=True, help="the image's name without registry, such as lorarl/operator")
     parser.add_argument(
-        "--project", type=Path, default=Path("pyproject.toml"), help="says name and version (default: %(default)s)"
+        "--project", type=Path, default=Path("pyproject.toml"), help="file with name and version (default: %(default)s)"
     )
-    parser.add_argument("--output", type=Path, help="default: the standard output")
+    parser.add_argument("--output", type=Path, help="default: standard output")
     arguments = parser.parse_args()
     project = tomllib.loads(arguments.project.read_text())["project"]
     try:

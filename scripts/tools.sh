@@ -1,52 +1,55 @@
 #!/usr/bin/env bash
-# Builds the programs that the tests run against (Kubernetes' own, KubeRay's operator, Kueue, kwok, helm, an S3 server, promtool) from their Go modules,
-# at pinned versions, into $LORARL_CACHE/bin (default ~/.cache/lorarl/bin). A stamp beside each binary says what it was built from: nothing is
-# done where it is up to date, and a new version here builds anew. Cold about twenty minutes on two cores, and 15 GB of Go's own caches.
-# What a program needs beside itself (custom resource definitions, webhooks) is copied from its module to $LORARL_CACHE/share/<name>.
-#   scripts/tools.sh              all of them, but for those of gpu
-#   scripts/tools.sh servers      those that run as anybody: what most tests need
-#   scripts/tools.sh node         those that a whole node needs besides, as root (`make cluster`)
-#   scripts/tools.sh gpu          what a node with GPUs needs besides; a C compiler is needed (`make gpu-node`)
+# Builds the programs that the tests run against (Kubernetes, KubeRay's operator, Kueue, kwok, helm, an S3 server,
+# promtool) from their Go modules, at pinned versions, into $LORARL_CACHE/bin (default ~/.cache/lorarl/bin). A stamp
+# beside each binary says what it was built from, so only new versions are built. The first time takes about twenty
+# minutes on two cores, and 15 GB of Go's caches. Other files that a program needs (custom resource definitions,
+# webhooks) are copied from its module to $LORARL_CACHE/share/<name>.
+#   scripts/tools.sh              all of them, except those of gpu
+#   scripts/tools.sh servers      those that most tests need; they run as any user
+#   scripts/tools.sh node         those that a whole node also needs, as root (`make cluster`)
+#   scripts/tools.sh gpu          those that a node with GPUs also needs (`make gpu-node`); needs a C compiler
 #   scripts/tools.sh etcd kubectl some of them
 #   scripts/tools.sh --list       what there is, and whether it is up to date
 set -euo pipefail
 
-# name | group | how | module@version | package | folders of the module to keep in share/<name>, if any. A new tool is a line here.
-#   own:  in the module's own folder, with the dependencies that its authors tested
-#   wrap: in a module that requires it, for modules that cannot be built in their own folder (nested modules, replace directives)
-#   tree: a folder of this repository; raise its version when it changes
+# name | group | how | module@version | package | folders of the module to keep in share/<name>, if any.
+# To add a tool, add a line.
+#   own:  built in the module's own folder, with the dependencies that its authors tested
+#   wrap: built in a module that requires it, because it cannot be built in its own folder (nested modules, replaces)
+#   tree: built from a folder of this repository; raise its version when it changes
 TOOLS='
-etcd                     servers  wrap  go.etcd.io/etcd/server/v3@v3.6.8                    go.etcd.io/etcd/server/v3
-kube-apiserver           servers  wrap  k8s.io/kubernetes@v1.34.4                           k8s.io/kubernetes/cmd/kube-apiserver
-kubectl                  servers  wrap  k8s.io/kubernetes@v1.34.4                           k8s.io/kubernetes/cmd/kubectl
-kube-controller-manager  servers  wrap  k8s.io/kubernetes@v1.34.4                           k8s.io/kubernetes/cmd/kube-controller-manager
-kube-scheduler           servers  wrap  k8s.io/kubernetes@v1.34.4                           k8s.io/kubernetes/cmd/kube-scheduler
-ray-operator             servers  own   github.com/ray-project/kuberay/ray-operator@v1.6.2  .                                              config
-kueue                    servers  own   sigs.k8s.io/kueue@v0.19.2                           ./cmd/kueue                                    config
-kwok                     servers  own   sigs.k8s.io/kwok@v0.8.0                             ./cmd/kwok
-helm                     servers  own   helm.sh/helm/v3@v3.21.4                             ./cmd/helm
-versitygw                servers  own   github.com/versity/versitygw@v1.8.0                 ./cmd/versitygw
-promtool                 servers  own   github.com/prometheus/prometheus@v0.316.0           ./cmd/promtool
-kubelet                  node     wrap  k8s.io/kubernetes@v1.34.4                           k8s.io/kubernetes/cmd/kubelet
-kube-proxy               node     wrap  k8s.io/kubernetes@v1.34.4                           k8s.io/kubernetes/cmd/kube-proxy
-containerd               node     own   github.com/containerd/containerd/v2@v2.2.0          ./cmd/containerd
-ctr                      node     own   github.com/containerd/containerd/v2@v2.2.0          ./cmd/ctr
-containerd-shim-runc-v2  node     own   github.com/containerd/containerd/v2@v2.2.0          ./cmd/containerd-shim-runc-v2
-coredns                  node     own   github.com/coredns/coredns@v1.14.7                  .
-buildkitd                node     wrap  github.com/moby/buildkit@v0.27.0                    github.com/moby/buildkit/cmd/buildkitd
-buildctl                 node     wrap  github.com/moby/buildkit@v0.27.0                    github.com/moby/buildkit/cmd/buildctl
-nvidia-device-plugin     gpu      own   github.com/NVIDIA/k8s-device-plugin@v0.18.0                 ./cmd/nvidia-device-plugin
-pause                    node     tree  tools/node/go/pause@1                         main.go
-hello                    node     tree  tools/node/go/hello@1                         main.go
+etcd                    servers wrap go.etcd.io/etcd/server/v3@v3.6.8  go.etcd.io/etcd/server/v3
+kube-apiserver          servers wrap k8s.io/kubernetes@v1.34.4         k8s.io/kubernetes/cmd/kube-apiserver
+kubectl                 servers wrap k8s.io/kubernetes@v1.34.4         k8s.io/kubernetes/cmd/kubectl
+kube-controller-manager servers wrap k8s.io/kubernetes@v1.34.4         k8s.io/kubernetes/cmd/kube-controller-manager
+kube-scheduler          servers wrap k8s.io/kubernetes@v1.34.4         k8s.io/kubernetes/cmd/kube-scheduler
+ray-operator            servers own  github.com/ray-project/kuberay/ray-operator@v1.6.2 . config
+kueue                   servers own  sigs.k8s.io/kueue@v0.19.2         ./cmd/kueue config
+kwok                    servers own  sigs.k8s.io/kwok@v0.8.0           ./cmd/kwok
+helm                    servers own  helm.sh/helm/v3@v3.21.4           ./cmd/helm
+versitygw               servers own  github.com/versity/versitygw@v1.8.0 ./cmd/versitygw
+promtool                servers own  github.com/prometheus/prometheus@v0.316.0 ./cmd/promtool
+kubelet                 node    wrap k8s.io/kubernetes@v1.34.4         k8s.io/kubernetes/cmd/kubelet
+kube-proxy              node    wrap k8s.io/kubernetes@v1.34.4         k8s.io/kubernetes/cmd/kube-proxy
+containerd              node    own  github.com/containerd/containerd/v2@v2.2.0 ./cmd/containerd
+ctr                     node    own  github.com/containerd/containerd/v2@v2.2.0 ./cmd/ctr
+containerd-shim-runc-v2 node    own  github.com/containerd/containerd/v2@v2.2.0 ./cmd/containerd-shim-runc-v2
+coredns                 node    own  github.com/coredns/coredns@v1.14.7 .
+buildkitd               node    wrap github.com/moby/buildkit@v0.27.0  github.com/moby/buildkit/cmd/buildkitd
+buildctl                node    wrap github.com/moby/buildkit@v0.27.0  github.com/moby/buildkit/cmd/buildctl
+nvidia-device-plugin    gpu     own  github.com/NVIDIA/k8s-device-plugin@v0.18.0 ./cmd/nvidia-device-plugin
+pause                   node    tree tools/node/go/pause@1             main.go
+hello                   node    tree tools/node/go/hello@1             main.go
 '
-RECIPE=1 # part of every stamp: raise it when the way of building changes
+RECIPE=1 # part of every stamp; raise it when the build changes
 
 cache="${LORARL_CACHE:-$HOME/.cache/lorarl}"
 [[ "$cache" = /* ]] || cache="$PWD/$cache" # programs are built in the folders of their modules
 bin="$cache/bin"
 share="$cache/share"
 root="$(cd "$(dirname "$0")/.." && pwd)"
-# containerd's snapshotter for btrfs needs C headers; promtool needs no clouds' clients. Prometheus' workspace names folders that its module lacks.
+# containerd's btrfs snapshotter needs C headers. promtool needs no clients of clouds. Prometheus's workspace names
+# folders that its module lacks.
 export CGO_ENABLED=0 GOWORK=off GOFLAGS="${GOFLAGS:-} -tags=no_btrfs,remove_all_sd"
 
 say() { echo "tools: $*" >&2; }
@@ -61,8 +64,8 @@ stamp() { # module@version package folders
 
 up_to_date() { [ -x "$bin/$1" ] && [ "$(cat "$bin/$1.stamp" 2>/dev/null)" = "$2" ]; }
 
-# k8s.io/kubernetes takes its staging modules (k8s.io/api, ...) from its own tree by replace directives, which do not reach a module that
-# requires it. They are published as v0.MINOR.PATCH; which there are is said in its go.mod.
+# k8s.io/kubernetes takes its staging modules (k8s.io/api, ...) from its own tree with replace directives. These do not
+# apply in a module that requires it. The staging modules are published as v0.MINOR.PATCH; its go.mod lists them.
 kubernetes_replacements() {
   local version="$1" folder
   folder="$(download "k8s.io/kubernetes@$version")" || return 1
@@ -70,21 +73,21 @@ kubernetes_replacements() {
     $1 == "replace" && $4 ~ /^\.\/staging\// {print "replace " $2 " => " $2 " " version}' "$folder/go.mod"
 }
 
-# The version that Kubernetes' programs report; without it they say v0.0.0.
+# The version that Kubernetes's programs report. Without it they report v0.0.0.
 kubernetes_flags() {
   local version="$1" minor="${1#v1.}"
   echo "-X k8s.io/component-base/version.gitVersion=$version -X k8s.io/component-base/version.gitMajor=1" \
     "-X k8s.io/component-base/version.gitMinor=${minor%%.*}"
 }
 
-# The folder of a module, fetched where it is not there yet.
+# Prints the folder of a module; fetches it first if it is missing.
 download() {
   local answer
   answer="$(go mod download -json "$1")" || { echo "$answer" >&2; return 1; }
   awk -F '"' '$2 == "Dir" {print $4}' <<<"$answer"
 }
 
-# Each step says `|| return` itself: bash ignores -e in a function whose result is tested.
+# Each step has its own `|| return`, because bash ignores -e in a function whose result is tested.
 build() { # name how module@version package
   local name="$1" how="$2" module="${3%@*}" version="${3##*@}" package="$4" folder flags="-s -w"
   if [ "$how" = own ]; then
@@ -98,16 +101,17 @@ build() { # name how module@version package
       printf 'module tools\n\ngo 1.24.0\n\nrequire %s %s\n' "$module" "$version" >"$folder/go.mod"
       [ "$module" != k8s.io/kubernetes ] || kubernetes_replacements "$version" >>"$folder/go.mod" || return 1
     fi
-    (cd "$folder" && go get -tool "$package@$version" && go mod tidy) >"$work/log" 2>&1 || { cat "$work/log" >&2; return 1; }
+    (cd "$folder" && go get -tool "$package@$version" && go mod tidy) >"$work/log" 2>&1 ||
+      { cat "$work/log" >&2; return 1; }
     [ "$module" != k8s.io/kubernetes ] || flags="$flags $(kubernetes_flags "$version")"
   fi
-  # Talks to the driver by its C library, which is opened where it runs; all others are static.
+  # This one talks to the driver through its C library, which it opens where it runs. All others are static.
   [ "$name" != nvidia-device-plugin ] || local -x CGO_ENABLED=1
   (cd "$folder" && go build -ldflags "$flags" -o "$bin/.$name.$$" "$package") || return 1
-  mv "$bin/.$name.$$" "$bin/$name" # in one step: a test that runs keeps the old one
+  mv "$bin/.$name.$$" "$bin/$name" # in one step, so that a running test keeps the old one
 }
 
-# Copies folders of a module to share/<name>: they are there when Go's module cache is gone, and writable.
+# Copies folders of a module to share/<name>. They are writable, and stay when Go's module cache is gone.
 keep() { # name module@version folders,with,commas
   local folder
   folder="$(download "$2")" || return 1
@@ -121,7 +125,10 @@ main() {
     case "$name" in
       --list) list=1 ;;
       servers | node | gpu) mapfile -t -O ${#wanted[@]} wanted < <(members "$name") ;;
-      *) [ -n "$(tool "$name")" ] || { say "there is no tool $name; there are: $(awk 'NF {printf "%s ", $1}' <<<"$TOOLS")"; return 2; }
+      *) [ -n "$(tool "$name")" ] || {
+           say "got $name, expected one of: $(awk 'NF {printf "%s ", $1}' <<<"$TOOLS")"
+           return 2
+         }
          wanted+=("$name") ;;
     esac
   done
@@ -133,14 +140,15 @@ main() {
     if up_to_date "$name" "$(stamp "$module" "$package" "$folders")"; then
       [ "$list" = 0 ] || echo "$name ${module##*@}: up to date"
     else
-      [ "$list" = 0 ] || echo "$name ${module##*@}: to be built"
+      [ "$list" = 0 ] || echo "$name ${module##*@}: not built yet"
       missing+=("$name")
     fi
   done
   [ "$list" = 0 ] && [ ${#missing[@]} -gt 0 ] || return 0
 
   if ! command -v go >/dev/null; then
-    say "Go is not installed (https://go.dev/doc/install), so these are not built: ${missing[*]}. The tests that need them say so and skip."
+    say "Go is not installed (https://go.dev/doc/install), so these are not built: ${missing[*]}." \
+      "The tests that need them are skipped."
     return 0
   fi
   mkdir -p "$bin"
@@ -151,7 +159,8 @@ main() {
     started=$SECONDS
     say "building $name from $module"
     build "$name" "$how" "$module" "$package" || { say "$name could not be built"; return 1; }
-    [ -z "$folders" ] || keep "$name" "$module" "$folders" || { say "the files of $name could not be copied"; return 1; }
+    [ -z "$folders" ] || keep "$name" "$module" "$folders" ||
+      { say "the files of $name could not be copied"; return 1; }
     stamp "$module" "$package" "$folders" >"$bin/$name.stamp"
     say "$name: $((SECONDS - started)) s"
   done

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints where uv is: $LORARL_CACHE/uv (default ~/.cache/lorarl/uv), into which it is installed where it is not there yet.
+# Prints the path of uv in $LORARL_CACHE/uv (default ~/.cache/lorarl/uv); installs it there first if it is missing.
 set -euo pipefail
 folder="${LORARL_CACHE:-$HOME/.cache/lorarl}/uv"
 if [ ! -x "$folder/bin/uv" ]; then

@@ -1,4 +1,4 @@
-"""An engine with random weights of Qwen2.5 shapes and one LoRA adapter, or vLLM's own ways of both."""
+"""An engine with random weights of Qwen2.5 shapes: with our LoRA layers, with vLLM's, or without LoRA."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unittest import mock
 
 import torch
 
-from lorarl_trainer.devices.cuda import CudaPlatform
+from lorarl_trainer.devices.cuda import CudaDevice
 from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.planning.execution import kv_cache_bytes
 from lorarl_trainer.planning.model_sizes import read_model_shape
@@ -29,9 +29,8 @@ NO_SLOT = SimpleNamespace(request=None, version=0, version_in_vllm=0)
 
 @contextlib.contextmanager
 def variant_of_vllm(variant: str, arguments: dict[str, Any]) -> Iterator[None]:
-    """Give every engine dummy weights, and those to compare ours with vLLM's own LoRA layers or no LoRA."""
+    """Give every engine dummy weights, and with the variant `none` no LoRA. Their plan decides about vLLM's own layers."""
     from lorarl_trainer.engine.vllm import engine
-    from lorarl_trainer.engine.vllm.patches import linear
 
     engine.import_vllm()
     import vllm
@@ -49,15 +48,12 @@ def variant_of_vllm(variant: str, arguments: dict[str, Any]) -> Iterator[None]:
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(vllm, "LLM", llm))
-        if variant != "one_adapter":
-            stack.enter_context(mock.patch.object(linear, "one_adapter_layers", contextlib.nullcontext))
-            stack.enter_context(mock.patch.object(linear, "skip_adapter_lookup", lambda worker: None))
         if variant == "none":
             stack.enter_context(mock.patch.object(engine, "AdapterSlot", lambda *_: NO_SLOT))
         yield
 
 
-def start(options: argparse.Namespace, folder: Path, parts: StartClock) -> Any:
+def start(options: argparse.Namespace, variant: str, folder: Path, parts: StartClock) -> Any:
     import torch.distributed as dist
     from transformers import Qwen2Config
 
@@ -76,11 +72,15 @@ def start(options: argparse.Namespace, folder: Path, parts: StartClock) -> Any:
         rank=options.rank,
         alpha=2 * options.rank,
     )
-    platform = CudaPlatform()
-    _, plan = ours.planned(folder, work, platform.memory())
+    device = CudaDevice()
+    _, plan = ours.planned(folder, work, device.memory())
     config = EngineConfig(
         model_path=folder,
-        plan=replace(plan, kv_cache_bytes=kv_cache_bytes(read_model_shape(folder), plan)),
+        plan=replace(
+            plan,
+            kv_cache_bytes=kv_cache_bytes(read_model_shape(folder), plan),
+            one_adapter=variant == "one_adapter",
+        ),
         rank=options.rank,
         target_modules=LINEARS,
         max_prompt_tokens=options.prompt,
@@ -88,7 +88,7 @@ def start(options: argparse.Namespace, folder: Path, parts: StartClock) -> Any:
         temperature=work.temperature,
         stop_token_ids=(),
     )
-    return RolloutEngine(platform, config, seed=0, base=None, clock=parts)
+    return RolloutEngine(device, config, seed=0, base=None, clock=parts)
 
 
 def push_adapter(engine: Any, options: argparse.Namespace) -> None:
@@ -107,8 +107,10 @@ def facts(engine: Any) -> None:
     runner = engine.llm.collective_rpc(lambda worker: worker.model_runner)[0]
     sizes = config.compilation_config.cudagraph_capture_sizes
     print(
-        f"  runner {'V2' if config.use_v2_model_runner else 'V1'}, asynchronous scheduling {config.scheduler_config.async_scheduling}, "
-        f"batched tokens {config.scheduler_config.max_num_batched_tokens}, graphs {config.compilation_config.cudagraph_mode.name} "
+        f"  runner {'V2' if config.use_v2_model_runner else 'V1'}, "
+        f"asynchronous scheduling {config.scheduler_config.async_scheduling}, "
+        f"batched tokens {config.scheduler_config.max_num_batched_tokens}, "
+        f"graphs {config.compilation_config.cudagraph_mode.name} "
         f"{len(sizes)} to {max(sizes, default=0)}, attention {runner.attn_groups[0][0].backend.get_name()}"
     )
     if config.lora_config:

@@ -1,4 +1,4 @@
-"""The linear layers of a decode step by themselves, with the adapter in several ways."""
+"""Times the linear layers of a decode step by themselves, with the adapter in several ways."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from side_by_side.work import SHAPES
 
 
 def products(options: argparse.Namespace) -> dict[str, Any]:
-    """Time the decoder's linear layers in a CUDA graph, each layer with weights of its own, with the adapter in several ways."""
+    """Time the decoder's linear layers in a CUDA graph, each with its own weights and several ways of the adapter."""
     from torch.nn.functional import linear
 
     from lorarl_trainer.engine.vllm.patches.linear import adapted_linear
@@ -74,7 +74,7 @@ def products(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def in_graph(run: Callable[[], None], repeats: int = 10) -> float:
-    """Milliseconds of one replay."""
+    """Return the milliseconds of one replay."""
     run()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

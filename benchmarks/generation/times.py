@@ -25,7 +25,10 @@ KINDS = (
 
 
 def host_times(engine: Any, options: argparse.Namespace, generate: Callable[[], Any]) -> dict[str, float]:
-    """Milliseconds a decode step of each part of the host's work. `wait` is for the GPU: where it is near 0, the host is the brake."""
+    """Return milliseconds per decode step for each part of the host's work.
+
+    `wait` waits for the GPU. If it is near 0, the host limits the speed.
+    """
     from vllm.v1.worker.gpu.async_utils import AsyncOutput
 
     core = engine.llm.llm_engine.engine_core.engine_core
@@ -40,7 +43,7 @@ def host_times(engine: Any, options: argparse.Namespace, generate: Callable[[], 
         "get_output": (AsyncOutput, "get_output"),
         "update_from_output": (core.scheduler, "update_from_output"),
     }
-    # What is within execute_model and sample_tokens.
+    # Parts of execute_model and sample_tokens.
     within = {
         "update_requests": (runner, "update_requests"),
         "prepare_inputs": (runner, "prepare_inputs"),
@@ -73,7 +76,8 @@ def host_times(engine: Any, options: argparse.Namespace, generate: Callable[[], 
     total, step = spent.pop("generate"), spent.pop("step")
     adding = spent.pop("add_request")
     print(
-        f"  host: {total:.2f} s in all, of it {1e3 * adding:.0f} ms taking {options.groups * options.group_size} requests in"
+        f"  host: {total:.2f} s in all, "
+        f"of which {1e3 * adding:.0f} ms to add {options.groups * options.group_size} requests"
     )
     spent["rest of step"] = step - sum(spent.values())
     ms = {name: 1e3 * seconds / options.tokens for name, seconds in spent.items()}
@@ -93,7 +97,7 @@ def host_times(engine: Any, options: argparse.Namespace, generate: Callable[[], 
 def kernel_times(
     engine: Any, options: argparse.Namespace, generate: Callable[[], Any], first: int = 100, steps: int = 20
 ) -> dict[str, Any]:
-    """The GPU's busy share and its time by kind of kernel over some decode steps in the middle of a run."""
+    """Return the GPU's busy share and its time by kind of kernel, over some decode steps in the middle of a run."""
     core = engine.llm.llm_engine.engine_core.engine_core
     profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
     step, count = core.step_fn, 0

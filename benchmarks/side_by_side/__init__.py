@@ -1,1 +1,1 @@
-"""The parts of the GPU benchmark: `bench_gpu.py` runs them, each system in a process of its own."""
+"""The parts of the GPU benchmark. `bench_gpu.py` runs each system in its own process."""

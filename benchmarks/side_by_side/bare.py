@@ -1,4 +1,4 @@
-"""A run of `lorarl run` on this machine, with the times of its start and of its end."""
+"""Runs `lorarl run` on this machine, and takes the times of its start and its end."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from side_by_side.start import lines_ended, stages
 from side_by_side.work import Work
 
 CACHES = {"VLLM_CACHE_ROOT": "vllm", "TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
-"""What is compiled goes into these folders, as in pods."""
+"""Compiled code goes into these folders, as in pods."""
 
 
 def run(folder: Path, job: Mapping[str, Any], work: Work, caches: Path, overrides: Sequence[str]) -> dict[str, Any]:
     """Run a manifest to its end; return its steps, its startup, and the stages of start and end.
 
     Raises:
-        subprocess.SubprocessError: it failed; what it printed is in `folder`/output.log.
+        subprocess.SubprocessError: it failed. Its output is in `folder`/output.log.
     """
     environment = {**os.environ, **{name: str(caches / part) for name, part in CACHES.items()}}
     command = ours.command(folder, job, overrides)

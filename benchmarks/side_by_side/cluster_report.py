@@ -1,4 +1,4 @@
-"""From raw figures to the tables of docs/gpu-cluster.md: a step bare and in pods, and where a start's seconds go."""
+"""Makes the tables of docs/gpu-cluster.md from raw figures: a step bare and in pods, and the seconds of a start."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from side_by_side.start import overhead, within
 BEGIN, END = "<!-- figures: written by benchmarks/bench_gpu_cluster.py -->", "<!-- end of the figures -->"
 OVERHEAD, TOKEN_SECONDS, LOST_SECONDS = {"7b": 1.01}, {"0.5b": 60.0, "7b": 90.0}, 90.0
 SHORTEST = 0.05
-"""Seconds that are told as 0.1."""
+"""Seconds that are shown as 0.1."""
 
 type Run = Mapping[str, Any]
 
 
 def find(runs: Sequence[Run], part: str, size: str, caches: str = "warm") -> Run | None:
-    """That run; None where it was not made."""
+    """Return that run, or None if it was not made."""
     return next((run for run in runs if (run["part"], run["size"], run["caches"]) == (part, size, caches)), None)
 
 
 def targets(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
-    """What was to be reached: (what, target, reached)."""
+    """Return the targets as (what, target, reached)."""
     found = []
     for size in sizes(runs):
         bare, pods = find(runs, "bare", size), find(runs, "pods", size)
@@ -54,8 +54,11 @@ def targets(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
 
 
 def start_rows(columns: Sequence[Run]) -> list[tuple[str, list[str]]]:
-    """The parts of each run's start in order, seconds to the first token, their own parts below them; those of no length are left out."""
-    places: dict[str, int] = {}  # counted from the driver's begin: what comes before differs
+    """Return the parts of each run's start in order, with their own parts below them, in seconds to the first token.
+
+    Parts without length are left out.
+    """
+    places: dict[str, int] = {}  # counted from the driver's start: the parts before differ
     for stages in (list(run["stages"]) for run in columns):
         for place, name in enumerate(stages, -stages.index("process") if "process" in stages else 0):
             places.setdefault(name, place)
@@ -75,7 +78,7 @@ def start_rows(columns: Sequence[Run]) -> list[tuple[str, list[str]]]:
 
 
 def markdown(result: Mapping[str, Any], source: Path) -> str:
-    """The generated part of docs/gpu-cluster.md."""
+    """Return the generated part of docs/gpu-cluster.md."""
     runs, gpu = result["runs"], next((gpu["name"] for gpu in result["machine"]["gpus"]), "no GPU")
     columns = [
         run
@@ -92,7 +95,8 @@ def markdown(result: Mapping[str, Any], source: Path) -> str:
             "|---|---|---|",
             *(f"| {what} | {target} | {reached} |" for what, target, reached in targets(runs)),
             "",
-            "Seconds to the first token, part by part: from the command, from `kubectl apply`, or from a worker pod's deletion. Only",
+            "Seconds to the first token, part by part: "
+            "from the command, from `kubectl apply`, or from a worker pod's deletion. Only",
             "what had to be waited for, which adds up; parts of a part stand below it:",
             "",
             f"| | {' | '.join(heads)} |",
@@ -106,7 +110,7 @@ def render(result: Mapping[str, Any], document: Path, source: Path) -> None:
     """Write the generated part of the document.
 
     Raises:
-        ValueError: it has no place for it.
+        ValueError: the document has no place for it.
     """
     text = document.read_text()
     if BEGIN not in text or END not in text:
@@ -116,12 +120,12 @@ def render(result: Mapping[str, Any], document: Path, source: Path) -> None:
 
 
 def sizes(runs: Sequence[Run]) -> list[str]:
-    """The sizes that were run, in order."""
+    """Return the sizes that were run, in order."""
     return list(dict.fromkeys(run["size"] for run in runs))
 
 
 def title(size: str) -> str:
-    """A size as people write it."""
+    """Return a size as people write it."""
     return TITLES.get(size, size)
 
 

@@ -1,7 +1,7 @@
-"""What only a look inside a worker shows: the adapter sync against the memory's own speed, how often the base lies in memory, and what it
-takes to give the KV cache up and to take it back.
+"""Measures inside a worker: the adapter sync against the memory's speed, copies of the base, and sleep of the KV cache.
 
-The worker is the product's own, without Ray. vLLM starts without CUDA graphs, on which no figure depends. Prints one JSON object.
+The worker is the product's own, without Ray. vLLM starts without CUDA graphs, on which no figure depends. Prints one
+JSON object.
 
 python -m side_by_side.device_side MODEL MANIFEST [PATH=VALUE ...]
 """
@@ -23,7 +23,7 @@ SYNCS, SWITCHES = 30, 5
 
 def main() -> None:
     from lorarl_api.load import load_job
-    from lorarl_trainer.devices import Platform
+    from lorarl_trainer.devices.base import Device
     from lorarl_trainer.engine.vllm import engine
     from lorarl_trainer.engine.vllm.arguments import device_arguments
     from lorarl_trainer.workers.worker import Rank, Worker
@@ -31,14 +31,14 @@ def main() -> None:
     model, job = Path(sys.argv[1]), load_job(Path(sys.argv[2]), sys.argv[3:])
     worker = Worker(job.spec, Rank(0, 1, 0, None, None, os.cpu_count() or 1))
 
-    def eager(platform: Platform, sequences: int) -> dict[str, Any]:
-        return device_arguments(platform, sequences) | {"enforce_eager": True}
+    def eager(device: Device, sequences: int) -> dict[str, Any]:
+        return device_arguments(device, sequences) | {"enforce_eager": True}
 
     clock = time.perf_counter()
     with mock.patch.object(engine, "device_arguments", eager):
         worker.start(model, (1,), None)
     started = time.perf_counter() - clock
-    # A first generation, so that all that is made on demand is there.
+    # A first generation, because some things are made on demand.
     worker.sync(1)
     list(worker.generate([[5, 6, 7]] * 8, list(range(8))))
     walls = [worker.sync(version) for version in range(2, SYNCS + 2)]
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def switch_seconds(worker: Any) -> tuple[float, float]:
-    """Seconds in which the engine gives up its KV cache, and takes it back."""
+    """Return the seconds in which the engine gives up its KV cache, and takes it back."""
     import torch
 
     started = time.perf_counter()
@@ -74,7 +74,7 @@ def switch_seconds(worker: Any) -> tuple[float, float]:
 
 
 def gpu_busy_ms(work: Callable[[], object]) -> float:
-    """Milliseconds for which the GPU had something to do: kernels and copies, not the gaps between them."""
+    """Return the milliseconds of kernels and copies on the GPU, without the gaps between them."""
     from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
@@ -85,7 +85,7 @@ def gpu_busy_ms(work: Callable[[], object]) -> float:
 
 
 def copy_ms(count: int) -> float:
-    """Milliseconds of one plain copy of so many bytes: the floor of a sync."""
+    """Return the milliseconds of one plain copy of so many bytes: the lower bound of a sync."""
     import torch
 
     source, target = (torch.zeros(count, dtype=torch.uint8, device="cuda") for _ in range(2))
@@ -101,7 +101,7 @@ def copy_ms(count: int) -> float:
 
 
 def base_copies(worker: Any) -> float:
-    """Bytes that the base's parameters take in this process, trainer and vLLM together, over those that the trainer's take alone."""
+    """Return the bytes of the base's parameters in trainer and vLLM together, over those of the trainer alone."""
     trainer = [parameter for _, parameter in worker.backend.model.base_parameters()]
 
     def of_vllm(rank: Any) -> list[Any]:
@@ -112,7 +112,7 @@ def base_copies(worker: Any) -> float:
 
 
 def storage_bytes(tensors: list[Any]) -> int:
-    """Bytes of the tensors; those that several share count once."""
+    """Return the bytes of the tensors. Shared ones count once."""
     return sum({tensor.data_ptr(): tensor.numel() * tensor.element_size() for tensor in tensors}.values())
 
 

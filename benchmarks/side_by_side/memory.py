@@ -1,4 +1,4 @@
-"""The most memory that a GPU ever held while something ran, as its driver tells it."""
+"""The most memory that a GPU used while something ran, as its driver reports it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Self
 
 
 class PeakGpuMemory:
-    """Samples the used memory of a GPU, by its number on the machine, five times a second; 0 where there is none."""
+    """Samples the used memory of a GPU five times a second; 0 if there is no GPU of that number."""
 
     def __init__(self, gpu: int) -> None:
         self.peak_bytes, self._gpu = 0, gpu

@@ -1,4 +1,4 @@
-"""lorarl's side: `lorarl run` on a manifest, as a user starts it; every figure is read from the run's own metrics.jsonl."""
+"""lorarl's side: `lorarl run` on a manifest, as a user starts it. Every figure is from the run's metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from lorarl_trainer.progress import METRICS, read_rows, read_summary
 from side_by_side.work import Work
 
 FRACTION = 0.4
-"""Share of the GPU's memory for vLLM: what the peer gets, too."""
+"""Share of the GPU's memory for vLLM. The peer gets the same."""
 
 
 def manifest(model: Path, out: Path, work: Work, gpus: int, steps: int) -> dict[str, Any]:
-    """The job. A manifest is YAML, and JSON is YAML."""
+    """Return the job. A manifest is YAML, and JSON is YAML."""
     return {
         "apiVersion": "lorarl.io/v1alpha1",
         "kind": "LoRARLJob",
@@ -44,7 +44,7 @@ def manifest(model: Path, out: Path, work: Work, gpus: int, steps: int) -> dict[
                 "gpuMemoryFraction": FRACTION,
             },
             "trainer": {"steps": steps, "learningRate": work.learning_rate},
-            # No checkpoint but the last step's, whose time is left out.
+            # Only the last step makes a checkpoint, whose time is left out.
             "checkpoint": {"uri": f"file://{out}/checkpoints", "every": 100_000, "resume": "Never"},
             "cluster": {"gpusPerNode": gpus},
         },
@@ -52,7 +52,7 @@ def manifest(model: Path, out: Path, work: Work, gpus: int, steps: int) -> dict[
 
 
 def planned(model: Path, work: Work, gpu: Gpu | None, *overrides: str) -> tuple[LoRARLJobSpec, ExecutionPlan]:
-    """What the job of `manifest` is on one GPU, with some of its fields changed, and how a worker would run it."""
+    """Return the job of `manifest` on one GPU, with some of its fields changed, and how a worker would run it."""
     spec = load_job(json.dumps(manifest(model, model, work, gpus=1, steps=1)), overrides).spec
     return spec, decide(spec, read_model_shape(model), gpu)
 
@@ -75,7 +75,7 @@ def command(folder: Path, job: Mapping[str, Any], overrides: Sequence[str]) -> l
 
 
 def work_of(folder: Path, work: Work) -> Work:
-    """The work as it was run, where the manifest was changed by overrides."""
+    """Return the work as it was run, after overrides of the manifest."""
     spec = yaml.safe_load(read_summary(folder / "run")["manifest"])["spec"]
     rollout, adapter = spec["rollout"], spec["adapter"]
     return replace(
@@ -89,7 +89,7 @@ def work_of(folder: Path, work: Work) -> Work:
 
 
 def steps_of(folder: Path, work: Work) -> list[dict[str, float]]:
-    """The steps of a run: seconds in all and by phase, tokens in all and of completions."""
+    """Return the steps of a run: seconds in all and by phase, tokens in all and of completions."""
     steps = []
     for row in read_rows(folder / "run" / METRICS):
         if "seconds" in row:
@@ -102,13 +102,13 @@ def steps_of(folder: Path, work: Work) -> list[dict[str, float]]:
 
 
 def log_tail(folder: Path, lines: int = 60) -> str:
-    """The end of the workers' logs, for a run that failed."""
+    """Return the end of the workers' logs, for a run that failed."""
     logs = sorted((folder / "run").rglob("worker-*.log"))
     return "\n".join(f"--- {log}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) for log in logs)
 
 
 def commit(root: Path) -> str | None:
-    """The commit that is measured, where the sources are a repository."""
+    """Return the commit that is measured, or None outside a repository."""
     found = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""A LoRARLJob in a cluster that kubectl knows, with the times of its start, and what the end of a worker pod costs."""
+"""Runs a LoRARLJob in a cluster, and measures the times of its start and the cost of a lost worker pod."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from support.cluster.kubectl import RealCluster
 from support.real_cluster.watched import Watched, watched
 
 OUT = "/tmp/lorarl-out"
-"""Where a job's driver writes, in the head's pod."""
+"""The folder of a job's driver in the head's pod."""
 MODELS, MODELS_VOLUME = "/mnt/lorarl-bench-models", "bench-models"
 LOOK_SECONDS = 0.1
 READ_SECONDS = 2.0
-"""Between two looks at the files of a run: each starts kubectl, and a process in the pod."""
+"""Between two reads of a run's files. Each starts kubectl, and a process in the pod."""
 READS = 10
 LONGEST_SECONDS = 540.0
 GONE_SECONDS = 150.0
@@ -33,20 +33,20 @@ Object = dict[str, Any]
 
 
 def manifest(job: Object, node: Object, name: str, models: Path, cache: Path) -> Object:
-    """The benchmark's job as this cluster can run it.
+    """Return the benchmark's job as this cluster can run it.
 
     Args:
-        job: As it runs bare; its model and data lie under `models`.
-        node: A LoRARLJob that runs in this cluster: its `cluster` and where its checkpoints go are taken.
-        name: Of the job.
-        models: On the node.
-        cache: On the node; the trainer's user may write there.
+        job: the job as it runs bare; its model and data are in `models`.
+        node: a LoRARLJob that runs in this cluster. Its `cluster` and its checkpoint's place are used.
+        name: of the job.
+        models: folder on the node.
+        cache: folder on the node that the trainer's user may write to.
     """
     text = json.dumps(job["spec"]).replace(f"file://{models}", f"file://{MODELS}")
     spec = json.loads(text)
     spec["checkpoint"] = {**node["spec"]["checkpoint"], **{key: spec["checkpoint"][key] for key in ("every", "resume")}}
     cluster = json.loads(json.dumps(node["spec"]["cluster"])) | {"gpusPerNode": spec["cluster"]["gpusPerNode"]}
-    cluster.pop("memoryPerNode", None)  # it is that job's, whose model is another
+    cluster.pop("memoryPerNode", None)  # of that job, which has another model
     overrides = cluster.setdefault("podTemplateOverrides", {})
     for role in ("head", "worker"):
         pod = overrides.setdefault(role, {}).setdefault("spec", {})
@@ -62,7 +62,7 @@ def manifest(job: Object, node: Object, name: str, models: Path, cache: Path) ->
 
 
 class JobInCluster:
-    """One job, applied and looked at to its end; after its block it is deleted, whatever became of it: the GPU is the next one's."""
+    """One job, applied and watched to its end. It is deleted after its block in any case, to free the GPU."""
 
     def __init__(self, cluster: RealCluster, namespace: str, job: Object, folder: Path) -> None:
         self.cluster, self.namespace, self.job, self.folder = cluster, namespace, job, folder
@@ -112,7 +112,7 @@ class JobInCluster:
         }
 
     def lose_a_worker(self, steps: int) -> dict[str, Any]:
-        """Run it, delete its worker pod in the middle of a step, and return what that cost until it was a step further than ever before."""
+        """Run it, delete its worker pod within a step, and return the cost until it is a step further than before."""
         self.apply()
         with watched(self.cluster.api, self.namespace, self.name) as job:
             since = job.until(LONGEST_SECONDS, f"{steps} steps", lambda now: now.step >= steps)
@@ -136,7 +136,7 @@ class JobInCluster:
         self.cluster.must("apply", "-n", self.namespace, "-f", str(self.folder / f"{self.name}.json"))
 
     def delete(self) -> None:
-        """Take it away, and return when its pods do not hold the next one's GPUs any more."""
+        """Delete it, and return when its pods have freed their GPUs."""
         self.cluster.must("delete", "lorarljob", self.name, "-n", self.namespace, "--ignore-not-found", "--wait")
         pods = ("pods", "-l", f"lorarl.io/job={self.name}", "-n", self.namespace)
         self.cluster.must("wait", "--for=delete", *pods, f"--timeout={GONE_SECONDS:g}s")
@@ -146,7 +146,7 @@ class JobInCluster:
 
     @contextlib.contextmanager
     def _looking_at_next(self) -> Iterator[Times]:
-        """Look at the attempt after the first until the block ends: what `look` sees, and when the pods of the first had gone."""
+        """Watch the second attempt until the block ends; note what `look` sees, and when the old pods are gone."""
         seen: Times = {}
         over = threading.Event()
         old = f"lorarl.io/job={self.name},lorarl.io/attempt=1"
@@ -172,7 +172,7 @@ class JobInCluster:
         note(seen, time.time(), api.list("RayJob", self.namespace, labels), api.list("Pod", self.namespace, labels))
 
     def read_files(self) -> None:
-        """Keep the run's files as they are now: they go with the head's pod."""
+        """Copy the run's files, which are deleted with the head's pod."""
         labels = f"lorarl.io/job={self.name},lorarl.io/role=head"
         pods = [
             pod
@@ -189,7 +189,7 @@ class JobInCluster:
                     (self.folder / "run" / file).write_text(done.stdout)
 
     def _startup(self) -> Object:
-        """The startup of the run whose files were read last.
+        """Return the startup of the run whose files were read last.
 
         Raises:
             ValueError: they were read before its first update, or not at all.
@@ -197,11 +197,11 @@ class JobInCluster:
         summary = read_summary(self.folder / "run") if (self.folder / "run" / SUMMARY).exists() else {}
         startup: Object | None = summary.get("startup")
         if startup is None:
-            raise ValueError(f"{self.name} ended before its start could be read; make it longer with --steps")
+            raise ValueError(f"{self.name} ended before its start could be read. Give it more --steps.")
         return startup
 
     def _startup_of_next(self, job: Watched) -> Object:
-        """The startup of the run that goes on: it has made a step, so that it is there or about to be."""
+        """Return the startup of the run that resumes. It has made a step, so the file exists or soon will."""
         for _ in range(READS):
             self.read_files()
             with contextlib.suppress(ValueError):

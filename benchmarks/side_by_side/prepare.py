@@ -1,4 +1,4 @@
-"""Makes the base models, with random weights, and measures what the GPU's matrix units give. Prints one JSON object.
+"""Makes the base models with random weights, and measures the GPU's matrix products. Prints one JSON object.
 
 python -m side_by_side.prepare FOLDER 0.5b 7b
 """
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def make_model(shape: Shape, folder: Path, device: str) -> float:
-    """Write a model of this shape, a tokenizer and the prompts; return the seconds it took. Nothing where they are."""
+    """Write a model of this shape, a tokenizer and the prompts unless they exist; return the seconds it took."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -60,13 +60,13 @@ def make_model(shape: Shape, folder: Path, device: str) -> float:
     model.save_pretrained(folder)
     tokenizer(shape.vocab_size).save_pretrained(folder)
     write_prompts(folder / "prompts.jsonl", Work())
-    for file in folder.iterdir():  # the trainer in pods is another user, and safetensors keeps files to their owner
+    for file in folder.iterdir():  # the trainer in pods is another user, and safetensors lets only the owner read
         file.chmod(0o644)
     return time.perf_counter() - clock
 
 
 def tokenizer(vocabulary: int) -> Any:
-    """Qwen2's, which transformers takes for every model of this type: a digit is a token, and the rest of the vocabulary is filled up."""
+    """Return Qwen2's, which transformers uses for every such model. A digit is a token; the vocabulary is filled up."""
     from tokenizers.pre_tokenizers import ByteLevel
     from transformers import Qwen2Tokenizer
 
@@ -80,7 +80,7 @@ def tokenizer(vocabulary: int) -> Any:
 
 
 def matmul_tflops() -> float:
-    """What a large bf16 matrix product reaches on random values, in TFLOP/s, once the clocks have settled."""
+    """Return the TFLOP/s of a large bf16 matrix product on random values, once the clocks have settled."""
     import torch
 
     a, b = (torch.randn(MATMUL_SIZE, MATMUL_SIZE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
@@ -97,7 +97,7 @@ def matmul_tflops() -> float:
 
 
 def machine() -> dict[str, Any]:
-    """The GPUs and the processor."""
+    """Describe the GPUs and the processor."""
     import os
 
     import torch
@@ -112,7 +112,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """The packages that matter, where they are installed."""
+    """Return the versions of the packages that matter, if they are installed."""
     found = {}
     for name in PACKAGES:
         try:

@@ -1,4 +1,4 @@
-"""From raw figures to the table of docs/performance.md: each figure beside its floor, its target and the peer's of the same run."""
+"""Makes the table of docs/performance.md from raw figures: each with its lower bound, its target and the peer's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PHASES = ("generate", "reward", "old_logprobs", "forward_backward", "optimizer",
 TITLES = {"0.5b": "0.5B", "7b": "7B"}
 
 BANDWIDTH = 4.3e12
-"""Bytes a second that a copy on an H200 reads and writes, by measurement."""
+"""Bytes per second that a copy on an H200 reads and writes, as measured."""
 
 type Run = Mapping[str, Any]
 type Result = Mapping[str, Any]
@@ -24,13 +24,13 @@ type Result = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table.
+    """A row of the table.
 
     Attributes:
-        floor: the least that is possible, and by what count.
-        target: what was to be reached.
-        reached: what was measured; None where that part was not run.
-        met: whether that is the target; None where the peer was not measured.
+        floor: the least that is possible, and how it is counted.
+        target: what should be reached.
+        reached: what was measured; None if that part was not run.
+        met: whether the target was met; None if the peer was not measured.
     """
 
     what: str
@@ -42,23 +42,23 @@ class Row:
 
 
 def mean(run: Run, name: str) -> float:
-    """The mean of a figure over the measured steps; 0 where the system has no such phase."""
+    """Return the mean of a figure over the measured steps; 0 if the system has no such phase."""
     return statistics.fmean(step.get(name) or 0.0 for step in run["steps"])
 
 
 def train_seconds(run: Run) -> float:
-    """Forward, backward and the optimizer's update: what the flops are counted for."""
+    """Return the seconds of forward, backward and the optimizer's update, for which the flops are counted."""
     return mean(run, "forward_backward") + mean(run, "optimizer")
 
 
 def mfu(result: Result, run: Run) -> float:
-    """Share of the measured matrix-product ceiling that training reaches, by `train_flops`, over all of the run's GPUs."""
+    """Return the share of the measured matrix-product speed that training reaches on all of the run's GPUs."""
     flops = train_flops(SHAPES[run["size"]], Work(**run["work"]), mean(run, "response_tokens"))
     return flops / train_seconds(run) / (result["matmul_tflops"] * 1e12 * run["gpus"])
 
 
 def find(result: Result, system: str, size: str, gpus: int = 1, completions: int = 512) -> Run | None:
-    """The fastest such run; None where there is none."""
+    """Return the fastest such run, or None."""
     runs = [r for r in result["runs"] if (r["system"], r["size"], r["gpus"]) == (system, size, gpus)]
     if system == "device":
         return runs[-1] if runs else None
@@ -67,7 +67,7 @@ def find(result: Result, system: str, size: str, gpus: int = 1, completions: int
 
 
 def rows(result: Result) -> list[Row]:
-    """The table of targets."""
+    """Return the table of targets."""
     return [
         *(_sync(result, size, floor, target) for size, floor, target in (("0.5b", 0.17, 0.5), ("7b", 0.45, 1.0))),
         _step(result, "0.5b", 3.4, 2.5),
@@ -174,11 +174,12 @@ def _two_gpus(result: Result) -> list[Row]:
 
 
 def markdown(result: Result, source: Path) -> str:
-    """The generated part of docs/performance.md."""
+    """Return the generated part of docs/performance.md."""
     gpu = result["machine"]["gpus"][0]["name"]
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     lines = [
-        f"{result['date'][:10]}, {gpu}, {result['matmul_tflops']:.0f} TFLOP/s in a large bf16 matrix product; {versions}.",
+        f"{result['date'][:10]}, {gpu}, {result['matmul_tflops']:.0f} TFLOP/s in a large bf16 matrix product; "
+        f"{versions}.",
         f"Raw figures: [{source.name}]({Path('..') / source}). Commands:",
         "",
         "```",
@@ -193,10 +194,7 @@ def markdown(result: Result, source: Path) -> str:
         "",
         f"| | {' | '.join(name.replace('_', ' ') for name in PHASES)} | **step** |",
         f"|---|{'---|' * (len(PHASES) + 1)}",
-        *(
-            f"| {label(run)} | {' | '.join(f'{mean(run, name):.2f}' for name in PHASES)} | **{mean(run, 'seconds'):.2f}** |"
-            for run in shown(result)
-        ),
+        *(f"| {label(run)} | {_phase_seconds(run)} | **{mean(run, 'seconds'):.2f}** |" for run in shown(result)),
         "",
         "| | completion tokens/s | tokens/s while generating | train tokens/s | MFU | peak GPU memory |",
         "|---|---|---|---|---|---|",
@@ -205,6 +203,10 @@ def markdown(result: Result, source: Path) -> str:
         f"![Seconds a step by phase]({PLOT.relative_to('docs')})",
     ]
     return "\n".join(lines)
+
+
+def _phase_seconds(run: Run) -> str:
+    return " | ".join(f"{mean(run, name):.2f}" for name in PHASES)
 
 
 def _verdict(row: Row) -> str:
@@ -216,13 +218,14 @@ def _verdict(row: Row) -> str:
 def _speeds(result: Result, run: Run) -> str:
     tokens = mean(run, "response_tokens")
     return (
-        f"{tokens / mean(run, 'seconds'):,.0f} | {tokens / mean(run, 'generate'):,.0f} | {mean(run, 'tokens') / train_seconds(run):,.0f} | "
+        f"{tokens / mean(run, 'seconds'):,.0f} | {tokens / mean(run, 'generate'):,.0f} | "
+        f"{mean(run, 'tokens') / train_seconds(run):,.0f} | "
         f"{mfu(result, run):.2f} | {run['peak_memory_bytes'] / 1e9:.0f} GB"
     )
 
 
 def shown(result: Result) -> list[Run]:
-    """The runs with steps, smaller models and fewer GPUs first, ours before the peer's."""
+    """Return the runs with steps: smaller models and fewer GPUs first, ours before the peer's."""
     runs = [run for run in result["runs"] if "steps" in run]
     return sorted(
         runs, key=lambda run: (list(SHAPES).index(run["size"]), run["gpus"], run["completions"], run["system"])
@@ -230,7 +233,7 @@ def shown(result: Result) -> list[Run]:
 
 
 def label(run: Run) -> str:
-    """What to call a run."""
+    """Return a run's name for people."""
     setting = {"best": " (tuned)", "default": " (its defaults)"}.get(
         run["setting"], f" ({run['setting']})" if run["setting"] else ""
     )
@@ -239,7 +242,7 @@ def label(run: Run) -> str:
 
 
 def plot(result: Result) -> Any:
-    """A bar a run: its step's seconds by phase."""
+    """Draw one bar per run: the seconds of a step by phase."""
     from matplotlib.figure import Figure
 
     from lorarl_trainer.progress.plots import PHASE_COLOURS

@@ -1,4 +1,4 @@
-"""A start as a user of a cluster lives through it: from `kubectl apply` over Kubernetes' and Ray's part to the first token. Pure."""
+"""The parts of a start as a cluster's user sees it: from `kubectl apply` to the first token. Nothing here does I/O."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ STAGES = {
     "containers": "containers",
     "Ray up, job submitted": "driver",
 }
-"""What comes before the driver's own start: the stage, and what was seen at its end."""
+"""The stages before the driver's own start -> what is seen at their end."""
 FIRST_TOKEN = "first generation/first token"
 
 
 def note(seen: Times, now: float, rayjobs: Iterable[Object], pods: Iterable[Object]) -> None:
-    """Add to `seen` when what these objects show was seen first, Unix time. The pods are head and workers of one attempt."""
+    """Add to `seen` what these objects show for the first time, with its Unix time. The pods are of one attempt."""
     pods = list(pods)
     ray = [pod for pod in pods if _container(pod) is not None]
     so = {
@@ -38,12 +38,12 @@ def note(seen: Times, now: float, rayjobs: Iterable[Object], pods: Iterable[Obje
 
 
 def role(pod: Object) -> str:
-    """head or worker."""
+    """Return head or worker."""
     return str(pod["metadata"].get("labels", {}).get("lorarl.io/role", ""))
 
 
 def _container(pod: Object) -> Object | None:
-    """Ray's container of a pod, where it runs."""
+    """Return Ray's container of a pod if it runs."""
     states = pod.get("status", {}).get("containerStatuses", [])
     return next(
         (one for one in states if one["name"] == f"ray-{role(pod)}" and "running" in one.get("state", {})), None
@@ -51,12 +51,12 @@ def _container(pod: Object) -> Object | None:
 
 
 def stages(applied: float, seen: Mapping[str, float], startup: Object) -> dict[str, float]:
-    """Seconds of each part from `applied` (Unix time) to the first token, in order; they add up to `first_token_seconds`.
+    """Return the seconds of each part from `applied` to the first token, in order.
 
     Args:
-        applied: When `kubectl apply`, or the command, was begun.
-        seen: What `note` saw; empty for a run without a cluster.
-        startup: Of run_summary.json.
+        applied: Unix time at which `kubectl apply`, or the command, started.
+        seen: what `note` saw; empty for a run without a cluster.
+        startup: that of run_summary.json.
     """
     found, reached = {}, applied
     for stage, mark in STAGES.items():
@@ -70,14 +70,14 @@ def stages(applied: float, seen: Mapping[str, float], startup: Object) -> dict[s
 
 
 def waited_for(startup: Object) -> dict[str, float]:
-    """Seconds of each part that the first token had to wait for, from the driver's begin."""
+    """Return the seconds of each part that the first token had to wait for, from the driver's start."""
     began = startup["began"]
     parts = [
         Span(part["name"], part["who"], began + part["begin"], began + part["begin"] + part["seconds"])
         for part in startup["parts"]
     ]
     token = began + startup["first_token_seconds"]
-    # Of the first generation only what comes before the token counts.
+    # Only the time before the token counts of the first generation.
     flat = [
         replace(part, name="first token") if part.name == FIRST_TOKEN else part
         for part in parts
@@ -87,7 +87,7 @@ def waited_for(startup: Object) -> dict[str, float]:
 
 
 def within(startup: Object, name: str) -> dict[str, float]:
-    """Seconds of the parts of a part."""
+    """Return the seconds of the parts of a part."""
     prefix = f"{name}/"
     return {
         part["name"].removeprefix(prefix): part["seconds"]
@@ -97,7 +97,7 @@ def within(startup: Object, name: str) -> dict[str, float]:
 
 
 def overhead(bare: Iterable[Object], pods: Iterable[Object]) -> float:
-    """A step in pods over the same step bare, from the means of their seconds."""
+    """Return the seconds of a step in pods over those of the same step bare, from their means."""
     means = []
     for steps in (bare, pods):
         seconds = [step["seconds"] for step in steps]
@@ -106,7 +106,10 @@ def overhead(bare: Iterable[Object], pods: Iterable[Object]) -> float:
 
 
 def lines_ended(lines: Iterable[tuple[float, str]], ended: float) -> dict[str, float]:
-    """Seconds of a command's end, by when its lines came: from its last step to its last checkpoint, to how it ended, to its exit."""
+    """Return the seconds of a command's end from the times of its lines.
+
+    The parts go from its last step to its last checkpoint, to its report, and to its exit.
+    """
     marks: Times = {}
     for at, line in lines:
         if line.startswith("step "):

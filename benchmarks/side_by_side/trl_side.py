@@ -1,4 +1,4 @@
-"""The peer's side: TRL's GRPO with vLLM in the same process and PEFT, on the same work. Prints a JSON line a step.
+"""The peer's side: TRL's GRPO with vLLM in the same process and PEFT, on the same work. Prints a JSON line per step.
 
 python -m side_by_side.trl_side MODEL SETTING STEPS
 """
@@ -18,10 +18,10 @@ from typing import Any
 from side_by_side.work import Work, score
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    # As TRL comes: activations recomputed, and old log-probabilities by a forward pass of their own.
+    # TRL's defaults: activations are recomputed, and old log-probabilities get their own forward pass.
     "default": {"gradient_checkpointing": True, "per_device_train_batch_size": 32},
-    # What makes TRL faster without changing what is computed where nothing is off-policy: no recomputation (so smaller micro-batches),
-    # and vLLM's log-probabilities not corrected for.
+    # What makes TRL faster without changing on-policy results: no recomputation (so smaller micro-batches), and no
+    # correction for vLLM's log-probabilities.
     "best": {
         "gradient_checkpointing": False,
         "vllm_importance_sampling_correction": False,
@@ -29,11 +29,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
 }
 SMALLER = {("best", "7b"): 8}
-"""Micro-batches where 16 rows would not fit."""
+"""Rows per micro-batch if 16 do not fit."""
 
 
 class Phases:
-    """Seconds by phase; a phase within another counts for itself alone."""
+    """Seconds by phase. A phase within another only counts for itself."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -57,7 +57,7 @@ class Phases:
                 self._within[-1] += took
 
     def time(self, owner: Any, method: str, name: str | Callable[[], str]) -> None:
-        """Count the seconds of a method under a phase."""
+        """Count the seconds of a method as those of a phase."""
         original = getattr(owner, method)
 
         def timed(*arguments: Any, **options: Any) -> Any:
@@ -84,7 +84,7 @@ def main() -> None:
     phases.time(engine.llm, "sleep", "sleep")
     phases.time(engine.llm, "wake_up", "wake")
     phases.time(trainer, "_calculate_rewards", "reward")
-    # Without gradients these are the old log-probabilities; with them the training's own forward pass.
+    # Without gradients these are the old log-probabilities, with gradients the training's own forward pass.
     phases.time(
         trainer,
         "_get_per_token_logps_and_entropies",
@@ -132,7 +132,7 @@ def main() -> None:
 
 
 def make_trainer(model: Path, setting: str, steps: int, work: Work) -> Any:
-    """TRL's trainer on this work, one update a step."""
+    """Return TRL's trainer on this work, with one update per step."""
     import pyarrow
     from datasets import Dataset
     from peft import LoraConfig
@@ -169,7 +169,8 @@ def make_trainer(model: Path, setting: str, steps: int, work: Work) -> Any:
         model=str(model),
         reward_funcs=lambda completions, **_: [score(None, text, None, None) for text in completions],
         args=config,
-        # Without a name of its own, a data set is named by pickling what made it: that fails for packages outside of site-packages.
+        # Without a fingerprint, a data set is named by pickling what made it. That fails for packages outside of
+        # site-packages.
         train_dataset=Dataset(pyarrow.table({"prompt": prompts}), fingerprint="prompts"),
         processing_class=AutoTokenizer.from_pretrained(model),
         peft_config=LoraConfig(r=work.rank, lora_alpha=work.alpha, target_modules="all-linear", task_type="CAUSAL_LM"),

@@ -1,4 +1,4 @@
-"""The work that every system does in the benchmark, and what it costs at least. Nothing here imports torch."""
+"""The work that every system does in the benchmark, and its lower bounds. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ class Shape:
 
     @property
     def head_parameters(self) -> int:
-        """Parameters of the output matrix, which is the embedding where they are tied."""
+        """Parameters of the output matrix, which is the embedding if they are tied."""
         return self.hidden_size * self.vocab_size
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes of keys and values a token, in bf16."""
+        """Bytes of keys and values per token, in bf16."""
         return 2 * 2 * self.num_hidden_layers * self.hidden_size * self.num_key_value_heads // self.num_attention_heads
 
     def adapter_parameters(self, rank: int) -> int:
-        """Parameters of a LoRA adapter on every linear layer of the decoder."""
+        """Return the parameters of a LoRA adapter on every linear layer of the decoder."""
         return sum(rank * (wide + high) for wide, high in self.linears)
 
 
@@ -64,7 +64,7 @@ SHAPES = {
     for shape in (
         Shape("0.5b", 896, 4864, 24, 14, 2, 151_936, tie_word_embeddings=True),
         Shape("7b", 3584, 18_944, 28, 28, 4, 152_064, tie_word_embeddings=False),
-        # For trying the benchmark out, not for figures.
+        # For a trial of the benchmark, not for figures.
         Shape("tiny", 256, 512, 2, 4, 2, 2048, tie_word_embeddings=True),
     )
 }
@@ -72,7 +72,7 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Work:
-    """One step: so many prompts, completions of each, and tokens of both; the adapter, and how it is trained."""
+    """One step: prompts, completions per prompt (`group`), tokens of both; the adapter, and how it is trained."""
 
     prompts: int = 64
     group: int = 8
@@ -85,19 +85,20 @@ class Work:
 
     @property
     def completions(self) -> int:
-        """Completions a step."""
+        """Completions per step."""
         return self.prompts * self.group
 
     def times(self, factor: int) -> Work:
-        """The same with more prompts a step."""
+        """Return the same work with more prompts per step."""
         return replace(self, prompts=self.prompts * factor)
 
 
 def train_flops(shape: Shape, work: Work, response_tokens: float) -> float:
-    """Floating-point operations that one LoRA update needs at least, without attention's own and without recomputation.
+    """Return the floating-point operations that one LoRA update needs at least, without attention and recomputation.
 
-    A token takes 2 a base parameter forward and 2 backward (the gradient of the input; the weights' own is not needed), and 6 an adapter
-    parameter. A group's prompt counts once, and the output matrix for the `response_tokens` alone: only they have a loss.
+    A token takes 2 per base parameter forward and 2 backward (the gradient of the input; that of the weights is not
+    needed), and 6 per adapter parameter. A group's prompt counts once. The output matrix only counts for the
+    `response_tokens`, because only they have a loss.
     """
     tokens = work.prompts * work.prompt_tokens + response_tokens
     decoder = 4 * shape.decoder_parameters + 6 * shape.adapter_parameters(work.rank)
@@ -105,14 +106,16 @@ def train_flops(shape: Shape, work: Work, response_tokens: float) -> float:
 
 
 def generation_floor(shape: Shape, work: Work, flops: float, bandwidth: float) -> float:
-    """Seconds that generating all completions of a step takes at least.
+    """Return the least seconds for generating all completions of a step.
 
-    All are decoded side by side, a token each at a time. That takes 2 operations a parameter and completion, or reading the parameters,
-    whichever is longer; and reading all keys and values so far, a group's prompt once.
+    All are decoded together, one token each at a time. That takes the longer of 2 operations per parameter and
+    completion, and reading the parameters. It also reads all keys and values so far, a group's prompt once.
 
     Args:
-        flops: Operations a second at the peak.
-        bandwidth: Bytes of memory a second.
+        shape: of the model.
+        work: the step.
+        flops: operations per second at the peak.
+        bandwidth: bytes of memory per second.
     """
     parameters = shape.decoder_parameters + shape.head_parameters + shape.adapter_parameters(work.rank)
     products = max(2 * parameters * work.completions / flops, 2 * parameters / bandwidth)
@@ -122,12 +125,12 @@ def generation_floor(shape: Shape, work: Work, flops: float, bandwidth: float) -
 
 
 def write_prompts(path: Path, work: Work, rows: int = 1024) -> None:
-    """Write prompts of `work.prompt_tokens` random digits: the benchmark's tokenizer makes a token of each."""
+    """Write prompts of `work.prompt_tokens` random digits. The benchmark's tokenizer makes one token of each."""
     draw = random.Random(0)
     digits = ["".join(draw.choices("0123456789", k=work.prompt_tokens)) for _ in range(rows)]
     path.write_text("".join(json.dumps({"prompt": text, "answer": ""}) + "\n" for text in digits))
 
 
 def score(prompt: object, completion: str, answer: object, row: object) -> float:
-    """The reward of both systems: it costs nothing, and it differs within a group."""
+    """Return the reward of both systems. It costs nothing, and it differs within a group."""
     return float(len(completion) % 7)

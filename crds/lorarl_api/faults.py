@@ -1,4 +1,4 @@
-"""What is wrong with a manifest, in sentences: the field, what was got, what was expected, and the mend."""
+"""The faults of a manifest as messages: the field, what was got, what was expected, and the fix."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -16,41 +16,45 @@ from lorarl_api.rules import Rule
 from lorarl_api.schema import Schema, in_words, schema_at
 
 Path = tuple[str | int, ...]
-"""Where in a document: keys of mappings and indices of lists."""
+"""A place in a document: keys of mappings and indices of lists."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing to mend. Its text is `path: got ..., expected ...; mend`.
+    """One thing to fix.
+
+    Its text is `path: got ..., expected ... Hint.` or, for a rule, `path: got ..., must ... Hint.`
 
     Attributes:
-        path: The field (`spec.adapter.rank`), or the file where it cannot be read as YAML.
-        got: What was there. A secret is never shown.
-        expected: What should be there.
-        hint: What to do.
+        path: The field (`spec.adapter.rank`), or the file if it is not valid YAML.
+        got: The present value. A secret is never shown.
+        expected: What the field takes; with `verb` "must", what it must do.
+        hint: What to do, as a sentence.
+        verb: "must" for a rule between fields, otherwise "expected".
     """
 
     path: str
     got: str
     expected: str
     hint: str
+    verb: Literal["expected", "must"] = "expected"
 
     def __str__(self) -> str:
-        """The whole sentence."""
-        return f"{self.path}: got {self.got}, expected {self.expected}; {self.hint}"
+        """The whole message."""
+        return f"{self.path}: got {self.got}, {self.verb} {self.expected}. {self.hint}"
 
 
 class ManifestError(ValueError):
-    """A manifest that cannot be used. Its text has one line a fault."""
+    """A manifest that cannot be used. Its text has one line per fault."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
-        """Keep the faults, at least one."""
+        """Store the faults, at least one."""
         self.faults = tuple(faults)
         super().__init__("\n".join(str(fault) for fault in faults))
 
 
 def dotted(path: Sequence[str | int]) -> str:
-    """A path as people write it: `spec.adapter.targetModules[0]`."""
+    """A path in the usual notation: `spec.adapter.targetModules[0]`."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return text.removeprefix(".") or "the manifest"
 
@@ -58,11 +62,11 @@ def dotted(path: Sequence[str | int]) -> str:
 def from_rule(document: Any, path: Path, rule: Rule) -> Fault:
     """The fault of an object at `path` that breaks `rule`."""
     field = (*path, *rule.field.split("."))
-    return Fault(dotted(field), shown(_value_at(document, field), field), rule.expected, rule.hint)
+    return Fault(dotted(field), shown(_value_at(document, field), field), rule.must, rule.hint, "must")
 
 
 def from_pydantic(error: ValidationError) -> list[Fault]:
-    """Each fault that Pydantic found, in the order of the fields."""
+    """The faults that Pydantic found, in the order of the fields."""
     return [fault for details in error.errors(include_url=False) for fault in _sentences(details)]
 
 
@@ -78,15 +82,13 @@ def _sentences(details: ErrorDetails) -> Iterator[Fault]:
             yield Fault(
                 dotted(path),
                 f"the key {shown(key)}",
-                "[PREFIX/]NAME, of letters, digits, - _ and .",
-                "mend it, e.g. example.com/name",
+                "[PREFIX/]NAME, of letters, digits, dots, dashes and underscores",
+                "Write a key such as example.com/name.",
             )
     elif kind == "missing":
         yield Fault(dotted(path), "nothing", in_words(schema), _add(path, schema))
     elif kind == "pattern":
-        yield Fault(
-            dotted(path), shown(got, path), details["msg"], "mend the pattern, and quote it in YAML with single quotes"
-        )
+        yield Fault(dotted(path), shown(got, path), details["msg"], "Correct the pattern, and put it in single quotes.")
     else:
         yield Fault(dotted(path), shown(got, path), in_words(schema), _change(got, schema))
 
@@ -99,14 +101,14 @@ def _unknown_key(path: Path) -> Fault:
     got = "an unknown key"
     expected = f"one of {', '.join(known)}" if known else "no such key"
     if not above and schema_at(("spec", key)):
-        return Fault(dotted(path), got, expected, f"write it below spec: spec.{key}")
+        return Fault(dotted(path), got, expected, f"Move it below spec: spec.{key}.")
     if meant:
-        return Fault(dotted(path), got, expected, f"did you mean {meant}?")
-    return Fault(dotted(path), got, expected, "remove it")
+        return Fault(dotted(path), got, expected, f"Did you mean {meant}?")
+    return Fault(dotted(path), got, expected, "Remove it.")
 
 
 def _bare(name: str) -> str:
-    """A key without what spellings differ in: learning_rate, learning-rate, learningRate."""
+    """A key without the differences between spellings: learning_rate, learning-rate, learningRate."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
@@ -124,37 +126,37 @@ def example_of(schema: Schema) -> Any:
 
 
 def _add(path: Path, schema: Schema) -> str:
-    return f"add it, e.g. {path[-1] if path else 'spec'}: {_yaml(example_of(schema))}"
+    return f"Add it, for example {path[-1] if path else 'spec'}: {_yaml(example_of(schema))}."
 
 
 def _change(got: Any, schema: Schema) -> str:
     wanted = schema.get("type")
     if wanted == "string" and isinstance(got, bool):
-        return "put it in quotes: YAML reads an unquoted y, n, yes, no, on, off, true or false as a truth value"
+        return "Put it in quotes: YAML reads an unquoted y, n, yes, no, on, off, true or false as a boolean."
     if wanted == "string" and isinstance(got, int | float):
-        return "put it in quotes, so that YAML reads a text"
+        return "Put it in quotes, so that YAML reads a string."
     if (
         wanted in ("integer", "number", "boolean")
         and isinstance(got, str)
         and re.fullmatch(r"[-+.0-9eE]+|true|false", got)
     ):
-        return "remove the quotes"
+        return "Remove the quotes."
     if wanted == "array" and isinstance(got, str):
-        return f"write a list: {_yaml([redacted(got)])}"
+        return f"Write a list: {_yaml([redacted(got)])}."
     if "uri" in schema.get("properties", {}) and isinstance(got, str):
-        return f"write {{uri: {_yaml(redacted(got))}}}, with its scheme, e.g. {_yaml(example_of(schema))}"
+        return f"Write {{uri: {_yaml(redacted(got))}}} with a scheme, for example {_yaml(example_of(schema))}."
     if (
         "enum" in schema
         and isinstance(got, str)
         and (near := difflib.get_close_matches(got.lower(), schema["enum"], n=1))
     ):
-        return f"did you mean {near[0]}?"
+        return f"Did you mean {near[0]}?"
     example = example_of(schema)
-    return "mend it" if example is None else f"choose e.g. {_yaml(example)}"
+    return "Correct it." if example is None else f"Use a value such as {_yaml(example)}."
 
 
 def _yaml(value: Any) -> str:
-    """A value in one line, as YAML's flow style has it."""
+    """A value on one line, in YAML's flow style."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_yaml(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list):
@@ -189,17 +191,18 @@ _TOKENS = re.compile(
 
 
 def redacted(text: str) -> str:
-    """`text` with credentials in URIs, and what looks like a token, replaced by `***`."""
+    """`text` with `***` in place of credentials in URIs and of anything that looks like a token."""
     return _TOKENS.sub("***", _OPEN_QUERY.sub(r"\1***", _USER_INFO.sub(r"\1***@", text)))
 
 
 def shown(value: Any, path: Path = ()) -> str:
-    """A value of a manifest in a few words, never a secret."""
+    """A short description of a value of a manifest. It never shows a secret."""
     if value is None:
         return "nothing"
     if isinstance(value, dict | list):
-        size = f"{len(value)} {'entry' if len(value) == 1 else 'entries'}" if value else "nothing in it"
-        return f"a {'mapping' if isinstance(value, dict) else 'list'} with {size}"
+        kind = "mapping" if isinstance(value, dict) else "list"
+        size = f"{len(value)} {'entry' if len(value) == 1 else 'entries'}"
+        return f"a {kind} with {size}" if value else f"an empty {kind}"
     if any(str(step).lower().endswith(("secret", "token", "password", "key")) for step in path[-2:]):
         return "a value that is not shown here"
     if isinstance(value, bool | int | float):

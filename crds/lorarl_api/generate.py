@@ -1,4 +1,4 @@
-"""`python -m lorarl_api.generate`: write what is made from the models; with --check, say whether it is up to date."""
+"""`python -m lorarl_api.generate`: write the files that are generated from the models; with --check, compare them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ _ROOT = Path(__file__).parents[2]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write crds/lorarl.io_lorarljobs.yaml and docs/reference.md, or compare them. Gives the exit code: 1 where --check finds drift."""
+    """Write crds/lorarl.io_lorarljobs.yaml and docs/reference.md, or compare them.
+
+    Returns:
+        The exit code: 1 if --check finds a difference.
+    """
     parser = argparse.ArgumentParser(prog="python -m lorarl_api.generate", description=__doc__)
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; exit 1 where a file differs from what would be written"
-    )
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file is out of date")
     parser.add_argument("--root", type=Path, default=_ROOT, help="root of the repository")
     options = parser.parse_args(arguments)
     made = {
@@ -28,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stale = [path for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     for path in stale:
         if options.check:
-            print(f"{path} is not what the models say; run `make generate` and commit it", file=sys.stderr)
+            print(f"{path} is out of date. Run `make generate` and commit it.", file=sys.stderr)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(made[path], encoding="utf-8")

@@ -1,4 +1,4 @@
-"""From a file or text to a `LoRARLJob`, or to every fault in it."""
+"""From a file or text to a `LoRARLJob`, or to all its faults."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ __all__ = ["Fault", "ManifestError", "documents", "faults", "load_job"]
 
 
 def load_job(source: str | Path, overrides: Sequence[str] = ()) -> LoRARLJob:
-    """The one job of a manifest.
+    """The job of a manifest that has exactly one.
 
     Args:
-        source: A file (`Path`), or the YAML itself (`str`). Objects of other kinds beside the job are passed over.
-        overrides: Assignments `spec.trainer.steps=5`, applied before validation; the value is YAML.
+        source: A file (`Path`), or the YAML itself (`str`). Objects of other kinds are ignored.
+        overrides: Assignments such as `spec.trainer.steps=5`, applied before validation. The value is YAML.
 
     Raises:
-        ManifestError: It cannot be read, has no job or several, or the job has faults. All of them are in it.
+        ManifestError: The source cannot be read, has no job or several jobs, or the job has faults. The error has all
+            of them.
     """
     jobs = documents(source)
     if len(jobs) > 1:
         raise ManifestError(
-            [Fault("the manifest", f"{len(jobs)} {KIND} objects", "one", "put each job into a file of its own")]
+            [Fault("the manifest", f"{len(jobs)} {KIND} objects", "one", "Put each job into its own file.")]
         )
     document = jobs[0]
     for assignment in overrides:
@@ -39,31 +40,31 @@ def load_job(source: str | Path, overrides: Sequence[str] = ()) -> LoRARLJob:
         raise ManifestError(found)
     return LoRARLJob.model_validate(
         document, by_alias=True, by_name=False, context=RULES_LATER
-    )  # `faults` has kept the rules
+    )  # `faults` has checked the rules.
 
 
 def documents(source: str | Path) -> list[Any]:
-    """The job documents of a manifest, unchecked; where there is none, whatever else there is, so that its faults can be told.
+    """The unchecked job documents of a manifest. Without any, all its documents, so that their faults can be reported.
 
     Raises:
-        ManifestError: The file cannot be read, is no YAML, or is empty.
+        ManifestError: The file cannot be read, is not YAML, or is empty.
     """
     everything = read_documents(source)
     if not everything:
-        raise ManifestError([Fault("the manifest", "nothing", f"a {KIND}", "see examples/ for one to start from")])
+        raise ManifestError([Fault("the manifest", "nothing", f"a {KIND}", "See examples/ for one to start from.")])
     jobs = [document for document in everything if isinstance(document, dict) and document.get("kind") == KIND]
     return jobs or everything
 
 
 def faults(document: Any) -> list[Fault]:
-    """Everything that is wrong with a parsed manifest: first its fields; where they are good, the rules between them."""
+    """All faults of a parsed manifest: those of its fields or, if the fields are valid, of the rules between them."""
     if not isinstance(document, dict):
         return [
             Fault(
                 "the manifest",
                 shown(document),
                 "a mapping with apiVersion, kind, metadata and spec",
-                "see examples/ for one to start from",
+                "See examples/ for one to start from.",
             )
         ]
     if identity := _identity(document):
@@ -76,16 +77,16 @@ def faults(document: Any) -> list[Fault]:
 
 
 def _identity(document: dict[Any, Any]) -> list[Fault]:
-    """What is wrong with apiVersion and kind. Nothing else of an object of another kind is worth a word."""
+    """The faults of apiVersion and kind. An object of another kind needs no other message."""
     found = []
     for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
         if key not in document:
             near = difflib.get_close_matches(key.lower(), [str(other).lower() for other in document], n=1)
             found.append(
-                Fault(key, "nothing", wanted, f"add {key}: {wanted}" + (f", in place of {near[0]}" if near else ""))
+                Fault(key, "nothing", wanted, f"Add {key}: {wanted}" + (f" in place of {near[0]}." if near else "."))
             )
         elif document[key] != wanted:
-            found.append(Fault(key, shown(document[key]), wanted, f"write {key}: {wanted}, or validate another file"))
+            found.append(Fault(key, shown(document[key]), wanted, f"Write {key}: {wanted}, or validate another file."))
     return found
 
 
@@ -93,9 +94,11 @@ def _assign(document: Any, assignment: str) -> None:
     path, equals, text = assignment.partition("=")
     keys = path.strip().split(".")
     if not equals or not all(keys):
-        raise ManifestError([Fault("--set", shown(assignment), "PATH=VALUE", "write e.g. spec.trainer.steps=5")])
+        raise ManifestError(
+            [Fault("--set", shown(assignment), "PATH=VALUE", "Write an assignment such as spec.trainer.steps=5.")]
+        )
     if not isinstance(document, dict):
-        return  # `faults` says so
+        return  # `faults` reports that.
     inner = document
     for depth, key in enumerate(keys[:-1], start=1):
         value = {} if inner.get(key) is None else inner[key]
@@ -105,12 +108,12 @@ def _assign(document: Any, assignment: str) -> None:
                 [
                     Fault(
                         f"--set {path}",
-                        f"a path below {where}, which is no mapping",
+                        f"a path below {where}, which is not a mapping",
                         "a path of fields",
-                        f"set {where} itself",
+                        f"Set {where} itself.",
                     )
                 ]
             )
-        inner[key] = dict(value)  # where another field is a YAML alias of this one, it stays as it is
+        inner[key] = dict(value)  # A copy: another field may be a YAML alias of this one, and must not change.
         inner = inner[key]
     inner[keys[-1]] = read_value(text, f"--set {path}")

@@ -1,6 +1,7 @@
-"""Cross-field rules. Each is written once, as CEL: the API server evaluates it from the CRD, and Python evaluates the same expression.
+"""Cross-field rules. Each is written once, as a CEL expression.
 
-What an update may change (`Immutable`) the API server alone can tell: it knows the object as it was before.
+The API server evaluates the expression from the CRD, and Python evaluates the same expression. Only the API server can
+check what an update may change (`Immutable`), because it knows the previous object.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
-# Kubernetes renames properties that are words of CEL itself: https://kubernetes.io/docs/reference/using-api/cel/#escaping
+# Kubernetes renames properties that are reserved words of CEL:
+# https://kubernetes.io/docs/reference/using-api/cel/#escaping
 _CEL_WORDS = frozenset(
     [
         *("true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if"),
@@ -23,60 +25,61 @@ _CEL_WORDS = frozenset(
 
 @dataclass(frozen=True)
 class Rule:
-    """What must hold between the fields of one object.
+    """A condition on the fields of one object.
 
     Attributes:
-        field: The field to mend, as a path from the object (`trainer.warmupSteps`).
-        cel: The expression, true for a good object, which it sees as `self` with its defaults filled in. A property that is a word of CEL
-            is written as Kubernetes escapes it: `self.__function__`.
-        expected: What is expected, as the end of a sentence.
-        hint: What the user can do.
+        field: The field to correct, as a path from the object (`trainer.warmupSteps`).
+        cel: The expression, true for a valid object. `self` is the object with its defaults. A property that is a
+            reserved word of CEL is written as Kubernetes escapes it: `self.__function__`.
+        must: What the field must do, as a verb phrase after "must": `divide rollout.promptsPerStep`.
+        hint: What the user can do, as a sentence.
     """
 
     field: str
     cel: str
-    expected: str
+    must: str
     hint: str
 
     def __str__(self) -> str:
-        """What the API server says of an object that breaks the rule."""
-        return f"expected {self.expected}; {self.hint}"
+        """The API server's message about an object that breaks the rule."""
+        return f"must {self.must}. {self.hint}"
 
     def as_validation(self) -> dict[str, str]:
         """The rule as an entry of `x-kubernetes-validations`."""
         return {"rule": self.cel, "message": str(self), "fieldPath": f".{self.field}"}
 
     def holds(self, document: dict[str, Any]) -> bool:
-        """Whether `document`, with its defaults and without nulls, keeps the rule.
+        """Whether `document` keeps the rule. It must have its defaults, and no nulls.
 
         Raises:
-            RuntimeError: The expression itself is wrong: it reads a field that may be absent, or is not a condition.
+            RuntimeError: The expression is wrong: it reads a field that may be absent, or is not a condition.
         """
         verdict = _compiled(self.cel).eval(data={"self": _escaped(document)}).plain_value()
         if not isinstance(verdict, bool):
-            raise RuntimeError(f"the rule {self.cel!r} gives no verdict: {verdict}")
+            raise RuntimeError(f"the rule {self.cel!r} returns no boolean: {verdict}")
         return verdict
 
 
 @dataclass(frozen=True)
 class Immutable:
-    """A field that stays as it was when the object was made.
+    """A field that no update may change.
 
     Attributes:
         field: The field, as a path from the object.
-        cel: The transition rule, true where `self` has the field as `oldSelf` has it.
-        hint: What the user can do instead.
-        but: The parts of it that may change.
+        cel: The transition rule, true if the field is the same in `self` and `oldSelf`.
+        hint: What the user can do instead, as a sentence.
+        mutable: The parts of it that may change.
     """
 
     field: str
     cel: str
     hint: str
-    but: tuple[str, ...] = ()
+    mutable: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """What the API server says of an update that changes the field."""
-        return f"{self.field} is immutable{f' but for {" and ".join(self.but)}' if self.but else ''}; {self.hint}"
+        """The API server's message about an update that changes the field."""
+        exception = f", except {' and '.join(f'{self.field}.{part}' for part in self.mutable)}" if self.mutable else ""
+        return f"{self.field} is immutable{exception}. {self.hint}"
 
     def as_validation(self) -> dict[str, str]:
         """The transition rule as an entry of `x-kubernetes-validations`."""
@@ -84,18 +87,18 @@ class Immutable:
 
 
 def immutable(field: str, hint: str, *, optional: bool = False) -> Immutable:
-    """The transition rule of a whole field; `optional` where it may be absent."""
+    """The transition rule of a whole field. `optional` says that it may be absent."""
     return Immutable(field, _same(field, optional), hint)
 
 
-def immutable_but(field: str, group: type[BaseModel], but: Sequence[str], hint: str) -> Immutable:
-    """The transition rules of all parts of the field `field`, a `group`, without those in `but` (as YAML writes them)."""
+def immutable_except(field: str, group: type[BaseModel], mutable: Sequence[str], hint: str) -> Immutable:
+    """The transition rule of all parts of `field`, a `group`, except those in `mutable` (as YAML writes them)."""
     parts = {part.alias or name: part for name, part in group.model_fields.items()}
-    kept = [name for name in parts if name not in but]
+    kept = [name for name in parts if name not in mutable]
     cel = " && ".join(
         f"({_same(f'{field}.{name}', not parts[name].is_required() and parts[name].default is None)})" for name in kept
     )
-    return Immutable(field, cel, hint, tuple(but))
+    return Immutable(field, cel, hint, tuple(mutable))
 
 
 def _same(path: str, optional: bool) -> str:
@@ -104,14 +107,17 @@ def _same(path: str, optional: bool) -> str:
 
 
 class Ruled(BaseModel):
-    """A model with rules between its fields, and fields that no update may change."""
+    """A model with rules between its fields, and with fields that no update may change."""
 
     rules: ClassVar[tuple[Rule, ...]] = ()
     immutable: ClassVar[tuple[Immutable, ...]] = ()
 
 
 def broken_rules(model: Ruled, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Rule]]:
-    """Each rule that `model` or a model within it breaks, with the path of the object that breaks it: keys, and indices of lists."""
+    """Each rule that `model` or a model within it breaks.
+
+    The path of keys and list indices leads to the object that breaks the rule.
+    """
     if model.rules:
         document = model.model_dump(mode="json", by_alias=True, exclude_none=True)
         yield from ((path, rule) for rule in model.rules if not rule.holds(document))
@@ -134,7 +140,7 @@ def _escaped(value: Any) -> Any:
 
 @cache
 def _environment() -> Any:
-    # Imported where it is used: whoever only names the models' types need not load protobuf.
+    # Imported here, so that code which only uses the models' types need not load protobuf.
     from cel_expr_python import cel  # type: ignore[import-untyped]  # the package has stubs, but no py.typed
 
     return cel.NewEnv(variables={"self": cel.Type.DYN})

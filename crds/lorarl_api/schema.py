@@ -1,4 +1,4 @@
-"""The JSON schema of the contract with all references inlined, and what it says in words."""
+"""The JSON schema of the contract with all references inlined, and its types in words."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Schema = dict[str, Any]
 def job_schema() -> Schema:
     """The schema of a whole manifest.
 
-    References are inlined, `null` is left out (absent and null are the same), and every field with a default says so. Beyond JSON schema
-    there are `expected` (what a pattern asks for, in words), `examples` and Kubernetes' own `x-kubernetes-*`.
+    References are inlined, `null` is left out (absent and null are the same), and each field with a default has it.
+    Beyond JSON schema there are `expected` (a pattern in words), `examples` and Kubernetes' own `x-kubernetes-*`.
     """
     schema = LoRARLJob.model_json_schema(by_alias=True)
     return _inlined(schema, schema.pop("$defs"))
 
 
 def _inlined(node: Schema, definitions: dict[str, Schema]) -> Schema:
-    if alternatives := node.get("anyOf"):  # only ever an optional field: something or null
+    if alternatives := node.get("anyOf"):  # Always an optional field: something or null.
         (something,) = (alternative for alternative in alternatives if alternative.get("type") != "null")
         siblings = {key: value for key, value in node.items() if key not in ("anyOf", "default")}
         return _inlined({**something, **siblings}, definitions)
@@ -46,8 +46,8 @@ def _inlined(node: Schema, definitions: dict[str, Schema]) -> Schema:
 def _property(node: Schema, required: bool, definitions: dict[str, Schema]) -> Schema:
     inlined = _inlined(node, definitions)
     if not required and "anyOf" not in node and "default" not in node:
-        # Pydantic does not show what a factory makes. Here it is an empty list, or an object whose fields all have defaults. The API server
-        # would fill an empty object in too, but it checks the rules on the default as it stands.
+        # Pydantic does not show what a factory makes: here an empty list, or an object whose fields all have defaults.
+        # The API server would complete an empty object too, but it checks the rules on the default as written.
         fields = inlined.get("properties", {}).items()
         inlined["default"] = (
             [] if inlined["type"] == "array" else {key: field["default"] for key, field in fields if "default" in field}
@@ -56,7 +56,7 @@ def _property(node: Schema, required: bool, definitions: dict[str, Schema]) -> S
 
 
 def schema_at(path: Sequence[str | int]) -> Schema | None:
-    """The schema of the field at `path` (keys, and indices of lists); None where the contract has no such field."""
+    """The schema of the field at `path` (keys, and indices of lists); None if the contract has no such field."""
     schema: Schema | None = job_schema()
     for step in path:
         if schema is None:
@@ -69,7 +69,7 @@ def schema_at(path: Sequence[str | int]) -> Schema | None:
 
 
 def in_words(schema: Schema) -> str:
-    """What a field takes, as the end of "expected ...": `an integer from 1 to 512`."""
+    """What a field takes, to follow "expected": `an integer from 1 to 512`."""
     if "expected" in schema:
         return str(schema["expected"])
     if "enum" in schema:
@@ -83,7 +83,7 @@ def in_words(schema: Schema) -> str:
         case "number":
             return f"a number{_number_range(schema)}"
         case "string":
-            return f"a text{_length(schema, 'minLength', 'maxLength', 'character')}"
+            return f"a string{_length(schema, 'minLength', 'maxLength', 'character')}"
         case "array":
             return f"a list{_length(schema, 'minItems', 'maxItems', 'entry')}"
         case "boolean":

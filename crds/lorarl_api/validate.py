@@ -1,4 +1,4 @@
-"""`lorarl validate`: every fault of every file, one a line."""
+"""`lorarl validate`: all faults of all files, one per line."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from lorarl_api.load import documents, faults
 
 
 def validate_files(paths: Sequence[str | Path]) -> int:
-    """Print `FILE: path: got, expected; mend` for each fault, and `FILE: ok` for a file without.
+    """Print `FILE: path: got ..., expected ... Hint.` for each fault, and `FILE: ok` for a file without faults.
 
     Returns:
-        0 where all files are good, else 1: the command's exit code.
+        The command's exit code: 0 if all files are valid, otherwise 1.
     """
     lines = {str(path): _faults_of(Path(path)) for path in paths}
     for path, found in lines.items():

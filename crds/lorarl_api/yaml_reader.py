@@ -1,4 +1,4 @@
-"""YAML as Kubernetes reads it, with line and column where it is none."""
+"""YAML as Kubernetes reads it. Errors have line and column."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _TAG = "tag:yaml.org,2002:"
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with the words and numbers that kubectl knows.
+    """PyYAML's safe loader with the words and numbers of kubectl.
 
-    PyYAML alone reads 1e-5 as a text, 12:30 as the number 750, and 2026-01-31 as a date.
+    By itself PyYAML reads 1e-5 as a string, 12:30 as the number 750, and 2026-01-31 as a date.
     """
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own class attribute
@@ -38,21 +38,21 @@ for _tag, _pattern, _first in (
 
 
 def read_documents(source: str | Path) -> list[Any]:
-    """The documents of a file (`Path`) or text (`str`) that are not empty.
+    """The non-empty documents of a file (`Path`) or text (`str`).
 
     Raises:
-        ManifestError: The file cannot be read, or is no YAML.
+        ManifestError: The file cannot be read, or is not YAML.
     """
     name = str(source) if isinstance(source, Path) else "the manifest"
     try:
         text = source.read_text(encoding="utf-8") if isinstance(source, Path) else source
     except OSError as error:
         raise ManifestError(
-            [Fault(name, (error.strerror or str(error)).lower(), "a readable file", "check the path")]
+            [Fault(name, (error.strerror or str(error)).lower(), "a readable file", "Check the path.")]
         ) from error
     except UnicodeDecodeError as error:
         raise ManifestError(
-            [Fault(name, f"bytes that are no UTF-8 at {error.start}", "a text in UTF-8", "save it as UTF-8")]
+            [Fault(name, f"bytes that are not UTF-8 at {error.start}", "text in UTF-8", "Save it as UTF-8.")]
         ) from error
     return [document for document in _parsed(text, name) if document is not None]
 
@@ -61,11 +61,11 @@ def read_value(text: str, name: str) -> Any:
     """One YAML value.
 
     Raises:
-        ManifestError: It is no YAML, or more than one document. `name` says where it came from.
+        ManifestError: It is not YAML, or more than one document. `name` says where the text is from.
     """
     values = _parsed(text, name)
     if len(values) > 1:
-        raise ManifestError([Fault(name, f"{len(values)} YAML documents", "one value", "remove the ---")])
+        raise ManifestError([Fault(name, f"{len(values)} YAML documents", "one value", "Remove the ---.")])
     return values[0] if values else None
 
 
@@ -82,30 +82,29 @@ def _parsed(text: str, name: str) -> list[Any]:
             loader.dispose()
     except yaml.reader.ReaderError as error:
         raise ManifestError(
-            [Fault(name, f"the character #x{error.character:04x}", "a text that YAML allows", "remove it")]
+            [Fault(name, f"the character #x{error.character:04x}", "characters that YAML allows", "Remove it.")]
         ) from error
     except yaml.MarkedYAMLError as error:
         raise ManifestError([_syntax_fault(error, name)]) from error
     except RecursionError as error:
         raise ManifestError(
-            [Fault(name, "lists or mappings nested too deeply", "a manifest", "see examples/ for one")]
+            [Fault(name, "lists or mappings nested too deeply", "a manifest", "See examples/ for one to start from.")]
         ) from error
 
 
 def _syntax_fault(error: yaml.MarkedYAMLError, name: str) -> Fault:
     mark = error.problem_mark or error.context_mark
     where = f"{name}, line {mark.line + 1}, column {mark.column + 1}" if mark else name
-    problem = error.problem or error.context or "something that is no YAML"
+    problem = error.problem or error.context or "a syntax error"
     if isinstance(error, _Refused):
         return Fault(where, problem, error.expected, error.hint)
     tab = "found character '\\t'" in problem
-    return Fault(
-        where, f"no YAML ({problem})", "valid YAML", "indent with spaces, not tabs" if tab else "mend the syntax there"
-    )
+    hint = "Indent with spaces, not tabs." if tab else "Correct the syntax there."
+    return Fault(where, f"invalid YAML ({problem})", "valid YAML", hint)
 
 
 class _Refused(yaml.MarkedYAMLError):
-    """YAML that PyYAML takes and Kubernetes does not."""
+    """YAML that PyYAML accepts and Kubernetes does not."""
 
     def __init__(self, problem: str, mark: yaml.Mark, expected: str, hint: str) -> None:
         super().__init__(problem=problem, problem_mark=mark)
@@ -113,7 +112,7 @@ class _Refused(yaml.MarkedYAMLError):
 
 
 class _Values:
-    """The Python values of a document's nodes, built once for nodes that are used again through an alias."""
+    """The Python values of a document's nodes. A node that an alias uses again is built once."""
 
     def __init__(self, loader: _Loader) -> None:
         self._loader = loader
@@ -125,7 +124,7 @@ class _Values:
             return self._done[node]
         if node in self._open:
             raise _Refused(
-                "an alias within what it stands for", node.start_mark, "a document that ends", "write the value out"
+                "an alias within its own anchor", node.start_mark, "a finite document", "Write the value out."
             )
         self._open.add(node)
         value: Any
@@ -144,14 +143,14 @@ class _Values:
         for key_node, _ in node.value:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
             if key is None:
-                raise _Refused("a list or mapping as a key", key_node.start_mark, "a text as a key", "write KEY: VALUE")
-            if key in keys and key != "<<":
                 raise _Refused(
-                    f"the key {key} a second time", key_node.start_mark, "each key once", "remove one of the two"
+                    "a list or mapping as a key", key_node.start_mark, "a string as a key", "Write KEY: VALUE."
                 )
+            if key in keys and key != "<<":
+                raise _Refused(f"the key {key} twice", key_node.start_mark, "each key once", "Remove one of the two.")
             keys.add(key)
         self._loader.flatten_mapping(node)
-        # Keys are texts as they stand, as in JSON: `on:` is no truth value.
+        # Keys are strings, as in JSON: `on:` is not a boolean.
         return {self._text(key_node): self.of(inner) for key_node, inner in node.value}
 
     def _text(self, node: yaml.ScalarNode) -> str:
@@ -159,7 +158,7 @@ class _Values:
             node.value.encode()
         except UnicodeEncodeError as error:
             raise _Refused(
-                "half of a surrogate pair", node.start_mark, "whole characters", "write the character itself"
+                "an unpaired surrogate", node.start_mark, "whole characters", "Write the character itself."
             ) from error
         return str(node.value)
 
@@ -179,7 +178,10 @@ class _Values:
                     return self._loader.construct_object(node)
         except ValueError as error:
             raise _Refused(
-                str(error), node.start_mark, f"a value of type {node.tag.removeprefix(_TAG)}", "mend it or quote it"
+                str(error),
+                node.start_mark,
+                f"a value of type {node.tag.removeprefix(_TAG)}",
+                "Correct it, or put it in quotes.",
             ) from error
 
 
@@ -193,6 +195,6 @@ def _integer(text: str) -> int:
 def _number(text: str) -> int | float | str:
     number = float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
     if math.isinf(number) and "inf" not in text.lower():
-        return text  # 1e400: no number that a computer has
-    # JSON, which Kubernetes goes through, has no difference between 1 and 1.0.
+        return text  # 1e400, which is too large for a float
+    # JSON, which Kubernetes uses internally, does not distinguish 1 and 1.0.
     return int(number) if number.is_integer() else number

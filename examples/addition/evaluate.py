@@ -1,7 +1,7 @@
-"""Held-out greedy accuracy of a base model, and of the same model with a PEFT adapter.
+"""Measures the held-out greedy accuracy of a base model, and of the same model with a PEFT adapter.
 
-Uses transformers and PEFT only, none of lorarl's code: what is measured is the published adapter, as anyone would load it.
-An answer counts when all of it, up to the end-of-sequence token, is the row's answer.
+This only uses transformers and PEFT, and none of lorarl's code. It measures the published adapter as anyone would load
+it. An answer is correct if all of it, up to the end-of-sequence token, is the row's answer.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ BATCH_SIZE = 256
 
 
 def completion_of(token_ids: Sequence[int], eos: int) -> list[int] | None:
-    """The generated tokens before the end-of-sequence token, or None where the model did not end within its tokens."""
+    """Return the generated tokens before the end-of-sequence token, or None if the model did not end in time."""
     tokens = list(token_ids)
     return tokens[: tokens.index(eos)] if eos in tokens else None
 
 
 def share_correct(completions: Sequence[str | None], answers: Sequence[str]) -> float:
-    """Share of completions that equal their answer; an unfinished one (None) is wrong."""
+    """Return the share of completions that equal their answer. An unfinished one (None) is wrong."""
     return sum(completion == answer for completion, answer in zip(completions, answers, strict=True)) / len(answers)
 
 
 def complete(model: Any, tokenizer: Any, prompts: Sequence[str]) -> list[str | None]:
-    """Greedy completions, batch by batch, padded on the left."""
+    """Return greedy completions. Batches are padded on the left."""
     import torch
 
     completions: list[str | None] = []
@@ -51,7 +51,7 @@ def complete(model: Any, tokenizer: Any, prompts: Sequence[str]) -> list[str | N
 
 
 def evaluate(base: Path, adapter: Path | None, held_out: Path, threads: int) -> dict[str, float | int]:
-    """Accuracy of the base model and, where an adapter is given, with the adapter."""
+    """Return the accuracy of the base model and, if an adapter is given, with the adapter."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
@@ -77,9 +77,9 @@ def evaluate(base: Path, adapter: Path | None, held_out: Path, threads: int) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--base", type=Path, required=True, help="folder of the base model")
-    parser.add_argument("--adapter", type=Path, help="folder of a PEFT adapter; the base alone when absent")
+    parser.add_argument("--adapter", type=Path, help="folder of a PEFT adapter (default: measure only the base)")
     parser.add_argument("--held-out", type=Path, required=True, help="JSONL with prompt and answer")
-    parser.add_argument("--out", type=Path, help="write the JSON here as well")
+    parser.add_argument("--out", type=Path, help="also write the JSON to this file")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads")
     arguments = parser.parse_args()
     result = json.dumps(evaluate(arguments.base, arguments.adapter, arguments.held_out, arguments.threads))

@@ -1,17 +1,17 @@
 """Makes the demo's base model and its data: a tiny Qwen3 that can carry, but mostly does not.
 
-The task is the addition of two numbers of two digits, written as `12+34=` and answered by `46`. The base model
-is not an honest beginner: it is pretrained here, within about a minute on two cores, on sums of which 65% have
-their carries dropped (`27+35=52`). So it knows carrying, as the less likely of two habits, and its greedy answers are
-right for 28 to 35% of the held-out prompts, by the seed (about 25% need no carry). Reinforcement learning has to strengthen
-the right habit, which takes tens of steps and not thousands. That is what a demo needs, and it shows no more than that.
+The task is to add two numbers of two digits: `12+34=` has the answer `46`. The base model is not an honest beginner. It
+is pretrained here, within about a minute on two cores, on sums of which 65% have their carries dropped (`27+35=52`). So
+it can carry, but rarely does: its greedy answers are right for 28 to 35% of the held-out prompts, depending on the seed
+(about 25% need no carry). Reinforcement learning has to strengthen the right habit, which takes tens of steps instead
+of thousands. A demo needs no more, and it shows no more.
 
-Written into --out:
+Files in --out:
     base/           Qwen3, 0.8M parameters, fp32, with a character-level tokenizer
     train.jsonl     rows {"prompt": "12+34=", "answer": "46"}
-    held_out.jsonl  512 rows like them; neither they nor their mirror images (34+12) are in train.jsonl or in the pretraining
+    held_out.jsonl  512 such rows; neither they nor their mirror images (34+12) are in train.jsonl or in the pretraining
 
-The same --seed and --threads give the same files. Nothing is done where --out is up to date.
+The same --seed and --threads give the same files. If --out is up to date, nothing is done.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 
 HELD_OUT = 512
 DROPPED_CARRIES = 0.65
-"""Share of the pretraining sums whose carries are dropped: it sets how much is left to learn."""
+"""Share of the pretraining sums whose carries are dropped. It decides how much is left to learn."""
 
 PAD, EOS, UNK = "<|pad|>", "<|eos|>", "<|unk|>"
 VOCABULARY = [PAD, EOS, UNK, *string.digits, *string.ascii_lowercase, *" +-*/=?!.,:;()[]<>'\"\n#$%&"]
@@ -39,7 +39,7 @@ STEPS, BATCH_SIZE, LEARNING_RATE = 400, 192, 1e-3
 
 
 def split_pairs(seed: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """All pairs of two-digit numbers as (train, held out); a held-out pair is in train in neither order."""
+    """Return all pairs of two-digit numbers as (train, held out). Train has no held-out pair in either order."""
     generator = random.Random(seed)
     unordered = [(a, b) for a in range(10, 100) for b in range(a, 100)]
     generator.shuffle(unordered)
@@ -49,13 +49,13 @@ def split_pairs(seed: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]
 
 
 def add_without_carry(a: int, b: int) -> int:
-    """The sum digit by digit, every carry dropped: 27 + 35 = 52, 95 + 15 = 0."""
+    """Return the sum digit by digit, with every carry dropped: 27 + 35 = 52, 95 + 15 = 0."""
     digits = max(len(str(a)), len(str(b)))
     return int("".join(str((int(x) + int(y)) % 10) for x, y in zip(f"{a:0{digits}}", f"{b:0{digits}}", strict=True)))
 
 
 def sample_sum(train: Sequence[tuple[int, int]], generator: random.Random) -> tuple[str, str]:
-    """One pretraining text as (prompt, answer): mostly two-digit pairs, and some shorter and longer ones so that carrying is learnt."""
+    """Return a pretraining text as (prompt, answer): mostly two digits, and some more or fewer, to learn carrying."""
     kind = generator.random()
     if kind < 0.1:
         a, b = generator.randrange(100, 1000), generator.randrange(100, 1000)
@@ -68,7 +68,7 @@ def sample_sum(train: Sequence[tuple[int, int]], generator: random.Random) -> tu
 
 
 def make_tokenizer() -> Any:
-    """A tokenizer in Hugging Face's format, one token a character, without a chat template."""
+    """Return a tokenizer in Hugging Face's format: one token per character, no chat template."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -81,7 +81,7 @@ def make_tokenizer() -> Any:
 
 
 def make_model() -> Any:
-    """A Qwen3 with random weights: 4 layers, hidden size 128, 4 query and 2 key-value heads, tied embeddings."""
+    """Return a Qwen3 with random weights: 4 layers, hidden size 128, 4 query and 2 key-value heads, tied embeddings."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     return Qwen3ForCausalLM(
@@ -106,7 +106,7 @@ def make_model() -> Any:
 
 
 def make_batch(train: Sequence[tuple[int, int]], generator: random.Random) -> tuple[Any, Any]:
-    """Token ids and labels, both (BATCH_SIZE, longest); only the answer and its end have labels."""
+    """Return token ids and labels, both (BATCH_SIZE, longest). Only the answer and its end have labels."""
     import torch
 
     rows = []
@@ -124,13 +124,13 @@ def make_batch(train: Sequence[tuple[int, int]], generator: random.Random) -> tu
 
 
 def learning_rate_at(step: int) -> float:
-    """Linear warm-up over 50 steps, constant, then linear decay to 5% over the last 30%."""
+    """Return the learning rate: linear warm-up over 50 steps, constant, linear decay to 5% over the last 30%."""
     decay = max(0.05, (STEPS - step) / (STEPS * 0.3)) if step >= STEPS * 0.7 else 1.0
     return LEARNING_RATE * min(1.0, step / 50) * decay
 
 
 def pretrain(model: Any, train: Sequence[tuple[int, int]], seed: int) -> None:
-    """Next-token training on the corpus, with a line of progress every five seconds."""
+    """Train on the corpus's next tokens, with a line of progress every five seconds."""
     import torch
 
     generator = random.Random(seed)
@@ -156,22 +156,22 @@ def pretrain(model: Any, train: Sequence[tuple[int, int]], seed: int) -> None:
 
 
 def write_rows(path: Path, pairs: Sequence[tuple[int, int]]) -> None:
-    """One JSON object a line: prompt and right answer."""
+    """Write one JSON object per line, with prompt and right answer."""
     path.write_text("".join(json.dumps({"prompt": f"{a}+{b}=", "answer": str(a + b)}) + "\n" for a, b in pairs))
 
 
 def stamp_of(seed: int, threads: int) -> str:
-    """What the result depends on: this file and its arguments."""
+    """Return a digest of what the result depends on: this file and its arguments."""
     return hashlib.sha256(Path(__file__).read_bytes() + f"seed={seed} threads={threads}".encode()).hexdigest()
 
 
 def stamp_file(out: Path) -> Path:
-    """Where `stamp_of` is kept."""
+    """Return the file that keeps `stamp_of`."""
     return out / "base.stamp"
 
 
 def make(out: Path, seed: int, threads: int) -> None:
-    """Write model and data into `out`; the stamp comes last, so that an interrupted run is done again."""
+    """Write model and data into `out`. The stamp comes last, so that an interrupted run is repeated."""
     import torch
     from transformers import set_seed
     from transformers.utils import logging

@@ -1,14 +1,16 @@
-"""Makes the base model and the data of the learning run on a GPU: a small Qwen3 that can carry and borrow, but mostly does not.
+"""Makes the base model and the data of the GPU demo: a small Qwen3 that can carry and borrow, but mostly does not.
 
-The task is to add or subtract two numbers of three digits: `127+385=` is answered by `512`, `812-345=` by `467`. As for the CPU demo
-(examples/addition), the base is no honest beginner: it is pretrained here, in about a minute on a GPU, on a corpus in which 65% of the
-rows drop their carries and borrows (`127+385=402`). So the right habit is there as the less likely of two, and reinforcement learning has
-to strengthen it. That is what a run of two minutes can show, and it shows no more than that.
+The task is to add or subtract two numbers of three digits: `127+385=` has the answer `512`, and `812-345=` has `467`.
+As in the CPU demo (examples/addition), the base is not an honest beginner. It is pretrained here, in about a minute on
+a GPU, on a corpus in which 65% of the rows drop their carries and borrows (`127+385=402`). So it has the right habit,
+but rarely follows it, and reinforcement learning has to strengthen it. A run of two minutes can show that, and no more.
 
-Written into --out:
-    base/           Qwen3, 25M parameters, heads of 64 (vLLM's GPU kernels take none smaller), bf16, with a character-level tokenizer
+Files in --out:
+    base/           Qwen3, 25M parameters, bf16, with a character-level tokenizer. Its heads of 64 are the smallest that
+                    vLLM's GPU kernels take.
     train.jsonl     20,000 rows {"prompt": "127+385=", "answer": "512"}
-    held_out.jsonl  1,024 rows like them; neither they nor their mirror images (385+127) are in train.jsonl or in the pretraining
+    held_out.jsonl  1,024 such rows. Neither they nor their mirror images (385+127) are in train.jsonl or the
+                    pretraining.
 
     python examples/arithmetic/make_base.py --out out/arithmetic
 """
@@ -31,20 +33,20 @@ from addition.make_base import EOS, PAD, TOKEN_ID, VOCABULARY, make_tokenizer, s
 
 HELD_OUT, TRAIN = 1024, 20_000
 DROPPED_CARRIES = 0.65
-"""Share of the corpus whose carries and borrows are dropped: it sets how much is left to learn."""
+"""Share of the corpus whose carries and borrows are dropped. It decides how much is left to learn."""
 SHORTER = 0.2
-"""Share of the corpus with numbers of one or two digits, from which carrying is learnt sooner."""
+"""Share of the corpus with numbers of one or two digits, which teach carrying sooner."""
 WIDTH = len("999+999=1998") + 1
-"""Longest row with its end."""
+"""Length of the longest row with its end."""
 END, FILL = "|", " "
-"""What stands for the end of a row and the padding until rows are token ids: the task has neither."""
+"""Characters for a row's end and its padding, until rows are token ids. The task uses neither."""
 
 type Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Tasks, [N] each: first and second number, and whether they are subtracted; then the first is not the smaller one."""
+    """Tasks, [N] each: both numbers, and whether they are subtracted. Then the first is not the smaller one."""
 
     first: Ints
     second: Ints
@@ -52,22 +54,22 @@ class Rows:
 
     @property
     def codes(self) -> Ints:
-        """What a row shares with its mirror image alone, and with the same pair under the other sign."""
+        """A number that a row only shares with its mirror image, and with the same pair under the other sign."""
         return np.minimum(self.first, self.second) * 1000 + np.maximum(self.first, self.second)
 
     def prompts(self) -> list[str]:
-        """The tasks as text."""
+        """Return the tasks as text."""
         return [
             f"{a}{'-' if m else '+'}{b}="
             for a, b, m in zip(self.first.tolist(), self.second.tolist(), self.minus.tolist(), strict=True)
         ]
 
     def answers(self) -> Ints:
-        """The right answers."""
+        """Return the right answers."""
         return np.where(self.minus, self.first - self.second, self.first + self.second)
 
     def answers_digit_by_digit(self) -> Ints:
-        """The answers with every carry and borrow dropped: 127 + 385 = 402."""
+        """Return the answers with every carry and borrow dropped: 127 + 385 = 402."""
         total = np.zeros_like(self.first)
         for place in (1, 10, 100):
             a, b = self.first // place % 10, self.second // place % 10
@@ -75,19 +77,19 @@ class Rows:
         return total
 
     def take(self, which: Any) -> Rows:
-        """Some of the rows."""
+        """Return some of the rows."""
         return Rows(self.first[which], self.second[which], self.minus[which])
 
 
 def draw(count: int, lowest: int, random: np.random.Generator) -> Rows:
-    """Random tasks with numbers from `lowest` to 999."""
+    """Return random tasks with numbers from `lowest` to 999."""
     pair = random.integers(lowest, 1000, size=(2, count))
     minus = random.random(count) < 0.5
     return Rows(np.where(minus, pair.max(axis=0), pair[0]), np.where(minus, pair.min(axis=0), pair[1]), minus)
 
 
 def split(seed: int) -> tuple[Rows, Rows]:
-    """The held-out rows, and training rows of which none has their numbers."""
+    """Return the held-out rows, and training rows without their pairs of numbers."""
     random = np.random.default_rng(seed)
     drawn = draw(4 * HELD_OUT, 100, random)
     held_out = drawn.take(np.unique(drawn.codes, return_index=True)[1][random.permutation(HELD_OUT)])
@@ -96,7 +98,7 @@ def split(seed: int) -> tuple[Rows, Rows]:
 
 
 def corpus(count: int, held_out: Rows, random: np.random.Generator) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Token ids of up to `count` rows, [N, WIDTH]: a prompt, its answer, mostly without carries, its end, and padding."""
+    """Return token ids of up to `count` rows, [N, WIDTH]: prompt, answer (mostly without carries), end, padding."""
     long, short = draw(int(count * (1 - SHORTER)), 100, random), draw(int(count * SHORTER), 0, random)
     short = Rows(short.first % 100, short.second % 100, np.zeros_like(short.minus))
     texts: list[str] = []
@@ -117,7 +119,7 @@ def corpus(count: int, held_out: Rows, random: np.random.Generator) -> np.ndarra
 
 
 def make_model(hidden_size: int, layers: int) -> Any:
-    """A Qwen3 with random weights and heads of 64."""
+    """Return a Qwen3 with random weights and heads of 64."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     heads = hidden_size // 64
@@ -141,12 +143,12 @@ def make_model(hidden_size: int, layers: int) -> Any:
 
 
 def pretrain(model: Any, ids_N_W: Any, steps: int, batch_size: int, learning_rate: float) -> None:
-    """Train on the answers of the corpus, [N, W], a batch a step; a line of progress every ten seconds."""
+    """Train on the answers of the corpus, [N, W], one batch per step, with a line of progress every ten seconds."""
     import torch
 
     device = ids_N_W.device
     ids_N_W = ids_N_W.long()
-    # A token is learnt where the equals sign lies before it and it is no padding.
+    # Train on the tokens after the equals sign, except padding.
     answer_N_W = ((ids_N_W == TOKEN_ID["="]).cumsum(1) > 0).roll(1, dims=1) & (ids_N_W != TOKEN_ID[PAD])
     answer_N_W[:, 0] = False
     labels_N_W = ids_N_W.masked_fill(~answer_N_W, -100)
@@ -177,13 +179,13 @@ def pretrain(model: Any, ids_N_W: Any, steps: int, batch_size: int, learning_rat
 
 
 def stamp_of(chosen: argparse.Namespace) -> str:
-    """What the result depends on: this file and its options."""
+    """Return a digest of what the result depends on: this file and its options."""
     options = {name: value for name, value in vars(chosen).items() if name != "out"}
     return hashlib.sha256(Path(__file__).read_bytes() + repr(sorted(options.items())).encode()).hexdigest()
 
 
 def make(out: Path, chosen: argparse.Namespace) -> None:
-    """Write model and data into `out`; the stamp comes last, so that an interrupted run is done again."""
+    """Write model and data into `out`. The stamp comes last, so that an interrupted run is repeated."""
     import torch
     from transformers import set_seed
     from transformers.utils import logging
@@ -215,8 +217,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of the split, the corpus and the weights")
     parser.add_argument("--hidden-size", type=int, default=512, help="a multiple of 64")
     parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=2000, help="of pretraining")
-    parser.add_argument("--batch-size", type=int, default=1024, help="rows a step")
+    parser.add_argument("--steps", type=int, default=2000, help="steps of pretraining")
+    parser.add_argument("--batch-size", type=int, default=1024, help="rows per step")
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     chosen = parser.parse_args()
     stamp = stamp_file(chosen.out)

@@ -8,27 +8,30 @@ from lorarl_operator.settings import Settings
 from lorarl_operator.status import RESTARTING, Draft
 
 BACKING_OFF = "BackingOff"
-"""Reason of the condition Running after a failure of the job's own."""
+"""Reason of the condition Running after a failure that is the job's own fault."""
 PREEMPTED = "Restarting"
-"""... after a preemption."""
+"""Reason of the condition Running after a preemption."""
 PREEMPTED_AGAIN = "PreemptedAgain"
-"""... after a preemption of an attempt that had hardly begun, and was not the first to be preempted."""
+"""Reason of the condition Running after a further preemption of an attempt that had hardly begun."""
 _LONG_ENOUGH_SECONDS = 60.0
-_DOUBLINGS = 16
+_MAX_DOUBLINGS = 16
 
 
-def reason_of_preemption(draft: Draft, now: datetime) -> str:
-    """Which kind of preemption this is; the draft has counted it already, and says in its condition Running since when the attempt was."""
-    since = draft.since("Running")
-    lived = (now - since).total_seconds() if since else _LONG_ENOUGH_SECONDS
+def preemption_reason(draft: Draft, now: datetime) -> str:
+    """PREEMPTED or PREEMPTED_AGAIN.
+
+    The draft has counted the preemption already. Its condition Running says when the attempt began.
+    """
+    began = draft.since("Running")
+    lived = (now - began).total_seconds() if began else _LONG_ENOUGH_SECONDS
     return PREEMPTED_AGAIN if draft.counter("preemptions") > 1 and 0 <= lived < _LONG_ENOUGH_SECONDS else PREEMPTED
 
 
-def wait(reason: str, draft: Draft, settings: Settings) -> float:
+def delay(reason: str, draft: Draft, settings: Settings) -> float:
     """Seconds between the end of an attempt and the next one, for a reason of the condition Running.
 
-    After a preemption that is next to nothing, unless one follows the other: then it doubles, so that whatever takes the machines away at
-    once each time is not asked again every second.
+    After a preemption the delay is about a second. It doubles when preemptions follow each other closely, so that a
+    cluster which takes the machines away at once each time is not asked every second.
     """
     if reason == BACKING_OFF:
         return _doubled(settings.backoff_seconds, draft.counter("attempts"), settings.backoff_limit_seconds)
@@ -39,16 +42,16 @@ def wait(reason: str, draft: Draft, settings: Settings) -> float:
     return settings.retry_after_preemption_seconds
 
 
-def pause(draft: Draft, now: datetime, settings: Settings) -> float:
-    """Seconds until the next attempt may be made. An end in the far future is a wrong clock, and no pause."""
+def remaining(draft: Draft, now: datetime, settings: Settings) -> float:
+    """Seconds until the next attempt may be created. An end far in the future is a wrong clock: no delay."""
     if draft.phase != RESTARTING:
         return 0.0
     ended = draft.since("Running")
-    delay = wait(draft.reason("Running"), draft, settings)
-    if ended is None or (passed := (now - ended).total_seconds()) < -delay:
+    seconds = delay(draft.reason("Running"), draft, settings)
+    if ended is None or (passed := (now - ended).total_seconds()) < -seconds:
         return 0.0
-    return delay - passed
+    return seconds - passed
 
 
 def _doubled(first: float, count: int, limit: float) -> float:
-    return float(min(first * 2 ** min(max(count - 1, 0), _DOUBLINGS), limit))
+    return float(min(first * 2 ** min(max(count - 1, 0), _MAX_DOUBLINGS), limit))

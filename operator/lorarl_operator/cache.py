@@ -1,7 +1,7 @@
-"""What is known of the cluster: each job with its children, newest version of each.
+"""What is known of the cluster: each job with its objects, in their newest version.
 
-News comes from the watches, from audits and from the answers to our own writes, in any order. So an older version never replaces a
-newer one, and what was deleted never comes back.
+News comes from the watches, from resyncs and from the answers to our own writes, in any order. So an older version
+never replaces a newer one, and a deleted object never comes back.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WATCHED: dict[Resource, str] = {LORARLJOBS: "", **dict.fromkeys(_PARSERS, SELECT
 """What is watched, with the label selector that the server filters by."""
 _REMEMBERED_DELETIONS = 20_000
 _REMEMBERED_PODS = 4
-"""Of each job, until the RayJob goes."""
+"""Per job, until its RayJob is deleted."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class _Entry:
 
 
 class Cache:
-    """Jobs and their children, by job."""
+    """Jobs and their objects, by job."""
 
     def __init__(self) -> None:
         self._entries: dict[Key, _Entry] = {}
@@ -60,19 +60,19 @@ class Cache:
         self._kuberay_began: datetime | None = None
 
     def __len__(self) -> int:
-        """How many jobs there are."""
+        """Number of jobs."""
         return sum(entry.job is not None for entry in self._entries.values())
 
     def put(self, resource: Resource, raw: parse.Raw, key: Key | None = None) -> Key | None:
-        """Take an object in.
+        """Store an object.
 
         Args:
             resource: Its kind.
             raw: The object as the API server sent it.
-            key: The job to hold it for; else its labels say so.
+            key: The job that it belongs to. By default its labels say so.
 
         Returns:
-            The job that this is news for; None where it is no news, or no job's.
+            The job that this is news for; None if it is not news, or belongs to no job.
         """
         meta = raw["metadata"]
         key = key or key_of(resource, raw)
@@ -97,7 +97,7 @@ class Cache:
         return key
 
     def remove(self, resource: Resource, key: Key, name: str, uid: str) -> bool:
-        """Note that an object is gone for good; whether that is news."""
+        """Remember that an object is deleted. Return whether that is news."""
         self._deleted[uid] = None
         while len(self._deleted) > _REMEMBERED_DELETIONS:
             self._deleted.popitem(last=False)
@@ -119,7 +119,7 @@ class Cache:
         return True
 
     def observe(self, key: Key) -> Observed | None:
-        """A job with its children; None when there is no such job."""
+        """A job with its objects; None if there is no such job."""
         entry = self._entries.get(key)
         if entry is None or entry.job is None:
             return None
@@ -135,7 +135,7 @@ class Cache:
         )
 
     def unwatched(self, key: Key) -> list[tuple[Resource, Child]]:
-        """Children that no watch reports on, since they are somebody else's and only hold a name that the job needs."""
+        """Objects that no watch reports: they belong to someone else, and only have a name that the job needs."""
         if not self._unwatched or (entry := self._entries.get(key)) is None:
             return []
         return [(resource, child) for (resource, _), child in entry.children.items() if child.uid in self._unwatched]
@@ -147,7 +147,7 @@ class Cache:
     def vanished(
         self, resource: Resource, namespace: str | None, listed: set[str], version: str
     ) -> list[tuple[Key, str, str]]:
-        """Objects of a kind that a list of this version should have had, and did not: (job, name, uid) of each."""
+        """Objects that a list of this version should have had, but did not: (job, name, uid) of each."""
         found: list[tuple[Key, str, str]] = []
         for key, entry in self._entries.items():
             if namespace is not None and key[0] != namespace:
@@ -174,7 +174,7 @@ class Cache:
 
 
 def key_of(resource: Resource, raw: parse.Raw) -> Key | None:
-    """The job that an object is, or belongs to by its labels."""
+    """The job that an object is, or that it belongs to by its labels."""
     if resource == LORARLJOBS:
         meta: dict[str, Any] = raw["metadata"]
         return meta["namespace"], meta["name"]

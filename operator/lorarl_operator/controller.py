@@ -1,7 +1,7 @@
-"""Looks at one job after the other: what is there, what is decided, and carrying that out.
+"""Reconciles jobs: observes a job, decides, and carries the decision out.
 
-Nothing is remembered between two looks that the cluster does not hold, but for what explains a stuck job; so an operator that is
-killed at any moment goes on from what it finds.
+Between two reconciliations it remembers only what the cluster has too, and what explains a stuck job. So an operator
+may be killed at any moment, and its successor continues from what it finds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lorarl_operator import metrics
 from lorarl_operator.cache import Cache, Key
 from lorarl_operator.decide import decide
 from lorarl_operator.decision import Action, AddFinalizer, Apply, Create, Decision, Delete, DeleteJob, RemoveFinalizer
-from lorarl_operator.event_recorder import Poster
+from lorarl_operator.event_recorder import EventRecorder
 from lorarl_operator.evidence import EvidenceSource
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError, NotLeaderError
@@ -31,107 +31,108 @@ from lorarl_operator.workqueue import WorkQueue
 log = logging.getLogger(__name__)
 
 WORKERS = 32
-"""They mostly wait for the API server."""
+"""Number of workers. They mostly wait for the API server."""
 EVIDENCE_SECONDS = 10.0
-"""How often evidence about a stuck job is fetched anew."""
+"""How often evidence about a stuck job is fetched again."""
 FOREIGN_SECONDS = 10.0
-"""How often an object that holds a name we need, and that no watch reports on, is looked at."""
+"""How often an object is read that has a name we need, and that no watch reports."""
 CONFLICT_SECONDS = 0.1
 
 
-class _MovedError(Exception):
-    """The world has moved since it was observed: look again."""
+class _StaleError(Exception):
+    """The cluster has changed since it was observed: reconcile again."""
 
 
 class _RefusedError(Exception):
-    """The API server refuses an action: look again, so that the status says why; not at once for ever."""
+    """The API server refuses an action: reconcile again, with back-off, so that the status says why."""
 
 
 @dataclass(slots=True)
 class _Memory:
-    """What is held in memory about a job, while it is needed."""
+    """What is remembered about a job while it is needed."""
 
     refusal: Refusal | None = None
     evidence: Evidence | None = None
     evidence_at: float = float("-inf")
     foreign_at: float = float("-inf")
     written: tuple[int, str] | None = None
-    """The status written last, as its hash, and the job's version after it."""
+    """Hash of the last written status, and the job's resourceVersion after that write."""
 
 
 class Controller:
-    """The reconciler: a queue of jobs, and workers that look at them."""
+    """The reconciler: a queue of jobs, and workers that reconcile them."""
 
     def __init__(
         self,
         client: Client,
         cache: Cache,
         queue: WorkQueue[Key],
-        poster: Poster,
+        recorder: EventRecorder,
         settings: Settings,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`client` is fenced by the lease; `clock` is monotonic, in seconds."""
-        self._client, self._cache, self._queue, self._poster = client, cache, queue, poster
+        """`client` is fenced by the lease. `clock` is monotonic, in seconds."""
+        self._client, self._cache, self._queue, self._recorder = client, cache, queue, recorder
         self._settings = settings
         self._evidence = EvidenceSource(client, clock)
         self._clock = clock
         self._memories: dict[Key, _Memory] = {}
 
     async def work(self) -> None:
-        """Look at jobs for ever. Whatever one job does, the others are looked at."""
+        """Reconcile jobs forever. A job that fails does not stop the others."""
         while True:
             key = await self._queue.get()
             started = self._clock()
             try:
-                await self._look(key)
-            except _MovedError:
+                await self._reconcile(key)
+            except _StaleError:
                 self._queue.add_after(key, CONFLICT_SECONDS)
             except _RefusedError:
-                self._queue.failed(key)
+                self._queue.add_rate_limited(key)
             except ApiError as error:
                 self._failed(key, f"api-{error.status or 'timeout'}", error, error.retry_after or 0.0)
             except asyncio.CancelledError as error:
                 if (task := asyncio.current_task()) is None or task.cancelling():
                     raise
-                # Not this worker was cancelled but a request of its: kopf's end does that to all tasks that began after it.
+                # Not this worker was cancelled, but its request: when kopf ends, it cancels all tasks that started
+                # after it.
                 self._failed(key, "cancelled", error)
             except NotLeaderError as error:
                 log.warning("%s/%s: %s", *key, error)
-                self._queue.failed(key)
+                self._queue.add_rate_limited(key)
             except Exception as error:
-                log.exception("%s/%s could not be handled", *key, extra={"job": "/".join(key)})
+                log.exception("%s/%s: reconciliation failed", *key, extra={"job": "/".join(key)})
                 self._failed(key, type(error).__name__, error)
             else:
-                self._queue.succeeded(key)
+                self._queue.forget(key)
             finally:
                 self._queue.done(key)
                 metrics.RECONCILE_SECONDS.observe(self._clock() - started)
 
     def _failed(self, key: Key, cause: str, error: BaseException, at_least: float = 0.0) -> None:
         metrics.ERRORS.labels(cause).inc()
-        delay = self._queue.failed(key, at_least)
-        log.warning("%s/%s: again in %.1f s: %s", *key, delay, error, extra={"job": "/".join(key)})
+        delay = self._queue.add_rate_limited(key, at_least)
+        log.warning("%s/%s: retry in %.1f s: %s", *key, delay, error, extra={"job": "/".join(key)})
 
-    async def _look(self, key: Key) -> None:
-        await self._look_at_foreign(key)
+    async def _reconcile(self, key: Key) -> None:
+        await self._refresh_foreign(key)
         observed = self._cache.observe(key)
         if observed is None:
             self._memories.pop(key, None)
-            self._queue.forget(key)
+            self._queue.remove(key)
             return
         decision = await self._decide(key, observed)
         if decision.recheck_seconds is not None:
             self._queue.add_after(key, decision.recheck_seconds)
-        if await self._knew_too_little(key, observed, decision):
+        if await self._is_outdated(key, observed, decision):
             self._queue.add(key)
         elif decision.prepare or decision.status is not None or decision.actions:
             await self._carry_out(key, observed.job, decision)
-            self._queue.add(key)  # What was done may be a step on the way.
+            self._queue.add(key)  # This may have been one step of several.
         else:
             for event in decision.events:
-                self._poster.post(observed.job, event)
+                self._recorder.record(observed.job, event)
 
     async def _decide(self, key: Key, observed: Observed) -> Decision:
         memory = self._memories.get(key) or _Memory()
@@ -149,15 +150,16 @@ class Controller:
         try:
             memory.evidence = await self._evidence.fetch(observed, decision.wants_evidence)
         except ApiError as error:
-            log.warning("%s/%s: why it is stuck could not be asked: %s", *key, error)
+            log.warning("%s/%s: the reason why it is stuck could not be fetched: %s", *key, error)
             return decision
         return decide(replace(observed, evidence=memory.evidence), datetime.now(UTC), self._settings)
 
-    async def _knew_too_little(self, key: Key, observed: Observed, decision: Decision) -> bool:
-        """Whether a RayJob that is to be deleted has moved on: read it anew, since its watch may be behind that of its pods.
+    async def _is_outdated(self, key: Key, observed: Observed, decision: Decision) -> bool:
+        """Whether a RayJob that is to be deleted has changed. Read it again: its watch may be behind that of its pods.
 
-        Else an attempt that has succeeded would be taken for one that lost its pods, as KubeRay lets its workers go at once. What was
-        observed is compared, not what is known by now: while the answer is awaited, the watch may bring the same.
+        KubeRay deletes the workers of a successful attempt at once. Without this check such an attempt would count as
+        one that lost its pods. The comparison is with what was observed, not with the cache: the watch may bring the
+        same news while this request is running.
         """
         doomed = [action for action in decision.actions if isinstance(action, Delete) and action.kind == RAYJOBS.kind]
         for one in doomed:
@@ -170,11 +172,11 @@ class Controller:
         if decision.status is not None:
             await self._write_status(key, job, decision.status)
         for event in decision.events:
-            self._poster.post(job, event)
+            self._recorder.record(job, event)
         await self._act_all(key, job, decision.actions)
 
     async def _act_all(self, key: Key, job: Job, actions: Sequence[Action]) -> None:
-        """Act in order, but apply at once what can be: the API server takes up to 100 ms for each Role and RoleBinding."""
+        """Act in order, but run independent applies together: each Role and RoleBinding takes up to 100 ms."""
         for together in _waves(actions):
             if len(together) == 1:
                 await self._act(key, job, together[0])
@@ -188,9 +190,11 @@ class Controller:
         digest = hash(json.dumps(status, sort_keys=True))
         memory = self._memories.setdefault(key, _Memory())
         if memory.written == (digest, job.resource_version):
-            # The server stored something else than was sent (a field that its CRD does not have): writing it again would never end.
+            # The server stored something else than we sent, such as a field that its CRD lacks. Writing again would
+            # never end.
             raise ValueError(
-                f"the status of {'/'.join(key)} is not stored as written; is the CRD that of this operator's version?"
+                f"the API server did not store the status of {'/'.join(key)} as written. "
+                "Upgrade the CRD to this operator's version."
             )
         manifest = {**_head(job), "status": status}
         manifest["metadata"]["resourceVersion"] = job.resource_version
@@ -199,7 +203,7 @@ class Controller:
         except ApiError as error:
             if error.conflict or error.not_found:
                 await self._refresh(LORARLJOBS, key, job.name, job.uid)
-                raise _MovedError from error
+                raise _StaleError from error
             raise
         self._cache.put(LORARLJOBS, answer)
         memory.written = (digest, answer["metadata"]["resourceVersion"])
@@ -211,12 +215,14 @@ class Controller:
         except ApiError as error:
             if error.conflict or error.not_found:
                 await self._refresh(LORARLJOBS, key, job.name, job.uid)
-                raise _MovedError from error
+                raise _StaleError from error
             if not error.refused and not error.already_exists:
                 raise
             refusal = Refusal(kind, name, error.status, error.reason, error.message, datetime.now(UTC), job.generation)
             self._memories.setdefault(key, _Memory()).refusal = refusal
-            log.warning("%s/%s: %s %s was refused: %s", *key, kind, name, error.message, extra={"job": "/".join(key)})
+            log.warning(
+                "%s/%s: the API server refused %s %s: %s", *key, kind, name, error.message, extra={"job": "/".join(key)}
+            )
             raise _RefusedError from error
         memory = self._memories.get(key)
         if (
@@ -250,17 +256,17 @@ class Controller:
                 raise
             found = await self._client.get(resource, key[0], manifest["metadata"]["name"])
             if found is None:
-                raise _MovedError from error
+                raise _StaleError from error
             self._cache.put(resource, found, key)
             if _controller(found) == job.uid:
-                return  # Our own request, whose answer was lost.
+                return  # Our own request created it, and its answer was lost.
             raise
         self._cache.put(resource, answer, key)
 
     async def _apply(self, key: Key, manifest: dict[str, Any], new: bool) -> None:
-        """Make an object that we own, or bring it up to date; one of somebody else is left as it is.
+        """Create or update an object that we own. An object of another owner stays as it is.
 
-        Server-side apply alone would take a foreign object over, and it would go with the job.
+        Server-side apply alone would take over a foreign object, which would then be deleted with the job.
         """
         meta = manifest["metadata"]
         if new:
@@ -287,9 +293,9 @@ class Controller:
         except ApiError as error:
             if not error.conflict:
                 raise
-            # Taken for gone, it might live on beside the next attempt.
+            # If we took it for deleted, it might continue beside the next attempt.
             await self._refresh(resource, key, name, uid)
-            raise _MovedError from error
+            raise _StaleError from error
         if left is None:
             self._cache.remove(resource, key, name, uid)
         else:
@@ -299,12 +305,12 @@ class Controller:
         meta = {"resourceVersion": job.resource_version, "uid": job.uid, "finalizers": list(finalizers)}
         answer = await self._client.merge(LORARLJOBS, job.namespace, job.name, {"metadata": meta})
         if job.deleted_at and not answer["metadata"].get("finalizers"):
-            # That was the end of it, and the answer has the version of before.
+            # This deleted the job, and the answer has its previous version.
             self._cache.remove(LORARLJOBS, (job.namespace, job.name), job.name, job.uid)
         else:
             self._cache.put(LORARLJOBS, answer)
 
-    async def _look_at_foreign(self, key: Key) -> None:
+    async def _refresh_foreign(self, key: Key) -> None:
         if not (unwatched := self._cache.unwatched(key)):
             return
         memory = self._memories.setdefault(key, _Memory())
@@ -315,7 +321,7 @@ class Controller:
             await self._refresh(resource, key, child.name, child.uid)
 
     async def _refresh(self, resource: Resource, key: Key, name: str, uid: str) -> bool:
-        """Read an object into the cache; whether that brought news."""
+        """Read an object into the cache. Return whether that brought news."""
         found = await self._client.get(resource, key[0], name)
         gone = (found is None or found["metadata"]["uid"] != uid) and self._cache.remove(resource, key, name, uid)
         return (found is not None and self._cache.put(resource, found, key) is not None) or gone
@@ -327,7 +333,7 @@ def _head(job: Job) -> dict[str, Any]:
 
 
 def _waves(actions: Sequence[Action]) -> Iterator[Sequence[Action]]:
-    """The actions in their order; neighbours that need nothing of each other together: applies, but for bindings, which need a Role."""
+    """The actions in order, with adjacent applies grouped. A RoleBinding needs its Role, so it stays alone."""
     wave: list[Action] = []
     for action in actions:
         if isinstance(action, Apply) and action.manifest["kind"] != "RoleBinding":
@@ -342,13 +348,13 @@ def _waves(actions: Sequence[Action]) -> Iterator[Sequence[Action]]:
 
 
 def _controller(manifest: dict[str, Any]) -> str:
-    """Uid of the object that owns this one as its controller; empty where there is none."""
+    """Uid of the controller that owns this object; empty without one."""
     owners = manifest["metadata"].get("ownerReferences") or ()
     return next((str(owner["uid"]) for owner in owners if owner.get("controller")), "")
 
 
 def _has(found: Any, wanted: Any) -> bool:
-    """Whether all that is wanted is there; what others added to mappings does no harm."""
+    """Whether all wanted values are present. Keys that others added to mappings do no harm."""
     if isinstance(wanted, dict) and isinstance(found, dict):
         return all(key in found and _has(found[key], value) for key, value in wanted.items())
     return bool(found == wanted)

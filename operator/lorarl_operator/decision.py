@@ -1,12 +1,13 @@
-"""What is decided: a status to write, actions in their order, and when to look again.
+"""The result of a decision: a status to write, actions in order, and when to look again.
 
-The runtime carries a decision out in this order, and stops at the first thing that fails:
-1. `prepare`: applies that are the same however often they are made;
-2. `status`, in one server-side apply with the observed resourceVersion and uid as preconditions: a conflict means that the world has
-   moved, and a new look decides anew;
-3. `events`, which belong to the status that was written (without a status they are posted as they are);
+The controller carries a decision out in this order and stops at the first failure:
+1. `prepare`: applies, which are idempotent;
+2. `status`: one server-side apply with the observed resourceVersion and uid as preconditions. A conflict means that the
+   cluster has changed, so the controller observes again and decides again;
+3. `events`, which belong to the status that was written. Without a status they are recorded as they are;
 4. `actions`.
-All answers go into the cache, and the job is looked at again. Killed at any moment, the next operator goes on from what is there.
+All answers go into the cache, and the controller then looks at the job again. If the operator is killed at any moment,
+its successor continues from the state in the cluster.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Make an object with an owner, or bring it up to date by server-side apply (field manager `lorarl-operator`, force).
+    """Create an owned object, or update it by server-side apply (field manager `lorarl-operator`, force).
 
-    Where another owner's object has the name, nothing is written, and the runtime keeps a `Refusal` AlreadyExists.
-    `new` says that it is hardly there yet: it is not asked for first.
+    If an object with another owner has the name, nothing is written and the controller keeps a `Refusal` AlreadyExists.
+    `new` says that the object probably does not exist yet, so the controller creates it without reading it first.
     """
 
     manifest: Manifest
@@ -33,9 +34,10 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """POST with fieldValidation=Strict; never patched afterwards.
+    """POST with fieldValidation=Strict. The object is never patched afterwards.
 
-    AlreadyExists: the runtime reads the object into its cache (a RayJob of somebody else too) and keeps a `Refusal`.
+    On AlreadyExists the controller reads the object into its cache (also a RayJob of another owner) and keeps a
+    `Refusal`.
     """
 
     manifest: Manifest
@@ -69,10 +71,10 @@ Action = Apply | Create | Delete | AddFinalizer | RemoveFinalizer | DeleteJob
 
 
 class Want(Enum):
-    """Evidence to fetch, after which `decide` is called again with it.
+    """Evidence to fetch. `decide` is called again with it.
 
-    EVENTS: Events of the attempt's RayJob, RayCluster and pods. WORKLOAD: Kueue's Workload of the RayJob.
-    Evidence is as good as it is old: fetch it anew at each recheck, not at each look.
+    EVENTS: Events about the attempt's RayJob, RayCluster and pods. WORKLOAD: Kueue's Workload of the RayJob.
+    Evidence ages: fetch it again at each recheck, not at each call of `decide`.
     """
 
     EVENTS = "events"
@@ -93,11 +95,11 @@ class Decision:
     """What to do about one job.
 
     Attributes:
-        prepare: Applies before the status is written.
-        status: The whole of the operator's part of the status, only where it differs from what is there; fields left out are removed.
+        prepare: Applies that come before the status is written.
+        status: The operator's whole part of the status, if it differs from the stored one. Omitted fields are removed.
         events: Events of this transition.
         actions: What to do after the status is written.
-        recheck_seconds: Look again after this time though nothing happens; None: only when something happens.
+        recheck_seconds: Look again after this time even if nothing happens. None: only when something happens.
         wants_evidence: What to fetch to explain why the job is stuck.
     """
 

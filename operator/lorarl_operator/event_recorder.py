@@ -1,4 +1,7 @@
-"""Posts Events about jobs: in the background, one at a time, so that they never hold up what matters. A lost Event is only logged."""
+"""Writes Events about jobs in the background, one at a time, so that they never delay a job.
+
+A lost Event is only logged.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +24,18 @@ _REMEMBERED = 4_000
 _LONGEST_MESSAGE = 1024  # The API server's limit.
 
 
-class Poster:
-    """A queue of Events and the task that posts them. The same Event again only raises the count of the first."""
+class EventRecorder:
+    """A queue of Events and the task that writes them. A repeated Event only raises the count of the first one."""
 
     def __init__(self, client: Client, instance: str) -> None:
-        """`instance` names this replica."""
+        """`instance` is the name of this replica."""
         self._client = client
         self._instance = instance
         self._backlog: asyncio.Queue[tuple[Job, Event, datetime]] = asyncio.Queue(_LONGEST_BACKLOG)
         self._counts: OrderedDict[str, int] = OrderedDict()
 
-    def post(self, job: Job, event: Event) -> None:
-        """Have an Event posted."""
+    def record(self, job: Job, event: Event) -> None:
+        """Queue an Event and log it."""
         log.info(
             "%s/%s: %s: %s",
             job.namespace,
@@ -44,18 +47,18 @@ class Poster:
         try:
             self._backlog.put_nowait((job, event, datetime.now(UTC)))
         except asyncio.QueueFull:
-            log.warning("an Event is dropped: %d wait already", _LONGEST_BACKLOG)
+            log.warning("an Event was dropped: %d others are waiting", _LONGEST_BACKLOG)
 
     async def run(self) -> None:
-        """Post for ever."""
+        """Write the queued Events forever."""
         while True:
             job, event, seen = await self._backlog.get()
             try:
-                await self._post(job, event, seen)
+                await self._write(job, event, seen)
             except (ApiError, NotLeaderError) as error:
-                log.warning("the Event %s of %s/%s is lost: %s", event.reason, job.namespace, job.name, error)
+                log.warning("the Event %s of %s/%s was lost: %s", event.reason, job.namespace, job.name, error)
 
-    async def _post(self, job: Job, event: Event, seen: datetime) -> None:
+    async def _write(self, job: Job, event: Event, seen: datetime) -> None:
         digest = hashlib.sha256("\n".join((job.uid, event.type, event.reason, event.message)).encode()).hexdigest()
         name = f"{job.name}.{digest[:16]}"
         time = seen.strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -68,7 +71,7 @@ class Poster:
         except ApiError as error:
             if not error.already_exists:
                 raise
-            # Posted before the operator was started anew: how often is not known here.
+            # Written before the operator restarted. The count is not known here.
             await self._raised(job.namespace, name, {"lastTimestamp": time})
         self._remember(name, 1)
 

@@ -1,7 +1,7 @@
-"""Why a job is stuck: what others have said about its objects. Fetched on demand only; Events are never watched.
+"""Why a job is stuck: what other components report about its objects.
 
-The API server reads all Events of a namespace for any question about them. So one answer serves all stuck jobs of a namespace for a
-while, however many they are.
+Events are fetched on demand and never watched. For any question about Events the API server reads all Events of the
+namespace. So one answer serves all stuck jobs of a namespace for a while, however many they are.
 """
 
 from __future__ import annotations
@@ -89,6 +89,6 @@ class EvidenceSource:
                     for raw in items:
                         return parse.workload(raw)
             except ApiError as error:
-                if not error.not_found:  # Else there is no Kueue here, only its label.
+                if not error.not_found:  # Not found: the cluster has no Kueue, although the RayJob has its label.
                     raise
         return Workload("", ())

@@ -1,4 +1,7 @@
-"""The watches, by kopf: what they bring goes into the cache, and its job into the queue. Nothing is written here, not even by kopf."""
+"""The watches, run by kopf: an object goes into the cache, and its job into the queue.
+
+Nothing is written here, not even by kopf.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,17 @@ from kubernetes.aio.client import Configuration
 from lorarl_operator import metrics
 from lorarl_operator.cache import WATCHED, Cache, Key, key_of
 from lorarl_operator.kube.resources import LORARLJOBS, Resource
-from lorarl_operator.resync import Auditor
+from lorarl_operator.resync import Resyncer
 from lorarl_operator.workqueue import WorkQueue
 
 _WATCH_SECONDS = 300
 _INACTIVE_SECONDS = 90.0
-"""A watch that brings nothing for so long, not even the server's bookmarks (one a minute), is opened anew."""
+"""A watch that brings nothing for this long is opened again. The server sends a bookmark once per minute."""
 _ERROR_DELAYS = (1, 2, 4, 8, 16, 32, 60)
 
 
 class _Backoffs:
-    """Delays in seconds before a watch is tried again: it never gives up while the API server is away."""
+    """Delays in seconds before a watch is opened again. It never gives up while the API server is down."""
 
     def __iter__(self) -> Iterator[float]:
         yield from (0.2, 0.5, 1.0, 2.0)
@@ -30,7 +33,7 @@ class _Backoffs:
 
 
 class _NoProgress(kopf.ProgressStorage):
-    """kopf has nothing to remember about our objects: there are only `on.event` handlers."""
+    """kopf need not store anything in our objects: there are only `on.event` handlers."""
 
     def fetch(self, **_: Any) -> None:
         """Nothing is stored."""
@@ -39,18 +42,18 @@ class _NoProgress(kopf.ProgressStorage):
         """Store nothing."""
 
     def purge(self, **_: Any) -> None:
-        """Nothing is there."""
+        """Remove nothing."""
 
     def touch(self, **_: Any) -> None:
-        """Touch nothing."""
+        """Store nothing."""
 
     def clear(self, *, essence: Any) -> Any:
-        """Nothing to take out."""
+        """Nothing to remove."""
         return essence
 
 
 class _NoDiffs(kopf.DiffBaseStorage):
-    """kopf need not compare objects with what they were: that would be a deep copy of each, at every change."""
+    """kopf need not compare objects with their previous state: that would deep-copy each object at each change."""
 
     def build(self, **_: Any) -> Any:
         """Nothing to compare."""
@@ -64,8 +67,10 @@ class _NoDiffs(kopf.DiffBaseStorage):
         """Store nothing."""
 
 
-def watch(cache: Cache, queue: WorkQueue[Key], auditor: Auditor, configuration: Configuration) -> kopf.OperatorRegistry:
-    """The handlers: one for each kind, and the way to log in."""
+def watch(
+    cache: Cache, queue: WorkQueue[Key], resyncer: Resyncer, configuration: Configuration
+) -> kopf.OperatorRegistry:
+    """Register one handler per kind, and the login."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry, retries=3)
@@ -73,42 +78,41 @@ def watch(cache: Cache, queue: WorkQueue[Key], auditor: Auditor, configuration: 
         return await _connection(configuration)
 
     for resource in WATCHED:
-        handler = _handler(cache, queue, auditor, resource)
+        handler = _handler(cache, queue, resyncer, resource)
         kopf.on.event(resource.group, resource.version, resource.plural, registry=registry, id=resource.plural)(handler)
     return registry
 
 
-def _handler(cache: Cache, queue: WorkQueue[Key], auditor: Auditor, kind: Resource) -> Any:
+def _handler(cache: Cache, queue: WorkQueue[Key], resyncer: Resyncer, kind: Resource) -> Any:
     async def seen(event: Any, **_: Any) -> None:
-        _take(cache, queue, auditor, kind, event)
+        _handle_event(cache, queue, resyncer, kind, event)
 
     return seen
 
 
-def _take(cache: Cache, queue: WorkQueue[Key], auditor: Auditor, resource: Resource, event: Any) -> None:
+def _handle_event(cache: Cache, queue: WorkQueue[Key], resyncer: Resyncer, resource: Resource, event: Any) -> None:
     metrics.WATCH_EVENTS.labels(resource.plural).inc()
     raw = event["object"]
     if event["type"] is None:
-        auditor.want()  # A list, not a change: the watch has started over.
+        resyncer.request()  # The watch has started again with a list, which does not report deletions.
     if event["type"] == "DELETED":
-        cache.put(resource, raw)  # Its last state, which may never have come as a change.
+        cache.put(resource, raw)  # Its last state, which the watch may not have reported before.
         meta, key = raw["metadata"], key_of(resource, raw)
         news = key is not None and cache.remove(resource, key, meta["name"], meta["uid"])
     else:
         key = cache.put(resource, raw)
         news = key is not None
-    if (
-        news and key is not None and auditor.knows(key[0])
-    ):  # Else its job waits for the first listing, which has all jobs looked at.
+    # Before the first listing of its namespace the job waits: that listing queues all jobs.
+    if news and key is not None and resyncer.has_synced(key[0]):
         queue.add(key, urgent=resource == LORARLJOBS and event["type"] == "ADDED")
 
 
 def settings() -> kopf.OperatorSettings:
-    """What kopf is told: it watches what is ours, writes nothing, and never gives up."""
+    """Settings of kopf: it watches our objects, writes nothing, and never gives up."""
     chosen = kopf.OperatorSettings()
     chosen.posting.enabled = False
     chosen.peering.standalone = True
-    chosen.scanning.disabled = True  # Else it needs the right to watch all CRDs and namespaces.
+    chosen.scanning.disabled = True  # Scanning needs permission to watch all CRDs and namespaces.
     chosen.persistence.finalizer = "lorarl.io/unused"
     chosen.persistence.progress_storage = _NoProgress()
     chosen.persistence.diffbase_storage = _NoDiffs()
@@ -130,7 +134,7 @@ def settings() -> kopf.OperatorSettings:
 
 
 async def _connection(configuration: Configuration) -> kopf.ConnectionInfo:
-    """The configuration's server and credentials, read anew: a service account's token changes."""
+    """The configuration's server and credentials, read each time because a service account's token changes."""
     header = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization") or ""
     scheme, _, token = header.partition(" ")
     return kopf.ConnectionInfo(

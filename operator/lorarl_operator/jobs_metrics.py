@@ -1,4 +1,4 @@
-"""Figures of the jobs themselves, read from the cache when Prometheus asks."""
+"""Metrics of the jobs, read from the cache at each scrape, so that deleted jobs leave nothing behind."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from prometheus_client.registry import Collector
 
 from lorarl_operator.cache import Cache
 from lorarl_operator.parse import time
-from lorarl_operator.status import FAILED, FINISHED, RUNNING, SUSPENDED, sound
+from lorarl_operator.status import FAILED, FINISHED, RUNNING, SUSPENDED, well_typed
 
 _LABELS = ["namespace", "job_name"]
-"""`job` is Prometheus' own label of a target."""
+"""The label `job` is taken: Prometheus gives it to each target."""
 _AT_REST = FINISHED | {SUSPENDED}
 _FAILURES_NAMED = 100
-"""Failed jobs may stay for ever, and thousands may fail at once: that many series are enough to say which failed last."""
+"""Failed jobs may stay forever, and thousands may fail at once. This many series show which failed last."""
 
 
 class JobsCollector(Collector):
-    """Jobs by phase; of the jobs that are under way, what the trainer reports in their status; of those that failed last, when and why."""
+    """Jobs by phase, what the trainers of active jobs report, and when and why the last jobs failed."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Empty families: nothing is counted when this is registered."""
+        """Families without samples, so that registration reads no job."""
         yield from self._families().values()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The figures now."""
+        """The present samples."""
         families = self._families()
         phases: Counter[str] = Counter()
         failures: list[tuple[float, list[str]]] = []
@@ -56,10 +56,10 @@ class JobsCollector(Collector):
     def _families() -> dict[str, GaugeMetricFamily]:
         families = [
             GaugeMetricFamily("lorarl_jobs", "LoRARLJobs by phase.", labels=["phase"]),
-            GaugeMetricFamily("lorarl_job_step", "Steps done; its delta is the speed of training.", labels=_LABELS),
+            GaugeMetricFamily("lorarl_job_step", "Steps done. Its delta is the speed of training.", labels=_LABELS),
             GaugeMetricFamily("lorarl_job_total_steps", "Steps to do.", labels=_LABELS),
             GaugeMetricFamily(
-                "lorarl_job_tokens_per_second", "Tokens generated and trained on, a second.", labels=_LABELS
+                "lorarl_job_tokens_per_second", "Tokens generated and trained on per second.", labels=_LABELS
             ),
             GaugeMetricFamily("lorarl_job_reward", "Mean reward of the newest step.", labels=_LABELS),
             GaugeMetricFamily("lorarl_job_attempts", "Attempts that failed.", labels=_LABELS),
@@ -68,7 +68,7 @@ class JobsCollector(Collector):
             ),
             GaugeMetricFamily(
                 "lorarl_job_failure_time_seconds",
-                "When a job failed, in seconds since 1970; the newest only.",
+                "When a job failed, in seconds since 1970. Only the newest failures.",
                 labels=[*_LABELS, "reason"],
             ),
         ]
@@ -77,14 +77,14 @@ class JobsCollector(Collector):
 
 def _failure(status: dict[str, Any]) -> str:
     """Reason of the condition Failed."""
-    conditions = sound(status).get("conditions", ())
+    conditions = well_typed(status).get("conditions", ())
     return next((str(each.get("reason", "")) for each in conditions if each["type"] == "Failed"), "")
 
 
 def _figures(status: dict[str, Any]) -> Iterator[tuple[str, float]]:
     metrics = status.get("metrics") or {}
     found = {
-        # A job that hangs before its first step has made none: it is to be missed as one that hangs later.
+        # A job that hangs before its first step counts as step 0, so that the alert on hanging jobs sees it.
         "lorarl_job_step": status.get("step", 0 if status.get("phase") == RUNNING else None),
         "lorarl_job_total_steps": status.get("totalSteps"),
         "lorarl_job_tokens_per_second": metrics.get("tokensPerSecond"),

@@ -1,4 +1,4 @@
-"""One replica's life: wait for the lease, lead while it is held, stop when it is lost or when told to."""
+"""One replica: it waits for the lease, leads while it holds it, and stops when it loses it or gets a signal."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ import kopf
 from lorarl_operator import handlers, metrics
 from lorarl_operator.cache import WATCHED, Cache, Key
 from lorarl_operator.controller import WORKERS, Controller
-from lorarl_operator.event_recorder import Poster
+from lorarl_operator.event_recorder import EventRecorder
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError
 from lorarl_operator.kube.lease import Lease, LeaseLostError
 from lorarl_operator.kube.resources import LORARLJOBS, RAYJOBS, Resource
-from lorarl_operator.resync import Auditor
+from lorarl_operator.resync import Resyncer
 from lorarl_operator.settings import Settings
 from lorarl_operator.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
 _MISSING_SECONDS = 10.0
 _WATCHES_SECONDS = 60.0
-"""How long watches may take to start, and to start anew."""
+"""How long watches may take to start, and to start again."""
 _WATCH_AGAIN_SECONDS = 2.0
 _LAST_WRITES_SECONDS = 5.0
 _HINTS = {
-    LORARLJOBS: "install or upgrade the chart lorarl, or apply crds/lorarl.io_lorarljobs.yaml",
-    RAYJOBS: "install KubeRay: helm install kuberay-operator kuberay/kuberay-operator --version 1.6.2",
+    LORARLJOBS: "Install or upgrade the chart lorarl, or apply crds/lorarl.io_lorarljobs.yaml.",
+    RAYJOBS: "Install KubeRay: helm install kuberay-operator kuberay/kuberay-operator --version 1.6.2.",
 }
 
 
 @dataclass
-class Replica:
-    """Its parts, and how it is. `namespaces` are those served; empty for all."""
+class LeaderElector:
+    """One replica with its parts and its health. `namespaces` are those served; empty for all."""
 
     client: Client
     lease: Lease
@@ -45,12 +45,12 @@ class Replica:
     namespaces: Sequence[str]
     settings: Settings
     cache: Cache = field(default_factory=Cache)
-    _missing: str | None = "the API server was not asked yet which kinds it has"
+    _missing: str | None = "the operator has not asked the API server yet which kinds it has"
     _watches_fine_at: float | None = None
-    _auditor: Auditor | None = None
+    _resyncer: Resyncer | None = None
 
     def alive(self) -> str | None:
-        """What is so wrong that the process should be started anew; None when nothing is."""
+        """Why the process should be restarted; None if it is healthy."""
         if self._watches_fine_at is None:
             return None
         running, wanted = self._watches(), len(WATCHED) * max(1, len(self.namespaces))
@@ -58,15 +58,19 @@ class Replica:
         if running >= wanted:
             self._watches_fine_at = now
         elif now - self._watches_fine_at > _WATCHES_SECONDS:
-            return f"{running} of {wanted} watches are running: some have died"
+            return f"only {running} of {wanted} watches are running"
         return None
 
     def ready(self) -> str | None:
-        """What keeps this replica from leading or from standing by; None when nothing does."""
-        return self._missing or self.alive() or (self._auditor.blind() if self._auditor else None)
+        """What keeps this replica from leading or from standing by; None if nothing does."""
+        return self._missing or self.alive() or (self._resyncer.why_not_synced() if self._resyncer else None)
 
     async def run(self) -> int:
-        """Stand by, lead, stop; the process' exit status: 0 when it was told to stop, 1 when it lost the lease or its watches."""
+        """Stand by, lead, stop.
+
+        Returns:
+            The exit status: 0 after a signal, 1 after the loss of the lease or of a background task.
+        """
         stop = asyncio.Event()
         _on_signals(stop.set)
         try:
@@ -83,70 +87,70 @@ class Replica:
         metrics.QUEUE_DEPTH.set_function(lambda: len(queue))
         metrics.WATCHES.set_function(self._watches)
         fenced = self.client.fenced(self.lease.seconds_to_write)
-        self._auditor = auditor = Auditor(self.client, self.cache, queue, self.namespaces or [None])
-        poster = Poster(fenced, self.identity)
-        controller = Controller(fenced, self.cache, queue, poster, self.settings)
-        background = [_task(self.lease.hold(), "lease"), _task(poster.run(), "events"), _task(stop.wait(), "stop")]
+        self._resyncer = resyncer = Resyncer(self.client, self.cache, queue, self.namespaces or [None])
+        recorder = EventRecorder(fenced, self.identity)
+        controller = Controller(fenced, self.cache, queue, recorder, self.settings)
+        background = [_task(self.lease.hold(), "lease"), _task(recorder.run(), "events"), _task(stop.wait(), "stop")]
         workers: list[asyncio.Task[Any]] = []
         try:
-            filled = _task(auditor.fill(), "first listing")
-            await asyncio.wait([filled, *background], return_when=asyncio.FIRST_COMPLETED)
-            if not filled.done():
-                filled.cancel()
-                return _verdict(background, stop)
-            filled.result()
+            synced = _task(resyncer.sync(), "first listing")
+            await asyncio.wait([synced, *background], return_when=asyncio.FIRST_COMPLETED)
+            if not synced.done():
+                synced.cancel()
+                return _exit_status(background, stop)
+            synced.result()
             log.info("%d jobs found", len(self.cache))
             workers = [_task(controller.work(), f"worker {number}") for number in range(WORKERS)]
-            background += [_task(auditor.run(), "audit"), _task(auditor.retry(), "listing again")]
-            # Last: when kopf ends it cancels whatever tasks were started after it, taking them for its own.
-            background.append(_task(self._watch(queue, auditor, stop), "watches"))
+            background += [_task(resyncer.run(), "resync"), _task(resyncer.retry(), "listing again")]
+            # Last: when kopf ends, it cancels all tasks that were started after it, as if they were its own.
+            background.append(_task(self._watch(queue, resyncer, stop), "watches"))
             await asyncio.wait([*background, *workers], return_when=asyncio.FIRST_COMPLETED)
-            return _verdict([*background, *workers], stop)
+            return _exit_status([*background, *workers], stop)
         finally:
             await _finish(workers, background)
 
-    async def _watch(self, queue: WorkQueue[Key], auditor: Auditor, stop: asyncio.Event) -> None:
-        """Run the watches, anew whenever they fail: the cache stays, and an audit mends what was missed."""
+    async def _watch(self, queue: WorkQueue[Key], resyncer: Resyncer, stop: asyncio.Event) -> None:
+        """Run the watches, and restart them when they fail. The cache stays, and a resync corrects what they missed."""
         self._watches_fine_at = asyncio.get_running_loop().time()
         while True:
             try:
-                await self._watch_once(queue, auditor, stop)
+                await self._watch_once(queue, resyncer, stop)
             except Exception:
                 metrics.ERRORS.labels("watch").inc()
-                log.exception("the watches have failed, and are started anew")
+                log.exception("the watches failed and will be restarted")
             if stop.is_set():
                 return
             await asyncio.sleep(_WATCH_AGAIN_SECONDS)
-            auditor.want()
+            resyncer.request()
 
-    async def _watch_once(self, queue: WorkQueue[Key], auditor: Auditor, stop: asyncio.Event) -> None:
+    async def _watch_once(self, queue: WorkQueue[Key], resyncer: Resyncer, stop: asyncio.Event) -> None:
         started = asyncio.Event()
 
         async def signals_are_ours_again() -> None:
             await started.wait()
-            _on_signals(stop.set)  # kopf takes them for itself when it starts.
+            _on_signals(stop.set)  # kopf installs its own handlers when it starts.
 
         again = _task(signals_are_ours_again(), "signals")
         try:
             await kopf.operator(
-                registry=handlers.watch(self.cache, queue, auditor, self.client.configuration),
+                registry=handlers.watch(self.cache, queue, resyncer, self.client.configuration),
                 settings=handlers.settings(),
                 clusterwide=not self.namespaces,
                 namespaces=self.namespaces,
                 ready_flag=started,
-                # By itself kopf asks for the user's name, and the user that a pod runs as has none.
+                # By default kopf asks for the user's name, which the user of a pod does not have.
                 identity=cast("Any", self.identity),
             )
         finally:
             again.cancel()
 
     async def _kinds_are_there(self) -> None:
-        """Wait until the API server has the kinds without which nothing can be done, and say what is missing and how to get it."""
+        """Wait until the API server has the required kinds. Until then report what is missing and how to install it."""
         while True:
             try:
                 self._missing = _text_of([one for one in _HINTS if not await self.client.serves(one)])
             except ApiError as error:
-                self._missing = f"the API server cannot be asked which kinds it has: {error}"
+                self._missing = f"the API server does not report which kinds it has: {error}"
             if self._missing is None:
                 return
             log.error("%s", self._missing)
@@ -160,7 +164,7 @@ class Replica:
 def _text_of(missing: list[Resource]) -> str | None:
     if not missing:
         return None
-    return "; ".join(f"the API server has no {one.kind} ({one.api_version}): {_HINTS[one]}" for one in missing)
+    return " ".join(f"the API server has no {one.kind} ({one.api_version}). {_HINTS[one]}" for one in missing)
 
 
 def _task(coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
@@ -168,7 +172,7 @@ def _task(coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
 
 
 async def _unless(stop: asyncio.Event, coroutine: Coroutine[Any, Any, None]) -> bool:
-    """Run until it is done, unless told to stop; whether it is done."""
+    """Run a coroutine until it is done or `stop` is set. Return whether it is done."""
     work, stopping = _task(coroutine, "start"), _task(stop.wait(), "stop")
     done, _ = await asyncio.wait([work, stopping], return_when=asyncio.FIRST_COMPLETED)
     await _cancel([work, stopping])
@@ -177,8 +181,8 @@ async def _unless(stop: asyncio.Event, coroutine: Coroutine[Any, Any, None]) -> 
     return work in done
 
 
-def _verdict(tasks: list[asyncio.Task[Any]], stop: asyncio.Event) -> int:
-    """The exit status, from the first task that ended: none of them ends unless something is wrong, or we were told to stop."""
+def _exit_status(tasks: list[asyncio.Task[Any]], stop: asyncio.Event) -> int:
+    """The exit status, from the first task that ended. They end only after a failure or a signal."""
     for task in tasks:
         if not task.done() or task.cancelled() or (error := task.exception()) is None:
             continue
@@ -188,14 +192,14 @@ def _verdict(tasks: list[asyncio.Task[Any]], stop: asyncio.Event) -> int:
             log.error("%s failed", task.get_name(), exc_info=error)
         return 1
     if stop.is_set():
-        log.info("told to stop")
+        log.info("stopping after a signal")
         return 0
-    log.error("something that runs for ever has ended: %s", [task.get_name() for task in tasks if task.done()])
+    log.error("a task that should run forever has ended: %s", [task.get_name() for task in tasks if task.done()])
     return 1
 
 
 async def _finish(workers: list[asyncio.Task[Any]], background: list[asyncio.Task[Any]]) -> None:
-    """Stop whoever writes before the lease is let go. A write that is cut off is found, or made again, by the next leader."""
+    """Stop all writers before the lease is released. The next leader finds or repeats a write that was cut off."""
     await _cancel(workers)
     await _cancel(background)
 

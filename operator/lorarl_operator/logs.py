@@ -1,4 +1,7 @@
-"""Log lines: for people, or a JSON object a line for collectors. No manifest, no header and no environment is ever logged."""
+"""Log lines for people, or one JSON object per line for collectors.
+
+Manifests, headers and environment variables are never logged.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ _FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time (RFC 3339, UTC), level, logger, message, and the exception where there is one."""
+    """One JSON object per line: time (RFC 3339, UTC), level, logger, message, and the exception if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
@@ -29,19 +32,19 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up(form: str, level: str) -> None:
-    """Log to standard error in a form (`text` or `json`) from a level (`debug`, `info`, ...) up."""
+    """Log to standard error in a form (`text` or `json`), from a level (`debug`, `info`, ...) up."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(_FORMAT))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     if level != "debug":
-        # What matters of kopf is in our own lines and metrics.
+        # Our own lines and metrics have what matters of kopf.
         handler.addFilter(_is_news)
         logging.getLogger("kopf").setLevel(logging.WARNING)
         logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Not kopf's further attempts at a watch: where a right is missing it logs an error every 5 s, for each kind."""
+    """Filter out kopf's repeated attempts at a watch. Without permission it logs an error every 5 s per kind."""
     if not record.name.startswith("kopf."):
         return True
     message = record.getMessage()

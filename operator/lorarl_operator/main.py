@@ -17,7 +17,7 @@ from lorarl_operator import logs, probes
 from lorarl_operator.jobs_metrics import JobsCollector
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.lease import Lease
-from lorarl_operator.leader import Replica
+from lorarl_operator.leader import LeaderElector
 from lorarl_operator.settings import Settings
 
 
@@ -40,18 +40,18 @@ class _Options:
     "namespaces",
     multiple=True,
     envvar=["LORARL_NAMESPACE", "LORARL_NAMESPACES"],
-    help="Serve this namespace only (repeatable); without it all are served.",
+    help="Serve only this namespace (repeatable). By default all namespaces are served.",
 )
-@click.option("--trainer-image", required=True, help="Image of jobs that name none in spec.cluster.image.")
-@click.option("--lease-namespace", required=True, help="Where the lease lies that says which replica works.")
+@click.option("--trainer-image", required=True, help="Image for jobs without spec.cluster.image.")
+@click.option("--lease-namespace", required=True, help="Namespace of the lease, which says which replica leads.")
 @click.option("--lease-name", default="lorarl-operator", help="Name of the lease.")
-@click.option("--metrics-port", default=8080, type=click.IntRange(1, 65535), help="Serves /metrics.")
-@click.option("--probes-port", default=8081, type=click.IntRange(1, 65535), help="Serves /healthz and /readyz.")
+@click.option("--metrics-port", default=8080, type=click.IntRange(1, 65535), help="Port of /metrics.")
+@click.option("--probes-port", default=8081, type=click.IntRange(1, 65535), help="Port of /healthz and /readyz.")
 @click.option(
     "--keep-head-seconds",
     default=600,
     type=click.IntRange(0),
-    help="How long the head pod of a job that ended stays, for its logs.",
+    help="How long the head pod of a finished job stays, for its logs.",
 )
 @click.option(
     "--cleanup-seconds",
@@ -60,16 +60,21 @@ class _Options:
     help="How long the removal of a deleted job's checkpoints may take.",
 )
 @click.option(
-    "--log-format", default="text", type=click.Choice(["text", "json"]), help="For people, or for collectors."
+    "--log-format",
+    default="text",
+    type=click.Choice(["text", "json"]),
+    help="text for people, json for log collectors.",
 )
 @click.option(
     "--log-level",
     default="info",
     type=click.Choice(["debug", "info", "warning", "error"]),
-    help="From which level up to log.",
+    help="Lowest level to log.",
 )
 @click.option(
-    "--kubeconfig", type=click.Path(exists=True), help="Outside a cluster; inside, the pod's service account is used."
+    "--kubeconfig",
+    type=click.Path(exists=True),
+    help="Needed outside a cluster. Inside, the pod's service account is used.",
 )
 def main(
     namespaces: tuple[str, ...],
@@ -84,9 +89,9 @@ def main(
     log_level: str,
     kubeconfig: str | None,
 ) -> None:
-    """Watch LoRARLJobs and own a RayJob for each attempt.
+    """Watch LoRARLJobs and create a RayJob for each attempt.
 
-    Several replicas may run: one works, the others stand by. Each option can be given as LORARL_<OPTION> too.
+    Several replicas may run: one leads, the others stand by. Each option can also be set as LORARL_<OPTION>.
     """
     logs.set_up(log_format, log_level)
     options = _Options(
@@ -104,7 +109,7 @@ def main(
         sys.exit(asyncio.run(_run(options)))
     except ConfigException as error:
         raise click.ClickException(
-            f"no way to the API server ({error}): run in a pod, or give --kubeconfig FILE"
+            f"The API server is not configured ({error}). Run in a pod, or pass --kubeconfig FILE."
         ) from error
     except OSError as error:
         raise click.ClickException(f"--metrics-port and --probes-port: {error}") from error
@@ -119,15 +124,15 @@ async def _run(options: _Options) -> int:
         keep_head_seconds=options.keep_head_seconds,
         cleanup_seconds=options.cleanup_seconds,
     )
-    replica = Replica(client, lease, identity, options.namespaces, settings)
-    REGISTRY.register(JobsCollector(replica.cache))
-    health = {"/healthz": probes.checked(replica.alive), "/readyz": probes.checked(replica.ready)}
+    elector = LeaderElector(client, lease, identity, options.namespaces, settings)
+    REGISTRY.register(JobsCollector(elector.cache))
+    health = {"/healthz": probes.checked(elector.alive), "/readyz": probes.checked(elector.ready)}
     servers = [
         await probes.serve(options.probes_port, health),
         await probes.serve(options.metrics_port, {"/metrics": probes.metrics}),
     ]
     try:
-        return await replica.run()
+        return await elector.run()
     finally:
         for server in servers:
             server.close()

@@ -1,6 +1,7 @@
-"""What the operator sees of the world, slim and frozen. `parse.py` makes these from the API's dicts; `decision.py` has what is decided.
+"""Slim, frozen models of the cluster's objects. `parse.py` makes them from the API's dicts.
 
-Thousands of jobs are held in memory, so an object keeps only what `decide` reads; spec and status of a job stay compact JSON.
+The operator holds thousands of jobs in memory, so a model has only what `decide` reads. Spec and status of a job stay
+compact JSON.
 """
 
 from __future__ import annotations
@@ -12,20 +13,20 @@ from datetime import datetime
 from typing import Any
 
 MANAGER = "lorarl-operator"
-"""Field manager of everything that the operator applies."""
+"""Field manager of all that the operator applies."""
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGED_BY = "lorarl"
 LABEL_JOB = "lorarl.io/job"
 LABEL_JOB_UID = "lorarl.io/job-uid"
-"""Tells the pods of a job from those of an older job with the same name."""
+"""Distinguishes the pods of a job from those of an older job with the same name."""
 LABEL_ATTEMPT = "lorarl.io/attempt"
 LABEL_ROLE = "lorarl.io/role"
 """On pods: `head`, `worker` or `cleanup`."""
 ANNOTATION_GENERATION = "lorarl.io/generation"
-"""On a RayJob: generation of the LoRARLJob that it was made from."""
+"""On a RayJob: generation of the LoRARLJob that it was created from."""
 FINALIZER = "lorarl.io/cleanup"
 SELECTOR = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
-"""Server-side filter of the watches of everything but LoRARLJobs. KubeRay passes a RayJob's labels on to its RayCluster."""
+"""Server-side filter of all watches except that of LoRARLJobs. KubeRay copies a RayJob's labels to its RayCluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,11 @@ class Job:
     """A LoRARLJob.
 
     Attributes:
-        deleted_at: When its deletion was asked for.
-        passed_labels: Labels of schedulers, which are passed on to the RayJob and its pods.
-        passed_annotations: The same of annotations.
+        deleted_at: When its deletion was requested.
+        passed_labels: Labels for schedulers, which the RayJob and its pods get too.
+        passed_annotations: The same for annotations.
         spec: `spec` as compact JSON.
-        status: `status` as compact JSON: the operator's and the trainer's parts.
+        status: `status` as compact JSON, with the operator's and the trainer's parts.
     """
 
     namespace: str
@@ -53,29 +54,29 @@ class Job:
     status: bytes
 
     def read_spec(self) -> dict[str, Any]:
-        """The spec, parsed anew."""
+        """The spec as a new dict."""
         return _mapping(self.spec)
 
     def read_status(self) -> dict[str, Any]:
-        """The status, parsed anew."""
+        """The status as a new dict."""
         return _mapping(self.status)
 
 
 @dataclass(frozen=True, slots=True)
 class RayJob:
-    """A RayJob with the label of the job, or one that holds a name that the job needs.
+    """A RayJob with the label of the job, or one that has a name that the job needs.
 
     Attributes:
         owner_uid: uid of its controller.
-        generation: Generation of the LoRARLJob that it was made from.
+        generation: Generation of the LoRARLJob that it was created from.
         created_at: Its creation by the API server's clock.
-        deleted_at: When its deletion was asked for.
-        finalizers: Whoever must let it go first.
+        deleted_at: When its deletion was requested.
+        finalizers: Finalizers that still block its deletion.
         suspended: `spec.suspend`, which belongs to the queue.
-        started_at: When KubeRay began with it; anew after each suspension.
+        started_at: When KubeRay started it. Each resumption resets it.
         ended_at: When KubeRay saw its end.
-        queue: Kueue's queue: the label, which Kueue's own default may have set.
-        reason: With `message`, why KubeRay refused it or it failed.
+        queue: Value of Kueue's queue label, which Kueue's own default may have set.
+        reason: With `message`, why KubeRay refused it or why it failed.
     """
 
     name: str
@@ -100,11 +101,12 @@ class RayJob:
 
 @dataclass(frozen=True, slots=True)
 class RayCluster:
-    """A RayCluster of an attempt: only what explains why its pods are not there.
+    """A RayCluster of an attempt: only what explains why its pods do not exist.
 
     Attributes:
         ray_job: Name of the RayJob that owns it.
-        replica_failure: Reason and message of the condition ReplicaFailure, where it is True; else empty.
+        replica_failure_reason: Reason of the condition ReplicaFailure if it is True; otherwise empty.
+        replica_failure_message: Its message.
     """
 
     name: str
@@ -118,7 +120,7 @@ class RayCluster:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container of a pod that waits with a reason, or that has ended. `exit_code` is None while it waits."""
+    """A container that waits with a reason, or that has ended. `exit_code` is None while it waits."""
 
     name: str
     exit_code: int | None
@@ -129,20 +131,20 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod of an attempt, or of the clean-up.
+    """A pod of an attempt, or of the clean-up Job.
 
     Attributes:
         cluster: Name of its RayCluster.
-        attempt: Number of the attempt; 0 where its label is none.
+        attempt: Number of the attempt; 0 if its label has none.
         role: `head`, `worker` or `cleanup`.
-        created_at: When the API server took it.
-        deletion_asked_at: When its deletion was asked for: deletionTimestamp less the grace period.
-        gone_by: deletionTimestamp: when its grace period ends.
+        created_at: When the API server created it.
+        deletion_asked_at: When its deletion was requested: deletionTimestamp minus the grace period.
+        gone_by: deletionTimestamp, the end of its grace period.
         ready: Whether its condition Ready is True.
-        unschedulable: The scheduler's message, where it found no node.
-        gated: Whether a scheduling gate (a queue's) holds it back.
-        disruption_reason: Reason of the condition DisruptionTarget, where it is True; else empty.
-        containers: Those that wait with a reason or have ended, also the ends before a restart.
+        unschedulable: The scheduler's message if it found no node.
+        gated: Whether a scheduling gate (usually a queue's) blocks it.
+        disruption_reason: Reason of the condition DisruptionTarget if it is True; otherwise empty.
+        containers: Those that wait with a reason or have ended, including the ends before a restart.
     """
 
     name: str
@@ -178,7 +180,7 @@ class CleanupJob:
     suspended: bool
     complete: bool
     failed: str
-    """Message of its condition Failed, where True; else empty."""
+    """Message of its condition Failed if it is True; otherwise empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,7 @@ class KubeEvent:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Kueue's Workload of a RayJob: its conditions, as (type, whether True, reason, message)."""
+    """Kueue's Workload of a RayJob. Its conditions are (type, whether True, reason, message)."""
 
     name: str
     conditions: tuple[tuple[str, bool, str, str], ...]
@@ -202,11 +204,11 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is fetched only while a job is stuck, never watched.
+    """What is fetched only while a job is stuck, and never watched.
 
     Attributes:
-        events: The newest first; warnings alone will do.
-        workload: None where it was not asked for; one without a name where Kueue has none for the RayJob.
+        events: Warnings, the newest first.
+        workload: None if it was not fetched. A Workload without a name says that Kueue has none for the RayJob.
     """
 
     events: tuple[KubeEvent, ...] = ()
@@ -215,16 +217,16 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The API server's answer to an action that it refused for good (4xx other than 409 Conflict, 410 and 429).
+    """The API server's permanent refusal of an action: 4xx except 410, 429 and 409 Conflict. 409 AlreadyExists counts.
 
-    The runtime keeps a job's newest one in memory until the same action succeeds or the job is deleted. 409 AlreadyExists is one too.
+    The controller keeps a job's newest refusal in memory until the same action succeeds or the job is deleted.
 
     Attributes:
         name: Name of the object of the action.
         code: HTTP status.
-        reason: `reason` of the API's Status, e.g. Invalid, Forbidden, AlreadyExists; or the reason of its first cause where that says
-            more (NamespaceTerminating).
-        generation: Generation of the LoRARLJob at the time.
+        reason: `reason` of the API's Status, such as Invalid, Forbidden or AlreadyExists; or the reason of its first
+            cause if that says more (NamespaceTerminating).
+        generation: Generation of the LoRARLJob at that time.
     """
 
     kind: str
@@ -238,17 +240,23 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A job and everything of it. The caches behind it have been filled before the first decision."""
+    """A job and all its objects. The cache behind it is complete before the first decision."""
 
     job: Job
     ray_jobs: tuple[RayJob, ...] = ()
     ray_clusters: tuple[RayCluster, ...] = ()
     pods: tuple[Pod, ...] = ()
     departed: tuple[Pod, ...] = ()
-    """The last pods that went, as they were at the end: KubeRay replaces a pod within a moment, and why it ended is told by it alone."""
+    """The last pods that were deleted, in their last state.
+
+    KubeRay replaces a pod at once, and only the old pod says why it ended.
+    """
     cleanup: CleanupJob | None = None
     kuberay_began: datetime | None = None
-    """When KubeRay last took up a RayJob, of any job: one that waits longer behind a thousand others is not forgotten."""
+    """When KubeRay last started a RayJob of any job.
+
+    A RayJob behind a thousand others may wait long without being forgotten.
+    """
     evidence: Evidence | None = None
     refusal: Refusal | None = None
 

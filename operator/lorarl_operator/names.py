@@ -11,12 +11,12 @@ _LONGEST_NUMBER = 9
 
 
 def ray_job_name(job: str, attempt: int) -> str:
-    """Name of the RayJob of an attempt, which counts from 1."""
+    """Name of an attempt's RayJob. Attempts count from 1."""
     return f"{job}-{attempt}"
 
 
 def attempt_of(job: str, ray_job: str) -> int:
-    """The attempt that a RayJob's name speaks of; 0 where it is no name of this job's."""
+    """The attempt in a RayJob's name; 0 if the name does not belong to this job."""
     number = ray_job.removeprefix(f"{job}-")
     return (
         int(number)
@@ -36,18 +36,24 @@ def cleanup_name(job: str) -> str:
 
 
 def cleanup_account_name(job: str) -> str:
-    """Name of that Job's ServiceAccount, where it needs one; with a dot, which no job has: else a job `JOB-cleanup` had the same."""
+    """Name of that Job's ServiceAccount, if it needs one.
+
+    No job name has a dot. With a hyphen instead, a job `JOB-cleanup` would have the same account name.
+    """
     return f"lorarl-{job}.cleanup"
 
 
 def labels(job: Job, attempt: int | None = None) -> dict[str, str]:
-    """Labels of every object of a job."""
+    """Labels of each object of a job."""
     found = {LABEL_MANAGED_BY: MANAGED_BY, LABEL_JOB: job.name, LABEL_JOB_UID: job.uid}
     return found if attempt is None else found | {LABEL_ATTEMPT: str(attempt)}
 
 
 def owner(job: Job) -> dict[str, Any]:
-    """The owner reference that ties an object to its LoRARLJob: it goes when the job goes, and before it in a foreground deletion."""
+    """The owner reference to the LoRARLJob.
+
+    The object is deleted with its job, and before it in a foreground deletion.
+    """
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,

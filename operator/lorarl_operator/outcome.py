@@ -1,4 +1,4 @@
-"""Whether an attempt has ended, and by whose fault: the job's own (`attempts`), or the machines' (`preemptions`)."""
+"""Whether an attempt has ended, and whose fault that is: the job's (`attempts`) or the cluster's (`preemptions`)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from datetime import datetime
 from enum import Enum
 
 from lorarl_api.faults import redacted
+from lorarl_operator.messages import sentences
 from lorarl_operator.models import Container, Pod, RayJob
 from lorarl_operator.settings import Settings
 
 PREEMPTED_REASONS = frozenset({"Interrupted", "NodeLost"})
-"""Reasons of the trainer's own report that are nobody's fault."""
-_TAKEN = frozenset(
+"""Reasons in the trainer's own report that are not the job's fault."""
+_EVICTION_REASONS = frozenset(
     {
         "Evicted",
         "NodeLost",
@@ -25,19 +26,19 @@ _TAKEN = frozenset(
         "NodeAffinity",
     }
 )
-"""Reasons of a pod's phase Failed by which kubelet gives a pod up."""
+"""Reasons of a pod's phase Failed with which the kubelet gives a pod up."""
 _KILLED = frozenset({137, 143})
 """Exit codes of SIGKILL and SIGTERM."""
 _CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
-"""Reasons of a container that ended without having been."""
+"""Reasons of a container that ended before it ran."""
 _SUBMITTER = "ray-job-submitter"
 """KubeRay's container in the head's pod, which ends with the training (SidecarMode)."""
 HEAD_GONE = "Ray head pod not found."
-"""KubeRay's message where the head's pod is gone after the cluster was up."""
+"""KubeRay's message if the head's pod disappears after the cluster was up."""
 
 
 class Kind(Enum):
-    """How an attempt ended: PREEMPTED is not counted against backoffLimit."""
+    """How an attempt ended. PREEMPTED does not count against backoffLimit."""
 
     SUCCEEDED = "Succeeded"
     PREEMPTED = "Preempted"
@@ -45,8 +46,8 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
-    """The end of an attempt, with one word for programs and a sentence for people."""
+class Outcome:
+    """The end of an attempt, with one word for programs and a message for people."""
 
     kind: Kind
     reason: str
@@ -55,139 +56,153 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Unsettled:
-    """Something ended, but why is not known yet: other watches may bring it within these seconds."""
+    """Something ended, but the cause is not known yet. Other watches may bring it within these seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the trainer itself said of the failure of this attempt (`status.failure`)."""
+    """The trainer's own report of this attempt's failure (`status.failure`)."""
 
     reason: str
     message: str
 
 
-def lost(ray_job: str, report: Report | None) -> Ending:
-    """The end of an attempt whose RayJob somebody deleted."""
-    return _reported(report) or Ending(Kind.PREEMPTED, "RayJobDeleted", f"RayJob {ray_job} was deleted by somebody")
+def lost(ray_job: str, report: Report | None) -> Outcome:
+    """The outcome of an attempt whose RayJob was deleted by someone else."""
+    return _reported(report) or Outcome(
+        Kind.PREEMPTED, "RayJobDeleted", f"RayJob {ray_job} was deleted, but not by lorarl."
+    )
 
 
-def ending(
+def attempt_outcome(
     ray_job: RayJob,
     pods: Sequence[Pod],
     departed: Sequence[Pod],
     report: Report | None,
     now: datetime,
     settings: Settings,
-) -> Ending | Unsettled | None:
-    """How the attempt ended; None while it goes on.
+) -> Outcome | Unsettled | None:
+    """How the attempt ended; None while it continues.
 
     Args:
         ray_job: The attempt's RayJob.
-        pods: The attempt's pods that are there.
-        departed: Those that went, as they were at the end.
-        report: The trainer's word on this attempt.
+        pods: The attempt's pods that exist.
+        departed: The attempt's deleted pods, in their last state.
+        report: The trainer's report of this attempt.
         now: The time.
-        settings: For how long to wait for news.
+        settings: They say how long to wait for news.
     """
     if ray_job.deployment_status == "Complete" and ray_job.job_status == "SUCCEEDED":
-        return Ending(Kind.SUCCEEDED, "Succeeded", "training has ended")
+        return Outcome(Kind.SUCCEEDED, "Succeeded", "Training finished.")
     if ray_job.deleted_at:
         return lost(ray_job.name, report)
     if ray_job.deployment_status in {"Complete", "Failed"}:
-        return _of_the_ended(ray_job, (*pods, *departed), report, now, settings)
+        return _of_ended_ray_job(ray_job, (*pods, *departed), report, now, settings)
     if ray_job.suspended or ray_job.deployment_status in {"Suspending", "Suspended"}:
-        return None  # a queue takes its pods away: it goes on by itself
+        return None  # A queue takes its pods away. The RayJob resumes by itself.
     return (
-        _of_the_live(ray_job, (*pods, *departed), report, now, settings)
+        _of_live_ray_job(ray_job, (*pods, *departed), report, now, settings)
         or _two_heads(pods, now, settings)
-        or _over_too_soon(ray_job, pods, report, now, settings)
+        or _ended_before_ready(ray_job, pods, report, now, settings)
     )
 
 
-def _of_the_ended(
+def _of_ended_ray_job(
     ray_job: RayJob, pods: Sequence[Pod], report: Report | None, now: datetime, settings: Settings
-) -> Ending | Unsettled:
-    """The cause behind a RayJob that KubeRay calls failed.
+) -> Outcome | Unsettled:
+    """The cause behind a RayJob that KubeRay reports as failed.
 
-    KubeRay's own clean-up deletes workers now (and with a queue the head too), so a deletion says nothing here but of a head that stays.
+    At this point KubeRay deletes the workers itself (and with a queue also the head). So a pod's deletion is only a
+    cause if the pod is a head that KubeRay would keep.
     """
-    before = [
+    before_end = [
         pod
         for pod in pods
         if not (pod.deletion_asked_at and ray_job.ended_at and pod.deletion_asked_at > ray_job.ended_at)
     ]
-    if taken := next((found for pod in before if (found := _taken(pod))), None):
-        return _reported(report, preempted_only=True) or taken
-    head_deleted = [
-        pod for pod in pods if pod.role == "head" and pod.deletion_asked_at and not ray_job.queue and not own_end(pod)
+    if evicted := next((found for pod in before_end if (found := _eviction(pod))), None):
+        return _reported(report, preempted_only=True) or evicted
+    deleted_heads = [
+        pod
+        for pod in pods
+        if pod.role == "head" and pod.deletion_asked_at and not ray_job.queue and not exited_container(pod)
     ]
     known = (
         _reported(report)
-        or _own_ends([pod for pod in pods if not _cleaned_up(pod, ray_job)])
-        or next((_deleted(pod) for pod in head_deleted), None)
+        or _own_exit([pod for pod in pods if not _cleaned_up(pod, ray_job)])
+        or next((_deleted(pod) for pod in deleted_heads), None)
     )
     if known:
         return known
-    if wait := _until_settled([ray_job.ended_at], now, settings):
-        return wait
+    if unsettled := _unsettled([ray_job.ended_at], now, settings):
+        return unsettled
     if ray_job.message == HEAD_GONE:
-        return Ending(Kind.PREEMPTED, "HeadLost", "the head's pod is gone, with its machine or by somebody's hand")
+        return Outcome(
+            Kind.PREEMPTED, "HeadLost", "The head's pod is gone: its machine was lost or someone deleted it."
+        )
     if ray_job.job_status == "STOPPED":
-        return Ending(Kind.FAILED, "Stopped", f"the Ray job of {ray_job.name} was stopped by somebody")
-    return Ending(
+        return Outcome(Kind.FAILED, "Stopped", f"The Ray job of {ray_job.name} was stopped, but not by lorarl.")
+    return Outcome(
         Kind.FAILED,
         ray_job.reason or "RayJobFailed",
-        redacted(ray_job.message) or f"RayJob {ray_job.name} failed without a word",
+        redacted(ray_job.message) or f"RayJob {ray_job.name} failed without a message.",
     )
 
 
 def _cleaned_up(pod: Pod, ray_job: RayJob) -> bool:
-    """Whether the pod's end in the second of its deletion is KubeRay's doing, after the training: Ray ends with 1 at SIGTERM."""
-    end, asked = own_end(pod), pod.deletion_asked_at
-    after = asked is not None and ray_job.ended_at is not None and asked > ray_job.ended_at
-    return after and end is not None and end.reason != "OOMKilled" and end.ended_at == asked
+    """Whether KubeRay's clean-up after the training ended this pod. Ray exits with 1 at SIGTERM, in the same second."""
+    container, asked = exited_container(pod), pod.deletion_asked_at
+    after_end = asked is not None and ray_job.ended_at is not None and asked > ray_job.ended_at
+    return after_end and container is not None and container.reason != "OOMKilled" and container.ended_at == asked
 
 
-def _of_the_live(
+def _of_live_ray_job(
     ray_job: RayJob, pods: Sequence[Pod], report: Report | None, now: datetime, settings: Settings
-) -> Ending | Unsettled | None:
-    """A pod that is lost ends the attempt: the workers train as one. KubeRay would make a new pod, which nobody waits for."""
-    been_up = ray_job.deployment_status == "Running"
-    if been_up and (taken := next((found for pod in pods if (found := _taken(pod))), None)):
-        return taken
-    if own := _own_ends(pods):
-        # Ray ends with 1 at SIGTERM: in the second of the deletion this may as well be KubeRay's clean-up after the end of the training.
-        doubts = [
-            pod.deletion_asked_at for pod in pods if been_up and (end := own_end(pod)) and end.reason != "OOMKilled"
+) -> Outcome | Unsettled | None:
+    """A lost pod ends the attempt, because the workers train together.
+
+    KubeRay would create a new pod, which the others do not wait for.
+    """
+    was_up = ray_job.deployment_status == "Running"
+    if was_up and (evicted := next((found for pod in pods if (found := _eviction(pod))), None)):
+        return evicted
+    if own := _own_exit(pods):
+        # Ray exits with 1 at SIGTERM. An exit in the second of the deletion may be KubeRay's clean-up after the
+        # training.
+        doubtful = [
+            pod.deletion_asked_at
+            for pod in pods
+            if was_up and (container := exited_container(pod)) and container.reason != "OOMKilled"
         ]
-        if wait := _until_settled(doubts, now, settings):
-            return wait
+        if unsettled := _unsettled(doubtful, now, settings):
+            return unsettled
         interrupted = _reported(report, preempted_only=True)
-        head_lost = been_up and any(pod.role == "head" and not pod.ready and not own_end(pod) for pod in pods)
+        head_lost = was_up and any(pod.role == "head" and not pod.ready and not exited_container(pod) for pod in pods)
         if head_lost and own.reason == "WorkerExited":
-            return interrupted or Ending(
-                Kind.PREEMPTED, "HeadLost", f"the head's machine does not answer; {own.message}"
+            return interrupted or Outcome(
+                Kind.PREEMPTED, "HeadLost", f"The head's machine does not respond. {own.message}"
             )
         return interrupted or own
-    deleted = [pod for pod in pods if pod.deletion_asked_at and been_up]
+    deleted = [pod for pod in pods if pod.deletion_asked_at and was_up]
     if not deleted:
         return None
-    # KubeRay deletes pods too, when a queue suspends the RayJob or when it has ended: that news comes on another watch.
-    if wait := _until_settled([pod.deletion_asked_at for pod in deleted], now, settings):
-        return wait
+    # KubeRay deletes pods too: when a queue suspends the RayJob, or when it has ended. That news comes on another
+    # watch.
+    if unsettled := _unsettled([pod.deletion_asked_at for pod in deleted], now, settings):
+        return unsettled
     return _reported(report, preempted_only=True) or _deleted(deleted[0])
 
 
-def _until_settled(times: Iterable[datetime | None], now: datetime, settings: Settings) -> Unsettled | None:
-    """Wait for news that may still come of what happened; None where that is long enough ago, or where it is not known when."""
+def _unsettled(times: Iterable[datetime | None], now: datetime, settings: Settings) -> Unsettled | None:
+    """Wait for news of what happened at these times; None if that is long enough ago, or if the times are unknown."""
     age = max(((now - time).total_seconds() for time in times if time), default=settings.settle_seconds)
     return Unsettled(settings.settle_seconds - age) if 0 <= age < settings.settle_seconds else None
 
 
-def _two_heads(pods: Sequence[Pod], now: datetime, settings: Settings) -> Ending | Unsettled | None:
-    """A cluster with two head pods, which KubeRay makes when it is busy: from then on it works on neither, and would for ever."""
+def _two_heads(pods: Sequence[Pod], now: datetime, settings: Settings) -> Outcome | Unsettled | None:
+    """A cluster with two head pods, which a busy KubeRay creates. From then on it handles neither, forever."""
     heads = sorted(
         (
             pod
@@ -198,100 +213,107 @@ def _two_heads(pods: Sequence[Pod], now: datetime, settings: Settings) -> Ending
     )
     if len(heads) < 2:
         return None
-    if wait := _until_settled([heads[-1].created_at], now, settings):
-        return wait
+    if unsettled := _unsettled([heads[-1].created_at], now, settings):
+        return unsettled
     names = " and ".join(pod.name for pod in heads)
-    return Ending(Kind.PREEMPTED, "TwoHeads", f"KubeRay made two head pods, {names}, and then works on neither")
+    return Outcome(Kind.PREEMPTED, "TwoHeads", f"KubeRay created two head pods, {names}, and then handles neither.")
 
 
-def _over_too_soon(
+def _ended_before_ready(
     ray_job: RayJob, pods: Sequence[Pod], report: Report | None, now: datetime, settings: Settings
-) -> Ending | Unsettled | None:
-    """A training that ended before KubeRay saw its cluster ready, as with a wrong key to the store.
+) -> Outcome | Unsettled | None:
+    """A training that ended before KubeRay saw its cluster ready, for example with a wrong key for the store.
 
-    Without its submitter the head's pod is not ready any more, and KubeRay would wait for that for ever.
+    Without its submitter the head's pod is no longer ready, and KubeRay would wait for that forever.
     """
     if ray_job.deployment_status == "Running":
         return None
     heads = [pod for pod in pods if pod.role == "head" and not pod.deletion_asked_at]
-    over = next((c for pod in heads for c in pod.containers if c.name == _SUBMITTER and c.exit_code is not None), None)
-    if over is None:
+    submitters = (one for pod in heads for one in pod.containers if one.name == _SUBMITTER)
+    ended = next((one for one in submitters if one.exit_code is not None), None)
+    if ended is None:
         return None
-    if wait := _until_settled([over.ended_at], now, settings):
-        return wait
+    if unsettled := _unsettled([ended.ended_at], now, settings):
+        return unsettled
     if known := _reported(report):
         return known
-    if over.exit_code == 0:
-        return Ending(Kind.SUCCEEDED, "Succeeded", "training has ended")
-    said = redacted(over.message.strip()) or "nothing"
-    return Ending(
+    if ended.exit_code == 0:
+        return Outcome(Kind.SUCCEEDED, "Succeeded", "Training finished.")
+    return Outcome(
         Kind.FAILED,
         "SubmissionFailed",
-        f"the training ended with exit code {over.exit_code} at its start; it said: {said}",
+        sentences(f"The training ended with exit code {ended.exit_code} at its start", _last_output(ended)),
     )
 
 
-def _reported(report: Report | None, *, preempted_only: bool = False) -> Ending | None:
+def _last_output(container: Container) -> str:
+    """The end of a container's log, which the kubelet has put into its message; empty if there is none."""
+    output = redacted(container.message.strip())
+    return f"Its last output: {output}" if output else ""
+
+
+def _reported(report: Report | None, *, preempted_only: bool = False) -> Outcome | None:
     if report is None:
         return None
     kind = Kind.PREEMPTED if report.reason in PREEMPTED_REASONS else Kind.FAILED
-    return None if preempted_only and kind is Kind.FAILED else Ending(kind, report.reason, report.message)
+    return None if preempted_only and kind is Kind.FAILED else Outcome(kind, report.reason, report.message)
 
 
-def _taken(pod: Pod) -> Ending | None:
-    """A pod that the cluster took away."""
+def _eviction(pod: Pod) -> Outcome | None:
+    """The outcome if the cluster took this pod away."""
     if pod.disruption_reason:
-        return Ending(Kind.PREEMPTED, pod.disruption_reason, f"{_named(pod)} was taken away: {pod.disruption_message}")
-    if pod.phase == "Failed" and pod.reason in _TAKEN:
-        return Ending(Kind.PREEMPTED, pod.reason, f"{_named(pod)} was taken away: {pod.message or pod.reason}")
-    return None
-
-
-def _deleted(pod: Pod) -> Ending:
-    return Ending(Kind.PREEMPTED, "PodDeleted", f"{_named(pod)} was deleted by somebody")
-
-
-def _own_ends(pods: Sequence[Pod]) -> Ending | None:
-    """The first container that ended by itself; the head's before the workers', which end with it."""
-    for pod in sorted(pods, key=lambda pod: pod.role != "head"):
-        container = own_end(pod)
-        if container is None:
-            continue
-        said = redacted(container.message.strip())
-        tail = f"; it said: {said}" if said else ""
-        if container.reason in _CANNOT_START:
-            hint = "correct the image or cluster.podTemplateOverrides"
-            return Ending(
-                Kind.FAILED,
-                "ContainerRefused",
-                f"container {container.name} of {_named(pod)} cannot be made: {said or 'no word why'}; {hint}",
-            )
-        if container.reason == "OOMKilled":
-            field = "cluster.head.memory" if pod.role == "head" else "cluster.memoryPerNode"
-            hint = f"raise {field}" + ("" if pod.role == "head" else ", or lower trainer.tokensPerMicroBatch")
-            return Ending(Kind.FAILED, "OutOfMemory", f"{_named(pod)} used more memory than its limit; {hint}{tail}")
-        reason = "HeadExited" if pod.role == "head" else "WorkerExited"
-        return Ending(
-            Kind.FAILED,
-            reason,
-            f"Ray's container of {_named(pod)} ended by itself with exit code {container.exit_code}{tail}",
-        )
-    return None
-
-
-def own_end(pod: Pod) -> Container | None:
-    """Ray's container, where it ended by itself and not because its pod was taken away or deleted."""
-    if _taken(pod):
+        reason, message = pod.disruption_reason, pod.disruption_message
+    elif pod.phase == "Failed" and pod.reason in _EVICTION_REASONS:
+        reason, message = pod.reason, pod.message
+    else:
         return None
-    ended = [c for c in pod.containers if c.name == f"ray-{pod.role}" and c.exit_code is not None]
-    return next((c for c in ended if not _by_deletion(pod, c)), None)
+    return Outcome(Kind.PREEMPTED, reason, sentences(f"The {_named(pod)} was removed: {message or reason}"))
+
+
+def _deleted(pod: Pod) -> Outcome:
+    return Outcome(Kind.PREEMPTED, "PodDeleted", f"The {_named(pod)} was deleted, but not by lorarl.")
+
+
+def _own_exit(pods: Sequence[Pod]) -> Outcome | None:
+    """The first container that exited by itself. The head comes before the workers, which exit with it."""
+    for pod in sorted(pods, key=lambda pod: pod.role != "head"):
+        if container := exited_container(pod):
+            return _exit_outcome(pod, container)
+    return None
+
+
+def _exit_outcome(pod: Pod, container: Container) -> Outcome:
+    if container.reason in _CANNOT_START:
+        why = redacted(container.message.strip()) or "no reason was given"
+        problem = f"Container {container.name} of the {_named(pod)} cannot be created: {why}"
+        hint = "Correct the image or cluster.podTemplateOverrides."
+        return Outcome(Kind.FAILED, "ContainerRefused", sentences(problem, hint))
+    output = _last_output(container)
+    if container.reason == "OOMKilled":
+        hint = "Raise cluster.memoryPerNode, or lower trainer.tokensPerMicroBatch."
+        if pod.role == "head":
+            hint = "Raise cluster.head.memory."
+        return Outcome(
+            Kind.FAILED, "OutOfMemory", sentences(f"The {_named(pod)} used more memory than its limit", hint, output)
+        )
+    reason = "HeadExited" if pod.role == "head" else "WorkerExited"
+    problem = f"Ray's container of the {_named(pod)} exited by itself with code {container.exit_code}"
+    return Outcome(Kind.FAILED, reason, sentences(problem, output))
+
+
+def exited_container(pod: Pod) -> Container | None:
+    """Ray's container if it exited by itself, and not because its pod was taken away or deleted."""
+    if _eviction(pod):
+        return None
+    ended = [one for one in pod.containers if one.name == f"ray-{pod.role}" and one.exit_code is not None]
+    return next((one for one in ended if not _by_deletion(pod, one)), None)
 
 
 def _by_deletion(pod: Pod, container: Container) -> bool:
     asked, ended = pod.deletion_asked_at, container.ended_at
     if asked is None or container.reason == "OOMKilled":
         return False
-    # Both times are whole seconds; within the same one the exit code tells.
+    # Both times are whole seconds. Within the same second the exit code decides.
     return ended is None or ended > asked or (ended == asked and container.exit_code in _KILLED)
 
 

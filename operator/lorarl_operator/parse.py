@@ -1,4 +1,7 @@
-"""From the API's dicts to the slim objects. Whatever the API server stores is taken; what is not there is empty."""
+"""From the API's dicts to the slim models.
+
+Any object that the API server stores can be parsed; missing fields are empty.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 
 def job_key(raw: Raw) -> tuple[str, str] | None:
-    """(namespace, name) of the job that an object with the label `lorarl.io/job` belongs to; None without it."""
+    """(namespace, name) of the job that an object belongs to by its label `lorarl.io/job`; None without the label."""
     name = _labels(raw).get(LABEL_JOB)
     return (_meta(raw).get("namespace", ""), name) if name else None
 
@@ -96,7 +99,7 @@ def ray_cluster(raw: Raw) -> RayCluster:
 
 
 def pod(raw: Raw) -> Pod:
-    """A pod of an attempt, or of the clean-up."""
+    """A pod of an attempt, or of the clean-up Job."""
     meta, spec, status, labels = _meta(raw), _dict(raw, "spec"), _dict(raw, "status"), _labels(raw)
     scheduled, target, ready = (
         _condition(raw, kind, status=None) for kind in ("PodScheduled", "DisruptionTarget", "Ready")
@@ -172,7 +175,7 @@ def workload(raw: Raw) -> Workload:
 
 
 def time(text: Any) -> datetime | None:
-    """A time of the API (RFC 3339); None where it is none."""
+    """A time in the API's format (RFC 3339); None if the value is not a time."""
     try:
         return datetime.fromisoformat(text) if isinstance(text, str) else None
     except ValueError:
@@ -182,8 +185,8 @@ def time(text: Any) -> datetime | None:
 def _containers(status: Raw) -> Iterator[Container]:
     for key in ("initContainerStatuses", "containerStatuses"):
         for each in status.get(key) or ():
-            for moment in ("state", "lastState"):
-                state = _dict(each, moment)
+            for period in ("state", "lastState"):
+                state = _dict(each, period)
                 if waiting := state.get("waiting"):
                     yield Container(
                         _text(each, "name"), None, _text(waiting, "reason"), _text(waiting, "message"), None
@@ -200,7 +203,7 @@ def _containers(status: Raw) -> Iterator[Container]:
 
 
 def _condition(raw: Raw, kind: str, status: str | None = "True") -> Raw:
-    """The condition of a type, where its status is `status`; empty where there is none."""
+    """The condition of a type if its status is `status` (None: any); otherwise empty."""
     for condition in _dict(raw, "status").get("conditions") or ():
         if condition.get("type") == kind and status in (None, condition.get("status")):
             return dict(condition)
@@ -246,6 +249,6 @@ def _required_time(text: Any) -> datetime:
     found = time(text)
     if found is None:
         raise ValueError(
-            f"metadata.creationTimestamp: got {text!r}, expected a time; only objects that the API server sent can be read"
+            f"metadata.creationTimestamp: got {text!r}, expected a time. Pass an object that the API server has sent."
         )
     return found

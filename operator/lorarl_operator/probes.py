@@ -1,6 +1,6 @@
 """The HTTP endpoints: /healthz and /readyz for the kubelet, /metrics for Prometheus.
 
-Each connection answers one request and is closed: nothing of it outlives a shutdown.
+Each connection answers one request and is then closed, so that none outlives a shutdown.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _TEXT = "text/plain; charset=utf-8"
 type Answer = tuple[int, str, bytes]
 """Status, content type, body."""
 type Check = Callable[[], str | None]
-"""Says what is wrong, or None."""
+"""Returns what is wrong, or None."""
 _REASONS = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
 
 def checked(check: Check) -> Callable[[], Answer]:
-    """An endpoint that answers 200 or, with what is wrong, 503."""
+    """An endpoint that answers 200, or 503 with what is wrong."""
 
     def answer() -> Answer:
         wrong = check()
@@ -38,7 +38,7 @@ def metrics() -> Answer:
 
 
 async def serve(port: int, endpoints: Mapping[str, Callable[[], Answer]], host: str | None = None) -> asyncio.Server:
-    """Serve endpoints by path, on all addresses unless told otherwise; the server is running when this returns.
+    """Serve endpoints by path, by default on all addresses. The server is running when this returns.
 
     Raises:
         OSError: The port is taken.
@@ -49,11 +49,17 @@ async def serve(port: int, endpoints: Mapping[str, Callable[[], Answer]], host: 
             async with asyncio.timeout(_REQUEST_SECONDS):
                 request = (await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)
                 status, content_type, body = _answer(request, endpoints)
-                head = f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
-                writer.write(head.encode() + b"Connection: close\r\n\r\n" + (b"" if request[0] == b"HEAD" else body))
+                lines = (
+                    f"HTTP/1.1 {status} {_REASONS[status]}",
+                    f"Content-Type: {content_type}",
+                    f"Content-Length: {len(body)}",
+                    "Connection: close",
+                )
+                head = "".join(f"{line}\r\n" for line in lines).encode() + b"\r\n"
+                writer.write(head + (b"" if request[0] == b"HEAD" else body))
                 await writer.drain()
         except (TimeoutError, ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # The other side went away, or sends no HTTP.
+            pass  # The client disconnected, or does not send HTTP.
         finally:
             writer.close()
 
@@ -62,9 +68,9 @@ async def serve(port: int, endpoints: Mapping[str, Callable[[], Answer]], host: 
 
 def _answer(request: list[bytes], endpoints: Mapping[str, Callable[[], Answer]]) -> Answer:
     if len(request) < 3 or request[0] not in (b"GET", b"HEAD"):
-        return 405, _TEXT, b"only GET is answered here\n"
+        return 405, _TEXT, b"only GET is allowed\n"
     path = request[1].split(b"?", 1)[0].decode(errors="replace")
     endpoint = endpoints.get(path)
     if endpoint is None:
-        return 404, _TEXT, f"there is no {path} here; there is {', '.join(endpoints)}\n".encode()
+        return 404, _TEXT, f"got {path}, expected one of {', '.join(endpoints)}\n".encode()
     return endpoint()

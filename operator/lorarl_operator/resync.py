@@ -1,10 +1,11 @@
-"""Lists everything at first and now and then, and mends what the watches missed.
+"""Lists everything at the start and from time to time, and corrects what the watches missed.
 
-A watch that had to start over lists what is there, but says nothing of what has gone meanwhile; and a watch may die unseen. Neither may
-leave a job waiting for a pod that is no more.
+A watch that starts again lists what exists, but does not report what was deleted meanwhile. A watch may also die
+unnoticed. Neither may leave a job waiting for a pod that no longer exists.
 
-Each namespace is listed by itself: one that is gone, or whose Role is, holds up nobody else. Until all kinds of a namespace have been
-listed nothing may be decided about its jobs: an attempt that is not known would be made a second time.
+Each namespace is listed by itself. If a namespace or its Role is deleted, the others are unaffected. Until all kinds
+of a namespace have been listed, nothing may be decided about its jobs: an unknown attempt would be created a second
+time.
 """
 
 from __future__ import annotations
@@ -18,51 +19,55 @@ from lorarl_operator.cache import WATCHED, Cache, Key
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError
 from lorarl_operator.kube.resources import Resource
+from lorarl_operator.messages import sentences
 from lorarl_operator.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
 INTERVAL_SECONDS = 300.0
 SETTLE_SECONDS = 2.0
-"""After a watch has listed anew, its news is awaited for so long before the audit."""
+"""How long to wait, after a watch has listed again, for its news."""
 FIRST_RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 30.0
 
 
-class Auditor:
+class Resyncer:
     """Compares the cache with lists of everything."""
 
     def __init__(self, client: Client, cache: Cache, queue: WorkQueue[Key], namespaces: Sequence[str | None]) -> None:
-        """`namespaces` are those served; None stands for all."""
+        """`namespaces` are those served. None stands for all."""
         self._client, self._cache, self._queue, self._namespaces = client, cache, queue, namespaces
         self._wanted = asyncio.Event()
         self._wanted_at = 0.0
         self._listed: set[str | None] = set()
-        """Namespaces of which all kinds have been listed once: the watches and the audits keep them from then on."""
+        """Namespaces whose kinds have all been listed once. From then on watches and resyncs keep them up to date."""
         self._unlisted: dict[str | None, ApiError] = {}
         """Namespaces whose last listing failed, and why."""
 
-    def want(self) -> None:
-        """A watch has listed anew: audit when it has listed all."""
+    def request(self) -> None:
+        """Request a resync, because a watch has listed again. It waits until the watch has delivered its list."""
         self._wanted.set()
         self._wanted_at = asyncio.get_running_loop().time()
 
-    def knows(self, namespace: str) -> bool:
-        """Whether the jobs of a namespace may be decided about: all that belongs to them has been listed."""
+    def has_synced(self, namespace: str) -> bool:
+        """Whether all objects of a namespace have been listed, so that its jobs may be decided about."""
         return namespace in self._listed or None in self._listed
 
-    def blind(self) -> str | None:
-        """Why nothing at all could be listed yet; None as soon as one namespace was."""
+    def why_not_synced(self) -> str | None:
+        """Why no namespace could be listed yet; None as soon as one was."""
         if self._listed:
             return None
-        why = "; ".join(complaint(namespace, error) for namespace, error in self._unlisted.items())
-        return why or "the first listing is under way"
+        why = " ".join(explain(namespace, error) for namespace, error in self._unlisted.items())
+        return why or "the first listing is running"
 
-    async def fill(self) -> None:
-        """List everything for the first time, all kinds of all namespaces at once; `retry` goes on with those that did not answer."""
+    async def sync(self) -> None:
+        """List everything for the first time, all kinds of all namespaces at once.
+
+        `retry` repeats those that failed.
+        """
         await asyncio.gather(*(self._list(namespace, at_once=True) for namespace in self._namespaces))
 
     async def retry(self) -> None:
-        """List namespaces that could not be listed again, for ever, and less and less often."""
+        """Retry forever the namespaces that could not be listed, less and less often."""
         delay = FIRST_RETRY_SECONDS
         while True:
             await asyncio.sleep(delay)
@@ -71,7 +76,7 @@ class Auditor:
             delay = min(LONGEST_RETRY_SECONDS, 2 * delay) if self._unlisted else FIRST_RETRY_SECONDS
 
     async def run(self) -> None:
-        """Audit for ever."""
+        """Resync forever: on request, and every INTERVAL_SECONDS."""
         while True:
             try:
                 async with asyncio.timeout(INTERVAL_SECONDS):
@@ -85,7 +90,10 @@ class Auditor:
                 await self._list(namespace)
 
     async def _list(self, namespace: str | None, *, at_once: bool = False) -> None:
-        """Compare all kinds of a namespace. Not `at_once` while kopf runs: at its end it cancels tasks that began after it."""
+        """Compare all kinds of a namespace.
+
+        `at_once` must be False while kopf runs: when kopf ends, it cancels all tasks that started after it.
+        """
         lists = (self._correct(resource, namespace, selector) for resource, selector in WATCHED.items())
         try:
             if at_once:
@@ -103,7 +111,7 @@ class Auditor:
         self._unlisted[namespace] = error
         metrics.NAMESPACES_UNLISTED.set(len(self._unlisted))
         if before is None or (before.status, before.reason) != (error.status, error.reason):
-            log.error("%s", complaint(namespace, error))
+            log.error("%s", explain(namespace, error))
 
     def _succeeded(self, namespace: str | None) -> None:
         failed_before = self._unlisted.pop(namespace, None)
@@ -112,8 +120,8 @@ class Auditor:
         self._listed.add(namespace)
         metrics.NAMESPACES_UNLISTED.set(len(self._unlisted))
         if failed_before is not None:
-            log.info("%s can be listed again", _called(namespace))
-        # All of them: what a listing found before it failed was told to nobody, nor what the watches brought before the first one.
+            log.info("%s can be listed again", _named(namespace))
+        # All jobs: the queue did not get what a listing found before it failed, nor what the watches brought before it.
         for job in self._cache.jobs():
             if namespace in (None, job.namespace):
                 self._queue.add((job.namespace, job.name), urgent=not job.read_status())
@@ -125,7 +133,7 @@ class Auditor:
         for key in corrected:
             self._queue.add(key)
         metrics.AUDIT_CORRECTIONS.labels(resource.plural).inc(len(corrected))
-        log.info("the audit found %d changes of %s before their watch did", len(corrected), resource.plural)
+        log.info("the resync found %d changes of %s before their watch did", len(corrected), resource.plural)
 
     async def _compare(self, resource: Resource, namespace: str | None, selector: str) -> set[Key]:
         news: set[Key] = set()
@@ -138,7 +146,7 @@ class Auditor:
                 try:
                     key = self._cache.put(resource, raw)
                 except Exception:
-                    log.exception("a %s could not be read: %s", resource.kind, raw["metadata"].get("name"))
+                    log.exception("a %s could not be parsed: %s", resource.kind, raw["metadata"].get("name"))
                     continue
                 if key is not None:
                     news.add(key)
@@ -148,15 +156,15 @@ class Auditor:
         return news
 
 
-def complaint(namespace: str | None, error: ApiError) -> str:
-    """What is said of a namespace that cannot be listed (None: of the cluster), and the mend."""
+def explain(namespace: str | None, error: ApiError) -> str:
+    """The message about a namespace that cannot be listed (None: the cluster), with the fix."""
     if error.status != 403:
-        return f"{_called(namespace)} cannot be listed, and is tried again: {error}"
-    hint = "restore the ClusterRole and ClusterRoleBinding with helm upgrade"
+        return sentences(f"{_named(namespace)} cannot be listed; the operator tries again: {error}")
+    hint = "Restore the ClusterRole and ClusterRoleBinding with helm upgrade."
     if namespace is not None:
-        hint = f"restore the Role and RoleBinding with helm upgrade, or take {namespace} out of watchNamespaces"
-    return f"{_called(namespace)} cannot be listed, and its jobs are not served: {error}; {hint}"
+        hint = f"Restore the Role and RoleBinding with helm upgrade, or remove {namespace} from watchNamespaces."
+    return sentences(f"{_named(namespace)} cannot be listed, and its jobs are not served: {error}", hint)
 
 
-def _called(namespace: str | None) -> str:
+def _named(namespace: str | None) -> str:
     return "the cluster" if namespace is None else f"namespace {namespace}"

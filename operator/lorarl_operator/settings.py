@@ -1,4 +1,4 @@
-"""What an installation may choose, with its defaults."""
+"""What an installation may choose, with the defaults."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ class Settings:
     """How the operator decides and builds. All times are in seconds.
 
     Attributes:
-        trainer_image: Image of jobs that name none in `cluster.image`.
-        backoff_seconds: Wait before the first retry of a failed attempt; doubles with each failure.
-        backoff_limit_seconds: Longest wait before a retry.
-        retry_after_preemption_seconds: Wait before the retry of an attempt that was preempted or lost its machine; doubles with each
-            preemption where one follows soon after the other.
-        preemption_limit_seconds: Longest wait before such a retry.
-        settle_seconds: How long an end whose cause is not known yet waits for the news of pods and trainer: they come on other watches.
-        stuck_seconds: An attempt that does not run after this long is explained, from events and from Kueue's Workload.
-        refused_seconds: Wait before something that the API server refused is tried again.
-        refused_briefly_seconds: The same where it may be over in a moment: a name that somebody else holds, a quota that is not
-            counted yet.
-        pods_gone_seconds: How long after their grace period pods that are being deleted may hold up the next attempt; on a lost node they
-            never go.
-        keep_head_seconds: How long the head pod of a finished job stays for its logs, where no queue asks for it to go at once.
-        cleanup_seconds: How long the removal of a deleted job's checkpoints may take before the operator gives way.
+        trainer_image: Image for jobs without `cluster.image`.
+        backoff_seconds: Delay before the first retry of a failed attempt. It doubles with each failure.
+        backoff_limit_seconds: Longest delay before a retry.
+        retry_after_preemption_seconds: Delay before the retry of an attempt that was preempted or lost its machine.
+            It doubles if preemptions follow each other closely.
+        preemption_limit_seconds: Longest delay before such a retry.
+        settle_seconds: How long to wait for news about an end whose cause is still unknown. Pods and trainer report
+            through other watches.
+        stuck_seconds: An attempt that does not run after this time is explained from Events and Kueue's Workload.
+        refused_seconds: Delay before an action that the API server refused is tried again.
+        refused_briefly_seconds: The same for a refusal that may end soon: a name that another object has, or a quota
+            that is not counted yet.
+        pods_gone_seconds: How long after their grace period terminating pods may delay the next attempt. On a lost
+            node they never disappear.
+        keep_head_seconds: How long the head pod of a finished job stays for its logs. With Kueue it is deleted at once.
+        cleanup_seconds: How long the removal of a deleted job's checkpoints may take before the operator gives up.
     """
 
     trainer_image: str

@@ -1,4 +1,4 @@
-"""The operator's part of a job's status: what it holds, and how it is changed."""
+"""The operator's part of a job's status: its fields, and how a decision changes them."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ FAILED: Final = "Failed"
 FINISHED = frozenset({SUCCEEDED, FAILED})
 """Phases that a job never leaves."""
 MAY_HAVE_RUN = frozenset({STARTING, RUNNING})
-"""Phases in which the attempt's RayJob has been seen and its pods may have run: when it is gone, the attempt is lost."""
+"""Phases in which the attempt's RayJob was seen and its pods may have run. If it disappears, the attempt is lost."""
 
 COUNTERS = ("attempts", "preemptions")
 FIELDS = (
     *("phase", "conditions", "observedGeneration", *COUNTERS, "restarts"),
     *("rayJobName", "dashboardURL", "startTime", "completionTime"),
 )
-"""Fields of the status that the operator writes. The others are the trainer's."""
+"""Status fields that the operator writes. The trainer writes the others."""
 TRAINERS = ("step", "totalSteps", "adapter", "failure")
-"""Those of the trainer's that the operator reads."""
+"""The trainer's fields that the operator reads."""
 
 _LONGEST_MESSAGE = 4096
-_MOST = 2**31
+_INTEGER_LIMIT = 2**31
 _NUMBERS = ("observedGeneration", *COUNTERS, "restarts", "step", "totalSteps")
 _TYPES: dict[str, type] = {"conditions": list, "adapter": dict, "failure": dict} | dict.fromkeys(_NUMBERS, int)
 
 
-def sound(status: dict[str, Any]) -> dict[str, Any]:
-    """A stored status without what is not of its type: an older CRD, or somebody's hand, may have let it in."""
+def well_typed(status: dict[str, Any]) -> dict[str, Any]:
+    """A stored status without the values of a wrong type, which an older CRD or a manual edit may have let in."""
     kept: dict[str, Any] = {
         key: value
         for key, value in status.items()
         if key in (*FIELDS, *TRAINERS)
         and type(value) is _TYPES.get(key, str)
-        and not (isinstance(value, int) and value >= _MOST)
+        and not (isinstance(value, int) and value >= _INTEGER_LIMIT)
     }
     if "conditions" in kept:
         kept["conditions"] = [
@@ -54,14 +54,14 @@ def sound(status: dict[str, Any]) -> dict[str, Any]:
 
 
 class Draft:
-    """The operator's part of a status while it is changed. It starts as what is there."""
+    """The operator's part of a status while a decision changes it. It starts from the stored status."""
 
     def __init__(self, job: Job, status: dict[str, Any], now: datetime) -> None:
-        """Start from the status that was observed, which is `sound`."""
+        """Start from the observed status, which is `well_typed`."""
         self._before = {key: status[key] for key in FIELDS if key in status}
         self._fields = dict(self._before)
         self._generation = job.generation
-        self._now = moment(now)
+        self._now = timestamp(now)
         self._conditions: dict[str, dict[str, Any]] = {
             each["type"]: dict(each) for each in status.get("conditions", ())
         }
@@ -80,67 +80,73 @@ class Draft:
         return int(self._fields.get(name, 0))
 
     def count(self, name: str) -> int:
-        """Count one more, and give the new number."""
+        """Increment a counter and return it."""
         self._fields[name] = self.counter(name) + 1
         return self.counter(name)
 
     def put(self, name: str, value: str | None) -> None:
-        """Set a field, or with None leave it out."""
+        """Set a field; None removes it."""
         if value is None:
             self._fields.pop(name, None)
         else:
             self._fields[name] = value
 
     def start_clock(self) -> None:
-        """Set startTime, where it is not set yet."""
+        """Set startTime unless it is set."""
         self._fields.setdefault("startTime", self._now)
 
     def end_clock(self) -> None:
         """Set completionTime."""
         self._fields["completionTime"] = self._now
 
-    def holds(self, kind: str) -> bool:
+    def is_true(self, kind: str) -> bool:
         """Whether a condition is True."""
         return bool(self._conditions.get(kind, {}).get("status") == "True")
 
     def reason(self, kind: str) -> str:
-        """Reason of a condition; empty without it."""
+        """Reason of a condition; empty if it is not set."""
         return str(self._conditions.get(kind, {}).get("reason", ""))
 
     def message(self, kind: str) -> str:
-        """Message of a condition; empty without it."""
+        """Message of a condition; empty if it is not set."""
         return str(self._conditions.get(kind, {}).get("message", ""))
 
     def since(self, kind: str) -> datetime | None:
-        """When a condition last changed."""
+        """The lastTransitionTime of a condition."""
         return time(self._conditions.get(kind, {}).get("lastTransitionTime"))
 
-    def condition(self, kind: str, holds: bool, reason: str, message: str, *, anew: bool = False) -> None:
+    def condition(self, kind: str, holds: bool, reason: str, message: str, *, restart: bool = False) -> None:
         """Set a condition.
 
-        A message that differs in its numbers alone is not news: schedulers and queues count anew all the time.
+        A message that differs only in its numbers changes nothing: schedulers and queues update their counts all the
+        time.
 
         Args:
             kind: Its type.
-            holds: True or False.
+            holds: Whether it is True.
             reason: One CamelCase word.
             message: For people.
-            anew: Whether lastTransitionTime starts anew though the condition was False before: the end of an attempt, the beginning of a
-                wait that a deadline counts from.
+            restart: Set lastTransitionTime even if the status stays the same. The end of an attempt needs this, and so
+                does the start of a wait that a deadline counts from.
         """
         message = message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}..."
         old = self._conditions.get(kind, {})
         new = {"type": kind, "status": str(holds), "reason": reason, "message": message}
         same_status = old.get("status") == new["status"]
-        if same_status and old.get("reason") == reason and _words(old.get("message")) == _words(message) and not anew:
+        if (
+            same_status
+            and old.get("reason") == reason
+            and _words(old.get("message")) == _words(message)
+            and not restart
+        ):
             return
         new["lastTransitionTime"] = (
-            old["lastTransitionTime"] if same_status and not anew and old.get("lastTransitionTime") else self._now
+            old["lastTransitionTime"] if same_status and not restart and old.get("lastTransitionTime") else self._now
         )
         self._conditions[kind] = {**new, "observedGeneration": self._generation}
 
     def written(self) -> dict[str, Any] | None:
-        """The status to write; None where it is what is there already."""
+        """The status to write; None if it equals the stored one."""
         fields: dict[str, Any] = {name: self.counter(name) for name in COUNTERS}
         fields |= {
             **self._fields,
@@ -155,8 +161,8 @@ class Draft:
         return None if fields == before else fields
 
 
-def moment(when: datetime) -> str:
-    """A time as the API has it, in whole seconds."""
+def timestamp(when: datetime) -> str:
+    """A time in the API's format, in whole seconds."""
     return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -1,4 +1,4 @@
-"""A job's spec as the contract's models have it, or what is wrong with it: an older CRD may have let in what this operator cannot read."""
+"""A job's spec as the contract's models, or its faults. An older CRD may have admitted a spec that we cannot read."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from lorarl_operator.models import Job
 
 
 def checked_spec(job: Job) -> LoRARLJobSpec:
-    """The spec, valid.
+    """The valid spec.
 
     Raises:
-        ManifestError: It is not. All its faults are in it.
+        ManifestError: The spec is not valid. The error has all its faults.
     """
-    found = _checked(job.name, job.spec)
-    if isinstance(found, ManifestError):
-        raise found
-    return found
+    checked = _checked(job.name, job.spec)
+    if isinstance(checked, ManifestError):
+        raise checked
+    return checked
 
 
-# A job is looked at several times while it is made; after that its spec is not needed as a model.
+# The operator looks at a job several times while it creates its objects. After that it does not need the models.
 @lru_cache(maxsize=64)
 def _checked(name: str, spec: bytes) -> LoRARLJobSpec | ManifestError:
     document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": json.loads(spec)}
@@ -33,12 +33,12 @@ def _checked(name: str, spec: bytes) -> LoRARLJobSpec | ManifestError:
     return LoRARLJob.model_validate(document, by_alias=True, by_name=False, context=RULES_LATER).spec
 
 
-def whole(value: Any, default: int | None = None) -> int | None:
-    """A whole number out of a spec that nobody has checked yet."""
+def whole_number(value: Any, default: int | None = None) -> int | None:
+    """A value of an unchecked spec if it is a whole number from 0 to 2^31 - 1; otherwise the default."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else default
 
 
-def part(spec: dict[str, Any], key: str) -> dict[str, Any]:
-    """A mapping out of a spec that nobody has checked yet."""
+def section(spec: dict[str, Any], key: str) -> dict[str, Any]:
+    """A mapping in an unchecked spec; empty if the value is not a mapping."""
     value = spec.get(key)
     return value if isinstance(value, dict) else {}

@@ -1,4 +1,4 @@
-"""The work queue: which jobs are to be looked at, and when."""
+"""The work queue: which jobs to reconcile, and when."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from collections.abc import Callable, Hashable
 
 FIRST_BACKOFF_SECONDS = 0.5
 LONGEST_BACKOFF_SECONDS = 60.0
-URGENT_OF = 4
-"""Of so many keys one is not urgent, where both kinds wait."""
+NORMAL_EVERY = 4
+"""If urgent and normal keys wait, every fourth key is a normal one."""
 
 
 class WorkQueue[Key: Hashable]:
-    """Keys, each at most once in the queue, and never in the hands of two workers.
+    """Keys. Each is in the queue at most once, and at most one worker processes it.
 
-    A key that is added while a worker has it comes again when that worker is done. A key that fails comes again after its own
-    back-off, which doubles from 0.5 s to 60 s: a poisoned job costs a look a minute and holds up nobody. Urgent keys overtake the others,
-    but not for ever: new jobs begin while thousands of others report.
+    A key that is added while a worker processes it returns when that worker is done. A key that fails returns after its
+    own back-off, which doubles from 0.5 s to 60 s: a broken job costs one reconciliation per minute and delays no other
+    job. Urgent keys overtake the others, but not always: new jobs start while thousands of others report.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` is in seconds and never goes back."""
+        """`clock` is monotonic, in seconds."""
         self._clock = clock
         self._ready: deque[Key] = deque()
         self._urgent: deque[Key] = deque()
-        self._taken = itertools.count()
-        self._waiting_or_dirty: set[Key] = set()
-        self._in_hand: set[Key] = set()
+        self._served = itertools.count()
+        self._dirty: set[Key] = set()
+        self._processing: set[Key] = set()
         self._delayed: list[tuple[float, int, Key]] = []
         self._due: dict[Key, float] = {}
         self._order = itertools.count()
@@ -38,20 +38,20 @@ class WorkQueue[Key: Hashable]:
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
-        """How many keys are ready, not counting those in hand or delayed."""
+        """How many keys are ready. Keys that are being processed or delayed do not count."""
         return len(self._ready) + len(self._urgent)
 
     def add(self, key: Key, *, urgent: bool = False) -> None:
-        """Have a key looked at as soon as a worker is free."""
-        if key in self._waiting_or_dirty:
+        """Queue a key for the next free worker."""
+        if key in self._dirty:
             return
-        self._waiting_or_dirty.add(key)
-        if key not in self._in_hand:
+        self._dirty.add(key)
+        if key not in self._processing:
             (self._urgent if urgent else self._ready).append(key)
             self._changed.set()
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """Have a key looked at in so many seconds; the earliest such wish holds."""
+        """Queue a key after a delay in seconds. The earliest of several requests counts."""
         due = self._clock() + seconds
         if due >= self._due.get(key, float("inf")):
             return
@@ -60,13 +60,13 @@ class WorkQueue[Key: Hashable]:
         self._changed.set()
 
     async def get(self) -> Key:
-        """The next key; `done` must follow."""
+        """Wait for the next key. The worker must call `done` afterwards."""
         while True:
             self._release_due()
             if len(self):
                 key = self._next_lane().popleft()
-                self._waiting_or_dirty.discard(key)
-                self._in_hand.add(key)
+                self._dirty.discard(key)
+                self._processing.add(key)
                 if len(self):
                     self._changed.set()  # One waiter wakes the next.
                 return key
@@ -79,38 +79,38 @@ class WorkQueue[Key: Hashable]:
                 continue
 
     def done(self, key: Key) -> None:
-        """A worker has finished with a key."""
-        self._in_hand.discard(key)
-        if key in self._waiting_or_dirty:
+        """A worker has processed a key."""
+        self._processing.discard(key)
+        if key in self._dirty:
             self._ready.append(key)
             self._changed.set()
 
-    def failed(self, key: Key, at_least: float = 0.0) -> float:
-        """A worker failed on a key: it comes again after its back-off, in seconds (returned), or `at_least` so many."""
+    def add_rate_limited(self, key: Key, at_least: float = 0.0) -> float:
+        """Queue a key that failed again after its back-off, but not before `at_least`. Return the delay in seconds."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         delay = min(LONGEST_BACKOFF_SECONDS, max(at_least, FIRST_BACKOFF_SECONDS * 2.0 ** min(failures, 10)))
         self.add_after(key, delay)
         return delay
 
-    def succeeded(self, key: Key) -> None:
-        """A worker did all there was to do on a key: its back-off starts anew."""
+    def forget(self, key: Key) -> None:
+        """Reset the back-off of a key that succeeded."""
         self._failures.pop(key, None)
 
-    def forget(self, key: Key) -> None:
-        """The key's job is gone."""
+    def remove(self, key: Key) -> None:
+        """Drop the back-off and the delayed requests of a key whose job is gone."""
         self._failures.pop(key, None)
         self._due.pop(key, None)
 
     def _next_lane(self) -> deque[Key]:
         if self._urgent and self._ready:
-            return self._ready if next(self._taken) % URGENT_OF == 0 else self._urgent
+            return self._ready if next(self._served) % NORMAL_EVERY == 0 else self._urgent
         return self._urgent or self._ready
 
     def _release_due(self) -> None:
         now = self._clock()
         while self._delayed and self._delayed[0][0] <= now:
             due, _, key = heapq.heappop(self._delayed)
-            if self._due.get(key) == due:  # Else an earlier wish took its place, or the job is gone.
+            if self._due.get(key) == due:  # Otherwise an earlier request replaced it, or the job is gone.
                 del self._due[key]
                 self.add(key)

@@ -1,4 +1,4 @@
-"""API servers for the whole tier: a bare one with the generated CRD in it, and platforms with KubeRay and Kueue."""
+"""API servers for the whole tier: a bare one with the generated CRD, and platforms with KubeRay and Kueue."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def cluster(bare_cluster: Cluster) -> Cluster:
 
 @pytest.fixture(scope="session")
 def kuberay_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    """Kubernetes' controllers, KubeRay and simulated nodes; it serves LoRARLJobs and keeps an audit log."""
+    """Kubernetes' controllers, KubeRay and simulated nodes. It serves LoRARLJobs and keeps an audit log."""
     yield from _platform(tmp_path_factory.mktemp("platform"), kueue=False)
 
 
@@ -42,7 +42,7 @@ def kueue_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platfor
 
 @pytest.fixture(scope="session")
 def replica(kuberay_platform: Platform) -> Iterator[Operator]:
-    """Our operator on the platform without Kueue. A clean-up may take it 40 s only."""
+    """Our operator on the platform without Kueue. It allows 40 s for a clean-up."""
     yield from _operator(kuberay_platform, "--cleanup-seconds=40")
 
 

@@ -1,4 +1,4 @@
-"""The generated CRD in a real API server: it takes and refuses what Python does, and says what to do."""
+"""The generated CRD in a real API server: it accepts and refuses the same as Python, with the same hints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from lorarl_api.load import ManifestError, load_job
 from lorarl_api.yaml_reader import read_documents
 from support.cluster.control_plane import Cluster
-from unit.contract.cases import CASES, Case, changed, manifest
+from unit.contract.cases import CASES, Case
+from unit.contract.manifests import changed, manifest
 from unit.contract.traps import SCALARS, TRAPS, Trap
 from unit.contract.updates import UPDATES, Update
 
@@ -25,13 +26,13 @@ def refused_by_python(text: str) -> bool:
 
 
 def apply(cluster: Cluster, text: str, *more: str) -> str | None:
-    """What the API server has against a manifest; None where it takes it."""
+    """The API server's refusal of a manifest; None if it accepts it."""
     done = cluster.kubectl("apply", "--dry-run=server", *more, "-f", "-", stdin=text)
     return done.stderr if done.returncode else None
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_broken_rule_is_refused_with_the_field_and_the_mend(cluster: Cluster, case: Case) -> None:
+def test_a_broken_rule_is_refused_with_the_field_and_the_fix(cluster: Cluster, case: Case) -> None:
     bad, good = json.dumps(manifest(case.bad)), json.dumps(manifest(case.good))
     refusal = apply(cluster, bad)
     assert refusal is not None
@@ -43,7 +44,7 @@ def test_a_broken_rule_is_refused_with_the_field_and_the_mend(cluster: Cluster, 
 
 
 @pytest.mark.parametrize("update", UPDATES, ids=lambda update: update.name)
-def test_an_update_changes_what_may_change_and_nothing_else(cluster: Cluster, update: Update) -> None:
+def test_an_update_changes_only_mutable_fields(cluster: Cluster, update: Update) -> None:
     name = f"update-{UPDATES.index(update)}"
     job = manifest(update.before | {"metadata.name": name})
     cluster.must("apply", "-f", "-", stdin=json.dumps(job))
@@ -54,8 +55,9 @@ def test_an_update_changes_what_may_change_and_nothing_else(cluster: Cluster, up
         assert load_job(cluster.must("get", "lrj", name, "-o", "yaml")).spec == load_job(text).spec
     else:
         assert done.returncode != 0
-        said = rf"{update.group}: Invalid value.*{update.group.removeprefix('spec.')} is immutable.*(another metadata.name|delete the job)"
-        assert re.search(said, done.stderr), done.stderr
+        field = update.group.removeprefix("spec.")
+        message = rf"{update.group}: Invalid value.*{field} is immutable.*(another metadata.name|Delete the job)"
+        assert re.search(message, done.stderr), done.stderr
 
 
 @pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.name)
@@ -65,20 +67,20 @@ def test_python_and_the_api_server_read_yaml_alike(cluster: Cluster, trap: Trap)
     assert refused_by_python(trap.yaml) == (not trap.good)
 
 
-def test_python_reads_every_word_of_yaml_as_kubectl_does(cluster: Cluster) -> None:
+def test_python_reads_each_word_of_yaml_like_kubectl(cluster: Cluster) -> None:
     lines = [f"  word{number}: {word}" for number, word in enumerate(SCALARS)]
     text = "\n".join(["apiVersion: lorarl.io/v1alpha1", "kind: LoRARLJob", "metadata: {name: words}", "spec:", *lines])
     by_kubectl = json.loads(
         cluster.must("create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-", stdin=text)
     )
     (by_python,) = read_documents(text)
-    # As texts, because Python takes 1, 1.0 and True for equal.
+    # As strings, because 1, 1.0 and True are equal in Python.
     assert {key: repr(value) for key, value in by_python["spec"].items()} == {
         key: repr(value) for key, value in by_kubectl["spec"].items()
     }
 
 
-def test_the_api_server_fills_in_the_same_defaults_as_python(cluster: Cluster) -> None:
+def test_the_api_server_sets_the_same_defaults_as_python(cluster: Cluster) -> None:
     text = json.dumps(manifest())
     stored = json.loads(cluster.must("apply", "--dry-run=server", "-o", "json", "-f", "-", stdin=text))
     job = load_job(text)
@@ -86,7 +88,7 @@ def test_the_api_server_fills_in_the_same_defaults_as_python(cluster: Cluster) -
     assert stored["spec"]["rollout"]["maxResponseTokens"] == 1024
 
 
-def test_an_object_read_back_from_the_cluster_is_a_good_manifest(cluster: Cluster) -> None:
+def test_an_object_from_the_cluster_is_a_valid_manifest(cluster: Cluster) -> None:
     cluster.must("apply", "-f", "-", stdin=json.dumps(manifest({"metadata.name": "back"})))
     text = cluster.must("get", "lrj", "back", "-o", "yaml", "--show-managed-fields")
     job = load_job(text)
@@ -94,7 +96,7 @@ def test_an_object_read_back_from_the_cluster_is_a_good_manifest(cluster: Cluste
     assert job.spec == load_job(json.dumps(manifest())).spec
 
 
-def test_kubectl_get_shows_how_the_job_is_doing(cluster: Cluster) -> None:
+def test_kubectl_get_shows_the_progress_of_the_job(cluster: Cluster) -> None:
     cluster.must("apply", "-f", "-", stdin=json.dumps(manifest({"metadata.name": "columns"})))
     status = {
         "phase": "Running",
@@ -152,7 +154,7 @@ def test_kubectl_get_shows_how_the_job_is_doing(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     "path", sorted((Path(__file__).parents[2] / "examples").glob("*.yaml")), ids=lambda path: path.name
 )
-def test_every_example_is_taken(cluster: Cluster, path: Path) -> None:
+def test_each_example_is_accepted(cluster: Cluster, path: Path) -> None:
     assert apply(cluster, path.read_text()) is None
 
 
@@ -167,16 +169,16 @@ def test_kubectl_explain_reads_like_the_reference(cluster: Cluster) -> None:
     fields = re.findall(r"^  (\w+)\t<(\w+)>", text, re.MULTILINE)
     assert ("maxResponseTokens", "integer") in fields
     assert ("temperature", "number") in fields
-    assert "Most tokens a completion may have" in text
+    assert "Most tokens of a completion" in text
 
 
 @pytest.mark.parametrize(
-    ("path", "fields", "said"),
+    ("path", "fields", "part"),
     [
         (
             "spec",
             {"suspend": "boolean", "backoffLimit": "integer", "cluster": "Object"},
-            "where a Job of batch/v1 has 6",
+            "Default 3 (batch/v1 Jobs: 6)",
         ),
         (
             "spec.cluster",
@@ -189,9 +191,9 @@ def test_kubectl_explain_reads_like_the_reference(cluster: Cluster) -> None:
         ("status", {"phase": "string", "restarts": "integer"}, "enum: Pending, Starting, Running, Suspending, ...."),
     ],
 )
-def test_kubectl_explains_what_a_cluster_is_asked_for(
-    cluster: Cluster, path: str, fields: dict[str, str], said: str
+def test_kubectl_explains_the_fields_of_a_cluster(
+    cluster: Cluster, path: str, fields: dict[str, str], part: str
 ) -> None:
     text = cluster.must("explain", f"lorarljob.{path}")
-    assert said in " ".join(text.split())
+    assert part in " ".join(text.split())
     assert fields.items() <= dict(re.findall(r"^  (\w+)\t<([^>]+)>", text, re.MULTILINE)).items(), text

@@ -1,4 +1,7 @@
-"""A LoRARLJob is deleted: all that it owns goes, and with `deletionPolicy: Delete` its checkpoints, by a Job that may fail or hang."""
+"""The deletion of a LoRARLJob with all its objects.
+
+With `deletionPolicy: Delete` its checkpoints are deleted too, by a Job that may fail or hang.
+"""
 
 from __future__ import annotations
 
@@ -29,20 +32,23 @@ def all_gone(p: Platform, namespace: str, name: str) -> None:
         )
 
 
-def said_once(p: Platform, namespace: str, name: str, reason: str) -> bool:
-    """Whether the operator posted such an Event, not at every look, and then another job's: Events are posted in order."""
+def reported_once(p: Platform, namespace: str, name: str, reason: str) -> bool:
+    """Whether the operator wrote such an Event once, and not at each reconciliation.
+
+    Events are written in order, so the Event of a later job shows that no more are queued.
+    """
     p.api.create(lorarljob(namespace, f"after-{name}", suspend=True))
     wait_event(p.api, namespace, f"after-{name}", "Suspended")
     p.api.delete("LoRARLJob", f"after-{name}", namespace)
     counts = [event["count"] for event in events(p.api, namespace, name) if event["reason"] == reason]
-    return len(counts) == 1 and counts[0] <= 2  # once more where taking the finalizer off met a conflict
+    return len(counts) == 1 and counts[0] <= 2  # Twice if the removal of the finalizer met a conflict.
 
 
 @pytest.fixture(scope="module", autouse=True)
 def broken(kuberay_platform: Platform, replica: Operator) -> str:
-    """A namespace with two jobs whose clean-up fails, or hangs, from the beginning of this file on; its last test looks at them.
+    """A namespace with two jobs whose clean-up fails or hangs while the other tests run. The last test checks them.
 
-    Their image stands for what goes wrong, so the jobs themselves never run.
+    Their image causes the problem, so the jobs themselves never run.
     """
     p = kuberay_platform
     namespace = p.namespace("cleanup")
@@ -52,14 +58,13 @@ def broken(kuberay_platform: Platform, replica: Operator) -> str:
         p.api.wait("RayJob", f"{name}-1", namespace, bool)
         p.api.delete("LoRARLJob", name, namespace)
     p.api.wait("Job", "lorarl-fails-cleanup", namespace, bool)
-    p.api.patch(
-        "Job", "lorarl-fails-cleanup", {"spec": {"backoffLimit": 0}}, namespace
-    )  # The test has no minute for three retries.
+    # Three retries would take a minute.
+    p.api.patch("Job", "lorarl-fails-cleanup", {"spec": {"backoffLimit": 0}}, namespace)
     return namespace
 
 
 @pytest.mark.parametrize("policy", ["Background", "Foreground"])
-def test_with_retain_everything_goes_but_the_checkpoints(
+def test_with_retain_everything_but_the_checkpoints_is_deleted(
     kuberay_platform: Platform, replica: Operator, policy: str
 ) -> None:
     p = kuberay_platform
@@ -73,7 +78,7 @@ def test_with_retain_everything_goes_but_the_checkpoints(
 
 
 @pytest.mark.parametrize("policy", ["Background", "Foreground"])
-def test_with_delete_a_job_removes_them_and_then_it_goes(
+def test_with_delete_a_job_removes_the_checkpoints_first(
     kuberay_platform: Platform, replica: Operator, policy: str
 ) -> None:
     p = kuberay_platform
@@ -94,8 +99,8 @@ def test_with_delete_a_job_removes_them_and_then_it_goes(
     assert account is not None and account["metadata"]["annotations"] == {"example.com/role": "store"}
     all_gone_but_cleanup(p, namespace, "removed")
     assert "s3://team/adapters/removed" in wait_event(p.api, namespace, "removed", "CheckpointsRemoved")
-    assert said_once(p, namespace, "removed", "CheckpointsRemoved")
-    # The same name again: the clean-up that is left is not in its way.
+    assert reported_once(p, namespace, "removed", "CheckpointsRemoved")
+    # The same name again: the old clean-up Job does not block it.
     running(p, namespace, "removed")
     p.api.delete("LoRARLJob", "removed", namespace)
 
@@ -109,19 +114,19 @@ def all_gone_but_cleanup(p: Platform, namespace: str, name: str) -> None:
         )
 
 
-def test_a_namespace_with_such_a_job_goes(kuberay_platform: Platform, replica: Operator) -> None:
+def test_a_namespace_with_such_a_job_can_be_deleted(kuberay_platform: Platform, replica: Operator) -> None:
     p = kuberay_platform
     namespace = p.namespace("terminating")
     running(p, namespace, "inside", checkpoint=DELETE, cluster={"terminationGracePeriodSeconds": 1})
     p.api.delete("Namespace", namespace)
-    # Nothing can be made in it any more, so the checkpoints stay, and nobody waits for their clean-up.
+    # Nothing can be created in it any more, so the checkpoints stay, and no one waits for their clean-up.
     p.api.wait_gone("LoRARLJob", "inside", namespace, seconds=30)
-    left = f"{namespace}/inside: CheckpointsLeft: s3://team/adapters/inside stays in the store: the namespace is being deleted"
-    assert left in replica.process.log.read_text()
+    left = "s3://team/adapters/inside stays in the store. The namespace is being deleted."
+    assert f"{namespace}/inside: CheckpointsLeft: {left}" in replica.process.log.read_text()
     p.api.wait_gone("Namespace", namespace, seconds=40)
 
 
-def test_a_job_that_never_ran_goes_and_no_clean_up_is_made(kuberay_platform: Platform, replica: Operator) -> None:
+def test_a_job_that_never_ran_is_deleted_without_a_clean_up(kuberay_platform: Platform, replica: Operator) -> None:
     p = kuberay_platform
     namespace = p.namespace("never")
     p.api.create(lorarljob(namespace, "never", suspend=True, checkpoint=DELETE))
@@ -145,8 +150,8 @@ def test_the_policy_may_change_while_it_runs(kuberay_platform: Platform, replica
     p.api.wait_gone("LoRARLJob", "fickle", namespace)
 
 
-def test_a_clean_up_that_does_not_work_is_told_and_holds_nothing_up(kuberay_platform: Platform, broken: str) -> None:
-    """The operator of this platform gives a clean-up 40 s."""
+def test_a_clean_up_that_fails_is_reported_and_blocks_nothing(kuberay_platform: Platform, broken: str) -> None:
+    """The operator of this platform allows 40 s for a clean-up."""
     p = kuberay_platform
     for name, why in (
         ("fails", "Job lorarl-fails-cleanup failed: Job has reached the specified backoff limit"),
@@ -154,7 +159,7 @@ def test_a_clean_up_that_does_not_work_is_told_and_holds_nothing_up(kuberay_plat
     ):
         p.api.wait_gone("LoRARLJob", name, broken, seconds=60)
         left = wait_event(p.api, broken, name, "CheckpointsLeft")
-        assert f"s3://team/adapters/{name} stays in the store: {why}" in left
-        assert "Remove it by hand" in left
-    # It would strike what a new job of this name writes.
+        assert f"s3://team/adapters/{name} stays in the store. {why}" in left
+        assert "Remove the folder yourself." in left
+    # It would delete what a new job of this name writes.
     p.api.wait_gone("Job", "lorarl-hangs-cleanup", broken, seconds=10)

@@ -1,4 +1,4 @@
-"""How attempts and jobs end, as Jobs of batch/v1 do: what counts as a failure, what as a preemption, and what follows."""
+"""How attempts and jobs end, like Jobs of batch/v1: what counts as a failure, what as a preemption, and what follows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def delete_head(p: Platform, namespace: str, job: str) -> None:
 
 
 def second_head(p: Platform, namespace: str, job: str) -> None:
-    """What KubeRay does by itself when its cache is behind, once in some thousand clusters."""
+    """KubeRay does this by itself when its cache is behind, once in some thousand clusters."""
     head = of(p, namespace, job, pods.HEAD)
     kept = {key: head["metadata"][key] for key in ("namespace", "labels", "annotations", "ownerReferences")}
     about = {**kept, "generateName": f"{job}-head-"}
@@ -57,7 +57,10 @@ def delete_raycluster(p: Platform, namespace: str, job: str) -> None:
 
 def interrupted(p: Platform, namespace: str, job: str) -> None:
     report(
-        p.api, namespace, job, failure={"reason": "Interrupted", "message": "the worker was told to stop", "attempt": 1}
+        p.api,
+        namespace,
+        job,
+        failure={"reason": "Interrupted", "message": "the worker was asked to stop", "attempt": 1},
     )
     p.finish(namespace, f"{job}-1", "FAILED", "exit code 143")
 
@@ -75,7 +78,7 @@ LOSSES: dict[str, tuple[Loss, str]] = {
 
 
 def fail(p: Platform, namespace: str, job: str, attempt: int, reason: str = "OutOfMemory") -> None:
-    """The trainer says why, and its attempt fails."""
+    """The trainer reports why, and its attempt fails."""
     message = "CUDA out of memory 🔥; lower trainer.tokensPerMicroBatch"
     report(p.api, namespace, job, failure={"reason": reason, "message": message, "attempt": attempt})
     p.finish(namespace, f"{job}-{attempt}", "FAILED", "exit code 1")
@@ -93,7 +96,7 @@ OTHERS: dict[str, Object] = {
 
 @pytest.fixture(scope="module")
 def namespace(kuberay_platform: Platform, replica: Operator) -> Iterator[str]:
-    """A namespace in which all jobs of this file run, and have lost what they lose."""
+    """A namespace in which all jobs of this file run, after each has had its loss."""
     p = kuberay_platform
     where = p.namespace("end")
     for name in LOSSES:
@@ -126,13 +129,13 @@ def test_a_loss_is_a_preemption_and_the_next_attempt_runs_at_once(
     assert disrupted["status"] == "False", "the new attempt runs"
     ended = wait_event(p.api, namespace, name, "Restarting")
     assert LOSSES[name][1] in ended
-    assert "attempt 2 goes on from the newest checkpoint" in ended
+    assert "Attempt 2 resumes from the newest checkpoint" in ended
     assert [one["metadata"]["name"] for one in p.api.list("RayJob", namespace, labels=f"lorarl.io/job={name}")] == [
         f"{name}-2"
     ]
 
 
-def test_a_failure_is_counted_and_tried_again_after_a_while(kuberay_platform: Platform, namespace: str) -> None:
+def test_a_failure_is_counted_and_retried_after_a_delay(kuberay_platform: Platform, namespace: str) -> None:
     p = kuberay_platform
     job = p.api.wait(
         "LoRARLJob",
@@ -146,33 +149,33 @@ def test_a_failure_is_counted_and_tried_again_after_a_while(kuberay_platform: Pl
         e for e in p.api.list("Event", namespace, fields="involvedObject.name=retries") if e["reason"] == "BackingOff"
     ]
     assert "CUDA out of memory 🔥" in failed["message"]
-    assert "attempt 2 follows in 10 s (failure 1, backoffLimit 1)" in failed["message"]
+    assert "Attempt 2 follows in 10 s (failure 1, backoffLimit 1)" in failed["message"]
     made = p.api.get("RayJob", "retries-2", namespace)
     assert made is not None
     waited = time(made["metadata"]["creationTimestamp"]) - time(
         failed["lastTimestamp"] or failed["metadata"]["creationTimestamp"]
     )
-    assert waited >= 8, "times are whole seconds, and the Event is posted after the pause has begun"
+    assert waited >= 8, "times are whole seconds, and the Event is written after the delay has started"
     fail(p, namespace, "retries", 2)
     job = p.api.wait("LoRARLJob", "retries", namespace, lambda job: phase(job) == "Failed", seconds=30)
     assert job["status"]["attempts"] == 2
     assert condition(job, "Failed")["reason"] == "OutOfMemory"
 
 
-def test_past_backoff_limit_it_is_failed_and_says_why(kuberay_platform: Platform, namespace: str) -> None:
+def test_after_backoff_limit_it_is_failed_and_says_why(kuberay_platform: Platform, namespace: str) -> None:
     p = kuberay_platform
     job = p.api.wait("LoRARLJob", "gives-up", namespace, lambda job: phase(job) == "Failed", seconds=30)
     failed = condition(job, "Failed")
     assert (failed["status"], failed["reason"]) == ("True", "OutOfMemory")
     assert (
-        "attempt 1 failed, and backoffLimit is 0: CUDA out of memory 🔥; lower trainer.tokensPerMicroBatch"
+        "Attempt 1 failed, and backoffLimit is 0. CUDA out of memory 🔥; lower trainer.tokensPerMicroBatch"
         in failed["message"]
     )
     assert job["status"]["completionTime"]
     until(10, "its workers are gone", lambda: not p.pods(namespace, "gives-up-1", pods.WORKER))
 
 
-def test_a_head_that_ends_at_once_is_counted_each_time(kuberay_platform: Platform, namespace: str) -> None:
+def test_a_head_that_exits_at_once_is_counted_each_time(kuberay_platform: Platform, namespace: str) -> None:
     p = kuberay_platform
     job = p.api.wait("LoRARLJob", "crash", namespace, lambda job: phase(job) == "Failed", seconds=60)
     assert (job["status"]["attempts"], job["status"]["preemptions"]) == (2, 0)
@@ -188,14 +191,14 @@ def test_deadlines(kuberay_platform: Platform, namespace: str) -> None:
     job = p.api.wait("LoRARLJob", "late", namespace, lambda job: phase(job) == "Failed", seconds=60)
     failed = condition(job, "Failed")
     assert failed["reason"] == "StartDeadlineExceeded"
-    assert "attempt 1 did not run within 20 s: no node for worker pod" in failed["message"]
+    assert "Attempt 1 did not run within 20 s. No node fits worker pod" in failed["message"]
     assert "Insufficient nvidia.com/gpu" in failed["message"]
     until(
         10, "nothing of them is left", lambda: not p.api.list("Pod", namespace, labels="lorarl.io/job in (long,late)")
     )
 
 
-def test_a_finished_job_goes_after_its_time(kuberay_platform: Platform, namespace: str) -> None:
+def test_a_finished_job_is_deleted_after_its_ttl(kuberay_platform: Platform, namespace: str) -> None:
     p = kuberay_platform
     p.api.wait_gone("LoRARLJob", "brief", namespace, seconds=30)
     for kind in ("RayJob", "ConfigMap", "ServiceAccount", "Role", "RoleBinding", "Pod"):

@@ -1,4 +1,4 @@
-"""Jobs in a queue of the real Kueue: they wait, say for what, are preempted and go on; what Kueue writes is Kueue's."""
+"""Jobs in a queue of the real Kueue: they wait, say for what, are preempted and resume. What Kueue writes stays."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from support.cluster.platform import Platform
 from support.cluster.processes import until
 
 QUOTA = {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "1"}
-# A container with a quota needs its requests; the head asks for 1 CPU and 4 GiB by itself.
+# With a quota a container needs requests. The head requests 1 CPU and 4 GiB by default.
 ONE_GPU = {"gpusPerNode": 1, "cpusPerNode": "1", "memoryPerNode": "4Gi"}
-# Machines change hands in seconds. How long that takes is measured elsewhere; here nothing fails because the tests' own machine is busy.
+# Machines change hands in seconds. Other tests measure how long that takes; here a busy test machine must not cause failures.
 QUEUE_SECONDS = 30.0
 
 
@@ -36,7 +36,7 @@ def wait(p: Platform, namespace: str, name: str, wanted: str) -> Object:
 
 
 def first_runs_and_second_waits(p: Platform, prefix: str) -> str:
-    """Two jobs in a queue with quota for one, which has the name of their namespace: it is returned."""
+    """Two jobs in a queue with quota for one. The queue has the name of their namespace, which is returned."""
     namespace = p.namespace(prefix)
     add_queue(p.cluster, namespace, namespace, QUOTA)
     p.api.create(queued(namespace, "first", namespace))
@@ -46,7 +46,8 @@ def first_runs_and_second_waits(p: Platform, prefix: str) -> str:
     return namespace
 
 
-def test_with_quota_for_one_the_second_says_what_it_waits_for_and_an_urgent_one_preempts_the_first(p: Platform) -> None:
+def test_a_queue_with_quota_for_one(p: Platform) -> None:
+    """The second job says what it waits for, and an urgent one preempts the first."""
     namespace = first_runs_and_second_waits(p, "queue")
 
     def says_why(job: Object) -> bool:
@@ -56,7 +57,7 @@ def test_with_quota_for_one_the_second_says_what_it_waits_for_and_an_urgent_one_
     assert (phase(job), condition(job, "Running")["reason"]) == ("Pending", "Queued")
     described = p.cluster.must("describe", "lrj", "second", "-n", namespace)
     assert f"waits in queue {namespace}: couldn't assign flavors" in described
-    assert "startTime" not in job["status"], "a wait in a queue is no time of the job's"
+    assert "startTime" not in job["status"], "time in a queue does not count"
 
     urgent = f"urgent-{namespace}"
     add_priority_class(p.cluster, urgent, 1000)
@@ -65,17 +66,17 @@ def test_with_quota_for_one_the_second_says_what_it_waits_for_and_an_urgent_one_
     job = wait(p, namespace, "first", "Pending")
     assert (job["status"]["preemptions"], job["status"]["attempts"], job["status"]["rayJobName"]) == (1, 0, "first-1")
     assert condition(job, "Disrupted")["reason"] == "Preempted"
-    assert "it goes on from its checkpoint when there is room" in condition(job, "Disrupted")["message"]
+    assert "The attempt resumes from its checkpoint when there is room" in condition(job, "Disrupted")["message"]
     until(QUEUE_SECONDS, "its pods are gone", lambda: not p.api.list("Pod", namespace, labels="lorarl.io/job=first"))
 
     p.finish(namespace, "urgent-1", "SUCCEEDED")
     wait(p, namespace, "urgent", "Succeeded")
     until(
         QUEUE_SECONDS,
-        "its whole cluster is gone",
+        "its whole cluster is deleted",
         lambda: not p.api.list("Pod", namespace, labels="lorarl.io/job=urgent"),
     )
-    # Whose turn it is now is Kueue's to say: the first's, unless Kueue had not put it back into its queue yet.
+    # Kueue decides whose turn it is: the first's, unless Kueue has not put it back into its queue yet.
     names = ("first", "second")
     turn = until(
         QUEUE_SECONDS,
@@ -86,7 +87,7 @@ def test_with_quota_for_one_the_second_says_what_it_waits_for_and_an_urgent_one_
         job = wait(p, namespace, name, "Running")
         if name == "first":
             assert (job["status"]["preemptions"], job["status"]["rayJobName"]) == (1, "first-1"), (
-                "the same RayJob goes on"
+                "the same RayJob resumes"
             )
             assert condition(job, "Disrupted")["status"] == "False"
         else:
@@ -97,29 +98,29 @@ def test_with_quota_for_one_the_second_says_what_it_waits_for_and_an_urgent_one_
 
 
 def assert_made_once(p: Platform, namespace: str, name: str) -> None:
-    """The operator has written the RayJob once, and what Kueue writes it leaves to Kueue."""
+    """The operator has written the RayJob once, and has not touched what Kueue writes."""
     rayjob = p.api.get("RayJob", name, namespace)
     assert rayjob is not None
     ours = [entry for entry in rayjob["metadata"]["managedFields"] if entry["manager"].startswith("lorarl")]
-    assert [entry["operation"] for entry in ours] == ["Update"], "made once"
-    # The API server notes who writes before it asks Kueue's webhook, and the time of creation after that.
+    assert [entry["operation"] for entry in ours] == ["Update"], "created once"
+    # The API server records the writer before it calls Kueue's webhook, and the time of creation after that.
     assert ours[0]["time"] <= rayjob["metadata"]["creationTimestamp"], "and not written again"
-    assert '"f:suspend"' not in json.dumps(ours), "what Kueue writes is Kueue's"
+    assert '"f:suspend"' not in json.dumps(ours), "suspend belongs to Kueue"
 
 
-def test_a_suspended_job_gives_its_quota_back(p: Platform) -> None:
+def test_a_suspended_job_returns_its_quota(p: Platform) -> None:
     namespace = first_runs_and_second_waits(p, "gives")
     p.api.patch("LoRARLJob", "first", {"spec": {"suspend": True}}, namespace)
     wait(p, namespace, "second", "Running")
     wait(p, namespace, "first", "Suspended")
-    # A lost pod of the second: its next attempt comes before others in the queue only by Kueue's own order.
+    # The second loses a pod. Only Kueue's own order may put its next attempt before others in the queue.
     pods.evict(p.api, p.pods(namespace, "second-1", pods.WORKER)[0])
     p.api.wait("LoRARLJob", "second", namespace, lambda job: job["status"]["preemptions"] == 1, seconds=QUEUE_SECONDS)
     assert wait(p, namespace, "second", "Running")["status"]["rayJobName"] == "second-2"
     p.cluster.must("delete", "lrj", "--all", "-n", namespace)
 
 
-def test_a_queue_that_is_not_there_is_told(p: Platform) -> None:
+def test_a_missing_queue_is_reported(p: Platform) -> None:
     namespace = p.namespace("nowhere")
     p.api.create(queued(namespace, "lost", "no-such-queue"))
     job = p.api.wait(
@@ -135,7 +136,7 @@ def test_a_queue_that_is_not_there_is_told(p: Platform) -> None:
 
 
 def test_with_a_default_queue_the_label_is_not_needed(p: Platform) -> None:
-    """Kueue labels RayJobs without a queue where the namespace has a LocalQueue `default`."""
+    """Kueue labels RayJobs without a queue if the namespace has a LocalQueue `default`."""
     namespace = p.namespace("default")
     add_queue(p.cluster, namespace, namespace, QUOTA)
     add_local_queue(p.cluster, namespace, "default", namespace)
@@ -147,8 +148,8 @@ def test_with_a_default_queue_the_label_is_not_needed(p: Platform) -> None:
     p.api.delete("LoRARLJob", "plain", namespace)
 
 
-def test_a_clean_up_that_waits_for_room_in_the_queue_is_told_and_goes_on(p: Platform) -> None:
-    """Kueue manages Jobs, too: also the one that removes checkpoints, where the namespace has a LocalQueue `default`."""
+def test_a_clean_up_that_waits_in_the_queue_is_reported_and_resumes(p: Platform) -> None:
+    """Kueue also manages Jobs, such as the one that removes checkpoints, if the namespace has a LocalQueue `default`."""
     namespace = p.namespace("cleanup")
     add_queue(p.cluster, namespace, namespace, QUOTA)
     add_local_queue(p.cluster, namespace, "default", namespace)
@@ -170,12 +171,12 @@ def test_a_clean_up_that_waits_for_room_in_the_queue_is_told_and_goes_on(p: Plat
     p.api.wait("Job", "lorarl-removed-cleanup", namespace, lambda job: job["spec"]["suspend"], seconds=QUEUE_SECONDS)
     until(
         QUEUE_SECONDS,
-        "it is told that the clean-up is held",
+        "the user learns that the clean-up is suspended",
         lambda: any(
-            "lorarl-removed-cleanup is held" in event["message"] for event in events(p.api, namespace, "removed")
+            "lorarl-removed-cleanup is suspended" in event["message"] for event in events(p.api, namespace, "removed")
         ),
     )
-    assert p.api.get("LoRARLJob", "removed", namespace), "its finalizer holds it"
+    assert p.api.get("LoRARLJob", "removed", namespace), "its finalizer keeps it"
     set_quota(p.cluster, namespace, QUOTA | {"cpu": "8"})
     p.api.wait_gone("LoRARLJob", "removed", namespace, seconds=QUEUE_SECONDS)
     assert "s3://team/adapters/removed" in wait_event(p.api, namespace, "removed", "CheckpointsRemoved")

@@ -1,4 +1,4 @@
-"""The operator as a process of its own, under the chart's rights, with the real KubeRay: a job from its creation to its end."""
+"""The operator as a process, with the chart's permissions and the real KubeRay: a job from its creation to its end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def row(p: Platform, namespace: str, *arguments: str) -> dict[str, str]:
     return {header[start:end].strip(): line[start:end].strip() for start, end in pairwise(starts)}
 
 
-def test_from_its_creation_to_its_end_in_twelve_writes(p: Platform, replica: Operator) -> None:
+def test_from_creation_to_end_in_twelve_writes(p: Platform, replica: Operator) -> None:
     namespace, errors = p.namespace("life"), replica.metric("lorarl_operator_errors_total")
     p.api.create(lorarljob(namespace, "whole"))
     job = p.api.wait("LoRARLJob", "whole", namespace, lambda job: phase(job) == "Running", seconds=30)
@@ -39,11 +39,11 @@ def test_from_its_creation_to_its_end_in_twelve_writes(p: Platform, replica: Ope
         "type": "Running",
         "status": "True",
         "reason": "Running",
-        "message": "attempt 1 trains in RayJob whole-1",
+        "message": "Attempt 1 is training in RayJob whole-1.",
         "observedGeneration": 1,
         "lastTransitionTime": "",
     }
-    assert not job["metadata"].get("annotations"), "nothing is left on the object"
+    assert not job["metadata"].get("annotations"), "the operator leaves no annotation on the object"
     assert not job["metadata"].get("finalizers")
 
     report(
@@ -67,7 +67,7 @@ def test_from_its_creation_to_its_end_in_twelve_writes(p: Platform, replica: Ope
     assert len(p.pods(namespace, "whole-1", pods.HEAD)) == 1, "the head stays for its logs"
     assert condition(done, "Complete")["status"] == "True"
     assert condition(done, "Running")["status"] == "False"
-    assert done["status"]["step"] == 3, "the trainer's part is the trainer's"
+    assert done["status"]["step"] == 3, "the operator does not touch the trainer's part"
     assert done["status"]["completionTime"] >= done["status"]["startTime"]
     p.cluster.must("wait", "--for=condition=Complete", "lrj/whole", "-n", namespace, "--timeout=5s")
 
@@ -88,7 +88,7 @@ def test_from_its_creation_to_its_end_in_twelve_writes(p: Platform, replica: Ope
         ("Normal", "Succeeded"),
     ]
     described = p.cluster.must("describe", "lrj", "whole", "-n", namespace)
-    assert "training has ended in attempt 1" in described
+    assert "Training finished in attempt 1." in described
     assert replica.metric("lorarl_operator_errors_total") == errors
     p.api.delete("LoRARLJob", "whole", namespace)
 
@@ -108,7 +108,7 @@ def test_nothing_is_written_while_nothing_changes(p: Platform, replica: Operator
         lambda job: condition(job, "Running").get("reason") == "Unschedulable",
         seconds=30,
     )
-    # It waits for as long without a write, or fails after a minute.
+    # This waits for 12 s without a write, and fails after a minute.
     quiet(12, lambda: len(writes(p.cluster.audit_log, OPERATOR, namespace)))
     p.cluster.must("delete", "lrj", "--all", "-n", namespace)
 

@@ -1,4 +1,4 @@
-"""Whatever the API server lets in, the operator goes on: manifests at random, and the examples, which the real KubeRay takes."""
+"""No manifest that the API server accepts stops the operator: random manifests, and the examples with the real KubeRay."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ POD_PARTS = st.fixed_dictionaries(
 
 
 def values(schema: Object) -> st.SearchStrategy[Any]:
-    """Values as a schema has them, or nearly: the API server says which of them it takes."""
+    """Values that match a schema, or nearly. The API server decides which of them it accepts."""
     if "enum" in schema:
         return st.sampled_from(schema["enum"])
     kind = schema.get("type")
@@ -70,10 +70,10 @@ def values(schema: Object) -> st.SearchStrategy[Any]:
 
 
 def ways(schema: Object, way: Way = ()) -> Iterator[tuple[Way, Object]]:
-    """All fields of a spec, with the way to each."""
+    """All fields of a spec, with their paths."""
     for name, part in schema.get("properties", {}).items():
         if (*way, name) == ("cluster", "nodes"):
-            continue  # A thousand pods would tell nothing more.
+            continue  # A thousand pods would not test more.
         yield (*way, name), part
         yield from ways(part, (*way, name))
 
@@ -121,17 +121,17 @@ def test_no_manifest_stops_the_operator(kuberay_platform: Platform, replica: Ope
             taken.append(manifest["metadata"]["name"])
 
     apply()
-    assert len(taken) > 10, f"only {len(taken)} manifests were taken"
+    assert len(taken) > 10, f"only {len(taken)} manifests were accepted"
     p.api.create(lorarljob(namespace, "plain"))
     p.api.wait("LoRARLJob", "plain", namespace, lambda job: phase(job) == "Running", seconds=60)
-    until(30, "every job has a phase", lambda: all(phase(job) for job in p.api.list("LoRARLJob", namespace)))
+    until(30, "each job has a phase", lambda: all(phase(job) for job in p.api.list("LoRARLJob", namespace)))
     assert replica.metric("lorarl_operator_errors_total") == errors
     p.api.delete("Namespace", namespace)
 
 
 @pytest.fixture(scope="module")
 def examples(kuberay_platform: Platform, replica: Operator) -> Iterator[dict[Path, str]]:
-    """The namespace in which each example is applied: two may have the same name."""
+    """The namespace of each example. Two examples may have the same name."""
     namespaces = {path: kuberay_platform.namespace("example") for path in EXAMPLES}
     for path, namespace in namespaces.items():
         kuberay_platform.cluster.must("apply", "-n", namespace, "-f", str(path))
@@ -141,7 +141,7 @@ def examples(kuberay_platform: Platform, replica: Operator) -> Iterator[dict[Pat
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_kuberay_takes_the_rayjob_of_every_example(
+def test_kuberay_accepts_the_rayjob_of_each_example(
     kuberay_platform: Platform, examples: dict[Path, str], path: Path
 ) -> None:
     name = yaml.safe_load(path.read_text())["metadata"]["name"]

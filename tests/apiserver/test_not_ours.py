@@ -1,4 +1,4 @@
-"""What belongs to somebody else is never taken over, changed or deleted; the status says what is in the way."""
+"""Objects of other owners are never taken over, changed or deleted. The status names the object in the way."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ FOREIGN: dict[str, tuple[str, Object]] = {
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_an_object_of_somebody_else_is_named_and_left_alone(
-    kuberay_platform: Platform, replica: Operator, kind: str
-) -> None:
+def test_a_foreign_object_is_named_and_left_alone(kuberay_platform: Platform, replica: Operator, kind: str) -> None:
     p = kuberay_platform
     namespace = p.namespace("not-ours")
     name, parts = FOREIGN[kind]
@@ -52,15 +50,16 @@ def test_an_object_of_somebody_else_is_named_and_left_alone(
     )
     assert phase(job) == "Pending"
     assert (
-        f"{kind} {name} is there already and belongs to something else; delete it"
-        in condition(job, "Running")["message"]
+        f"{kind} {name} already exists and belongs to something else. Delete it" in condition(job, "Running")["message"]
     )
 
-    if kind == "ConfigMap":  # Gone, it is in nobody's way; and the job that never ran leaves what is theirs.
+    if kind == "ConfigMap":  # After its deletion the job runs. In the other cases the job leaves the foreign object.
         p.api.delete(kind, name, namespace)
         p.api.wait("RayJob", "taken-1", namespace, bool)
     p.api.delete("LoRARLJob", "taken", namespace)
-    until(15, "what was the job's is gone", lambda: not p.api.list("Role", namespace, labels="lorarl.io/job=taken"))
+    until(
+        15, "the job's own objects are deleted", lambda: not p.api.list("Role", namespace, labels="lorarl.io/job=taken")
+    )
     if kind != "ConfigMap":
         left = p.api.get(kind, name, namespace)
         assert left is not None

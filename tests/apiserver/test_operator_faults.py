@@ -1,4 +1,4 @@
-"""What the chaos tests have found, each on its own: news that comes late, and answers that say less than they seem to."""
+"""Faults that the chaos tests have found, one by one: late news, and answers that say less than they seem to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Intercept = Callable[[Call], Awaitable[web.StreamResponse]]
 
 
 class RayJobsWatch:
-    """The operator's watch of the RayJobs, which falls silent when it is told to."""
+    """The operator's watch of the RayJobs, which a test can silence."""
 
     def __init__(self) -> None:
         self.silent = threading.Event()
@@ -36,13 +36,15 @@ class RayJobsWatch:
         return await call.forward()
 
     def silence(self) -> None:
-        until(20, "the cache is filled, watched and audited, which is not done again soon", lambda: self._lists >= 3)
+        until(
+            20, "the cache is filled, watched and resynced, and the next resync is not soon", lambda: self._lists >= 3
+        )
         self.silent.set()
 
 
 @contextmanager
 def behind(p: Platform, name: str, intercept: Intercept) -> Iterator[Operator]:
-    """A leading operator, each of whose calls goes through `intercept`."""
+    """A leading operator whose calls all go through `intercept`."""
     prepare(p.cluster)
     with api_proxy(p.cluster) as proxy:
         proxy.intercept = intercept
@@ -56,36 +58,37 @@ def wait_running(p: Platform, namespace: str, name: str) -> None:
 
 
 def require_success(p: Platform, namespace: str, name: str) -> None:
-    """The job's first attempt is told to have succeeded, and none to have been lost."""
+    """Check that the job's first attempt has succeeded, and that none was lost."""
     job = p.api.wait("LoRARLJob", name, namespace, lambda job: phase(job) not in ("Running", ""), seconds=60)
     assert (phase(job), job["status"]["rayJobName"], job["status"]["preemptions"]) == ("Succeeded", f"{name}-1", 0)
 
 
-def test_an_attempt_that_succeeds_while_its_watch_is_silent_has_not_lost_its_pods(own_platform: Platform) -> None:
+def test_an_attempt_that_succeeds_while_its_watch_is_silent(own_platform: Platform) -> None:
+    """It does not count as one that lost its pods."""
     p, namespace, watch = own_platform, own_platform.namespace(), RayJobsWatch()
-    # Before the operator starts: it audits soon only where its watches list something at their start.
+    # Before the operator starts: it resyncs soon only if its watches list something at their start.
     p.api.create(lorarljob(namespace, "quiet"))
     with behind(p, "mute", watch):
         wait_running(p, namespace, "quiet")
         watch.silence()
         p.finish(namespace, "quiet-1", "SUCCEEDED")
-        # KubeRay takes the workers away at once: that is all that the operator is told.
+        # KubeRay deletes the workers at once. The operator learns nothing else.
         require_success(p, namespace, "quiet")
 
 
-def test_news_that_overtakes_its_own_question_is_heeded(own_platform: Platform) -> None:
-    """The operator asks whether the attempt has ended, and the watch tells it before the answer comes."""
+def test_news_that_overtakes_its_own_question_counts(own_platform: Platform) -> None:
+    """The operator asks whether the attempt has ended, and the watch reports it before the answer comes."""
     p, namespace, watch, asked = own_platform, own_platform.namespace(), RayJobsWatch(), threading.Event()
     replicas: list[Operator] = []
 
-    def tell_first() -> None:
-        def told() -> float:
+    def report_first() -> None:
+        def reported() -> float:
             return replicas[0].metric("lorarl_operator_watch_events_total", resource="rayjobs")
 
-        before = told()
+        before = reported()
         watch.silent.clear()
         p.api.patch("RayJob", "overtaken-1", {"metadata": {"annotations": {"test.invalid/again": "1"}}}, namespace)
-        until(20, "the watch has told it", lambda: told() > before)
+        until(20, "the watch has reported it", lambda: reported() > before)
 
     async def overtake(call: Call) -> web.StreamResponse:
         if (
@@ -95,7 +98,7 @@ def test_news_that_overtakes_its_own_question_is_heeded(own_platform: Platform) 
             and not asked.is_set()
         ):
             asked.set()
-            await asyncio.to_thread(tell_first)
+            await asyncio.to_thread(report_first)
         return await watch(call)
 
     p.api.create(lorarljob(namespace, "overtaken"))
@@ -108,7 +111,7 @@ def test_news_that_overtakes_its_own_question_is_heeded(own_platform: Platform) 
     assert asked.is_set()
 
 
-def test_a_rayjob_whose_deletion_met_a_conflict_is_not_taken_for_gone(own_platform: Platform) -> None:
+def test_a_rayjob_whose_deletion_met_a_conflict_is_not_lost(own_platform: Platform) -> None:
     p, namespace, refused = own_platform, own_platform.namespace(), threading.Event()
 
     async def refuse_once(call: Call) -> web.StreamResponse:
@@ -129,6 +132,6 @@ def test_a_rayjob_whose_deletion_met_a_conflict_is_not_taken_for_gone(own_platfo
 
 @pytest.fixture(scope="module")
 def own_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    """Not the one that the other tests share: there an operator leads already."""
+    """A separate platform: on the shared one an operator leads already."""
     with tools_or_skip(), platform(tmp_path_factory.mktemp("faults"), crds=[CRD]) as running:
         yield running

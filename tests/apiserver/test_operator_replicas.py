@@ -1,4 +1,4 @@
-"""Several replicas, restarts and namespaces: nothing is done twice, and nothing outside of what is served."""
+"""Several replicas, restarts and namespaces: nothing is done twice, and nothing outside the served namespaces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.tcp_gate import TcpGate
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """An API server of this file's own: KubeRay's kinds are missing at first."""
+    """An API server for this file: KubeRay's kinds are missing at first."""
     with tools_or_skip():
         find_share("ray-operator")
         with control_plane(tmp_path_factory.mktemp("replicas")) as running:
@@ -30,18 +30,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def test_without_kuberay_it_is_not_ready_and_says_how_to_get_it(cluster: Cluster) -> None:
-    """The first of this file: the fixture below installs what is missing here."""
+    """This must be the first test of this file: the fixture below installs what is missing here."""
     with operator(cluster, prepare(cluster), "no-kuberay") as replica:
         text = until(20, "it says what is missing", lambda: _missing(replica))
         assert "RayJob (ray.io/v1)" in text and "helm install kuberay-operator" in text
         assert replica.probe("/healthz") == (200, "ok\n")
         install_kuberay(cluster)
-        until(30, "it is ready when KubeRay is there", lambda: replica.probe("/readyz")[0] == 200)
+        until(30, "it is ready when KubeRay is installed", lambda: replica.probe("/readyz")[0] == 200)
 
 
 @pytest.fixture(scope="module")
 def served(cluster: Cluster) -> Cluster:
-    """An API server with KubeRay's kinds and no KubeRay: RayJobs stay as they are made."""
+    """An API server with KubeRay's kinds but without KubeRay: RayJobs stay as they are created."""
     if not any(group["name"] == "ray.io" for group in cluster.api.request("GET", "/apis")["groups"]):
         install_kuberay(cluster)
     return cluster
@@ -57,7 +57,7 @@ def rayjobs(cluster: Cluster, where: str) -> list[Object]:
 
 
 def writes(*replicas: Operator) -> Counter[str]:
-    """Writes about jobs by verb and resource: not the lease, not Events."""
+    """Writes about jobs, without the lease and Events, by verb and resource."""
     counted: Counter[str] = Counter()
     for one in replicas:
         for labels, value in one.samples("lorarl_operator_api_writes_total"):
@@ -66,7 +66,7 @@ def writes(*replicas: Operator) -> Counter[str]:
     return counted
 
 
-def test_a_killed_leader_is_followed_and_nothing_is_done_twice(served: Cluster) -> None:
+def test_after_a_killed_leader_nothing_is_done_twice(served: Cluster) -> None:
     where, kubeconfig = namespace(served, "handover"), prepare(served)
     with ExitStack() as stack:
         replicas = [stack.enter_context(operator(served, kubeconfig, name)) for name in ("first", "second")]
@@ -75,7 +75,7 @@ def test_a_killed_leader_is_followed_and_nothing_is_done_twice(served: Cluster) 
         until(10, "the standby is ready", lambda: standby.probe("/readyz") == (200, "ok\n"))
         for number in range(5):
             served.api.create(lorarljob(where, f"before-{number}"))
-        until(10, "all RayJobs are there", lambda: len(rayjobs(served, where)) == 5)
+        until(10, "all RayJobs exist", lambda: len(rayjobs(served, where)) == 5)
         quiet(2, lambda: writes(leader))
         first_uids = [one["metadata"]["uid"] for one in rayjobs(served, where)]
 
@@ -102,7 +102,7 @@ def test_a_stopped_leader_hands_over_at_once(served: Cluster) -> None:
     assert lease is not None and not lease["spec"].get("holderIdentity"), "the last one has released it too"
 
 
-def test_a_restart_writes_nothing_about_jobs_that_are_as_they_should_be(served: Cluster) -> None:
+def test_a_restart_writes_nothing_about_unchanged_jobs(served: Cluster) -> None:
     where, kubeconfig = namespace(served, "restart"), prepare(served)
     with operator(served, kubeconfig, "before-restart") as replica:
         wait_leader(replica)
@@ -124,7 +124,7 @@ def test_a_restart_writes_nothing_about_jobs_that_are_as_they_should_be(served: 
         assert [job["metadata"]["resourceVersion"] for job in jobs(served, where)] == versions
 
 
-def test_only_the_namespaces_that_are_named_are_served_with_rights_in_them_alone(served: Cluster) -> None:
+def test_only_the_listed_namespaces_are_served(served: Cluster) -> None:
     ours, theirs = namespace(served, "team-a"), namespace(served, "team-b")
     kubeconfig = prepare(served, (ours,), account="team-operator")
     with operator(served, kubeconfig, "namespaced", f"--namespace={ours}", "--lease-name=team-a") as replica:
@@ -140,22 +140,21 @@ def test_only_the_namespaces_that_are_named_are_served_with_rights_in_them_alone
         assert replica.metric("lorarl_operator_errors_total") == 0
 
 
-def test_a_namespace_whose_rolebinding_is_gone_holds_up_no_other_and_is_served_when_it_is_back(served: Cluster) -> None:
+def test_a_namespace_without_its_rolebinding_delays_no_other(served: Cluster) -> None:
+    """It is served as soon as the RoleBinding is back."""
     teams, account = [namespace(served, name) for name in ("bound-again", "bound-late")], "bound-operator"
     kubeconfig = prepare(served, teams, account=account)
     for where in teams:
         served.api.create(lorarljob(where, "job"))
         served.api.delete("RoleBinding", account, where)
     narrow = served.api_as(served.service_account_token(SYSTEM, account))
-    until(
-        10, "the API server knows that the rights are gone", lambda: all(_is_refused(narrow, where) for where in teams)
-    )
+    until(10, "the API server has dropped the permissions", lambda: all(_is_refused(narrow, where) for where in teams))
     options = [*(f"--namespace={where}" for where in teams), "--lease-name=bound"]
     with operator(served, kubeconfig, "bound", *options) as replica:
         wait_leader(replica)
         until(
             20,
-            "it says that it can list nothing",
+            "it reports that it can list nothing",
             lambda: f"namespace {teams[0]} cannot be listed" in replica.probe("/readyz")[1],
         )
         assert (replica.probe("/readyz")[0], replica.probe("/healthz")) == (503, (200, "ok\n"))
@@ -168,16 +167,16 @@ def test_a_namespace_whose_rolebinding_is_gone_holds_up_no_other_and_is_served_w
         prepare(served, teams[1:], account=account)
         served.api.wait("RayJob", "job-1", teams[1], bool, seconds=40)
         until(5, "all can be listed", lambda: replica.metric("lorarl_operator_namespaces_unlisted") == 0)
-        # Its watches run too, by now or soon.
+        # Its watches run too, now or soon.
         served.api.create(lorarljob(teams[1], "next"))
         served.api.wait("RayJob", "next-1", teams[1], bool, seconds=20)
         assert [len(rayjobs(served, where)) for where in teams] == [1, 2]
-    complaints = [line for line in replica.process.log.read_text().splitlines() if "cannot be listed" in line]
-    assert len(complaints) == 2
-    assert all("ERROR" in line and "403 Forbidden" in line for line in complaints), complaints
+    errors = [line for line in replica.process.log.read_text().splitlines() if "cannot be listed" in line]
+    assert len(errors) == 2
+    assert all("ERROR" in line and "403 Forbidden" in line for line in errors), errors
     assert all(
-        any(f"helm upgrade, or take {where} out of watchNamespaces" in line for line in complaints) for where in teams
-    ), complaints
+        any(f"helm upgrade, or remove {where} from watchNamespaces" in line for line in errors) for where in teams
+    ), errors
 
 
 def _is_refused(api: Api, where: str) -> bool:
@@ -197,7 +196,7 @@ def _missing(replica: Operator) -> str:
     return text if "no RayJob" in text else ""
 
 
-def test_a_leader_that_is_cut_off_stops_and_another_goes_on(served: Cluster) -> None:
+def test_a_disconnected_leader_stops_and_another_continues(served: Cluster) -> None:
     where, kubeconfig = namespace(served, "cut-off"), prepare(served)
     token = served.service_account_token(SYSTEM, "lorarl-operator")
     with ExitStack() as stack:
@@ -209,7 +208,7 @@ def test_a_leader_that_is_cut_off_stops_and_another_goes_on(served: Cluster) -> 
         standby = stack.enter_context(operator(served, kubeconfig, "uncut"))
         gate.shut()
         served.api.create(lorarljob(where, "after"))
-        assert cut.process.wait(60) == 1, "its container is to be started anew"
+        assert cut.process.wait(60) == 1, "the kubelet must restart its container"
         assert "was not renewed for 10 s" in cut.process.log.read_text()
         served.api.wait("RayJob", "after-1", where, bool, seconds=12)
         assert standby.leads

@@ -1,4 +1,4 @@
-"""The platform that the operator's tests stand on does what clusters do."""
+"""The platform of the operator's tests behaves like a cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.cluster.processes import until
 from support.cluster.rayjobs import rayjob
 
 
-def test_a_rayjob_runs_and_succeeds_and_its_workers_go(kuberay_platform: Platform) -> None:
+def test_a_rayjob_runs_and_succeeds_and_its_workers_are_deleted(kuberay_platform: Platform) -> None:
     p = kuberay_platform
     namespace = p.namespace()
     p.api.create(rayjob(namespace, "good", workers=2))
@@ -49,20 +49,20 @@ def test_a_failed_job_fails_with_rays_message(kuberay_platform: Platform) -> Non
     assert failed["status"]["message"] == "CUDA out of memory"
 
 
-def test_a_deleted_rayjob_is_stopped_and_everything_of_it_collected(kuberay_platform: Platform) -> None:
+def test_a_deleted_rayjob_is_stopped_and_all_its_objects_are_deleted(kuberay_platform: Platform) -> None:
     p = kuberay_platform
     namespace = p.namespace()
     p.api.create(rayjob(namespace, "gone"))
     cluster_name = p.wait_running(namespace, "gone")["status"]["rayClusterName"]
     p.api.delete("RayJob", "gone", namespace)
     p.api.wait_gone("RayJob", "gone", namespace)
-    # KubeRay asks again when its finalizer could not be taken off at once (a conflict): once or more.
+    # KubeRay asks again if a conflict keeps it from removing its finalizer: once or more.
     assert (namespace, "gone") in p.dashboard.stops
     p.api.wait_gone("RayCluster", cluster_name, namespace)
     until(10, "the pods are gone", lambda: not p.api.list("Pod", namespace))
 
 
-def test_what_an_object_owns_goes_with_it(kuberay_platform: Platform) -> None:
+def test_owned_objects_are_deleted_with_their_owner(kuberay_platform: Platform) -> None:
     p = kuberay_platform
     namespace = p.namespace()
     owner = p.api.create(
@@ -75,7 +75,7 @@ def test_what_an_object_owns_goes_with_it(kuberay_platform: Platform) -> None:
     p.api.wait_gone("Secret", "owned", namespace)
 
 
-def test_rights_are_checked_and_it_is_written_who_asked(kuberay_platform: Platform) -> None:
+def test_permissions_are_checked_and_requests_are_audited(kuberay_platform: Platform) -> None:
     p = kuberay_platform
     namespace = p.namespace()
     p.api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "reader", "namespace": namespace}})
@@ -100,7 +100,7 @@ def test_rights_are_checked_and_it_is_written_who_asked(kuberay_platform: Platfo
     assert {event["responseStatus"]["code"] for event in events} == {200, 403}
 
 
-def test_a_namespace_goes_with_a_running_rayjob_in_it(kuberay_platform: Platform) -> None:
+def test_a_namespace_with_a_running_rayjob_can_be_deleted(kuberay_platform: Platform) -> None:
     p = kuberay_platform
     namespace = p.namespace()
     p.api.create(rayjob(namespace, "inside"))
@@ -126,7 +126,7 @@ def test_a_job_that_no_node_has_room_for_stays_pending(kuberay_platform: Platfor
     )
 
 
-def test_an_image_that_cannot_be_pulled_is_reported_as_kubelets_do(kuberay_platform: Platform) -> None:
+def test_an_image_that_cannot_be_pulled_is_reported_like_by_a_kubelet(kuberay_platform: Platform) -> None:
     p = kuberay_platform
     namespace = p.namespace()
     p.api.create(rayjob(namespace, "no-image", image=CANNOT_BE_PULLED))
@@ -139,18 +139,18 @@ def test_an_image_that_cannot_be_pulled_is_reported_as_kubelets_do(kuberay_platf
     assert until(10, "the head cannot be started", waiting)["reason"] == "ImagePullBackOff"
 
 
-def disruptions(p: Platform, namespace: str, pod: Object, befall: Callable[[], object]) -> list[str]:
-    """Let something befall a pod; the reasons that its last state gives. Nobody can read them later: they are in the watch alone."""
+def disruptions(p: Platform, namespace: str, pod: Object, disturb: Callable[[], object]) -> list[str]:
+    """Disturb a pod, and return the disruption reasons in its last state. Only the watch has them."""
     events = p.api.watch("Pod", namespace, seconds=60)
-    next(events)  # the watch has begun
-    befall()
+    next(events)  # The watch has started.
+    disturb()
     gone = next(
         seen for event, seen in events if event == "DELETED" and seen["metadata"]["uid"] == pod["metadata"]["uid"]
     )
     return [c["reason"] for c in gone["status"]["conditions"] if c["type"] == "DisruptionTarget"]
 
 
-def test_a_lost_node_takes_the_head_and_the_rayjob_fails(kuberay_platform: Platform) -> None:
+def test_a_lost_node_with_the_head_fails_the_rayjob(kuberay_platform: Platform) -> None:
     p = kuberay_platform
     namespace = p.namespace()
     p.api.create(rayjob(namespace, "headless"))
@@ -167,7 +167,7 @@ def test_a_lost_node_takes_the_head_and_the_rayjob_fails(kuberay_platform: Platf
 
 
 def test_without_a_head_kuberay_never_deletes_the_workers(kuberay_platform: Platform) -> None:
-    """It is left to the operator: KubeRay's rule to delete the workers of a failed RayJob is not carried out when the head is gone."""
+    """The operator must do it: without a head KubeRay does not apply its rule to delete the workers of a failed RayJob."""
     p = kuberay_platform
     namespace = p.namespace()
     p.api.create(rayjob(namespace, "left"))
@@ -181,19 +181,19 @@ def test_without_a_head_kuberay_never_deletes_the_workers(kuberay_platform: Plat
 
 
 @pytest.mark.parametrize(
-    ("befall", "sign"),
+    ("disturb", "sign"),
     [(pods.evict, "EvictionByEvictionAPI"), (pods.fail_by_kubelet, "TerminationByKubelet")],
     ids=["drained", "by kubelet"],
 )
-def test_a_lost_worker_is_made_anew_and_the_rayjob_goes_on(
-    kuberay_platform: Platform, befall: Callable[[Api, Object], object], sign: str
+def test_a_lost_worker_is_created_again_and_the_rayjob_continues(
+    kuberay_platform: Platform, disturb: Callable[[Api, Object], object], sign: str
 ) -> None:
     p = kuberay_platform
     namespace = p.namespace()
     p.api.create(rayjob(namespace, "worker-lost"))
     job_id = p.wait_running(namespace, "worker-lost")["status"]["jobId"]
     (worker,) = p.pods(namespace, "worker-lost", pods.WORKER)
-    assert disruptions(p, namespace, worker, lambda: befall(p.api, worker)) == [sign]
+    assert disruptions(p, namespace, worker, lambda: disturb(p.api, worker)) == [sign]
 
     def new_worker_runs() -> bool:
         return [pod["status"]["phase"] for pod in p.pods(namespace, "worker-lost", pods.WORKER)] == ["Running"]
@@ -202,7 +202,7 @@ def test_a_lost_worker_is_made_anew_and_the_rayjob_goes_on(
     assert p.wait_running(namespace, "worker-lost")["status"]["jobId"] == job_id
 
 
-def test_kuberay_makes_a_head_that_ends_at_once_anew_for_ever(kuberay_platform: Platform) -> None:
+def test_kuberay_recreates_forever_a_head_that_exits_at_once(kuberay_platform: Platform) -> None:
     p = kuberay_platform
     namespace = p.namespace()
     p.api.create(rayjob(namespace, "crash", image=ENDS_AT_ONCE))
@@ -212,14 +212,14 @@ def test_kuberay_makes_a_head_that_ends_at_once_anew_for_ever(kuberay_platform: 
         seen.update(pod["metadata"]["uid"] for pod in p.pods(namespace, "crash", pods.HEAD))
         return len(seen) >= 3
 
-    until(15, "the head was made anew twice", three_heads)
+    until(15, "the head was created again twice", three_heads)
     job = p.api.get("RayJob", "crash", namespace)
     assert job is not None
     assert job["status"]["jobDeploymentStatus"] == "Initializing"
     p.api.delete("RayJob", "crash", namespace)
 
 
-def test_a_held_pod_reports_what_the_test_says(kuberay_platform: Platform) -> None:
+def test_a_held_pod_reports_what_the_test_sets(kuberay_platform: Platform) -> None:
     p = kuberay_platform
     namespace = p.namespace()
     p.api.create(rayjob(namespace, "held", image=HELD))
@@ -239,7 +239,7 @@ def test_a_held_pod_reports_what_the_test_says(kuberay_platform: Platform) -> No
     assert "FailedMount" in {event["reason"] for event in events}
 
 
-def test_kueue_holds_a_rayjob_back_until_there_is_quota_and_says_so(kueue_platform: Platform) -> None:
+def test_kueue_holds_a_rayjob_until_there_is_quota_and_says_so(kueue_platform: Platform) -> None:
     p = kueue_platform
     namespace = p.namespace()
     add_queue(p.cluster, namespace, f"{namespace}-queue", {"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": "1"})
@@ -261,7 +261,7 @@ def test_kueue_holds_a_rayjob_back_until_there_is_quota_and_says_so(kueue_platfo
     p.wait_running(namespace, "second")
 
 
-def test_kueue_suspends_a_rayjob_for_one_of_higher_priority_and_resumes_it(kueue_platform: Platform) -> None:
+def test_kueue_suspends_and_resumes_a_rayjob_of_lower_priority(kueue_platform: Platform) -> None:
     p = kueue_platform
     namespace = p.namespace()
     add_queue(p.cluster, namespace, f"{namespace}-queue", {"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": "1"})

@@ -1,6 +1,6 @@
-"""The operator's rights are those that it uses, no more and no less: the API server's own log says which those are.
+"""The operator has exactly the permissions that it uses, according to the API server's audit log.
 
-The first tests of this file lead jobs through every branch in which the operator asks for something; the last ones compare.
+The first tests of this file lead jobs through all branches in which the operator sends requests. The last ones compare.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from support.cluster.rayjobs import rayjob
 from support.cluster.tools import tools_or_skip
 
 OPERATOR = account(SYSTEM, ACCOUNT)
-# An admission plugin that OpenShift has on: who makes an object that blocks its owner's deletion must be allowed to finalize the owner.
+# An admission plugin that OpenShift enables. The creator of an object that blocks its owner's deletion must be allowed to
+# finalize the owner.
 GUARDED_OWNERS = "OwnerReferencesPermissionEnforcement"
 FINALIZE = Right("lorarl.io", "lorarljobs/finalizers", "update")
 GET_JOB = Right("lorarl.io", "lorarljobs", "get")
@@ -47,7 +48,7 @@ def replica(p: Platform) -> Iterator[Operator]:
         yield wait_leader(one)
 
 
-def test_a_job_trains_is_suspended_twice_and_goes_by_itself(p: Platform, replica: Operator) -> None:
+def test_a_job_trains_is_suspended_twice_and_is_deleted_by_its_ttl(p: Platform, replica: Operator) -> None:
     namespace = p.namespace()
     p.api.create(lorarljob(namespace, "whole", ttlSecondsAfterFinished=1))
     for number in (1, 2):
@@ -59,7 +60,7 @@ def test_a_job_trains_is_suspended_twice_and_goes_by_itself(p: Platform, replica
             "Role",
             "RoleBinding",
             "ConfigMap",
-        ):  # As an older operator might have made them.
+        ):  # An older operator might have created them like this.
             p.api.patch(kind, "lorarl-whole", {"metadata": {"labels": {"lorarl.io/job-uid": None}}}, namespace)
         p.api.patch("LoRARLJob", "whole", {"spec": {"suspend": False}}, namespace)
     p.wait_running(namespace, "whole-3", seconds=60)
@@ -110,7 +111,7 @@ def test_jobs_that_are_stuck_on_their_nodes_and_in_a_queue(p: Platform, replica:
     p.api.create(lorarljob(namespace, "stuck", cluster={"image": CANNOT_BE_PULLED}))
     p.api.create(lorarljob(namespace, "queued", labels={"kueue.x-k8s.io/queue-name": "team"}))
     p.api.wait("RayJob", "queued-1", namespace, bool)
-    p.api.patch("RayJob", "queued-1", {"spec": {"suspend": True}}, namespace)  # What a queue's webhook would have done.
+    p.api.patch("RayJob", "queued-1", {"spec": {"suspend": True}}, namespace)  # A queue's webhook would do this.
     p.api.wait(
         "LoRARLJob", "stuck", namespace, lambda job: condition(job, "Running").get("reason") == "ImagePull", seconds=30
     )
@@ -118,7 +119,7 @@ def test_jobs_that_are_stuck_on_their_nodes_and_in_a_queue(p: Platform, replica:
         "LoRARLJob", "queued", namespace, lambda job: condition(job, "Running").get("reason") == "Queued", seconds=30
     )
     asked = {Right("", "events", "list"), Right("kueue.x-k8s.io", "workloads", "list")}
-    until(30, "why they are stuck is asked", lambda: asked <= used(p.cluster.audit_log, OPERATOR))
+    until(30, "the operator asks why they are stuck", lambda: asked <= used(p.cluster.audit_log, OPERATOR))
 
 
 def test_a_job_that_others_write_while_the_operator_decides(p: Platform, replica: Operator) -> None:
@@ -126,32 +127,34 @@ def test_a_job_that_others_write_while_the_operator_decides(p: Platform, replica
     p.api.create(lorarljob(namespace, "busy", suspend=True))
     step = 0
 
-    def is_read_anew() -> bool:
+    def is_read_again() -> bool:
         nonlocal step
         p.api.patch("LoRARLJob", "busy", {"spec": {"suspend": step % 20 < 10}}, namespace)
         report(p.api, namespace, "busy", step=(step := step + 1))
         return GET_JOB in used(p.cluster.audit_log, OPERATOR)
 
-    until(60, "a status met a job that had changed", is_read_anew)
+    until(60, "a status met a job that had changed", is_read_again)
 
 
-def test_every_right_is_used_and_none_is_missing(p: Platform, replica: Operator) -> None:
-    """Runs after the others of this file."""
+def test_each_permission_is_used_and_none_is_missing(p: Platform, replica: Operator) -> None:
+    """This must run after the others of this file."""
     replica.process.stop()
-    # A watch is in the log when it has ended.
+    # The log has a watch only after its end.
     until(
         20,
         "the watches are in the log",
         lambda: sum(right.verb == "watch" for right in used(p.cluster.audit_log, OPERATOR)) == len(WATCHED),
     )
     rights = yaml.safe_load(RIGHTS.read_text())
-    passed_on = granted(job_role(p)["rules"])
-    assert granted([*rights["jobs"], *rights["own"]]) == used(p.cluster.audit_log, OPERATOR) | passed_on | {FINALIZE}
+    granted_to_jobs = granted(job_role(p)["rules"])
+    assert granted([*rights["jobs"], *rights["own"]]) == used(p.cluster.audit_log, OPERATOR) | granted_to_jobs | {
+        FINALIZE
+    }
     assert refused(p.cluster.audit_log, OPERATOR) == []
 
 
-def test_owners_that_are_guarded_need_the_right_to_finalize_them(p: Platform) -> None:
-    """The one right whose use no log shows: an admission plugin asks for it."""
+def test_guarded_owners_need_the_permission_to_finalize_them(p: Platform) -> None:
+    """No log shows the use of this permission: an admission plugin checks it."""
     namespace = p.namespace()
     owner = p.api.create(lorarljob(namespace, "owner", suspend=True))
     config_map = next(one for one in needs(parse_job(owner), ClusterSpec()) if one["kind"] == "ConfigMap")
@@ -165,16 +168,16 @@ def test_owners_that_are_guarded_need_the_right_to_finalize_them(p: Platform) ->
         namespace,
         [*role, {"apiGroups": [FINALIZE.group], "resources": [FINALIZE.resource], "verbs": [FINALIZE.verb]}],
     )
-    until(5, "the right is there", lambda: not refusal(narrow, config_map))
+    until(5, "the permission is in force", lambda: not refusal(narrow, config_map))
 
 
 def job_role(p: Platform) -> Object:
-    """The Role that the operator has made for the trainer of a job."""
+    """The Role that the operator has created for the trainer of a job."""
     return next(one for one in p.api.list("Role") if one["metadata"].get("labels", {}).get("lorarl.io/job"))
 
 
 def grant(p: Platform, namespace: str, rules: list[Object]) -> None:
-    """The namespace's default ServiceAccount has these rights and no others."""
+    """Give the namespace's default ServiceAccount exactly these permissions."""
     group = "rbac.authorization.k8s.io"
     head = {"apiVersion": f"{group}/v1", "metadata": {"name": "narrow", "namespace": namespace}}
     p.api.apply({**head, "kind": "Role", "rules": rules})
@@ -190,7 +193,7 @@ def grant(p: Platform, namespace: str, rules: list[Object]) -> None:
 
 
 def refusal(api: Api, manifest: Object) -> str:
-    """Why an object could not be applied; empty when it was. Rights take a moment to be known."""
+    """Why an object could not be applied; empty if it was. Permissions take effect after a moment."""
     try:
         api.apply(manifest)
     except ApiError as error:

@@ -1,4 +1,4 @@
-"""Whatever keeps a job from running, `kubectl describe` says it within 30 s: what is wrong, where, and what to do."""
+"""If a job does not run, `kubectl describe` says within 30 s what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Case:
-    """A job that cannot run: its spec, what it is told, and what is peculiar about its namespace."""
+    """A job that cannot run: its spec, its reason and message, and the preparation of its namespace."""
 
     reason: str
     says: tuple[str, ...]
@@ -60,29 +60,29 @@ def restricted(p: Platform, namespace: str) -> None:
 
 CASES = {
     "no-gpus": Case(
-        "Unschedulable", ("Insufficient nvidia.com/gpu", "free or add such nodes", "gpusPerNode"), {"gpusPerNode": 64}
+        "Unschedulable", ("Insufficient nvidia.com/gpu", "Free or add such nodes", "gpusPerNode"), {"gpusPerNode": 64}
     ),
     "no-image": Case(
         "ImagePull",
-        ("pod no-image-1-", "ImagePull", "correct cluster.image", "imagePullSecrets"),
+        ("pod no-image-1-", "ImagePull", "Correct cluster.image", "imagePullSecrets"),
         {"image": CANNOT_BE_PULLED},
     ),
     "no-secret": Case(
         "SecretMissing",
-        ("Secret s3-keys does not exist in namespace", "create it, and the job goes on"),
+        ("Secret s3-keys does not exist in namespace", "Create it, and the job continues"),
         {"image": HELD},
     ),
     "no-account": Case(
         "ServiceAccountMissing",
-        ("ServiceAccount nobody does not exist in namespace", "create it, or leave cluster.serviceAccountName out"),
-        {"serviceAccountName": "nobody"},
+        ("ServiceAccount no-one does not exist in namespace", "Create it, or remove cluster.serviceAccountName"),
+        {"serviceAccountName": "no-one"},
     ),
     "no-priority": Case(
         "PodRefused", ("no PriorityClass with name nothing was found",), {"priorityClassName": "nothing"}
     ),
     "no-quota": Case("QuotaExceeded", ("exceeded quota: little", "kubectl describe quota"), {}, quota({"pods": "1"})),
     "no-objects": Case(
-        "QuotaExceeded", ("ServiceAccount lorarl-no-objects does not fit",), {}, quota({"count/serviceaccounts": "1"})
+        "QuotaExceeded", ("ServiceAccount lorarl-no-objects exceeds",), {}, quota({"count/serviceaccounts": "1"})
     ),
     "not-valid": Case(
         "RayJobRefused",
@@ -91,21 +91,26 @@ CASES = {
     ),
     "not-known": Case(
         "RayJobRefused",
-        ("the API server refuses RayJob not-known-1", "nodeNme", "podTemplateOverrides"),
+        ("The API server refuses RayJob not-known-1", "nodeNme", "podTemplateOverrides"),
         {"podTemplateOverrides": {"head": {"spec": {"nodeNme": "x"}}}},
     ),
     "sidecar": Case(
         "PodRefused", ('violates PodSecurity "restricted', "set cluster.submissionMode to K8sJobMode"), {}, restricted
     ),
     "crash": Case(
-        "HeadExited", ("attempt 1 failed", "Ray's container of head pod", "exit code 1"), {"image": ENDS_AT_ONCE}
+        "HeadExited",
+        ("Attempt 1 failed", "Ray's container of the head pod", "exited by itself with code 1"),
+        {"image": ENDS_AT_ONCE},
     ),
 }
 
 
 @pytest.fixture(scope="module")
 def explained(kuberay_platform: Platform, replica: Operator) -> dict[str, tuple[str, str]]:
-    """Each case's reason, and what `kubectl describe` says as soon as status and Events have the reason: all at once, soon."""
+    """Each case's reason, and the output of `kubectl describe` as soon as status and Events have the reason.
+
+    All jobs run at the same time.
+    """
     p = kuberay_platform
     namespaces = {}
     for name, case in CASES.items():
@@ -120,7 +125,7 @@ def explained(kuberay_platform: Platform, replica: Operator) -> dict[str, tuple[
         )
         p.api.create(lorarljob(namespaces[name], name, cluster=case.cluster, checkpoint=checkpoint, backoffLimit=0))
     deadline = time.monotonic() + PATIENCE * SECONDS
-    # kwok's pods have no kubelet: its word on the Secret that is not there comes from the test.
+    # kwok's pods have no kubelet, so the test writes its Event about the missing Secret.
     heads = until(
         15, "a head that waits for its Secret", lambda: p.pods(namespaces["no-secret"], "no-secret-1", pods.HEAD)
     )
@@ -134,8 +139,8 @@ def explained(kuberay_platform: Platform, replica: Operator) -> dict[str, tuple[
             name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
             if namespaces.get(name) == namespace and name not in found:
                 reasons = (condition(job, "Running").get("reason"), condition(job, "Failed").get("reason"))
-                told = {event["reason"] for event in events(p.api, namespace, name)}
-                if CASES[name].reason in reasons and CASES[name].reason in told:
+                recorded = {event["reason"] for event in events(p.api, namespace, name)}
+                if CASES[name].reason in reasons and CASES[name].reason in recorded:
                     found[name] = (CASES[name].reason, p.cluster.must("describe", "lrj", name, "-n", namespace))
         time.sleep(0.2)
     for name, namespace in namespaces.items():
@@ -156,8 +161,8 @@ def test_it_is_explained(explained: dict[str, tuple[str, str]], name: str) -> No
     assert reason in events, described
 
 
-def test_a_spec_that_an_older_definition_let_in(kuberay_platform: Platform, replica: Operator) -> None:
-    """A definition without today's rules let it into etcd; then came today's."""
+def test_a_spec_that_an_older_definition_admitted(kuberay_platform: Platform, replica: Operator) -> None:
+    """A definition without today's rules admitted it, and was then replaced by today's."""
     p = kuberay_platform
     namespace = p.namespace("older")
     today = p.api.get("CustomResourceDefinition", CRD)
@@ -193,7 +198,7 @@ def test_a_spec_that_an_older_definition_let_in(kuberay_platform: Platform, repl
 
 
 def strip(schema: Object) -> None:
-    """Take all rules and limits out of a schema."""
+    """Remove all rules and limits from a schema."""
     for key in (
         "x-kubernetes-validations",
         "minimum",
@@ -221,7 +226,7 @@ def created(p: Platform, manifest: Object) -> bool:
     return True
 
 
-def test_where_restricted_is_enforced_the_other_submission_modes_pass(
+def test_with_restricted_enforced_the_other_submission_modes_pass(
     kuberay_platform: Platform, replica: Operator
 ) -> None:
     p = kuberay_platform

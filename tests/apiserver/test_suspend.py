@@ -1,4 +1,4 @@
-"""spec.suspend, as in batch/v1: whenever it is set the machines are given back, and the job goes on when it is taken back."""
+"""spec.suspend, as in batch/v1: setting it frees the machines in any phase, and unsetting it resumes the job."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_suspended_and_resumed_in_any_phase(kuberay_platform: Platform, replica:
     for name in JOBS:
         job = p.api.wait("LoRARLJob", name, namespace, lambda job: phase(job) == "Suspended", seconds=30)
         assert condition(job, "Suspended")["status"] == "True"
-        assert "set it to false and the job goes on" in condition(job, "Suspended")["message"]
+        assert "Set it to false to resume the job" in condition(job, "Suspended")["message"]
         assert "startTime" not in job["status"]
         assert (job["status"]["attempts"], job["status"]["preemptions"]) == (0, 0)
     assert p.api.list("RayJob", namespace) == []
@@ -49,14 +49,12 @@ def test_suspended_and_resumed_in_any_phase(kuberay_platform: Platform, replica:
     after = p.api.get("LoRARLJob", "running", namespace)
     assert after is not None
     assert after["status"]["rayJobName"] == "running-2"
-    assert after["status"]["startTime"] > before["status"]["startTime"], (
-        "the clock of activeDeadlineSeconds starts anew"
-    )
+    assert after["status"]["startTime"] > before["status"]["startTime"], "the clock of activeDeadlineSeconds restarts"
     p.cluster.must("wait", "--for=condition=Running", "lrj/running", "-n", namespace, "--timeout=5s")
     p.cluster.must("delete", "lrj", "--all", "-n", namespace)
 
 
-def test_what_may_change_while_it_runs_does_and_the_rest_is_refused(
+def test_mutable_fields_can_change_while_it_runs_and_others_cannot(
     kuberay_platform: Platform, replica: Operator
 ) -> None:
     p = kuberay_platform
@@ -85,23 +83,22 @@ def test_what_may_change_while_it_runs_does_and_the_rest_is_refused(
         rayjob["metadata"]["uid"],
         rayjob["metadata"]["generation"],
     )
-    for change, said in (
+    for change, message in (
         ({"adapter": {"rank": 16}}, "another metadata.name"),
-        ({"cluster": {"nodes": 2}}, "delete the job and apply it again"),
-        ({"trainer": {"seed": 7}}, "delete the job and apply it again"),
+        ({"cluster": {"nodes": 2}}, "Delete the job and apply it again"),
+        ({"trainer": {"seed": 7}}, "Delete the job and apply it again"),
     ):
         try:
             p.api.patch("LoRARLJob", "longer", {"spec": change}, namespace)
         except ApiError as refused:
-            assert refused.status == 422 and said in str(refused)
+            assert refused.status == 422 and message in str(refused)
         else:
             raise AssertionError(f"{change} was not refused")
     p.api.delete("LoRARLJob", "longer", namespace)
 
 
-def test_steps_that_came_when_the_training_had_ended_are_made_by_the_next_attempt_and_those_after_the_job_by_none(
-    kuberay_platform: Platform, replica: Operator
-) -> None:
+def test_steps_that_are_raised_late(kuberay_platform: Platform, replica: Operator) -> None:
+    """If the training has ended, the next attempt does them. If the job has ended, none does."""
     p = kuberay_platform
     namespace = p.namespace("more")
     p.api.create(lorarljob(namespace, "more"))
@@ -121,10 +118,9 @@ def test_steps_that_came_when_the_training_had_ended_are_made_by_the_next_attemp
     p.finish(namespace, "more-2", "SUCCEEDED")
     is_at("more-2", "Succeeded")
     p.api.patch("LoRARLJob", "more", {"spec": {"trainer": {"steps": 30}}}, namespace)
-    assert "trainer.steps is 30 now, but the job has ended at step 20" in wait_event(
-        p.api, namespace, "more", "TooLate"
-    )
-    assert "trainer.steps is 20 now" in wait_event(p.api, namespace, "more", "MoreSteps")
+    too_late = wait_event(p.api, namespace, "more", "TooLate")
+    assert "trainer.steps is now 30, but the job ended at step 20" in too_late
+    assert "trainer.steps is now 20" in wait_event(p.api, namespace, "more", "MoreSteps")
     job = p.api.get("LoRARLJob", "more", namespace)
     assert job is not None
     assert (phase(job), job["status"]["restarts"]) == ("Succeeded", 0)

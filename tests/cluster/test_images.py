@@ -38,9 +38,10 @@ python - <<'END'
 import importlib.util, pathlib, sys
 
 import vllm  # noqa: F401
-from lorarl_trainer.devices.cpu import CpuPlatform
+from lorarl_trainer.backends.registry import get_backend
+from lorarl_trainer.devices.cpu import CpuDevice
 
-CpuPlatform().prepare_megatron()
+get_backend().import_libraries(CpuDevice())
 import lorarl_trainer.launch.run, mlflow, peft, ray, torch, wandb  # noqa: E401
 
 assert not torch.cuda.is_available()

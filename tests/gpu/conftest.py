@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from lorarl_trainer.devices.cuda import CudaPlatform
+from lorarl_trainer.devices.cuda import CudaDevice
 
-os.environ.update(CudaPlatform().environment(threads=8))
+os.environ.update(CudaDevice().environment(threads=8))
 
 import pytest
 import torch

@@ -10,9 +10,9 @@ import os
 import sys
 from pathlib import Path
 
-from lorarl_trainer.devices.cuda import CudaPlatform
+from lorarl_trainer.devices.cuda import CudaDevice
 
-os.environ.update(CudaPlatform().environment(threads=8))
+os.environ.update(CudaDevice().environment(threads=8))
 
 import numpy as np
 import torch

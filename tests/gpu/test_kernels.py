@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from lorarl_trainer.backends.kernels import logprobs, operations, triton_layer
+from lorarl_trainer.backends.kernels import logprobs, operations, triton_layer, triton_softmax
+from lorarl_trainer.backends.kernels.gather import Gather
 from lorarl_trainer.backends.kernels.operations import Heads
-from lorarl_trainer.backends.megatron.packed_attention import Rows
 
 DEVICE = torch.device("cuda")
 
@@ -75,7 +75,7 @@ def test_heads(queries: int, groups: int, size: int, normed: bool) -> None:
         results = []
         for device in (torch.device("cpu"), DEVICE):
             there = tuple(a.to(device) for a in angles), None if norm is None else (norm[0].to(device), norm[1])
-            index = None if taken_rows is None else Rows(taken_rows, tokens, device)
+            index = None if taken_rows is None else Gather(taken_rows, tokens, device)
             on = qkv.to(device)
             taken = operations.take_heads(on, heads, index, *there)
             torch.manual_seed(1)
@@ -88,11 +88,11 @@ def test_heads(queries: int, groups: int, size: int, normed: bool) -> None:
 def test_softmax() -> None:
     torch.manual_seed(0)
     logits, targets = 5 * random(6, 10_007), torch.tensor([0, 5, 10_006, -3, 10_007, 9_000])
-    expected = logprobs._statistics(logits, targets, 1.25)
-    found = triton_layer.softmax_statistics(logits.to(DEVICE), targets.to(DEVICE), 1.25)
+    expected = logprobs.softmax_statistics(logits, targets, 1.25)
+    found = triton_softmax.softmax_statistics(logits.to(DEVICE), targets.to(DEVICE), 1.25)
     torch.testing.assert_close(tuple(t.cpu() for t in found), expected, rtol=1e-5, atol=1e-5)
-    gradient = triton_layer.target_minus_softmax(
+    gradient = triton_softmax.target_minus_softmax(
         logits.to(DEVICE), targets.to(DEVICE), found[0], found[1], 1.25, torch.float32
     )
-    plain = logprobs._target_minus_softmax(logits, targets, expected[0], expected[1], 1.25, torch.float32)
+    plain = logprobs.target_minus_softmax(logits, targets, expected[0], expected[1], 1.25, torch.float32)
     torch.testing.assert_close(gradient.cpu(), plain, rtol=1e-5, atol=1e-6)

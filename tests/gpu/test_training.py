@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lorarl_trainer.devices.cuda import CudaPlatform
+from lorarl_trainer.devices.cuda import CudaDevice
 from lorarl_trainer.samples.types import Sample
 from support.tiny_models import VOCABULARY
 from support.training import BareTrainer, grouped_samples, relative_difference
@@ -25,10 +25,10 @@ def test_packed_and_padded_batches_differ_by_no_more_than_bf16_does(
     model_folder, architecture: str, adapter_type: str
 ) -> None:
     folder, samples = model_folder(architecture), grouped_samples(VOCABULARY, prompts=8, longest=60)
-    exact = BareTrainer(CudaPlatform(), folder, "fp32", adapter_type).loss_and_gradients(samples)
-    exact_packed = BareTrainer(CudaPlatform(), folder, "fp32", adapter_type, packed=True).loss_and_gradients(samples)
-    padded = BareTrainer(CudaPlatform(), folder, "bf16", adapter_type).loss_and_gradients(samples)
-    packed = BareTrainer(CudaPlatform(), folder, "bf16", adapter_type, budget=300, packed=True).loss_and_gradients(
+    exact = BareTrainer(CudaDevice(), folder, "fp32", adapter_type).loss_and_gradients(samples)
+    exact_packed = BareTrainer(CudaDevice(), folder, "fp32", adapter_type, packed=True).loss_and_gradients(samples)
+    padded = BareTrainer(CudaDevice(), folder, "bf16", adapter_type).loss_and_gradients(samples)
+    packed = BareTrainer(CudaDevice(), folder, "bf16", adapter_type, budget=300, packed=True).loss_and_gradients(
         samples
     )
     noise = relative_difference(padded[1], exact[1])
@@ -47,8 +47,8 @@ def test_packed_and_padded_batches_differ_by_no_more_than_bf16_does(
 @pytest.mark.parametrize("recompute", ["selective", "full"])
 def test_what_is_recomputed_is_what_was_computed(model_folder, recompute: str) -> None:
     folder, samples = model_folder("qwen2-gpu"), grouped_samples(VOCABULARY, prompts=8, longest=60)
-    kept = BareTrainer(CudaPlatform(), folder, "bf16", packed=True).loss_and_gradients(samples)
-    again = BareTrainer(CudaPlatform(), folder, "bf16", recompute=recompute, packed=True).loss_and_gradients(samples)
+    kept = BareTrainer(CudaDevice(), folder, "bf16", packed=True).loss_and_gradients(samples)
+    again = BareTrainer(CudaDevice(), folder, "bf16", recompute=recompute, packed=True).loss_and_gradients(samples)
     assert again[0] == pytest.approx(kept[0], abs=1e-5)
     assert relative_difference(again[1], kept[1]) < 5e-3  # attention's backward adds up in no fixed order
 
@@ -76,7 +76,7 @@ def test_chunked_log_probabilities_are_the_naive_ones() -> None:
 
 def test_many_small_contributions_are_not_lost(model_folder) -> None:
     """A gradient summed in bf16 over 256 micro-batches stands still once it is 256 times a contribution."""
-    trainer = BareTrainer(CudaPlatform(), model_folder("qwen2-gpu"), "bf16", budget=1, packed=True)
+    trainer = BareTrainer(CudaDevice(), model_folder("qwen2-gpu"), "bf16", budget=1, packed=True)
     sample = grouped_samples(VOCABULARY)[0]
     total = sample.response_length
     _, once = trainer.loss_and_gradients([sample], total_tokens=total)
@@ -85,8 +85,8 @@ def test_many_small_contributions_are_not_lost(model_folder) -> None:
 
 
 def test_a_packing_with_many_prompts_of_uneven_lengths(model_folder) -> None:
-    packed = BareTrainer(CudaPlatform(), model_folder("llama-gpu"), "bf16", packed=True)
-    padded = BareTrainer(CudaPlatform(), model_folder("llama-gpu"), "bf16")
+    packed = BareTrainer(CudaDevice(), model_folder("llama-gpu"), "bf16", packed=True)
+    padded = BareTrainer(CudaDevice(), model_folder("llama-gpu"), "bf16")
     stream = np.random.default_rng(1)
     samples = [
         Sample(tokens, length - int(stream.integers(1, length)), 1.0, None)

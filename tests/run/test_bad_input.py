@@ -112,7 +112,7 @@ def test_a_manifest_that_is_not_there(trained_job: Job) -> None:
     (trained_job.folder / "job.yaml").rename(trained_job.folder / "jobs.yaml")
     ended = trained_job.run()
     (trained_job.folder / "jobs.yaml").rename(trained_job.folder / "job.yaml")
-    assert "job.yaml: got no such file or directory, expected a readable file; check the path" in ended.stderr
+    assert "job.yaml: got no such file or directory, expected a readable file. Check the path." in ended.stderr
     require_one_message(ended)
 
 

@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 
 from lorarl_api.v1alpha1 import TrainerSpec
-from lorarl_trainer.devices import Platform
+from lorarl_trainer.backends.registry import get_backend
+from lorarl_trainer.devices.base import Device
 from lorarl_trainer.planning.execution import decide
 from lorarl_trainer.planning.model_sizes import read_model_shape
 from lorarl_trainer.planning.precision import PRECISIONS
@@ -26,7 +27,7 @@ class BareTrainer:
 
     def __init__(
         self,
-        platform: Platform,
+        device: Device,
         folder: Path,
         precision: str,
         adapter_type: str = "canonical_lora",
@@ -37,12 +38,13 @@ class BareTrainer:
         packed: bool = False,
     ) -> None:
         """`packed` lays samples out in one row, and fuses the layers unless there is dropout."""
-        platform.prepare_megatron()
+        get_backend().import_libraries(device)
         if not dist.is_initialized():
-            dist.init_process_group(platform.distributed_backend, store=dist.HashStore(), rank=0, world_size=1)
-        platform.device(0)
+            dist.init_process_group(device.distributed_backend, store=dist.HashStore(), rank=0, world_size=1)
+        device.select(0)
         from lorarl_trainer.backends.megatron.model import LoraModel
         from lorarl_trainer.backends.megatron.optimizer import AdapterOptimizer
+        from lorarl_trainer.backends.megatron.platform import platform_of
         from lorarl_trainer.backends.megatron.update import Trainer
 
         adapter = {"adapter__type": adapter_type, "adapter__dropout": dropout, "adapter__targetModules": list(targets)}
@@ -53,9 +55,10 @@ class BareTrainer:
             packed=packed,
             fused_layers=packed and not dropout,
         )
-        self.model = LoraModel(platform, folder, spec.adapter, plan)
-        self.optimizer = AdapterOptimizer(self.model, TrainerSpec.model_validate({"learningRate": 1e-3}))
-        self.trainer = Trainer(platform, self.model, self.optimizer, budget, dropout)
+        self.model = LoraModel(device, folder, spec.adapter, plan)
+        fused = platform_of(device).fused_optimizer
+        self.optimizer = AdapterOptimizer(self.model, TrainerSpec.model_validate({"learningRate": 1e-3}), fused=fused)
+        self.trainer = Trainer(device, self.model, self.optimizer, budget, dropout)
         stream = torch.Generator().manual_seed(0)
         with torch.no_grad():
             for parameter in self.model.parameters.values():

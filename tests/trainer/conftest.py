@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from lorarl_trainer.devices.cpu import CpuPlatform
+from lorarl_trainer.devices.cpu import CpuDevice
 
-os.environ.update(CpuPlatform().environment(threads=2))  # before torch is imported
+os.environ.update(CpuDevice().environment(threads=2))  # before torch is imported
 
 import torch  # noqa: F401  # before any tokenizer: the driver's loader leaves torch out of a process that has not imported it
 

@@ -8,7 +8,8 @@ import torch
 from lorarl_trainer.backends.megatron.fused_layer import fuse_layers
 from lorarl_trainer.backends.megatron.model import LoraModel
 from lorarl_trainer.backends.megatron.packed_attention import unpackable
-from lorarl_trainer.devices.cpu import CpuPlatform
+from lorarl_trainer.backends.registry import get_backend
+from lorarl_trainer.devices.cpu import CpuDevice
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.samples.types import LossChoice, Sample
 from support.tiny_models import VOCABULARY
@@ -23,8 +24,8 @@ def test_packed_and_padded_batches_give_the_same_loss_and_gradients(
     model_folder, architecture: str, adapter_type: str
 ) -> None:
     folder, samples = model_folder(architecture), grouped_samples(VOCABULARY, prompts=6)
-    padded = BareTrainer(CpuPlatform(), folder, "fp32", adapter_type)
-    packed = BareTrainer(CpuPlatform(), folder, "fp32", adapter_type, budget=150, packed=True)
+    padded = BareTrainer(CpuDevice(), folder, "fp32", adapter_type)
+    packed = BareTrainer(CpuDevice(), folder, "fp32", adapter_type, budget=150, packed=True)
     choice = LossChoice("policy_gradient", 0.2, kl_coefficient=0.1)
     loss, gradients = padded.loss_and_gradients(samples, loss=choice)
     packed_loss, packed_gradients = packed.loss_and_gradients(samples, loss=choice)
@@ -42,8 +43,8 @@ def test_fused_adapters_may_leave_out_parts_of_a_layer(model_folder) -> None:
         grouped_samples(VOCABULARY),
         ("q_proj", "v_proj", "up_proj", "o_proj"),
     )
-    bridge = BareTrainer(CpuPlatform(), folder, "fp32", targets=targets)
-    fused = BareTrainer(CpuPlatform(), folder, "fp32", targets=targets, packed=True)
+    bridge = BareTrainer(CpuDevice(), folder, "fp32", targets=targets)
+    fused = BareTrainer(CpuDevice(), folder, "fp32", targets=targets, packed=True)
     assert fuse_layers(fused.model.module, fused.model._packing) == 2
     (loss, gradients), (fused_loss, fused_gradients) = (
         trainer.loss_and_gradients(samples) for trainer in (bridge, fused)
@@ -55,7 +56,7 @@ def test_fused_adapters_may_leave_out_parts_of_a_layer(model_folder) -> None:
 @pytest.mark.parametrize("recompute", ["selective", "full"])
 def test_what_is_recomputed_is_what_was_computed(model_folder, recompute: str) -> None:
     folder, samples = model_folder("qwen3-tied"), grouped_samples(VOCABULARY)
-    trainers = [BareTrainer(CpuPlatform(), folder, "fp32", recompute=how, packed=True) for how in ("none", recompute)]
+    trainers = [BareTrainer(CpuDevice(), folder, "fp32", recompute=how, packed=True) for how in ("none", recompute)]
     kept, again = (_elements_kept(trainer.model, samples) for trainer in trainers)
     config, ((_, batch),) = trainers[0].model.module.config, trainers[0].model.micro_batches(samples, 10_000)
     gate_and_up = batch.tokens.numel() * config.num_layers * 2 * config.ffn_hidden_size
@@ -81,7 +82,7 @@ def _elements_kept(model: LoraModel, samples: list[Sample]) -> int:
 
 
 def test_a_prompt_is_computed_once_for_its_completions(model_folder) -> None:
-    packed = BareTrainer(CpuPlatform(), model_folder("qwen2"), "fp32", packed=True)
+    packed = BareTrainer(CpuDevice(), model_folder("qwen2"), "fp32", packed=True)
     samples = grouped_samples(VOCABULARY)
     ((_, batch),) = packed.model.micro_batches(samples, 10_000)
     prompts = {tuple(s.tokens[: s.prompt_length].tolist()) for s in samples}
@@ -98,17 +99,17 @@ def test_a_prompt_is_computed_once_for_its_completions(model_folder) -> None:
 
 
 def test_what_packings_are_not_made_for_is_seen(model_folder) -> None:
-    model = BareTrainer(CpuPlatform(), model_folder("qwen2"), "fp32").model.module
+    model = BareTrainer(CpuDevice(), model_folder("qwen2"), "fp32").model.module
     assert unpackable(model) == []
     model.config.window_size, model.config.attention_dropout = (7, 0), 0.1
     assert unpackable(model) == ["a sliding window", "attention dropout"]
 
 
 def test_logits_that_are_more_than_a_product_are_refused(model_folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    CpuPlatform().prepare_megatron()
+    get_backend().import_libraries(CpuDevice())
     from megatron.bridge.models.gemma.gemma2_provider import Gemma2OutputLayer
     from megatron.core import tensor_parallel
 
     monkeypatch.setattr(tensor_parallel, "ColumnParallelLinear", Gemma2OutputLayer)
     with pytest.raises(InputError, match=r"spec\.model\.uri: got .*Gemma2OutputLayer.*Choose another model"):
-        BareTrainer(CpuPlatform(), model_folder("qwen2"), "fp32")
+        BareTrainer(CpuDevice(), model_folder("qwen2"), "fp32")

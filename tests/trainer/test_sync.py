@@ -86,7 +86,7 @@ def test_failure_5_rollouts_of_another_version_are_refused(colocated) -> None:
     rollouts = worker.generate(prompts())
     assert {c.adapter_version for c in rollouts} == {1}
     push(worker, 1)
-    with pytest.raises(StaleAdapterError, match=r"versions \[1\], expected 2"):
+    with pytest.raises(StaleAdapterError, match=r"versions \[1\], expected only 2"):
         require_version(rollouts, 2)
 
 

@@ -10,9 +10,9 @@ import os
 import sys
 from pathlib import Path
 
-from lorarl_trainer.devices.cpu import CpuPlatform
+from lorarl_trainer.devices.cpu import CpuDevice
 
-os.environ.update(CpuPlatform().environment(threads=1))
+os.environ.update(CpuDevice().environment(threads=1))
 
 import numpy as np
 import torch

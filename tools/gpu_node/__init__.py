@@ -1,1 +1,1 @@
-"""A node that travels: packed here, brought up on a machine with GPUs and without a network. docs/gpu-cluster.md says how."""
+"""A node that travels: packed here, brought up on a GPU machine without a network. docs/gpu-cluster.md says how."""

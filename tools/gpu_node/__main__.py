@@ -1,4 +1,7 @@
-"""The command line of the node that travels: `PYTHONPATH=tools:tests python -m gpu_node ...`, as root. docs/gpu-cluster.md walks through it."""
+"""The command line of the node that travels, as root: `PYTHONPATH=tools:tests python -m gpu_node ...`.
+
+docs/gpu-cluster.md walks through it.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +24,21 @@ from support.cluster.processes import ToolMissingError
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Do what the command line says; the exit status."""
+    """Do what the command line says and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m gpu_node", description="A one-node Kubernetes that travels to a machine with GPUs."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    pack = commands.add_parser("pack", help="here: pack it into parts")
+    pack = commands.add_parser("pack", help="here: pack the node into parts")
     pack.add_argument(
         "--out", type=Path, default=Path(os.environ.get("LORARL_GPU_NODE_OUT") or REPOSITORY / "out/gpu-node")
     )
     commands.add_parser(
-        "up", help="there, after `. tools/gpu_node/env.sh`: bring it up with KubeRay, lorarl and an S3 server"
+        "up", help="there, after `. tools/gpu_node/env.sh`: bring up the node with KubeRay, lorarl and an S3 server"
     )
-    manifest = commands.add_parser("manifest", help="there: print a manifest with the stack of that machine mounted")
+    manifest = commands.add_parser("manifest", help="there: print a manifest whose pods mount that machine's stack")
     manifest.add_argument("file", type=Path)
-    commands.add_parser("down", help="there: remove every trace of the node, but for what was unpacked")
+    commands.add_parser("down", help="there: remove every trace of the node, except what was unpacked")
     try:
         _run(parser.parse_args(arguments), from_environment())
     except (AssertionError, BaseImageError, BuildError, NodeError, ToolMissingError) as error:

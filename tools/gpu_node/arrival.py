@@ -1,4 +1,4 @@
-"""Brings up a node that travelled, with all that a user installs on a cluster."""
+"""Brings up a node that travelled, with everything that a user installs on a cluster."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ OUR_PACKAGES = ("crds/lorarl_api", "trainer_image/lorarl_trainer")
 
 
 def up(settings: Settings, mounted: Stack, say: lifecycle.Say) -> None:
-    """The node with its images, KubeRay, an S3 server and lorarl; with a driver, until its GPUs can be had.
+    """Start the node with its images, KubeRay, an S3 server and lorarl; with a driver, wait for its GPUs.
 
     Raises:
-        NodeError: The node cannot be started; AssertionError: something on it does not get ready in time.
+        NodeError: the node cannot be started.
+        AssertionError: something on it is not ready in time.
     """
     started = time.monotonic()
     copy_packages(PACKAGES)
     with ThreadPoolExecutor() as pool:
         compiled = pool.submit(compile_packages, mounted)
         load(lifecycle.up(settings, say), mounted)
-        say(f"the images are there after {time.monotonic() - started:.1f} s")
+        say(f"the images are loaded after {time.monotonic() - started:.1f} s")
         count = install(settings)
-        say(f"{count} GPUs can be had, and all else is up, after {time.monotonic() - started:.1f} s")
+        say(f"{count} GPUs are available and everything else is up after {time.monotonic() - started:.1f} s")
         compiled.result()
     say(f"the stack's modules are compiled after {time.monotonic() - started:.1f} s")
 
 
 def install(settings: Settings) -> int:
-    """KubeRay, the S3 server and lorarl, ready; how many GPUs pods can have."""
+    """Install KubeRay, the S3 server and lorarl, and wait for them; return how many GPUs pods can have."""
     with TemporaryDirectory() as folder, real_cluster(settings.kubeconfig, Path(folder)) as cluster:
         install_kuberay(cluster)
         install_store(cluster, builds.STORE)
@@ -50,21 +51,21 @@ def install(settings: Settings) -> int:
         wait_available(cluster, KUBERAY, "kuberay-operator")
         wait_available(cluster, STORE, "s3")
         if settings.driver:
-            Node(settings).wait(f"{GPU} can be had", lambda: gpus(cluster), programs.DEVICE_PLUGIN)
+            Node(settings).wait(f"{GPU} is available", lambda: gpus(cluster), programs.DEVICE_PLUGIN)
         return gpus(cluster)
 
 
 def copy_packages(folder: Path) -> None:
-    """Our packages of this checkout, into a folder that everybody may read."""
+    """Copy our packages into a folder that everyone may read."""
     shutil.rmtree(folder, ignore_errors=True)
     for package in map(Path, OUR_PACKAGES):
         shutil.copytree(REPOSITORY / package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def compile_packages(mounted: Stack) -> None:
-    """Bytecode of all that pods import: they cannot write any, and every start would compile thousands of modules."""
+    """Compile all that pods import. They cannot write bytecode, so every start would compile thousands of modules."""
     folders = [folder for folder in mounted.environment["PYTHONPATH"].split(":") if Path(folder).is_dir()]
-    # Some packages carry files of other Pythons, which do not compile: no harm.
+    # Some packages have files for other Pythons, which do not compile. They are never imported.
     subprocess.run(
         [str(mounted.python), "-m", "compileall", "-q", "-q", "-j", "0", *folders],
         stdout=subprocess.DEVNULL,
@@ -73,7 +74,7 @@ def compile_packages(mounted: Stack) -> None:
 
 
 def load(node: Node, mounted: Stack) -> None:
-    """Put all images into the node's store: those of one static program are made here."""
+    """Put all images into the node's store. Those of one static program are made here."""
     kuberay = images.of_program(builds.kuberay_image(), Path(find("ray-operator")), name="manager", user="65532:65532")
     store = images.of_program(builds.STORE, Path(find("versitygw")), user="65532:65532")
     operator = (IMAGES / "operator.tar").read_bytes()
@@ -82,6 +83,6 @@ def load(node: Node, mounted: Stack) -> None:
 
 
 def gpus(cluster: RealCluster) -> int:
-    """How many GPUs pods can have on the node."""
+    """Return how many GPUs pods can have on the node."""
     node = cluster.api.get("Node", NODE)
     return int(node["status"]["allocatable"].get(GPU, 0)) if node else 0

@@ -1,7 +1,8 @@
-"""Packs a node into parts that travel: the tools of scripts/tools.sh, programs of this machine with their libraries, the operator's image.
+"""Packs a node into parts that travel.
 
-The machine that it goes to needs a Linux of the same architecture, whose C library is as new as this machine's. It needs no package
-manager, no network, and no root file system of ours.
+A part has the tools of scripts/tools.sh, programs of this machine with their libraries, and the operator's image. The
+machine that it goes to needs a Linux of the same architecture, with a C library as new as this machine's. It needs no
+package manager, no network, and no root file system of ours.
 """
 
 from __future__ import annotations
@@ -21,24 +22,24 @@ from node.settings import REPOSITORY, Settings
 from support.cluster.processes import CACHE, find, find_share
 
 PART_MIB = 50
-# What a bare machine lacks. `mount`, `nsenter` and `xz` are on every Linux.
+# What a bare machine lacks. Every Linux has `mount`, `nsenter` and `xz`.
 MACHINE_PROGRAMS = ("ip", "nft", "openssl", "runc")
-# What is installed in the cluster, and by what.
+# What is installed in the cluster, and helm, which installs it.
 CLUSTER_PROGRAMS = ("ray-operator", "versitygw", "helm")
-# Never carried: they belong to the kernel, or must be the very ones that the machine's other programs use.
+# Never packed: they belong to the kernel, or must be the ones that the machine's other programs use.
 C_LIBRARY = re.compile(r"linux-vdso|ld-linux|lib(c|m|dl|rt|pthread|resolv)\.so")
 PUT = f"""#!/usr/bin/env bash
-# Lays this part where the others are; env.sh of the checkout puts them together.
+# Puts this part where the others are. env.sh of the checkout joins them.
 mkdir -p {PARTS} && cp "$(dirname "$0")"/part.* {PARTS}/
 """
 
 
 def pack(settings: Settings, out: Path, say: lifecycle.Say) -> list[Path]:
-    """Pack a node like that of `settings`; the folders of its parts, `00` and so on, below `out`.
+    """Pack a node like that of `settings`; return the folders of its parts, `00` and so on, in `out`.
 
     Raises:
-        BaseImageError, BuildError: The operator's image cannot be built.
-        NodeError: The builder does not start, or a program cannot be packed.
+        BaseImageError, BuildError: the operator's image cannot be built.
+        NodeError: the builder does not start, or a program cannot be packed.
         ToolMissingError: scripts/tools.sh has not built a program yet.
     """
     tree = settings.data / "gpu-node"
@@ -55,7 +56,7 @@ def pack(settings: Settings, out: Path, say: lifecycle.Say) -> list[Path]:
 
 
 def travelling(settings: Settings) -> Settings:
-    """The node as it will be: with GPUs, and without BuildKit."""
+    """Return the node as it will be: with GPUs, and without BuildKit."""
     return dataclasses.replace(settings, builds=False, driver=Path("/"))
 
 
@@ -69,7 +70,7 @@ def _copy_tools(settings: Settings, tree: Path) -> None:
 
 
 def _copy_machine_programs(tree: Path, say: lifecycle.Say) -> None:
-    """This machine's programs, with a note in each of where its libraries will lie."""
+    """Copy this machine's programs, and write into each where its libraries will be."""
     missing = [
         name for name in ("patchelf", *MACHINE_PROGRAMS) if shutil.which(name, path=prerequisites.search_path()) is None
     ]
@@ -81,7 +82,8 @@ def _copy_machine_programs(tree: Path, say: lifecycle.Say) -> None:
     plugins = prerequisites.cni_folder()
     if plugins is None or None in found.values() or shutil.which("patchelf") is None:
         raise NodeError(
-            f"not all of patchelf, {', '.join(MACHINE_PROGRAMS)} and CNI's plugins are installed: `python -m node check` says more"
+            f"not all of patchelf, {', '.join(MACHINE_PROGRAMS)} and the CNI plugins are installed. "
+            "Run `python -m node check` for more."
         )
     for name, path in found.items():
         carried = tree / "bin" / name
@@ -94,7 +96,7 @@ def _copy_machine_programs(tree: Path, say: lifecycle.Say) -> None:
 
 
 def libraries(ldd: str) -> list[Path]:
-    """The libraries to carry, from what `ldd` says of a program."""
+    """Return the libraries to pack, from the output of `ldd` for a program."""
     found = re.findall(r"^\s+\S+ => (\S+) \(", ldd, re.MULTILINE)
     return [Path(path) for path in found if not C_LIBRARY.search(Path(path).name)]
 
@@ -102,12 +104,12 @@ def libraries(ldd: str) -> list[Path]:
 def _copy_library(library: Path, folder: Path) -> None:
     carried = folder / library.name
     if not carried.exists():
-        shutil.copy2(library, carried)  # what the link points to, under the name that programs ask for
+        shutil.copy2(library, carried)  # the target of the link, under the name that programs ask for
         _find_libraries_in_prefix(carried)
 
 
 def _find_libraries_in_prefix(program: Path) -> None:
-    # Not relative to the program: runc runs itself from a copy in memory.
+    # An absolute path, because runc runs itself from a copy in memory.
     _output(["patchelf", "--force-rpath", "--set-rpath", str(PREFIX / "lib"), str(program)])
 
 
@@ -121,7 +123,8 @@ def _copy_operator_image(settings: Settings, tree: Path, say: lifecycle.Say) -> 
 def _split(tree: Path, out: Path) -> list[Path]:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    # In blocks that can be unpacked side by side. The filter for machine code saves a part; a higher preset would take minutes more.
+    # In blocks that can be unpacked in parallel. The filter for machine code saves a part. A higher preset would take
+    # minutes longer.
     compress = 'tar --directory="$0" --owner=0 --group=0 --create . | xz -T0 --x86 --lzma2=preset=1'
     pipeline = f'{compress} | split --numeric-suffixes --bytes={PART_MIB}MiB - "$1"/part.'
     _output(["bash", "-o", "pipefail", "-c", pipeline, str(tree), str(out)])
@@ -138,13 +141,13 @@ def _folder_of(part: Path, count: int) -> Path:
 
 
 def sizes(folders: Iterable[Path]) -> str:
-    """What was packed, in words."""
+    """Say how much was packed."""
     mib = [sum(file.stat().st_size for file in folder.iterdir()) / 2**20 for folder in folders]
     return f"{len(mib)} parts, {sum(mib):.0f} MiB in all, {max(mib):.0f} MiB the largest"
 
 
 def _output(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, check=False)
     if done.returncode:
         raise NodeError(f"{' '.join(command)}: {done.stderr.strip()}")
     return done.stdout

@@ -1,4 +1,4 @@
-"""The command line of the node: `PYTHONPATH=tools:tests python -m node ...`, as root. `make cluster` and `make cluster-down` call it."""
+"""The command line of the node, as root: `PYTHONPATH=tools:tests python -m node ...`, which `make cluster` calls."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from node.settings import Settings, from_environment
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Do what the command line says; the exit status."""
+    """Do what the command line says and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m node", description="A one-node Kubernetes on this machine.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("check", help="say whether this machine can have a node, and what it lacks")
     commands.add_parser("up", help="bring the node up")
-    commands.add_parser("builder", help="bring up containerd and BuildKit alone, to build images")
+    commands.add_parser("builder", help="bring up only containerd and BuildKit, to build images")
     down = commands.add_parser("down", help="remove every trace of the node")
-    down.add_argument("--all", action="store_true", help="images and build cache, too")
+    down.add_argument("--all", action="store_true", help="also images and build cache")
     commands.add_parser("status", help="say which programs run")
     for name, text in (("start", "start programs that were stopped"), ("stop", "stop some of the node's programs")):
         one = commands.add_parser(name, help=text)
@@ -68,7 +68,7 @@ def _change(node: Node, options: argparse.Namespace) -> None:
 
 def _enter(settings: Settings, words: list[str]) -> int:
     init = Node(settings).must_be_there()
-    return subprocess.run(init.enter(words or [os.environ.get("SHELL", "sh")])).returncode
+    return subprocess.run(init.enter(words or [os.environ.get("SHELL", "sh")]), check=False).returncode
 
 
 def _say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""The root file system that stands for python:3.12-slim-bookworm: Debian's smallest system, and the Python that these tests run with."""
+"""The root file system that stands in for python:3.12-slim-bookworm: minimal Debian with this process's Python."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tarfile
 from pathlib import Path
 
 SUITE = "bookworm"
-# What Python's own extension modules are linked with; apt and the rest of a minimal Debian come by themselves.
+# The libraries of Python's extension modules. apt and the rest of a minimal Debian come by themselves.
 PACKAGES = (
     *(
         "ca-certificates",
@@ -27,26 +27,28 @@ PACKAGES = (
     ),
     *("libuuid1", "netbase", "tzdata", "usr-is-merged", "zlib1g"),
 )
-# With /usr merged from the start, nothing has to merge it: that would bring all of Perl.
+# With /usr merged from the start, no package has to merge it. That would install all of Perl.
 MERGED = "/usr/share/mmdebstrap/hooks/merged-usr"
 # As in Debian's slim images.
 UNWANTED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/lintian/*")
-# As in Debian's and Python's images: no cache of apt's is left in a layer.
+# As in Debian's and Python's images: no layer keeps apt's cache.
 APT_CLEAN = """DPkg::Post-Invoke { "rm -f /var/cache/apt/archives/*.deb /var/cache/apt/*.bin || true"; };
 Dir::Cache::pkgcache ""; Dir::Cache::srcpkgcache "";"""
-# Of Python: what the official image leaves out too. Its site-packages are this machine's matter; pip is made anew.
+# The official image leaves these out of Python too. site-packages belong to this machine; pip is installed again.
 LEFT_OUT = {"__pycache__", "site-packages", "test", "tests", "idle_test"}
 
 
 class BaseImageError(Exception):
-    """The root file system cannot be made here; the text says what is missing."""
+    """The root file system cannot be made here. The text says what is missing."""
 
 
 def make_root_file_system(folder: Path) -> Path:
-    """The archive of the root file system in this folder, made unless it is there and up to date. Takes half a minute, as root.
+    """Return the archive of the root file system in this folder; make it unless it is up to date.
+
+    It takes half a minute, as root.
 
     Raises:
-        BaseImageError: It cannot be made here.
+        BaseImageError: it cannot be made here.
     """
     archive, stamp = folder / "rootfs.tar", folder / "rootfs.stamp"
     recipe = hashlib.sha256(f"{sys.version} {inspect.getsource(sys.modules[__name__])}".encode()).hexdigest()
@@ -54,13 +56,16 @@ def make_root_file_system(folder: Path) -> Path:
         return archive
     if shutil.which("mmdebstrap") is None:
         raise BaseImageError(
-            "mmdebstrap is not installed, which makes the base image; apt-get install mmdebstrap, or name an image: PYTHON_IMAGE=..."
+            "mmdebstrap, which makes the base image, is not installed. "
+            "Run apt-get install mmdebstrap, or name an image: PYTHON_IMAGE=..."
         )
     folder.mkdir(parents=True, exist_ok=True)
     python, unfinished = folder / "python.tar", folder / "unfinished.tar"
     try:
         pack_python(python)
-        made = subprocess.run(_command(python, unfinished), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        made = subprocess.run(
+            _command(python, unfinished), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
+        )
         if made.returncode:
             raise BaseImageError(f"mmdebstrap could not make the base image:\n{made.stderr[-2000:]}")
         unfinished.rename(archive)
@@ -75,12 +80,13 @@ def pack_python(archive: Path) -> None:
     """Pack this process's Python, to be unpacked at /usr/local.
 
     Raises:
-        BaseImageError: It is the distribution's, which has no folder of its own.
+        BaseImageError: it is the distribution's, which has no folder of its own.
     """
     prefix = Path(sys.base_prefix)
     if prefix == Path("/usr"):
         raise BaseImageError(
-            "this is the distribution's Python, which has no folder to copy; PYTHON=/folder/bin/python3.12 make setup takes another"
+            "this is the distribution's Python, which has no folder to copy. "
+            "Set up another: PYTHON=/folder/bin/python3.12 make setup"
         )
     name = f"python{sysconfig.get_python_version()}"
     with tarfile.open(archive, "w") as tar:
@@ -109,7 +115,7 @@ def _command(python: Path, archive: Path) -> list[str]:
         *("mmdebstrap", "--quiet", "--variant=minbase", f"--hook-dir={MERGED}", f"--include={','.join(PACKAGES)}"),
         *(f"--dpkgopt=path-exclude={pattern}" for pattern in UNWANTED),
         f"--customize-hook=tar-in {python} /",
-        # A Python that was compiled here has its library with debugging symbols, 24 MB.
+        # The library of a Python that was compiled here has 24 MB of debugging symbols.
         '--customize-hook=! command -v strip >/dev/null || strip --strip-unneeded "$1"/usr/local/lib/libpython*.so.*',
         '--customize-hook=chroot "$1" ldconfig',
         '--customize-hook=PIP_ROOT_USER_ACTION=ignore chroot "$1" python3 -m ensurepip',

@@ -1,7 +1,7 @@
-"""Builds images with BuildKit, straight into containerd, where the kubelet finds them: no registry is needed (`make images`).
+"""Builds images with BuildKit into containerd, where the kubelet finds them without a registry (`make images`).
 
-Ours come from the Dockerfile at the root, as everybody builds them; here on a base image made of Debian and this machine's Python, unless
-PYTHON_IMAGE names another. What does not change is not built again.
+Our images come from the Dockerfile at the root, as everyone builds them. Their base image is made of Debian and this
+machine's Python, unless PYTHON_IMAGE names another. What did not change is not built again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from support.cluster.processes import CACHE, ToolMissingError, find
 
 HERE = Path(__file__).parent
 VERSION: str = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
-# In full, as the kubelet looks for them.
+# The full names that the kubelet looks for.
 OPERATOR = f"docker.io/lorarl/operator:{VERSION}"
 TRAINER = f"docker.io/lorarl/trainer:{VERSION}-cpu"
 BASE = "localhost/python:3.12-slim-bookworm"
@@ -41,7 +41,7 @@ PIP_FILES = (Path("/etc/pip.conf"), Path.home() / ".pip/pip.conf", Path.home() /
 
 
 class BuildError(Exception):
-    """An image could not be built; the text is the end of what BuildKit said."""
+    """An image could not be built. The text is the end of BuildKit's output."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class Image:
     """An image to build.
 
     Attributes:
-        name: In full, with registry and tag; empty keeps no image, but what it is made of in the build cache.
-        dockerfile: Path of its Dockerfile.
-        context: Folder that the Dockerfile copies from.
-        target: Stage of the Dockerfile; empty is the last.
-        arguments: Build arguments.
+        name: full name with registry and tag. Without one no image is kept, only the build cache.
+        dockerfile: path of its Dockerfile.
+        context: folder that the Dockerfile copies from.
+        target: stage of the Dockerfile; empty for the last.
+        arguments: build arguments.
     """
 
     name: str
@@ -64,19 +64,19 @@ class Image:
 
 
 def tool_version(tool: str) -> str:
-    """The version of a tool's Go module, as `scripts/tools.sh` noted it beside the binary.
+    """Return the version of a tool's Go module, which `scripts/tools.sh` wrote beside the binary.
 
     Raises:
-        ToolMissingError: There is no such binary.
+        ToolMissingError: there is no such binary.
     """
     stamp = CACHE / "bin" / f"{tool}.stamp"
     if not stamp.exists():
-        raise ToolMissingError(f"{stamp} is not there; scripts/tools.sh {tool} builds it")
+        raise ToolMissingError(f"{stamp} does not exist. Run scripts/tools.sh {tool}.")
     return stamp.read_text().split("@")[1].split()[0]
 
 
 def ours(python_image: str, revision: str) -> list[Image]:
-    """The product's images: operator, and trainer for CPUs."""
+    """Return the product's images: the operator, and the trainer for CPUs."""
     arguments = {"PYTHON_IMAGE": python_image, "VERSION": VERSION, "REVISION": revision}
     return [
         Image(OPERATOR, REPOSITORY / "Dockerfile", REPOSITORY, "operator", arguments),
@@ -85,19 +85,19 @@ def ours(python_image: str, revision: str) -> list[Image]:
 
 
 def kuberay_image() -> str:
-    """The image that KubeRay's own manifests name.
+    """Return the image that KubeRay's manifests name.
 
     Raises:
-        ToolMissingError: It is not built yet.
+        ToolMissingError: it is not built yet.
     """
     return f"quay.io/kuberay/operator:{tool_version('ray-operator')}"
 
 
 def others() -> list[Image]:
-    """Images of the programs that a cluster test installs, under the names that their releases have.
+    """Return the images of programs that a cluster test installs, under the names of their releases.
 
     Raises:
-        ToolMissingError: One of them is not built yet.
+        ToolMissingError: one of them is not built yet.
     """
     names = {
         "kuberay": kuberay_image(),
@@ -108,7 +108,7 @@ def others() -> list[Image]:
 
 
 def package_index(environment: Mapping[str, str], pip_files: Iterable[Path] = PIP_FILES) -> str | None:
-    """The package index that this machine is set to, or None where it is the usual one."""
+    """Return the package index that this machine is set to, or None for the usual one."""
     for variable in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"):
         if environment.get(variable):
             return environment[variable]
@@ -119,7 +119,7 @@ def package_index(environment: Mapping[str, str], pip_files: Iterable[Path] = PI
 
 @contextmanager
 def secrets(environment: Mapping[str, str] = os.environ) -> Iterator[dict[str, Path]]:
-    """What a build needs to know of this machine's way to the package index: files by secret's id, while the block runs."""
+    """Yield the files, by the id of their secret, that tell a build how this machine reaches the package index."""
     with TemporaryDirectory() as name:
         files: dict[str, Path] = {}
         authorities = Path(environment.get("SSL_CERT_FILE") or CERTIFICATES)
@@ -133,7 +133,7 @@ def secrets(environment: Mapping[str, str] = os.environ) -> Iterator[dict[str, P
 
 
 def command(image: Image, socket: Path, secret_files: Mapping[str, Path]) -> list[str]:
-    """The call of buildctl: the image is in containerd, unpacked, when it returns."""
+    """Return the call of buildctl. When it has run, containerd has the image, unpacked."""
     options = {"filename": image.dockerfile.name, "target": image.target, "image-resolve-mode": "local"}
     options |= {f"build-arg:{name}": value for name, value in image.arguments.items()}
     return [
@@ -141,16 +141,16 @@ def command(image: Image, socket: Path, secret_files: Mapping[str, Path]) -> lis
         *(f"--local=context={image.context}", f"--local=dockerfile={image.dockerfile.parent}"),
         *(f"--opt={name}={value}" for name, value in options.items() if value),
         *(f"--secret=id={name},src={path}" for name, path in secret_files.items()),
-        # Layers that are neither sent nor pulled are not worth the minutes of compressing them.
+        # Compressing takes minutes, and these layers are neither pushed nor pulled.
         *([f"--output=type=image,name={image.name},unpack=true,compression=uncompressed"] if image.name else []),
     ]
 
 
 def build(images: list[Image], socket: Path, logs: Path) -> dict[str, float]:
-    """Build them side by side; the seconds that each took, by name. What BuildKit said is in one file an image in `logs`.
+    """Build images in parallel and return the seconds that each took, by name. `logs` gets one file per image.
 
     Raises:
-        BuildError: One could not be built.
+        BuildError: one could not be built.
     """
     logs.mkdir(parents=True, exist_ok=True)
     with secrets() as secret_files, ThreadPoolExecutor(len(images)) as pool:
@@ -159,7 +159,7 @@ def build(images: list[Image], socket: Path, logs: Path) -> dict[str, float]:
 
 
 def log_of(image: Image, logs: Path) -> Path:
-    """The file with what BuildKit said of this image."""
+    """Return the file with BuildKit's output for this image."""
     return logs / f"build-{_short(image.name) or image.target}.log"
 
 
@@ -181,14 +181,14 @@ def _short(name: str) -> str:
 
 
 def build_all(settings: Settings, python_image: str = "") -> dict[str, float]:
-    """Base, ours and the others; seconds by name. The node's builder must run.
+    """Build the base, our images and the others; return seconds by name. The node's builder must run.
 
     Args:
-        settings: Which node's containerd they are for.
-        python_image: The base of ours; empty makes one.
+        settings: the node whose containerd gets them.
+        python_image: the base of our images; empty makes one.
 
     Raises:
-        BaseImageError, BuildError, ToolMissingError: One of them cannot be built; the text says why.
+        BaseImageError, BuildError, ToolMissingError: one of them cannot be built. The text says why.
     """
     python_image, seconds = _base(settings, python_image)
     return seconds | build([*ours(python_image, revision()), *others()], settings.buildkit_socket, settings.logs)
@@ -197,7 +197,7 @@ def build_all(settings: Settings, python_image: str = "") -> dict[str, float]:
 def build_stage(
     settings: Settings, dockerfile: Path, target: str, arguments: Mapping[str, str], python_image: str = ""
 ) -> str:
-    """Build a stage of a Dockerfile in the checkout without keeping an image; what BuildKit said. Otherwise as `build_all`."""
+    """Build a stage of a Dockerfile without keeping an image, as `build_all` does; return BuildKit's output."""
     python_image, _ = _base(settings, python_image)
     image = Image("", dockerfile, REPOSITORY, target, {"PYTHON_IMAGE": python_image, **arguments})
     build([image], settings.buildkit_socket, settings.logs)
@@ -205,7 +205,7 @@ def build_stage(
 
 
 def build_operator(settings: Settings, python_image: str = "") -> None:
-    """The operator's image, and the base that it stands on; otherwise as `build_all`."""
+    """Build only the operator's image and its base, as `build_all` does."""
     python_image, _ = _base(settings, python_image)
     build(
         [image for image in ours(python_image, revision()) if image.name == OPERATOR],
@@ -224,7 +224,7 @@ def _base(settings: Settings, python_image: str) -> tuple[str, dict[str, float]]
 
 
 def write_bills_of_materials(folder: Path) -> None:
-    """The bills of materials of our images, as they are in them too: one file an image."""
+    """Write the bills of materials of our images, the same that the images contain: one file per image."""
     for name, lock in LOCKS.items():
         image = name.removeprefix("docker.io/").partition(":")[0]
         script = [sys.executable, str(REPOSITORY / "scripts/sbom.py"), f"requirements/{lock}.lock", "--image", image]
@@ -232,7 +232,7 @@ def write_bills_of_materials(folder: Path) -> None:
 
 
 def revision() -> str:
-    """The commit that is checked out, where git knows it."""
+    """Return the commit that is checked out, or `unknown`."""
     git = shutil.which("git")
     answer = (
         git
@@ -244,12 +244,12 @@ def revision() -> str:
 
 
 def main() -> None:
-    """Build all of them, in a builder that is started where none runs."""
+    """Build all images; start the builder unless it runs."""
     parser = argparse.ArgumentParser(
-        prog="make images", description="Builds the images into the containerd of `make cluster`."
+        prog="make images", description="Build the images into the containerd of `make cluster`."
     )
     parser.add_argument(
-        "--python-image", default=os.environ.get("PYTHON_IMAGE", ""), help="base of our images; by default one is made"
+        "--python-image", default=os.environ.get("PYTHON_IMAGE", ""), help="base of our images (default: make one)"
     )
     python_image = parser.parse_args().python_image
     try:

@@ -1,4 +1,4 @@
-"""The cgroup that pods and image builds live in, with version 1 (one hierarchy a controller) and version 2 (one for all)."""
+"""The cgroup of pods and image builds, in version 1 (one hierarchy per controller) and version 2 (one for all)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import time
 from pathlib import Path
 
 MOUNTS = Path("/proc/self/mounts")
-# kubelet and runc limit by these; it counts what `mount` shows.
+# kubelet and runc limit by these. What counts is what `mount` shows.
 NEEDED = frozenset({"cpu", "cpuset", "memory", "pids"})
-# With version 2 kubelet also wants those of these that the kernel has.
+# In version 2 kubelet also wants those of these that the kernel has.
 WANTED = NEEDED | {"hugetlb", "io"}
 REMOVAL_SECONDS = 10.0
 
 
 def hierarchies(mounts: str) -> dict[str, list[Path]]:
-    """Where hierarchies are mounted, by their file system: `cgroup` is version 1, `cgroup2` version 2."""
+    """Return where hierarchies are mounted, by file system: `cgroup` is version 1, `cgroup2` version 2."""
     found: dict[str, list[Path]] = {"cgroup": [], "cgroup2": []}
     for line in mounts.splitlines():
         _, folder, kind, *_ = line.split()
@@ -25,13 +25,13 @@ def hierarchies(mounts: str) -> dict[str, list[Path]]:
 
 
 def usable(mounts: str) -> list[Path]:
-    """The hierarchies with controllers. In the hybrid layout, where that of version 2 is empty, they are those of version 1."""
+    """Return the hierarchies with controllers: in the hybrid layout, where version 2 has none, those of version 1."""
     found = hierarchies(mounts)
     return found["cgroup"] or found["cgroup2"][:1]
 
 
 def everywhere(name: str) -> list[Path]:
-    """The folders of this cgroup that exist. In the hybrid layout runc makes one in the empty hierarchy, too."""
+    """Return the folders of this cgroup. In the hybrid layout runc also makes one in the empty hierarchy."""
     return [
         folder / name
         for roots in hierarchies(MOUNTS.read_text()).values()
@@ -41,12 +41,12 @@ def everywhere(name: str) -> list[Path]:
 
 
 def is_version_2(folder: Path) -> bool:
-    """Whether this is a cgroup of version 2."""
+    """Return whether this is a cgroup of version 2."""
     return (folder / "cgroup.controllers").exists()
 
 
 def controllers() -> set[str]:
-    """The controllers that can be used."""
+    """Return the controllers that can be used."""
     folders = usable(MOUNTS.read_text())
     if len(folders) == 1 and is_version_2(folders[0]):
         return set((folders[0] / "cgroup.controllers").read_text().split())
@@ -57,7 +57,7 @@ def make(name: str) -> None:
     """Make the cgroup in each hierarchy, with all controllers that pods need.
 
     Raises:
-        OSError: The kernel refuses; with version 2 a cgroup that has processes of its own cannot hand its controllers down.
+        OSError: the kernel refuses. In version 2 a cgroup with its own processes cannot hand its controllers down.
     """
     for root in usable(MOUNTS.read_text()):
         folder = root / name
@@ -69,9 +69,8 @@ def make(name: str) -> None:
             folder.mkdir(exist_ok=True)
             for file in ("cpuset.cpus", "cpuset.mems"):
                 if (folder / file).exists():
-                    (folder / file).write_text(
-                        (root / file).read_text()
-                    )  # empty otherwise, and then no process can join
+                    # If it were empty, no process could join.
+                    (folder / file).write_text((root / file).read_text())
 
 
 def _hand_down(folder: Path) -> None:
@@ -80,7 +79,7 @@ def _hand_down(folder: Path) -> None:
 
 
 def lift_memory_limit(name: str) -> None:
-    """Let the cgroup have all memory of the machine, also what a virtual machine is given later."""
+    """Let the cgroup use all memory of the machine, also what a virtual machine gets later."""
     for folder in everywhere(name):
         for file, unlimited in (("memory.max", "max"), ("memory.limit_in_bytes", "-1")):
             if (folder / file).exists():
@@ -88,7 +87,7 @@ def lift_memory_limit(name: str) -> None:
 
 
 def remove(name: str) -> None:
-    """Remove the cgroup with all below it. Its processes must have ended; the kernel may take a moment to let go of it."""
+    """Remove the cgroup with all below it. Its processes must have ended; the kernel may release it a moment later."""
     for folder in everywhere(name):
         for below in sorted(
             (path for path in folder.rglob("*") if path.is_dir()), key=lambda path: len(path.parts), reverse=True

@@ -1,4 +1,4 @@
-"""The configuration files of the node's programs, as text. Pure: nothing here reads or writes."""
+"""The configuration files of the node's programs, as text. Nothing here reads or writes."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from typing import Any
 from node.settings import DOMAIN, NODE, POD_GATEWAY, POD_RANGE, Settings
 
 PAUSE_IMAGE = "localhost/pause:1"
-# BuildKit and kubelet share it: what is built is there to run.
+# BuildKit and kubelet share it, so kubelet can run what BuildKit built.
 IMAGE_NAMESPACE = "k8s.io"
 BUILD_CACHE_GB = 25
-# Where containerd and kubelet have their sockets and state by default. The node's mount namespace has folders of its own there.
+# containerd and kubelet keep sockets and state here by default. The node's mount namespace has its own folders there.
 CONTAINERD_STATE = "/run/containerd"
 CONTAINERD_ADDRESS = f"{CONTAINERD_STATE}/containerd.sock"
 
 
 def containerd(settings: Settings, cni_plugins: str, *, may_lower_oom_score: bool) -> str:
-    """containerd's config.toml.
+    """Return containerd's config.toml.
 
     Args:
-        settings: The node.
-        cni_plugins: The folder of the CNI plugins.
-        may_lower_oom_score: Whether there is CAP_SYS_RESOURCE. Without it runc cannot give a sandbox the score that kubelet asks for, and
-            fails with "can't get final child's PID from pipe": then containerd keeps to the score it has itself.
+        settings: the node.
+        cni_plugins: the folder of the CNI plugins.
+        may_lower_oom_score: whether there is CAP_SYS_RESOURCE. Without it runc cannot give a sandbox the score that
+            kubelet asks for, and fails with "can't get final child's PID from pipe". containerd then keeps its own
+            score.
     """
     return f"""version = 3
 root = "{settings.data}/containerd"
@@ -51,9 +52,10 @@ state = "{CONTAINERD_STATE}"
 
 
 def buildkitd(settings: Settings) -> str:
-    """buildkitd.toml: containerd is its worker, and a build's RUN has the node's network.
+    """Return buildkitd.toml: containerd is its worker, and a build's RUN has the node's network.
 
-    One rule says what is kept. BuildKit's own rules would keep but 512 MB of package caches, and nothing on a disk that is 80% full.
+    One rule says what is kept. BuildKit's default rules would keep only 512 MB of package caches, and nothing on a disk
+    that is 80% full.
     """
     return f"""root = "{settings.data}/buildkit"
 [grpc]
@@ -78,10 +80,10 @@ def buildkitd(settings: Settings) -> str:
 
 
 def cni() -> str:
-    """How a pod gets its network: a link to the node, and all else by routing.
+    """Return how a pod gets its network: a link to the node, and routing for everything else.
 
-    Not a bridge: over one, an answer to a Service's client on the same node passes kube-proxy's address translation by, unless the kernel
-    module br_netfilter is there.
+    A bridge would not do: over it, an answer to a Service's client on the same node bypasses kube-proxy's address
+    translation, unless the kernel module br_netfilter is loaded.
     """
     ipam = {"type": "host-local", "ranges": [[{"subnet": str(POD_RANGE)}]], "routes": [{"dst": "0.0.0.0/0"}]}
     return json.dumps(
@@ -90,9 +92,9 @@ def cni() -> str:
 
 
 def kubelet(settings: Settings) -> str:
-    """KubeletConfiguration."""
+    """Return the KubeletConfiguration."""
     pki = settings.pki
-    # A virtual machine with GPUs may begin with a quarter of its memory and grow, but the kubelet goes by what there was at its start.
+    # A virtual machine with GPUs may start with a quarter of its memory and grow. The kubelet only sees the start.
     memory = "0%" if settings.driver else "100Mi"
     return _yaml(
         {
@@ -111,13 +113,13 @@ def kubelet(settings: Settings) -> str:
             "cgroupRoot": f"/{settings.name}",
             "failCgroupV1": False,
             "failSwapOn": False,
-            "makeIPTablesUtilChains": False,  # kube-proxy speaks nftables, and nobody needs iptables
+            "makeIPTablesUtilChains": False,  # kube-proxy uses nftables; nothing needs iptables
             "clusterDNS": [str(POD_GATEWAY)],
             "clusterDomain": DOMAIN,
             "resolvConf": f"{settings.run}/pod-resolv.conf",
             "volumePluginDir": "/var/lib/kubelet/volume-plugins",
             "serializeImagePulls": False,
-            # The disk is shared with others, and images are dear: nothing is thrown away before the disk is really full.
+            # Others use the disk too, and images take long to build: delete nothing before the disk is full.
             "evictionHard": {"memory.available": memory, "nodefs.available": "1%", "imagefs.available": "1%"},
             "enforceNodeAllocatable": ["none" if settings.driver else "pods"],
             "imageGCHighThresholdPercent": 100,
@@ -127,7 +129,7 @@ def kubelet(settings: Settings) -> str:
 
 
 def kube_proxy(settings: Settings) -> str:
-    """KubeProxyConfiguration."""
+    """Return the KubeProxyConfiguration."""
     return _yaml(
         {
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
@@ -137,13 +139,13 @@ def kube_proxy(settings: Settings) -> str:
             "hostnameOverride": NODE,
             "healthzBindAddress": f"{settings.node_address}:10256",
             "clientConnection": {"kubeconfig": f"{settings.run}/kube-proxy.kubeconfig"},
-            "conntrack": {"maxPerCore": 0},  # the table is the host's: its size is not ours to change
+            "conntrack": {"maxPerCore": 0},  # the table is the host's, so its size stays
         }
     )
 
 
 def corefile(settings: Settings) -> str:
-    """CoreDNS answers for the cluster's names. Others do not exist: pods have no way out, so there is nobody to forward to."""
+    """Return the Corefile. Only the cluster's names exist. Pods have no way out, so there is no server to ask."""
     return f"""{DOMAIN} in-addr.arpa ip6.arpa {{
     bind {POD_GATEWAY}
     errors
@@ -166,14 +168,15 @@ def corefile(settings: Settings) -> str:
 
 
 def pod_resolv_conf() -> str:
-    """For pods with `dnsPolicy: Default`."""
+    """Return the resolv.conf for pods with `dnsPolicy: Default`."""
     return f"nameserver {POD_GATEWAY}\n"
 
 
 def node_resolv_conf(candidates: Iterable[str]) -> str:
-    """The resolv.conf for pulls and builds: the first that names a server which is reached from the node's network namespace.
+    """Return the resolv.conf for pulls and builds: the first with a server that the node's network namespace reaches.
 
-    A server on the host's loopback interface (systemd-resolved, dnsmasq) is not; without any other the last resort is a public one.
+    It does not reach a server on the host's loopback interface (systemd-resolved, dnsmasq). The last resort is a public
+    server.
     """
     for text in candidates:
         lines = [line for line in text.splitlines() if not _is_out_of_reach(line)]
@@ -189,11 +192,11 @@ def _is_out_of_reach(line: str) -> bool:
     try:
         return ip_address(words[1].partition("%")[0]).is_loopback
     except (IndexError, ValueError):
-        return True  # not an address: nobody can ask it
+        return True  # not an address
 
 
 def kubeconfig(server: str, ca: bytes, certificate: bytes, key: bytes) -> str:
-    """A kubeconfig with everything in it: it can be copied elsewhere."""
+    """Return a kubeconfig that refers to no other file, so that it can be copied elsewhere."""
     return _yaml(
         {
             "apiVersion": "v1",
@@ -214,7 +217,7 @@ def kubeconfig(server: str, ca: bytes, certificate: bytes, key: bytes) -> str:
 
 
 def first_objects() -> list[dict[str, Any]]:
-    """What kubeadm would make at the start: the rights of the API server at kubelet's, and of CoreDNS."""
+    """Return what kubeadm would create: the API server's rights at the kubelet, and those of CoreDNS."""
     reads = [
         {"apiGroups": [""], "resources": ["services", "pods", "namespaces"], "verbs": ["list", "watch"]},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},

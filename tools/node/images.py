@@ -15,13 +15,13 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def of_program(image: str, program: Path, *, name: str = "", user: str = "") -> bytes:
-    """An image of one static program, its entrypoint.
+    """Return an image whose entrypoint is one static program.
 
     Args:
-        image: Its name.
-        program: The program here.
-        name: What it is called in the image; as here when empty.
-        user: Who it runs as; root when empty.
+        image: its name.
+        program: the program on this machine.
+        name: the program's name in the image; empty for the same.
+        user: who runs it; empty for root.
     """
     name = name or program.name
     return archive(image, {name: program.read_bytes()}, {"Entrypoint": [f"/{name}"], "User": user})
@@ -30,13 +30,13 @@ def of_program(image: str, program: Path, *, name: str = "", user: str = "") -> 
 def archive(
     image: str, files: Mapping[str, bytes], config: Mapping[str, Any], *, links: Mapping[str, str] | None = None
 ) -> bytes:
-    """An image as `docker save` would write it. The same input gives the same bytes.
+    """Return an image as `docker save` would write it. The same input gives the same bytes.
 
     Args:
-        image: Its name.
-        files: Path -> content, all executable. Folders come by themselves.
-        config: How containers of it run, as in the image specification: Entrypoint, Env, User.
-        links: Path -> what a symbolic link there points to.
+        image: its name.
+        files: path -> content; all are executable. Folders are made as needed.
+        config: how its containers run, as in the image specification: Entrypoint, Env, User.
+        links: path -> target of a symbolic link.
     """
     layer = _tar(files, links or {})
     whole = {

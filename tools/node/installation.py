@@ -1,4 +1,4 @@
-"""What a user installs on a cluster, by the user's own commands: KubeRay, Kueue and lorarl; and an S3 server to write to."""
+"""Installs what a user installs, with the user's commands: KubeRay and lorarl, and an S3 server to write to."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ STORE_ENDPOINT = "http://s3.store:7070"
 STORE = "store"
 SYSTEM = "lorarl-system"
 KUBERAY = "default"
-"""Where its own manifests put it."""
+"""The namespace that its manifests use."""
 
 Object = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Images:
-    """Names of images, as the nodes of a cluster know them."""
+    """Names of images as a cluster's nodes know them."""
 
     operator: str
     trainer: str
@@ -36,7 +36,7 @@ class Images:
 
 @contextmanager
 def forwarded(cluster: RealCluster, namespace: str, target: str, port: int, log: Path) -> Iterator[str]:
-    """`kubectl port-forward` until the block ends; the address on this machine."""
+    """Run `kubectl port-forward` until the block ends; yield the address on this machine."""
     log.unlink(missing_ok=True)
     with running([*cluster.kubectl_command, "port-forward", "-n", namespace, target, f":{port}"], log) as process:
         said = until(
@@ -49,14 +49,14 @@ def forwarded(cluster: RealCluster, namespace: str, target: str, port: int, log:
 
 
 def install_kuberay(cluster: RealCluster) -> None:
-    """KubeRay from its own manifests."""
+    """Install KubeRay from its own manifests."""
     cluster.must(
         "apply", "--server-side", "--force-conflicts", "-k", str(find_share("ray-operator") / "config/default")
     )
 
 
 def install_lorarl(cluster: RealCluster, operator_image: str, trainer_image: str) -> None:
-    """lorarl from its chart. One that is there already gets new pods: the image may be another one under the same name."""
+    """Install lorarl from its chart. Existing pods are replaced: the image may have changed under the same name."""
     apply(cluster, namespace(SYSTEM, "restricted"))
     cluster.must("delete", "pods", "-n", SYSTEM, "--all", "--wait=false")
     values = {"image": operator_image, "trainerImage": trainer_image}
@@ -74,26 +74,26 @@ def install_lorarl(cluster: RealCluster, operator_image: str, trainer_image: str
 
 
 def install_store(cluster: RealCluster, image: str) -> None:
-    """An S3 server with the bucket `lorarl`."""
+    """Install an S3 server with the bucket `lorarl`."""
     manifests = (MANIFESTS / "store.yaml").read_text().replace("STORE_IMAGE", image)
     cluster.must("apply", "--server-side", "-f", "-", stdin=manifests)
 
 
 def make_room(cluster: RealCluster, team: str, *secrets: Object, level: str = "baseline") -> None:
-    """A namespace for a team's jobs, with the Secret of the store and more of them, and no job in it."""
+    """Make a namespace for a team's jobs, with the store's Secret and others; delete the jobs in it."""
     apply(cluster, namespace(team, level))
     apply(cluster, store_secret(), *secrets, namespace=team)
     cluster.must("delete", "lorarljobs", "--all", "-n", team, "--wait")
 
 
 def apply(cluster: RealCluster, *manifests: Object, namespace: str = "default") -> None:
-    """`kubectl apply` of objects."""
+    """Apply objects with `kubectl apply`."""
     listed = {"apiVersion": "v1", "kind": "List", "items": manifests}
     cluster.must("apply", "--server-side", "-n", namespace, "-f", "-", stdin=json.dumps(listed))
 
 
 def wait_available(cluster: RealCluster, namespace: str, deployment: str) -> None:
-    """Return when all replicas of a Deployment are there."""
+    """Return when all replicas of a Deployment are available."""
     available = "jsonpath={.status.conditions[?(@.type=='Available')].status}"
     until(
         120,
@@ -103,7 +103,7 @@ def wait_available(cluster: RealCluster, namespace: str, deployment: str) -> Non
 
 
 def namespace(name: str, level: str) -> Object:
-    """A namespace that enforces a pod security level."""
+    """Return a namespace that enforces a pod security level."""
     return {
         "apiVersion": "v1",
         "kind": "Namespace",
@@ -112,7 +112,7 @@ def namespace(name: str, level: str) -> Object:
 
 
 def store_secret(name: str = "s3-keys", **changes: str) -> Object:
-    """The Secret by which a job's pods reach the store."""
+    """Return the Secret with which a job's pods reach the store."""
     data = {**STORE_KEYS, "AWS_ENDPOINT_URL": STORE_ENDPOINT, **changes}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": data}
 

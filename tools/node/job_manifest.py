@@ -8,7 +8,7 @@ Object = dict[str, Any]
 
 
 def changed(job: Object, changes: Object) -> Object:
-    """The manifest with `changes` (dotted paths in its spec -> values; None removes) made in place."""
+    """Make `changes` (dotted paths in its spec -> values; None removes) in place, and return the manifest."""
     for path, value in changes.items():
         *folders, last = path.split(".")
         place = job["spec"]

@@ -1,7 +1,8 @@
-"""A node is brought up and taken down.
+"""Brings a node up and takes it down.
 
-Up goes in two stages: the builder (containerd and BuildKit, enough to build images), and the whole node. A file says which stage is
-complete; it is not there while something is being started, so that what was killed half-way is seen and removed by the next start.
+It comes up in two stages: the builder (containerd and BuildKit, enough to build images), and the whole node. A file
+says which stage is complete. It is missing while programs are being started, so that the next start sees and removes
+what a killed one left.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from node.settings import NODE, Settings
 BUILDER, WHOLE = "builder", "node"
 LOCK_SECONDS = 120.0
 END_SECONDS = 30.0
-# Where the programs insist on having files -> what lies there inside the node, below the folder `run` or the volatile one.
+# Where the programs insist on having files -> the folder that is mounted there, in `run` or in the volatile folder.
 PLACES_IN_RUN = {"/run/containerd": "containerd", "/var/lib/cni": "cni-state"}
 PLACES_ON_DISK = {"/var/lib/kubelet": "kubelet", "/var/log/pods": "pods", "/var/log/containers": "containers"}
-# Ports of the node's address where programs say that they are ready.
+# Ports and paths at the node's address where programs report that they are ready.
 KUBE_PROXY_READY, COREDNS_READY = (10256, "/healthz"), (8181, "/ready")
 
 Say = Callable[[str], None]
@@ -41,7 +42,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Builder:
-    """Where images can be built and found."""
+    """Where images are built and found."""
 
     buildkit_socket: Path
     containerd_socket: Path
@@ -49,43 +50,43 @@ class Builder:
 
 
 def builder(settings: Settings, say: Say) -> Builder:
-    """containerd and BuildKit, started unless they run.
+    """Start containerd and BuildKit unless they run.
 
     Raises:
-        NotReadyError: The machine lacks something; nothing was begun.
-        NodeError: They cannot be started.
+        NotReadyError: the machine lacks something. Nothing was started.
+        NodeError: they cannot be started.
     """
     _bring_up(settings, BUILDER, say)
     return Builder(settings.buildkit_socket, settings.containerd_socket)
 
 
 def up(settings: Settings, say: Say) -> Node:
-    """The whole node, ready for pods, started unless it runs.
+    """Start the whole node unless it runs; return it ready for pods.
 
     Raises:
-        NotReadyError: The machine lacks something; nothing was begun.
-        NodeError: It cannot be started.
+        NotReadyError: the machine lacks something. Nothing was started.
+        NodeError: it cannot be started.
     """
     return _bring_up(settings, WHOLE, say)
 
 
 def check(settings: Settings, say: Say) -> None:
-    """Look whether this machine can have a node, its programs aside, which can be built.
+    """Check whether this machine can have a node. Programs that can still be built do not count.
 
     Raises:
-        NotReadyError: It lacks something.
+        NotReadyError: it lacks something.
     """
     _check(settings, (), say, fresh=not settings.run.exists())
 
 
 def down(settings: Settings, say: Say, *, everything: bool) -> None:
-    """Remove every trace of the node; with `everything`, images and build cache too.
+    """Remove every trace of the node; with `everything`, also images and build cache.
 
     Raises:
-        NodeError: Something could not be removed.
+        NodeError: something could not be removed.
     """
     if os.geteuid() != 0:
-        raise NodeError("this is not root, and the node is root's: run it as root")
+        raise NodeError("this is not root, and the node belongs to root. Run it as root.")
     with _lock(settings):
         was_there = settings.run.exists()
         _remove(settings)
@@ -107,12 +108,12 @@ def _bring_up(settings: Settings, stage: str, say: Say) -> Node:
         if reached in (stage, WHOLE) and set(needed) <= node.running().keys():
             say(f"the {stage} is up already")
             if reached == WHOLE:
-                _hand_out(settings)  # another checkout may have brought it up
+                _hand_out(settings)  # another checkout may have started it
             return node
         helpers = programs.BUILDER_HELPERS if stage == BUILDER else programs.HELPERS
         _check(settings, (*needed, *helpers), say, fresh=is_new)
         if not reached and not is_new:
-            say("removing what a start that did not end has left")
+            say("removing what an unfinished start has left")
             _remove(settings)
         complete.unlink(missing_ok=True)
         if not reached:
@@ -142,7 +143,7 @@ def _check(settings: Settings, tools: Sequence[str], say: Say, *, fresh: bool) -
 
 
 def _make_empty_node(settings: Settings) -> None:
-    """Folders, configuration, namespaces and network; no program yet."""
+    """Make folders, configuration, namespaces and network, and start no program yet."""
     shutil.rmtree(settings.volatile, ignore_errors=True)  # after a crash of the machine
     shutil.rmtree(settings.logs, ignore_errors=True)
     for folder in (
@@ -171,7 +172,7 @@ def _make_empty_node(settings: Settings) -> None:
         str(settings.run / "init"),
         *(f"{source}={place}" for place, source in binds.items()),
     ]
-    done = subprocess.run(script, capture_output=True, text=True, start_new_session=True)
+    done = subprocess.run(script, capture_output=True, text=True, start_new_session=True, check=False)
     init = namespaces.read_record(settings.run / "init")
     if done.returncode or init is None:
         raise NodeError(f"namespaces could not be made: {done.stderr}")
@@ -211,7 +212,7 @@ def _write_kubeconfig(settings: Settings, user: str, path: Path) -> None:
 
 
 def _hand_out(settings: Settings) -> None:
-    """What the node's user needs: the administrator's kubeconfig, and a folder for logs."""
+    """Give the node's user what they need: the administrator's kubeconfig, and a folder for logs."""
     settings.logs.mkdir(parents=True, exist_ok=True)
     _write_kubeconfig(settings, "admin", settings.kubeconfig)
     _give_to_caller(settings.out, settings.kubeconfig)
@@ -235,9 +236,8 @@ def _start_kubernetes(node: Node) -> None:
     node.wait("CoreDNS is ready", lambda: node.answers(*COREDNS_READY), *needed)
     if settings.driver:
         cgroups.lift_memory_limit(f"{settings.name}/kubepods")
-        node.start(
-            programs.DEVICE_PLUGIN
-        )  # last: it ends where the kubelet has not made its folder for device plugins yet
+        # It is the last, because it ends if the kubelet has not made its folder for device plugins yet.
+        node.start(programs.DEVICE_PLUGIN)
 
 
 def _accepts(path: Path) -> bool:
@@ -255,18 +255,17 @@ def _is_ready(node: dict[str, Any] | None) -> bool:
 
 
 def _remove(settings: Settings) -> None:
-    """Remove what is there of a node, whole or not. The folder `run` goes last: as long as it is there, there may be more."""
-    (settings.run / "complete").unlink(
-        missing_ok=True
-    )  # from here on it is none: a start finds nothing that it could go on from
+    """Remove a node, whole or not. The folder `run` goes last: while it exists, there may be more to remove."""
+    # From here on there is no node, so no start continues from it.
+    (settings.run / "complete").unlink(missing_ok=True)
     node = Node(settings)
     init = node.init
     if init is not None:
-        node.stop("kubelet", signal.SIGKILL)  # it would start containers anew
+        node.stop("kubelet", signal.SIGKILL)  # it would start containers again
         if "containerd" in node.running():
             node.remove_containers()
         node.stop("buildkitd")
-        node.stop("containerd")  # what it keeps on disk outlives the node
+        node.stop("containerd")  # its files on disk stay after the node
         os.kill(init.pid, signal.SIGKILL)
         wait_until(END_SECONDS, "the node's processes have ended", lambda: not init.alive)
     network.disconnect(settings)
@@ -280,19 +279,19 @@ def _remove(settings: Settings) -> None:
 
 
 def _remove_folder(folder: Path) -> None:
-    # Mounts of the node are gone with its namespaces. One that somebody else has made is not ours to empty.
+    # The node's mounts are gone with its namespaces. Any other mount is not ours to empty.
     mounted = [
         line.split()[1]
         for line in Path("/proc/self/mounts").read_text().splitlines()
         if line.split()[1].startswith(f"{folder}/")
     ]
     if mounted:
-        raise NodeError(f"{', '.join(mounted)} is mounted below {folder}, which is to be removed: umount it first")
+        raise NodeError(f"{', '.join(mounted)} is mounted below {folder}, which has to be removed. Unmount it first.")
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _make_mount_points(settings: Settings, places: list[Path]) -> None:
-    """Make the folders that are mounted over inside; those that were not there are noted first, and removed with the node."""
+    """Make the folders that the node mounts over. New ones are noted first, and removed with the node."""
     missing = [folder for place in places for folder in (place, *place.parents) if not folder.exists()]
     (settings.run / "mount-points").write_text("".join(f"{folder}\n" for folder in missing))
     for place in places:
@@ -305,7 +304,7 @@ def _mount_points(settings: Settings) -> list[Path]:
 
 
 def _give_to_caller(*paths: Path) -> None:
-    """Under sudo, the kubeconfig belongs to who called it."""
+    """Under sudo, give the kubeconfig to the user who called it."""
     if "SUDO_UID" in os.environ:
         for path in paths:
             os.chown(path, int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"]))
@@ -313,7 +312,7 @@ def _give_to_caller(*paths: Path) -> None:
 
 @contextmanager
 def _lock(settings: Settings) -> Iterator[None]:
-    """One start or removal at a time. An abstract socket: it is free again when its holder ends, however that happens."""
+    """Allow one start or removal at a time. The abstract socket is free again when its holder ends in any way."""
     with socket.socket(socket.AF_UNIX) as lock:
 
         def taken() -> bool:

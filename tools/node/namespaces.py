@@ -1,12 +1,12 @@
 """The node's own Linux namespaces: processes, mounts and network.
 
-Its first process holds them. When that one is killed the kernel kills all others, and mounts and network are gone with them: so nothing has
-to be searched for, and nothing foreign can be hit.
+Its first process holds them. When that process is killed, the kernel kills all others, and mounts and network are gone
+with them. So nothing has to be searched for, and nothing foreign can be hit.
 
     python namespaces.py RECORD SOURCE=TARGET...
 
-makes them, with SOURCE mounted over TARGET inside, and returns when they are ready. RECORD gets the first process' id and start time. It
-imports the standard library alone, because it is run by its path.
+makes them, with SOURCE mounted over TARGET inside, and returns when they are ready. RECORD gets the id and start time
+of the first process. This file imports only the standard library, because it is run by its path.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
-# Fields of /proc/PID/stat after the name: state is the first, the start time the twentieth.
+# Fields of /proc/PID/stat after the name: state is the first, the start time is the twentieth.
 STATE, START_TIME = 0, 19
 
 
 @dataclass(frozen=True)
 class Init:
-    """The first process, as the host sees it. Its start time tells it from another that got its number."""
+    """The first process, as the host sees it. Its start time tells it from a later process with the same id."""
 
     pid: int
     start_time: str
 
     @property
     def alive(self) -> bool:
+        """Whether it has not ended."""
         stat = read_stat(self.pid)
         return stat is not None and stat[START_TIME] == self.start_time and stat[STATE] != "Z"
 
     def processes(self) -> dict[int, list[str]]:
-        """Process id on the host -> command line, of those in its process namespace; containers have their own."""
+        """Return process id on the host -> command line of those in its process namespace, without containers'."""
         if not self.alive:
             return {}
         namespace = _process_namespace(self.pid)
@@ -50,15 +51,15 @@ class Init:
         return found
 
     def enter(self, command: list[str]) -> list[str]:
-        """The command that runs another one inside.
+        """Return the command that runs another one inside.
 
-        Not `ip netns exec`, which mounts /sys anew and hides the cgroups.
+        `ip netns exec` would mount /sys again and hide the cgroups.
         """
         return ["nsenter", f"--target={self.pid}", "--mount", "--net", "--pid", *command]
 
 
 def read_record(record: Path) -> Init | None:
-    """The first process that was recorded, alive or not; None where there is no record."""
+    """Return the first process that was recorded, alive or not; None if there is no record."""
     try:
         pid, start_time = record.read_text().split()
     except (FileNotFoundError, ValueError):
@@ -67,7 +68,7 @@ def read_record(record: Path) -> Init | None:
 
 
 def read_stat(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat after the name, or None when the process is gone."""
+    """Return the fields of /proc/PID/stat after the name, or None if the process is gone."""
     try:
         return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -85,7 +86,7 @@ def make(record: Path, binds: list[tuple[str, str]]) -> None:
     """Make the namespaces and leave their first process behind.
 
     Raises:
-        OSError: The kernel does not let us, or a folder cannot be mounted.
+        OSError: the kernel does not allow it, or a folder cannot be mounted.
     """
     go_reader, go_writer = os.pipe()
     ready_reader, ready_writer = os.pipe()
@@ -93,7 +94,7 @@ def make(record: Path, binds: list[tuple[str, str]]) -> None:
     child = os.fork()
     if child == 0:
         os.close(go_writer)
-        # Nobody may be left who is not recorded: when the parent is killed before it has written, this read ends without a byte.
+        # No unrecorded process may stay: if the parent is killed before it has written, this read ends without a byte.
         if not os.read(go_reader, 1):
             os._exit(1)
         _arrange_mounts(binds)
@@ -113,7 +114,7 @@ def make(record: Path, binds: list[tuple[str, str]]) -> None:
 
 
 def _arrange_mounts(binds: list[tuple[str, str]]) -> None:
-    # What the host mounts is seen here, what is mounted here is not seen there, and pods may share mounts among each other.
+    # Mounts of the host are visible here, mounts made here are not visible there, and pods may share mounts.
     for arguments in (["--make-rslave", "/"], ["--make-rshared", "/"], ["-t", "proc", "proc", "/proc"]):
         subprocess.run(["mount", *arguments], check=True)
     for source, target in binds:
@@ -121,7 +122,7 @@ def _arrange_mounts(binds: list[tuple[str, str]]) -> None:
 
 
 def _reap() -> None:
-    """What the first process does: it takes in orphans and lets them go, for ever."""
+    """Reap orphans forever: the work of the first process."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     while True:
         try:
@@ -133,7 +134,7 @@ def _reap() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """The command line."""
+    """Run the command line."""
     record, *binds = arguments
     make(Path(record), [(source, target) for source, _, target in (bind.partition("=") for bind in binds)])
 

@@ -1,6 +1,6 @@
 """The node's network: one link to the host, address translation for image builds, and no way out for pods.
 
-What is said to `ip` and `nft` is pure text; `connect` and `disconnect` say it.
+The input of `ip` and `nft` is made as text; `connect` and `disconnect` run them.
 """
 
 from __future__ import annotations
@@ -18,53 +18,53 @@ from node.settings import POD_GATEWAY, POD_RANGE, UPLINK, Settings
 
 MAX_MTU = 1500
 IP_FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
-# In the folder of the node: what ip_forward was before it was switched on.
+# In the node's folder: the value of ip_forward before it was switched on.
 FORWARD_BEFORE = "ip_forward.before"
 
 
 def connect(settings: Settings, init: Init) -> None:
-    """Link host and node; with a device for outbound traffic, let the node itself through it."""
+    """Link host and node; with a device for outbound traffic, let the node use it."""
     device = outbound_device(settings, _ip_json("route", "show", "default"))
     mtu = min(MAX_MTU, int(Path(f"/sys/class/net/{device}/mtu").read_text())) if device else MAX_MTU
-    _tell(["ip", "-batch", "-"], on_the_host(settings, init.pid, mtu))
+    _feed(["ip", "-batch", "-"], on_the_host(settings, init.pid, mtu))
     inside = ["nsenter", f"--net=/proc/{init.pid}/ns/net"]
-    _tell([*inside, "ip", "-batch", "-"], in_the_node(settings, mtu))
-    _tell([*inside, "nft", "-f", "-"], pods_stay_inside(settings))
-    _tell([*inside, "tee", str(IP_FORWARD)], "1\n")
+    _feed([*inside, "ip", "-batch", "-"], in_the_node(settings, mtu))
+    _feed([*inside, "nft", "-f", "-"], pods_stay_inside(settings))
+    _feed([*inside, "tee", str(IP_FORWARD)], "1\n")
     if device:
         switch_forwarding_on(settings)
-        _tell(["nft", "-f", "-"], masquerade(settings, device))
+        _feed(["nft", "-f", "-"], masquerade(settings, device))
 
 
 def disconnect(settings: Settings) -> None:
     """Undo `connect`, as far as it went."""
     if link_exists(settings):
-        subprocess.run(
-            ["ip", "link", "delete", settings.link], check=False, capture_output=True
-        )  # it may be vanishing by itself
+        # It may be vanishing by itself.
+        subprocess.run(["ip", "link", "delete", settings.link], check=False, capture_output=True)
     if table_exists(settings):
         subprocess.run(["nft", "delete", "table", "ip", settings.name], check=True)
     restore_forwarding(settings)
 
 
 def link_exists(settings: Settings) -> bool:
-    """Whether the host has the link."""
+    """Return whether the host has the link."""
     return Path(f"/sys/class/net/{settings.link}").exists()
 
 
 def table_exists(settings: Settings) -> bool:
-    """Whether the host has the table of nft."""
-    return subprocess.run(["nft", "list", "table", "ip", settings.name], capture_output=True).returncode == 0
+    """Return whether the host has the nft table."""
+    command = ["nft", "list", "table", "ip", settings.name]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def host_routes() -> list[IPv4Network]:
-    """The networks that the host has routes to, the default route aside."""
+    """Return the networks that the host has routes to, without the default route."""
     destinations = (route["dst"] for route in _ip_json("route", "show") if route["dst"] != "default")
     return [IPv4Network(destination) for destination in destinations]
 
 
 def outbound_device(settings: Settings, default_routes: Iterable[dict[str, Any]]) -> str | None:
-    """The host's device that leads to the world, or None."""
+    """Return the host's device for outbound traffic, or None."""
     if settings.outbound == "none":
         return None
     if settings.outbound != "auto":
@@ -73,7 +73,7 @@ def outbound_device(settings: Settings, default_routes: Iterable[dict[str, Any]]
 
 
 def on_the_host(settings: Settings, init_pid: int, mtu: int) -> str:
-    """For `ip -batch` on the host."""
+    """Return the input of `ip -batch` on the host."""
     prefix = settings.subnet.prefixlen
     return f"""link add {settings.link} mtu {mtu} type veth peer name {UPLINK} mtu {mtu} netns {init_pid}
 address add {settings.host_address}/{prefix} dev {settings.link}
@@ -82,7 +82,7 @@ link set {settings.link} up
 
 
 def in_the_node(settings: Settings, mtu: int) -> str:
-    """For `ip -batch` in the node. CoreDNS' address lies on the loopback interface: it is there before the first pod."""
+    """Return the input of `ip -batch` in the node. CoreDNS listens on loopback, which exists before the first pod."""
     return f"""link set lo up
 address add {POD_GATEWAY}/32 dev lo
 address add {settings.node_address}/{settings.subnet.prefixlen} dev {UPLINK}
@@ -92,7 +92,7 @@ route add default via {settings.host_address}
 
 
 def pods_stay_inside(settings: Settings) -> str:
-    """For `nft -f` in the node: pods talk to each other, to Services and to the node; the host reaches NodePorts."""
+    """Return the input of `nft -f` in the node. Pods reach each other, Services and the node; the host NodePorts."""
     return f"""table ip {settings.name} {{
   chain forward {{
     type filter hook forward priority filter;
@@ -104,7 +104,7 @@ def pods_stay_inside(settings: Settings) -> str:
 
 
 def masquerade(settings: Settings, device: str) -> str:
-    """For `nft -f` on the host: the node's own traffic (image builds and pulls) leaves with the host's address."""
+    """Return the input of `nft -f` on the host: traffic of builds and pulls leaves with the host's address."""
     return f"""table ip {settings.name} {{
   chain postrouting {{
     type nat hook postrouting priority srcnat;
@@ -115,7 +115,7 @@ def masquerade(settings: Settings, device: str) -> str:
 
 
 def switch_forwarding_on(settings: Settings) -> None:
-    """Let the host's kernel forward, and note what was so before."""
+    """Let the host's kernel forward, and note the value before."""
     note = settings.run / FORWARD_BEFORE
     if not note.exists():
         note.write_text(IP_FORWARD.read_text())
@@ -123,21 +123,21 @@ def switch_forwarding_on(settings: Settings) -> None:
 
 
 def restore_forwarding(settings: Settings) -> None:
-    """Put it back, unless another node needs it."""
+    """Restore the host's setting, unless another node needs it."""
     note = settings.run / FORWARD_BEFORE
     if not note.exists():
         return
     others = [path for path in settings.run.parent.glob(f"*/{FORWARD_BEFORE}") if path != note]
     if others:
-        # Another node still needs it, and puts it back in our place. What it noted itself was what we had set, or older than that.
+        # Another node still needs it, and restores it for us. It had noted our value, or an older one.
         others[0].write_text(min(note.read_text(), others[0].read_text()))
     else:
         IP_FORWARD.write_text(note.read_text())
     note.unlink()
 
 
-def _tell(command: list[str], text: str) -> None:
-    done = subprocess.run(command, input=text, capture_output=True, text=True)
+def _feed(command: list[str], text: str) -> None:
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     if done.returncode:
         raise NodeError(f"{' '.join(command)}: {done.stderr.strip()}\n{text}")
 

@@ -1,4 +1,4 @@
-"""A node that is there: its programs, started and stopped one by one, and its image store."""
+"""A node that exists: its programs, which can be started and stopped one by one, and its image store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.cluster.processes import ToolMissingError, find, until
 START_SECONDS = 10.0
 READY_SECONDS = 60.0
 STOP_SECONDS = 10.0
-# How pulls and builds reach the world where there is a proxy. The other programs talk to each other alone.
+# How pulls and builds go through a proxy. The other programs only talk to each other.
 PROXY_VARIABLES = (
     "HTTP_PROXY",
     "HTTPS_PROXY",
@@ -46,27 +46,27 @@ class Node:
 
     @property
     def init(self) -> namespaces.Init | None:
-        """The process that holds the node's namespaces, or None when it is not alive."""
+        """The process that holds the node's namespaces, or None if it is not alive."""
         init = namespaces.read_record(self.settings.run / "init")
         return init if init is not None and init.alive else None
 
     def must_be_there(self) -> namespaces.Init:
-        """The process that holds the node's namespaces.
+        """Return the process that holds the node's namespaces.
 
         Raises:
-            NodeError: There is none.
+            NodeError: there is none.
         """
         init = self.init
         if init is None:
-            raise NodeError("there is no node; `make cluster` brings one up")
+            raise NodeError("there is no node. Run `make cluster`.")
         return init
 
     def log(self, name: str) -> Path:
-        """Where a program's output goes."""
+        """Return the file of a program's output."""
         return self.settings.logs / f"{name}.log"
 
     def running(self) -> dict[str, int]:
-        """Those of the node's programs that run -> process id on the host."""
+        """Return the programs of the node that run -> process id on the host."""
         init = self.init
         names = {self._tools[name]: name for name in self.programs}
         processes = init.processes() if init else {}
@@ -76,29 +76,30 @@ class Node:
         """Start programs that do not run.
 
         Raises:
-            NodeError: There is no node, or one is not among its programs, or ended at once; the text has the end of its log.
+            NodeError: there is no node, or a program is not one of its own, or ended at once. The text has the end of
+                its log.
         """
         init = self.must_be_there()
-        self.settings.logs.mkdir(parents=True, exist_ok=True)  # another checkout may have begun the node
+        self.settings.logs.mkdir(parents=True, exist_ok=True)  # another checkout may have started the node
         for name in names:
             if name not in self.programs:
                 raise NodeError(f"this node has no {name}; it has {', '.join(self.programs)}")
             if name in self.running():
                 continue
-            # The shell ends at once, so that the program becomes a child of the node's first process, which will reap it.
+            # The shell ends at once, so that the node's first process becomes the program's parent, and reaps it.
             shell = ["sh", "-c", '"$@" </dev/null >>"$0" 2>&1 &', str(self.log(name)), *self._commands[name]]
             subprocess.run(init.enter(shell), env=self._environment(name), start_new_session=True, check=True)
         self._must_run(names, START_SECONDS)
 
     def stop(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
-        """End a program, at once when it does not end by itself; nothing when it does not run."""
+        """End a program, with SIGKILL if it does not end in time; do nothing if it does not run."""
         pid = self.running().get(name)
         if pid is None:
             return
         before = namespaces.read_stat(pid)
 
         def is_gone() -> bool:
-            # Reaped, and not just without a command line: a thread that is still ending may hold the program's port.
+            # Reaped, not only without a command line: a thread that is still ending may hold the program's port.
             now = namespaces.read_stat(pid)
             return before is None or now is None or now[namespaces.START_TIME] != before[namespaces.START_TIME]
 
@@ -112,10 +113,10 @@ class Node:
             wait_until(STOP_SECONDS, f"{name} was killed", is_gone)
 
     def wait(self, what: str, probe: Callable[[], object], *needed: str) -> None:
-        """Return when `probe` holds; the programs `needed` must live that long.
+        """Return when `probe` holds. The programs `needed` must run until then.
 
         Raises:
-            NodeError: It did not hold in time, or a program ended.
+            NodeError: it did not hold in time, or a program ended.
         """
 
         def probe_while_they_run() -> object:
@@ -126,7 +127,7 @@ class Node:
         wait_until(READY_SECONDS, what, probe_while_they_run)
 
     def get(self, path: str) -> Any:
-        """An answer of the API server to the administrator, or None when there is none or no success."""
+        """Return the API server's answer to the administrator, or None without a successful answer."""
         pki, address = self.settings.pki, str(self.settings.node_address)
         context = ssl.create_default_context(cafile=str(pki / "ca.crt"))
         context.load_cert_chain(pki / "admin.crt", pki / "admin.key")
@@ -134,27 +135,27 @@ class Node:
         return json.loads(text) if text and text.startswith("{") else text
 
     def answers(self, port: int, path: str) -> bool:
-        """Whether a program's own probe says that it is ready."""
+        """Return whether a program's own probe reports that it is ready."""
         return _http_get(http.client.HTTPConnection(str(self.settings.node_address), port, timeout=2), path) is not None
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
-        """Run kubectl as the administrator; what it printed."""
+        """Run kubectl as the administrator and return its output."""
         command = [self._tools["kubectl"], f"--kubeconfig={self.settings.kubeconfig}", *arguments]
         return _must(command, (stdin or "").encode())
 
     def ctr(self, *arguments: str, stdin: bytes = b"") -> str:
-        """Run containerd's own client, in the namespace of kubelet's images and containers; what it printed.
+        """Run containerd's own client, in the namespace of kubelet's images and containers; return its output.
 
-        Inside the node: it makes files in /run/containerd.
+        It runs inside the node because it makes files in /run/containerd.
 
         Raises:
-            NodeError: There is no node, or the client failed.
+            NodeError: there is no node, or the client failed.
         """
         command = [self._tools["ctr"], f"--address={CONTAINERD_ADDRESS}", f"--namespace={IMAGE_NAMESPACE}", *arguments]
         return _must(self.must_be_there().enter(command), stdin)
 
     def load(self, archive: bytes) -> None:
-        """Put an image into the node's store; `archive` is as of `images`, or of `docker save`."""
+        """Put an image into the node's store. `archive` comes from `images` or `docker save`."""
         self.ctr("images", "import", "--local", "-", stdin=archive)
 
     def load_pause(self) -> None:
@@ -162,13 +163,13 @@ class Node:
         self.load(images.of_program(PAUSE_IMAGE, Path(self._tools["pause"])))
 
     def remove_containers(self) -> None:
-        """End all containers and give their disk back, as far as containerd lets us."""
+        """End all containers and free their disk, as far as containerd allows."""
         try:
             for kind, force in (("tasks", ["--force"]), ("containers", [])):
                 if ids := self.ctr(kind, "list", "--quiet").split():
                     self.ctr(kind, "delete", *force, *ids)
         except NodeError:
-            return  # containerd is gone or stuck. kubelet's own collection finds them when the node comes back
+            return  # containerd is gone or stuck. kubelet removes them when the node comes back
 
     def _environment(self, name: str) -> dict[str, str]:
         shim_folder = str(Path(self._tools["containerd-shim-runc-v2"]).parent)
@@ -198,7 +199,7 @@ def wait_until(seconds: float, what: str, probe: Callable[[], object]) -> None:
     """Return when `probe` holds.
 
     Raises:
-        NodeError: It did not hold within `seconds`.
+        NodeError: it did not hold within `seconds`.
     """
     try:
         until(seconds, what, probe)
@@ -210,7 +211,7 @@ def _path_of(tool: str) -> str:
     try:
         return find(tool)
     except ToolMissingError:
-        return tool  # a node can be taken down without it; before one is brought up, it is asked for
+        return tool  # a node can be taken down without it; `check` asks for it before one is brought up
 
 
 def _http_get(connection: http.client.HTTPConnection, path: str) -> str | None:
@@ -227,9 +228,9 @@ def _http_get(connection: http.client.HTTPConnection, path: str) -> str | None:
 
 def _must(command: list[str], stdin: bytes) -> str:
     try:
-        done = subprocess.run(command, input=stdin, capture_output=True, timeout=READY_SECONDS)
+        done = subprocess.run(command, input=stdin, capture_output=True, timeout=READY_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        raise NodeError(f"{' '.join(command)}: no end after {READY_SECONDS:g} s") from None
+        raise NodeError(f"{' '.join(command)}: did not end within {READY_SECONDS:g} s") from None
     if done.returncode:
         raise NodeError(f"{' '.join(command)}: {done.stderr.decode().strip()}")
     return done.stdout.decode()

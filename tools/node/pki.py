@@ -1,4 +1,4 @@
-"""The cluster's certificates, made by openssl: an authority, a key pair for each program, and the key of ServiceAccounts' tokens."""
+"""The cluster's certificates, made by openssl: authorities, a key pair per program, and the key of ServiceAccounts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from node.errors import NodeError
 from node.settings import API_SERVICE, DOMAIN, NODE, Settings
 
 DAYS = 365
-# Nothing from the machine's own openssl.cnf, which adds extensions.
+# In place of the machine's own openssl.cnf, which adds extensions.
 OPENSSL_CONF = "[req]\ndistinguished_name = dn\n[dn]\n"
 NEW_KEY = (
     "-newkey",
@@ -28,7 +28,7 @@ NEW_KEY = (
 
 @dataclass(frozen=True)
 class Certificate:
-    """Who holds it, and under which names it is reached; the subject's parts are Kubernetes' user (CN) and group (O)."""
+    """Its holder, and the names that it is reached by. The subject has Kubernetes' user (CN) and group (O)."""
 
     name: str
     subject: str
@@ -37,7 +37,7 @@ class Certificate:
 
 
 def certificates(settings: Settings) -> tuple[Certificate, ...]:
-    """All of them, the authorities aside."""
+    """Return all certificates except the authorities'."""
     service = "kubernetes.default.svc"
     api_names = [f"IP:{address}" for address in (API_SERVICE, settings.node_address, "127.0.0.1")]
     api_names += [
@@ -86,7 +86,7 @@ def make(settings: Settings) -> None:
 
 
 def request(certificate: Certificate) -> list[str]:
-    """openssl's arguments that make a certificate and its key."""
+    """Return openssl's arguments that make a certificate and its key."""
     authority = certificate.authority
     arguments = ["req", "-x509", *NEW_KEY, *_files(certificate.name), "-subj", certificate.subject]
     arguments += [
@@ -108,6 +108,6 @@ def _files(name: str) -> tuple[str, ...]:
 
 def _openssl(folder: Path, *arguments: str) -> None:
     command: Sequence[str] = ["openssl", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         raise NodeError(f"{' '.join(command)}: {done.stderr}")

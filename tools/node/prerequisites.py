@@ -1,4 +1,4 @@
-"""What a machine must have before a node is brought up on it. `look` gathers the facts, `complaints` judges them."""
+"""What a machine must have before a node is brought up on it. `look` gathers facts, and `complaints` judges them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CNI_PLUGINS = ("ptp", "host-local", "loopback")
 CNI_PACKAGE = "containernetworking-plugins"
 CNI_FOLDERS = (str(CACHE / "cni"), "/opt/cni/bin", "/usr/lib/cni")
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# Kernel limit -> the least that a node and KubeRay's pods were seen to live with, and what to set it to.
+# Kernel limit -> the least that a node with KubeRay's pods works with, and what to set it to.
 LIMITS = {
     "fs.inotify.max_user_instances": (128, 512),
     "fs.inotify.max_user_watches": (32768, 262144),
@@ -41,7 +41,7 @@ CAP_SYS_RESOURCE = 24
 
 @dataclass(frozen=True)
 class Facts:
-    """A machine, as far as a node needs it. Sizes are in GB."""
+    """What a node needs to know of a machine. Sizes are in GB."""
 
     is_root: bool
     capabilities: int
@@ -58,7 +58,7 @@ class Facts:
 
 
 def missing_packages(facts: Facts) -> list[str]:
-    """Debian's packages of what is missing."""
+    """Return the Debian packages of what is missing."""
     return sorted(
         {COMMANDS[command] for command in facts.missing_commands}
         | ({CNI_PACKAGE} if facts.missing_cni_plugins else set())
@@ -66,30 +66,33 @@ def missing_packages(facts: Facts) -> list[str]:
 
 
 def complaints(facts: Facts, settings: Settings) -> list[str]:
-    """Each thing that keeps the node from running: what was found, what is expected, the mend. Empty when all is well."""
+    """Return everything that keeps the node from running: what was found, what is expected, and what to do."""
     if not facts.is_root:
-        return ["this is not root: a node makes network devices, mounts and cgroups; run it as root"]
+        return ["this is not root: a node makes network devices, mounts and cgroups. Run it as root."]
     return [*_of_programs(facts), *_of_kernel(facts), *_of_place(facts, settings)]
 
 
 def _of_programs(facts: Facts) -> Iterator[str]:
     if facts.missing_commands or facts.missing_cni_plugins:
         missing = sorted(facts.missing_commands) + sorted(f"CNI plugin {name}" for name in facts.missing_cni_plugins)
-        yield f"not installed: {', '.join(missing)}; on Debian or Ubuntu: apt-get install {' '.join(missing_packages(facts))}"
+        packages = " ".join(missing_packages(facts))
+        yield f"not installed: {', '.join(missing)}. On Debian or Ubuntu: apt-get install {packages}"
     if facts.missing_tools:
-        yield f"not built: {', '.join(sorted(facts.missing_tools))}; scripts/tools.sh servers node builds them (it needs Go)"
+        tools = ", ".join(sorted(facts.missing_tools))
+        yield f"not built: {tools}. Run scripts/tools.sh servers node, which needs Go."
 
 
 def _of_kernel(facts: Facts) -> Iterator[str]:
     if lacking := [name for name, bit in CAPABILITIES.items() if not facts.capabilities >> bit & 1]:
-        yield f"root without {', '.join(lacking)}: run it outside of the container, or give it that (docker run --privileged)"
+        yield f"root without {', '.join(lacking)}: run it outside the container, or with docker run --privileged"
     for name, (least, good) in LIMITS.items():
         if facts.limits.get(name, good) < least:
             yield f"{name} is {facts.limits[name]}, expected {least} at least: sysctl -w {name}={good}"
     if facts.open_files < MIN_OPEN_FILES:
-        yield f"the limit of open files is {facts.open_files}, expected {MIN_OPEN_FILES} at least: ulimit -Hn {MIN_OPEN_FILES}"
+        least = MIN_OPEN_FILES
+        yield f"the limit of open files is {facts.open_files}, expected {least} at least: ulimit -Hn {least}"
     if not facts.has_overlayfs:
-        yield "the kernel has no overlayfs: modprobe overlay, or a kernel that has it"
+        yield "the kernel has no overlayfs: run modprobe overlay, or use a kernel that has it"
     if lacking := sorted(cgroups.NEEDED - facts.controllers):
         yield f"no cgroup controller {', '.join(lacking)}: mount them below /sys/fs/cgroup"
 
@@ -97,23 +100,27 @@ def _of_kernel(facts: Facts) -> Iterator[str]:
 def _of_place(facts: Facts, settings: Settings) -> Iterator[str]:
     if facts.room_gb < settings.free_gb:
         yield (
-            f"{settings.data} has room for {facts.room_gb:.0f} GB of images and build cache, expected {settings.free_gb:g} GB: free some, "
-            "or name a folder on a larger disk (LORARL_CLUSTER_DATA), or a smaller need (LORARL_CLUSTER_FREE_GB)"
+            f"{settings.data} has room for {facts.room_gb:.0f} GB of images and build cache, "
+            f"expected {settings.free_gb:g} GB: free some, name a folder on a larger disk (LORARL_CLUSTER_DATA), "
+            "or ask for less (LORARL_CLUSTER_FREE_GB)"
         )
     if facts.foreign:
-        yield f"there already, and not made by us: {', '.join(facts.foreign)}; choose another LORARL_CLUSTER_NAME"
+        yield f"in use, and not made by us: {', '.join(facts.foreign)}. Choose another LORARL_CLUSTER_NAME."
     if facts.overlapping:
         routes = ", ".join(str(route) for route in facts.overlapping)
-        yield f"{settings.subnet} is in use on this machine ({routes}): choose another LORARL_CLUSTER_SUBNET, as in 172.31.255.0/30"
+        yield (
+            f"{settings.subnet} is in use on this machine ({routes}): "
+            "choose another LORARL_CLUSTER_SUBNET, such as 172.31.255.0/30"
+        )
 
 
 def look(settings: Settings, tools: Iterable[str], *, fresh: bool) -> Facts:
-    """The facts about this machine.
+    """Return the facts about this machine.
 
     Args:
-        settings: The node that is wanted.
-        tools: Which of the programs of scripts/tools.sh are needed.
-        fresh: No node of this name is here, so its names must be free.
+        settings: the node that is wanted.
+        tools: the programs of scripts/tools.sh that it needs.
+        fresh: there is no node of this name, so its names must be free.
     """
     missing_commands = frozenset(command for command in COMMANDS if shutil.which(command, path=search_path()) is None)
     has_ip, has_nft = "ip" not in missing_commands, "nft" not in missing_commands
@@ -141,31 +148,31 @@ def look(settings: Settings, tools: Iterable[str], *, fresh: bool) -> Facts:
 
 
 def install(packages: list[str]) -> None:
-    """Install Debian packages, as far as this machine lets us; what is missing afterwards is a complaint."""
+    """Install Debian packages if this machine allows it. What is still missing becomes a complaint."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     command = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
-    if subprocess.run(command, env=environment, capture_output=True).returncode:
-        subprocess.run(["apt-get", "update"], env=environment, capture_output=True)
-        subprocess.run(command, env=environment, capture_output=True)
+    if subprocess.run(command, env=environment, capture_output=True, check=False).returncode:
+        subprocess.run(["apt-get", "update"], env=environment, capture_output=True, check=False)
+        subprocess.run(command, env=environment, capture_output=True, check=False)
 
 
 def can_install() -> bool:
-    """Whether there is apt-get."""
+    """Return whether there is apt-get."""
     return shutil.which("apt-get") is not None
 
 
 def search_path() -> str:
-    """PATH, with the folders of administrators' programs."""
+    """Return PATH with the folders of administrators' programs."""
     return f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}"
 
 
 def cni_folder() -> str | None:
-    """The folder that has all CNI plugins."""
+    """Return the folder that has all CNI plugins."""
     return next((folder for folder in CNI_FOLDERS if all(Path(folder, name).exists() for name in CNI_PLUGINS)), None)
 
 
 def effective_capabilities() -> int:
-    """This process' capabilities, a bit each."""
+    """Return this process's capabilities, one bit each."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1], 16) for line in lines if line.startswith("CapEff:"))
 
@@ -197,19 +204,18 @@ def _has_overlayfs() -> bool:
         return "\toverlay\n" in Path("/proc/filesystems").read_text()
 
     if not known() and shutil.which("modprobe"):
-        subprocess.run(["modprobe", "overlay"], capture_output=True)
+        subprocess.run(["modprobe", "overlay"], capture_output=True, check=False)
     return known()
 
 
 def _room(settings: Settings) -> float:
-    """What is free, and what images and build cache have already."""
+    """Return the free room and what images and build cache already use."""
     folder = settings.data
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free / 1e9
     if free >= settings.free_gb or not settings.data.exists():
         return free
-    used = subprocess.run(
-        ["du", "--summarize", "--one-file-system", "--block-size=1", str(settings.data)], capture_output=True, text=True
-    )
+    command = ["du", "--summarize", "--one-file-system", "--block-size=1", str(settings.data)]
+    used = subprocess.run(command, capture_output=True, text=True, check=False)
     return free + int(used.stdout.split()[0]) / 1e9

@@ -1,4 +1,4 @@
-"""The command line of each of the node's programs. Pure."""
+"""The command lines of the node's programs. Nothing here reads, writes or starts anything."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from node.settings import DOMAIN, NODE, POD_RANGE, SERVICE_RANGE, Settings
 
-# In the order in which they are started. buildkitd ends when there is no containerd yet.
+# In the order in which they start. buildkitd ends if there is no containerd yet.
 BUILDER = ("containerd", "buildkitd")
 CONTROL_PLANE = ("etcd", "kube-apiserver")
 WORKERS = ("kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "coredns")
 DEVICE_PLUGIN = "nvidia-device-plugin"
 ALL = (*BUILDER, *CONTROL_PLANE, *WORKERS, DEVICE_PLUGIN)
-# What scripts/tools.sh builds, and these programs or this tool run besides.
+# Other programs of scripts/tools.sh that these programs or this tool run.
 BUILDER_HELPERS = ("ctr", "containerd-shim-runc-v2")
 HELPERS = (*BUILDER_HELPERS, "kubectl", "pause")
 
@@ -20,22 +20,22 @@ ETCD = "http://127.0.0.1:2379"
 
 
 def builder(settings: Settings) -> tuple[str, ...]:
-    """The programs by which images come to be, in the order in which they are started."""
+    """Return the programs that images need, in the order in which they start."""
     return BUILDER if settings.builds else BUILDER[:1]
 
 
 def kubernetes(settings: Settings) -> tuple[str, ...]:
-    """Those without which a node is none, in the order in which they are started."""
+    """Return the programs that every node needs, in the order in which they start."""
     return (*builder(settings), *CONTROL_PLANE, *WORKERS)
 
 
 def of(settings: Settings) -> tuple[str, ...]:
-    """All programs of a node, in the order in which they are started."""
+    """Return all programs of a node, in the order in which they start."""
     return (*kubernetes(settings), DEVICE_PLUGIN) if settings.driver else kubernetes(settings)
 
 
 def commands(settings: Settings, tools: Mapping[str, str]) -> dict[str, list[str]]:
-    """name -> program and arguments; `tools` has the path of each."""
+    """Return name -> program and arguments. `tools` has the path of each program."""
     run = settings.run
     flags = {
         "containerd": [f"--config={run}/containerd.toml"],
@@ -54,7 +54,7 @@ def commands(settings: Settings, tools: Mapping[str, str]) -> dict[str, list[str
         ],
         "kube-proxy": [f"--config={run}/kube-proxy.yaml"],
         "coredns": [f"-conf={run}/Corefile"],
-        # Device nodes by kubelet's own hand: they reach a pod with plain runc, without NVIDIA's container runtime.
+        # kubelet passes the device nodes itself, so plain runc will do, without NVIDIA's container runtime.
         DEVICE_PLUGIN: ["--device-list-strategy=envvar", "--pass-device-specs", "--driver-root-ctr-path=/"],
     }
     return {name: [tools[name], *flags[name]] for name in of(settings)}
@@ -77,7 +77,7 @@ def _apiserver(settings: Settings) -> list[str]:
     return [
         *(f"--etcd-servers={ETCD}", "--secure-port=6443", f"--advertise-address={settings.node_address}"),
         *(f"--service-cluster-ip-range={SERVICE_RANGE}", "--allow-privileged"),
-        # PodSecurity is among the plugins that are on by default.
+        # PodSecurity is one of the plugins that are on by default.
         *("--authorization-mode=Node,RBAC", "--anonymous-auth=true", "--enable-admission-plugins=NodeRestriction"),
         *(f"--client-ca-file={pki}/ca.crt", f"--tls-cert-file={pki}/kube-apiserver.crt"),
         f"--tls-private-key-file={pki}/kube-apiserver.key",
@@ -88,7 +88,7 @@ def _apiserver(settings: Settings) -> list[str]:
             f"--kubelet-certificate-authority={pki}/ca.crt",
         ),
         f"--kubelet-client-key={pki}/kube-apiserver-kubelet-client.key",
-        # By its address: `kubectl logs` and `exec` would look the node's name up in DNS.
+        # Otherwise `kubectl logs` and `exec` would look the node's name up in DNS.
         "--kubelet-preferred-address-types=InternalIP",
         # For API servers behind this one (Kueue's visibility).
         *(

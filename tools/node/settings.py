@@ -1,7 +1,7 @@
-"""What may be chosen about a node, and where its things lie.
+"""What can be chosen about a node, and where its files are.
 
-A node has a name. Everything of it that others can see is called after it (link, cgroup, table of nft, folders), so that two nodes can
-live on one machine.
+A node has a name. Everything of it that others can see has that name (link, cgroup, nft table, folders), so that two
+nodes can run on one machine.
 """
 
 from __future__ import annotations
@@ -16,89 +16,103 @@ from node.errors import SettingsError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NODE = "node-0"
-# Ranges that exist inside the node's network namespace only.
+# Ranges that exist only in the node's network namespace.
 POD_RANGE = IPv4Network("10.244.0.0/24")
 POD_GATEWAY = POD_RANGE[1]  # where CoreDNS listens
 SERVICE_RANGE = IPv4Network("10.96.0.0/16")
 API_SERVICE = SERVICE_RANGE[1]
 DOMAIN = "cluster.local"
-LINK_RANGE = IPv4Network("172.30.0.0/30")  # of host and node
-UPLINK = "uplink"  # the link to the host, as it is called inside
-NVML = "libnvidia-ml.so.1"  # by which NVIDIA's programs talk to the driver
+LINK_RANGE = IPv4Network("172.30.0.0/30")  # addresses of host and node
+UPLINK = "uplink"  # the name of the link to the host inside the node
+NVML = "libnvidia-ml.so.1"  # how NVIDIA's programs talk to the driver
 MAX_NAME = 13  # a link's name has 15 characters at most
 
 
 @dataclass(frozen=True)
 class Settings:
-    """One node. Sizes are in GB (10^9 bytes)."""
+    """One node.
+
+    Attributes:
+        name: of everything that others can see.
+        run: folder of sockets, configuration and keys.
+        data: folder on disk. It has the node's own files, which are removed with it, and images and build cache, which
+            are kept.
+        out: folder of kubeconfig and logs.
+        subnet: addresses of the link between host and node.
+        outbound: the device for image builds and pulls; `auto` for the default route's, or `none`.
+        free_gb: the room that images and build cache need together, in GB (10^9 bytes).
+        install: whether missing Debian packages are installed.
+        builds: whether there is BuildKit. A node whose images are brought to it needs none.
+        driver: folder of NVIDIA's driver libraries. With it, NVIDIA's device plugin runs and pods can have GPUs.
+    """
 
     name: str = "lorarl"
-    run: Path = Path("/run/lorarl-cluster")  # sockets, configuration, keys
-    data: Path = Path(
-        "/var/lib/lorarl-cluster"
-    )  # what is on disk: the node's own (removed with it), images and build cache (kept)
-    out: Path = REPOSITORY / "out/cluster"  # kubeconfig and logs
-    subnet: IPv4Network = LINK_RANGE  # the link between host and node
-    outbound: str = (
-        "auto"  # the device through which image builds and pulls reach the world; auto: the default route's; none
-    )
-    free_gb: float = 50.0  # the room for images and build cache together
-    install: bool = True  # whether missing Debian packages are installed
-    builds: bool = True  # whether there is BuildKit; a node whose images are brought to it needs none
-    driver: Path | None = (
-        None  # the folder of NVIDIA's driver libraries: with it NVIDIA's device plugin runs, and pods can have GPUs
-    )
+    run: Path = Path("/run/lorarl-cluster")
+    data: Path = Path("/var/lib/lorarl-cluster")
+    out: Path = REPOSITORY / "out/cluster"
+    subnet: IPv4Network = LINK_RANGE
+    outbound: str = "auto"
+    free_gb: float = 50.0
+    install: bool = True
+    builds: bool = True
+    driver: Path | None = None
 
     @property
     def host_address(self) -> IPv4Address:
+        """The host's end of the link."""
         return self.subnet[1]
 
     @property
     def node_address(self) -> IPv4Address:
+        """The node's end of the link."""
         return self.subnet[2]
 
     @property
     def link(self) -> str:
-        """The link to the node, as the host sees it."""
+        """The name of the link to the node on the host."""
         return f"{self.name}0"
 
     @property
     def api_url(self) -> str:
+        """Where the API server is reached."""
         return f"https://{self.node_address}:6443"
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's."""
+        """The administrator's kubeconfig."""
         return self.out / "kubeconfig"
 
     @property
     def logs(self) -> Path:
-        """One file a program. They stay when the node is gone, until the next one is brought up."""
+        """One file per program. They stay after the node, until the next one is brought up."""
         return self.out / "logs"
 
     @property
     def pki(self) -> Path:
+        """Keys and certificates."""
         return self.run / "pki"
 
     @property
     def volatile(self) -> Path:
-        """What lies on disk and goes with the node: etcd's data, pods' volumes and logs."""
+        """Files on disk that are removed with the node: etcd's data, pods' volumes and logs."""
         return self.data / "node"
 
     @property
     def containerd_socket(self) -> Path:
+        """Where containerd answers."""
         return self.run / "containerd/containerd.sock"
 
     @property
     def buildkit_socket(self) -> Path:
+        """Where BuildKit answers."""
         return self.run / "buildkit/buildkitd.sock"
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
-    """The settings that LORARL_CLUSTER_* variables ask for.
+    """Return the settings that LORARL_CLUSTER_* variables ask for.
 
     Raises:
-        SettingsError: A value is not understood; the text names the variable, the value and what was expected.
+        SettingsError: a value is invalid. The text names the variable, the value and what was expected.
     """
 
     def value(key: str, default: str) -> str:
@@ -107,7 +121,7 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
     name = value("NAME", Settings.name)
     if not name.isalnum() or not name.islower() or len(name) > MAX_NAME:
         raise SettingsError(
-            f"LORARL_CLUSTER_NAME={name}: expected {MAX_NAME} small letters and digits at most, as in lorarl"
+            f"LORARL_CLUSTER_NAME={name}: expected at most {MAX_NAME} lowercase letters and digits, such as lorarl"
         )
     return Settings(
         name=name,
@@ -128,11 +142,11 @@ def _subnet(text: str) -> IPv4Network:
         subnet = IPv4Network(text)
     except ValueError as error:
         raise SettingsError(
-            f"LORARL_CLUSTER_SUBNET={text}: {error}; expected a network as in {Settings.subnet}"
+            f"LORARL_CLUSTER_SUBNET={text}: {error}; expected a network such as {Settings.subnet}"
         ) from None
     if subnet.prefixlen > 30:
         raise SettingsError(
-            f"LORARL_CLUSTER_SUBNET={text}: too small; expected /30 or larger, for a host's and a node's address"
+            f"LORARL_CLUSTER_SUBNET={text}: too small; expected /30 or larger, for the addresses of host and node"
         )
     return subnet
 
@@ -142,7 +156,7 @@ def _driver(text: str) -> Path | None:
         return None
     if not Path(text, NVML).exists():
         raise SettingsError(
-            f"LORARL_CLUSTER_DRIVER={text}: {NVML} is not there; expected the folder of NVIDIA's driver libraries"
+            f"LORARL_CLUSTER_DRIVER={text}: has no {NVML}; expected the folder of NVIDIA's driver libraries"
         )
     return Path(text)
 
@@ -151,4 +165,4 @@ def _gigabytes(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise SettingsError(f"LORARL_CLUSTER_FREE_GB={text}: expected a number of GB, as in 50") from None
+        raise SettingsError(f"LORARL_CLUSTER_FREE_GB={text}: expected a number of GB, such as 50") from None

@@ -1,7 +1,7 @@
 """`LoRARLJob` v1alpha1: the contract between a user's manifest, the trainer and the operator.
 
-These models are the one source of truth. The CRD, docs/reference.md and `lorarl validate` are made from them.
-Every field says what it is, in which unit and range; an unknown key is refused; rules between fields stand beside them.
+These models are the only source of truth. The CRD, docs/reference.md and `lorarl validate` are generated from them.
+Each field has a description, a unit and a range. Unknown keys are refused. Rules between fields are beside the fields.
 """
 
 from lorarl_api.v1alpha1.adapter import MAX_LORA_RANK, SERVED_RANKS, AdapterSpec, BaseModelSpec, served_rank

@@ -1,4 +1,4 @@
-"""What every part of the contract shares: the strict base model, names, and rules for URIs."""
+"""The common parts of the contract: the strict base model, names, and rules for URIs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 KIND = "LoRARLJob"
 
-# `expected` says in words what a pattern asks for; faults show it instead of the pattern. It stays out of the CRD.
+# `expected` describes a pattern in words. Faults show it instead of the pattern. It is not part of the CRD.
 SecretName = Annotated[
     str,
     Field(
@@ -37,12 +37,12 @@ ObjectName = Annotated[
         max_length=253,
         pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
         json_schema_extra={
-            "expected": "a name of an object in the cluster (a-z, 0-9, - and ., at most 253 characters)"
+            "expected": "the name of an object in the cluster (a-z, 0-9, - and ., at most 253 characters)"
         },
     ),
 ]
 CLAIMS_FOLDER = "/mnt/pvc"
-"""Where pods have the PersistentVolumeClaims of pvc:// URIs, each in a folder of its name."""
+"""Where pods mount the PersistentVolumeClaims of pvc:// URIs, each in a folder with its name."""
 
 
 def claim_of(uri: str) -> str | None:
@@ -56,7 +56,7 @@ Uri = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
 class Model(Ruled):
-    """A part of the contract: camelCase in YAML, unknown keys refused, no silent conversion."""
+    """A part of the contract: camelCase in YAML, no unknown keys, no silent conversion."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -72,7 +72,7 @@ class Model(Ruled):
     @model_validator(mode="before")
     @classmethod
     def _null_means_absent(cls, data: Any) -> Any:
-        """The API server drops nulls before it fills in defaults; so does Python."""
+        """The API server drops nulls before it sets defaults, and so does Python."""
         if not isinstance(data, dict):
             return data
         known = {key for name, field in cls.model_fields.items() for key in (name, field.alias)}
@@ -80,7 +80,7 @@ class Model(Ruled):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Carry the rules into the schema."""
+        """Add the rules to the schema."""
         schema = handler.resolve_ref_schema(handler(core))
         if cls.rules or cls.immutable:
             of_updates = [field.as_validation() for field in cls.immutable]
@@ -95,47 +95,49 @@ _FORMS = {
     "az": r"az://[^/].*",
     "pvc": r"pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/.*)?",
     "https": r"https?://[^/].*",
-    # file://FOLDER would make FOLDER the name of a host; ~ would be a folder of that name, since no shell reads the manifest.
+    # In file://FOLDER, FOLDER would be the name of a host. A ~ would be a folder of that name: no shell expands it.
     "file": r"file:(/|///)?[^/~].*",
 }
 _HINTS = {
-    "hf": "hf://ORG/NAME",
-    "s3": "s3://",
-    "gs": "gs://",
-    "az": "az://",
-    "pvc": "pvc://CLAIM/PATH",
-    "https": "http(s)://HOST",
-    "file": "file:///PATH or file:PATH",
+    "hf": ("hf://ORG/NAME",),
+    "s3": ("s3://",),
+    "gs": ("gs://",),
+    "az": ("az://",),
+    "pvc": ("pvc://CLAIM/PATH",),
+    "https": ("http(s)://HOST",),
+    "file": ("file:///PATH", "file:PATH"),
 }
-# Somebody before an @ in the authority, or a query with something that opens a door (S3's presigned URLs, Azure's SAS).
+# A user before an @ in the authority, or a query with credentials (S3's presigned URLs, Azure's SAS).
 _CREDENTIALS = r"://[^/]*@|[?&;](?i:[a-z0-9_.-]*(key|token|secret|sig|signature|password|credential)[a-z0-9_.-]*)="
 
 
 def uri_rules(
     field: str, schemes: Sequence[str], *, optional: bool = False, secret: str = "credentialsSecret"
 ) -> tuple[Rule, ...]:
-    """The rules of a field that holds a URI: one of `schemes`, well formed, and no credentials in it (they would show in every listing).
+    """The rules of a field with a URI: it is well formed, has one of `schemes`, and has no credentials.
+
+    Credentials would be visible in each listing of the jobs.
 
     Args:
         field: Name of the field in the model.
-        schemes: Which URIs it takes, of hf, s3, gs, az, pvc, https and file.
+        schemes: The permitted schemes, of hf, s3, gs, az, pvc, https and file.
         optional: Whether the field may be absent.
-        secret: The field, or what else, that credentials belong in.
+        secret: The field that credentials belong in.
     """
     absent = f"!has(self.{field}) || " if optional else ""
-    hints = [_HINTS[scheme] for scheme in schemes]
+    hints = [hint for scheme in schemes for hint in _HINTS[scheme]]
     return (
         Rule(
             field,
             f"{absent}self.{field}.matches(r'^({'|'.join(_FORMS[scheme] for scheme in schemes)})$')",
-            f"{field} to be a URI that starts with {', '.join(hints[:-1])} or {hints[-1]}",
-            ("a name on the hub becomes hf://ORG/NAME, " if "hf" in schemes else "")
-            + "a local path becomes file:PATH, without ~",
+            f"be a URI that starts with {', '.join(hints[:-1])} or {hints[-1]}",
+            ("Write a name on the hub as hf://ORG/NAME, and a" if "hf" in schemes else "Write a")
+            + " local path as file:PATH, without ~.",
         ),
         Rule(
             field,
             f"{absent}!self.{field}.matches(r'{_CREDENTIALS}')",
-            f"{field} without credentials",
-            f"take them out of the URI, renew them, and keep them in {secret}",
+            "not contain credentials",
+            f"Remove them from the URI, renew them, and store them in {secret}.",
         ),
     )

@@ -1,4 +1,4 @@
-"""What is trained on, and what is held out."""
+"""The training rows and the held-out rows."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def _only_hub(field: str) -> Rule:
     return Rule(
         field,
         f"!has(self.{field}) || self.uri.startsWith('hf://')",
-        f"{field} only with an hf:// data set",
-        f"remove {field}; a file has one set of rows",
+        "not be set unless uri is an hf:// data set",
+        f"Remove {field}: a file has only one set of rows.",
     )
 
 
@@ -23,22 +23,22 @@ class DataSource(Model):
     """Rows of prompts and answers."""
 
     uri: Uri = Field(
-        description="A .jsonl, .parquet or .csv file (s3://, gs://, az://, pvc://CLAIM/PATH, file:///PATH, file:PATH), or hf://ORG/NAME "
-        "for a data set of the hub.",
+        description="A .jsonl, .parquet or .csv file (s3://, gs://, az://, pvc://CLAIM/PATH, file:///PATH, "
+        "file:PATH), or hf://ORG/NAME for a data set on the hub.",
         examples=["s3://team/gsm8k/train.jsonl"],
     )
     prompt_field: FieldName = Field(
-        "prompt", description="Column with the prompt: a text, or a list of chat messages {role, content}."
+        "prompt", description="Column with the prompt: a string, or a list of chat messages {role, content}."
     )
     answer_field: FieldName = Field(
-        "answer", description="Column with the reference answer; for sft the text to learn."
+        "answer", description="Column with the reference answer. For sft it is the text to learn."
     )
     subset: FieldName | None = Field(
-        None, description="Configuration of an hf:// data set; its default when absent.", examples=["main"]
+        None, description="Configuration of an hf:// data set. Default: the data set's own.", examples=["main"]
     )
     split: FieldName | None = Field(
         None,
-        description="Split of an hf:// data set; train for data.train and test for data.eval when absent.",
+        description="Split of an hf:// data set. Default: train for data.train and test for data.eval.",
         examples=["train"],
     )
 
@@ -47,16 +47,16 @@ class DataSource(Model):
         Rule(
             "uri",
             "self.uri.startsWith('hf://') || self.uri.matches(r'[.](?i:jsonl|parquet|csv)$')",
-            "uri to end in .jsonl, .parquet or .csv, or to be hf://ORG/NAME",
-            "convert the data, or name the file within the folder",
+            "end in .jsonl, .parquet or .csv, or be hf://ORG/NAME",
+            "Convert the data, or name the file within the folder.",
         ),
         _only_hub("subset"),
         _only_hub("split"),
         Rule(
             "answerField",
             "self.promptField != self.answerField",
-            "answerField to be another column than promptField",
-            "name the column that holds the answer",
+            "differ from promptField",
+            "Name the column with the answer.",
         ),
     )
 
@@ -65,23 +65,25 @@ class EvalSource(DataSource):
     """Held-out rows."""
 
     every: int = Field(
-        20, ge=1, le=100_000, description="Evaluate after every so many steps, and at the start and the end."
+        20, ge=1, le=100_000, description="Steps between evaluations. The start and the end are evaluated too."
     )
 
 
 class DataSpec(Model):
-    """What is trained on and what is held out."""
+    """The training rows and the held-out rows."""
 
     train: DataSource = Field(description="Training rows.")
     eval: EvalSource | None = Field(
-        None, description="Held-out rows: scored greedily (grpo) or by their loss (sft). No evaluation when absent."
+        None,
+        description="Held-out rows, scored with greedy sampling (grpo) or by their loss (sft). Default: no evaluation.",
     )
     chat_template: bool = Field(
         True,
-        description="Format prompts with the tokenizer's chat template. Set to false for a base model without one: prompts are used as "
-        "they are.",
+        description="Format prompts with the tokenizer's chat template. Set it to false for a base model without a "
+        "template: then prompts are used unchanged.",
     )
     credentials_secret: SecretName | None = Field(
         None,
-        description="Name of a Secret whose keys give access to the data; the same names as model.credentialsSecret.",
+        description="Name of a Secret whose keys give access to the data, with the same key names as "
+        "model.credentialsSecret.",
     )

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from lorarl_api.rules import Immutable, Rule, broken_rules, immutable, immutable_but
+from lorarl_api.rules import Immutable, Rule, broken_rules, immutable, immutable_except
 from lorarl_api.v1alpha1.adapter import AdapterSpec, BaseModelSpec
 from lorarl_api.v1alpha1.algorithm import AlgorithmSpec, RewardSpec
 from lorarl_api.v1alpha1.cluster import QUALIFIED_NAME, ClusterSpec, LabelValue
@@ -19,15 +19,15 @@ from lorarl_api.v1alpha1.runtime import CheckpointSpec, RolloutSpec, TrackingSpe
 from lorarl_api.v1alpha1.status import LoRARLJobStatus
 
 MAX_NAME = 42
-"""Longest name of a job: an attempt adds to it, and KubeRay takes 47 characters for a RayJob."""
+"""Longest name of a job. A RayJob's name is longer by the attempt, and KubeRay allows 47 characters."""
 MAX_SECONDS = 2**31 - 1
-"""The longest time that Kubernetes' own job APIs take."""
+"""The longest time in Kubernetes' own job APIs."""
 RULES_LATER = {"rules": "later"}
-"""Validation context for a caller that evaluates the rules itself, to learn of all broken ones at once."""
+"""Validation context for a caller that evaluates the rules itself, to get all broken ones at once."""
 
 
 class Checked(Model):
-    """A model that keeps its rules and those of all its parts."""
+    """A model that checks its rules and those of all its parts."""
 
     @model_validator(mode="after")
     def _keep_rules(self, info: ValidationInfo) -> Self:
@@ -41,67 +41,73 @@ class Checked(Model):
 def _splits_all_gpus(part: str) -> Rule:
     return Rule(
         f"{part}.tensorParallelSize",
-        f"self.cluster.gpusPerNode == 0 || (self.cluster.nodes * self.cluster.gpusPerNode) % self.{part}.tensorParallelSize == 0",
-        f"{part}.tensorParallelSize to divide cluster.nodes x cluster.gpusPerNode",
-        f"lower {part}.tensorParallelSize, or take more GPUs; 1 always fits",
+        "self.cluster.gpusPerNode == 0 || "
+        f"(self.cluster.nodes * self.cluster.gpusPerNode) % self.{part}.tensorParallelSize == 0",
+        "divide cluster.nodes x cluster.gpusPerNode",
+        f"Lower {part}.tensorParallelSize, or use more GPUs. 1 always fits.",
     )
 
 
-# What to do where a field may not change: for what makes another training of it, and for what does not.
-_ANOTHER = "apply the manifest under another metadata.name, for it would be another training"
-_AGAIN = "delete the job and apply it again: it goes on from its newest checkpoint, where checkpoint.deletionPolicy is Retain"
+# What to do if a field may not change. A change of some fields would be a different training, and of others not.
+_OTHER_TRAINING = "Apply the manifest under another metadata.name, because it would be a different training."
+_SAME_TRAINING = (
+    "Delete the job and apply it again: it resumes from its newest checkpoint if checkpoint.deletionPolicy is Retain."
+)
 
 
 class LoRARLJobSpec(Checked):
-    """What to train, on what, and where the adapter goes."""
+    """The model, the data, the training, and the location of the adapter."""
 
     model: BaseModelSpec = Field(description="The frozen base model.")
     adapter: AdapterSpec = Field(description="The LoRA adapter that is trained.")
     algorithm: AlgorithmSpec = Field(default_factory=AlgorithmSpec, description="How rewards become a loss.")
-    reward: RewardSpec | None = Field(None, description="How a completion is scored. Needed by grpo, refused by sft.")
+    reward: RewardSpec | None = Field(
+        None, description="How a completion is scored. Required for grpo, refused for sft."
+    )
     data: DataSpec = Field(description="Training and held-out rows.")
     rollout: RolloutSpec = Field(default_factory=RolloutSpec, description="How vLLM generates.")
     trainer: TrainerSpec = Field(default_factory=TrainerSpec, description="How Megatron trains.")
-    checkpoint: CheckpointSpec = Field(description="Where adapters and the training state go.")
+    checkpoint: CheckpointSpec = Field(description="Where adapters and the training state are stored.")
     tracking: TrackingSpec = Field(
-        default_factory=TrackingSpec, description="Where metrics go besides metrics.jsonl and TensorBoard."
+        default_factory=TrackingSpec,
+        description="Trackers that get the metrics, besides metrics.jsonl and TensorBoard.",
     )
     cluster: ClusterSpec = Field(default_factory=ClusterSpec, description="The machines, and the pods on them.")
     suspend: bool = Field(
         False,
-        description="Hold the job back, or stop it after a checkpoint and free its machines. Set back to false it goes on from there. May "
-        "be changed at any time.",
+        description="Keep the job from starting, or stop it after a checkpoint and free its machines. Set it to "
+        "false to resume from there. May be changed at any time.",
     )
     backoff_limit: int = Field(
         3,
         ge=0,
         le=1000,
-        description="How often a failed attempt is tried again before the job is Failed. Evicted, preempted and lost pods do not count. "
-        "Absent it is 3, where a Job of batch/v1 has 6. May be changed at any time.",
+        description="How often a failed attempt is retried before the job is Failed. Evicted, preempted and lost "
+        "pods do not count. Default 3 (batch/v1 Jobs: 6). May be changed at any time.",
     )
     active_deadline_seconds: int | None = Field(
         None,
         ge=1,
         le=MAX_SECONDS,
-        description="Seconds after status.startTime at which the job is stopped and Failed, as in batch/v1; resuming restarts the clock, "
-        "a next attempt does not. No limit when absent. May be changed at any time.",
+        description="Seconds after status.startTime until the job is stopped and Failed, as in batch/v1. Resuming "
+        "restarts the clock; a retry does not. Default: no limit. May be changed at any time.",
         examples=[86_400],
     )
     start_deadline_seconds: int | None = Field(
         None,
         ge=1,
         le=MAX_SECONDS,
-        description="Seconds that an attempt may take from its admission until it runs, or for which its RayJob may be refused; past them "
-        "the job is Failed and says what it waited for. A queue's time does not count. It waits for ever when absent. May be changed at "
-        "any time.",
+        description="Seconds from the admission of an attempt until it must run, or for which its RayJob may be "
+        "refused. After that the job is Failed and says what it waited for. Time in a queue does not count. "
+        "Default: no limit. May be changed at any time.",
         examples=[3600],
     )
     ttl_seconds_after_finished: int | None = Field(
         None,
         ge=0,
         le=MAX_SECONDS,
-        description="Seconds after its end at which the job is deleted, as in batch/v1; checkpoint.deletionPolicy says what becomes of its "
-        "checkpoints. It stays when absent. May be changed at any time.",
+        description="Seconds after its end until the job is deleted, as in batch/v1. checkpoint.deletionPolicy says "
+        "what happens to its checkpoints. Default: never. May be changed at any time.",
         examples=[604_800],
     )
 
@@ -109,71 +115,71 @@ class LoRARLJobSpec(Checked):
         Rule(
             "reward",
             "self.algorithm.type != 'grpo' || has(self.reward)",
-            "a reward with algorithm.type grpo",
-            "add one, e.g. reward: {type: exact}; or set algorithm.type to sft",
+            "be set if algorithm.type is grpo",
+            "Add a reward, for example reward: {type: exact}, or set algorithm.type to sft.",
         ),
         Rule(
             "reward",
             "self.algorithm.type != 'sft' || !has(self.reward)",
-            "no reward with algorithm.type sft, which learns the answers themselves",
-            "remove reward, or set algorithm.type to grpo",
+            "not be set if algorithm.type is sft, which learns the answers themselves",
+            "Remove reward, or set algorithm.type to grpo.",
         ),
         Rule(
             "rollout.logprobTolerance",
             "!has(self.rollout.logprobTolerance) || self.algorithm.type == 'grpo'",
-            "rollout.logprobTolerance only with algorithm.type grpo (sft has no rollouts to compare with)",
-            "remove rollout.logprobTolerance",
+            "not be set unless algorithm.type is grpo (sft has no rollouts to compare with)",
+            "Remove rollout.logprobTolerance.",
         ),
         Rule(
             "algorithm.updatesPerStep",
             "!has(self.algorithm.updatesPerStep) || self.rollout.promptsPerStep % self.algorithm.updatesPerStep == 0",
-            "algorithm.updatesPerStep to divide rollout.promptsPerStep",
-            "choose a divisor of promptsPerStep, e.g. 1",
+            "divide rollout.promptsPerStep",
+            "Use a divisor, such as 1.",
         ),
         Rule(
             "trainer.tokensPerMicroBatch",
             "self.trainer.tokensPerMicroBatch >= self.rollout.maxPromptTokens + self.rollout.maxResponseTokens",
-            "trainer.tokensPerMicroBatch of at least rollout.maxPromptTokens + rollout.maxResponseTokens, the longest sample",
-            "raise tokensPerMicroBatch, or lower the two limits",
+            "be at least rollout.maxPromptTokens + rollout.maxResponseTokens, the longest sample",
+            "Raise tokensPerMicroBatch, or lower the two limits.",
         ),
         _splits_all_gpus("trainer"),
         Rule(
             "adapter.rank",
             "self.adapter.rank % self.trainer.tensorParallelSize == 0",
-            "adapter.rank to be a multiple of trainer.tensorParallelSize, over which adapters are split",
-            "choose a multiple, e.g. 32",
+            "be a multiple of trainer.tensorParallelSize, over which adapters are split",
+            "Use a multiple, such as 32.",
         ),
         _splits_all_gpus("rollout"),
         Rule(
             "rollout.tensorParallelSize",
             "self.cluster.gpusPerNode > 0 || self.rollout.tensorParallelSize == 1",
-            "rollout.tensorParallelSize 1 on a CPU job (cluster.gpusPerNode 0)",
-            "remove rollout.tensorParallelSize, or set cluster.gpusPerNode",
+            "be 1 for a CPU job (cluster.gpusPerNode 0)",
+            "Remove rollout.tensorParallelSize, or set cluster.gpusPerNode.",
         ),
         Rule(
             "rollout.offload",
             "self.cluster.gpusPerNode > 0 || !has(self.rollout.offload) || size(self.rollout.offload) == 0",
-            "no rollout.offload on a CPU job (cluster.gpusPerNode 0)",
-            "remove rollout.offload, or set cluster.gpusPerNode",
+            "be empty for a CPU job (cluster.gpusPerNode 0)",
+            "Remove rollout.offload, or set cluster.gpusPerNode.",
         ),
         Rule(
             "trainer.precision",
             "self.cluster.gpusPerNode > 0 || !has(self.trainer.precision) || self.trainer.precision != 'bf16'",
-            "trainer.precision fp32 on a CPU job (cluster.gpusPerNode 0)",
-            "remove trainer.precision, or set cluster.gpusPerNode",
+            "be fp32 for a CPU job (cluster.gpusPerNode 0)",
+            "Remove trainer.precision, or set cluster.gpusPerNode.",
         ),
     )
     immutable: ClassVar[tuple[Immutable, ...]] = (
-        immutable("model", _ANOTHER),
-        immutable("adapter", _ANOTHER),
-        immutable("algorithm", _ANOTHER),
-        immutable("reward", _ANOTHER, optional=True),
-        immutable("data", _ANOTHER),
-        immutable("rollout", _AGAIN),
-        immutable_but("trainer", TrainerSpec, ["steps"], _AGAIN),
-        immutable_but("checkpoint", CheckpointSpec, ["deletionPolicy"], _AGAIN),
-        immutable("tracking", _AGAIN),
-        immutable("cluster", _AGAIN),
+        immutable("model", _OTHER_TRAINING),
+        immutable("adapter", _OTHER_TRAINING),
+        immutable("algorithm", _OTHER_TRAINING),
+        immutable("reward", _OTHER_TRAINING, optional=True),
+        immutable("data", _OTHER_TRAINING),
+        immutable("rollout", _SAME_TRAINING),
+        immutable_except("trainer", TrainerSpec, ["steps"], _SAME_TRAINING),
+        immutable_except("checkpoint", CheckpointSpec, ["deletionPolicy"], _SAME_TRAINING),
+        immutable("tracking", _SAME_TRAINING),
+        immutable("cluster", _SAME_TRAINING),
     )
 
     @property
@@ -193,17 +199,17 @@ class LoRARLJobSpec(Checked):
 
     @property
     def workers_per_node(self) -> int:
-        """Workers on each machine: one a GPU, or on CPU as many as one copy of the model is split over."""
+        """Workers on each machine: one per GPU, or on CPU as many as one copy of the model is split over."""
         return self.cluster.gpus_per_node or self.trainer.tensor_parallel_size
 
     @property
     def secrets(self) -> dict[str, str]:
-        """The Secrets that the job names, by the field that names each (`spec.checkpoint.credentialsSecret`)."""
+        """The Secrets that the job names, by the path of the field (`spec.checkpoint.credentialsSecret`)."""
         return dict(_secrets("spec", self))
 
     @property
     def claims(self) -> list[str]:
-        """Names of the PersistentVolumeClaims that model and data lie on, sorted."""
+        """Names of the PersistentVolumeClaims with model and data, sorted."""
         uris = [self.model.uri, self.data.train.uri, *([self.data.eval.uri] if self.data.eval else [])]
         return sorted({claim for uri in uris if (claim := claim_of(uri))})
 
@@ -229,12 +235,13 @@ Namespace = Annotated[
         max_length=63,
         pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
         json_schema_extra={
-            "expected": "the name of a namespace: at most 63 characters a-z, 0-9 and -, a letter or digit at both ends"
+            "expected": "the name of a namespace: at most 63 characters a-z, 0-9 and -, "
+            "with a letter or digit at both ends"
         },
     ),
 ]
 
-# The rest of Kubernetes' ObjectMeta, which objects that are read back from a cluster carry.
+# The rest of Kubernetes' ObjectMeta, which objects from a cluster have.
 _OTHER_METADATA = frozenset(
     [
         *(
@@ -251,12 +258,13 @@ _OTHER_METADATA = frozenset(
 
 
 class Metadata(Model):
-    """The object's name and labels. The other keys of Kubernetes' ObjectMeta are kept as they are."""
+    """The object's name and labels. The other keys of Kubernetes' ObjectMeta are not changed."""
 
     model_config = ConfigDict(extra="allow")
 
     name: str = Field(
-        description=f"Name of the job: a letter, then a-z, 0-9 and -, at most {MAX_NAME} characters. Its checkpoints are kept under it.",
+        description=f"Name of the job: a letter, then a-z, 0-9 and -, at most {MAX_NAME} characters. It is part of "
+        "the path of its checkpoints.",
         examples=["gsm8k"],
     )
     namespace: Namespace | None = Field(None, description="Namespace in the cluster.", examples=["default"])
@@ -288,17 +296,17 @@ class LoRARLJob(Checked):
     api_version: Literal["lorarl.io/v1alpha1"] = Field(description="Version of the API.", examples=[API_VERSION])
     kind: Literal["LoRARLJob"] = Field(description="Kind of the object.", examples=[KIND])
     metadata: Metadata = Field(description="Name and labels.")
-    spec: LoRARLJobSpec = Field(description="What to train, on what, and where the adapter goes.")
+    spec: LoRARLJobSpec = Field(description="The model, the data, the training, and the location of the adapter.")
     status: LoRARLJobStatus | None = Field(
-        None, description="What is known about the job; written by lorarl, never by the user."
+        None, description="What is known about the job. lorarl writes it, never the user."
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "metadata.name",
             f"size(self.metadata.name) <= {MAX_NAME} && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-            f"a name of at most {MAX_NAME} characters a-z, 0-9 and -, which begins with a letter and ends with a letter or digit",
-            "shorten or rename it; it becomes part of the names of pods and of the checkpoints' path",
+            f"have at most {MAX_NAME} characters a-z, 0-9 and -, begin with a letter, and end with a letter or digit",
+            "Use another name: it becomes part of the names of pods and of the path of the checkpoints.",
         ),
     )
 
@@ -309,6 +317,6 @@ class LoRARLJob(Checked):
 
     @property
     def uid(self) -> str | None:
-        """Which job of this name it is, where a cluster has it: one that is deleted and applied again is another."""
+        """The job's uid in a cluster; None elsewhere. A job that is deleted and applied again gets another uid."""
         uid = (self.metadata.model_extra or {}).get("uid")
         return str(uid) if uid else None

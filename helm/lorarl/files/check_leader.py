@@ -1,4 +1,7 @@
-"""What `helm test` runs: exactly one of the operator's replicas leads. Arguments: the metrics Service's name, and its port."""
+"""The check of `helm test`: exactly one of the operator's replicas leads.
+
+Arguments: the name of the metrics Service, and its port.
+"""
 
 import re
 import socket
@@ -6,11 +9,11 @@ import sys
 import time
 import urllib.request
 
-PATIENCE_SECONDS = 60  # a replica that starts or takes over may need a Lease's duration
+PATIENCE_SECONDS = 60  # A replica that starts or takes over may need the duration of a Lease.
 
 
 def replicas(service: str, port: int) -> list[str]:
-    """The addresses behind a Service without an address of its own."""
+    """The addresses behind a headless Service."""
     return sorted({str(found[4][0]) for found in socket.getaddrinfo(service, port, proto=socket.IPPROTO_TCP)})
 
 
@@ -25,25 +28,24 @@ def leads(address: str, port: int) -> bool:
 
 
 def state(service: str, port: int) -> tuple[bool, str]:
-    """Whether all is well, and in words what was found."""
+    """Whether exactly one replica leads, and a description of what was found."""
     try:
         found = {address: leads(address, port) for address in replicas(service, port)}
     except OSError as error:
         return False, f"the metrics at {service}:{port} cannot be read: {error}"
     leaders = [address for address, leading in found.items() if leading]
-    return len(
-        leaders
-    ) == 1, f"{len(found)} replicas answer, {len(leaders)} of them lead (expected 1): {' '.join(leaders)}"
+    words = f"{len(found)} replicas answer, {len(leaders)} of them lead (expected 1): {' '.join(leaders)}"
+    return len(leaders) == 1, words
 
 
 def main(service: str, port: int) -> int:
-    """Ask until one leads or patience ends. Gives the exit code."""
+    """Ask until one replica leads or the time is over. Return the exit code."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
-        well, words = state(service, port)
-        if well or time.monotonic() > deadline:
-            print(words if well else f"{words}; `kubectl logs` of the operator's pods says why")
-            return int(not well)
+        good, words = state(service, port)
+        if good or time.monotonic() > deadline:
+            print(words if good else f"{words}. Read the logs of the operator's pods (kubectl logs).")
+            return int(not good)
         time.sleep(1)
 
 

@@ -2,14 +2,14 @@
 {{- .Values.fullnameOverride | default (contains "lorarl" .Release.Name | ternary .Release.Name (printf "%s-lorarl" .Release.Name)) | trunc 52 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* Objects without a namespace: no two releases may meet there, and neither a namespace nor a name has a colon. */}}
+{{/* Name of cluster-wide objects. Two releases must not share one: neither a namespace nor a name contains a colon. */}}
 {{- define "lorarl.clusterName" -}}
 {{- printf "%s:%s" .Release.Namespace (include "lorarl.name" .) -}}
 {{- end -}}
 
 {{/*
-ServiceAccount, roles and ConfigMaps. A job's own are named lorarl-<job>, whatever people call their jobs: these must begin otherwise, or a
-job would take them over.
+Name of ServiceAccount, roles and ConfigMaps. Those of a job are named lorarl-<job>, and users choose the names of jobs.
+So the operator's must start differently, or a job would take them over.
 */}}
 {{- define "lorarl.operatorName" -}}
 {{- printf "operator-%s" (include "lorarl.name" .) -}}
@@ -32,12 +32,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 
-{{/* The chart's labels and a user's, which win: each key once. */}}
+{{/* The chart's labels and the user's labels, which win. Each key occurs once. */}}
 {{- define "lorarl.labelsAnd" -}}
 {{- mergeOverwrite (include "lorarl.labels" (index . 0) | fromYaml) (index . 1 | default dict) | toYaml -}}
 {{- end -}}
 
-{{/* An image of the values: {repository, tag, digest}, and the chart's appVersion. */}}
+{{/* An image from values {repository, tag, digest} and the chart's appVersion. */}}
 {{- define "lorarl.image" -}}
 {{- $image := index . 0 -}}
 {{- if $image.digest -}}
@@ -48,8 +48,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 
 {{/*
-Whether a real API server is asked: `helm template` and `helm lint` know client-go's APIs and no more, and every API server has this one.
-So the checks need no right, and never raise a false alarm where there is no cluster to look at.
+Whether there is a real API server. `helm template` and `helm lint` know only client-go's APIs; each API server has this one.
+So the checks need no permission, and never fail without a cluster.
 */}}
 {{- define "lorarl.onCluster" -}}
 {{- if .Capabilities.APIVersions.Has "apiregistration.k8s.io/v1" }}true{{ end -}}
@@ -61,7 +61,7 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: test
 {{- end -}}
 
-{{/* How to see what the operator says: every replica's log, of which kubectl shows ten lines where it goes by labels. */}}
+{{/* Command for the logs of all replicas. With a label selector kubectl shows only ten lines by default. */}}
 {{- define "lorarl.logs" -}}
 kubectl logs -n {{ .Release.Namespace }} -l app.kubernetes.io/instance={{ .Release.Name }},app.kubernetes.io/component=operator --prefix --tail=-1
 {{- end -}}

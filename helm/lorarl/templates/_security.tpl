@@ -1,4 +1,4 @@
-{{/* Pod security level `restricted`, for every pod of the chart. */}}
+{{/* Pod security level `restricted`, for all pods of the chart. */}}
 {{- define "lorarl.podSecurity" -}}
 runAsNonRoot: true
 {{- with .Values.runAsUser }}

@@ -1,4 +1,4 @@
-"""What server-side apply sends: JSON that is YAML too."""
+"""The body of server-side apply: JSON that is also valid YAML."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import re
 from typing import Any
 
 APPLY_TYPE = "application/apply-patch+yaml; charset=utf-8"
-"""Content type. The parameter keeps Kubernetes' official client from writing the text anew."""
+"""Content type. The parameter keeps the official Kubernetes client from serialising the text again."""
 _PAIR = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})")
 
 
 def apply_body(manifest: dict[str, Any]) -> bytes:
-    """The body of the request. The API server's YAML knows no pairs of surrogates, by which JSON escapes emojis and the like."""
+    """The body of the request.
+
+    JSON escapes emojis and similar characters as surrogate pairs, which the API server's YAML parser does not know.
+    """
     return _PAIR.sub(lambda pair: str(json.loads(f'"{pair[0]}"')), json.dumps(manifest)).encode()

@@ -1,8 +1,8 @@
 """Requests to the API server, as raw JSON.
 
-The official client brings the configuration (kubeconfig, service account with its rotating token) and the connection pool. Its
-models are left aside: they would parse every field of every pod, and we read a dozen. (Measured: kopf imports the official client
-anyway, and its asyncio flavour adds 1 MB to kopf's 70 MB.)
+The official client provides the configuration (kubeconfig, service account with its rotating token) and the connection
+pool. Its models are not used: they would parse each field of each pod, and we read a dozen. (Measured: kopf imports the
+official client anyway, and its asyncio flavour adds 1 MB to kopf's 70 MB.)
 """
 
 from __future__ import annotations
@@ -25,29 +25,33 @@ from lorarl_operator.kube.resources import Resource, resource_of
 
 FIELD_MANAGER = "lorarl-operator"
 ATTEMPTS = 4
-"""Of a request that has no answer, is throttled or meets a fault; after these the work queue's longer back-off takes over."""
+"""Attempts at a request that gets no answer, is throttled or meets a server error.
+
+After them the work queue's longer back-off applies.
+"""
 FIRST_BACKOFF_SECONDS = 0.2
 LONGEST_WAIT_SECONDS = 5.0
 REQUEST_TIMEOUT_SECONDS = 15.0
 
 _STRICT = {"fieldValidation": "Strict"}
-"""A field that this version of an API does not know is an error here, not dropped in silence."""
+"""A field that this version of an API does not know is an error, instead of being dropped silently."""
 
 type Manifest = dict[str, Any]
 type Fence = Callable[[], float]
 
 
 def unfenced() -> float:
-    """The fence of a client that needs no lease: reads, and the lease itself."""
+    """The fence of a client that needs no lease: for reads, and for the lease itself."""
     return float("inf")
 
 
 class Client:
-    """One connection pool to the API server. Every write passes the fence first."""
+    """One connection pool to the API server. Each write passes the fence first."""
 
     def __init__(self, configuration: Configuration, fence: Fence = unfenced) -> None:
-        """`fence` gives the seconds in which a write must be over; none may begin when there are none."""
-        # Else aiohttp looks for a netrc file and for proxies at each request, in threads: kopf does not use these either.
+        """`fence` returns the seconds in which a write must end. At 0 none may start."""
+        # Otherwise aiohttp looks for a netrc file and for proxies at each request, in threads. kopf does not use
+        # these either.
         configuration.client_session_kwargs = {"trust_env": False}
         self.configuration = configuration
         self._api = ApiClient(configuration)
@@ -56,10 +60,10 @@ class Client:
 
     @classmethod
     async def connect(cls, kubeconfig: str | None, fence: Fence = unfenced) -> Client:
-        """A client for the cluster of a kubeconfig, or of the service account of the pod that this runs in.
+        """A client for the cluster of a kubeconfig, or of the service account of this process' pod.
 
         Raises:
-            ConfigException: Neither is there, or what is there cannot be used.
+            ConfigException: Neither exists, or it cannot be used.
         """
         configuration = Configuration()
         if kubeconfig is not None:
@@ -79,7 +83,7 @@ class Client:
         await self._api.close()
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Manifest | None:
-        """An object, or None when there is none."""
+        """An object; None if it does not exist."""
         try:
             return await self._request("GET", resource.path(namespace, name))
         except ApiError as error:
@@ -90,10 +94,12 @@ class Client:
     async def pages(
         self, resource: Resource, namespace: str | None, *, labels: str = "", fields: str = "", limit: int = 250
     ) -> AsyncIterator[tuple[list[Manifest], str]]:
-        """All objects of a kind, `limit` at a time (memory, and the loop is never held for long), with the list's version.
+        """All objects of a kind, with the list's version.
+
+        Pages of `limit` objects save memory and never block the event loop for long.
 
         Raises:
-            ApiError: 410 when the listing took longer than the server keeps its snapshot.
+            ApiError: 410 if the listing took longer than the server keeps its snapshot.
         """
         query = {"limit": str(limit), "labelSelector": labels, "fieldSelector": fields}
         while True:
@@ -117,7 +123,8 @@ class Client:
         """Create an object.
 
         Raises:
-            ApiError: `already_exists` when the name is taken, which may be by this very request, sent again after its answer was lost.
+            ApiError: `already_exists` if the name is taken. That may be by this very request, if it was sent again
+                because its answer was lost.
         """
         resource = resource_of(manifest)
         return await self._write(
@@ -125,7 +132,7 @@ class Client:
         )
 
     async def replace(self, manifest: Manifest) -> Manifest:
-        """Replace an object, if nobody changed it since its resourceVersion was read."""
+        """Replace an object if it has not changed since its resourceVersion was read."""
         resource = resource_of(manifest)
         meta = manifest["metadata"]
         path = resource.path(meta["namespace"], meta["name"])
@@ -134,12 +141,12 @@ class Client:
         )
 
     async def apply(self, manifest: Manifest, *, subresource: str | None = None) -> Manifest:
-        """Server-side apply: the manifest's fields become ours, those that we applied before and left out now go.
+        """Server-side apply: the manifest's fields become ours. Fields that we applied before and omit now are removed.
 
         A resourceVersion or uid in the metadata is a precondition.
 
         Raises:
-            ApiError: `conflict` when a precondition does not hold.
+            ApiError: `conflict` if a precondition does not hold.
         """
         resource = resource_of(manifest)
         meta = manifest["metadata"]
@@ -168,13 +175,13 @@ class Client:
     async def delete(
         self, resource: Resource, namespace: str, name: str, uid: str, propagation: str = "Background"
     ) -> Manifest | None:
-        """Delete an object, if it is still the one with this uid.
+        """Delete an object if it is still the one with this uid.
 
         Returns:
-            The object as it is now, where it stays until its finalizers are done; None when it is gone.
+            The object, if it stays until its finalizers are done; None if it is deleted.
 
         Raises:
-            ApiError: `conflict` when it has another uid, or when the server had another reason: it may be there still.
+            ApiError: `conflict` if it has another uid, or if the server had another reason. The object may still exist.
         """
         body = {"preconditions": {"uid": uid}, "propagationPolicy": propagation}
         try:
@@ -217,12 +224,12 @@ class Client:
             try:
                 return await self._request_once(method, path, query, body, content_type, fence)
             except ApiError as error:
-                if attempt == ATTEMPTS or not _passes(error, conditional):
+                if attempt == ATTEMPTS or not _may_succeed_later(error, conditional):
                     raise
                 wait = FIRST_BACKOFF_SECONDS * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)
                 wait = max(wait, error.retry_after or 0.0)
                 if wait > LONGEST_WAIT_SECONDS:
-                    raise  # The work queue waits, so that this worker is free for other jobs.
+                    raise  # The work queue waits instead, so that this worker is free for other jobs.
                 await asyncio.sleep(wait)
         raise AssertionError("the last attempt returns or raises")
 
@@ -237,7 +244,7 @@ class Client:
     ) -> Manifest:
         left = fence()
         if left <= 0:
-            raise NotLeaderError(f"{method} {path} held back: the lease may have passed to another replica")
+            raise NotLeaderError(f"{method} {path} was not sent: another replica may hold the lease")
         headers = {"Content-Type": content_type, "Accept": "application/json", **self._api.default_headers}
         await self._api.update_params_for_auth(headers, None, ["BearerToken"], path, method, None)
         url = self.configuration.host + path
@@ -259,7 +266,7 @@ class Client:
         try:
             answer: Manifest = json.loads(data)
         except ValueError as error:
-            raise ApiError(what, 0, "NotJson", f"the answer is no JSON: {error}") from error
+            raise ApiError(what, 0, "NotJson", f"the answer is not JSON: {error}") from error
         return answer
 
 
@@ -268,8 +275,8 @@ def _has_precondition(manifest: Manifest) -> bool:
     return "resourceVersion" in meta or "uid" in meta
 
 
-def _passes(error: ApiError, conditional: bool) -> bool:
-    """Whether the same request may succeed later. A conflict does where no precondition of ours can have caused it."""
+def _may_succeed_later(error: ApiError, conditional: bool) -> bool:
+    """Whether the same request may succeed later. A conflict may, if no precondition of ours can have caused it."""
     if error.reason == "NamespaceTerminating":
         return False
     return error.transient or (error.conflict and not conditional)

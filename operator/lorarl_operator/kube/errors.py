@@ -1,4 +1,4 @@
-"""What the API server answers when it does not do what it was asked."""
+"""Errors of requests to the API server."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import json
 from typing import Any
 
 NAMESPACE_TERMINATING = "NamespaceTerminating"
-"""Reason of a refusal to make something in a namespace that is being deleted."""
+"""Reason of a refusal to create an object in a namespace that is being deleted."""
 
 
 class ApiError(Exception):
     """A request that did not succeed.
 
-    `status` is the HTTP status, or 0 where no answer came; `reason` is Kubernetes' own word (`Conflict`, `AlreadyExists`, ...);
-    `retry_after` is in seconds, where the server asked for a wait.
+    `status` is the HTTP status, or 0 without an answer. `reason` is Kubernetes' own word (`Conflict`, `AlreadyExists`,
+    ...). `retry_after` is the delay in seconds that the server asked for.
     """
 
     def __init__(self, what: str, status: int, reason: str, message: str, retry_after: float | None = None) -> None:
@@ -35,26 +35,26 @@ class ApiError(Exception):
 
     @property
     def already_exists(self) -> bool:
-        """Whether the object to create is there."""
+        """Whether the object to create exists."""
         return self.status == 409 and self.reason == "AlreadyExists"
 
     @property
     def transient(self) -> bool:
-        """Whether the same request may succeed later: no answer, too many requests, a fault of the server."""
+        """Whether the same request may succeed later: no answer, too many requests, or a server error."""
         return self.status in (0, 408, 429) or self.status >= 500
 
     @property
     def refused(self) -> bool:
-        """Whether the request itself is at fault (validation, admission, quota, rights), so that it needs something else to change."""
+        """Whether the request itself is refused (validation, admission, quota, permissions). Retrying does not help."""
         return self.status in (400, 403, 405, 413, 415, 422)
 
 
 class NotLeaderError(Exception):
-    """A write that was held back, since the lease may be somebody else's by now."""
+    """A write that was not sent, because another replica may hold the lease by now."""
 
 
 def from_answer(what: str, status: int, body: bytes, retry_after: str | None) -> ApiError:
-    """The error that an answer of the API server means."""
+    """The error for an answer of the API server."""
     try:
         answer: Any = json.loads(body)
     except ValueError:
@@ -64,7 +64,7 @@ def from_answer(what: str, status: int, body: bytes, retry_after: str | None) ->
     details = answer.get("details") or {}
     reason = str(answer.get("reason") or "Unknown")
     if any(cause.get("reason") == NAMESPACE_TERMINATING for cause in details.get("causes") or ()):
-        reason = NAMESPACE_TERMINATING  # Else it is Forbidden, as for a right that is missing.
+        reason = NAMESPACE_TERMINATING  # Otherwise it is Forbidden, as without permission.
     wait = retry_after if retry_after is not None else details.get("retryAfterSeconds")
     return ApiError(what, status, reason, str(answer.get("message") or ""), _seconds(wait))
 
@@ -73,4 +73,4 @@ def _seconds(text: object) -> float | None:
     try:
         return max(0.0, float(str(text)))
     except ValueError:
-        return None  # A date, which no API server sends: our own back-off holds.
+        return None  # A date, which no API server sends. Our own back-off applies.

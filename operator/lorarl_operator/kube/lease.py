@@ -1,6 +1,7 @@
-"""Which replica may write: a `coordination.k8s.io` Lease, with the rules and the times of Kubernetes' own controllers.
+"""Which replica may write: a `coordination.k8s.io` Lease, with the rules and times of Kubernetes' own controllers.
 
-No two machines' clocks are compared: a replica counts from when it saw the lease change last, on its own monotonic clock.
+The clocks of two machines are never compared. A replica counts from when it last saw the lease change, on its own
+monotonic clock.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class LeaseLostError(Exception):
 
 
 class LeaseClient(Protocol):
-    """What the lease needs of a client."""
+    """The methods of a client that the lease needs."""
 
     async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any] | None:
         """An object, or None."""
@@ -41,7 +42,10 @@ class LeaseClient(Protocol):
 
 @dataclass(frozen=True)
 class LeaseTimes:
-    """In seconds. After `duration` without renewal others may take the lease; the holder stops at `renew_deadline`, which is earlier."""
+    """Times in seconds.
+
+    After `duration` without renewal others may take the lease. The holder stops at `renew_deadline`, which is earlier.
+    """
 
     duration: float = 15.0
     renew_deadline: float = 10.0
@@ -49,7 +53,7 @@ class LeaseTimes:
 
 
 class Lease:
-    """One replica's view of the lease."""
+    """One replica's snapshot of the lease."""
 
     def __init__(
         self,
@@ -73,9 +77,9 @@ class Lease:
         self._held = False
 
     def seconds_to_write(self) -> float:
-        """The fence: how long a write that begins now may take; 0 when none may begin.
+        """The fence: how long a write that starts now may take; 0 if none may start.
 
-        A write must have ended before any other replica can take the lease, so it gets what is left of the duration.
+        A write must end before any other replica can take the lease, so it gets the rest of the duration.
         """
         if not self._held:
             return 0.0
@@ -88,15 +92,15 @@ class Lease:
             holder = self._spec.get("holderIdentity")
             expires_in = self._seen_at + self._seconds_of_holder() - self._clock()
             log.debug("the lease is held by %s", holder)
-            # The moment of expiry is not missed by a whole period; a clean hand-over is seen within one.
+            # Check at the moment of expiry. A clean hand-over is noticed within one period.
             await self._sleep(max(0.05, min(self._times.retry_period, expires_in)))
         log.info("this replica leads: %s holds the lease %s/%s", self._identity, self._namespace, self._name)
 
     async def hold(self) -> None:
-        """Renew the lease for as long as that succeeds.
+        """Renew the lease while that succeeds.
 
         Raises:
-            LeaseLostError: It did not, and nothing may be written any more.
+            LeaseLostError: A renewal failed, and nothing may be written any more.
         """
         while True:
             await self._sleep(self._times.retry_period)
@@ -114,7 +118,7 @@ class Lease:
                 )
 
     async def release(self) -> None:
-        """Give the lease up, so that another replica takes it at once. Best effort: it ends by itself soon."""
+        """Release the lease, so that another replica takes it at once. If this fails, the lease expires soon anyway."""
         if not self._held:
             return
         self._held = False
@@ -123,14 +127,14 @@ class Lease:
         try:
             async with asyncio.timeout(self._times.retry_period):
                 await self._client.replace({**self._seen, "spec": spec})
-            log.info("the lease is released")
+            log.info("the lease was released")
         except (ApiError, TimeoutError) as error:
             log.warning(
-                "the lease was not released (another replica takes it in %.0f s): %s", self._times.duration, error
+                "the lease was not released; another replica can take it in %.0f s: %s", self._times.duration, error
             )
 
     async def _try(self) -> bool:
-        """One attempt to take or renew the lease; whether it is ours then."""
+        """Try once to take or renew the lease. Return whether it is ours."""
         started = self._clock()
         try:
             async with asyncio.timeout(self._times.renew_deadline / 2):
@@ -141,10 +145,8 @@ class Lease:
             )
             return False
         if taken:
-            self._held, self._renewed_at = (
-                True,
-                started,
-            )  # From before the request: the server cannot have counted from earlier.
+            # Counted from before the request: the server cannot have counted from earlier.
+            self._held, self._renewed_at = True, started
         return taken
 
     async def _take_or_renew(self) -> bool:
@@ -154,7 +156,7 @@ class Lease:
             except ApiError as error:
                 if not error.conflict:
                     raise
-                # Somebody changed it, or our last renewal arrived and its answer did not: look.
+                # Another replica changed it, or our last renewal arrived and its answer did not. Read it.
             else:
                 return True
         current = await self._client.get(LEASES, self._namespace, self._name)

@@ -1,4 +1,4 @@
-"""Which kinds the operator reads or writes, and their paths."""
+"""The kinds that the operator reads or writes, and their paths."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A kind as the API server serves it; all of ours live in a namespace."""
+    """A namespaced kind as the API server serves it."""
 
     group: str
     version: str
@@ -21,7 +21,10 @@ class Resource:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
-        """The path of an object, or of a collection when there is no name (of all namespaces when there is no namespace)."""
+        """The path of an object.
+
+        Without a name it is the path of a collection, and without a namespace that of all namespaces.
+        """
         parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
         if namespace is not None:
             parts += ["namespaces", quote(namespace, safe="")]

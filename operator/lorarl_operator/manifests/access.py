@@ -1,4 +1,4 @@
-"""What the trainer may do in the cluster: write this one job's status, and nothing else."""
+"""The trainer's permissions in the cluster: to write the status of its own job, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ _RBAC = "rbac.authorization.k8s.io"
 
 
 def service_account_of(job: Job, cluster: ClusterSpec) -> str:
-    """Name of the ServiceAccount that head and workers run as."""
+    """Name of the ServiceAccount of head and workers."""
     return cluster.service_account_name or access_name(job.name)
 
 
 def needs(job: Job, cluster: ClusterSpec) -> list[dict[str, Any]]:
-    """What a pod cannot start without: the ServiceAccount (where the job names none) and the ConfigMap."""
+    """What a pod cannot start without: the ConfigMap, and the ServiceAccount unless the job names one."""
     accounts = [] if cluster.service_account_name else [_service_account(job, cluster)]
     return [*accounts, config_map(job)]
 
 
 def grants(job: Job, cluster: ClusterSpec) -> list[dict[str, Any]]:
-    """The trainer's right: the Role, and then its RoleBinding, which the API server takes only when the Role is there."""
+    """The trainer's permission: the Role, then its RoleBinding, which the API server accepts only after the Role."""
     return [_role(job), _role_binding(job, cluster)]
 
 
 def cleanup_service_account(job: Job, cluster: ClusterSpec, cleanup: CleanupJob) -> dict[str, Any]:
-    """The ServiceAccount by whose annotations a cloud lets the clean-up into the store.
+    """The ServiceAccount whose annotations give the clean-up Job access to a cloud's store.
 
-    The job's own goes early in a foreground deletion; this one belongs to the clean-up Job and goes with it.
+    The job's own account is deleted early in a foreground deletion. This one belongs to the clean-up Job, and is
+    deleted with it.
     """
     return {
         "apiVersion": "v1",

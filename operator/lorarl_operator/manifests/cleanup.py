@@ -1,6 +1,7 @@
 """The Job that removes a deleted job's checkpoints.
 
-Nobody owns it: in a foreground deletion the garbage collector would take it away before it has run. Its own TTL removes it.
+It has no owner: in a foreground deletion the garbage collector would delete it before it has run. Its own TTL removes
+it.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from lorarl_operator.names import cleanup_account_name, cleanup_name, labels
 from lorarl_operator.settings import Settings
 
 MANIFEST_ANNOTATION = "lorarl.io/manifest"
-"""Holds the manifest as JSON, and is mounted as a file: the job's ConfigMap may be gone already."""
+"""Annotation with the manifest as JSON. It is mounted as a file, because the job's ConfigMap may already be deleted."""
 CLEANUP = "cleanup"
 _KEEP_SECONDS = 300
-_OF_POD = (
+_POD_FIELDS = (
     "volumes",
     "hostAliases",
     "dnsPolicy",
@@ -42,9 +43,12 @@ _OF_POD = (
     "tolerations",
     "securityContext",
 )
-_OF_CONTAINER = ("env", "envFrom", "volumeMounts")
-"""What of the head's overrides the way to the store may depend on: identities, proxies, certificates, mounted credentials. The pod's
-security context says as whom the image runs; what a container may do besides, no clean-up needs."""
+_CONTAINER_FIELDS = ("env", "envFrom", "volumeMounts")
+"""The parts of the head's overrides that access to the store may depend on.
+
+These are identities, proxies, certificates and mounted credentials. The pod's security context says which user the
+image runs as. The clean-up needs no other permissions of a container.
+"""
 
 
 def cleanup_job(job: Job, spec: LoRARLJobSpec, settings: Settings, until: datetime, left: float) -> dict[str, Any]:
@@ -53,9 +57,9 @@ def cleanup_job(job: Job, spec: LoRARLJobSpec, settings: Settings, until: dateti
     Args:
         job: The job that is being deleted.
         spec: Its spec, checked.
-        settings: Of the operator.
-        until: When the operator gives way: after that a new job may have the name, and nothing may be deleted any more, however long
-            something held the Job up.
+        settings: The operator's settings.
+        until: When the operator gives up. After that a new job may have this name, so nothing may be deleted any more,
+            even if the Job starts late.
         left: Seconds until then.
     """
     cluster = spec.cluster
@@ -118,17 +122,17 @@ def cleanup_job(job: Job, spec: LoRARLJobSpec, settings: Settings, until: dateti
 
 
 def _like_the_head(template: dict[str, Any], spec: LoRARLJobSpec) -> dict[str, Any]:
-    """With what of `cluster.podTemplateOverrides.head` the way to the store may depend on; the labels of ours win."""
+    """Apply the parts of `cluster.podTemplateOverrides.head` that access to the store may depend on. Our labels win."""
     head = spec.cluster.pod_template_overrides.head
     if head is None:
         return template
     given = head.model_dump(exclude_none=True)
     pod: dict[str, Any] = given.get("spec", {})
     ray: dict[str, Any] = next((one for one in pod.get("containers", []) if one.get("name") == f"ray-{HEAD}"), {})
-    container = {"name": CLEANUP, **{key: ray[key] for key in _OF_CONTAINER if key in ray}}
-    laid = {"spec": {"containers": [container], **{key: pod[key] for key in _OF_POD if key in pod}}}
+    container = {"name": CLEANUP, **{key: ray[key] for key in _CONTAINER_FIELDS if key in ray}}
+    override = {"spec": {"containers": [container], **{key: pod[key] for key in _POD_FIELDS if key in pod}}}
     about = {key: given["metadata"][key] for key in ("labels", "annotations") if key in given.get("metadata", {})}
-    merged = merge(template, {"metadata": about, **laid}, "spec.cluster.podTemplateOverrides.head")
+    merged = merge(template, {"metadata": about, **override}, "spec.cluster.podTemplateOverrides.head")
     ours = template["metadata"]
     merged["metadata"] = {key: {**merged["metadata"].get(key, {}), **ours[key]} for key in ("labels", "annotations")}
     return merged

@@ -15,7 +15,7 @@ SECRETS_FOLDER = "/etc/lorarl/secrets"
 
 
 def manifest(job: Job) -> dict[str, Any]:
-    """The job as the trainer reads it: without status, and of its metadata what the trainer needs."""
+    """The job as the trainer reads it: without status, and with only the metadata that the trainer needs."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -25,7 +25,7 @@ def manifest(job: Job) -> dict[str, Any]:
 
 
 def config_map(job: Job) -> dict[str, Any]:
-    """The ConfigMap. JSON is YAML too; sorted, so that the same spec is the same text."""
+    """The ConfigMap. JSON is also YAML; sorted keys give the same text for the same spec."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -1,9 +1,10 @@
-"""`cluster.podTemplateOverrides`: parts of a pod template that win over what lorarl makes.
+"""`cluster.podTemplateOverrides`: parts of a pod template that override lorarl's own.
 
-A small part of Kubernetes' strategic merge: mappings are merged, a null removes a key, and of the lists named below
-- containers are merged by name, and new ones come after those that are there, so that Ray's stays the first;
-- entries of the others replace the entry with the same key, or come after the last.
-Any other list is replaced as a whole.
+It is a small part of Kubernetes' strategic merge. Mappings are merged, and a null removes a key. Lists are handled as
+follows:
+- containers are merged by name, and new ones are appended, so that Ray's container stays the first;
+- entries of the other lists below replace the entry with the same key, or are appended;
+- any other list is replaced as a whole.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ REPLACED_BY = {
 
 
 def merge(base: dict[str, Any], override: dict[str, Any], path: str) -> dict[str, Any]:
-    """`base` with `override` laid over it; neither is changed.
+    """Merge `override` into a copy of `base`.
 
     Args:
         base: A part of a pod template.
-        override: What wins.
-        path: Where the override stands in the manifest, for messages.
+        override: The values that win.
+        path: Path of the override in the manifest, for messages.
 
     Raises:
-        ManifestError: An entry of a list that is merged is no mapping, or lacks its key.
+        ManifestError: An entry of a merged list is not a mapping, or lacks its key.
     """
     merged = dict(base)
     for key, value in override.items():
@@ -42,7 +43,7 @@ def merge(base: dict[str, Any], override: dict[str, Any], path: str) -> dict[str
         elif isinstance(value, dict) and isinstance(merged.get(key), dict):
             merged[key] = merge(merged[key], value, inner)
         elif isinstance(merged.get(key), dict):
-            raise _fault(inner, value, "a mapping", "write it as Kubernetes has it")
+            raise _fault(inner, value, "a mapping", "Write it as in a Kubernetes PodTemplateSpec.")
         elif key in MERGED_BY or key in REPLACED_BY:
             merged[key] = _merge_list(key, merged.get(key) or [], value, inner)
         else:
@@ -53,11 +54,11 @@ def merge(base: dict[str, Any], override: dict[str, Any], path: str) -> dict[str
 def _merge_list(field: str, base: list[dict[str, Any]], override: Any, path: str) -> list[dict[str, Any]]:
     key = MERGED_BY.get(field) or REPLACED_BY[field]
     if not isinstance(override, list):
-        raise _fault(path, override, f"a list of mappings with {key}", "write it as a PodSpec has it")
+        raise _fault(path, override, f"a list of mappings with {key}", "Write it as in a Kubernetes PodSpec.")
     merged = {entry[key]: entry for entry in base}
     for index, entry in enumerate(override):
         if not isinstance(entry, dict) or not isinstance(entry.get(key), str | int):
-            hint = "name the container; Ray's is ray-head or ray-worker" if field == "containers" else f"add {key}"
+            hint = "Name the container: Ray's is ray-head or ray-worker." if field == "containers" else f"Add {key}."
             raise _fault(f"{path}[{index}]", entry, f"a mapping with {key}", hint)
         old = merged.get(entry[key])
         merged[entry[key]] = merge(old, entry, f"{path}[{index}]") if old is not None and field in MERGED_BY else entry

@@ -1,4 +1,4 @@
-"""Pod templates of head and workers, which hold to the restricted pod security standard (RDMA's IPC_LOCK apart)."""
+"""Pod templates of head and workers. They meet the restricted pod security standard, except for RDMA's IPC_LOCK."""
 
 from __future__ import annotations
 
@@ -15,14 +15,20 @@ from lorarl_operator.parse import QUEUE_LABEL
 from lorarl_operator.settings import Settings
 
 CACHE_FOLDER = "/var/cache/lorarl"
-"""Base model, data and compiled kernels: once a node. A job may lay a volume there that outlives its pods, or that pods share."""
+"""Base model, data and compiled kernels, once per node.
+
+A job may mount a volume there that outlives its pods, or that pods share.
+"""
 SCRATCH_FOLDER = "/tmp"
-"""Of this pod alone: Ray's sessions and logs, what the run writes, and who is to be waited for at the pod's end."""
+"""The pod's own files: Ray's sessions and logs, the run's output, and the processes that the preStop hook waits for."""
 AGENT_PORT = 52365
-"""Of Ray's agent, which every pod has: its default."""
+"""Default port of Ray's agent, which runs in each pod."""
 HEAD, WORKER = "head", "worker"
 POD_PREFIXES = ("volcano.sh/", "scheduling.volcano.sh/", "scheduling.k8s.io/", "kai.scheduler/")
-"""Of what is passed on to the RayJob, this also goes to its pods: these schedulers read it there. Kueue must not see it twice."""
+"""Prefixes of the labels and annotations that the pods get too: these schedulers read them there.
+
+Kueue's are left out, because Kueue must not see them twice.
+"""
 
 _HOSTNAME = "kubernetes.io/hostname"
 _TOPOLOGY = {
@@ -34,7 +40,7 @@ Template = dict[str, Any]
 
 
 def head_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Settings) -> Template:
-    """The head's pod: Ray's control plane, and the process that drives the loop.
+    """The head's pod: Ray's control plane, and the process that runs the loop.
 
     Raises:
         ManifestError: `cluster.podTemplateOverrides.head` cannot be merged.
@@ -46,7 +52,7 @@ def head_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Setting
 
 
 def worker_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Settings) -> Template:
-    """A worker's pod: one on each node, with all the GPUs that the job wants there.
+    """A worker's pod: one on each node, with all GPUs that the job uses there.
 
     Raises:
         ManifestError: `cluster.podTemplateOverrides.worker` cannot be merged.
@@ -64,10 +70,12 @@ def worker_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Setti
         requests[cluster.rdma.resource_name] = limits[cluster.rdma.resource_name] = cluster.rdma.count
     template = _template(job, spec, attempt, WORKER, settings, {"requests": requests, "limits": limits})
     pod, container = template["spec"], template["spec"]["containers"][0]
-    # The token is the driver's, which reports; clouds' identity webhooks mount their own.
+    # Only the driver reports to the API server, so only the head needs a token. Clouds' identity webhooks mount their
+    # own tokens.
     pod["automountServiceAccountToken"] = False
-    # KubeRay has a worker wait for its head in a shell. The first process of a PID namespace would hear no SIGTERM there: deleted while it
-    # waits, as the replacement of a lost worker is, the pod would hold its GPUs for its whole grace period, and the next attempt's up.
+    # KubeRay makes a worker wait for its head in a shell. As the first process of a PID namespace, that shell would
+    # ignore SIGTERM. A pod that is deleted while it waits, such as the replacement of a lost worker, would keep its
+    # GPUs for its whole grace period and delay the next attempt.
     pod["shareProcessNamespace"] = True
     pod["volumes"].append({"name": "shared-mem", "emptyDir": {"medium": "Memory", "sizeLimit": cluster.shared_memory}})
     container["volumeMounts"].append({"name": "shared-mem", "mountPath": "/dev/shm"})
@@ -80,12 +88,12 @@ def worker_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Setti
 
 
 def security_context() -> dict[str, Any]:
-    """What the restricted standard asks of every container."""
+    """What the restricted standard requires of each container."""
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
 def pod_security_context() -> dict[str, Any]:
-    """What the restricted standard asks of every pod."""
+    """What the restricted standard requires of each pod."""
     return {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
@@ -96,18 +104,18 @@ def image_of(spec: LoRARLJobSpec, settings: Settings) -> dict[str, Any]:
 
 
 def pull_secrets(spec: LoRARLJobSpec) -> dict[str, Any]:
-    """A pod's imagePullSecrets, where there are any."""
+    """A pod's imagePullSecrets, if there are any."""
     names = spec.cluster.image_pull_secrets
     return {"imagePullSecrets": [{"name": name} for name in names]} if names else {}
 
 
 def secret_volumes(names: Iterable[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Volumes and mounts of Secrets: each at /etc/lorarl/secrets/NAME. Their values are read by kubelet alone."""
+    """Volumes and mounts of Secrets, each at /etc/lorarl/secrets/NAME. Only the kubelet reads their values."""
     return _mounted("secret", SECRETS_FOLDER, names, lambda name: {"secret": {"secretName": name}})
 
 
 def _claim_volumes(names: Iterable[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Volumes and mounts of the PersistentVolumeClaims that model and data lie on: each at /mnt/pvc/NAME, for reading."""
+    """Volumes and mounts of the PersistentVolumeClaims with model and data, each at /mnt/pvc/NAME, read-only."""
     return _mounted(
         "claim", CLAIMS_FOLDER, names, lambda name: {"persistentVolumeClaim": {"claimName": name, "readOnly": True}}
     )
@@ -116,7 +124,7 @@ def _claim_volumes(names: Iterable[str]) -> tuple[list[dict[str, Any]], list[dic
 def _mounted(
     kind: str, folder: str, names: Iterable[str], source: Callable[[str], dict[str, Any]]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Volumes, and their mounts at FOLDER/NAME. An object's name may be longer than a volume's, so volumes are numbered."""
+    """Volumes, and their mounts at FOLDER/NAME. Volumes are numbered: an object's name may be too long for a volume."""
     each = list(enumerate(sorted(set(names))))
     volumes = [{"name": f"{kind}-{number}", **source(name)} for number, name in each]
     mounts = [{"name": f"{kind}-{number}", "mountPath": f"{folder}/{name}", "readOnly": True} for number, name in each]
@@ -124,7 +132,7 @@ def _mounted(
 
 
 def tolerations(spec: LoRARLJobSpec) -> dict[str, Any]:
-    """A pod's tolerations, where there are any."""
+    """A pod's tolerations, if there are any."""
     found = [each.model_dump(exclude_none=True) for each in spec.cluster.tolerations]
     return {"tolerations": found} if found else {}
 
@@ -132,7 +140,7 @@ def tolerations(spec: LoRARLJobSpec) -> dict[str, Any]:
 def _template(
     job: Job, spec: LoRARLJobSpec, attempt: int, role: str, settings: Settings, resources: dict[str, Any]
 ) -> Template:
-    """What head and workers have in common."""
+    """The common part of head and workers."""
     cluster = spec.cluster
     secrets, secret_mounts = secret_volumes(spec.secrets.values())
     claims, claim_mounts = _claim_volumes(spec.claims)
@@ -142,7 +150,7 @@ def _template(
         "env": [{"name": name, "value": value} for name, value in _env(spec, attempt, role).items()],
         "resources": {kind: values for kind, values in resources.items() if values},
         "securityContext": security_context(),
-        # The end of the log says more of a container that ends at once than its exit code.
+        # For a container that ends at once, the end of its log says more than its exit code.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "lifecycle": {"preStop": {"exec": {"command": ["lorarl", "drain"]}}},
         **_probes(),
@@ -158,7 +166,7 @@ def _template(
         "restartPolicy": "Never",
         "serviceAccountName": service_account_of(job, cluster),
         "securityContext": pod_security_context(),
-        # A Service of the namespace named `vllm` would set VLLM_PORT=tcp://..., at which vLLM ends every job.
+        # A Service named `vllm` in the namespace would set VLLM_PORT=tcp://..., with which vLLM ends each job.
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": cluster.termination_grace_period_seconds,
         **pull_secrets(spec),
@@ -181,10 +189,11 @@ def _template(
 
 
 def _probes() -> dict[str, Any]:
-    """When the pod is ready: as soon as Ray's agent says so.
+    """Probes that make the pod ready as soon as Ray's agent reports it.
 
-    KubeRay's own probe first asks after 10 s and then every 5, and with HTTPMode and K8sJobMode it submits the job when all pods are
-    ready. Health is asked for the same way, and a container that does not come up is given up after the same ten minutes.
+    KubeRay's own probe starts after 10 s and then runs every 5 s. With HTTPMode and K8sJobMode, KubeRay submits the
+    job when all pods are ready. These probes ask for the same endpoint, and they also give a container up after ten
+    minutes.
     """
 
     def healthy(period: int, failures: int) -> dict[str, Any]:
@@ -213,21 +222,24 @@ def _env(spec: LoRARLJobSpec, attempt: int, role: str) -> dict[str, str]:
         "TRITON_CACHE_DIR": f"{CACHE_FOLDER}/triton",
         "TORCHINDUCTOR_CACHE_DIR": f"{CACHE_FOLDER}/inductor",
         "RAY_USAGE_STATS_ENABLED": "0",
-        # A RayJob that is deleted has its driver stopped by Ray, which by itself kills it after 3 s: it needs the time of a checkpoint.
+        # Ray stops the driver of a deleted RayJob, by default with a kill after 3 s. The driver needs the time of a
+        # checkpoint.
         "RAY_JOB_STOP_WAIT_TIME_S": str(spec.cluster.termination_grace_period_seconds),
-        # At SIGTERM the trainer's processes have ended: the preStop hook has waited for them. Ray would hold the head for 30 s more.
+        # At SIGTERM the trainer's processes have ended, because the preStop hook waits for them. Ray would wait
+        # another 30 s.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     }
     if spec.on_gpu:
         env["NCCL_DEBUG"] = "WARN"
     if spec.on_gpu and role == HEAD:
-        # Images for CUDA ask for all GPUs, and NVIDIA's runtime gives them to a container that requests none: others' GPUs.
+        # CUDA images ask for all GPUs, and NVIDIA's runtime gives them to a container that requests none: GPUs of
+        # others.
         env["NVIDIA_VISIBLE_DEVICES"] = "void"
     return env
 
 
 def _place(job: Job, spec: LoRARLJobSpec, attempt: int, template: Template) -> None:
-    """Workers of a GPU job on nodes of their own, and all of them in one domain of the topology."""
+    """Place the workers of a GPU job on separate nodes, and all workers in one domain of the topology."""
     mates = {
         "labelSelector": {"matchLabels": {LABEL_JOB_UID: job.uid, LABEL_ATTEMPT: str(attempt), LABEL_ROLE: WORKER}}
     }
@@ -256,6 +268,6 @@ def _overridden(
     if override is None:
         return template
     merged = merge(template, override.model_dump(exclude_none=True), f"spec.cluster.podTemplateOverrides.{role}")
-    # By these labels the operator finds the pods again.
+    # The operator finds the pods by these labels.
     merged["metadata"]["labels"] = {**merged["metadata"].get("labels", {}), **_labels(job, attempt, role)}
     return merged

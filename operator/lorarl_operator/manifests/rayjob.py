@@ -1,6 +1,7 @@
-"""The RayJob of an attempt, as KubeRay 1.6's validation and Kueue 0.19's webhook want it.
+"""The RayJob of an attempt, as KubeRay 1.6's validation and Kueue 0.19's webhook require it.
 
-It is made once and never changed: suspend, nodeSelector and tolerations belong to the queue that admits it.
+The operator creates it once and never changes it: suspend, nodeSelector and tolerations belong to the queue that admits
+it.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from lorarl_operator.parse import QUEUE_LABEL
 from lorarl_operator.settings import Settings
 
 RAY_VERSION = "2.60.0"
-"""Ray of our trainer's image. KubeRay chooses the pods' probes by it."""
+"""Ray's version in our trainer image. KubeRay chooses the pods' probes by it."""
 OUT_FOLDER = f"{SCRATCH_FOLDER}/lorarl-out"
-"""The working directory belongs to the image, and need not be writable."""
+"""Output folder of the run. The image's working directory may be read-only."""
 ENTRYPOINT = f"lorarl run {CONFIG_FOLDER}/{CONFIG_KEY} --in-cluster --out {OUT_FOLDER}"
-"""Runs in the head's container, with its volumes and its environment."""
+"""Command in the head's container, with its volumes and its environment."""
 
 
 def ray_job(
     job: Job, spec: LoRARLJobSpec, attempt: int, settings: Settings, *, queued: bool | None = None
 ) -> dict[str, Any]:
-    """The RayJob of attempt `attempt`, which counts from 1.
+    """The RayJob of attempt `attempt`. Attempts count from 1.
 
-    `queued` says whether Kueue manages it; by default it does where the job has its label.
+    `queued` says whether Kueue manages it. By default it does if the job has Kueue's label.
 
     Raises:
         ManifestError: `cluster.podTemplateOverrides` cannot be merged.
@@ -58,10 +59,11 @@ def ray_job(
             **_clean_up(settings, queued=QUEUE_LABEL in dict(job.passed_labels) if queued is None else queued),
             "rayClusterSpec": {
                 "rayVersion": RAY_VERSION,
-                # Whoever reaches Ray's ports can run programs in the pods. With a token, which KubeRay makes, only who may read it.
+                # Anyone who reaches Ray's ports could run programs in the pods. KubeRay's token restricts that to its
+                # readers.
                 "authOptions": {"mode": "token"},
                 "headGroupSpec": {
-                    # Without CPUs no worker lands on the head.
+                    # Without CPUs no worker is placed on the head.
                     "rayStartParams": {"num-cpus": "0", "num-gpus": "0", "dashboard-host": "0.0.0.0"},
                     "template": head_template(job, spec, attempt, settings),
                 },
@@ -71,7 +73,7 @@ def ray_job(
                         "replicas": workers,
                         "minReplicas": workers,
                         "maxReplicas": workers,
-                        # A worker takes one CPU of Ray's count, however many its pod has.
+                        # A worker takes one CPU in Ray's count, however many its pod has.
                         "rayStartParams": {
                             "num-cpus": str(spec.workers_per_node),
                             "num-gpus": str(spec.cluster.gpus_per_node),
@@ -85,11 +87,12 @@ def ray_job(
 
 
 def _clean_up(settings: Settings, *, queued: bool) -> dict[str, Any]:
-    """What goes when the attempt has ended: the workers at once, their GPUs are wanted.
+    """What KubeRay deletes when the attempt has ended: the workers at once, because others want their GPUs.
 
-    A queue gives the whole quota away at the end, so all of it goes, and Kueue insists on shutdownAfterJobFinishes, which excludes
-    deletion rules. A failure goes by the deployment status: jobStatus stays RUNNING where the head was lost or the submission failed.
-    (KubeRay's rules know no other deployment status than Failed.)
+    With a queue everything is deleted, because the queue gives away the whole quota at the end. Kueue requires
+    shutdownAfterJobFinishes, which excludes deletion rules. For a failure the rule uses the deployment status:
+    jobStatus stays RUNNING if the head was lost or the submission failed. KubeRay's rules know no deployment status
+    but Failed.
     """
     if queued:
         return {"shutdownAfterJobFinishes": True, "ttlSecondsAfterFinished": 0}
@@ -102,7 +105,10 @@ def _clean_up(settings: Settings, *, queued: bool) -> dict[str, Any]:
 
 
 def _submitter(spec: LoRARLJobSpec, settings: Settings) -> dict[str, Any]:
-    """In K8sJobMode the pod that submits. In SidecarMode KubeRay makes the container itself and takes no template for it."""
+    """The submitter's pod in K8sJobMode.
+
+    In SidecarMode KubeRay creates the container itself and accepts no template.
+    """
     if spec.cluster.submission_mode != "K8sJobMode":
         return {}
     container = {

@@ -1,4 +1,4 @@
-"""The chart's tests need helm itself."""
+"""The chart's tests need helm."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from support.cluster.tools import tools_or_skip
 
 
 @pytest.fixture(autouse=True, scope="session")
-def helm_is_there() -> None:
+def helm_is_installed() -> None:
     with tools_or_skip():
         find("helm")

@@ -1,4 +1,4 @@
-"""Alerts and dashboard name metrics that the operator has."""
+"""Alerts and dashboard use metrics that the operator exports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lorarl_operator.workqueue import LONGEST_BACKOFF_SECONDS
 from support.helm import CHART, of, only, rendered
 
 DASHBOARD = json.loads((CHART / "files/dashboard.json").read_text())
-# Which option of a panel Grafana needs, by the panel's type.
+# The options that Grafana needs, by the type of the panel.
 KINDS = {"row": set(), "stat": {"reduceOptions"}, "timeseries": {"legend", "tooltip"}, "table": {"showHeader"}}
 
 
@@ -36,7 +36,7 @@ def expressions() -> list[str]:
 
 
 def kept_labels(expression: str) -> set[str]:
-    """The labels that the first `by (...)` of an expression leaves."""
+    """The labels that the first `by (...)` of an expression keeps."""
     return set(re.split(r",\s*", " ".join(re.findall(r"by \(([^)]*)\)", expression)[:1])))
 
 
@@ -60,7 +60,7 @@ def exported() -> dict[str, set[str]]:
     return found
 
 
-def test_names_and_labels_are_those_of_prometheus_conventions() -> None:
+def test_names_and_labels_follow_prometheus_conventions() -> None:
     known = exported()
     of_a_target = {"job", "instance", "pod", "service", "container", "endpoint"}
     assert {name: labels & of_a_target for name, labels in known.items() if labels & of_a_target} == {}
@@ -68,18 +68,18 @@ def test_names_and_labels_are_those_of_prometheus_conventions() -> None:
     assert [name for name in gauges if name.endswith("_total")] == [], "a name for counters"
 
 
-def test_the_docs_table_of_metrics_is_what_is_exported() -> None:
+def test_the_docs_table_has_all_exported_metrics() -> None:
     text = (CHART.parents[1] / "docs/operator.md").read_text()
-    told = {}
+    documented = {}
     for names, labels in re.findall(r"^\| (`lorarl_[^|]*`) \|([^|]*)\|", text, re.MULTILINE):
         for name in re.findall(r"`([^`]+)`", names):
-            told[name] = set(re.findall(r"\w+", labels))
-    assert told == {stem(name): labels - {"le"} for name, labels in exported().items()}
+            documented[name] = set(re.findall(r"\w+", labels))
+    assert documented == {stem(name): labels - {"le"} for name, labels in exported().items()}
 
 
-def test_every_metric_named_is_exported_with_the_labels_used() -> None:
+def test_each_metric_in_use_is_exported_with_its_labels() -> None:
     known = exported()
-    scraped = {"namespace", "service", "pod"}  # which Prometheus adds
+    scraped = {"namespace", "service", "pod"}  # Prometheus adds these.
     for expression in expressions():
         names = re.findall(r"\blorarl_\w+", expression)
         assert names, expression
@@ -89,12 +89,12 @@ def test_every_metric_named_is_exported_with_the_labels_used() -> None:
         assert used <= labels, f"{expression}: {used - labels}"
 
 
-def test_every_metric_is_on_the_dashboard_or_in_an_alert() -> None:
+def test_each_metric_is_on_the_dashboard_or_in_an_alert() -> None:
     named = set(re.findall(r"\blorarl_\w+", " ".join(expressions())))
     assert {stem(name) for name in exported()} == {stem(name) for name in named}
 
 
-def test_legends_name_labels_that_the_expression_keeps() -> None:
+def test_legends_use_labels_that_the_expression_keeps() -> None:
     for panel in panels():
         for target in panel["targets"]:
             assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= kept_labels(target["expr"]), panel[
@@ -104,8 +104,8 @@ def test_legends_name_labels_that_the_expression_keeps() -> None:
 
 def test_grafana_can_load_the_dashboard() -> None:
     assert (DASHBOARD["uid"], DASHBOARD["title"]) == ("lorarl", "lorarl")
-    assert "id" not in DASHBOARD, "Grafana gives ids; one of ours would take another dashboard's place"
-    assert "__inputs" not in DASHBOARD, "a provisioned dashboard is asked for no inputs"
+    assert "id" not in DASHBOARD, "Grafana assigns ids; an id of ours could replace another dashboard"
+    assert "__inputs" not in DASHBOARD, "a provisioned dashboard gets no inputs"
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(ids) == len(set(ids))
     variables = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
@@ -119,7 +119,7 @@ def test_grafana_can_load_the_dashboard() -> None:
             for y in range(place["y"], place["y"] + place["h"])
         }
         assert max(x for x, _ in cells) < 24
-        assert not cells & taken, f"{panel['title']} lies on another panel"
+        assert not cells & taken, f"{panel['title']} overlaps another panel"
         taken |= cells
     for panel in panels():
         assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
@@ -127,7 +127,7 @@ def test_grafana_can_load_the_dashboard() -> None:
         assert set(re.findall(r"\$(\w+)", " ".join(target["expr"] for target in panel["targets"]))) <= variables
 
 
-def test_the_dashboard_is_carried_whole_under_the_sidecars_label() -> None:
+def test_the_dashboard_is_complete_and_has_the_sidecars_label() -> None:
     made = only(
         rendered({"metrics.dashboard": {"enabled": True, "annotations": {"grafana_folder": "ML"}}}), "ConfigMap"
     )
@@ -137,7 +137,7 @@ def test_the_dashboard_is_carried_whole_under_the_sidecars_label() -> None:
     assert of(rendered(), "ConfigMap") == []
 
 
-def test_every_alert_says_what_is_wrong_and_what_to_do() -> None:
+def test_each_alert_says_what_is_wrong_and_what_to_do() -> None:
     alerts = {rule["alert"]: rule for rule in rules()}
     assert set(alerts) == {
         *(
@@ -158,28 +158,28 @@ def test_every_alert_says_what_is_wrong_and_what_to_do() -> None:
     assert "[7m:1m]" in yaml.safe_dump(stuck)
 
 
-def test_an_alert_names_in_words_only_labels_that_its_expression_keeps() -> None:
-    """Prometheus writes nothing for a label that is not there: `LoRARLJob / has failed`."""
+def test_an_alerts_text_uses_only_labels_that_its_expression_keeps() -> None:
+    """Prometheus writes nothing for a missing label: `LoRARLJob / failed`."""
     alerts = {rule["alert"]: rule for rule in rules()}
-    told = {
+    documented = {
         name: set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
         for name, rule in alerts.items()
     }
     for name, rule in alerts.items():
-        assert told[name] <= kept_labels(rule["expr"]), name
-    assert {"namespace", "job_name"} <= told["LorarlJobFailed"] & told["LorarlJobStuck"], (
-        "whoever is called must know which job it is"
+        assert documented[name] <= kept_labels(rule["expr"]), name
+    assert {"namespace", "job_name"} <= documented["LorarlJobFailed"] & documented["LorarlJobStuck"], (
+        "the person on call must see which job it is"
     )
 
 
-def test_one_job_that_fails_at_every_look_is_enough_for_an_alarm() -> None:
+def test_one_job_that_always_fails_is_enough_for_an_alert() -> None:
     (errors,) = (rule for rule in rules() if rule["alert"] == "LorarlReconcileErrors")
     found = re.search(r"\[(\d+)m\]\)\) > (\d+)$", errors["expr"])
     assert found is not None
     assert int(found[1]) * 60 / LONGEST_BACKOFF_SECONDS > int(found[2])
 
 
-def test_a_replica_that_stands_by_again_raises_no_alarm_though_its_watches_have_ended() -> None:
+def test_a_replica_that_stands_by_again_raises_no_alert() -> None:
     (dead,) = (rule for rule in rules() if rule["alert"] == "LorarlWatchDead")
     assert re.search(r" and lorarl_operator_leader\{[^}]*\} == 1$", dead["expr"])
 

@@ -1,4 +1,4 @@
-"""The objects that the chart makes."""
+"""The objects that the chart creates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ APPLIED_BY_THE_OPERATOR = ("ServiceAccount", "Role", "RoleBinding", "ConfigMap")
 
 
 def pods(objects: list[Object]) -> list[Object]:
-    """The specs of the pods: the operator's and that of `helm test`."""
+    """The specs of the pods: the operator's, and that of `helm test`."""
     return [only(objects, "Deployment")["spec"]["template"]["spec"], only(objects, "Pod")["spec"]]
 
 
@@ -42,7 +42,7 @@ def test_without_a_list_all_namespaces_are_served_by_a_clusterrole() -> None:
     assert "--namespace" not in arguments(made)
 
 
-def test_with_a_list_there_is_a_role_in_each_and_no_right_elsewhere() -> None:
+def test_with_a_list_there_is_a_role_in_each_and_none_elsewhere() -> None:
     made = rendered({"watchNamespaces": ["team-a", "team-b"]})
     assert of(made, "ClusterRoleBinding") == []
     assert all("aggregate" in str(one["metadata"]["labels"]) for one in of(made, "ClusterRole"))
@@ -62,7 +62,7 @@ def test_a_release_in_a_namespace_that_it_watches_has_both_roles() -> None:
     assert len({one["metadata"]["name"] for one in of(made, "Role")}) == 2
 
 
-def test_no_right_is_wider_than_needed() -> None:
+def test_no_permission_is_wider_than_needed() -> None:
     rules = [*RIGHTS["jobs"], *RIGHTS["own"]]
     granted = {
         (group, resource, verb)
@@ -88,7 +88,7 @@ def test_no_right_is_wider_than_needed() -> None:
     assert ("", "pods", "delete") not in granted
 
 
-def test_people_get_their_rights_by_the_roles_that_every_cluster_has() -> None:
+def test_users_get_their_permissions_from_the_clusters_own_roles() -> None:
     roles = {
         one["metadata"]["name"].rsplit("-", 1)[-1]: one
         for one in of(rendered(), "ClusterRole")
@@ -103,7 +103,7 @@ def test_people_get_their_rights_by_the_roles_that_every_cluster_has() -> None:
     verbs = {name: {verb for rule in one["rules"] for verb in rule["verbs"]} for name, one in roles.items()}
     assert verbs["view"] == {"get", "list", "watch"}
     assert not any("status" in resource for rule in roles["edit"]["rules"] for resource in rule["resources"]), (
-        "the status is not for people"
+        "users may not write the status"
     )
     assert not [
         one for one in of(rendered({"aggregatedRoles": False}), "ClusterRole") if "aggregate" in str(one["metadata"])
@@ -112,14 +112,14 @@ def test_people_get_their_rights_by_the_roles_that_every_cluster_has() -> None:
 
 @pytest.mark.parametrize("release", ["lorarl", "lorarl-prod", "prod"])
 def test_no_job_can_take_over_an_object_of_the_chart(release: str) -> None:
-    """The operator applies lorarl-<job>, and a user may name a job as they like."""
+    """The operator applies lorarl-<job>, and users choose the names of jobs."""
     made = rendered({"watchNamespaces": ["team"], **MONITORING}, release=release)
     names = {one["metadata"]["name"] for one in made if one["kind"] in APPLIED_BY_THE_OPERATOR}
     assert names
     assert not [name for name in names if name.startswith("lorarl-")]
 
 
-def test_every_pod_is_restricted() -> None:
+def test_each_pod_is_restricted() -> None:
     for spec in pods(rendered()):
         assert spec["securityContext"] == {
             "runAsNonRoot": True,
@@ -139,7 +139,7 @@ def test_every_pod_is_restricted() -> None:
         assert "runAsUser" not in spec["securityContext"], "the cluster chooses it"
 
 
-def test_two_replicas_on_two_nodes_and_a_drain_takes_one() -> None:
+def test_two_replicas_on_two_nodes_and_a_drain_evicts_one() -> None:
     made = rendered()
     deployment, budget = only(made, "Deployment"), only(made, "PodDisruptionBudget")
     labels = deployment["spec"]["template"]["metadata"]["labels"]
@@ -147,12 +147,12 @@ def test_two_replicas_on_two_nodes_and_a_drain_takes_one() -> None:
     assert budget["spec"]["maxUnavailable"] == 1
     (spread,) = deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]
     assert spread["topologyKey"] == "kubernetes.io/hostname"
-    assert spread["whenUnsatisfiable"] == "ScheduleAnyway", "a cluster of one node runs both"
+    assert spread["whenUnsatisfiable"] == "ScheduleAnyway", "a cluster with one node runs both"
     for selector in (deployment["spec"]["selector"], budget["spec"]["selector"], spread["labelSelector"]):
         assert selector["matchLabels"].items() <= labels.items()
         assert selector["matchLabels"].items() > {("app.kubernetes.io/name", "lorarl")}
         assert not selector["matchLabels"].items() <= only(made, "Pod")["metadata"]["labels"].items(), (
-            "the test's pod is none of them"
+            "the test's pod is not selected"
         )
     assert of(rendered({"replicas": 1}), "PodDisruptionBudget") == []
     assert of(rendered({"podDisruptionBudget": False}), "PodDisruptionBudget") == []
@@ -186,7 +186,7 @@ def test_images_are_named_by_tag_or_by_digest() -> None:
     assert arguments(made)["--trainer-image"] == [f"localhost:5000/t@{digest}"]
 
 
-def test_where_the_pods_run_is_for_the_user_to_say() -> None:
+def test_the_user_decides_where_the_pods_run() -> None:
     values: dict[str, Any] = {
         "imagePullSecrets": [{"name": "registry"}],
         "nodeSelector": {"pool": "system"},
@@ -225,18 +225,18 @@ def test_ports_agree_everywhere() -> None:
     assert only(made, "Pod")["spec"]["containers"][0]["args"][1:] == [service["metadata"]["name"], "9000"]
 
 
-def test_the_operator_knows_every_flag() -> None:
+def test_the_operator_has_all_flags_of_the_chart() -> None:
     known = {name for option in operator_command.params for name in option.opts}
     assert set(arguments(rendered({"watchNamespaces": ["a"]}))) <= known
 
 
-def test_the_operator_reads_the_environment_that_the_docs_name() -> None:
+def test_the_operator_reads_the_documented_environment() -> None:
     text = (CHART.parents[1] / "docs/operator.md").read_text()
-    told = dict(re.findall(r"^\| `(LORARL_\w+)` \| (\d+) \|", text, re.MULTILINE))
-    assert told
+    documented = dict(re.findall(r"^\| `(LORARL_\w+)` \| (\d+) \|", text, re.MULTILINE))
+    assert documented
     defaults = {f"LORARL_{str(option.name).upper()}": str(option.default) for option in operator_command.params}
-    assert told.items() <= defaults.items()
-    for name in told:
+    assert documented.items() <= defaults.items()
+    for name in documented:
         done = CliRunner().invoke(operator_command, ["--trainer-image=x", "--lease-namespace=x"], env={name: "soon"})
         assert "'soon' is not a valid integer range" in done.output, name
 
@@ -271,7 +271,7 @@ def test_names_that_yaml_reads_as_something_else_stay_names(name: str) -> None:
     assert name in {one["metadata"].get("namespace") for one in of(made, "Role")}
 
 
-def test_no_two_releases_share_an_object_without_a_namespace() -> None:
+def test_two_releases_never_share_a_cluster_wide_object() -> None:
     def names(release: str, namespace: str) -> set[str]:
         return {
             one["metadata"]["name"]
@@ -284,7 +284,7 @@ def test_no_two_releases_share_an_object_without_a_namespace() -> None:
     assert names("lorarl", f"{long}a").isdisjoint(names("lorarl", f"{long}b"))
 
 
-def test_a_users_label_takes_the_place_of_the_charts() -> None:
+def test_a_users_label_replaces_the_charts() -> None:
     team, chart = {"helm.sh/chart": "ours", "team": "ml"}, {"app.kubernetes.io/managed-by": "Helm"}
     values = {
         f"{path}.labels": team for path in ("metrics.serviceMonitor", "metrics.prometheusRule", "metrics.dashboard")
@@ -292,7 +292,7 @@ def test_a_users_label_takes_the_place_of_the_charts() -> None:
     arguments = flags({"podLabels": team, **values, **MONITORING})
     text = helm("template", "lorarl", str(CHART), *arguments, "--show-only=templates/deployment.yaml").stdout
     assert text.count("helm.sh/chart:") == 2, (
-        "the Deployment's and its pods': strict readers refuse a key that is there twice"
+        "one for the Deployment, one for its pods: strict readers refuse a duplicate key"
     )
     made = rendered({"podLabels": team, **values, **MONITORING})
     labels = [only(made, kind)["metadata"]["labels"] for kind in ("ServiceMonitor", "PrometheusRule", "ConfigMap")]
@@ -300,7 +300,7 @@ def test_a_users_label_takes_the_place_of_the_charts() -> None:
         assert one.items() >= (team | chart).items()
 
 
-def test_the_log_command_that_is_told_shows_more_than_ten_lines() -> None:
+def test_the_log_command_shows_more_than_ten_lines() -> None:
     (rule,) = (
         rule
         for rule in only(rendered(MONITORING), "PrometheusRule")["spec"]["groups"][0]["rules"]
@@ -310,14 +310,14 @@ def test_the_log_command_that_is_told_shows_more_than_ten_lines() -> None:
 
 
 @pytest.mark.parametrize("variable", ["LORARL_NAMESPACE", "LORARL_NAMESPACES"])
-def test_the_operator_takes_its_namespaces_from_the_environment(variable: str) -> None:
+def test_the_operator_reads_its_namespaces_from_the_environment(variable: str) -> None:
     arguments = ["--trainer-image=x", "--lease-namespace=x"]
     with CliRunner().isolation(env={variable: "team-a team-b"}):
         context = operator_command.make_context("lorarl-operator", arguments, auto_envvar_prefix="LORARL")
     assert context.params["namespaces"] == ("team-a", "team-b")
 
 
-def test_the_network_policy_lets_in_reads_of_metrics_and_out_what_is_said() -> None:
+def test_the_network_policy_allows_metrics_and_the_set_egress() -> None:
     spec = only(rendered(), "NetworkPolicy")["spec"]
     assert spec["policyTypes"] == ["Ingress"]
     assert spec["ingress"] == [{"ports": [{"port": "metrics", "protocol": "TCP"}], "from": [{"namespaceSelector": {}}]}]
@@ -338,20 +338,20 @@ def test_the_network_policy_lets_in_reads_of_metrics_and_out_what_is_said() -> N
     assert of(rendered({"networkPolicy.enabled": False}), "NetworkPolicy") == []
 
 
-def test_the_docs_table_of_rights_is_what_is_granted() -> None:
+def test_the_docs_table_has_all_granted_permissions() -> None:
     text = (CHART.parents[1] / "docs/operator.md").read_text()
     (text,) = re.findall(r"^## What the operator may do$(.*?)^## ", text, re.MULTILINE | re.DOTALL)
-    told = {}
+    documented = {}
     for resources, verbs in re.findall(r"^\| (`[^|]*`) \| ([a-z, ]+) \|", text, re.MULTILINE):
         for resource in re.findall(r"`([^`]+)`", resources):
-            told[resource] = set(verbs.split(", "))
+            documented[resource] = set(verbs.split(", "))
     granted = {
         resource: set(rule["verbs"]) for rule in [*RIGHTS["jobs"], *RIGHTS["own"]] for resource in rule["resources"]
     }
-    assert told == granted
+    assert documented == granted
 
 
-def test_every_object_has_the_labels_by_which_helms_objects_are_found() -> None:
+def test_each_object_has_helms_common_labels() -> None:
     for one in rendered({"watchNamespaces": ["a"], **MONITORING}):
         labels = one["metadata"]["labels"]
         assert (labels["app.kubernetes.io/name"], labels["app.kubernetes.io/instance"]) == ("lorarl", "lorarl"), one[

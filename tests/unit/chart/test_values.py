@@ -1,4 +1,4 @@
-"""What the chart takes, and what it says to bad values."""
+"""The values of the chart, and the messages about bad ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = CHART.parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 import generate_chart  # noqa: E402
 
-# What breaks the schema, and what helm's message must hold: where, and what is expected there.
+# Bad values, and what helm's message must contain: the place, and what is expected there.
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"metrics.port": 8081}, r"probesPort: got 8081, expected another port than metrics.port"),
     ({"replicas": -1}, r"/replicas.*minimum: got -1, want 0"),
@@ -61,10 +61,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
         r"/topologySpreadConstraints/0.*missing properties 'topologyKey'",
     ),
     ({"crds.install": "no"}, r"/crds/install.*got string, want boolean"),
-    ({"serviceAccount.create": False}, r"serviceAccount.name: got nothing, expected a name"),
+    ({"serviceAccount.create": False}, r"serviceAccount.name: got nothing, expected the name of an existing account"),
     (
         {"serviceAccount.name": "lorarl-own"},
-        r"serviceAccount.name: got lorarl-own, expected a name that does not begin with lorarl-",
+        r"serviceAccount.name: got lorarl-own, expected a name that does not start with lorarl-",
     ),
 ]
 
@@ -75,7 +75,7 @@ ALL_OBJECTS = {
     "metrics.dashboard.enabled": True,
     "networkPolicy.egress.enabled": True,
 }
-# Each value, and another than its default (than ALL_OBJECTS).
+# Each value, with a setting that differs from its default or from ALL_OBJECTS.
 CHANGED: dict[str, Any] = {
     "fullnameOverride": "other",
     "image.repository": "localhost:5000/operator",
@@ -127,9 +127,9 @@ CHANGED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(("values", "message"), BAD, ids=[json.dumps(values) for values, _ in BAD])
-def test_bad_values_are_refused_with_their_place_and_the_mend(values: dict[str, Any], message: str) -> None:
-    said = refusal(values)
-    assert re.search(message, said.replace("\n", " ")), said
+def test_bad_values_are_refused_with_their_place_and_the_fix(values: dict[str, Any], message: str) -> None:
+    text = refusal(values)
+    assert re.search(message, text.replace("\n", " ")), text
 
 
 def leaves(schema: dict[str, Any], path: str = "") -> Iterator[str]:
@@ -137,8 +137,8 @@ def leaves(schema: dict[str, Any], path: str = "") -> Iterator[str]:
         if f"{path}{name}" in (
             "global",
             "enabled",
-        ):  # not of this chart: of those that have it among their dependencies
-            continue
+        ):
+            continue  # These belong to charts that depend on this one.
         if "properties" in inner and name != "resources":
             yield from leaves(inner, f"{path}{name}.")
         else:
@@ -167,14 +167,14 @@ def test_each_value_changes_what_is_installed(path: str) -> None:
 
 
 def test_no_value_was_left_out() -> None:
-    assert set(CHANGED) | {"kuberay.check"} == VALUES, "what kuberay.check does is seen on a cluster alone"
+    assert set(CHANGED) | {"kuberay.check"} == VALUES, "the effect of kuberay.check is visible only in a cluster"
 
 
 def test_the_readme_and_the_crd_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
     assert generate_chart.main(["--check"]) == 0, capsys.readouterr().err
 
 
-def test_drift_of_the_chart_is_told_with_the_command_to_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_drift_of_the_chart_is_reported_with_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(CHART, tmp_path / "helm/lorarl")
     shutil.copytree(ROOT / "crds", tmp_path / "crds")
     assert generate_chart.main(["--check", "--root", str(tmp_path)]) == 0
@@ -187,7 +187,7 @@ def test_drift_of_the_chart_is_told_with_the_command_to_run(tmp_path: Path, caps
     assert "| `replicas` | `3` |" in (tmp_path / "helm/lorarl/README.md").read_text()
 
 
-def test_a_value_without_a_comment_is_told() -> None:
+def test_a_value_without_a_comment_is_reported() -> None:
     with pytest.raises(generate_chart.UndocumentedValueError, match=r"values.yaml: inner.two has no comment"):
         generate_chart.readme("version: 1\ndescription: x", "# Outer.\ninner:\n  # First.\n  one: 1\n\n  two: 2\n")
 
@@ -203,15 +203,15 @@ def test_the_rendered_crd_is_the_generated_one() -> None:
 
 
 @pytest.mark.parametrize("release", ["lorarl-1.0", "1lorarl"])
-def test_a_release_whose_name_no_service_could_have_is_refused(release: str) -> None:
+def test_a_release_name_that_is_not_a_service_name_is_refused(release: str) -> None:
     done = helm("template", release, str(CHART))
     assert done.returncode != 0
-    assert f"The release's name: got {release}, expected small letters, digits and dashes" in done.stderr
+    assert f"The release's name: got {release}, expected lower-case letters, digits and dashes" in done.stderr
     named = rendered({"fullnameOverride": "other"}, release=release)
     assert only(named, "Service")["metadata"]["name"] == "other-metrics"
 
 
-def test_a_chart_that_has_this_one_among_its_dependencies_may_turn_it_off(tmp_path: Path) -> None:
+def test_a_parent_chart_may_disable_this_one(tmp_path: Path) -> None:
     shutil.copytree(CHART, tmp_path / "charts/lorarl")
     version = yaml.safe_load((CHART / "Chart.yaml").read_text())["version"]
     depends = {"name": "lorarl", "version": version, "condition": "lorarl.enabled"}
@@ -224,6 +224,6 @@ def test_a_chart_that_has_this_one_among_its_dependencies_may_turn_it_off(tmp_pa
         assert ("kind: Deployment" in done.stdout) == enabled
 
 
-def test_helm_lint_is_content() -> None:
+def test_helm_lint_passes() -> None:
     done = helm("lint", "--strict", str(CHART))
     assert done.returncode == 0, done.stdout + done.stderr

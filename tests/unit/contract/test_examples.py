@@ -1,4 +1,4 @@
-"""The examples say what they claim."""
+"""The examples are what they claim to be."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lorarl_api.load import load_job
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_addition_is_the_same_training_in_a_cluster_as_on_one_machine() -> None:
+def test_addition_is_the_same_training_in_a_cluster_and_locally() -> None:
     here, there = (load_job(ROOT / "examples" / f"addition-{kind}.yaml") for kind in ("cpu", "cluster-cpu"))
     for part in ("adapter", "algorithm", "reward", "rollout", "trainer"):
         assert getattr(there.spec, part) == getattr(here.spec, part), part
@@ -23,7 +23,7 @@ def test_addition_is_the_same_training_in_a_cluster_as_on_one_machine() -> None:
     assert there.spec.world_size == here.spec.world_size == 1
 
 
-def test_addition_in_a_cluster_takes_this_version_s_image_from_the_node() -> None:
+def test_addition_in_a_cluster_uses_this_versions_image_on_the_node() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     cluster = load_job(ROOT / "examples" / "addition-cluster-cpu.yaml").spec.cluster
     assert (cluster.image, cluster.image_pull_policy) == (f"lorarl/trainer:{version}-cpu", "IfNotPresent")

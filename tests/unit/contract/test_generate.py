@@ -1,7 +1,8 @@
-"""The CRD and the reference are what the models say."""
+"""The CRD and the reference match the models."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,26 +31,26 @@ def test_the_committed_files_are_up_to_date(capsys: pytest.CaptureFixture[str]) 
     assert main(["--check"]) == 0, capsys.readouterr().err
 
 
-def test_drift_is_told_with_the_command_to_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_drift_is_reported_with_the_command_to_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--check", "--root", str(tmp_path)]) == 1
-    assert capsys.readouterr().err.count("run `make generate`") == 2
+    assert capsys.readouterr().err.count("Run `make generate`") == 2
     assert main(["--root", str(tmp_path)]) == 0
     assert main(["--check", "--root", str(tmp_path)]) == 0
     (tmp_path / "docs/reference.md").write_text("edited by hand")
     assert main(["--check", "--root", str(tmp_path)]) == 1
 
 
-def test_every_field_has_a_meaning_and_every_text_and_list_a_bound() -> None:
+def test_each_field_has_a_description_and_each_string_and_list_a_bound() -> None:
     (version,) = crd()["spec"]["versions"]
     for path, schema in objects(version["schema"]["openAPIV3Schema"]["properties"]["spec"], "spec"):
         assert schema.get("description") or path.endswith("[]"), path
-        kind = schema.get("type", "string")  # a number or a text, where there is none
+        kind = schema.get("type", "string")  # Without a type it is a number or a string.
         assert kind != "string" or "enum" in schema or "maxLength" in schema, path
         assert kind != "array" or "maxItems" in schema, path
         assert kind != "object" or "properties" in schema or "maxProperties" in schema, path
 
 
-def test_every_field_that_a_fault_can_name_has_an_example() -> None:
+def test_each_field_that_a_fault_can_name_has_an_example() -> None:
     from lorarl_api.faults import example_of
 
     missing = [
@@ -58,11 +59,12 @@ def test_every_field_that_a_fault_can_name_has_an_example() -> None:
     assert missing == []
 
 
-def test_the_reference_has_every_field() -> None:
+def test_the_reference_has_all_fields() -> None:
     text = (ROOT / "docs/reference.md").read_text()
     for path, schema in objects(job_schema()["properties"]["spec"], "spec"):
         if "properties" in schema:
             assert f"## {path}\n" in text
+            assert f"- [`{path}`](#{re.sub(r'[^a-z]', '', path.lower())}): " in text
             assert all(f"| `{name}` |" in text for name in schema["properties"])
 
 

@@ -1,4 +1,4 @@
-"""A manifest that cannot be used is told in sentences: field, got, expected, mend; and never a secret."""
+"""The faults of a manifest: field, got, expected, hint, and never a secret."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from lorarl_api.load import Fault, ManifestError, faults, load_job
+from lorarl_api.load import ManifestError, faults, load_job
 from lorarl_api.validate import validate_files
-from unit.contract.cases import CASES, SMALLEST, changed, manifest
+from unit.contract.manifests import SMALLEST, manifest
 from unit.contract.traps import PYTHON_IS_STRICTER, TRAPS, Trap
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
@@ -36,7 +34,7 @@ def errors(source: str | Path, *overrides: str) -> str:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_every_example_is_good(path: Path) -> None:
+def test_each_example_is_valid(path: Path) -> None:
     assert load_job(path).name
     assert len(EXAMPLES) >= 3
 
@@ -52,124 +50,145 @@ def test_yaml_is_read_as_kubernetes_reads_it(trap: Trap) -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"spec.adapter.rank": 0}, "spec.adapter.rank: got 0, expected an integer from 1 to 512; choose e.g. 32"),
+        (
+            {"spec.adapter.rank": 0},
+            "spec.adapter.rank: got 0, expected an integer from 1 to 512. Use a value such as 32.",
+        ),
         (
             {"spec.cluster.cpusPerNode": 1.5},
-            'spec.cluster.cpusPerNode: got 1.5, expected CPUs as Kubernetes writes them: 8, "1.5" or 500m; put it in quotes, so that YAML '
-            "reads a text",
+            'spec.cluster.cpusPerNode: got 1.5, expected a Kubernetes CPU quantity: 8, "1.5" or 500m. '
+            "Put it in quotes, so that YAML reads a string.",
         ),
         (
             {"spec.cluster.memoryPerNode": "64"},
-            'spec.cluster.memoryPerNode: got "64", expected a quantity of memory with its unit, such as 512Mi or 64Gi; choose e.g. 512Gi',
+            'spec.cluster.memoryPerNode: got "64", expected a memory quantity with a unit, such as 512Mi or 64Gi. '
+            "Use a value such as 512Gi.",
         ),
         (
             {"spec.cluster.nodeSelector": {"gpu": True}},
-            "spec.cluster.nodeSelector.gpu: got true, expected a label's value: at most 63 letters, digits, - _ and ., a letter or digit "
-            "at both ends; put it in quotes: YAML reads an unquoted y, n, yes, no, on, off, true or false as a truth value",
+            "spec.cluster.nodeSelector.gpu: got true, expected a label value: at most 63 letters, digits, dots, "
+            "dashes and underscores, "
+            "with a letter or digit at both ends. "
+            "Put it in quotes: YAML reads an unquoted y, n, yes, no, on, off, true or false as a boolean.",
         ),
         (
             {"spec.cluster.tolerations": [{"operator": "Exists", "effect": "noschedule"}]},
-            'spec.cluster.tolerations[0].effect: got "noschedule", expected NoSchedule, PreferNoSchedule or NoExecute; did you mean '
-            "NoSchedule?",
+            'spec.cluster.tolerations[0].effect: got "noschedule", expected NoSchedule, PreferNoSchedule or NoExecute. '
+            "Did you mean NoSchedule?",
         ),
         (
             {"spec.cluster.podTemplateOverrides": {"worker": {"hostNetwork": True}}},
-            "spec.cluster.podTemplateOverrides.worker.hostNetwork: got an unknown key, expected one of metadata, spec; remove it",
+            "spec.cluster.podTemplateOverrides.worker.hostNetwork: got an unknown key, expected one of metadata, spec. "
+            "Remove it.",
         ),
-        ({"spec.adapter.rank": 513}, "spec.adapter.rank: got 513, expected an integer from 1 to 512; choose e.g. 32"),
+        (
+            {"spec.adapter.rank": 513},
+            "spec.adapter.rank: got 513, expected an integer from 1 to 512. Use a value such as 32.",
+        ),
         (
             {"spec.adapter.rank": "16"},
-            'spec.adapter.rank: got "16", expected an integer from 1 to 512; remove the quotes',
+            'spec.adapter.rank: got "16", expected an integer from 1 to 512. Remove the quotes.',
         ),
-        ({"spec.adapter.alpha": 0}, "spec.adapter.alpha: got 0, expected an integer from 1 to 8192; choose e.g. 64"),
+        (
+            {"spec.adapter.alpha": 0},
+            "spec.adapter.alpha: got 0, expected an integer from 1 to 8192. Use a value such as 64.",
+        ),
         (
             {"spec.adapter.dropout": 1.5},
-            "spec.adapter.dropout: got 1.5, expected a number of at least 0 and below 1; choose e.g. 0.0",
+            "spec.adapter.dropout: got 1.5, expected a number of at least 0 and below 1. Use a value such as 0.0.",
         ),
         (
             {"spec.adapter.targetModules": None},
-            "spec.adapter.targetModules: got nothing, expected a list of 1 to 64 entries; add it, e.g. targetModules: [all-linear]",
+            "spec.adapter.targetModules: got nothing, expected a list of 1 to 64 entries. "
+            "Add it, for example targetModules: [all-linear].",
         ),
         (
             {"spec.adapter.targetModules": "q_proj"},
-            'spec.adapter.targetModules: got "q_proj", expected a list of 1 to 64 entries; write a list: [q_proj]',
+            'spec.adapter.targetModules: got "q_proj", expected a list of 1 to 64 entries. Write a list: [q_proj].',
         ),
         (
             {"spec.adapter.targetModules": ["q proj"]},
-            'spec.adapter.targetModules[0]: got "q proj", expected a module\'s name or a wildcard: letters, digits, _ . - * ? [ ]; '
-            "choose e.g. q_proj",
+            'spec.adapter.targetModules[0]: got "q proj", expected the name of a module or a wildcard: letters, '
+            "digits, _ . - * ? [ ]. Use a value such as q_proj.",
         ),
         (
             {"spec.algorithm.groupSize": 1},
-            "spec.algorithm.groupSize: got 1, expected an integer from 2 to 1024; choose e.g. 8",
+            "spec.algorithm.groupSize: got 1, expected an integer from 2 to 1024. Use a value such as 8.",
         ),
-        ({"spec.algorithm.type": "GRPO"}, 'spec.algorithm.type: got "GRPO", expected grpo or sft; did you mean grpo?'),
-        ({"spec.suspend": "yes"}, 'spec.suspend: got "yes", expected true or false; choose e.g. false'),
+        ({"spec.algorithm.type": "GRPO"}, 'spec.algorithm.type: got "GRPO", expected grpo or sft. Did you mean grpo?'),
+        ({"spec.suspend": "yes"}, 'spec.suspend: got "yes", expected true or false. Use a value such as false.'),
         (
             {"spec.cluster": 3},
-            "spec.cluster: got 3, expected a mapping with keys such as nodes, gpusPerNode, gpuResource; choose e.g. {}",
+            "spec.cluster: got 3, expected a mapping with keys such as nodes, gpusPerNode, gpuResource. "
+            "Use a value such as {}.",
         ),
         (
             {"spec.checkpoint": None},
-            "spec.checkpoint: got nothing, expected a mapping with keys such as uri, every, keep; "
-            "add it, e.g. checkpoint: {uri: s3://team/adapters}",
+            "spec.checkpoint: got nothing, expected a mapping with keys such as uri, every, keep. "
+            "Add it, for example checkpoint: {uri: s3://team/adapters}.",
         ),
         (
             {"spec.trainer.learning_rate": 1},
-            "spec.trainer.learning_rate: got an unknown key, expected one of steps, learningRate, warmupSteps, weightDecay, maxGradNorm, "
-            "tokensPerMicroBatch, recompute, tensorParallelSize, precision, seed; did you mean learningRate?",
+            "spec.trainer.learning_rate: got an unknown key, expected one of steps, learningRate, warmupSteps, "
+            "weightDecay, maxGradNorm, tokensPerMicroBatch, recompute, tensorParallelSize, precision, seed. "
+            "Did you mean learningRate?",
         ),
         (
             {"trainer": {}},
-            "trainer: got an unknown key, expected one of apiVersion, kind, metadata, spec, status; write it below spec: spec.trainer",
+            "trainer: got an unknown key, expected one of apiVersion, kind, metadata, spec, status. "
+            "Move it below spec: spec.trainer.",
         ),
         (
             {"metadata.lables": {}},
-            "metadata.lables: got an unknown key, expected one of name, namespace, labels, annotations; did you mean labels?",
+            "metadata.lables: got an unknown key, expected one of name, namespace, labels, annotations. "
+            "Did you mean labels?",
         ),
         (
             {"metadata.annotations": {"a b": "c"}},
-            'metadata.annotations: got the key "a b", expected [PREFIX/]NAME, of letters, digits, - _ and .; '
-            "mend it, e.g. example.com/name",
+            'metadata.annotations: got the key "a b", expected [PREFIX/]NAME, of letters, digits, '
+            "dots, dashes and underscores. "
+            "Write a key such as example.com/name.",
         ),
         (
             {"metadata.labels": {"a": 1}},
-            "metadata.labels.a: got 1, expected a label's value: at most 63 letters, digits, - _ and ., a letter or digit at both ends; "
-            "put it in quotes, so that YAML reads a text",
+            "metadata.labels.a: got 1, expected a label value: at most 63 letters, digits, dots, dashes and "
+            "underscores, "
+            "with a letter or digit at both ends. Put it in quotes, so that YAML reads a string.",
         ),
         (
             {"kind": "LoraRLJob"},
-            'kind: got "LoraRLJob", expected LoRARLJob; write kind: LoRARLJob, or validate another file',
+            'kind: got "LoraRLJob", expected LoRARLJob. Write kind: LoRARLJob, or validate another file.',
         ),
         (
             {"apiVersion": None},
-            "apiVersion: got nothing, expected lorarl.io/v1alpha1; add apiVersion: lorarl.io/v1alpha1",
+            "apiVersion: got nothing, expected lorarl.io/v1alpha1. Add apiVersion: lorarl.io/v1alpha1.",
         ),
         (
             {"spec.tracking.wandb": {"project": False}},
-            "spec.tracking.wandb.project: got false, expected a text of 1 to 128 characters; "
-            "put it in quotes: YAML reads an unquoted y, n, yes, no, on, off, true or false as a truth value",
+            "spec.tracking.wandb.project: got false, expected a string of 1 to 128 characters. "
+            "Put it in quotes: YAML reads an unquoted y, n, yes, no, on, off, true or false as a boolean.",
         ),
         (
             {"spec.reward": {"type": "regex", "pattern": "("}},
-            'spec.reward.pattern: got "(", expected a Python regular expression (missing ), unterminated subpattern at position 0); '
-            "mend the pattern, and quote it in YAML with single quotes",
+            'spec.reward.pattern: got "(", expected a Python regular expression '
+            "(missing ), unterminated subpattern at position 0). Correct the pattern, and put it in single quotes.",
         ),
         (
             {"spec.trainer.learningRate": float("nan")},
-            "spec.trainer.learningRate: got NaN, expected a number above 0 and at most 1; choose e.g. 1e-05",
+            "spec.trainer.learningRate: got NaN, expected a number above 0 and at most 1. Use a value such as 1e-05.",
         ),
         (
             {"spec.trainer.warmupSteps": 300},
-            "spec.trainer.warmupSteps: got 300, expected warmupSteps of at most trainer.steps; lower warmupSteps, or train for more steps",
+            "spec.trainer.warmupSteps: got 300, must be at most trainer.steps. "
+            "Lower warmupSteps, or raise trainer.steps.",
         ),
     ],
 )
-def test_a_fault_is_one_sentence(changes: dict[str, Any], sentence: str) -> None:
+def test_the_message_of_a_fault(changes: dict[str, Any], sentence: str) -> None:
     assert fault_of(changes) == sentence
 
 
-def test_every_fault_is_told_at_once() -> None:
+def test_all_faults_are_reported_at_once() -> None:
     document = manifest({"spec.adapter.rank": 0, "spec.trainer.steps": 0, "spec.reward.tipe": 1})
     assert [fault.path for fault in faults(document)] == ["spec.adapter.rank", "spec.reward.tipe", "spec.trainer.steps"]
 
@@ -179,35 +198,36 @@ def test_every_fault_is_told_at_once() -> None:
     [
         (
             "a: [1",
-            "the manifest, line 1, column 6: got no YAML (expected ',' or ']', but got '<stream end>'), expected valid YAML",
+            "the manifest, line 1, column 6: "
+            "got invalid YAML (expected ',' or ']', but got '<stream end>'), expected valid YAML",
         ),
-        ("a:\n\tb: 1", "indent with spaces, not tabs"),
+        ("a:\n\tb: 1", "Indent with spaces, not tabs"),
         (
             "a: 1\nb: 2\na: 3",
-            "the manifest, line 3, column 1: got the key a a second time, expected each key once; remove one of the two",
+            "the manifest, line 3, column 1: got the key a twice, expected each key once. Remove one of the two.",
         ),
         ("[a]: 1", "a list or mapping as a key"),
-        ("a: &a [*a]", "an alias within what it stands for"),
-        ("a: !!python/object:os.system x", "no YAML"),
+        ("a: &a [*a]", "an alias within its own anchor"),
+        ("a: !!python/object:os.system x", "invalid YAML"),
         ("a: \x00", "the character #x0000"),
-        ('a: "\\ud800"', "half of a surrogate pair"),
+        ('a: "\\ud800"', "an unpaired surrogate"),
         ("[" * 3000, "nested too deeply"),
-        ("", "the manifest: got nothing, expected a LoRARLJob; see examples/ for one to start from"),
+        ("", "the manifest: got nothing, expected a LoRARLJob. See examples/ for one to start from."),
         ("---\n---\n", "got nothing"),
         ("just words", 'the manifest: got "just words", expected a mapping with apiVersion, kind, metadata and spec'),
         ("- 1\n- 2", "the manifest: got a list with 2 entries"),
     ],
 )
-def test_what_is_no_manifest_is_told_with_its_place(text: str, sentence: str) -> None:
+def test_an_unreadable_manifest_is_reported_with_its_place(text: str, sentence: str) -> None:
     assert sentence in errors(text)
 
 
-def test_other_objects_may_stand_beside_the_job() -> None:
+def test_other_objects_may_be_beside_the_job() -> None:
     secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n"
     assert load_job(f"{secret}---\n{GOOD}\n---\n").name == "smallest"
 
 
-def test_two_jobs_in_one_file_are_no_run() -> None:
+def test_two_jobs_in_one_file_are_refused() -> None:
     assert "got 2 LoRARLJob objects, expected one" in errors(f"{GOOD}\n---\n{GOOD}")
 
 
@@ -216,7 +236,7 @@ def test_unreadable_files(tmp_path: Path) -> None:
     latin.write_bytes("name: café".encode("latin-1"))
     assert "no such file or directory" in errors(tmp_path / "none.yaml")
     assert "is a directory" in errors(tmp_path)
-    assert "no UTF-8" in errors(latin)
+    assert "not UTF-8" in errors(latin)
 
 
 def test_overrides_change_one_field_each() -> None:
@@ -237,7 +257,7 @@ def test_overrides_change_one_field_each() -> None:
     )
 
 
-def test_an_override_changes_no_other_field_that_is_an_alias_of_its_own() -> None:
+def test_an_override_does_not_change_an_aliased_field() -> None:
     document = json.loads(GOOD)
     rows = document["spec"]["data"]["train"]
     aliased = yaml.dump({**document, "spec": {**document["spec"], "data": {"train": rows, "eval": rows}}})
@@ -251,7 +271,7 @@ def test_an_override_changes_no_other_field_that_is_an_alias_of_its_own() -> Non
     )
 
 
-def test_an_override_with_null_takes_a_field_out() -> None:
+def test_an_override_with_null_removes_a_field() -> None:
     assert load_job(GOOD, ["spec.reward=null", "spec.algorithm.type=sft"]).spec.reward is None
 
 
@@ -261,14 +281,14 @@ def test_an_override_with_null_takes_a_field_out() -> None:
         ("spec.trainer.steps", '--set: got "spec.trainer.steps", expected PATH=VALUE'),
         ("spec..steps=1", "expected PATH=VALUE"),
         ("spec.trainer.stepz=5", "spec.trainer.stepz: got an unknown key"),
-        ("trainer.steps=5", "write it below spec: spec.trainer"),
-        ("spec.model.uri.x=5", "--set spec.model.uri.x: got a path below spec.model.uri, which is no mapping"),
+        ("trainer.steps=5", "Move it below spec: spec.trainer"),
+        ("spec.model.uri.x=5", "--set spec.model.uri.x: got a path below spec.model.uri, which is not a mapping"),
         ("spec.trainer.steps=many", 'spec.trainer.steps: got "many", expected an integer from 1 to 10000000'),
-        ("spec.trainer.steps=[", "--set spec.trainer.steps, line 1, column 2: got no YAML"),
+        ("spec.trainer.steps=[", "--set spec.trainer.steps, line 1, column 2: got invalid YAML"),
         ("spec.trainer.steps=1\n---\n2", "2 YAML documents"),
     ],
 )
-def test_a_wrong_override_is_told(assignment: str, sentence: str) -> None:
+def test_a_wrong_override_is_reported(assignment: str, sentence: str) -> None:
     assert sentence in errors(GOOD, assignment)
 
 
@@ -297,7 +317,7 @@ def test_a_long_value_is_cut() -> None:
     assert len(fault_of({"spec.model.uri": "x" * 5000})) < 300
 
 
-def test_validate_prints_one_line_a_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_prints_one_line_per_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_text(GOOD)
     bad.write_text(json.dumps(manifest({"spec.adapter.rank": 0, "spec.trainer.steps": 0})))
@@ -305,76 +325,10 @@ def test_validate_prints_one_line_a_fault(tmp_path: Path, capsys: pytest.Capture
     assert validate_files([good, bad, tmp_path / "none.yaml"]) == 1
     assert capsys.readouterr().out.splitlines()[1:] == [
         f"{good}: ok",
-        f"{bad}: spec.adapter.rank: got 0, expected an integer from 1 to 512; choose e.g. 32",
-        f"{bad}: spec.trainer.steps: got 0, expected an integer from 1 to 10000000; choose e.g. 200",
-        f"{tmp_path / 'none.yaml'}: got no such file or directory, expected a readable file; check the path",
+        f"{bad}: spec.adapter.rank: got 0, expected an integer from 1 to 512. Use a value such as 32.",
+        f"{bad}: spec.trainer.steps: got 0, expected an integer from 1 to 10000000. Use a value such as 200.",
+        f"{tmp_path / 'none.yaml'}: got no such file or directory, expected a readable file. Check the path.",
     ]
-
-
-# Anything that YAML can say, with the contract's own keys among the keys, so that it goes deep.
-_KEYS = st.sampled_from(
-    [
-        "apiVersion",
-        "kind",
-        "metadata",
-        "spec",
-        "name",
-        "model",
-        "adapter",
-        "uri",
-        "rank",
-        "targetModules",
-        "data",
-        "train",
-        "reward",
-        "type",
-        "x",
-    ]
-)
-_ANYTHING = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=20)
-    | st.sampled_from(["grpo", "hf://a/b", "LoRARLJob"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS | st.text(max_size=5), inner, max_size=6),
-    max_leaves=20,
-)
-
-
-@given(_ANYTHING)
-def test_no_document_is_a_crash(document: Any) -> None:
-    assert all(isinstance(fault, Fault) for fault in faults(document))
-
-
-@given(
-    st.sampled_from([case.good for case in CASES]),
-    _ANYTHING,
-    st.sampled_from(["spec", "spec.model", "spec.adapter.rank", "spec.data.train", "metadata"]),
-)
-def test_a_wrong_value_anywhere_is_a_fault_or_fine(changes: dict[str, Any], value: Any, where: str) -> None:
-    for fault in faults(changed(manifest(changes), {where: value})):
-        assert fault.path
-        assert fault.got
-        assert fault.expected
-        assert fault.hint
-
-
-@given(st.text())
-def test_no_text_is_a_crash(text: str) -> None:
-    try:
-        load_job(text)
-    except ManifestError as error:
-        str(error).encode()
-
-
-@settings(deadline=None)  # a machine with other work takes longer now and then
-@given(st.sampled_from(CASES))
-def test_a_job_survives_being_written_and_read(case: Any) -> None:
-    job = load_job(json.dumps(manifest(case.good)))
-    assert load_job(job.model_dump_json(by_alias=True)) == job
-    assert load_job(job.model_dump_json(by_alias=True, exclude_none=True)) == job
 
 
 def test_validation_loads_none_of_the_heavy_packages() -> None:

@@ -1,4 +1,4 @@
-"""Every rule between fields is kept by a good manifest and broken by a bad one."""
+"""Each rule between fields has a manifest that keeps it and one that breaks it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pydantic import BaseModel, ValidationError
 from lorarl_api.load import faults, load_job
 from lorarl_api.rules import Rule, Ruled, broken_rules
 from lorarl_api.v1alpha1 import RULES_LATER, LoRARLJob, LoRARLJobSpec
-from unit.contract.cases import CASES, Case, manifest
+from unit.contract.cases import CASES, Case
+from unit.contract.manifests import manifest
 
 
 def rules_of(model: type[BaseModel]) -> Iterator[Rule]:
@@ -24,7 +25,7 @@ def rules_of(model: type[BaseModel]) -> Iterator[Rule]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_broken_rule_names_the_field_and_the_mend(case: Case) -> None:
+def test_a_broken_rule_names_the_field_and_the_fix(case: Case) -> None:
     found = faults(manifest(case.bad))
     assert [fault.path for fault in found if case.hint in fault.hint] == [case.field], found
     assert faults(manifest(case.good)) == []
@@ -38,12 +39,19 @@ def test_each_rule_has_a_case() -> None:
     assert set(rules_of(LoRARLJob)) == broken
 
 
-def test_a_job_that_breaks_a_rule_cannot_be_made_in_python_either() -> None:
-    with pytest.raises(ValidationError, match="lower warmupSteps"):
+def test_each_rule_reads_as_a_sentence() -> None:
+    for rule in rules_of(LoRARLJob):
+        assert str(rule) == f"must {rule.must}. {rule.hint}"
+        assert rule.must.split()[0] in {"be", "contain", "differ", "divide", "end", "have", "not"}, rule
+        assert rule.hint[0].isupper() and rule.hint.endswith("."), rule
+
+
+def test_a_job_that_breaks_a_rule_cannot_be_created_in_python_either() -> None:
+    with pytest.raises(ValidationError, match="Lower warmupSteps"):
         LoRARLJobSpec.model_validate(manifest({"spec.trainer.warmupSteps": 1000})["spec"])
 
 
-def test_all_broken_rules_are_told_at_once() -> None:
+def test_all_broken_rules_are_reported_at_once() -> None:
     document = manifest(
         {"spec.reward": None, "spec.trainer.warmupSteps": 1000, "spec.model.uri": "out", "metadata.name": "A"}
     )
@@ -55,13 +63,13 @@ def test_all_broken_rules_are_told_at_once() -> None:
     }
 
 
-def test_a_rule_that_reads_an_absent_field_is_a_fault_of_the_rule() -> None:
-    rule = Rule("reward", "self.reward.type == 'exact'", "a reward", "add one")
-    with pytest.raises(RuntimeError, match="no verdict"):
+def test_a_rule_that_reads_an_absent_field_raises() -> None:
+    rule = Rule("reward", "self.reward.type == 'exact'", "be set", "Add a reward.")
+    with pytest.raises(RuntimeError, match="returns no boolean"):
         rule.holds({})
 
 
-def test_what_absent_means_depends_on_the_rest_of_the_manifest() -> None:
+def test_defaults_that_depend_on_the_rest_of_the_manifest() -> None:
     job = load_job(json.dumps(manifest())).spec
     assert (job.precision, job.logprob_tolerance, job.workers_per_node, job.world_size, job.on_gpu) == (
         "fp32",

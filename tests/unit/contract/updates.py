@@ -1,10 +1,10 @@
-"""Changes of a job that is in the cluster, and which of them the API server is to refuse."""
+"""Changes of a job in the cluster, and whether the API server must refuse them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unit.contract.cases import EVAL, GPUS, SFT, Changes
+from unit.contract.manifests import EVAL, GPUS, SFT, Changes
 
 
 @dataclass(frozen=True)
@@ -13,11 +13,11 @@ class Update:
 
     name: str
     before: Changes
-    """Of the smallest manifest."""
+    """Changes of the smallest manifest."""
     after: Changes
-    """Of that."""
+    """Changes of the manifest before."""
     group: str | None
-    """The group that may not change; None where all is well."""
+    """The group that may not change; None if the change is allowed."""
 
 
 _POD = "spec.cluster.podTemplateOverrides.worker.spec"
@@ -66,7 +66,7 @@ UPDATES = [
     ),
     Update("more steps", {}, {"spec.trainer.steps": 300}, None),
     Update(
-        "steps where all is set",
+        "steps if all else is set",
         {"spec.trainer": {"precision": "fp32", "seed": 3}, _POD: {"a": [{}]}},
         {"spec.trainer.steps": 3},
         None,
@@ -82,7 +82,7 @@ UPDATES = [
     ),
     Update("ttl", {}, {"spec.ttlSecondsAfterFinished": 0}, None),
     Update(
-        "what becomes of the checkpoints",
+        "the deletion policy",
         {"spec.checkpoint.uri": "s3://a/b"},
         {"spec.checkpoint.deletionPolicy": "Delete"},
         None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -48,11 +49,11 @@ def test_every_part_of_the_trainer_is_in_the_table() -> None:
     assert parts_of_the_trainer() - {name.split("/")[0] for name in TOUCHED} == set()
 
 
-def test_every_folder_of_tests_is_in_the_table() -> None:
-    folders = {path.parent.relative_to(ROOT) for path in ROOT.glob("tests/**/test_*.py")}
-    assert [
-        str(folder) for folder in folders if not any((ROOT / folder).is_relative_to(ROOT / path) for path in RUN)
-    ] == []
+def test_every_test_is_in_the_table() -> None:
+    """By its own path or by that of a folder around it."""
+    tests = [path.relative_to(ROOT) for path in ROOT.glob("tests/**/test_*.py")]
+    assert tests
+    assert [str(test) for test in tests if not any(test.is_relative_to(path) for path in RUN)] == []
 
 
 def test_every_place_to_add_something_is_there() -> None:
@@ -64,6 +65,15 @@ def test_every_place_to_add_something_is_there() -> None:
 def test_every_part_of_the_trainer_has_its_room_in_the_architecture() -> None:
     named = {name.split("/")[0] for name in re.findall(r"`([\w.]+/?)[\w./]*`", ARCHITECTURE)}
     assert parts_of_the_trainer() - named == set()
+
+
+def test_the_floors_of_the_architecture_are_those_of_the_contract() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = (contract["layers"] for contract in contracts if contract.get("containers") == ["lorarl_trainer"])
+    held = {room: number for number, rooms in enumerate(layers, 1) for room in re.findall(r"\w+", rooms)}
+    rows = re.findall(r"^\| (\d) \| (.*?) \|", ARCHITECTURE, re.MULTILINE)
+    shown = {room: int(floor) for floor, rooms in rows for room in re.findall(r"`(\w+)", rooms)}
+    assert shown == held
 
 
 def test_every_file_of_the_architecture_is_there() -> None:

@@ -57,4 +57,4 @@ def test_a_lock_that_is_not_is_told(tmp_path: Path) -> None:
     skip_without_an_index(checked.stderr)
 
     assert checked.returncode == 1
-    assert "requirements/build.lock is not what pyproject.toml resolves to; make lock writes it anew" in checked.stderr
+    assert "requirements/build.lock is not what pyproject.toml resolves to. Run make lock." in checked.stderr

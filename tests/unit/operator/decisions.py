@@ -1,4 +1,4 @@
-"""One look at a job, and what is decided: what the tests of `decide` are written in."""
+"""Helpers for tests of `decide`: they observe a job once and decide."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def running_status(**rest):
     return status_of(
         "Running",
         startTime=ago(50),
-        conditions=[condition("Running", True, "Running", "attempt 1 trains in RayJob demo-1", age=50)],
+        conditions=[condition("Running", True, "Running", "Attempt 1 is training in RayJob demo-1.", age=50)],
         **rest,
     )
 
@@ -37,7 +37,7 @@ def decided(*args, now=START, **kwargs):
 
 
 def gone_since(seconds):
-    """A RayJob whose deletion was asked for so long ago, and that somebody's finalizer holds."""
+    """A RayJob whose deletion was requested this long ago, and that a foreign finalizer blocks."""
     ray_job = raw_ray_job(**RUNNING)
     ray_job["metadata"] |= {"deletionTimestamp": ago(seconds), "finalizers": ["example.com/hold"]}
     return ray_job

@@ -1,4 +1,4 @@
-"""API objects as the servers send them, and a tiny API server in memory that carries decisions out, for the pure tests of the operator."""
+"""API objects as the servers send them, and a tiny in-memory API server that carries decisions out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lorarl_operator.decide import decide
 from lorarl_operator.decision import AddFinalizer, Apply, Create, Decision, Delete, DeleteJob, Event, RemoveFinalizer
 from lorarl_operator.models import FINALIZER, LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_ROLE, Observed, Refusal
 from lorarl_operator.settings import Settings
-from lorarl_operator.status import FIELDS, moment
+from lorarl_operator.status import FIELDS, timestamp
 
 SETTINGS = Settings(trainer_image="registry.example.com/lorarl/trainer:0.1.0")
 START = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -28,12 +28,12 @@ SPEC: Raw = {
 
 
 def ago(seconds: float, now: datetime = START) -> str:
-    """A time of the API, so many seconds before now."""
-    return moment(now - timedelta(seconds=seconds))
+    """A time in the API's format, this many seconds before now."""
+    return timestamp(now - timedelta(seconds=seconds))
 
 
 def raw_job(spec: Raw | None = None, status: Raw | None = None, **metadata: Any) -> Raw:
-    """A LoRARLJob `demo`; `spec` changes parts of a good one."""
+    """A LoRARLJob `demo`. `spec` overrides parts of a valid one."""
     about = {
         "namespace": "team",
         "name": "demo",
@@ -48,7 +48,7 @@ def raw_job(spec: Raw | None = None, status: Raw | None = None, **metadata: Any)
 def raw_ray_job(
     attempt: int = 1, *, age: float = 60, owner: str = "job-uid", suspend: bool = False, **status: Any
 ) -> Raw:
-    """A RayJob of attempt `attempt`, made `age` seconds ago."""
+    """A RayJob of attempt `attempt`, created `age` seconds ago."""
     return {
         "metadata": {
             "name": f"demo-{attempt}",
@@ -65,7 +65,10 @@ def raw_ray_job(
 
 
 def raw_pod(role: str = "worker", attempt: int = 1, *, name: str = "", age: float = 60, **parts: Any) -> Raw:
-    """A pod, made `age` seconds ago; `parts` are of its status, but for deletionTimestamp, deletionGracePeriodSeconds and nodeName."""
+    """A pod, created `age` seconds ago.
+
+    `parts` belong to its status, except deletionTimestamp, deletionGracePeriodSeconds and nodeName.
+    """
     about: Raw = {
         "name": name or f"demo-{attempt}-{role}",
         "uid": f"pod-{role}-{attempt}",
@@ -88,13 +91,13 @@ def condition(kind: str, holds: bool, reason: str = "", message: str = "", age: 
 
 
 def ended(role: str, code: int, reason: str = "Error", message: str = "", age: float = 1) -> list[Raw]:
-    """containerStatuses of a pod whose container of Ray has ended."""
+    """containerStatuses of a pod whose Ray container has ended."""
     state = {"terminated": {"exitCode": code, "reason": reason, "message": message, "finishedAt": ago(age)}}
     return [{"name": f"ray-{role}", "state": state}]
 
 
 def observed(job: Raw, *ray_jobs: Raw, pods: list[Raw] | None = None, **rest: Any) -> Observed:
-    """All that is observed, parsed."""
+    """An observation, parsed."""
     return Observed(
         job=parse.job(job),
         ray_jobs=tuple(parse.ray_job(each) for each in ray_jobs),
@@ -104,12 +107,12 @@ def observed(job: Raw, *ray_jobs: Raw, pods: list[Raw] | None = None, **rest: An
 
 
 def steps_of(spec: Raw) -> int:
-    """The steps that a spec asks for."""
+    """The steps in a spec."""
     return int(spec.get("trainer", {}).get("steps", 200))
 
 
 class World:
-    """Objects of one job, moved by hand or at random, with an operator that may be killed between any two of its writes."""
+    """Objects of one job, changed by a test, with an operator that may be killed between any two of its writes."""
 
     def __init__(self, spec: Raw | None = None, labels: dict[str, str] | None = None) -> None:
         self.now = START
@@ -124,10 +127,10 @@ class World:
         self.writes = 0
         self.made = 0
         self.steps: dict[str, int] = {}
-        """By RayJob, the steps that its training makes: it sees no change."""
+        """By RayJob, the steps that its training does: it sees no change."""
         self.failures: set[int] = set()
         self.plain_failures: set[int] = set()
-        """Those that nothing else can have caused."""
+        """Failures that nothing else can have caused."""
 
     # ---- the API server
 
@@ -138,7 +141,10 @@ class World:
         return observed(job, *self.ray_jobs.values(), pods=self.pods, cleanup=cleanup, refusal=self.refusal)
 
     def carry_out(self, decision: Decision, seen: Observed, killed_after: int | None = None) -> None:
-        """Do what was decided; `killed_after` writes the operator dies. A conflict stops it, as it stops the runtime."""
+        """Carry a decision out.
+
+        The operator dies after `killed_after` writes. A conflict stops it, like the controller.
+        """
         steps: list[Any] = [*decision.prepare]
         if decision.status is not None:
             steps.append(decision.status)
@@ -152,14 +158,14 @@ class World:
             self.events += decision.events
 
     def step(self, killed_after: int | None = None, *, stale_job: bool = False) -> Decision:
-        """One look and what follows."""
+        """Observe, decide and carry out once."""
         seen = self.look(stale_job=stale_job)
         decision = decide(seen, self.now, SETTINGS)
         self.carry_out(decision, seen, killed_after)
         return decision
 
     def settle(self, limit: int = 20) -> None:
-        """Look until nothing more is decided."""
+        """Repeat until nothing more is decided."""
         for _ in range(limit):
             if self.job is None:
                 return
@@ -167,7 +173,7 @@ class World:
             self.step()
             if (self.writes, len(self.ray_jobs)) == before:
                 return
-        raise AssertionError(f"the operator never comes to rest: {self.job}")
+        raise AssertionError(f"the operator never stops writing: {self.job}")
 
     def _write(self, step: Any, seen: Observed) -> bool:
         self.writes += 1
@@ -217,7 +223,7 @@ class World:
         about = manifest["metadata"] | {
             "uid": f"ray-uid-{self.made}",
             "resourceVersion": "1",
-            "creationTimestamp": moment(self.now),
+            "creationTimestamp": timestamp(self.now),
         }
         queued = "kueue.x-k8s.io/queue-name" in manifest["metadata"]["labels"]
         status = {"rayClusterName": f"cluster-{self.made}"}
@@ -226,7 +232,7 @@ class World:
         assert len(live) == 1, f"two live RayJobs: {[each['metadata']['name'] for each in live]}"
         return True
 
-    # ---- everybody else
+    # ---- everyone else
 
     def touch(self, status: Raw | None = None, spec: Raw | None = None) -> None:
         """A new version of the job."""
@@ -246,28 +252,28 @@ class World:
 
     @property
     def current(self) -> Raw | None:
-        """The RayJob that is alive."""
+        """The RayJob that is not being deleted."""
         return next((each for each in self.ray_jobs.values() if "deletionTimestamp" not in each["metadata"]), None)
 
     def delete_job(self) -> None:
         if self.job is None:
             return
         if self.job["metadata"].get("finalizers"):
-            self.job["metadata"].setdefault("deletionTimestamp", moment(self.now))
+            self.job["metadata"].setdefault("deletionTimestamp", timestamp(self.now))
             self.touch()
         else:
             self.job, self.ray_jobs, self.pods = None, {}, []
 
     def delete_ray_job(self, name: str) -> None:
-        """By whoever: pods get their grace period."""
+        """By anyone: the pods get their grace period."""
         about = self.ray_jobs[name]["metadata"]
-        about.setdefault("deletionTimestamp", moment(self.now))
+        about.setdefault("deletionTimestamp", timestamp(self.now))
         for pod in self.pods:
-            pod["metadata"].setdefault("deletionTimestamp", moment(self.now + timedelta(seconds=120)))
+            pod["metadata"].setdefault("deletionTimestamp", timestamp(self.now + timedelta(seconds=120)))
             pod["metadata"].setdefault("deletionGracePeriodSeconds", 120)
 
     def collect(self) -> None:
-        """KubeRay's finalizer and the garbage collector: what is being deleted is gone."""
+        """KubeRay's finalizer and the garbage collector finish all deletions."""
         self.ray_jobs = {
             name: each for name, each in self.ray_jobs.items() if "deletionTimestamp" not in each["metadata"]
         }
@@ -297,25 +303,25 @@ class World:
             jobDeploymentStatus="Running",
             jobStatus="RUNNING",
             dashboardURL="demo-head:8265",
-            startTime=moment(self.now),
+            startTime=timestamp(self.now),
         )
 
     def succeed(self) -> None:
-        """The trainer has made its steps, and says so."""
+        """The trainer finishes its steps and reports that."""
         if self._at_work():
             steps = self.steps[self.current["metadata"]["name"]]
             self.touch(self.job["status"] | {"step": steps, "totalSteps": steps})
-            self.kuberay(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED", endTime=moment(self.now))
+            self.kuberay(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED", endTime=timestamp(self.now))
 
     def fail(self) -> None:
-        """The trainer fails by its own fault, and says so."""
+        """The trainer fails by its own fault and reports that."""
         if not self._at_work():
             return
         attempt = int(self.current["metadata"]["labels"][LABEL_ATTEMPT])
         self.touch(
             self.job["status"] | {"failure": {"reason": "OutOfMemory", "message": "too large", "attempt": attempt}}
         )
-        self.kuberay(jobDeploymentStatus="Failed", reason="AppFailed", endTime=moment(self.now))
+        self.kuberay(jobDeploymentStatus="Failed", reason="AppFailed", endTime=timestamp(self.now))
         self.failures.add(attempt)
         if self.phase in ("Starting", "Running") and not any(
             "deletionTimestamp" in pod["metadata"] for pod in self.pods
@@ -327,9 +333,9 @@ class World:
         return bool(self.job and self.current and self.current["status"].get("jobDeploymentStatus") == "Running")
 
     def evict(self, rng: random.Random) -> None:
-        """A node takes one of the pods away."""
+        """A node evicts one of the pods."""
         if self.pods:
             pod = rng.choice(self.pods)
             pod["status"]["conditions"] = [condition("DisruptionTarget", True, "PreemptionByScheduler", "preempted")]
-            pod["metadata"].setdefault("deletionTimestamp", moment(self.now + timedelta(seconds=120)))
+            pod["metadata"].setdefault("deletionTimestamp", timestamp(self.now + timedelta(seconds=120)))
             pod["metadata"].setdefault("deletionGracePeriodSeconds", 120)

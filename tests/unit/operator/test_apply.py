@@ -1,4 +1,4 @@
-"""Server-side apply reads YAML, which JSON nearly is."""
+"""Server-side apply reads YAML, and JSON is nearly YAML."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from lorarl_operator.kube.apply import apply_body
 
 TEXTS = st.text() | st.text(alphabet="\\u0123dce\U0001f525\x7f\x85", max_size=20)
 
-# YAML reads a key of 1,024 characters at most, and one may become twelve here. Names in Kubernetes are shorter, and ASCII.
+# YAML reads keys of at most 1,024 characters, and one character may become twelve here.
+# Names in Kubernetes are shorter, and ASCII.
 KEYS = TEXTS.map(lambda text: text[:80])
 
 

@@ -26,7 +26,7 @@ def raw(name: str, uid: str, version: int, labels: dict[str, str] | None = None,
     return {"metadata": {**meta, "labels": OURS if labels is None else labels}, **rest}
 
 
-def test_a_job_with_its_children() -> None:
+def test_a_job_with_its_objects() -> None:
     cache = Cache()
     assert cache.put(PODS, raw("p", "3", 3)) == KEY
     assert cache.observe(KEY) is None
@@ -43,7 +43,7 @@ def test_a_job_with_its_children() -> None:
     assert len(cache) == 1
 
 
-def test_the_last_pods_that_went_are_kept_until_their_rayjob_goes() -> None:
+def test_the_last_deleted_pods_are_kept_until_their_rayjob_is_deleted() -> None:
     cache = Cache()
     cache.put(LORARLJOBS, raw("job", "1", 1, {}))
     cache.put(RAYJOBS, raw("job-1", "a", 2))
@@ -60,7 +60,7 @@ def test_the_last_pods_that_went_are_kept_until_their_rayjob_goes() -> None:
     assert observed is not None and observed.departed == ()
 
 
-def test_it_remembers_when_kuberay_last_took_up_a_rayjob_of_any_job() -> None:
+def test_it_remembers_when_kuberay_last_started_any_rayjob() -> None:
     cache = Cache()
     cache.put(LORARLJOBS, raw("job", "1", 1, {}))
     other = {**OURS, "lorarl.io/job": "other"}
@@ -78,12 +78,12 @@ def test_an_older_version_never_replaces_a_newer_one() -> None:
     assert cache.put(LORARLJOBS, raw("job", "1", 100, {}, status={"phase": "Running"})) is None
     observed = cache.observe(KEY)
     assert observed is not None and observed.job.read_status() == {"phase": "Running"}
-    # Not as text: "1000" is newer than "999".
+    # Versions are numbers: 1000 is newer than 999.
     cache.put(LORARLJOBS, raw("job", "1", 999, {}))
     assert cache.put(LORARLJOBS, raw("job", "1", 1000, {})) == KEY
 
 
-def test_what_was_deleted_does_not_come_back_and_its_successor_does() -> None:
+def test_a_deleted_object_does_not_come_back_but_its_successor_does() -> None:
     cache = Cache()
     cache.put(LORARLJOBS, raw("job", "1", 1, {}))
     cache.put(RAYJOBS, raw("job-1", "a", 2))
@@ -91,7 +91,7 @@ def test_what_was_deleted_does_not_come_back_and_its_successor_does() -> None:
     assert not cache.remove(RAYJOBS, KEY, "job-1", "a")
     assert cache.put(RAYJOBS, raw("job-1", "a", 50)) is None
     assert cache.put(RAYJOBS, raw("job-1", "b", 60)) == KEY
-    assert not cache.remove(RAYJOBS, KEY, "job-1", "a"), "the end of the old one says nothing of the new one"
+    assert not cache.remove(RAYJOBS, KEY, "job-1", "a"), "the end of the old one says nothing about the new one"
     observed = cache.observe(KEY)
     assert observed is not None and [one.uid for one in observed.ray_jobs] == ["b"]
 
@@ -106,7 +106,7 @@ def test_a_list_shows_what_has_vanished_but_not_what_is_newer_than_it() -> None:
     assert cache.vanished(LORARLJOBS, "ns", set(), "20") == [(KEY, "job", "1")]
 
 
-def test_a_foreign_object_is_held_apart_from_the_watched_ones() -> None:
+def test_a_foreign_object_is_separate_from_the_watched_ones() -> None:
     cache = Cache()
     cache.put(LORARLJOBS, raw("job", "1", 1, {}))
     assert cache.put(RAYJOBS, raw("job-1", "x", 2, {})) is None
@@ -117,7 +117,7 @@ def test_a_foreign_object_is_held_apart_from_the_watched_ones() -> None:
     assert cache.unwatched(KEY) == []
 
 
-def test_nothing_is_left_of_a_job_that_is_gone() -> None:
+def test_nothing_is_left_of_a_deleted_job() -> None:
     cache = Cache()
     cache.put(LORARLJOBS, raw("job", "1", 1, {}))
     cache.put(PODS, raw("p", "2", 2))

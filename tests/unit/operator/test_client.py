@@ -1,4 +1,4 @@
-"""The client against a server on loopback that answers as an API server under load does."""
+"""The client against a loopback server that answers like an API server under load."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ type Answer = tuple[int, dict[str, Any], dict[str, str]]
 def failure(status: int, reason: str = "", **headers: str) -> Answer:
     return (
         status,
-        {"kind": "Status", "status": "Failure", "code": status, "reason": reason, "message": "so it is"},
+        {"kind": "Status", "status": "Failure", "code": status, "reason": reason, "message": "no reason"},
         headers,
     )
 
@@ -31,7 +31,7 @@ def failure(status: int, reason: str = "", **headers: str) -> Answer:
 def against(
     answers: list[Answer], use: Callable[[Client], Awaitable[Any]], fence: Callable[[], float] = unfenced
 ) -> tuple[Any, list[str]]:
-    """What `use` makes of these answers, one a request (the last one again and again); and the requests."""
+    """The result of `use` with these answers, one per request (the last one repeats), and the requests."""
     requests: list[str] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -64,7 +64,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("status", [429, 500, 503, 504])
-def test_a_fault_of_the_server_is_tried_again(status: int) -> None:
+def test_a_server_error_is_tried_again(status: int) -> None:
     answer, requests = against(
         [failure(status), failure(status), (201, MANIFEST, {})], lambda client: client.create(MANIFEST)
     )
@@ -72,7 +72,7 @@ def test_a_fault_of_the_server_is_tried_again(status: int) -> None:
     assert len(requests) == 3
 
 
-def test_the_servers_wish_to_wait_is_honoured() -> None:
+def test_the_servers_retry_after_is_honoured() -> None:
     started = time.monotonic()
     answer, requests = against(
         [failure(429, **{"Retry-After": "1"}), (201, MANIFEST, {})], lambda client: client.create(MANIFEST)
@@ -97,18 +97,18 @@ def test_it_gives_up_after_four_attempts() -> None:
 def test_a_refusal_is_not_tried_again(status: int) -> None:
     error, requests = against([failure(status, "Invalid")], lambda client: client.create(MANIFEST))
     assert isinstance(error, ApiError) and error.refused and not error.transient
-    assert str(error) == f"POST /apis/ray.io/v1/namespaces/ns/rayjobs: {status} Invalid: so it is"
+    assert str(error) == f"POST /apis/ray.io/v1/namespaces/ns/rayjobs: {status} Invalid: no reason"
     assert len(requests) == 1
 
 
-def test_two_kinds_of_conflict_are_told_apart() -> None:
+def test_two_kinds_of_conflict_are_distinguished() -> None:
     moved, _ = against([failure(409, "Conflict")], lambda client: client.apply(MANIFEST))
     there, _ = against([failure(409, "AlreadyExists")], lambda client: client.create(MANIFEST))
     assert (moved.conflict, moved.already_exists) == (True, False)
     assert (there.conflict, there.already_exists) == (False, True)
 
 
-def test_what_is_gone_is_deleted_already_and_what_met_a_conflict_may_be_there_still() -> None:
+def test_a_missing_object_is_deleted_and_one_with_a_conflict_may_exist() -> None:
     for answer in (failure(404, "NotFound"), (200, {"kind": "Status", "status": "Success"}, {})):
         left, _ = against([answer], lambda client: client.delete(RAYJOBS, "ns", "a", "uid"))
         assert left is None
@@ -118,7 +118,7 @@ def test_what_is_gone_is_deleted_already_and_what_met_a_conflict_may_be_there_st
     assert error.conflict and len(requests) == 1
 
 
-def test_a_conflict_is_tried_again_where_no_precondition_can_have_caused_it() -> None:
+def test_a_conflict_without_a_precondition_is_tried_again() -> None:
     answers = [failure(409, "Conflict"), (200, MANIFEST, {})]
     assert against(answers, lambda client: client.apply(MANIFEST))[0] == MANIFEST
     assert against(answers, lambda client: client.create(MANIFEST))[0] == MANIFEST
@@ -131,7 +131,7 @@ def test_a_conflict_is_tried_again_where_no_precondition_can_have_caused_it() ->
         assert error.conflict and len(requests) == 1
 
 
-def test_an_answer_that_breaks_off_or_is_no_json_is_an_error_of_its_own_kind() -> None:
+def test_a_failed_connection_has_its_own_reason() -> None:
     async def refused() -> ApiError:
         client = Client(Configuration(host="http://127.0.0.1:1"))
         try:
@@ -140,7 +140,7 @@ def test_an_answer_that_breaks_off_or_is_no_json_is_an_error_of_its_own_kind() -
             return error
         finally:
             await client.close()
-        raise AssertionError("nobody listens there")
+        raise AssertionError("no server listens there")
 
     error = asyncio.run(refused())
     assert error.status == 0 and error.transient and error.reason == "ConnectionFailed"
@@ -161,7 +161,7 @@ def test_pages_are_followed_to_the_end() -> None:
     ]
 
 
-def test_no_write_leaves_while_the_lease_may_be_anothers_and_reads_do() -> None:
+def test_without_the_lease_reads_are_sent_and_writes_are_not() -> None:
     error, requests = against([(201, MANIFEST, {})], lambda client: client.create(MANIFEST), fence=lambda: 0.0)
     assert isinstance(error, NotLeaderError)
     assert requests == []
@@ -169,7 +169,7 @@ def test_no_write_leaves_while_the_lease_may_be_anothers_and_reads_do() -> None:
     assert found == MANIFEST and len(requests) == 1
 
 
-def test_a_repeated_write_is_held_back_too_when_the_lease_ends_meanwhile() -> None:
+def test_a_repeated_write_is_not_sent_when_the_lease_ends_meanwhile() -> None:
     left = iter([10.0, 0.0])
     error, requests = against([failure(500)], lambda client: client.create(MANIFEST), fence=lambda: next(left))
     assert isinstance(error, NotLeaderError)

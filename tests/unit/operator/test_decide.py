@@ -1,19 +1,17 @@
-"""Transitions of a job's life that are not an attempt's own, as one look and what is decided."""
+"""Transitions of a job: queues, suspension, spec changes, refusals, foreign objects, the finalizer."""
 
 from __future__ import annotations
 
-import copy
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from lorarl_operator import parse
 from lorarl_operator.decide import decide
-from lorarl_operator.decision import AddFinalizer, Create, Delete, DeleteJob, RemoveFinalizer, Want
+from lorarl_operator.decision import AddFinalizer, Create, Delete, RemoveFinalizer, Want
 from lorarl_operator.models import Refusal
 from unit.operator.decisions import DELETE, QUEUE, RUNNING, conditions, decided, gone_since, running_status, status_of
-from unit.operator.observed_world import SETTINGS, SPEC, START, ago, condition, observed, raw_job, raw_pod, raw_ray_job
+from unit.operator.observed_world import SETTINGS, START, ago, condition, observed, raw_job, raw_pod, raw_ray_job
 
 
 class TestQueue:
@@ -29,7 +27,7 @@ class TestQueue:
         assert "startTime" not in decision.status
         assert decision.wants_evidence is Want.WORKLOAD
 
-    def test_a_queue_that_takes_its_machines_back_is_counted_once_and_the_rayjob_stays(self):
+    def test_a_queue_that_takes_its_machines_back_is_counted_once(self):
         decision = decided(
             raw_job(status=running_status(), labels=QUEUE), self.queued(jobDeploymentStatus="Suspending")
         )
@@ -39,15 +37,16 @@ class TestQueue:
         again = decided(raw_job(status=decision.status, labels=QUEUE), self.queued(jobDeploymentStatus="Suspended"))
         assert again.status is None
 
-    def test_it_goes_on_by_itself(self):
+    def test_it_resumes_by_itself(self):
         status = status_of(
-            "Pending", conditions=[condition("Running", False, "Queued", "waits for its turn in queue research")]
+            "Pending",
+            conditions=[condition("Running", False, "Queued", "The job waits for its turn in queue research.")],
         )
         decision = decided(raw_job(status=status, labels=QUEUE), raw_ray_job(**RUNNING))
         assert decision.status["phase"] == "Running"
         assert decision.status["startTime"] == ago(0)
 
-    def test_pods_of_the_cluster_before_are_not_those_of_this_one(self):
+    def test_pods_of_the_previous_cluster_do_not_count(self):
         old = raw_pod("worker", deletionTimestamp=ago(-60), deletionGracePeriodSeconds=120)
         old["metadata"]["labels"]["ray.io/cluster"] = "the-one-before"
         decision = decided(raw_job(status=running_status(), labels=QUEUE), raw_ray_job(**RUNNING), pods=[old])
@@ -55,19 +54,17 @@ class TestQueue:
         assert decision.actions == ()
 
 
-def test_a_rayjob_that_somebody_suspended_was_not_taken_by_a_queue():
+def test_a_rayjob_that_someone_suspended_was_not_taken_by_a_queue():
     decision = decided(
         raw_job(status=running_status()), raw_ray_job(suspend=True, jobDeploymentStatus="ValidationFailed")
     )
     assert (decision.status["phase"], decision.status["preemptions"]) == ("Pending", 1)
-    assert conditions(decision)["Disrupted"]["message"].startswith(
-        "RayJob demo-1 was suspended by something that is no queue"
-    )
+    assert conditions(decision)["Disrupted"]["message"].startswith("RayJob demo-1 was suspended, but not by Kueue")
     (event,) = decision.events
-    assert "delete it (kubectl delete rayjob), and it is made again" in event.message
+    assert "Delete it (kubectl delete rayjob demo-1); lorarl recreates it." in event.message
 
 
-def test_absurd_numbers_in_a_status_are_not_counted_on():
+def test_absurd_numbers_in_a_status_are_ignored():
     status = status_of("Starting", f"demo-{'9' * 200}", attempts=2**62, preemptions=2**62)
     decision = decided(raw_job(status=status), raw_ray_job(**RUNNING))
     assert {key: decision.status[key] for key in ("phase", "rayJobName", "attempts", "preemptions", "restarts")} == {
@@ -79,14 +76,17 @@ def test_absurd_numbers_in_a_status_are_not_counted_on():
     }
 
 
-class TestWhatTheServerRefuses:
+class TestRefusedObjects:
     @pytest.mark.parametrize(
         ("code", "reason", "hint"),
-        [(403, "Forbidden", "see the operator's rights"), (422, "Invalid", "correct what it names, in a new job")],
+        [
+            (403, "Forbidden", "Check the operator's permissions."),
+            (422, "Invalid", "Correct the named fields in a new job."),
+        ],
     )
-    def test_it_is_told_what_to_do(self, code, reason, hint):
+    def test_the_message_says_what_to_do(self, code, reason, hint):
         refusal = Refusal("ConfigMap", "lorarl-demo", code, reason, "it says why", START, 1)
-        assert f"it says why; {hint}" in conditions(decided(raw_job(), refusal=refusal))["Running"]["message"]
+        assert f"it says why. {hint}" in conditions(decided(raw_job(), refusal=refusal))["Running"]["message"]
 
 
 class TestSuspension:
@@ -95,7 +95,7 @@ class TestSuspension:
         assert decision.status["phase"] == "Suspended"
         assert decision.actions == ()
 
-    def test_the_status_says_so_before_the_rayjob_goes(self):
+    def test_the_status_says_so_before_the_rayjob_is_deleted(self):
         decision = decided(raw_job({"suspend": True}, running_status()), raw_ray_job(**RUNNING))
         assert decision.status["phase"] == "Suspending"
         assert decision.actions == (Delete("RayJob", "demo-1", "ray-1"),)
@@ -107,7 +107,7 @@ class TestSuspension:
         assert decided(suspending, pods=pods).status["phase"] == "Suspending"
         assert decided(suspending).status["phase"] == "Suspended"
 
-    def test_an_operator_killed_in_between_goes_on(self):
+    def test_the_next_operator_continues(self):
         decision = decided(raw_job({"suspend": True}, status_of("Suspending")), raw_ray_job(**RUNNING))
         assert decision.actions == (Delete("RayJob", "demo-1", "ray-1"),)
 
@@ -133,12 +133,12 @@ class TestSuspension:
     @pytest.mark.parametrize(
         "job", [raw_job({"suspend": True}, status_of("Suspending")), raw_job(status=status_of("Suspending"))]
     )
-    def test_a_rayjob_that_does_not_go_is_named_with_its_finalizers(self, job):
+    def test_a_rayjob_that_stays_is_named_with_its_finalizers(self, job):
         assert not decided(job, gone_since(19), now=START).events
         decision = decided(job, gone_since(20))
         assert conditions(decision)["Running"]["reason"] == "RayJobStays"
         assert (
-            "RayJob demo-1 is being deleted, but its finalizers hold it: example.com/hold"
+            "RayJob demo-1 is being deleted, but it is blocked by finalizers: example.com/hold"
             in conditions(decision)["Running"]["message"]
         )
         assert [event.reason for event in decision.events] == ["RayJobStays"]
@@ -152,10 +152,10 @@ class TestSuspension:
         done = raw_ray_job(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED")
         assert decided(raw_job({"suspend": True}, status_of("Suspending")), done).status["phase"] == "Succeeded"
 
-    def test_our_own_deletion_is_no_preemption(self):
+    def test_our_own_deletion_is_not_a_preemption(self):
         assert decided(raw_job({"suspend": True}, status_of("Suspending"))).status["preemptions"] == 0
 
-    def test_a_rayjob_lost_before_the_wish_was_seen_is_counted(self):
+    def test_a_rayjob_lost_before_the_suspension_is_counted(self):
         decision = decided(raw_job({"suspend": True}, running_status()))
         assert (decision.status["preemptions"], decision.status["phase"]) == (1, "Suspended")
 
@@ -163,103 +163,10 @@ class TestSuspension:
         decision = decided(raw_job({"suspend": True}), raw_ray_job(1))
         assert decision.status["rayJobName"] == "demo-1"
 
-    def test_a_failure_seen_together_with_the_wish_is_counted(self):
+    def test_a_failure_seen_together_with_the_suspension_is_counted(self):
         failed = raw_ray_job(jobDeploymentStatus="Failed", endTime=ago(30))
         decision = decided(raw_job({"suspend": True}, running_status()), failed)
         assert (decision.status["attempts"], decision.status["phase"]) == (1, "Suspending")
-
-
-class TestDeadlines:
-    def test_active_deadline(self):
-        job = raw_job({"activeDeadlineSeconds": 60}, running_status())
-        assert decided(job, raw_ray_job(**RUNNING)).recheck_seconds == 10
-        decision = decided(job, raw_ray_job(**RUNNING), now=START + timedelta(seconds=10))
-        assert conditions(decision)["Failed"]["reason"] == "DeadlineExceeded"
-        assert decision.actions == (Delete("RayJob", "demo-1", "ray-1"),)
-
-    def test_start_deadline_says_what_it_waited_for(self):
-        pods = [
-            raw_pod(
-                "worker", phase="Pending", conditions=[condition("PodScheduled", False, "Unschedulable", "0/3 nodes")]
-            )
-        ]
-        job = raw_job({"startDeadlineSeconds": 60}, status_of("Pending"))
-        decision = decided(job, raw_ray_job(age=60, jobDeploymentStatus="Initializing"), pods=pods)
-        assert conditions(decision)["Failed"]["reason"] == "StartDeadlineExceeded"
-        assert "0/3 nodes" in conditions(decision)["Failed"]["message"]
-
-    def test_the_time_in_a_queue_does_not_count(self):
-        job = raw_job({"startDeadlineSeconds": 60, "activeDeadlineSeconds": 60})
-        ray_job = raw_ray_job(age=9000, suspend=True)
-        ray_job["metadata"]["labels"] |= QUEUE
-        assert decided(job, ray_job).status["phase"] == "Pending"
-        admitted = raw_ray_job(age=9000, jobDeploymentStatus="Initializing", startTime=ago(20))
-        admitted["metadata"]["labels"] |= QUEUE
-        assert decided(job, admitted).status["phase"] == "Starting"
-
-    @pytest.mark.parametrize("again", [{}, {"adapter": {"targetModules": []}}])
-    def test_active_deadline_in_the_pause_before_the_next_attempt_and_while_there_can_be_none(self, again):
-        pause = condition("Running", False, "BackingOff", age=1)
-        status = status_of("Restarting", "demo-7", startTime=ago(100), conditions=[pause]) | {"attempts": 6}
-        job = raw_job({"activeDeadlineSeconds": 110} | again, status)
-        assert decided(job).recheck_seconds == 10
-        decision = decided(job, now=START + timedelta(seconds=10))
-        assert (decision.status["phase"], conditions(decision)["Failed"]["reason"]) == ("Failed", "DeadlineExceeded")
-
-    @pytest.mark.parametrize("age", [5, 300])
-    def test_active_deadline_while_something_of_the_attempt_before_is_still_there(self, age):
-        status = status_of(
-            "Restarting", "demo-2", startTime=ago(55), conditions=[condition("Running", False, "Restarting", age=50)]
-        )
-        job = raw_job({"activeDeadlineSeconds": 60}, status)
-        assert decided(job, gone_since(age)).recheck_seconds == 5
-        assert decided(job, pods=[raw_pod("worker")]).recheck_seconds == 5
-
-    @pytest.mark.parametrize(
-        ("reason", "found"),
-        [
-            (
-                "QuotaExceeded",
-                {"refusal": Refusal("RayJob", "demo-1", 403, "Forbidden", "exceeded quota: team", START, 1)},
-            ),
-            ("RayJobRefused", {"refusal": Refusal("RayJob", "demo-1", 422, "Invalid", "a webhook says no", START, 1)}),
-            ("NameTaken", {"owner": "somebody"}),
-            ("Invalid", {"spec": {"adapter": {"targetModules": []}}}),
-        ],
-    )
-    def test_start_deadline_where_no_rayjob_can_be_made(self, reason, found):
-        foreign = [raw_ray_job(owner=found["owner"])] if "owner" in found else []
-        refusal = found.get("refusal")
-
-        def after(seconds, status):
-            seen = replace(refusal, at=START + timedelta(seconds=seconds)) if refusal else None
-            job = raw_job({"startDeadlineSeconds": 60} | found.get("spec", {}), status)
-            return decided(job, *foreign, refusal=seen, now=START + timedelta(seconds=seconds))
-
-        # It was in a queue for hours, which is not held against it.
-        status = status_of("Pending", conditions=[condition("Running", False, "Queued", age=7200)])
-        first = after(0, status)
-        assert (first.status["phase"], conditions(first)["Running"]["reason"]) == ("Pending", reason)
-        later = after(58, first.status)
-        assert (later.status, later.recheck_seconds) == (None, 2)
-        last = after(60, first.status)
-        assert (last.status["phase"], conditions(last)["Failed"]["reason"]) == ("Failed", "StartDeadlineExceeded")
-        assert conditions(first)["Running"]["message"] in conditions(last)["Failed"]["message"]
-
-    def test_start_deadline_while_a_rayjob_stays(self):
-        status = status_of("Pending", "demo-2", conditions=[condition("Running", False, "RayJobStays", age=60)])
-        decision = decided(raw_job({"startDeadlineSeconds": 60}, status), gone_since(80))
-        assert conditions(decision)["Failed"]["reason"] == "StartDeadlineExceeded"
-        assert "example.com/hold" in conditions(decision)["Failed"]["message"]
-        resumed = decided(raw_job({"startDeadlineSeconds": 60}, status | {"phase": "Suspending"}), gone_since(80))
-        assert (resumed.status["phase"], resumed.recheck_seconds) == ("Pending", 30)
-        assert conditions(resumed)["Running"]["lastTransitionTime"] == ago(0)
-
-    def test_ttl(self):
-        job = raw_job({"ttlSecondsAfterFinished": 100}, status_of("Succeeded", completionTime=ago(90)))
-        assert decided(job).recheck_seconds == 10
-        assert decided(job, now=START + timedelta(seconds=10)).actions == (DeleteJob(),)
-        assert decided(raw_job(status=status_of("Succeeded", completionTime=ago(90)))).recheck_seconds is None
 
 
 class TestSpecChanges:
@@ -270,7 +177,7 @@ class TestSpecChanges:
         assert '"steps": 500' in config.manifest["data"]["job.yaml"]
         assert decision.status["observedGeneration"] == 2
 
-    def test_a_change_that_is_not_valid_never_reaches_it(self):
+    def test_an_invalid_change_never_reaches_it(self):
         job = raw_job({"trainer": {"steps": 0}}, running_status(), generation=2)
         decision = decided(job, raw_ray_job(**RUNNING))
         assert decision.prepare == ()
@@ -295,7 +202,7 @@ class TestSpecChanges:
         "spec", [{}, {"suspend": "yes", "backoffLimit": "x", "checkpoint": 3, "activeDeadlineSeconds": True}]
     )
     @pytest.mark.parametrize("phase", ["", "Running", "Suspended", "Succeeded", "Restarting", "Nonsense"])
-    def test_whatever_etcd_holds_is_no_crash(self, spec, phase):
+    def test_no_stored_object_causes_a_crash(self, spec, phase):
         job = raw_job() | {
             "spec": spec,
             "status": {"phase": phase, "rayJobName": "other", "conditions": [{}], "failure": 7},
@@ -304,87 +211,9 @@ class TestSpecChanges:
             decide(observed(job, *ray_jobs), START, SETTINGS)
 
 
-class TestStepsThatTheTrainingNeverSaw:
-    """It ended at step 200, and `trainer.steps` was raised to 400 when it was about to."""
-
-    ENDED = raw_ray_job(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED")
-    ADAPTER = "s3://team/adapters/demo/iter_0000200/lora_adapter"
-
-    def ended(self, phase="Running", step=200, total=200, spec=None, **rest):
-        status = running_status(step=step, totalSteps=total, adapter={"uri": self.ADAPTER}) | {"phase": phase, **rest}
-        return raw_job({"trainer": {"steps": 400}} | (spec or {}), status, generation=2)
-
-    def test_the_next_attempt_makes_them_and_nothing_is_counted(self):
-        decision = decided(self.ended(), self.ENDED)
-        assert (decision.status["phase"], decision.status["rayJobName"], decision.status["restarts"]) == (
-            "Restarting",
-            "demo-2",
-            0,
-        )
-        assert "completionTime" not in decision.status
-        assert decision.actions == (Delete("RayJob", "demo-1", "ray-1"),)
-        assert decision.recheck_seconds == 1
-        (event,) = decision.events
-        assert (event.type, event.reason) == ("Normal", "MoreSteps")
-        assert "trainer.steps is 400 now, and attempt 2 makes the rest" in event.message
-        made = (
-            decided(self.ended() | {"status": decision.status}, now=START + timedelta(seconds=1)).actions[-1].manifest
-        )
-        assert made["metadata"]["name"] == "demo-2"
-
-    def made_from(self, generation):
-        ray_job = copy.deepcopy(self.ENDED)
-        ray_job["metadata"]["annotations"]["lorarl.io/generation"] = str(generation)
-        return ray_job
-
-    def test_one_that_was_made_for_them_is_the_last_whatever_it_reported(self):
-        assert decided(self.ended(), self.made_from(2)).status["phase"] == "Succeeded"
-
-    @pytest.mark.parametrize(("step", "total"), [(400, 400), (400, 200), (450, 450), (None, None), ("200", -1)])
-    def test_where_it_saw_them_or_never_said_what_it_knew_it_has_succeeded(self, step, total):
-        decision = decided(self.ended(step=step, total=total), self.ENDED)
-        assert decision.status["phase"] == "Succeeded"
-        assert [event.reason for event in decision.events] == ["Succeeded"]
-
-    def test_fewer_steps_are_none_that_are_left(self):
-        decision = decided(self.ended(spec={"trainer": {"steps": 100}}), self.ENDED)
-        assert [event.reason for event in decision.events] == ["Succeeded"]
-
-    @pytest.mark.parametrize(
-        "spec",
-        [{"checkpoint": SPEC["checkpoint"] | {"resume": "Never"}}, {"adapter": {"targetModules": []}}],
-        ids=["never", "invalid"],
-    )
-    def test_where_no_attempt_can_go_on_it_has_succeeded_and_says_what_was_left_out(self, spec):
-        decision = decided(self.ended(spec=spec), self.ENDED)
-        assert decision.status["phase"] == "Succeeded"
-        assert [event.reason for event in decision.events] == ["Succeeded", "TooLate"]
-
-    def test_a_suspended_job_makes_them_when_it_is_resumed(self):
-        decision = decided(self.ended(spec={"suspend": True}), self.ENDED)
-        assert (decision.status["phase"], decision.status["restarts"]) == ("Suspending", 0)
-        assert decision.actions == (Delete("RayJob", "demo-1", "ray-1"),)
-        resumed = decided(self.ended(**decision.status))
-        assert resumed.actions[-1].manifest["metadata"]["name"] == "demo-2"
-
-    def test_a_job_that_has_ended_takes_none_and_says_so_once(self):
-        job = self.ended("Succeeded", completionTime=ago(5))
-        decision = decided(job, self.ENDED)
-        assert (decision.status["phase"], decision.status["observedGeneration"], decision.actions) == (
-            "Succeeded",
-            2,
-            (),
-        )
-        (event,) = decision.events
-        assert (event.type, event.reason) == ("Warning", "TooLate")
-        assert "trainer.steps is 400 now, but the job has ended at step 200" in event.message
-        assert f"adapter.initFrom: {self.ADAPTER}" in event.message
-        assert not decided(job | {"status": job["status"] | decision.status}, self.ENDED).events
-
-
-class TestWhatIsNotOurs:
+class TestForeignObjects:
     def test_a_foreign_rayjob_is_neither_adopted_nor_deleted(self):
-        decision = decided(raw_job(), raw_ray_job(owner="somebody", **RUNNING))
+        decision = decided(raw_job(), raw_ray_job(owner="someone-else", **RUNNING))
         assert conditions(decision)["Running"]["reason"] == "NameTaken"
         assert decision.actions == ()
         assert decision.recheck_seconds == SETTINGS.refused_briefly_seconds
@@ -405,24 +234,24 @@ class TestWhatIsNotOurs:
         assert "unknown field" in conditions(decision)["Running"]["message"]
         assert decision.actions == ()
 
-    def test_a_name_that_somebody_else_holds_is_named_and_tried_again_soon(self):
+    def test_a_taken_name_is_reported_and_tried_again_soon(self):
         taken = self.refusal(kind="ConfigMap", name="lorarl-demo", code=409, reason="AlreadyExists")
         decision = decided(raw_job(), refusal=taken)
         assert conditions(decision)["Running"]["reason"] == "NameTaken"
         assert (
-            "ConfigMap lorarl-demo is there already and belongs to something else"
+            "ConfigMap lorarl-demo already exists and belongs to something else"
             in conditions(decision)["Running"]["message"]
         )
         assert decision.actions == ()
         assert decision.recheck_seconds == SETTINGS.refused_briefly_seconds
 
-    def test_an_attempt_whose_manifest_cannot_be_renewed_goes_on(self):
+    def test_an_attempt_whose_manifest_cannot_be_updated_continues(self):
         taken = self.refusal(kind="ConfigMap", name="lorarl-demo", code=409, reason="AlreadyExists", generation=2)
         running = {"phase": "Running", "rayJobName": "demo-1"}
         decision = decided(raw_job(status=running, generation=2), raw_ray_job(**RUNNING), refusal=taken)
         assert decision.prepare == ()
         assert decision.status["observedGeneration"] == 2
-        assert "goes on with the spec as it was" in decision.events[-1].message
+        assert "continues with the old spec" in decision.events[-1].message
 
     def test_it_is_tried_again_later_or_when_the_spec_changes(self):
         assert decided(raw_job(), refusal=self.refusal(at=START - timedelta(seconds=31))).actions
@@ -436,7 +265,7 @@ class TestWhatIsNotOurs:
 
 
 class TestFinalizer:
-    def test_it_is_there_before_the_rayjob(self):
+    def test_it_is_set_before_the_rayjob_is_created(self):
         assert decided(raw_job(DELETE)).actions[0] == AddFinalizer()
 
     def test_it_follows_the_policy(self):
@@ -445,6 +274,6 @@ class TestFinalizer:
         ).actions == (RemoveFinalizer(),)
         assert decided(raw_job(DELETE, running_status()), raw_ray_job(**RUNNING)).actions == (AddFinalizer(),)
 
-    def test_parse_keeps_the_time_that_a_deletion_was_asked_for(self):
+    def test_parse_keeps_the_time_of_the_deletion_request(self):
         pod = parse.pod(raw_pod(deletionTimestamp=ago(-120), deletionGracePeriodSeconds=120))
         assert (pod.deletion_asked_at, pod.gone_by) == (START, START + timedelta(seconds=120))

@@ -1,4 +1,4 @@
-"""What the API server's refusals mean."""
+"""The meaning of the API server's refusals."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 from lorarl_operator.kube.errors import from_answer
 
 
-def test_a_namespace_that_goes_is_told_from_a_missing_right():
-    """As kube-apiserver 1.34 answers."""
+def test_a_terminating_namespace_differs_from_a_missing_permission():
+    """The answer is that of kube-apiserver 1.34."""
     cause = {
         "reason": "NamespaceTerminating",
         "message": "namespace team is being terminated",
@@ -26,7 +26,7 @@ def test_a_namespace_that_goes_is_told_from_a_missing_right():
     assert from_answer("POST /x", 403, json.dumps(answer).encode(), None).reason == "Forbidden"
 
 
-def test_an_answer_that_is_no_json_is_quoted():
+def test_an_answer_that_is_not_json_is_quoted():
     error = from_answer("GET /x", 502, b"<html>bad gateway", "3")
     assert (error.reason, error.message, error.retry_after, error.transient) == (
         "Unknown",

@@ -1,4 +1,4 @@
-"""What Prometheus learns of the jobs: few series, whatever there is in the cluster."""
+"""The metrics of the jobs: few series, however many jobs the cluster has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ type Samples = dict[str, dict[tuple[str, ...], float]]
 
 
 def cache_of(jobs: dict[str, dict[str, Any]]) -> Cache:
-    """A cache with these jobs: the status of each, by name."""
+    """A cache with these jobs, given as the status of each name."""
     cache = Cache()
     for name, status in jobs.items():
         cache.put(LORARLJOBS, raw_job(status=status, name=name, uid=name))
@@ -21,7 +21,7 @@ def cache_of(jobs: dict[str, dict[str, Any]]) -> Cache:
 
 
 def samples(cache: Cache) -> Samples:
-    """Each metric's values by the values of its labels."""
+    """The values of each metric, by the values of its labels."""
     return {
         family.name: {tuple(one.labels.values()): one.value for one in family.samples}
         for family in JobsCollector(cache).collect()
@@ -29,11 +29,11 @@ def samples(cache: Cache) -> Samples:
 
 
 def failed(age: float, reason: str = "OutOfMemory") -> dict[str, Any]:
-    """The status of a job that failed so many seconds ago."""
+    """The status of a job that failed this many seconds ago."""
     return {"phase": "Failed", "completionTime": ago(age), "step": 7, "conditions": [condition("Failed", True, reason)]}
 
 
-def test_a_job_under_way_has_the_figures_that_its_trainer_reports() -> None:
+def test_an_active_job_has_the_figures_that_its_trainer_reports() -> None:
     metrics = {"reward": 0.5, "tokensPerSecond": 1200.5, "kl": 0.1}
     running = {"phase": "Running", "step": 3, "totalSteps": 10, "metrics": metrics, "attempts": 1, "preemptions": 2}
     found = samples(cache_of({"whole": running}))
@@ -49,14 +49,14 @@ def test_a_job_under_way_has_the_figures_that_its_trainer_reports() -> None:
     }
 
 
-def test_a_job_that_runs_has_made_no_step_until_it_says_otherwise_and_one_that_waits_says_nothing() -> None:
+def test_a_running_job_starts_at_step_0_and_a_waiting_one_has_none() -> None:
     found = samples(
         cache_of({"first": {"phase": "Running"}, "waits": {"phase": "Pending"}, "starts": {"phase": "Starting"}})
     )
     assert found["lorarl_job_step"] == {("team", "first"): 0}
 
 
-def test_jobs_at_rest_are_counted_and_no_more() -> None:
+def test_jobs_at_rest_are_only_counted() -> None:
     found = samples(
         cache_of({"new": {}, **{phase: {"phase": phase, "step": 3} for phase in ("Succeeded", "Failed", "Suspended")}})
     )
@@ -70,7 +70,7 @@ def test_a_job_that_failed_is_named_with_its_reason_and_when() -> None:
     assert labels == ("team", "bad", "OutOfMemory")
 
 
-def test_of_thousands_that_failed_the_newest_are_named() -> None:
+def test_of_thousands_of_failures_only_the_newest_are_named() -> None:
     found = samples(cache_of({f"job-{age}": failed(age) for age in range(2000)}))
     assert found["lorarl_jobs"] == {("Failed",): 2000}
     times = found["lorarl_job_failure_time_seconds"]
@@ -78,7 +78,7 @@ def test_of_thousands_that_failed_the_newest_are_named() -> None:
     assert max(times.values()) - min(times.values()) == 99, "in seconds"
 
 
-def test_a_status_that_somebody_has_spoilt_does_not_hide_the_others() -> None:
+def test_a_malformed_status_does_not_hide_the_others() -> None:
     spoilt = {"when": {**failed(1), "completionTime": "soon"}, "why": {**failed(2), "conditions": "none"}}
     found = samples(cache_of({**spoilt, "bad": failed(3)}))
     assert set(found["lorarl_job_failure_time_seconds"]) == {("team", "why", ""), ("team", "bad", "OutOfMemory")}

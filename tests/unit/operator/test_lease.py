@@ -1,4 +1,4 @@
-"""The lease, in virtual time, with a store that answers as the API server does: versions, conflicts, outages."""
+"""The lease in virtual time, with a store that answers like the API server: versions, conflicts, outages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support import virtual_time
 
 
 class Store:
-    """One lease. `down` makes it silent for whoever is named; None stands for all."""
+    """One lease. It does not answer the clients in `down`."""
 
     def __init__(self) -> None:
         self.lease: dict[str, Any] | None = None
@@ -43,7 +43,7 @@ class StoreClient:
     async def create(self, manifest: dict[str, Any]) -> dict[str, Any]:
         await self._up()
         if self.store.lease is not None:
-            raise ApiError("POST", 409, "AlreadyExists", "it is there")
+            raise ApiError("POST", 409, "AlreadyExists", "it exists")
         return self._store(manifest)
 
     async def replace(self, manifest: dict[str, Any]) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def lease(store: Store, name: str) -> Lease:
     return Lease(store.client(name), "ns", "operator", name, clock=virtual_time.now)
 
 
-def test_one_of_two_leads_and_the_other_takes_over_within_17_s_of_its_death() -> None:
+def test_one_replica_leads_and_the_other_takes_over_within_17_s() -> None:
     async def story() -> float:
         store = Store()
         first, second = lease(store, "first"), lease(store, "second")
@@ -103,7 +103,7 @@ def test_a_released_lease_passes_within_one_period() -> None:
     assert virtual_time.run(story()) <= 2.1
 
 
-def test_two_never_may_write_at_once_whatever_the_network_does() -> None:
+def test_two_replicas_never_write_at_once_whatever_the_network_does() -> None:
     async def story() -> int:
         store = Store()
         first, second = lease(store, "first"), lease(store, "second")
@@ -115,14 +115,14 @@ def test_two_never_may_write_at_once_whatever_the_network_does() -> None:
                 try:
                     await one.hold()
                 except LeaseLostError:
-                    # As the process would: started anew, under a new identity.
+                    # As the process would: it restarts.
                     continue
 
         tasks = [asyncio.create_task(replica(first, "first")), asyncio.create_task(replica(second, "second"))]
         led = set()
         for second_number in range(4000):
             await asyncio.sleep(0.25)
-            # Each in turn is cut off for 30 s, at times both.
+            # One after another is disconnected for 30 s, at times both.
             phase = (second_number // 120) % 5
             store.down = {1: {"first"}, 2: {"second"}, 4: {"first", "second"}}.get(phase, set())
             writers = [name for name, one in (("first", first), ("second", second)) if one.seconds_to_write() > 0]
@@ -136,7 +136,7 @@ def test_two_never_may_write_at_once_whatever_the_network_does() -> None:
     assert virtual_time.run(story()) == 0
 
 
-def test_a_write_that_is_begun_ends_before_anybody_else_may_lead(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_started_write_ends_before_another_replica_may_lead(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         store = Store()
         first, second = lease(store, "first"), lease(store, "second")
@@ -167,7 +167,7 @@ def test_a_renewal_whose_answer_was_lost_does_not_lose_the_lease() -> None:
         holding = asyncio.create_task(first.hold())
         await asyncio.sleep(10)
         assert store.lease is not None
-        store.version += 1  # The renewal came through; we never heard.
+        store.version += 1  # The renewal arrived, and its answer was lost.
         store.lease["metadata"]["resourceVersion"] = str(store.version)
         await asyncio.sleep(60)
         assert not holding.done()
@@ -185,8 +185,8 @@ def test_a_lease_taken_by_another_is_lost_at_once() -> None:
         assert store.lease is not None
         store.version += 1
         store.lease["metadata"]["resourceVersion"] = str(store.version)
-        store.lease["spec"]["holderIdentity"] = "somebody"
-        with pytest.raises(LeaseLostError, match="taken by somebody"):
+        store.lease["spec"]["holderIdentity"] = "another"
+        with pytest.raises(LeaseLostError, match="taken by another"):
             await first.hold()
         assert first.seconds_to_write() == 0
 

@@ -1,4 +1,4 @@
-"""Whatever JSON etcd holds, a look at it raises nothing: one bad object must not stop the others."""
+"""No stored JSON makes `decide` raise: one bad object must not stop the others."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ STATUSES = st.dictionaries(
     status=STATUSES,
     ray_status=st.dictionaries(st.sampled_from(["jobStatus", "jobDeploymentStatus", "endTime"]), JSON),
 )
-def test_nothing_that_is_stored_is_a_crash(spec, status, ray_status):
+def test_no_stored_object_makes_decide_raise(spec, status, ray_status):
     for ray_jobs in ([], [raw_ray_job(**ray_status)], [raw_ray_job(3, jobDeploymentStatus="Failed")]):
         decide(observed(raw_job(spec, status), *ray_jobs), START, SETTINGS)

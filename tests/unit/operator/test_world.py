@@ -1,5 +1,8 @@
-"""Lives at random: whatever happens, and whenever the operator is killed, there is one live RayJob at most, no failure is lost or counted
-twice, no step that was asked for is left out, and the job reaches an end."""
+"""Random histories of a job.
+
+Whatever happens, and whenever the operator is killed: at most one RayJob is live, no failure is lost or counted
+twice, all requested steps are done, and the job ends.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ OFTEN = {"look": 8, "killed": 6, "stale": 2, "bring_up": 8, "collect": 6, "wait"
 MOVES = (
     *(name for name, times in OFTEN.items() for _ in range(times)),
     "evict",
-    "somebody",
+    "someone",
     "queue",
     "suspend",
     "steps",
@@ -30,7 +33,7 @@ def wish(world: World, suspend: bool) -> None:
 
 
 def by_hand(world: World) -> None:
-    """Somebody deletes the RayJob."""
+    """Someone deletes the RayJob."""
     if world.current:
         world.delete_ray_job(world.current["metadata"]["name"])
 
@@ -49,7 +52,7 @@ HAPPENINGS = {
     "long": lambda world, rng: later(world, 400),
     "fail": lambda world, rng: world.fail(),
     "evict": lambda world, rng: world.evict(rng),
-    "somebody": lambda world, rng: by_hand(world),
+    "someone": lambda world, rng: by_hand(world),
     "queue": lambda world, rng: take_back(world),
     "suspend": lambda world, rng: wish(world, True),
     "resume": lambda world, rng: wish(world, False),
@@ -59,7 +62,7 @@ HAPPENINGS = {
 
 
 def move(world: World, name: str, rng: random.Random) -> None:
-    """One thing that happens."""
+    """Let one thing happen."""
     HAPPENINGS[name](world, rng)
 
 
@@ -73,7 +76,7 @@ def take_back(world: World) -> None:
 
 
 def ended_well(world: World) -> None:
-    """Nothing happens any more but what must: the job comes to its end."""
+    """Let the undisturbed job reach its end."""
     for _ in range(200):
         if world.phase in ("Succeeded", "Failed", "Suspended") and world.current_is_at_rest():
             return
@@ -89,7 +92,7 @@ def ended_well(world: World) -> None:
 
 
 class Life(World):
-    """A world whose counters are watched."""
+    """A world whose counters a test watches."""
 
     def current_is_at_rest(self) -> bool:
         job = self.job
@@ -112,7 +115,7 @@ class Life(World):
     queued=st.booleans(),
     limit=st.sampled_from([0, 2, 1000]),
 )
-def test_a_life_at_random(moves, seed, queued, limit):
+def test_a_random_history(moves, seed, queued, limit):
     rng = random.Random(seed)
     world = Life({"backoffLimit": limit}, {"kueue.x-k8s.io/queue-name": "research"} if queued else None)
     before = world.counters()
@@ -123,7 +126,7 @@ def test_a_life_at_random(moves, seed, queued, limit):
         assert all(new >= old for new, old in zip(after, before, strict=True)), f"{name}: {before} became {after}"
         assert sum(after) - sum(before) <= 1, f"{name} counted twice: {before} became {after}"
         if finished:
-            assert world.phase == finished, f"{name} woke a job that was {finished}"
+            assert world.phase == finished, f"{name} restarted a job that was {finished}"
         if world.phase == "Succeeded" and not finished:
             assert world.made_all_steps(), (
                 f"{name} ended a job at step {world.job['status']['step']}: {world.job['spec']}"
@@ -133,7 +136,7 @@ def test_a_life_at_random(moves, seed, queued, limit):
     ended_well(world)
     assert finished or world.phase != "Succeeded" or world.made_all_steps()
     attempts, _ = world.counters()
-    # What fails while it is being suspended, or after a pod was taken away, may be that thing's doing.
+    # A failure during a suspension, or after the loss of a pod, may be caused by that.
     assert len(world.plain_failures) <= attempts <= len(world.failures), (
         f"{attempts}, {world.plain_failures}, {world.failures}"
     )
@@ -144,7 +147,7 @@ def test_a_life_at_random(moves, seed, queued, limit):
 
 @settings(max_examples=100, deadline=None)
 @given(moves=st.lists(st.sampled_from(MOVES), max_size=25), seed=st.integers(0, 2**16), namespace_goes=st.booleans())
-def test_a_job_deleted_at_any_moment_goes(moves, seed, namespace_goes):
+def test_a_job_can_be_deleted_at_any_moment(moves, seed, namespace_goes):
     rng = random.Random(seed)
     world = Life({"checkpoint": {"uri": "s3://team/adapters", "deletionPolicy": "Delete"}})
     for name in moves:
@@ -161,7 +164,7 @@ def test_a_job_deleted_at_any_moment_goes(moves, seed, namespace_goes):
     assert world.job is None
 
 
-def test_exactly_the_writes_of_a_retry():
+def test_the_number_of_writes_of_a_retry():
     world = Life()
     world.settle()
     world.bring_up()
@@ -174,6 +177,6 @@ def test_exactly_the_writes_of_a_retry():
     world.settle()
     world.bring_up()
     world.settle()
-    # status, delete; four applies and the RayJob; Starting and Running in one, since its pods were quick
+    # Status and delete; four applies and the RayJob; Starting and Running in one write, since the pods were quick.
     assert world.writes - before <= 9
     assert world.counters() == (1, 0)

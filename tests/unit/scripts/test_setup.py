@@ -1,4 +1,4 @@
-"""What scripts/setup.sh and scripts/tools.sh make of the place and of the names that they are given."""
+"""scripts/setup.sh and scripts/tools.sh: which folder they work in, and which names they accept."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_python_that_is_named_and_does_not_serve_is_refused_by_name(checkout: 
     assert done.returncode == 1
     assert (
         done.stderr
-        == f"PYTHON: got {python}, expected a Python 3.12; name one, or leave PYTHON out and one is looked for\n"
+        == f"PYTHON: got {python}, expected a Python 3.12. Name one, or unset PYTHON to search for one.\n"
     )
     assert not (checkout / ".venv").exists()
 

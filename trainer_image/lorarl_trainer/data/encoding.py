@@ -230,5 +230,5 @@ def _none_left(limit_name: str, limit: int, what: str, lengths: list[int], field
         f"{limit}, but every {what} of {field} is longer ({min(lengths)} to {max(lengths)} tokens, {len(lengths)} "
         "rows)",
         f"at least one {what} that fits",
-        f"Set it to {max(lengths)} to keep all rows.",
+        f"Set spec.rollout.{limit_name} to {max(lengths)} to keep all rows.",
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
-from lorarl_trainer.devices import Platform
+from lorarl_trainer.devices.base import Device
 from lorarl_trainer.engine.sync.transports import make_sync
 from lorarl_trainer.engine.sync.verify import SyncCheck
 from lorarl_trainer.engine.vllm.engine import EngineConfig, RolloutEngine
@@ -29,7 +29,7 @@ class ColocatedEngine:
 
     def __init__(
         self,
-        platform: Platform,
+        device: Device,
         spec: LoRARLJobSpec,
         adapter: Adapter,
         trainer: SharesBase,
@@ -41,7 +41,7 @@ class ColocatedEngine:
         """Start the engine as planned (collective).
 
         Args:
-            platform: of this process.
+            device: this process's.
             spec: the job.
             adapter: the one to generate with.
             trainer: lends the engine its base model, if so planned.
@@ -61,11 +61,11 @@ class ColocatedEngine:
             stop_token_ids=stop_token_ids,
         )
         self.base = SharedBase(trainer.base_in_hf_names()) if plan.shared_base else None
-        self.engine = RolloutEngine(platform, config, spec.trainer.seed, self.base, clock)
+        self.engine = RolloutEngine(device, config, spec.trainer.seed, self.base, clock)
         with clock.part("engine/sync plan"):
             self._check = SyncCheck(self.engine.slot, adapter) if spec.rollout.verify_sync else None
             self._sync = make_sync(spec.rollout.adapter_sync, self.engine.slot, adapter)
-        self._platform = platform
+        self._device = device
 
     def sync(self, version: int) -> float:
         """Bring the trainer's adapter to the engine as this version (collective); return the seconds it took.
@@ -74,10 +74,10 @@ class ColocatedEngine:
             StaleAdapterError: `rollout.verifySync` found a difference.
         """
         self.engine.wake("weights")
-        self._platform.synchronize()
+        self._device.synchronize()
         clock = time.perf_counter()
         self._sync.push(version)
-        self._platform.synchronize()
+        self._device.synchronize()
         seconds = time.perf_counter() - clock
         if self._check is not None:
             self._check.compare()

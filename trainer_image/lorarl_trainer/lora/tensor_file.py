@@ -1,7 +1,7 @@
-"""safetensors files in memory: tensors leave the GPU for their places in the file, and are read where they lie.
+"""safetensors files in memory: tensors leave the GPU for their places in the file, and are read in place.
 
-The bytes are those of safetensors' own `save`, which holds the interpreter's lock while it copies everything twice into fresh memory:
-seconds for the state of a large adapter, in which neither training nor generation goes on.
+The bytes are those of safetensors' own `save`. That holds the interpreter's lock while it copies everything twice into
+fresh memory: seconds for the state of a large adapter, in which neither training nor generation continues.
 """
 
 from __future__ import annotations
@@ -9,21 +9,19 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping
-from itertools import pairwise
 
 import torch
 
+from lorarl_trainer.devices.transfer import HostBuffer
+
 _DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
-"""What an adapter and its optimizer consist of, as the format calls them."""
+"""The types that an adapter and its optimizer have, as the format calls them."""
 _LENGTH_BYTES = 8
 _ALIGNMENT = 8
 
 
 def write_tensors(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> memoryview:
-    """Return a safetensors file of these tensors, all of one dtype, on one device. The same tensors give the same bytes.
-
-    What comes from a GPU goes to page-locked memory, at the speed of the bus; torch keeps that memory for the next file.
-    """
+    """Return a safetensors file of these tensors, all of one dtype, on one device. The same tensors give the same bytes."""
     names = sorted(tensors)
     header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     ends = [0]
@@ -35,19 +33,16 @@ def write_tensors(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, st
     text += b" " * (-len(text) % _ALIGNMENT)
     begin = _LENGTH_BYTES + len(text)
 
-    on_gpu = any(tensor.is_cuda for tensor in tensors.values())
-    file = torch.empty(begin + ends[-1], dtype=torch.uint8, pin_memory=on_gpu)
-    memoryview(file.numpy())[:begin] = len(text).to_bytes(_LENGTH_BYTES, "little") + text
-    for name, (start, end) in zip(names, pairwise(ends), strict=True):
-        tensor = tensors[name].detach()
-        file[begin + start : begin + end].view(tensor.dtype).view(tensor.shape).copy_(tensor, non_blocking=True)
-    if on_gpu:
-        torch.cuda.current_stream().synchronize()
-    return memoryview(file.numpy()).toreadonly()
+    file = HostBuffer(begin + ends[-1], tensors.values())
+    memoryview(file.bytes.numpy())[:begin] = len(text).to_bytes(_LENGTH_BYTES, "little") + text
+    for name, start in zip(names, ends, strict=False):
+        file.write(begin + start, tensors[name].detach())
+    file.wait()
+    return memoryview(file.bytes.numpy()).toreadonly()
 
 
 def in_parts(tensors: Mapping[str, torch.Tensor], most_bytes: int) -> list[dict[str, torch.Tensor]]:
-    """Deal tensors out, in the order of their names, to files with at most so many bytes of them; a larger one has a file to itself."""
+    """Deal tensors out to files of at most so many bytes, in the order of their names; a larger tensor has its own file."""
     parts: list[dict[str, torch.Tensor]] = [{}]
     size = 0
     for name in sorted(tensors):
@@ -60,7 +55,7 @@ def in_parts(tensors: Mapping[str, torch.Tensor], most_bytes: int) -> list[dict[
 
 
 def read_tensors(file: bytes | memoryview) -> dict[str, torch.Tensor]:
-    """Return the tensors of such a file, whole as it was written. They are the file's own bytes: read them, and do not write."""
+    """Return the tensors of such a file. They are the file's own bytes: do not write to them."""
     begin = _LENGTH_BYTES + int.from_bytes(file[:_LENGTH_BYTES], "little")
     header = json.loads(bytes(file[_LENGTH_BYTES:begin]))
     header.pop("__metadata__", None)

@@ -49,6 +49,7 @@ class ExecutionPlan:
         rollouts: whether there is an engine (sft has none).
         sequences: sequences that one engine generates at a time.
         engine_step_tokens: tokens of one forward pass of the engine.
+        one_adapter: the engine's layers compute one adapter for every token, instead of looking each token's up.
         shared_base: trainer and engine use the same base tensors.
         unshared: why they do not although both are split alike; None otherwise.
         engine_fraction: share of the GPU's memory for the engine.
@@ -72,6 +73,7 @@ class ExecutionPlan:
     rollouts: bool
     sequences: int
     engine_step_tokens: int
+    one_adapter: bool
     shared_base: bool
     unshared: str | None
     engine_fraction: float
@@ -115,6 +117,7 @@ def decide(spec: LoRARLJobSpec, model: ModelShape, gpu: Gpu | None) -> Execution
         longest=longest,
         rollouts=spec.algorithm.type != "sft",
         sequences=sequences,
+        one_adapter=True,
         engine_step_tokens=min(sequences * longest, _engine_step_tokens(gpu, ranks)),
         shared_base=alike and not padded,
         unshared=f"vLLM pads the vocabulary of {model.vocabulary:,} to a multiple of {VOCABULARY_MULTIPLE}"

@@ -69,7 +69,9 @@ def is_exact(completion: str, answer: str) -> bool:
 def _pattern_compare(pattern: str | None, timeout_seconds: float) -> Compare:
     expected, hint = "a Python regular expression", "Fix spec.reward.pattern."
     if pattern is None:
-        raise InputError("spec.reward.pattern", "nothing", expected, "Set it, for example to 'answer: (.*)'.")
+        raise InputError(
+            "spec.reward.pattern", "nothing", expected, "Set spec.reward.pattern, for example to 'answer: (.*)'."
+        )
     try:
         # Python's own re blocks every thread while it searches, and cannot be stopped when a pattern backtracks
         # forever.

@@ -65,7 +65,7 @@ class Store(ABC):
 
         Returns:
             True if the object now holds `data`, from this call or from an earlier one: after a broken connection the
-            two cannot be told apart. False if it holds something else, which was not changed.
+            two cannot be distinguished. False if it holds something else, which was not changed.
         """
 
     @abstractmethod

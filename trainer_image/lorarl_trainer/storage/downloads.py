@@ -210,14 +210,14 @@ def _fetch_from_hub(spec: BaseModelSpec, token: str | None, weights: bool) -> Pa
         ) from error
     except (GatedRepoError, RepositoryNotFoundError) as error:
         hint = (
-            "Fix the name. For a gated or private model, accept its terms and put HF_TOKEN into "
+            "Fix spec.model.uri. For a gated or private model, accept its terms and put HF_TOKEN into "
             "spec.model.credentialsSecret."
         )
         raise InputError(
             "spec.model.uri", f"{spec.uri}, which this token cannot find", "a model on the hub", hint
         ) from error
     except HFValidationError as error:
-        raise InputError("spec.model.uri", spec.uri, "hf://ORG/NAME", "Fix the name.") from error
+        raise InputError("spec.model.uri", spec.uri, "hf://ORG/NAME", "Fix spec.model.uri.") from error
     except (HTTPError, OSError, ValueError, KeyError) as error:  # KeyError: a login page answered instead of the hub
         hint = "Check the network (HF_ENDPOINT, proxies), or download the model and name its folder with file:."
         reason = (str(error).strip().splitlines() or [""])[0]
@@ -334,7 +334,10 @@ def _read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InputError(
-            field, f"{path.parent}, which has no {path.name}", expected, "Name the folder that holds it."
+            field,
+            f"{path.parent}, which has no {path.name}",
+            expected,
+            "Set spec.model.uri to the folder that contains it.",
         ) from error
     except (OSError, ValueError) as error:
         raise InputError(field, f"{path}, which cannot be read ({error})", expected, "Copy the model again.") from error

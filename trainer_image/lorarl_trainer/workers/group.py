@@ -11,7 +11,7 @@ from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.checkpoint import Published
-from lorarl_trainer.devices import get_platform
+from lorarl_trainer.devices.registry import get_device
 from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, Built, Resumed, TakeCompletions
 from lorarl_trainer.samples.packing import split_evenly
@@ -45,7 +45,7 @@ class WorkerGroup:
         self._folders: list[Path] = []
         threads = max(1, len(os.sched_getaffinity(0)) // spec.workers_per_node)
         gpus = spec.cluster.gpus_per_node
-        environment = get_platform(gpus).environment(threads)
+        environment = get_device(gpus).environment(threads)
         logs = [log_dir / f"worker-{rank}.log" if log_dir else None for rank in range(self.size)]
         address, port = self._nodes.rendezvous() if self.size > 1 else (None, None)
         self._actors: list[Any] = []

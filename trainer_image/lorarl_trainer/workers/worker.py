@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
-from lorarl_trainer.devices import get_platform
 from lorarl_trainer.devices.imports import quick_imports
+from lorarl_trainer.devices.registry import get_device
 from lorarl_trainer.errors import OutOfMemoryError
 from lorarl_trainer.lora.files import INIT_FROM
 from lorarl_trainer.pods.drain import drain_asked, register
@@ -71,8 +71,8 @@ class Worker:
             _redirect_output(log)
         self._clock = StartClock(f"worker {rank.rank}", "worker process")
         self._spec, self._rank = spec, rank
-        self._platform = get_platform(spec.cluster.gpus_per_node)
-        os.environ.update(self._platform.environment(rank.threads))
+        self._device = get_device(spec.cluster.gpus_per_node)
+        os.environ.update(self._device.environment(rank.threads))
         os.environ.update(RANK=str(rank.rank), WORLD_SIZE=str(rank.world_size), LOCAL_RANK=str(rank.local_rank))
         register(f"worker-{rank.rank}")
         self._imported = False
@@ -88,7 +88,7 @@ class Worker:
             with self._clock.part("imports/Megatron"):
                 from lorarl_trainer.backends.registry import get_backend
 
-                get_backend().import_libraries(self._platform)
+                get_backend().import_libraries(self._device)
             if self._spec.algorithm.type != "sft":
                 from lorarl_trainer.engine.vllm.engine import import_vllm
 
@@ -112,9 +112,9 @@ class Worker:
         spec = self._spec
         with self._clock.part("device"):
             self._init_process_group()
-            plan = plan_job(spec, model_path, self._platform.memory())
+            plan = plan_job(spec, model_path, self._device.memory())
         with self._clock.part("trainer"):
-            self.backend = get_backend()(self._platform, spec, model_path, plan, self._clock)
+            self.backend = get_backend()(self._device, spec, model_path, plan, self._clock)
         if plan.rollouts:
             with self._clock.part("engine"):
                 self.engine = self._start_engine(model_path, stop_token_ids, plan)
@@ -190,7 +190,7 @@ class Worker:
         from lorarl_trainer.engine.colocated import ColocatedEngine
 
         trained = self.backend.adapter, self.backend.model
-        return ColocatedEngine(self._platform, self._spec, *trained, model_path, stop_token_ids, plan, self._clock)
+        return ColocatedEngine(self._device, self._spec, *trained, model_path, stop_token_ids, plan, self._clock)
 
     def _warnings(self, plan: ExecutionPlan) -> tuple[str, ...]:
         warnings = list(self.backend.warnings)
@@ -202,8 +202,8 @@ class Worker:
         """Initialise torch.distributed. A single worker needs no address."""
         import torch.distributed as dist
 
-        rank, backend = self._rank, self._platform.distributed_backend
-        self._platform.device(rank.local_rank)
+        rank, backend = self._rank, self._device.distributed_backend
+        self._device.select(rank.local_rank)
         if dist.is_initialized():
             return
         if rank.master_address is None:

@@ -51,7 +51,7 @@ def test_what_is_built_is_what_the_dockerfile_has() -> None:
 def test_other_programs_have_the_names_of_their_releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builds, "CACHE", tmp_path)
     with pytest.raises(
-        ToolMissingError, match=r"ray-operator\.stamp is not there; scripts/tools\.sh ray-operator builds it"
+        ToolMissingError, match=r"ray-operator\.stamp does not exist\. Run scripts/tools\.sh ray-operator\."
     ):
         builds.others()
 

@@ -1,4 +1,4 @@
-"""Each missing thing is named with its mend, all of them in one go."""
+"""Everything that is missing is named at once, with what to do."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ GOOD = Facts(
 )
 BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"capabilities": 1 << 12}, ["root without CAP_SYS_CHROOT, CAP_SYS_PTRACE, CAP_SYS_ADMIN", "--privileged"]),
-    ({"missing_commands": frozenset({"runc", "ip"})}, ["not installed: ip, runc;", "apt-get install iproute2 runc"]),
+    ({"missing_commands": frozenset({"runc", "ip"})}, ["not installed: ip, runc.", "apt-get install iproute2 runc"]),
     ({"missing_cni_plugins": frozenset({"ptp"})}, ["CNI plugin ptp", "apt-get install containernetworking-plugins"]),
-    ({"missing_tools": frozenset({"kubelet"})}, ["not built: kubelet;", "scripts/tools.sh servers node"]),
+    ({"missing_tools": frozenset({"kubelet"})}, ["not built: kubelet.", "scripts/tools.sh servers node"]),
     (
         {"limits": {"fs.inotify.max_user_instances": 64}},
         ["is 64, expected 128 at least: sysctl -w fs.inotify.max_user_instances=512"],

@@ -26,9 +26,9 @@ def test_everything_of_a_node_is_called_after_it() -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "expected"),
     [
-        ("NAME", "My-Node", "small letters and digits"),
-        ("NAME", "averyverylongname", "13 small letters"),
-        ("SUBNET", "172.30.0.1/30", "expected a network as in 172.30.0.0/30"),
+        ("NAME", "My-Node", "lowercase letters and digits"),
+        ("NAME", "averyverylongname", "13 lowercase letters"),
+        ("SUBNET", "172.30.0.1/30", "expected a network such as 172.30.0.0/30"),
         ("SUBNET", "172.30.0.0/31", "expected /30 or larger"),
         ("FREE_GB", "lots", "expected a number of GB"),
         ("DRIVER", "/nowhere", "expected the folder of NVIDIA's driver libraries"),

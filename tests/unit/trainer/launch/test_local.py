@@ -11,7 +11,7 @@ from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import ClusterSpec, LoRARLJob
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch.local import ignored_fields, refuse_cluster_jobs
-from unit.contract.cases import manifest
+from unit.contract.manifests import manifest
 
 # For each field of spec.cluster that one machine ignores, a value other than the default.
 CLUSTER_FIELDS: dict[str, Any] = {

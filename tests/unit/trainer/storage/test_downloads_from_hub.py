@@ -140,7 +140,7 @@ def test_what_the_hub_refuses_is_named_with_the_field_and_the_mend(hub, tmp_path
     for answer in (missing, gated):
         assert answer[0] == "spec.model.uri"
         assert "put HF_TOKEN into spec.model.credentialsSecret" in answer[2]
-    assert invalid == ["spec.model.uri", "hf://a/b/c", "Fix the name."]
+    assert invalid == ["spec.model.uri", "hf://a/b/c", "Fix spec.model.uri."]
 
 
 def test_an_unreachable_hub_is_named_and_a_cached_model_needs_none(hub, tmp_path):

@@ -1,5 +1,5 @@
-// What the pods of the node's own tests run: `hello serve ADDRESS` answers every request with a greeting and logs it,
-// `hello get URL` prints the answer, `hello eat MIB` takes so much memory.
+// The program of the pods in the node's own tests. `hello serve ADDRESS` answers every request with a greeting and logs
+// it, `hello get URL` prints the answer, and `hello eat MIB` allocates that much memory.
 package main
 
 import (

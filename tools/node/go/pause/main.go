@@ -1,4 +1,4 @@
-// The container that holds a pod's namespaces: it waits, reaps what is left behind, and ends when asked to.
+// The container that holds a pod's namespaces. It waits, reaps orphans, and ends when asked to.
 package main
 
 import (

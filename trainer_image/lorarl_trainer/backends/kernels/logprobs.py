@@ -1,8 +1,9 @@
 """Log-probabilities of given tokens from hidden states, without the logits of a whole batch in memory.
 
-The output layer is frozen, and the loss weighs each token's log-probability with one number. So the gradient of a log-probability by
-its hidden state, (W[y] - softmax(z) W) / temperature with z = W h / temperature, is computed with it, chunk by chunk, and kept in place
-of the logits: [N, H] in the model's precision instead of [N, V]. The backward pass is one multiplication.
+The output layer is frozen, and the loss weighs each token's log-probability with one number. So the gradient of a
+log-probability by its hidden state, (W[y] - softmax(z) W) / temperature with z = W h / temperature, is computed together
+with it, chunk by chunk, and kept instead of the logits: [N, H] in the model's precision instead of [N, V]. The backward
+pass is one multiplication.
 
 Shape suffixes: N tokens, C of them in a chunk, H hidden size, V vocabulary of this tensor-parallel rank.
 """
@@ -13,6 +14,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from lorarl_trainer.backends.kernels.dispatch import with_kernel
 
 _ROWS_MULTIPLE = 16
 
@@ -56,7 +59,7 @@ def rows_of_chunk(logits: int, weight_V_H: torch.Tensor) -> int:
 
 
 class _TokenLogProbabilities(torch.autograd.Function):
-    """See `token_log_probabilities`; targets count from this rank's first token, and others' lie outside of its vocabulary."""
+    """See `token_log_probabilities`. Targets count from this rank's first token; those of other ranks are out of range."""
 
     @staticmethod
     def forward(
@@ -75,7 +78,7 @@ class _TokenLogProbabilities(torch.autograd.Function):
             chunk = slice(start, start + rows)
             hidden_C_H, targets_C = hidden_N_H[chunk], targets_N[chunk]
             logits_C_V = _product(hidden_C_H, weight_V_H.t())
-            largest_C, sum_C, of_target_C = _statistics(logits_C_V, targets_C, scale)
+            largest_C, sum_C, of_target_C = softmax_statistics(logits_C_V, targets_C, scale)
             if group is not None:
                 own_largest_C = largest_C.clone()
                 dist.all_reduce(largest_C, dist.ReduceOp.MAX, group=group)
@@ -84,7 +87,7 @@ class _TokenLogProbabilities(torch.autograd.Function):
                 sum_C, of_target_C = both
             logprobs_N[chunk] = of_target_C - largest_C - sum_C.log()
             if gradient_N_H is not None:
-                by_logits_C_V = _target_minus_softmax(logits_C_V, targets_C, largest_C, sum_C, scale, hidden_C_H.dtype)
+                by_logits_C_V = target_minus_softmax(logits_C_V, targets_C, largest_C, sum_C, scale, hidden_C_H.dtype)
                 if group is None:
                     torch.mm(by_logits_C_V, weight_V_H, out=gradient_N_H[chunk])
                 else:
@@ -101,21 +104,28 @@ class _TokenLogProbabilities(torch.autograd.Function):
         return (gradient_N_H * by_logprobs_N[:, None]).to(gradient_N_H.dtype), None, None, None, None, None
 
 
-def _statistics(
+def _triton() -> Any:
+    from lorarl_trainer.backends.kernels import triton_softmax  # needs Triton, which a CPU has no use for
+
+    return triton_softmax
+
+
+@with_kernel(lambda: _triton().softmax_statistics)
+def softmax_statistics(
     logits_C_V: torch.Tensor, targets_C: torch.Tensor, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the largest z = scale * logit, the sum of exp(z - largest), and z of the target (0 where it is not in the row), each [C]."""
-    if logits_C_V.is_cuda:
-        from lorarl_trainer.backends.kernels import triton_layer
+    """Return the largest z = scale * logit, the sum of exp(z - largest), and the target's z, each [C].
 
-        return triton_layer.softmax_statistics(logits_C_V, targets_C, scale)
+    z of a target that is not in the row is 0.
+    """
     z_C_V = logits_C_V * scale
     largest_C = z_C_V.amax(1)
     mine_C, column_C = _place(targets_C, logits_C_V.shape[1])
     return largest_C, (z_C_V - largest_C[:, None]).exp().sum(1), z_C_V.gather(1, column_C[:, None])[:, 0] * mine_C
 
 
-def _target_minus_softmax(
+@with_kernel(lambda: _triton().target_minus_softmax)
+def target_minus_softmax(
     logits_C_V: torch.Tensor,
     targets_C: torch.Tensor,
     largest_C: torch.Tensor,
@@ -123,11 +133,7 @@ def _target_minus_softmax(
     scale: float,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """Return scale * (one-hot target - exp(z - largest) / sum), [C, V]: the gradient of log softmax(z)[target] by the logits."""
-    if logits_C_V.is_cuda:
-        from lorarl_trainer.backends.kernels import triton_layer
-
-        return triton_layer.target_minus_softmax(logits_C_V, targets_C, largest_C, sum_C, scale, dtype)
+    """Return the gradient of log softmax(z)[target] by the logits: scale * (one-hot target - exp(z - largest) / sum), [C, V]."""
     mine_C, column_C = _place(targets_C, logits_C_V.shape[1])
     gradient_C_V = (logits_C_V * scale - largest_C[:, None]).exp() / -sum_C[:, None]
     # Before rounding to the model's precision: of a probability near 1 the difference is what counts.
@@ -140,8 +146,14 @@ def _place(targets_C: torch.Tensor, vocabulary: int) -> tuple[torch.Tensor, torc
     return mine_C, targets_C.where(mine_C, 0)
 
 
-def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Multiply matrices of the model's precision into one of float32."""
+def _product_on_gpu(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """See `_product`. The product's sums are kept as they are."""
     if left.dtype == torch.float32:
         return left @ right
-    return torch.mm(left, right, out_dtype=torch.float32) if left.is_cuda else (left @ right).float()
+    return torch.mm(left, right, out_dtype=torch.float32)
+
+
+@with_kernel(lambda: _product_on_gpu)
+def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Multiply matrices of the model's precision into one of float32."""
+    return (left @ right).float()

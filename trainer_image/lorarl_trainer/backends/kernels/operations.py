@@ -1,19 +1,19 @@
-"""What a decoder layer does besides matrix products, and the gradients of it: Triton kernels on a GPU, the same in PyTorch elsewhere.
+"""What a decoder layer does besides matrix products, and its gradients: Triton kernels on a GPU, plain PyTorch elsewhere.
 
-Plain functions on tensors, none of which autograd sees: `fused_layer.py` puts them together.
+Functions on tensors that autograd does not see: `backends/megatron/fused_layer.py` puts them together.
 Shape suffixes: T tokens, H hidden size, F feed-forward size, O columns of q, k and v, D head size.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn.functional import silu
 
-if TYPE_CHECKING:
-    from lorarl_trainer.backends.megatron.packed_attention import Rows
+from lorarl_trainer.backends.kernels.dispatch import with_kernel
+from lorarl_trainer.backends.kernels.gather import Gather
 
 Angles = tuple[torch.Tensor, torch.Tensor]
 """Cosines and sines of each token's rotary angles, [T, D / 2], float32."""
@@ -21,7 +21,7 @@ Angles = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True)
 class Heads:
-    """Where the heads of one kind lie among the columns of Megatron's linear_qkv: for each group its queries, its key, its value.
+    """Where the heads of one kind are among the columns of Megatron's linear_qkv: each group's queries, its key, its value.
 
     Attributes:
         count: number of heads.
@@ -44,14 +44,20 @@ class Heads:
         return part.unflatten(2, (self.in_group, self.size))
 
 
+def _triton() -> Any:
+    from lorarl_trainer.backends.kernels import triton_layer  # needs Triton, which a CPU has no use for
+
+    return triton_layer
+
+
+@with_kernel(lambda: _triton().rms_norm)
 def rms_norm(x_T_H: torch.Tensor, weight_H: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Return x / rms(x) * weight, and 1 / rms(x), [T], float32."""
-    if x_T_H.is_cuda:
-        return _kernels().rms_norm(x_T_H, weight_H, eps)
     inverse_T = (x_T_H.float().square().mean(1) + eps).rsqrt()
     return (x_T_H.float() * inverse_T[:, None] * weight_H.float()).to(x_T_H.dtype), inverse_T
 
 
+@with_kernel(lambda: _triton().rms_norm_backward)
 def rms_norm_backward(
     by_y_T_H: torch.Tensor,
     by_residual_T_H: torch.Tensor,
@@ -59,9 +65,7 @@ def rms_norm_backward(
     weight_H: torch.Tensor,
     inverse_T: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the gradient by x, which also went around the norm as the residual, and y once more (in the place of its gradient)."""
-    if x_T_H.is_cuda:
-        return _kernels().rms_norm_backward(by_y_T_H, by_residual_T_H, x_T_H, weight_H, inverse_T)
+    """Return the gradient by x, which also bypassed the norm as the residual, and y again (in place of its gradient)."""
     normed_T_H = x_T_H.float() * inverse_T[:, None]
     scaled_T_H = by_y_T_H.float() * weight_H.float()
     by_x_T_H = (
@@ -71,18 +75,16 @@ def rms_norm_backward(
     return by_x_T_H.to(x_T_H.dtype), by_y_T_H.copy_(normed_T_H * weight_H.float())
 
 
+@with_kernel(lambda: _triton().swiglu)
 def swiglu(gate_up_T_2F: torch.Tensor) -> torch.Tensor:
     """Return silu(gate) * up, [T, F]."""
-    if gate_up_T_2F.is_cuda:
-        return _kernels().swiglu(gate_up_T_2F)
     gate_T_F, up_T_F = gate_up_T_2F.chunk(2, 1)
     return silu(gate_T_F) * up_T_F
 
 
+@with_kernel(lambda: _triton().swiglu_backward)
 def swiglu_backward(gate_up_T_2F: torch.Tensor, by_product_T_F: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the gradient by gate and up, and their product once more (in the place of its gradient)."""
-    if gate_up_T_2F.is_cuda:
-        return _kernels().swiglu_backward(gate_up_T_2F, by_product_T_F)
+    """Return the gradient by gate and up, and their product again (in place of its gradient)."""
     gate_T_F, up_T_F = gate_up_T_2F.chunk(2, 1)
     sigmoid_T_F, silu_T_F = gate_T_F.sigmoid(), silu(gate_T_F)
     by_gate_T_F = by_product_T_F * up_T_F * sigmoid_T_F * (1 + gate_T_F - silu_T_F)
@@ -90,46 +92,38 @@ def swiglu_backward(gate_up_T_2F: torch.Tensor, by_product_T_F: torch.Tensor) ->
     return by_gate_up_T_2F, by_product_T_F.copy_(silu_T_F * up_T_F)
 
 
+@with_kernel(lambda: _triton().take_heads)
 def take_heads(
     qkv_T_O: torch.Tensor,
     heads: Heads,
-    rows: Rows | None,
+    rows: Gather | None,
     angles: Angles | None,
     norm: tuple[torch.Tensor, float] | None,
 ) -> torch.Tensor:
-    """Return heads of one kind, [rows, heads, D]: normalised (weight and epsilon), turned by their angles, of these rows or all."""
-    if qkv_T_O.is_cuda:
-        index = None if rows is None or rows.identity else rows.index
-        sizes = (heads.count, heads.in_group, heads.first, heads.group_width, heads.size)
-        return _kernels().take_heads(qkv_T_O, index, *sizes, angles, norm)
+    """Return heads of one kind, [rows, heads, D], of these rows or of all: normalised (weight and epsilon), then rotated."""
     taken = heads.of(qkv_T_O).flatten(1, 2)
     if norm is not None:
         inverse = (taken.float().square().mean(2, keepdim=True) + norm[1]).rsqrt()
         taken = (taken.float() * inverse * norm[0].float()).to(taken.dtype)
     if angles is not None:
-        taken = _turned(taken, *angles)
+        taken = _rotated(taken, *angles)
     return taken.contiguous() if rows is None or rows.identity else taken.index_select(0, rows.index)
 
 
+@with_kernel(lambda: _triton().put_heads)
 def put_heads(
     by_taken: torch.Tensor,
     by_qkv_T_O: torch.Tensor,
     qkv_T_O: torch.Tensor,
     heads: Heads,
-    rows: Rows | None,
+    rows: Gather | None,
     angles: Angles | None,
     norm: tuple[torch.Tensor, float] | None,
 ) -> None:
-    """Write the gradient by the columns of qkv that `take_heads` read, all of them, given that by its result."""
-    if by_taken.is_cuda:
-        places = None if rows is None or rows.identity else (rows.order, rows.ends)
-        by_taken = by_taken if by_taken.stride(2) == 1 else by_taken.contiguous()
-        sizes = (heads.in_group, heads.first, heads.group_width)
-        _kernels().put_heads(by_taken, by_qkv_T_O, places, qkv_T_O, *sizes, angles, norm)
-        return
+    """Write the gradient by all columns of qkv that `take_heads` read, given the gradient by its result."""
     by_heads = by_taken.float() if rows is None or rows.identity else rows.summed(by_taken.float())
     if angles is not None:
-        by_heads = _turned(by_heads, angles[0], -angles[1])
+        by_heads = _rotated(by_heads, angles[0], -angles[1])
     if norm is not None:
         value = heads.of(qkv_T_O).flatten(1, 2).float()
         inverse = (value.square().mean(2, keepdim=True) + norm[1]).rsqrt()
@@ -139,14 +133,8 @@ def put_heads(
     target.copy_(by_heads.view(target.shape))
 
 
-def _turned(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
-    """Turn each pair (i, i + D / 2) of a head by its angle (J. Su et al., "RoFormer", 2021, in the order of GPT-NeoX)."""
+def _rotated(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
+    """Rotate each pair (i, i + D / 2) of a head by its angle (J. Su et al., "RoFormer", 2021, in the order of GPT-NeoX)."""
     low, high = heads.float().chunk(2, 2)
     cosine, sine = cosines[:, None], sines[:, None]
     return torch.cat([low * cosine - high * sine, high * cosine + low * sine], 2).to(heads.dtype)
-
-
-def _kernels() -> Any:
-    from lorarl_trainer.backends.kernels import triton_layer  # needs Triton, which a CPU has no use for
-
-    return triton_layer

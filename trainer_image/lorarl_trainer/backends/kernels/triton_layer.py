@@ -1,22 +1,23 @@
 """Triton kernels for what stands between a decoder layer's matrix products: each reads and writes the activations once.
 
-`operations.py` and `logprobs.py` call them on a GPU, and say the same in PyTorch for the CPU. All compute in float32 and round once.
-Shape suffixes: T tokens, H hidden size, F feed-forward size, O columns of q, k and v interleaved by group, A heads, D head size, K keys,
-C tokens of a chunk, V vocabulary.
+`operations.py` has their plain twins and calls them on a GPU. All compute in float32 and round once.
+Shape suffixes: T tokens, H hidden size, F feed-forward size, O columns of q, k and v interleaved by group.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
 import triton.language as tl
 
+if TYPE_CHECKING:
+    from lorarl_trainer.backends.kernels.gather import Gather
+    from lorarl_trainer.backends.kernels.operations import Angles, Heads
+
 _COLUMNS = 2048
 """Columns that one program of an elementwise kernel takes of a row."""
-_LOGITS = 4096
-"""Columns of logits that one program looks at at a time."""
 
 
 def rms_norm(x_T_H: torch.Tensor, weight_H: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -64,26 +65,23 @@ def swiglu_backward(gate_up_T_2F: torch.Tensor, by_product_T_F: torch.Tensor) ->
 
 def take_heads(
     qkv_T_O: torch.Tensor,
-    index: torch.Tensor | None,
-    heads: int,
-    heads_in_group: int,
-    first: int,
-    group_width: int,
-    size: int,
-    angles: tuple[torch.Tensor, torch.Tensor] | None,
+    heads: Heads,
+    rows: Gather | None,
+    angles: Angles | None,
     norm: tuple[torch.Tensor, float] | None,
 ) -> torch.Tensor:
     """See `operations.take_heads`."""
-    rows = qkv_T_O.shape[0] if index is None else index.shape[0]
-    taken = qkv_T_O.new_empty(rows, heads, size)
-    _take_heads[(rows,)](
+    index = None if rows is None or rows.identity else rows.index
+    count = qkv_T_O.shape[0] if index is None else index.shape[0]
+    taken = qkv_T_O.new_empty(count, heads.count, heads.size)
+    _take_heads[(count,)](
         qkv_T_O,
         taken if index is None else index,
         *(angles or (taken, taken)),
         *(norm or (taken, 0.0)),
         taken,
         qkv_T_O.shape[1],
-        **_head_sizes(heads, heads_in_group, first, group_width, size),
+        **_head_sizes(heads),
         INDEXED=index is not None,
         TURNED=angles is not None,
         NORMED=norm is not None,
@@ -94,16 +92,15 @@ def take_heads(
 def put_heads(
     by_taken: torch.Tensor,
     by_qkv_T_O: torch.Tensor,
-    places: tuple[torch.Tensor, torch.Tensor] | None,
     qkv_T_O: torch.Tensor,
-    heads_in_group: int,
-    first: int,
-    group_width: int,
-    angles: tuple[torch.Tensor, torch.Tensor] | None,
+    heads: Heads,
+    rows: Gather | None,
+    angles: Angles | None,
     norm: tuple[torch.Tensor, float] | None,
 ) -> None:
     """See `operations.put_heads`."""
-    _, heads, size = by_taken.shape
+    places = None if rows is None or rows.identity else (rows.order, rows.ends)
+    by_taken = by_taken if by_taken.stride(2) == 1 else by_taken.contiguous()
     _put_heads[(by_qkv_T_O.shape[0],)](
         by_taken,
         *by_taken.stride()[:2],
@@ -113,73 +110,26 @@ def put_heads(
         *(norm or (by_taken, 0.0)),
         by_qkv_T_O,
         by_qkv_T_O.shape[1],
-        **_head_sizes(heads, heads_in_group, first, group_width, size),
+        **_head_sizes(heads),
         INDEXED=places is not None,
         TURNED=angles is not None,
         NORMED=norm is not None,
     )
 
 
-def softmax_statistics(
-    logits_C_V: torch.Tensor, targets_C: torch.Tensor, scale: float
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the largest z = scale * logit, the sum of exp(z - largest), and z of the target (0 where it is not in the row), each [C]."""
-    rows, columns = logits_C_V.shape
-    largest_C, sum_C, of_target_C = torch.empty(3, rows, dtype=torch.float32, device=logits_C_V.device)
-    _softmax_statistics[(rows,)](
-        logits_C_V,
-        targets_C,
-        largest_C,
-        sum_C,
-        of_target_C,
-        columns,
-        logits_C_V.stride(0),
-        scale,
-        BLOCK=_LOGITS,
-        num_warps=8,
-    )
-    return largest_C, sum_C, of_target_C
-
-
-def target_minus_softmax(
-    logits_C_V: torch.Tensor,
-    targets_C: torch.Tensor,
-    largest_C: torch.Tensor,
-    sum_C: torch.Tensor,
-    scale: float,
-    dtype: torch.dtype,
-) -> torch.Tensor:
-    """Return scale * (one-hot target - exp(z - largest) / sum), [C, V]: the gradient of log softmax(z)[target] by the logits."""
-    rows, columns = logits_C_V.shape
-    gradient_C_V = torch.empty(rows, columns, dtype=dtype, device=logits_C_V.device)
-    _target_minus_softmax[(rows, triton.cdiv(columns, _LOGITS))](
-        logits_C_V,
-        targets_C,
-        largest_C,
-        sum_C,
-        gradient_C_V,
-        columns,
-        logits_C_V.stride(0),
-        scale,
-        BLOCK=_LOGITS,
-        num_warps=8,
-    )
-    return gradient_C_V
-
-
 def _warps(block: int) -> int:
     return min(max(block // 512, 1), 16)
 
 
-def _head_sizes(heads: int, heads_in_group: int, first: int, group_width: int, size: int) -> dict[str, int]:
+def _head_sizes(heads: Heads) -> dict[str, int]:
     return {
-        "HEADS": heads,
-        "HEADS_IN_GROUP": heads_in_group,
-        "FIRST": first,
-        "GROUP_WIDTH": group_width,
-        "HALF": size // 2,
-        "HEADS_BLOCK": triton.next_power_of_2(heads),
-        "HALF_BLOCK": triton.next_power_of_2(size // 2),
+        "HEADS": heads.count,
+        "HEADS_IN_GROUP": heads.in_group,
+        "FIRST": heads.first,
+        "GROUP_WIDTH": heads.group_width,
+        "HALF": heads.size // 2,
+        "HEADS_BLOCK": triton.next_power_of_2(heads.count),
+        "HALF_BLOCK": triton.next_power_of_2(heads.size // 2),
     }
 
 
@@ -353,40 +303,3 @@ def _put_heads(  # type: ignore[no-untyped-def]
     target = by_qkv + row * width + start
     tl.store(target, low.to(by_qkv.dtype.element_ty), mask=inside)
     tl.store(target + HALF, high.to(by_qkv.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _softmax_statistics(  # type: ignore[no-untyped-def]
-    logits, targets, largest, sums, of_target, columns, stride, scale, BLOCK: tl.constexpr
-) -> Any:
-    row = tl.program_id(0).to(tl.int64)
-    start = logits + row * stride
-    # Each lane keeps a maximum and a sum of its own: they are joined once, at the end.
-    highest = tl.full([BLOCK], -1e30, tl.float32)
-    total = tl.zeros([BLOCK], tl.float32)
-    for first in range(0, columns, BLOCK):
-        column = first + tl.arange(0, BLOCK)
-        z = tl.load(start + column, mask=column < columns, other=float("-inf")) * scale
-        higher = tl.maximum(highest, z)
-        total = total * tl.exp(highest - higher) + tl.exp(z - higher)
-        highest = higher
-    maximum = tl.max(highest)
-    tl.store(largest + row, maximum)
-    tl.store(sums + row, tl.sum(total * tl.exp(highest - maximum)))
-    target = tl.load(targets + row)
-    here = (target >= 0) & (target < columns)
-    tl.store(of_target + row, tl.load(start + target, mask=here, other=0.0) * scale)
-
-
-@triton.jit
-def _target_minus_softmax(  # type: ignore[no-untyped-def]
-    logits, targets, largest, sums, gradient, columns, stride, scale, BLOCK: tl.constexpr
-) -> Any:
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = column < columns
-    z = tl.load(logits + row * stride + column, mask=inside, other=float("-inf")) * scale
-    probability = tl.exp(z - tl.load(largest + row)) / tl.load(sums + row)
-    # In float32 before it is rounded: of a probability near 1 the difference is what counts.
-    result = (tl.where(column == tl.load(targets + row), 1.0, 0.0) - probability) * scale
-    tl.store(gradient + row * columns + column, result.to(gradient.dtype.element_ty), mask=inside)

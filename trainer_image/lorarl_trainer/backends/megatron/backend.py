@@ -17,8 +17,9 @@ from lorarl_trainer.backends.megatron.adapter import MegatronAdapter
 from lorarl_trainer.backends.megatron.layout import AdapterLayout
 from lorarl_trainer.backends.megatron.model import LoraModel, ParameterCounts
 from lorarl_trainer.backends.megatron.optimizer import AdapterOptimizer
+from lorarl_trainer.backends.megatron.platform import platform_of
 from lorarl_trainer.backends.megatron.update import Trainer
-from lorarl_trainer.devices import Platform
+from lorarl_trainer.devices.base import Device
 from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.samples.types import Sample, UpdateRequest, UpdateResult
@@ -55,15 +56,15 @@ class MegatronBackend:
     """
 
     @staticmethod
-    def import_libraries(platform: Platform) -> None:
+    def import_libraries(device: Device) -> None:
         """Import all of Megatron that a worker needs. torch comes before."""
         for library in ("megatron", "megatron.bridge", "megatron.core"):
             logging.getLogger(library).setLevel(logging.ERROR)  # they warn about each optional package that is missing
-        platform.prepare_megatron()
+        platform_of(device).prepare()
         import megatron.bridge.peft.canonical_lora  # noqa: F401  # it imports the rest
 
     def __init__(
-        self, platform: Platform, spec: LoRARLJobSpec, model_path: Path, plan: ExecutionPlan, clock: StartClock
+        self, device: Device, spec: LoRARLJobSpec, model_path: Path, plan: ExecutionPlan, clock: StartClock
     ) -> None:
         """Load the base model as planned and attach adapters (collective over all workers).
 
@@ -73,12 +74,12 @@ class MegatronBackend:
             InputError: the model, or `spec.adapter`, cannot be trained.
             PlanError: the model is not what was planned.
         """
-        self.model = LoraModel(platform, model_path, spec.adapter, plan, clock)
+        self.model = LoraModel(device, model_path, spec.adapter, plan, clock)
         with clock.part("trainer/layout"):
             self.layout = AdapterLayout(self.model)
         self.adapter = MegatronAdapter(self.model, self.layout, AdapterConfig(spec.adapter.rank, spec.adapter.alpha))
-        self.optimizer = AdapterOptimizer(self.model, spec.trainer)
-        self._trainer = Trainer(platform, self.model, self.optimizer, plan.micro_batch_tokens, spec.adapter.dropout)
+        self.optimizer = AdapterOptimizer(self.model, spec.trainer, fused=platform_of(device).fused_optimizer)
+        self._trainer = Trainer(device, self.model, self.optimizer, plan.micro_batch_tokens, spec.adapter.dropout)
 
     def create_adapter(self, seed: int) -> None:
         """Start from a new adapter, which changes nothing yet."""

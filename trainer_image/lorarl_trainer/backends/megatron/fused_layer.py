@@ -1,13 +1,16 @@
 """A whole decoder layer with its adapters in a few steps: what Megatron and Megatron-Bridge do in a hundred small ones.
 
-Megatron-Bridge adds an adapter's output to its layer's in passes of their own over the widest activations there are (multiply by the
-scale, join the parts, add), Megatron's layer is made of many small operations, and both keep what a frozen weight has no use for. Here
-a product with B adds into the frozen layer's output, forward and backward; the parts of a fused layer (q, k, v; gate, up) are one
-adapter with a block-diagonal B; and what is cheap (norms, SwiGLU, rotation) is computed again in the backward pass: a layer keeps two
-hidden states, q, k, v, the attention's output, gate and up of each token.
+Megatron-Bridge adds an adapter's output to its layer's in separate passes over the widest activations there are
+(multiply by the scale, join the parts, add). Megatron's layer consists of many small operations, and both keep what a
+frozen weight has no use for. Here a product with B adds into the frozen layer's output, forward and backward. The parts
+of a fused layer (q, k, v; gate, up) are one adapter with a block-diagonal B. What is cheap (norms, SwiGLU, rotation) is
+computed again in the backward pass: for each token a layer keeps two hidden states, q, k, v, the attention's output,
+gate and up.
 
-For Llama's kind of layer (RMSNorm, rotary positions, SwiGLU) whole on one rank, with adapters without dropout; Megatron's own code runs
-the others. Shape suffixes: T tokens, I inputs, O outputs, R rank of the adapter (of all parts), H hidden size, F feed-forward size.
+This is for layers of Llama's kind (RMSNorm, rotary positions, SwiGLU) whole on one rank, with adapters without dropout.
+Megatron's own code runs all others. `planning.execution` decides which way a job's layers go.
+
+Shape suffixes: T tokens, I inputs, O outputs, R rank of the adapter (of all parts), H hidden size, F feed-forward size.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ from typing import Any
 import torch
 from torch.nn.functional import silu
 
+from lorarl_trainer.backends.kernels.gather import Gather
 from lorarl_trainer.backends.kernels.operations import (
+    Angles,
     Heads,
     put_heads,
     rms_norm,
@@ -27,9 +32,9 @@ from lorarl_trainer.backends.kernels.operations import (
     swiglu_backward,
     take_heads,
 )
-from lorarl_trainer.backends.megatron.packed_attention import Current, Rows
+from lorarl_trainer.backends.megatron.packed_attention import Current
 
-Adapter = tuple[torch.Tensor, torch.Tensor]
+LowRank = tuple[torch.Tensor, torch.Tensor]
 """A of all parts, [R, I], and block-diagonal B, [O, R]."""
 _LINEAR = {
     "TELayerNormColumnParallelLinear",
@@ -42,7 +47,7 @@ _WRAPPERS = {"LoRALinear", "LoRALinearSplitQKV", "LoRALinearSplitFC1UpGate"}
 
 
 def fuse_layers(model: torch.nn.Module, current: Current) -> int:
-    """Let those decoder layers of a Megatron GPT model that can compute in a few steps; return how many do."""
+    """Let the decoder layers of a Megatron GPT model compute in a few steps, those that can; return how many they are."""
     layers: Any = model.decoder.layers
     chosen = [layer for layer in layers if _is_plain(layer)]
     for layer in chosen:
@@ -89,8 +94,8 @@ class _FusedLayer:
         )
         return hidden_T_H.view(hidden_states.shape), None
 
-    def heads(self) -> list[tuple[Heads, Rows | None, Any, Any]]:
-        """Return for queries, keys and values where they lie, which rows are taken, their angles and their norm."""
+    def heads(self) -> list[tuple[Heads, Gather | None, Angles | None, Any]]:
+        """Return for queries, keys and values where they are, which rows are taken, their angles and their norm."""
         keys, angles = self._current.get().keys, self._current.angles
         return [
             (self._query, None, angles, self._head_norms[0]),
@@ -132,8 +137,8 @@ class _Projection:
             return []
         return [a.linear_in.weight for a in self._adapters] + [a.linear_out.weight for a in self._adapters]
 
-    def join(self, parameters: Sequence[torch.Tensor]) -> Adapter | tuple[()]:
-        """Make one adapter of those of the parts."""
+    def join(self, parameters: Sequence[torch.Tensor]) -> LowRank | tuple[()]:
+        """Join the adapters of the parts into one."""
         if not parameters:
             return ()
         downs, ups = parameters[: len(parameters) // 2], parameters[len(parameters) // 2 :]
@@ -145,7 +150,7 @@ class _Projection:
         return torch.cat(list(downs)), up_O_R
 
     def split(self, by_down_R_I: torch.Tensor, by_up_O_R: torch.Tensor) -> list[torch.Tensor]:
-        """Return the gradients of the parts' adapters, in the order of `parameters`, given those of the joined one."""
+        """Return the gradients of the parts' adapters, in the order of `parameters`, given the joined adapter's."""
         if not self._joined:
             return [by_down_R_I, by_up_O_R]
         ups = [view.reshape(-1, view.shape[-1]) for view in self._blocks(by_up_O_R)]
@@ -155,10 +160,10 @@ class _Projection:
         groups = up_O_R.view(-1, self._group_width, self._rank)
         return [groups[:, rows, columns] for rows, columns in self._columns]
 
-    def apply(self, x_T_I: torch.Tensor, adapter: Adapter | tuple[()]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def apply(self, x_T_I: torch.Tensor, adapter: LowRank | tuple[()]) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return W x + b + scale B A x, and scale A x."""
         bias_O = self._bias
-        has_bias = bias_O is not None and bias_O.numel() > 0  # Transformer Engine has an empty one for none
+        has_bias = bias_O is not None and bias_O.numel() > 0  # Transformer Engine's is empty if there is none
         output_T_O = torch.addmm(bias_O, x_T_I, self.weight.t()) if has_bias else x_T_I @ self.weight.t()
         if not adapter:
             return output_T_O, None
@@ -166,7 +171,7 @@ class _Projection:
         return output_T_O.addmm_(low_T_R, adapter[1].t()), low_T_R
 
     def apply_backward(
-        self, by_output_T_O: torch.Tensor, adapter: Adapter | tuple[()]
+        self, by_output_T_O: torch.Tensor, adapter: LowRank | tuple[()]
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return the gradients by x and by A x."""
         by_x_T_I = by_output_T_O @ self.weight
@@ -189,7 +194,10 @@ class _Projection:
 
 
 class _NormedProjection(torch.autograd.Function):
-    """Norm and linear_qkv. It hands the residual on, so that its gradient comes back here and is added in the norm's backward kernel."""
+    """Norm and linear_qkv.
+
+    It returns the residual too, so that the residual's gradient comes back here and is added in the norm's kernel.
+    """
 
     @staticmethod
     def forward(
@@ -213,7 +221,7 @@ class _NormedProjection(torch.autograd.Function):
 
 
 class _SplitHeads(torch.autograd.Function):
-    """From the columns of linear_qkv to queries [T, A, D], keys and values [K, G, D] in their order, normalised and turned."""
+    """From the columns of linear_qkv to queries [T, A, D], keys and values [K, G, D], normalised and rotated."""
 
     @staticmethod
     def forward(ctx: Any, qkv_T_O: torch.Tensor, layer: _FusedLayer) -> tuple[torch.Tensor, ...]:
@@ -292,12 +300,12 @@ class _MlpOntoResidual(torch.autograd.Function):
 
 
 def _head_norms(attention: Any) -> list[Any]:
-    """Return the norms of a head's queries and keys, None where there are none."""
+    """Return the norms of a head's queries and keys, None if there is none."""
     return [norm if hasattr(norm, "weight") else None for norm in (attention.q_layernorm, attention.k_layernorm)]
 
 
 def _is_plain(layer: Any) -> bool:
-    """Whether a layer is what `_FusedLayer` computes, and nothing else."""
+    """Return whether a layer is what `_FusedLayer` computes, and nothing else."""
     if type(layer).__name__ != "TransformerLayer":
         return False
     config, attention, mlp = layer.config, layer.self_attention, layer.mlp
@@ -325,7 +333,7 @@ def _is_plain(layer: Any) -> bool:
 
 
 def _is_plain_linear(module: Any) -> bool:
-    """Whether a layer is W x + b, and its adapters B A x, and nothing else."""
+    """Return whether a layer is W x + b, and its adapters B A x, and nothing else."""
     if type(module).__name__ not in _WRAPPERS:
         return type(module).__name__ in _LINEAR
     adapters = module.adapter.values() if isinstance(module.adapter, torch.nn.ModuleDict) else [module.adapter]

@@ -1,6 +1,6 @@
-"""One forward pass's samples on the device: packed in one row where the platform has the kernels for it, padded rows otherwise.
+"""The samples of one forward pass on the device: packed in one row, or in padded rows.
 
-Shape suffixes: B rows of S tokens, N response tokens of all samples one after another.
+Shape suffixes: B rows of S tokens, N response tokens, sample by sample.
 """
 
 from __future__ import annotations
@@ -11,13 +11,18 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from lorarl_trainer.backends.megatron.packed_attention import Rows, Segments, on_device
+from lorarl_trainer.backends.kernels.gather import Gather
+from lorarl_trainer.backends.megatron.packed_attention import Segments
+from lorarl_trainer.devices.transfer import to_device
 from lorarl_trainer.samples.packing import pack, packed_micro_batches
 from lorarl_trainer.samples.types import Sample, micro_batches
 
 _PAD_TO = 16
-"""Rows are padded to a multiple of this many tokens. CPU kernels end each thread's share with scalar code where it is no multiple of the
-vector width, and scalar and vector code round differently: so one thread and two give the same bytes. It suits tensor cores too."""
+"""Rows are padded to a multiple of this many tokens.
+
+A CPU kernel ends a thread's share with scalar code if it is not a multiple of the vector width, and scalar and vector
+code round differently. With the padding, one thread and two give the same bytes. It suits tensor cores too.
+"""
 
 
 @dataclass(frozen=True)
@@ -26,8 +31,9 @@ class MicroBatch:
 
     Attributes:
         tokens, positions: the model's input, [B, S].
-        segments: of a packing (then B is 1); None for padded rows.
-        predictors: takes the hidden states that predict the response tokens out of all [S * B] (Megatron's order), padded at the end.
+        segments: the packing's (then B is 1); None for padded rows.
+        predictors: takes the hidden states that predict the response tokens out of all [S * B] (Megatron's order),
+            padded at the end.
         targets: the response tokens, padded likewise.
         count: N, without that padding.
     """
@@ -35,13 +41,16 @@ class MicroBatch:
     tokens: torch.Tensor
     positions: torch.Tensor
     segments: Segments | None
-    predictors: Rows
+    predictors: Gather
     targets: torch.Tensor
     count: int
 
 
 def grouped(samples: Sequence[Sample], token_budget: int, packed: bool) -> list[list[int]]:
-    """Return the indices of the samples of each micro-batch, none of more than `token_budget` tokens (a longer sequence stands alone)."""
+    """Return the indices of each micro-batch's samples.
+
+    No micro-batch has more than `token_budget` tokens, except that a longer sequence stands alone.
+    """
     if packed:
         return packed_micro_batches(samples, token_budget)
     return micro_batches([_padded(len(sample.tokens)) for sample in samples], token_budget)
@@ -50,7 +59,7 @@ def grouped(samples: Sequence[Sample], token_budget: int, packed: bool) -> list[
 def packed_batch(samples: Sequence[Sample], device: torch.device, multiple: int) -> MicroBatch:
     """Lay samples out in one row whose length is a multiple of `multiple`, each distinct prompt once."""
     packing = pack(samples, multiple)
-    tokens, positions = (on_device(values, device)[None] for values in (packing.tokens, packing.positions))
+    tokens, positions = (to_device(values, device)[None] for values in (packing.tokens, packing.positions))
     return _micro_batch(tokens, positions, Segments.of(packing, device), packing.predictors, packing.targets, device)
 
 
@@ -64,7 +73,7 @@ def padded_batch(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
         predictors.append(np.arange(sample.prompt_length - 1, len(sample.tokens) - 1) * count + row)
     targets = np.concatenate([sample.tokens[sample.prompt_length :] for sample in samples])
     positions = torch.arange(length, device=device).expand(count, length)
-    return _micro_batch(on_device(tokens_B_S, device), positions, None, np.concatenate(predictors), targets, device)
+    return _micro_batch(to_device(tokens_B_S, device), positions, None, np.concatenate(predictors), targets, device)
 
 
 def _micro_batch(
@@ -80,8 +89,8 @@ def _micro_batch(
         tokens=tokens,
         positions=positions,
         segments=segments,
-        predictors=Rows(np.concatenate([predictors, padding]), tokens.numel(), device),
-        targets=on_device(np.concatenate([targets, padding]).astype(np.int64), device),
+        predictors=Gather(np.concatenate([predictors, padding]), tokens.numel(), device),
+        targets=to_device(np.concatenate([targets, padding]).astype(np.int64), device),
         count=len(predictors),
     )
 

@@ -20,7 +20,8 @@ from lorarl_trainer.backends.megatron.fused_layer import fuse_layers
 from lorarl_trainer.backends.megatron.micro_batch import MicroBatch, grouped, packed_batch, padded_batch
 from lorarl_trainer.backends.megatron.packed_attention import Current, pack_attention, unpackable
 from lorarl_trainer.backends.megatron.parallel import open_groups
-from lorarl_trainer.devices import Platform
+from lorarl_trainer.backends.megatron.platform import Platform, platform_of
+from lorarl_trainer.devices.base import Device
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.targets import (
     Target,
@@ -55,15 +56,15 @@ class LoraModel:
 
     def __init__(
         self,
-        platform: Platform,
+        device: Device,
         model_path: Path,
         adapter: AdapterSpec,
         plan: ExecutionPlan,
         clock: StartClock | None = None,
     ) -> None:
-        """Load the model. Collective over all workers; `platform.prepare_megatron()` and torch.distributed come first.
+        """Load the model (collective over all workers). `Platform.prepare` and torch.distributed come first.
 
-        `clock` takes the time that the weights take.
+        `clock` takes the time that loading the weights takes.
 
         Raises:
             InputError: Megatron-Bridge does not know the model's architecture, its logits are more than a product with
@@ -71,10 +72,10 @@ class LoraModel:
                 ranks.
             PlanError: its layers are not what was planned.
         """
-        self._platform, self._plan = platform, plan
+        self._platform, self._plan = platform_of(device), plan
         self._bridge = _open_bridge(model_path, plan)
         provider = self._bridge.to_megatron_provider(load_weights=True)
-        _configure(provider, platform, plan)
+        _configure(provider, self._platform, plan)
         self.parallel = open_groups(provider)
         self._lora: Any = None
         self._load(provider, adapter, clock)

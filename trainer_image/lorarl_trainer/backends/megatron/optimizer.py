@@ -24,8 +24,11 @@ class AdapterOptimizer:
     Gradients are added up in fp32 over micro-batches, in one flat buffer: what a bf16 sum would lose of a small contribution is kept.
     """
 
-    def __init__(self, model: LoraModel, spec: TrainerSpec) -> None:
-        """Take the parameters' values as they are for the masters; `load` replaces them."""
+    def __init__(self, model: LoraModel, spec: TrainerSpec, *, fused: bool) -> None:
+        """Take the parameters' values as they are for the masters; `load` replaces them.
+
+        `fused` updates all tensors in one kernel.
+        """
         self._model, self._spec = model, spec
         self._parameters = list(model.parameters.values())
         # In fp32 the parameters are their own masters.
@@ -42,9 +45,8 @@ class AdapterOptimizer:
         """The sum of the gradients so far, a view of the flat buffer for each parameter."""
         for parameter, gradient in zip(self._parameters, self.gradients, strict=True):
             parameter.register_post_accumulate_grad_hook(partial(_add_to, gradient))
-        on_gpu = self._gradient.is_cuda  # one kernel for many tensors, which counts its steps there too
         self._adamw = torch.optim.AdamW(
-            self.masters, lr=spec.learning_rate, weight_decay=spec.weight_decay, fused=on_gpu, foreach=not on_gpu
+            self.masters, lr=spec.learning_rate, weight_decay=spec.weight_decay, fused=fused, foreach=not fused
         )
         self.updates = 0
 
@@ -85,7 +87,7 @@ class AdapterOptimizer:
         for index, master in enumerate(self.masters):
             master.copy_(masters[index])
             if updates:
-                # AdamW keeps its step count as a float32 tensor, on the GPU only where it is fused.
+                # AdamW keeps its step count as a float32 tensor, on the GPU only if it is fused.
                 state = {"step": torch.tensor(float(updates), device=master.device)}
                 state.update({name: moments[name][index].to(master, copy=True) for name in MOMENTS})
                 self._adamw.state[master] = state

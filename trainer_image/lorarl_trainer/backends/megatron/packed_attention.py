@@ -1,8 +1,8 @@
-"""Megatron's attention and rotary positions over packed sequences with shared prompts: see `packing.Packing`.
+"""Megatron's attention and rotary positions over packed sequences with shared prompts: see `samples.packing.Packing`.
 
-To Megatron a packing is one sequence of T tokens. Only two of its parts have to know better, and they are wrapped: the rotary
-embedding gives every token the angles of its position in its own sequence, and core attention lets every segment see its prompt's
-keys and its own. Both find the packing of the micro-batch in one `Current`.
+To Megatron a packing is one sequence of T tokens. Only two of its parts must know better, and they are wrapped: the
+rotary embedding gives every token the angles of its position in its own sequence, and core attention lets every segment
+see its prompt's keys and its own. Both find the packing of the micro-batch in one `Current`.
 
 Shape suffixes: T tokens of the packing, K keys, A attention heads, G key-value heads, D head size.
 """
@@ -14,88 +14,50 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.functional import embedding_bag, scaled_dot_product_attention
 
+from lorarl_trainer.backends.kernels.attention import Extents, attend
+from lorarl_trainer.backends.kernels.gather import Gather
+from lorarl_trainer.devices.transfer import to_device
 from lorarl_trainer.samples.packing import Packing
-
-
-def on_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Bring an array to the device without waiting for what the device is at."""
-    tensor = torch.from_numpy(values)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
-
-
-class Rows:
-    """Rows to take from a matrix, in any order and as often as one likes: `rows(matrix)` is `matrix[index]`, differentiable.
-
-    A row that is taken several times gets the sum of its gradients, in float32 and always in the same order.
-    """
-
-    def __init__(self, index: np.ndarray, of: int, device: torch.device) -> None:
-        """`index` points into a matrix of `of` rows."""
-        self.identity = np.array_equal(index, np.arange(of))
-        self.index = on_device(index, device)
-        self.order = on_device(np.argsort(index, kind="stable"), device)
-        self.ends = on_device(np.concatenate([[0], np.cumsum(np.bincount(index, minlength=of))]), device)
-
-    def __call__(self, matrix: torch.Tensor) -> torch.Tensor:
-        """Return the rows of `matrix`, [of, ...]."""
-        if self.identity:
-            return matrix
-        taken: torch.Tensor = _TakeRows.apply(matrix, self)
-        return taken
-
-    def summed(self, taken: torch.Tensor) -> torch.Tensor:
-        """Return for each row of the matrix the sum of the rows that were taken from it, [of, ...]."""
-        # A bag a row of the matrix, of the places that it was taken to. Unlike index_add_, it adds up in float32 and without a race.
-        sums = embedding_bag(
-            self.order, taken.reshape(len(self.order), -1), self.ends, mode="sum", include_last_offset=True
-        )
-        return sums.view(-1, *taken.shape[1:])
-
-
-class _TakeRows(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, matrix: torch.Tensor, rows: Rows) -> torch.Tensor:
-        ctx.rows = rows
-        return matrix.index_select(0, rows.index)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        return ctx.rows.summed(gradient), None
 
 
 @dataclass(frozen=True)
 class Segments:
-    """A packing's segments on the device, as attention kernels want them."""
+    """A packing's segments on the device.
+
+    Attributes:
+        positions: each token's position in its own sequence, [T].
+        longest_sequence: tokens of the longest sequence.
+        keys: takes the keys of all segments, [K], out of the row's.
+        extents: where each segment's queries and keys end.
+    """
 
     positions: torch.Tensor
     longest_sequence: int
-    keys: Rows
-    query_ends: torch.Tensor
-    key_ends: torch.Tensor
-    longest_query: int
-    longest_key: int
+    keys: Gather
+    extents: Extents
 
     @classmethod
     def of(cls, packing: Packing, device: torch.device) -> Segments:
         """Bring a packing's segments to the device."""
         return cls(
-            positions=on_device(packing.positions, device),
+            positions=to_device(packing.positions, device),
             longest_sequence=int(packing.positions.max()) + 1,
-            keys=Rows(packing.keys, len(packing.tokens), device),
-            query_ends=on_device(packing.query_ends, device),
-            key_ends=on_device(packing.key_ends, device),
-            longest_query=int(np.diff(packing.query_ends).max()),
-            longest_key=int(np.diff(packing.key_ends).max()),
+            keys=Gather(packing.keys, len(packing.tokens), device),
+            extents=Extents(
+                query_ends=to_device(packing.query_ends, device),
+                key_ends=to_device(packing.key_ends, device),
+                longest_query=int(np.diff(packing.query_ends).max()),
+                longest_key=int(np.diff(packing.key_ends).max()),
+            ),
         )
 
 
 class Current:
-    """Holds the segments of the micro-batch whose forward or backward pass (which may recompute the forward) is running.
+    """The micro-batch whose forward or backward pass (which may recompute the forward) is running.
 
     Attributes:
-        segments: of the micro-batch.
+        segments: the micro-batch's.
         angles: cosines and sines of its tokens' rotary angles, [T, D / 2] each.
     """
 
@@ -103,7 +65,7 @@ class Current:
     angles: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def get(self) -> Segments:
-        """Return them."""
+        """Return the segments."""
         assert self.segments is not None, "set before the model is called"
         return self.segments
 
@@ -141,13 +103,12 @@ class PackedAttention(torch.nn.Module):
         return self.attend(query[:, 0], keys_K_G_D, values_K_G_D).reshape(query.shape[0], 1, -1)
 
     def attend(self, query_T_A_D: torch.Tensor, key_K_G_D: torch.Tensor, value_K_G_D: torch.Tensor) -> torch.Tensor:
-        """Return the output, [T, A, D], given each segment's keys and values one after another."""
-        kernel = _attend_flash if query_T_A_D.is_cuda and query_T_A_D.dtype != torch.float32 else _attend_by_segment
-        return kernel(query_T_A_D, key_K_G_D, value_K_G_D, self._current.get(), self._scale)
+        """Return the output, [T, A, D], given the keys and values of all segments in order."""
+        return attend(query_T_A_D, key_K_G_D, value_K_G_D, self._current.get().extents, self._scale)
 
 
 def unpackable(model: torch.nn.Module) -> list[str]:
-    """Return what a Megatron GPT model has that packings are not made for; nothing where they fit."""
+    """Return what a Megatron GPT model has that packings are not made for; nothing if they fit."""
     config: Any = model.config
     kinds = {type(module.core_attention).__name__ for module in model.modules() if hasattr(module, "core_attention")}
     own = sorted(kinds - {"TEDotProductAttention", "DotProductAttention"})
@@ -163,7 +124,7 @@ def unpackable(model: torch.nn.Module) -> list[str]:
 
 
 def pack_attention(model: torch.nn.Module) -> Current:
-    """Make a Megatron GPT model that packings fit take them; return where to put the current one."""
+    """Let a Megatron GPT model take packings; return where to put the current one."""
     config: Any = model.config
     current = Current()
     model.rotary_pos_emb = PackedRotary(model.rotary_pos_emb, current)
@@ -172,39 +133,3 @@ def pack_attention(model: torch.nn.Module) -> Current:
         if hasattr(module, "core_attention"):
             module.core_attention = PackedAttention(scale, current)
     return current
-
-
-def _attend_flash(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scale: float
-) -> torch.Tensor:
-    result = torch.ops.aten._flash_attention_forward(
-        query,
-        key,
-        value,
-        segments.query_ends,
-        segments.key_ends,
-        segments.longest_query,
-        segments.longest_key,
-        0.0,
-        True,
-        False,
-        scale=scale,
-    )
-    output: torch.Tensor = result[0]
-    return output
-
-
-def _attend_by_segment(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scale: float
-) -> torch.Tensor:
-    """Attend segment by segment: for fp32 and the CPU, for which there is no kernel, and what the GPU's is compared with."""
-    ends = zip(segments.query_ends.tolist(), segments.key_ends.tolist(), strict=True)
-    outputs, (query_start, key_start) = [], next(ends)
-    for query_end, key_end in ends:
-        q, k, v = (
-            t.transpose(0, 1) for t in (query[query_start:query_end], key[key_start:key_end], value[key_start:key_end])
-        )
-        visible = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool, device=q.device).tril_(k.shape[1] - q.shape[1])
-        outputs.append(scaled_dot_product_attention(q, k, v, visible, scale=scale, enable_gqa=True).transpose(0, 1))
-        query_start, key_start = query_end, key_end
-    return torch.cat(outputs)

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from lorarl_trainer.backends.megatron.micro_batch import MicroBatch
 from lorarl_trainer.backends.megatron.model import LoraModel
 from lorarl_trainer.backends.megatron.optimizer import AdapterOptimizer
-from lorarl_trainer.backends.megatron.packed_attention import on_device
-from lorarl_trainer.devices import Platform
+from lorarl_trainer.devices.base import Device
+from lorarl_trainer.devices.transfer import to_device
 from lorarl_trainer.losses.base import LossInputs
 from lorarl_trainer.losses.registry import LOSSES
 from lorarl_trainer.samples.types import LOGPROB_DIFFERENCE, Disagreement, Sample, UpdateRequest, UpdateResult
@@ -27,14 +27,14 @@ class Trainer:
 
     def __init__(
         self,
-        platform: Platform,
+        device: Device,
         model: LoraModel,
         optimizer: AdapterOptimizer,
         micro_batch_tokens: int,
         dropout: float,
     ) -> None:
         """With `dropout` above zero, the gate needs its own forward pass without it."""
-        self._platform, self._model, self._optimizer = platform, model, optimizer
+        self._device, self._model, self._optimizer = device, model, optimizer
         self._micro_batch_tokens, self._dropout = micro_batch_tokens, dropout
 
     def update(self, request: UpdateRequest) -> UpdateResult:
@@ -42,14 +42,14 @@ class Trainer:
         self._optimizer.zero_grad()
         clock = time.perf_counter()
         metrics, largest = self.forward_backward(request)
-        self._platform.synchronize()
+        self._device.synchronize()
         forward_backward = time.perf_counter() - clock
         # Reported for on-policy samples only: of others, nothing else is expected than that they differ.
         difference = metrics.get(LOGPROB_DIFFERENCE)
         disagree = difference is not None and not difference <= request.tolerance
         clock = time.perf_counter()
         norm = 0.0 if disagree else self.optim_step(request.learning_rate)
-        self._platform.synchronize()
+        self._device.synchronize()
         return UpdateResult(
             metrics={**metrics, "grad_norm": norm},
             disagreement=Disagreement(difference, largest) if difference is not None and disagree else None,
@@ -127,7 +127,7 @@ class Trainer:
         return logprobs_N
 
     def _per_token(self, values: Sequence[np.ndarray]) -> torch.Tensor:
-        return on_device(np.concatenate(values).astype(np.float32), self._model.device)
+        return to_device(np.concatenate(values).astype(np.float32), self._model.device)
 
 
 class _Totals:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from lorarl_trainer.devices import Platform
+from lorarl_trainer.devices.base import Device
 
 
 def environment() -> dict[str, str]:
@@ -20,9 +20,9 @@ def environment() -> dict[str, str]:
     }
 
 
-def device_arguments(platform: Platform, sequences: int) -> dict[str, Any]:
+def device_arguments(device: Device, sequences: int) -> dict[str, Any]:
     """Return the arguments of `vllm.LLM` that depend on the device. `sequences` are generated at a time."""
-    gpu = platform.memory()
+    gpu = device.memory()
     if gpu is None:
         return {"enforce_eager": True}
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from lorarl_api.v1alpha1 import served_rank
-from lorarl_trainer.devices import Platform
+from lorarl_trainer.devices.base import Device
 from lorarl_trainer.engine.vllm import names, slices
 from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
 from lorarl_trainer.engine.vllm.arguments import device_arguments, environment
@@ -76,7 +76,7 @@ class RolloutEngine:
 
     def __init__(
         self,
-        platform: Platform,
+        device: Device,
         config: EngineConfig,
         seed: int,
         base: SharedBase | None,
@@ -85,7 +85,7 @@ class RolloutEngine:
         """Start vLLM (collective over its tensor-parallel ranks). torch.distributed must have been initialised.
 
         Args:
-            platform: of this process.
+            device: this process's.
             config: what the engine has to know about the job.
             seed: vLLM's own.
             base: the trainer's weights, used in place of the model's files.
@@ -114,7 +114,7 @@ class RolloutEngine:
             base.register()
         with (
             lean_start(hf_config.architectures or (), config.temperature),
-            one_adapter_layers(),
+            one_adapter_layers() if plan.one_adapter else nullcontext(),
             rollout_sampler(),
             timed_start(self._clock),
             _length_refused(hf_config, config),
@@ -143,9 +143,10 @@ class RolloutEngine:
                 seed=seed,
                 enable_sleep_mode=bool(plan.offload),
                 kv_cache_memory_bytes=plan.kv_cache_bytes,
-                **device_arguments(platform, plan.sequences),
+                **device_arguments(device, plan.sequences),
             )
-        self.llm.collective_rpc(skip_adapter_lookup)
+        if plan.one_adapter:
+            self.llm.collective_rpc(skip_adapter_lookup)
         self.vllm_worker = names.worker(self.llm)
         self.slot = AdapterSlot(self.vllm_worker, self.llm.llm_engine)
         self._core = names.engine_core(self.llm)

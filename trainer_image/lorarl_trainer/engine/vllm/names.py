@@ -1,4 +1,4 @@
-"""Every name inside vLLM that lorarl uses, apart from what vLLM documents: LLM, SamplingParams, ModelRegistry.
+"""Every name inside vLLM that lorarl uses, apart from what vLLM documents: `LLM` and `SamplingParams`.
 
 vLLM promises nothing about these names, so they have one home: module-level names here, by the feature that needs them,
 and attributes of objects in `slices.py`. They were read in the version below, and the engine starts with no other. A
@@ -109,6 +109,7 @@ class Scheduling(Feature):
         "vllm.v1.core.sched.scheduler:Scheduler.finish_requests",
         "vllm.v1.core.sched.scheduler:Scheduler.schedule",
         "vllm.v1.core.sched.scheduler:Scheduler.update_from_output",
+        "vllm.v1.engine:FinishReason",
     )
     AsyncScheduler: Any = _used("vllm.v1.core.sched.async_scheduler:AsyncScheduler")
     CachedRequestData: Any = _used("vllm.v1.core.sched.output:CachedRequestData")
@@ -185,6 +186,7 @@ class LeanStart(Feature):
     """`patches/start.py`."""
 
     what = "a start without unused kernels"
+    ModelRegistry: slices.ModelRegistry = _used("vllm.model_executor.models.registry:ModelRegistry")
     for_sampler_warmup: Place = _replaced("vllm.sampling_params:SamplingParams.for_sampler_warmup")
     kernel_warmup: Place = _replaced("vllm.v1.worker.gpu_worker:kernel_warmup")
 
@@ -317,7 +319,7 @@ def _missing(*features: type[Feature]) -> list[str]:
 
 
 def _unusable(missing: list[str]) -> InputError:
-    without = f", without {', '.join(missing)}" if missing else ""
+    without = f" without {', '.join(missing)}" if missing else ""
     return InputError(
         "vllm",
         f"{_installed()}{without}",

@@ -307,6 +307,19 @@ class CuMemAllocator(Protocol):
 # ---- the base model -------------------------------------------------------------------------------------------------
 
 
+@slice_of("vllm.model_executor.models.registry:_LazyRegisteredModel")
+class RegisteredModel(Protocol):
+    def load_model_cls(self) -> type[torch.nn.Module]: ...
+
+
+@slice_of("vllm.model_executor.models.registry:_ModelRegistry")
+class ModelRegistry(Protocol):
+    models: Mapping[str, RegisteredModel]
+    """By architecture."""
+
+    def register_model(self, model_arch: str, model_cls: type[torch.nn.Module]) -> None: ...
+
+
 @slice_of("vllm.model_executor.layers.linear:QKVParallelLinear")
 class QKVParallelLinear(Protocol):
     num_heads: int

@@ -1,7 +1,7 @@
 """vLLM's start without the kernels that a rollout never runs. No setting of vLLM's turns these off.
 
-- vLLM imports each architecture's class in another process, to leave the GPU to processes that it starts later. Here the
-  GPU is already in use.
+- vLLM imports each architecture's class in another process, to leave the GPU to processes that it starts later. Here
+  the GPU is already in use.
 - vLLM compiles a kernel for each feature of the sampler, but not the one for the log-probability of a single token:
   15 to 20 s each.
 - On a GPU, vLLM tunes and compiles kernels of quantised models, sparse attention and mixtures of experts for every
@@ -25,11 +25,12 @@ def lean_start(architectures: Sequence[str], temperature: float) -> Iterator[Non
         architectures: of the model, as its config.json names them. They are looked at in this process.
         temperature: of sampling.
     """
-    from vllm import ModelRegistry, SamplingParams
+    from vllm import SamplingParams
 
+    registry = LeanStart.ModelRegistry
     for architecture in architectures:
-        if known := ModelRegistry.models.get(architecture):
-            ModelRegistry.register_model(architecture, known.load_model_cls())
+        if known := registry.models.get(architecture):
+            registry.register_model(architecture, known.load_model_cls())
     used = SamplingParams(temperature=temperature, seed=0, logprobs=0)
     with (
         replaced(LeanStart.for_sampler_warmup, staticmethod(lambda: used)),

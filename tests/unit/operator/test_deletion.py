@@ -1,4 +1,4 @@
-"""The end of a LoRARLJob whose checkpoints go with it."""
+"""The deletion of a LoRARLJob, with its checkpoints if deletionPolicy is Delete."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WITH_ACCOUNT = DELETE | {
 }
 
 
-def going(spec=DELETE, status=None, **metadata):
+def deleted(spec=DELETE, status=None, **metadata):
     about = {"deletionTimestamp": ago(5), "finalizers": [FINALIZER]} | metadata
     return raw_job(spec, {"phase": "Running", "rayJobName": "demo-1"} if status is None else status, **about)
 
@@ -46,42 +46,42 @@ def decided(job, *ray_jobs, now=START, **rest):
     return decide(observed(job, *ray_jobs, **rest), now, SETTINGS)
 
 
-def test_without_the_finalizer_the_garbage_collector_does_it_all():
-    decision = decided(going(finalizers=[]), raw_ray_job())
+def test_without_the_finalizer_the_garbage_collector_does_everything():
+    decision = decided(deleted(finalizers=[]), raw_ray_job())
     assert (decision.actions, decision.status) == ((), None)
 
 
-def test_first_the_rayjob_goes_then_its_pods():
-    assert decided(going(), raw_ray_job()).actions == (Delete("RayJob", "demo-1", "ray-1"),)
-    waiting = decided(going(), pods=[raw_pod(deletionTimestamp=ago(-60), deletionGracePeriodSeconds=120)])
+def test_first_the_rayjob_is_deleted_then_its_pods():
+    assert decided(deleted(), raw_ray_job()).actions == (Delete("RayJob", "demo-1", "ray-1"),)
+    waiting = decided(deleted(), pods=[raw_pod(deletionTimestamp=ago(-60), deletionGracePeriodSeconds=120)])
     assert (waiting.actions, waiting.recheck_seconds) == ((), 70)
 
 
 def test_then_the_checkpoints():
-    (action,) = decided(going()).actions
+    (action,) = decided(deleted()).actions
     assert isinstance(action, Create)
     manifest = action.manifest
     assert manifest["metadata"]["name"] == "lorarl-demo-cleanup"
-    assert "ownerReferences" not in manifest["metadata"]  # a foreground deletion would take it away
+    assert "ownerReferences" not in manifest["metadata"]  # A foreground deletion would delete it early.
     pod = manifest["spec"]["template"]["spec"]
     assert pod["volumes"][1:] == [{"name": "secret-0", "secret": {"secretName": "s3-keys"}}]
     assert pod["enableServiceLinks"] is False
     assert pod["containers"][0]["command"] == ["lorarl", "purge", "/etc/lorarl/job/job.yaml"]
-    # The file that the command reads is the annotation.
+    # The command reads the annotation as a file.
     (item,) = pod["volumes"][0]["downwardAPI"]["items"]
     assert item == {"path": "job.yaml", "fieldRef": {"fieldPath": "metadata.annotations['lorarl.io/manifest']"}}
     text = manifest["spec"]["template"]["metadata"]["annotations"]["lorarl.io/manifest"]
     assert load_job(text).spec.checkpoint.uri == "s3://team/adapters"
 
 
-def test_the_clean_up_ends_when_the_operator_gives_way():
-    """Not its own full time after it was made, or after whatever held it up: by then a new job may have the name."""
-    (action,) = decided(going(deletionTimestamp=ago(800))).actions
+def test_the_clean_up_ends_when_the_operator_gives_up():
+    """Its time counts from the deletion, even if the Job starts late: afterwards a new job may have the name."""
+    (action,) = decided(deleted(deletionTimestamp=ago(800))).actions
     assert action.manifest["spec"]["activeDeadlineSeconds"] == 100
     assert env_of(action.manifest)["LORARL_PURGE_UNTIL"] == f"{START + timedelta(seconds=100):%FT%TZ}"
 
 
-def test_the_clean_up_has_the_head_s_way_to_the_store():
+def test_the_clean_up_has_the_heads_access_to_the_store():
     head = {
         "metadata": {
             "labels": {"azure.workload.identity/use": "true", LABEL_JOB_UID: "another"},
@@ -104,14 +104,14 @@ def test_the_clean_up_has_the_head_s_way_to_the_store():
             ],
         },
     }
-    (action,) = decided(going(DELETE | {"cluster": {"podTemplateOverrides": {"head": head}}})).actions
+    (action,) = decided(deleted(DELETE | {"cluster": {"podTemplateOverrides": {"head": head}}})).actions
     template = action.manifest["spec"]["template"]
     container = container_of(action.manifest)
     assert template["metadata"]["labels"]["azure.workload.identity/use"] == "true"
     assert template["metadata"]["labels"][LABEL_JOB_UID] == "job-uid"
     assert set(template["metadata"]["annotations"]) == {"a", "lorarl.io/manifest"}
     assert template["spec"]["restartPolicy"] == "Never"
-    assert template["spec"]["enableServiceLinks"] is True, "the store's address may be made of such variables"
+    assert template["spec"]["enableServiceLinks"] is True, "the store's address may be built from such variables"
     assert [volume["name"] for volume in template["spec"]["volumes"]] == ["job", "secret-0", "ca"]
     assert {"name": "ca", "mountPath": "/ca"} in container["volumeMounts"]
     assert env_of(action.manifest)["SSL_CERT_FILE"] == "/ca/ca.pem"
@@ -120,54 +120,54 @@ def test_the_clean_up_has_the_head_s_way_to_the_store():
     assert container["securityContext"] == security_context()
 
 
-def test_a_clean_up_that_kueue_holds_is_told():
-    decision = decided(going(), cleanup=cleanup(suspend=True))
+def test_a_clean_up_that_kueue_suspends_is_reported():
+    decision = decided(deleted(), cleanup=cleanup(suspend=True))
     (event,) = decision.events
-    assert "Job lorarl-demo-cleanup is held (suspend: true), as Kueue holds Jobs" in event.message
+    assert "Job lorarl-demo-cleanup is suspended, as Kueue does with Jobs" in event.message
     assert (decision.actions, decision.recheck_seconds) == ((), 60)
 
 
-def test_a_clean_up_that_is_still_to_come_goes_when_its_time_is_over():
-    """It would strike what a new job of this name writes."""
-    decision = decided(going(deletionTimestamp=ago(900)), cleanup=cleanup(suspend=True))
+def test_a_clean_up_that_has_not_begun_is_deleted_at_the_deadline():
+    """It would delete what a new job of this name writes."""
+    decision = decided(deleted(deletionTimestamp=ago(900)), cleanup=cleanup(suspend=True))
     assert decision.actions == (RemoveFinalizer(), Delete("Job", "lorarl-demo-cleanup", "cleanup-uid"))
-    older = decided(going(deletionTimestamp=ago(900)), cleanup=cleanup(owner="an-older-job"))
+    older = decided(deleted(deletionTimestamp=ago(900)), cleanup=cleanup(owner="an-older-job"))
     assert older.actions == (RemoveFinalizer(),)
 
 
-def test_its_own_service_account_goes_with_the_clean_up():
-    decision = decided(going(WITH_ACCOUNT), cleanup=cleanup())
+def test_its_service_account_is_deleted_with_the_clean_up():
+    decision = decided(deleted(WITH_ACCOUNT), cleanup=cleanup())
     (apply,) = decision.prepare
     assert apply.manifest["metadata"]["ownerReferences"][0]["uid"] == "cleanup-uid"
     pods = [raw_pod("cleanup", attempt=0)]
-    assert decided(going(WITH_ACCOUNT), cleanup=cleanup(), pods=pods).prepare == ()
-    assert decided(going(), cleanup=cleanup()).prepare == ()
+    assert decided(deleted(WITH_ACCOUNT), cleanup=cleanup(), pods=pods).prepare == ()
+    assert decided(deleted(), cleanup=cleanup()).prepare == ()
 
 
-def test_the_clean_up_runs_under_no_other_job_s_account():
-    account = decided(going(WITH_ACCOUNT), cleanup=cleanup()).prepare[0].manifest["metadata"]["name"]
+def test_the_clean_up_never_runs_as_another_jobs_account():
+    account = decided(deleted(WITH_ACCOUNT), cleanup=cleanup()).prepare[0].manifest["metadata"]["name"]
     assert account == "lorarl-demo.cleanup"
     assert account != access_name("demo-cleanup")
 
 
-def test_when_they_are_gone_so_is_the_job():
-    assert decided(going(), cleanup=cleanup(condition("Complete", True))).actions == (RemoveFinalizer(),)
+def test_after_the_checkpoints_the_job_is_deleted():
+    assert decided(deleted(), cleanup=cleanup(condition("Complete", True))).actions == (RemoveFinalizer(),)
 
 
 @pytest.mark.parametrize(
     ("job", "rest", "why"),
     [
-        (going(), {"cleanup": cleanup(condition("Failed", True, "BackoffLimitExceeded", "no access"))}, "no access"),
-        (going(deletionTimestamp=ago(900)), {"cleanup": cleanup()}, "longer than 900 s"),
-        (going(deletionTimestamp=ago(900)), {"ray_jobs": [raw_ray_job()]}, "longer than 900 s"),
-        (going({"checkpoint": {"uri": "nowhere", "deletionPolicy": "Delete"}}), {}, "not valid"),
+        (deleted(), {"cleanup": cleanup(condition("Failed", True, "BackoffLimitExceeded", "no access"))}, "no access"),
+        (deleted(deletionTimestamp=ago(900)), {"cleanup": cleanup()}, "longer than 900 s"),
+        (deleted(deletionTimestamp=ago(900)), {"ray_jobs": [raw_ray_job()]}, "longer than 900 s"),
+        (deleted({"checkpoint": {"uri": "nowhere", "deletionPolicy": "Delete"}}), {}, "not valid"),
         (
-            going(),
+            deleted(),
             {"refusal": Refusal("Job", "lorarl-demo-cleanup", 403, "NamespaceTerminating", "x", START, 1)},
             "namespace is being deleted",
         ),
         (
-            going(),
+            deleted(),
             {
                 "refusal": Refusal(
                     "Job", "lorarl-demo-cleanup", 422, "Invalid", "metadata.annotations: Too long", START, 1
@@ -177,7 +177,7 @@ def test_when_they_are_gone_so_is_the_job():
         ),
     ],
 )
-def test_it_gives_way_and_says_what_is_left(job, rest, why):
+def test_it_gives_up_and_says_what_is_left(job, rest, why):
     ray_jobs = rest.pop("ray_jobs", []) if "ray_jobs" in rest else []
     decision = decided(job, *ray_jobs, **rest)
     assert decision.actions[0] == RemoveFinalizer()
@@ -186,28 +186,28 @@ def test_it_gives_way_and_says_what_is_left(job, rest, why):
 
 
 def test_the_clean_up_of_an_older_job_is_waited_for():
-    decision = decided(going(), cleanup=cleanup(owner="an-older-job"))
+    decision = decided(deleted(), cleanup=cleanup(owner="an-older-job"))
     assert decision.actions == ()
     assert decision.recheck_seconds == 60
     (event,) = decision.events
-    assert "Job lorarl-demo-cleanup of a job that had this name before is still there" in event.message
+    assert "Job lorarl-demo-cleanup of an older job with this name still exists" in event.message
 
 
-def test_a_job_that_never_ran_is_let_go_without_a_clean_up():
-    assert decided(going(status={"phase": "Suspended"})).actions == (RemoveFinalizer(),)
+def test_a_job_that_never_ran_is_deleted_without_a_clean_up():
+    assert decided(deleted(status={"phase": "Suspended"})).actions == (RemoveFinalizer(),)
 
 
 def test_a_job_without_a_status_may_have_run():
-    """Its RayJob was made, and before anybody wrote that down the operator was killed, or the job deleted."""
-    (action,) = decided(going(status={})).actions
+    """Its RayJob was created, and before that was recorded the operator was killed, or the job deleted."""
+    (action,) = decided(deleted(status={})).actions
     assert isinstance(action, Create)
 
 
-def test_a_policy_changed_to_retain_lets_it_go():
-    assert decided(going({"checkpoint": {"uri": "s3://team/adapters"}})).actions == (RemoveFinalizer(),)
+def test_a_policy_changed_to_retain_removes_the_finalizer():
+    assert decided(deleted({"checkpoint": {"uri": "s3://team/adapters"}})).actions == (RemoveFinalizer(),)
 
 
 def test_a_refusal_for_another_reason_is_tried_again():
     refusal = Refusal("Job", "lorarl-demo-cleanup", 403, "Forbidden", "exceeded quota", START, 1)
-    assert decided(going(), refusal=refusal).recheck_seconds == 30
-    assert decided(going(), refusal=refusal, now=START + timedelta(seconds=30)).actions
+    assert decided(deleted(), refusal=refusal).recheck_seconds == 30
+    assert decided(deleted(), refusal=refusal, now=START + timedelta(seconds=30)).actions

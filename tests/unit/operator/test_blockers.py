@@ -1,4 +1,4 @@
-"""Every stuck state: its reason, its message with what is wrong, and the mend."""
+"""Each stuck state: its reason, and a message with the problem and the fix."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cluster(message):
     return RayCluster("cluster-1", "uid", "1", "job-uid", "demo-1", "FailedCreateHeadPod", message)
 
 
-def told(ray_job=None, status=None, **rest):
+def reported(ray_job=None, status=None, **rest):
     decision = decide(observed(raw_job(status=status), ray_job or raw_ray_job(**UP), **rest), START, SETTINGS)
     running = next(each for each in decision.status["conditions"] if each["type"] == "Running")
     return decision, running["reason"], running["message"]
@@ -61,7 +61,7 @@ STUCK = {
     "secret": (
         {"pods": [pending()], "evidence": Evidence((event("Pod", "demo-1-worker", "FailedMount", SECRET),))},
         "SecretMissing",
-        ["Secret s3-keys", "namespace team", "create it"],
+        ["Secret s3-keys", "namespace team", "Create it"],
     ),
     "secret of an environment variable": (
         {"pods": [pending(containerStatuses=waiting("CreateContainerConfigError", 'secret "hf" not found'))]},
@@ -74,7 +74,7 @@ STUCK = {
             "evidence": Evidence((event("Pod", "demo-1-worker", "FailedMount", 'configmap "lorarl-demo" not found'),)),
         },
         "ConfigMapMissing",
-        ["lorarl makes it again"],
+        ["lorarl creates it again"],
     ),
     "service account": (
         {"ray_clusters": (cluster(ACCOUNT),)},
@@ -105,7 +105,7 @@ STUCK = {
             )
         },
         "NameTaken",
-        ["Job demo-1 is there already", "delete it"],
+        ["Job demo-1 already exists", "Delete it"],
     ),
     "pod security": (
         {
@@ -119,7 +119,7 @@ STUCK = {
     "root image": (
         {"pods": [pending(containerStatuses=waiting("CreateContainerConfigError", "image will run as root"))]},
         "ContainerRefused",
-        ["run as root", "correct the image"],
+        ["run as root", "Correct the image"],
     ),
     "refused by KubeRay": (
         {
@@ -134,7 +134,7 @@ STUCK = {
     "a suspended RayJob without a queue": (
         {"ray_job": raw_ray_job(suspend=True)},
         "RayJobSuspended",
-        ["no queue of Kueue's", "delete it"],
+        ["but not by Kueue", "Delete it"],
     ),
 }
 
@@ -142,8 +142,8 @@ STUCK = {
 @pytest.mark.parametrize("name", STUCK)
 def test_what_is_wrong_and_what_to_do(name):
     seen, reason, words = STUCK[name]
-    decision, told_reason, message = told(**seen)
-    assert told_reason == reason
+    decision, found_reason, message = reported(**seen)
+    assert found_reason == reason
     assert decision.status["phase"] == "Pending"
     for word in words:
         assert word in message
@@ -151,18 +151,18 @@ def test_what_is_wrong_and_what_to_do(name):
 
 
 @pytest.mark.parametrize("name", STUCK)
-def test_it_is_said_once(name):
+def test_it_is_reported_once(name):
     seen, _, _ = STUCK[name]
-    decision, _, _ = told(**seen)
+    decision, _, _ = reported(**seen)
     later, again = START + timedelta(seconds=30), dict(seen)
     if "evidence" in again:
-        again["evidence"] = None  # between two looks at the events
+        again["evidence"] = None  # between two looks at the Events
     ray_job = again.pop("ray_job", None) or raw_ray_job(**UP)
     assert decide(observed(raw_job(status=decision.status), ray_job, **again), later, SETTINGS).status is None
 
 
-def test_numbers_that_change_are_no_news():
-    decision, _, _ = told(pods=[pending(conditions=[UNSCHEDULABLE])])
+def test_numbers_that_change_are_not_news():
+    decision, _, _ = reported(pods=[pending(conditions=[UNSCHEDULABLE])])
     other = UNSCHEDULABLE | {"message": "0/17 nodes are available: 17 Insufficient nvidia.com/gpu."}
     seen = observed(raw_job(status=decision.status), raw_ray_job(**UP), pods=[pending(conditions=[other])])
     assert decide(seen, START, SETTINGS).status is None
@@ -171,63 +171,64 @@ def test_numbers_that_change_are_no_news():
 @pytest.mark.parametrize(
     "text", ['pods "{}" is forbidden: exceeded quota: team', 'Pod "{}" is invalid: metadata.annotations: Too long']
 )
-def test_the_name_of_a_pod_that_is_never_made_is_no_news(text):
+def test_the_name_of_a_pod_that_is_never_created_is_not_news(text):
     def refused(name):
         return cluster(f"FailedCreateWorkerPod\n{text.format(name)}")
 
-    decision, _, message = told(ray_clusters=(refused("demo-1-abcde"),))
+    decision, _, message = reported(ray_clusters=(refused("demo-1-abcde"),))
     assert message.startswith("its pod is ")
     seen = observed(raw_job(status=decision.status), raw_ray_job(**UP), ray_clusters=(refused("demo-1-vwxyz"),))
     assert decide(seen, START, SETTINGS).status is None
 
 
-def test_it_says_when_it_goes_on():
-    decision, _, _ = told(pods=[pending(conditions=[UNSCHEDULABLE])])
-    again, reason, _ = told(status=decision.status, pods=[raw_pod()])
+def test_it_reports_when_the_blocker_is_gone():
+    decision, _, _ = reported(pods=[pending(conditions=[UNSCHEDULABLE])])
+    again, reason, _ = reported(status=decision.status, pods=[raw_pod()])
     assert (again.status["phase"], reason) == ("Starting", "Starting")
 
 
-def test_what_events_told_ends_with_the_next_look_at_them():
+def test_a_reason_from_events_ends_with_the_next_look_at_them():
     seen, _, _ = STUCK["secret"]
-    decision, _, _ = told(**seen)
-    again, reason, _ = told(status=decision.status, pods=[raw_pod()], evidence=Evidence())
+    decision, _, _ = reported(**seen)
+    again, reason, _ = reported(status=decision.status, pods=[raw_pod()], evidence=Evidence())
     assert (again.status["phase"], reason) == ("Starting", "Starting")
 
 
 def test_a_busy_kuberay_is_not_a_missing_one():
-    took_another_up = START - timedelta(seconds=3)
-    _, reason, _ = told(ray_job=raw_ray_job(age=100), kuberay_began=took_another_up)
+    started_another = START - timedelta(seconds=3)
+    _, reason, _ = reported(ray_job=raw_ray_job(age=100), kuberay_began=started_another)
     assert reason == "Starting"
-    _, reason, _ = told(ray_job=raw_ray_job(age=100), kuberay_began=took_another_up - timedelta(seconds=10))
+    _, reason, _ = reported(ray_job=raw_ray_job(age=100), kuberay_began=started_another - timedelta(seconds=10))
     assert reason == "NoKubeRay"
 
 
 def test_old_events_are_not_believed():
     old = Evidence((event("Pod", "demo-1-worker", "FailedMount", SECRET, age=600),))
-    _, reason, _ = told(pods=[pending()], evidence=old)
+    _, reason, _ = reported(pods=[pending()], evidence=old)
     assert reason == "Starting"
 
 
-def test_what_kuberay_makes_twice_is_not_missing():
+def test_an_object_that_kuberay_creates_twice_is_not_missing():
     twice = event(
         "RayJob",
         "demo-1",
         "FailedToCreateRayCluster",
         'Failed to create RayCluster team/c: rayclusters.ray.io "c" already exists',
     )
-    _, reason, _ = told(pods=[raw_pod("head")], evidence=Evidence((twice,)))
+    _, reason, _ = reported(pods=[raw_pod("head")], evidence=Evidence((twice,)))
     assert reason == "Starting"
 
 
-def test_a_busy_kubelet_is_no_mistake_of_the_users():
-    busy = 'MountVolume.SetUp failed for volume "job" : failed to sync configmap cache: timed out waiting for the condition'
-    _, reason, _ = told(pods=[pending()], evidence=Evidence((event("Pod", "demo-1-worker", "FailedMount", busy),)))
+def test_a_busy_kubelet_is_not_the_users_mistake():
+    failed = 'MountVolume.SetUp failed for volume "job"'
+    busy = f"{failed} : failed to sync configmap cache: timed out waiting for the condition"
+    _, reason, _ = reported(pods=[pending()], evidence=Evidence((event("Pod", "demo-1-worker", "FailedMount", busy),)))
     assert reason == "Starting"
 
 
-def test_our_own_missing_objects_are_made_again():
+def test_our_own_missing_objects_are_created_again():
     seen, _, _ = STUCK["config map"]
-    decision, _, _ = told(status={"phase": "Starting", "rayJobName": "demo-1"}, **seen)
+    decision, _, _ = reported(status={"phase": "Starting", "rayJobName": "demo-1"}, **seen)
     assert [apply.manifest["kind"] for apply in decision.prepare] == [
         "ServiceAccount",
         "ConfigMap",
@@ -236,15 +237,15 @@ def test_our_own_missing_objects_are_made_again():
     ]
 
 
-def test_events_are_asked_for_after_5_seconds_and_then_ever_less():
+def test_events_are_fetched_after_5_seconds_and_then_less_and_less_often():
     def looked(age, **rest):
         return decide(observed(raw_job(), raw_ray_job(age=age, **UP), **rest), START, SETTINGS)
 
     assert (looked(1).wants_evidence, looked(1).recheck_seconds) == (None, 4)
     assert (looked(5).wants_evidence, looked(5).recheck_seconds) == (Want.EVENTS, 5)
-    assert looked(-3600).wants_evidence is Want.EVENTS  # our clock is behind
+    assert looked(-3600).wants_evidence is Want.EVENTS  # Our clock is behind.
     assert looked(9000).recheck_seconds == 120
-    assert looked(9000, pods=[pending()]).recheck_seconds == 20  # kubelet is at it
+    assert looked(9000, pods=[pending()]).recheck_seconds == 20  # The kubelet is working on it.
 
 
 @pytest.mark.parametrize(
@@ -267,23 +268,23 @@ def test_events_are_asked_for_after_5_seconds_and_then_ever_less():
 def test_a_queued_job_says_what_it_waits_for(conditions, words):
     ray_job = raw_ray_job(suspend=True)
     ray_job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "research"
-    decision, reason, message = told(ray_job, evidence=Evidence(workload=Workload("w", conditions)))
+    decision, reason, message = reported(ray_job, evidence=Evidence(workload=Workload("w", conditions)))
     assert (reason, decision.status["phase"]) == ("Queued", "Pending")
     for word in ("queue research", *words):
         assert word in message
     seen = observed(raw_job(status=decision.status), ray_job)
     assert decide(seen, START, SETTINGS).status is None
-    _, _, message = told(ray_job, evidence=Evidence(workload=Workload("", ())))
+    _, _, message = reported(ray_job, evidence=Evidence(workload=Workload("", ())))
     assert "Kueue is running" in message
 
 
-def test_no_secret_gets_into_a_message():
+def test_a_message_never_contains_a_secret():
     pods = [
         pending(
             containerStatuses=waiting("ImagePullBackOff", "pull https://user:hunter2@registry.example.com/x failed")
         )
     ]
-    _, _, message = told(pods=pods)
+    _, _, message = reported(pods=pods)
     assert "hunter2" not in message
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from lorarl_trainer.devices import cpu
+from lorarl_trainer.backends.megatron import platform_cpu
 
 KERNELS = """
 import triton
@@ -32,7 +32,7 @@ def test_kernels_are_defined_where_triton_is_not_installed(monkeypatch: pytest.M
     for module in ("triton", "triton.language"):
         monkeypatch.delitem(sys.modules, module, raising=False)
 
-    with cpu._absent_triton():
+    with platform_cpu._absent_triton():
         exec(KERNELS, names)
 
     assert names["plain"](0, 1) == "plain"  # type: ignore[operator]
@@ -44,5 +44,5 @@ def test_kernels_are_defined_where_triton_is_not_installed(monkeypatch: pytest.M
 def test_triton_itself_is_taken_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     before = sys.modules.get("triton")
-    with cpu._absent_triton():
+    with platform_cpu._absent_triton():
         assert sys.modules.get("triton") is before

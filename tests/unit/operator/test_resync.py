@@ -1,4 +1,4 @@
-"""Listings: each namespace by itself, in virtual time; and nothing is decided about one that is not known."""
+"""Listings in virtual time: each namespace by itself, and no decisions about a namespace that is not listed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from lorarl_operator.cache import WATCHED, Cache, Key
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError
 from lorarl_operator.kube.resources import LORARLJOBS, RAYJOBS, Resource
-from lorarl_operator.resync import INTERVAL_SECONDS, LONGEST_RETRY_SECONDS, Auditor, complaint
+from lorarl_operator.resync import INTERVAL_SECONDS, LONGEST_RETRY_SECONDS, Resyncer, explain
 from lorarl_operator.workqueue import WorkQueue
 from support import virtual_time
 from unit.operator.observed_world import raw_job
 
 
 class Lists(Client):
-    """Lists of one job `demo` a namespace; those of some kinds in some namespaces are refused."""
+    """Lists with one job `demo` per namespace. It refuses some kinds in some namespaces."""
 
     def __init__(self) -> None:
         self.refused: set[tuple[str | None, Resource]] = set()
@@ -34,7 +34,7 @@ class Lists(Client):
     ) -> AsyncIterator[tuple[list[dict[str, Any]], str]]:
         self.asked.append((namespace, virtual_time.now()))
         if (namespace, resource) in self.refused:
-            raise ApiError(resource.path(namespace), self.status, self.reason, "no right to list")
+            raise ApiError(resource.path(namespace), self.status, self.reason, "no permission to list")
         yield [job_in(namespace or "a")] if resource == LORARLJOBS else [], "5"
 
     def refuse(self, namespace: str | None, *resources: Resource) -> None:
@@ -42,15 +42,15 @@ class Lists(Client):
 
 
 class Story:
-    """An auditor with what it reads and what it fills."""
+    """A resyncer with what it reads and what it fills."""
 
     def __init__(self, *namespaces: str | None) -> None:
         self.lists, self.cache = Lists(), Cache()
         self.queue: WorkQueue[Key] = WorkQueue(virtual_time.now)
-        self.auditor = Auditor(self.lists, self.cache, self.queue, namespaces)
+        self.resyncer = Resyncer(self.lists, self.cache, self.queue, namespaces)
 
     async def taken(self) -> list[Key]:
-        """All keys that are to be looked at."""
+        """All queued keys."""
         found = []
         while len(self.queue):
             found.append(await self.queue.get())
@@ -60,7 +60,7 @@ class Story:
     def watch(self, namespace: str) -> None:
         """A watch brings news of the job of a namespace."""
         event = {"type": "MODIFIED", "object": job_in(namespace, resourceVersion="2")}
-        handlers._take(self.cache, self.queue, self.auditor, LORARLJOBS, event)
+        handlers._handle_event(self.cache, self.queue, self.resyncer, LORARLJOBS, event)
 
 
 def job_in(namespace: str, **metadata: str) -> dict[str, Any]:
@@ -82,8 +82,8 @@ def unlisted() -> float | None:
     return REGISTRY.get_sample_value("lorarl_operator_namespaces_unlisted")
 
 
-@pytest.mark.parametrize("kinds", [(), (RAYJOBS,)], ids=["no right at all", "one kind is missing"])
-def test_a_namespace_that_cannot_be_listed_holds_up_no_other_and_is_served_when_it_can(
+@pytest.mark.parametrize("kinds", [(), (RAYJOBS,)], ids=["no permission", "one kind refused"])
+def test_an_unlisted_namespace_delays_no_other_and_is_served_later(
     kinds: tuple[Resource, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -91,17 +91,17 @@ def test_a_namespace_that_cannot_be_listed_holds_up_no_other_and_is_served_when_
     async def story() -> None:
         one = Story("a", "b", "c")
         one.lists.refuse("b", *kinds)
-        await one.auditor.fill()
+        await one.resyncer.sync()
         assert await one.taken() == [("a", "demo"), ("c", "demo")]
-        assert (unlisted(), one.auditor.blind()) == (1, None)
-        retrying = asyncio.create_task(one.auditor.retry())
+        assert (unlisted(), one.resyncer.why_not_synced()) == (1, None)
+        retrying = asyncio.create_task(one.resyncer.retry())
         await asyncio.sleep(1000)
         assert await one.taken() == []
         (said,) = errors(caplog)
         for part in (
             "namespace b ",
-            "no right to list",
-            "restore the Role and RoleBinding with helm upgrade, or take b out",
+            "no permission to list",
+            "Restore the Role and RoleBinding with helm upgrade, or remove b from watchNamespaces.",
         ):
             assert part in said
         one.lists.refused.clear()
@@ -110,19 +110,19 @@ def test_a_namespace_that_cannot_be_listed_holds_up_no_other_and_is_served_when_
         assert unlisted() == 0
         asked = len(one.lists.asked)
         await asyncio.sleep(1000)
-        assert len(one.lists.asked) == asked, "all is well, and nothing is retried"
+        assert len(one.lists.asked) == asked, "all namespaces are listed, and nothing is retried"
         retrying.cancel()
 
     play(story)
     assert len(errors(caplog)) == 1 and "namespace b can be listed again" in caplog.messages
 
 
-def test_retries_become_rarer_up_to_half_a_minute() -> None:
+def test_retries_slow_down_to_every_30_s() -> None:
     async def story() -> None:
         one = Story("b")
         one.lists.refuse("b", LORARLJOBS)
-        retrying = asyncio.create_task(one.auditor.retry())
-        await one.auditor.fill()
+        retrying = asyncio.create_task(one.resyncer.retry())
+        await one.resyncer.sync()
         await asyncio.sleep(120)
         retrying.cancel()
         times = [when for _, when in one.lists.asked if when]
@@ -131,56 +131,56 @@ def test_retries_become_rarer_up_to_half_a_minute() -> None:
     play(story)
 
 
-def test_news_of_a_namespace_that_is_not_known_leads_to_no_decision() -> None:
-    """Its RayJob may be there, and would be made a second time."""
+def test_news_of_an_unlisted_namespace_leads_to_no_decision() -> None:
+    """Its RayJob may exist, and would be created a second time."""
 
     async def story() -> None:
         one = Story("a", "b")
         one.lists.refuse("b", RAYJOBS)
-        await one.auditor.fill()
+        await one.resyncer.sync()
         await one.taken()
         one.watch("b")
         assert await one.taken() == []
         assert one.cache.observe(("b", "demo")) is not None, "it is kept for later"
         one.lists.refused.clear()
-        retrying = asyncio.create_task(one.auditor.retry())
+        retrying = asyncio.create_task(one.resyncer.retry())
         await asyncio.sleep(2)
         retrying.cancel()
         assert await one.taken() == [("b", "demo")]
         one.cache.put(LORARLJOBS, job_in("c"))
         one.watch("c")
-        assert await one.taken() == [], "nor of one that nobody serves"
+        assert await one.taken() == [], "nor of a namespace that is not served"
 
     play(story)
 
 
-def test_an_audit_goes_on_after_a_namespace_whose_right_was_taken_away(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_resync_continues_after_a_namespace_without_permission(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         one = Story("a", "b", "c")
-        await one.auditor.fill()
+        await one.resyncer.sync()
         await one.taken()
         one.lists.refuse("b")
         one.cache.put(LORARLJOBS, raw_job(namespace="c", uid="gone", name="gone", resourceVersion="2"))
-        auditing = asyncio.create_task(one.auditor.run())
+        resyncing = asyncio.create_task(one.resyncer.run())
         await asyncio.sleep(2 * INTERVAL_SECONDS + 1)
         assert await one.taken() == [("c", "gone")]
         assert len(errors(caplog)) == 1 and unlisted() == 1
         one.lists.refused.clear()
         await asyncio.sleep(INTERVAL_SECONDS)
-        assert await one.taken() == [("b", "demo")], "what was missed meanwhile is looked at"
+        assert await one.taken() == [("b", "demo")], "what was missed meanwhile is queued"
         assert unlisted() == 0
-        auditing.cancel()
+        resyncing.cancel()
 
     play(story)
 
 
-def test_another_reason_is_told_anew(caplog: pytest.LogCaptureFixture) -> None:
+def test_another_reason_is_logged_again(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         one = Story(None)
         one.lists.refuse(None)
         one.lists.status, one.lists.reason = 0, "ConnectionFailed"
-        retrying = asyncio.create_task(one.auditor.retry())
-        await one.auditor.fill()
+        retrying = asyncio.create_task(one.resyncer.retry())
+        await one.resyncer.sync()
         await asyncio.sleep(100)
         one.lists.status, one.lists.reason = 403, "Forbidden"
         await asyncio.sleep(100)
@@ -188,45 +188,45 @@ def test_another_reason_is_told_anew(caplog: pytest.LogCaptureFixture) -> None:
 
     play(story)
     first, second = errors(caplog)
-    assert "the cluster cannot be listed, and is tried again: " in first
-    assert "restore the ClusterRole and ClusterRoleBinding with helm upgrade" in second
+    assert "the cluster cannot be listed; the operator tries again: " in first
+    assert "Restore the ClusterRole and ClusterRoleBinding with helm upgrade" in second
 
 
 @pytest.mark.parametrize(
     ("namespaces", "called"), [((None,), {"the cluster"}), (("a", "b"), {"namespace a", "namespace b"})]
 )
-def test_whoever_could_list_nothing_yet_is_blind(namespaces: tuple[str | None, ...], called: set[str]) -> None:
+def test_why_nothing_could_be_listed_yet(namespaces: tuple[str | None, ...], called: set[str]) -> None:
     async def story() -> None:
         one = Story(*namespaces)
-        assert one.auditor.blind() == "the first listing is under way"
+        assert one.resyncer.why_not_synced() == "the first listing is running"
         one.lists.refused = {(namespace, RAYJOBS) for namespace in namespaces}
-        await one.auditor.fill()
-        said = one.auditor.blind()
+        await one.resyncer.sync()
+        said = one.resyncer.why_not_synced()
         assert said is not None and all(f"{name} cannot be listed, and " in said for name in called)
-        assert not one.auditor.knows("a")
+        assert not one.resyncer.has_synced("a")
         one.lists.refused.pop()
-        await one.auditor.fill()
-        assert one.auditor.blind() is None
+        await one.resyncer.sync()
+        assert one.resyncer.why_not_synced() is None
 
     play(story)
 
 
-def test_with_all_namespaces_served_each_is_known_by_the_one_listing() -> None:
+def test_one_listing_covers_all_namespaces() -> None:
     async def story() -> None:
         one = Story(None)
-        await one.auditor.fill()
-        assert one.auditor.knows("any")
+        await one.resyncer.sync()
+        assert one.resyncer.has_synced("any")
         assert await one.taken() == [("a", "demo")]
 
     play(story)
 
 
-def test_a_fault_that_is_no_matter_of_rights_has_no_mend_of_rights() -> None:
-    said = complaint("b", ApiError("GET /b", 503, "ServiceUnavailable", "etcd has no leader"))
-    assert "etcd has no leader" in said and "Role" not in said
+def test_an_error_other_than_forbidden_has_no_hint_about_roles() -> None:
+    message = explain("b", ApiError("GET /b", 503, "ServiceUnavailable", "etcd has no leader"))
+    assert "etcd has no leader" in message and "Role" not in message
 
 
-def test_kopfs_repeated_attempts_are_not_logged() -> None:
+def test_repeated_attempts_of_kopf_are_not_logged() -> None:
     def logged(name: str, message: str) -> bool:
         return logs._is_news(logging.LogRecord(name, logging.ERROR, "", 0, message, None, None))
 

@@ -1,4 +1,4 @@
-"""The work queue, in virtual time."""
+"""The work queue in virtual time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lorarl_operator.workqueue import LONGEST_BACKOFF_SECONDS, WorkQueue
 from support import virtual_time
 
 
-def test_a_key_added_often_is_looked_at_once() -> None:
+def test_a_key_added_often_is_processed_once() -> None:
     async def story() -> None:
         queue: WorkQueue[str] = WorkQueue(virtual_time.now)
         for _ in range(5):
@@ -24,7 +24,7 @@ def test_a_key_added_often_is_looked_at_once() -> None:
     virtual_time.run(story())
 
 
-def test_a_key_in_hand_comes_again_only_when_its_worker_is_done() -> None:
+def test_a_key_returns_only_when_its_worker_is_done() -> None:
     async def story() -> None:
         queue: WorkQueue[str] = WorkQueue(virtual_time.now)
         queue.add("a")
@@ -41,7 +41,7 @@ def test_a_key_in_hand_comes_again_only_when_its_worker_is_done() -> None:
     virtual_time.run(story())
 
 
-def test_the_earliest_wish_holds_and_an_idle_worker_wakes_in_time() -> None:
+def test_the_earliest_request_counts_and_an_idle_worker_wakes_in_time() -> None:
     async def story() -> list[tuple[str, float]]:
         queue: WorkQueue[str] = WorkQueue(virtual_time.now)
         queue.add_after("a", 30)
@@ -69,46 +69,46 @@ def test_the_earliest_wish_holds_and_an_idle_worker_wakes_in_time() -> None:
 def test_a_failing_key_backs_off_to_a_minute_and_success_resets_it() -> None:
     async def story() -> None:
         queue: WorkQueue[str] = WorkQueue(virtual_time.now)
-        delays = [queue.failed("a") for _ in range(12)]
+        delays = [queue.add_rate_limited("a") for _ in range(12)]
         assert delays[:4] == [0.5, 1.0, 2.0, 4.0]
         assert max(delays) == delays[-1] == LONGEST_BACKOFF_SECONDS == 60
-        queue.succeeded("a")
-        assert queue.failed("a") == 0.5
-        assert queue.failed("b", at_least=7) == 7
+        queue.forget("a")
+        assert queue.add_rate_limited("a") == 0.5
+        assert queue.add_rate_limited("b", at_least=7) == 7
 
     virtual_time.run(story())
 
 
-def test_a_key_that_always_fails_does_not_hold_up_the_others() -> None:
+def test_a_key_that_always_fails_does_not_delay_the_others() -> None:
     async def story() -> Counter[str]:
         queue: WorkQueue[str] = WorkQueue(virtual_time.now)
-        looks: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
 
         async def worker() -> None:
             while True:
                 key = await queue.get()
-                looks[key] += 1
+                counts[key] += 1
                 await asyncio.sleep(0.01)
-                if key == "poisoned":
-                    queue.failed(key)
+                if key == "broken":
+                    queue.add_rate_limited(key)
                 else:
-                    queue.succeeded(key)
+                    queue.forget(key)
                     queue.add_after(key, 1)
                 queue.done(key)
 
-        queue.add("poisoned")
+        queue.add("broken")
         queue.add("healthy")
         task = asyncio.create_task(worker())
         await asyncio.sleep(600)
         task.cancel()
-        return looks
+        return counts
 
-    looks = virtual_time.run(story())
-    assert looks["healthy"] > 550
-    assert 10 < looks["poisoned"] < 20
+    counts = virtual_time.run(story())
+    assert counts["healthy"] > 550
+    assert 10 < counts["broken"] < 20
 
 
-def test_urgent_keys_overtake_but_the_others_go_on() -> None:
+def test_urgent_keys_overtake_but_the_others_continue() -> None:
     async def story() -> list[int]:
         queue: WorkQueue[int] = WorkQueue(virtual_time.now)
         for key in range(8):
@@ -128,25 +128,25 @@ STEPS = st.lists(st.tuples(st.sampled_from(["add", "after", "fail", "take", "don
 
 @settings(max_examples=200, deadline=None)
 @given(STEPS)
-def test_whatever_happens_no_key_is_lost_or_in_two_hands(steps: list[tuple[str, int]]) -> None:
+def test_no_key_is_ever_lost_or_processed_twice_at_once(steps: list[tuple[str, int]]) -> None:
     async def story() -> None:
         queue: WorkQueue[int] = WorkQueue(virtual_time.now)
-        in_hand: set[int] = set()
+        processing: set[int] = set()
         wanted: set[int] = set()
-        wishes = {"add": queue.add, "after": lambda key: queue.add_after(key, 5), "fail": queue.failed}
+        requests = {"add": queue.add, "after": lambda key: queue.add_after(key, 5), "fail": queue.add_rate_limited}
         for step, key in steps:
-            if step in wishes:
-                wishes[step](key)
+            if step in requests:
+                requests[step](key)
                 wanted.add(key)
             elif step == "take" and len(queue):
                 taken = await queue.get()
-                assert taken not in in_hand
-                in_hand.add(taken)
+                assert taken not in processing
+                processing.add(taken)
                 wanted.discard(taken)
-            elif step == "done" and key in in_hand:
-                in_hand.discard(key)
+            elif step == "done" and key in processing:
+                processing.discard(key)
                 queue.done(key)
-        for key in in_hand:
+        for key in processing:
             queue.done(key)
         async with asyncio.timeout(1000):
             while wanted:

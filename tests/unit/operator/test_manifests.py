@@ -1,4 +1,7 @@
-"""The objects that are built. Whole ones are in golden/; `LORARL_WRITE_GOLDEN=1` writes them anew, to be read before they are kept."""
+"""The objects that the operator builds.
+
+Whole ones are in golden/. `LORARL_WRITE_GOLDEN=1` writes them again; review the difference before you commit it.
+"""
 
 from __future__ import annotations
 
@@ -58,19 +61,19 @@ def test_the_whole_rayjob(kind):
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_example_has_a_rayjob(path):
+def test_each_example_has_a_rayjob(path):
     job = job_of(path)
     rayjob = ray_job(job, checked_spec(job), 1, SETTINGS)
     assert len(rayjob["metadata"]["name"]) <= 47
     assert LoRARLJob.model_validate(documents(path)[0], by_alias=True, by_name=False)
 
 
-def test_ray_is_the_one_of_our_image():
+def test_rays_version_is_that_of_our_image():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["trainer"]
     assert any(each.startswith("ray[") and each.endswith(f"=={RAY_VERSION}") for each in extras)
 
 
-def test_a_queue_owns_what_it_writes_and_all_goes_at_the_end():
+def test_with_a_queue_everything_is_deleted_at_the_end():
     spec = built(labels={"kueue.x-k8s.io/queue-name": "research"})["spec"]
     assert "suspend" not in spec
     assert (spec["shutdownAfterJobFinishes"], spec["ttlSecondsAfterFinished"], "deletionStrategy" in spec) == (
@@ -85,7 +88,7 @@ def test_the_docs_say_which_labels_reach_a_scheduler():
     assert set(re.findall(r"`([-a-z0-9.]+/)`", section)) == set(SCHEDULING_PREFIXES)
 
 
-def test_without_a_queue_the_workers_go_at_once_and_the_head_stays_for_its_logs():
+def test_without_a_queue_the_head_stays_for_its_logs():
     spec = built()["spec"]
     assert "shutdownAfterJobFinishes" not in spec
     rules = spec["deletionStrategy"]["deletionRules"]
@@ -108,20 +111,20 @@ def test_topology(mode):
     assert alone["podAntiAffinity"]
 
 
-def test_a_ray_worker_has_room_for_its_actors_whatever_cpus_its_pod_has():
+def test_a_ray_worker_has_room_for_its_actors_whatever_its_pods_cpus():
     worker = workers(built({"cluster": {"gpusPerNode": 8, "cpusPerNode": "4"}}))
     assert worker["rayStartParams"] == {"num-cpus": "8", "num-gpus": "8"}
     worker = workers(built({"trainer": {"tensorParallelSize": 2}}))
     assert worker["rayStartParams"] == {"num-cpus": "2", "num-gpus": "0"}
 
 
-def test_a_gpu_by_another_name():
+def test_a_gpu_with_another_resource_name():
     worker = workers(built({"cluster": {"gpusPerNode": 2, "gpuResource": "amd.com/gpu"}}))
     assert worker["template"]["spec"]["containers"][0]["resources"]["limits"] == {"amd.com/gpu": 2}
 
 
 @pytest.mark.parametrize("mode", ["SidecarMode", "K8sJobMode", "HTTPMode"])
-def test_every_container_of_ours_is_restricted(mode):
+def test_each_of_our_containers_is_restricted(mode):
     rayjob = built({"cluster": {"submissionMode": mode}})
     pods = [head(rayjob)["spec"], workers(rayjob)["template"]["spec"]]
     assert ("submitterPodTemplate" in rayjob["spec"]) == (mode == "K8sJobMode")
@@ -137,8 +140,8 @@ def test_every_container_of_ours_is_restricted(mode):
 
 
 @pytest.mark.parametrize("mode", ["SidecarMode", "K8sJobMode"])
-def test_a_service_named_vllm_sets_no_variable_of_vllms(mode):
-    """The kubelet writes VLLM_PORT=tcp://... for it, at which vLLM ends."""
+def test_a_service_named_vllm_sets_no_variable_of_vllm(mode):
+    """The kubelet would set VLLM_PORT=tcp://... for it, with which vLLM ends."""
     override = {"worker": {"spec": {"enableServiceLinks": True}}}
     for overrides, expected in (({}, False), (override, True)):
         rayjob = built({"cluster": {"submissionMode": mode, "podTemplateOverrides": overrides}})
@@ -166,7 +169,7 @@ def test_secrets_are_named_and_never_read():
     assert head(labelled)["spec"]["volumes"] == head(built())["spec"]["volumes"]
 
 
-def test_claims_of_model_and_data_are_mounted_for_reading_in_head_and_workers():
+def test_claims_of_model_and_data_are_mounted_read_only():
     claim = "models." + "x" * 100
     spec = {"model": {"uri": f"pvc://{claim}/qwen"}, "data": {"train": {"uri": "pvc://data/train.jsonl"}}}
     for pod in (head(built(spec))["spec"], workers(built(spec))["template"]["spec"]):
@@ -181,7 +184,7 @@ def test_claims_of_model_and_data_are_mounted_for_reading_in_head_and_workers():
         ]
 
 
-def test_whatever_the_trainer_writes_lies_on_volumes_of_the_pods():
+def test_everything_that_the_trainer_writes_is_on_volumes_of_the_pods():
     rayjob = built()
     assert rayjob["spec"]["entrypoint"].endswith(f" --out {OUT_FOLDER}")
     for pod in (head(rayjob)["spec"], workers(rayjob)["template"]["spec"]):
@@ -192,11 +195,11 @@ def test_whatever_the_trainer_writes_lies_on_volumes_of_the_pods():
         names = ("LORARL_CACHE", "LORARL_RUN_DIR", "HF_HOME", "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR")
         written = [OUT_FOLDER, *(env[name] for name in names)]
         assert all(any(folder == path or folder.startswith(f"{path}/") for path in writable) for folder in written)
-        # The cache may be given a volume that pods share; what is of one pod alone must not lie there.
+        # Pods may share the volume of the cache, so a pod's own files must not be there.
         assert not any(folder.startswith(env["LORARL_CACHE"]) for folder in (OUT_FOLDER, env["LORARL_RUN_DIR"]))
 
 
-def test_a_service_account_that_is_there_is_bound_and_not_made():
+def test_an_existing_service_account_is_bound_and_not_created():
     job = parse.job(raw_job({"cluster": {"serviceAccountName": "trainer"}}))
     cluster = checked_spec(job).cluster
     objects = {each["kind"]: each for each in (*needs(job, cluster), *grants(job, cluster))}
@@ -212,7 +215,7 @@ def test_a_service_account_that_is_there_is_bound_and_not_made():
 
 
 class TestOverrides:
-    def test_what_they_change(self):
+    def test_what_overrides_change(self):
         base = {
             "containers": [{"name": "ray", "env": [{"name": "A", "value": "1"}]}],
             "volumes": [{"name": "v", "emptyDir": {}}],
@@ -243,18 +246,18 @@ class TestOverrides:
         [
             (
                 {"containers": [{"image": "x"}]},
-                r"o.containers\[0\]: got a mapping with 1 entry, expected a mapping with name; name the container",
+                r"o.containers\[0\]: got a mapping with 1 entry, expected a mapping with name. Name the container",
             ),
             ({"containers": {"name": "ray"}}, "o.containers: got a mapping with 1 entry, expected a list"),
             ({"volumes": ["v"]}, r"o.volumes\[0\]"),
             ({"metadata": []}, r"o.metadata: got .*, expected a mapping"),
         ],
     )
-    def test_what_cannot_be_merged_is_told(self, override, path):
+    def test_an_override_that_cannot_be_merged_is_reported(self, override, path):
         with pytest.raises(ManifestError, match=path):
             merge({"containers": [{"name": "ray"}], "metadata": {"name": "x"}}, override, "o")
 
-    def test_the_operator_finds_the_pods_again(self):
+    def test_the_operators_labels_win(self):
         override = {"metadata": {"labels": {"lorarl.io/attempt": "99", "mine": "1"}}}
         labels = head(built({"cluster": {"podTemplateOverrides": {"head": override}}}))["metadata"]["labels"]
         assert (labels["lorarl.io/attempt"], labels["mine"]) == ("1", "1")

@@ -1,0 +1,124 @@
+"""The end of an attempt, the attempt after it, and the end of the job."""
+
+from __future__ import annotations
+
+from lorarl_operator import backoff
+from lorarl_operator.decision import Decision, DeleteJob, Event
+from lorarl_operator.late_steps import MORE_STEPS, steps_to_do, too_late
+from lorarl_operator.messages import sentences
+from lorarl_operator.models import RayJob
+from lorarl_operator.names import ray_job_name
+from lorarl_operator.outcome import HEAD_GONE, Kind, Outcome
+from lorarl_operator.snapshot import Snapshot, deletions
+from lorarl_operator.status import FAILED, RESTARTING, SUCCEEDED, Draft
+from lorarl_operator.valid_spec import whole_number
+
+_DEFAULT_BACKOFF_LIMIT = 3
+
+
+def end_attempt(snapshot: Snapshot, outcome: Outcome) -> Decision:
+    """End the job, or start the next attempt after a delay."""
+    draft = snapshot.draft()
+    following = snapshot.attempt + 1
+    if outcome.kind is Kind.SUCCEEDED:
+        if (steps := steps_to_do(snapshot)) is None:
+            return succeed(snapshot, draft)
+        message = (
+            f"Attempt {snapshot.attempt} finished the steps it knew of. trainer.steps is now {steps}; "
+            f"attempt {following} does the remaining steps."
+        )
+        return _next_attempt(snapshot, draft, Event("Normal", MORE_STEPS, message))
+    count_outcome(draft, outcome, snapshot.attempt)
+    if outcome.kind is Kind.FAILED and (out := out_of_attempts(snapshot, draft, outcome)):
+        return out
+    reason = backoff.BACKING_OFF if outcome.kind is Kind.FAILED else backoff.preemption_reason(draft, snapshot.now)
+    ended = f"Attempt {snapshot.attempt} ended with {outcome.reason}: {outcome.message}"
+    message = sentences(ended, _what_follows(snapshot, draft, reason))
+    return _next_attempt(snapshot, draft, Event("Warning", reason, message))
+
+
+def count_outcome(draft: Draft, outcome: Outcome, attempt: int) -> None:
+    """Count an attempt that ended."""
+    if outcome.kind is Kind.PREEMPTED:
+        draft.count("preemptions")
+        draft.condition("Disrupted", True, outcome.reason, f"Attempt {attempt}: {outcome.message}", restart=True)
+    elif outcome.kind is Kind.FAILED:
+        draft.count("attempts")
+
+
+def out_of_attempts(snapshot: Snapshot, draft: Draft, outcome: Outcome) -> Decision | None:
+    """Fail the job if backoffLimit allows no further attempt; otherwise None."""
+    limit = _backoff_limit(snapshot)
+    if limit is None or draft.counter("attempts") <= limit:
+        return None
+    message = f"Attempt {snapshot.attempt} failed, and backoffLimit is {limit}. {outcome.message}"
+    return fail(snapshot, draft, outcome.reason, message)
+
+
+def succeed(snapshot: Snapshot, draft: Draft) -> Decision:
+    """End the job as Succeeded."""
+    message = f"Training finished in attempt {snapshot.attempt}."
+    draft.phase = SUCCEEDED
+    draft.end_clock()
+    draft.condition("Running", False, SUCCEEDED, message)
+    draft.condition("Complete", True, SUCCEEDED, message)
+    draft.put("rayJobName", snapshot.ray_job_name)
+    events = (Event("Normal", SUCCEEDED, message), *too_late(snapshot))
+    return snapshot.decision(draft, *events, actions=deletions(snapshot.others), recheck=0)
+
+
+def fail(snapshot: Snapshot, draft: Draft, reason: str, message: str) -> Decision:
+    """End the job as Failed."""
+    draft.phase = FAILED
+    draft.end_clock()
+    draft.condition("Running", False, FAILED, message)
+    draft.condition("Failed", True, reason, message)
+    event = Event("Warning", reason, message)
+    return snapshot.decision(draft, event, actions=deletions(_unneeded(snapshot)), recheck=0)
+
+
+def finished(snapshot: Snapshot) -> Decision:
+    """Delete a finished job when ttlSecondsAfterFinished has passed; until then remove what it does not need."""
+    left = snapshot.left("completionTime", "ttlSecondsAfterFinished")
+    if left is not None and left <= 0:
+        return Decision(actions=(DeleteJob(),))
+    actions = deletions(_unneeded(snapshot))
+    return snapshot.decision(snapshot.draft(), *too_late(snapshot), actions=actions, recheck=left)
+
+
+def _next_attempt(snapshot: Snapshot, draft: Draft, why: Event) -> Decision:
+    draft.phase = RESTARTING
+    draft.put("rayJobName", ray_job_name(snapshot.job.name, snapshot.attempt + 1))
+    draft.put("dashboardURL", None)
+    draft.condition("Running", False, why.reason, why.message, restart=True)
+    recheck = backoff.delay(why.reason, draft, snapshot.settings)
+    return snapshot.decision(draft, why, actions=deletions(snapshot.ray_jobs), recheck=recheck)
+
+
+def _what_follows(snapshot: Snapshot, draft: Draft, reason: str) -> str:
+    following = snapshot.attempt + 1
+    if reason == backoff.PREEMPTED:
+        return f"Attempt {following} resumes from the newest checkpoint."
+    why = f"preemption {draft.counter('preemptions')}, soon after the previous one"
+    if reason == backoff.BACKING_OFF:
+        why = f"failure {draft.counter('attempts')}, backoffLimit {_backoff_limit(snapshot)}"
+    return f"Attempt {following} follows in {backoff.delay(reason, draft, snapshot.settings):g} s ({why})."
+
+
+def _backoff_limit(snapshot: Snapshot) -> int | None:
+    return whole_number(snapshot.spec.get("backoffLimit"), _DEFAULT_BACKOFF_LIMIT)
+
+
+def _unneeded(snapshot: Snapshot) -> list[RayJob]:
+    """RayJobs that a finished job does not need.
+
+    The last one stays if KubeRay removes its workers and keeps its head for the logs. KubeRay has no rule for a job
+    that was stopped, and it never removes workers whose head is gone.
+    """
+    return [each for each in snapshot.ray_jobs if each is not snapshot.current or not _cleans_up(each)]
+
+
+def _cleans_up(ray_job: RayJob) -> bool:
+    if ray_job.deployment_status == "Complete":
+        return ray_job.job_status == "SUCCEEDED"
+    return ray_job.deployment_status == "Failed" and ray_job.message != HEAD_GONE

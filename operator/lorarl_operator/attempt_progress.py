@@ -1,0 +1,144 @@
+"""A RayJob that exists and has not ended: what the status says about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lorarl_operator.attempt_start import applicable, blocked, left_to_start, never_started, resume
+from lorarl_operator.blockers import EVENT_REASONS, STARTING_REASON, Blocker, queued, refused, starting
+from lorarl_operator.decision import Apply, Decision, Event, Want
+from lorarl_operator.models import RayJob
+from lorarl_operator.outcome import Outcome, Unsettled, attempt_outcome
+from lorarl_operator.snapshot import Snapshot, soonest
+from lorarl_operator.status import PENDING, RUNNING, STARTING, Draft
+
+_ENDED = frozenset({"Complete", "Failed"})
+_AT_WORK = frozenset({"RUNNING", "SUCCEEDED", "FAILED", "STOPPED"})
+"""Ray's states of a job whose process has started."""
+_SLOWEST_LOOK = 120.0
+_NODE_LOOK = 20.0
+"""Seconds between looks at the Events of a pod that a node is starting. There the kubelet says what it lacks."""
+
+
+def outcome_of(snapshot: Snapshot, ray_job: RayJob) -> Outcome | Unsettled | None:
+    """How the attempt of this RayJob ended; None while it continues."""
+    pods, departed = snapshot.attempt_pods, snapshot.departed_pods
+    return attempt_outcome(ray_job, pods, departed, snapshot.report, snapshot.now, snapshot.settings)
+
+
+def follow(snapshot: Snapshot, ray_job: RayJob) -> Decision:
+    """Report a RayJob that has not ended. The trainer of a new one gets its permission first."""
+    decision = _report(snapshot, ray_job)
+    if snapshot.attempt_is_recorded or decision.status is None:
+        return decision
+    grants = applicable(snapshot.grants)
+    if refusal := snapshot.refusal(*(each.manifest for each in grants)):
+        return blocked(snapshot, refused(refusal), again=snapshot.retry_seconds(refusal))
+    return replace(decision, prepare=(*grants, *decision.prepare))
+
+
+def _report(snapshot: Snapshot, ray_job: RayJob) -> Decision:
+    outcome = outcome_of(snapshot, ray_job)
+    settle = outcome.seconds if isinstance(outcome, Unsettled) else None
+    draft = snapshot.draft()
+    draft.put("rayJobName", ray_job.name)
+    draft.put("dashboardURL", _url(ray_job.dashboard_url))
+    resume(draft)
+    if ray_job.deployment_status in _ENDED:  # The cause is not known yet.
+        return Decision(recheck_seconds=settle)
+    if ray_job.suspended or ray_job.deployment_status in {"Suspending", "Suspended"}:
+        return _queued(snapshot, draft, ray_job)
+    draft.start_clock()
+    # A RayJob whose driver has started stays Running, even if Ray's dashboard does not answer for a while.
+    if ray_job.deployment_status == "Running" and (ray_job.job_status in _AT_WORK or draft.phase == RUNNING):
+        return _running(snapshot, draft, ray_job, settle)
+    return _starting(snapshot, draft, ray_job, settle)
+
+
+def _running(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float | None) -> Decision:
+    message = f"Attempt {snapshot.attempt} is training in RayJob {ray_job.name}."
+    events = () if draft.phase == RUNNING else (Event("Normal", RUNNING, message),)
+    draft.phase = RUNNING
+    draft.condition("Running", True, RUNNING, message)
+    if draft.is_true("Disrupted"):
+        draft.condition("Disrupted", False, RUNNING, f"Attempt {snapshot.attempt} is running.")
+    return snapshot.decision(draft, *events, recheck=settle)
+
+
+def _queued(snapshot: Snapshot, draft: Draft, ray_job: RayJob) -> Decision:
+    """A RayJob that a queue holds, or whose machines a queue took back. It resumes by itself when there is room."""
+    blocker = queued(ray_job, snapshot.observed.evidence)
+    events = []
+    if draft.phase == RUNNING:
+        draft.count("preemptions")
+        message = blocker.message
+        if ray_job.queue:
+            message = (
+                f"Queue {ray_job.queue} took back the machines of attempt {snapshot.attempt}. "
+                "The attempt resumes from its checkpoint when there is room."
+            )
+        draft.condition("Disrupted", True, "Preempted", message, restart=True)
+        events = [Event("Warning", "Preempted", message)]
+    elif draft.reason("Running") != blocker.reason:
+        events = [Event("Normal", blocker.reason, blocker.message)]
+    draft.phase = PENDING
+    draft.put("startTime", None)
+    # Without evidence there is no news: the queue's last message still holds.
+    has_news = snapshot.observed.evidence is not None and snapshot.observed.evidence.workload is not None
+    if has_news or draft.reason("Running") != blocker.reason:
+        draft.condition("Running", False, blocker.reason, blocker.message)
+    age = (snapshot.now - ray_job.created_at).total_seconds()
+    recheck, wants = _next_look(snapshot, age, _SLOWEST_LOOK), _want(snapshot, age, Want.WORKLOAD)
+    return snapshot.decision(draft, *events, recheck=recheck, wants=wants)
+
+
+def _starting(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float | None) -> Decision:
+    """A RayJob that no queue holds, and whose process does not run yet."""
+    pods = snapshot.attempt_pods
+    blocker = starting(snapshot.observed, ray_job, snapshot.clusters, pods, snapshot.now)
+    known = draft.reason("Running")
+    if snapshot.observed.evidence is None and blocker.reason == STARTING_REASON and known in EVENT_REASONS:
+        # What the Events said holds until they are read again.
+        blocker = Blocker(known, draft.message("Running"))
+    # If a queue let the RayJob go and KubeRay has not begun yet, the RayJob's age is its time in the queue.
+    began = ray_job.started_at or (None if ray_job.queue else ray_job.created_at)
+    age = (snapshot.now - began).total_seconds() if began else 0.0
+    left = left_to_start(snapshot, age)
+    if left is not None and left <= 0:
+        return never_started(snapshot, draft, blocker)
+    events = []
+    if not blocker.stuck and draft.phase != STARTING:
+        message = f"Attempt {snapshot.attempt} is starting in RayJob {ray_job.name}."
+        events.append(Event("Normal", STARTING, message))
+    if blocker.stuck and blocker.reason != known:
+        events.append(Event("Warning", blocker.reason, blocker.message))
+    draft.phase = PENDING if blocker.stuck else STARTING
+    draft.condition("Running", False, blocker.reason, blocker.message)
+    node_is_busy = any(pod.node and not pod.ready and not pod.deletion_asked_at for pod in pods)
+    next_look = _next_look(snapshot, age, _NODE_LOOK if node_is_busy else _SLOWEST_LOOK)
+    prepare = _recreated(snapshot) if blocker.ours else ()
+    recheck, wants = soonest(settle, next_look, left), _want(snapshot, age, Want.EVENTS)
+    return snapshot.decision(draft, *events, prepare=prepare, recheck=recheck, wants=wants)
+
+
+def _recreated(snapshot: Snapshot) -> tuple[Apply, ...]:
+    """All that we had created, because someone deleted a part of it."""
+    prepare = applicable(snapshot.prepared)
+    return () if snapshot.refusal(*(each.manifest for each in prepare)) else prepare
+
+
+def _want(snapshot: Snapshot, age: float, want: Want) -> Want | None:
+    """The evidence to fetch if something takes longer than it should. A negative age is a clock that is behind."""
+    return want if age >= snapshot.settings.stuck_seconds or age < 0 else None
+
+
+def _next_look(snapshot: Snapshot, age: float, slowest: float) -> float:
+    """Seconds until the next look at a stuck job. They double with the time that it has been stuck."""
+    stuck = snapshot.settings.stuck_seconds
+    return stuck - age if 0 <= age < stuck else min(max(age, stuck), slowest)
+
+
+def _url(address: str) -> str | None:
+    if not address:
+        return None
+    return address if "://" in address else f"http://{address}"

