@@ -26,11 +26,10 @@ _DIGIT = 256
 
 
 class AdapterSlot:
-    """The slot of the vLLM worker in this process. Only here the engine keeps the adapter version that generates.
+    """The slot of the vLLM worker in this process, and the only place where the engine keeps the adapter's version.
 
     Attributes:
-        request: what requests name the adapter in the slot by; None for an empty slot, which generates with the base
-        model.
+        request: what requests name the adapter by; None for an empty slot: the base model generates.
     """
 
     def __init__(self, worker: slices.Worker, engine: slices.LLMEngine) -> None:

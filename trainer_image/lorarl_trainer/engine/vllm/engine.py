@@ -92,8 +92,7 @@ class RolloutEngine:
             clock: takes the spans of the start, up to the first token.
 
         Raises:
-            InputError: vLLM is not the one that lorarl was written for, or the model does not take samples of this
-            length.
+            InputError: vLLM is not the one that lorarl was written for, or the model does not take such long samples.
         """
         from transformers import AutoConfig
 

@@ -77,8 +77,8 @@ class Feature:
         cls.names = {attribute: name for attribute, name in vars(cls).items() if isinstance(name, Name)}
 
 
-class Device(Feature):
-    """Which build of vLLM this is."""
+class Build(Feature):
+    """What vLLM was built for."""
 
     what = "the choice between GPU and CPU"
     current_platform: Any = _used("vllm.platforms:current_platform")
@@ -235,7 +235,7 @@ class SleepingMemory(Feature):
     unmap_and_release: Any = _used("vllm.device_allocator.cumem:unmap_and_release")
 
 
-ALWAYS = (Device, Requests, Scheduling, AdapterSlots, AdapterLayers, LeanStart, BaseModel)
+ALWAYS = (Build, Requests, Scheduling, AdapterSlots, AdapterLayers, LeanStart, BaseModel)
 ON_GPU = (AdapterGraphs, Sampling, GpuWorker)
 ON_CPU = (CpuWorker,)
 FEATURES = (*ALWAYS, *ON_GPU, *ON_CPU, SleepingMemory)
@@ -243,7 +243,7 @@ FEATURES = (*ALWAYS, *ON_GPU, *ON_CPU, SleepingMemory)
 
 def on_gpu() -> bool:
     """Whether vLLM is built for CUDA. No other code of the engine asks which device vLLM has."""
-    return bool(Device.current_platform.is_cuda())
+    return bool(Build.current_platform.is_cuda())
 
 
 def require_version() -> None:

@@ -34,7 +34,7 @@ def slice_of[T](*classes: str) -> Callable[[type[T]], type[T]]:
 def members(protocol: type) -> list[str]:
     """Return the names that a protocol lists."""
     methods = [name for name, value in vars(protocol).items() if callable(value) and not name.startswith("__")]
-    return sorted({*protocol.__annotations__, *methods} - {"_is_protocol", "_is_runtime_protocol"})
+    return sorted({*protocol.__annotations__, *methods})
 
 
 # ---- requests and the engine's core ---------------------------------------------------------------------------------
