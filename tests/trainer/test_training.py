@@ -199,7 +199,10 @@ def test_a_gpu_without_memory_is_told_with_what_to_do(colocated, monkeypatch: py
     worker: Colocated = colocated()
     worker.sync()
     samples = rollouts(worker)
-    words = "CUDA out of memory. Tried to allocate 2.32 GiB. GPU 0 has a total capacity of 139.81 GiB of which 1.20 GiB is free."
+    words = (
+        "CUDA out of memory. Tried to allocate 2.32 GiB. "
+        "GPU 0 has a total capacity of 139.81 GiB of which 1.20 GiB is free."
+    )
 
     def fail(*_: object) -> None:
         raise torch.OutOfMemoryError(words)

@@ -1,4 +1,4 @@
-"""How samples share a forward pass: every token sees what its own sequence has before it, and shared prompts are there once."""
+"""How samples share a forward pass: every token sees its own sequence up to there, and a shared prompt is there once."""
 
 from __future__ import annotations
 
