@@ -1,4 +1,4 @@
-"""How samples share a forward pass: every token sees its own sequence up to there, and a shared prompt is there once."""
+"""How samples share a forward pass: every token sees its own sequence so far, and a shared prompt is there once."""
 
 from __future__ import annotations
 
