@@ -1,4 +1,4 @@
-"""The command `lorarl run`, started as a user starts it, and what is seen of it: its output, its files, the processes it leaves behind."""
+"""The command `lorarl run`, started as a user starts it: its output, its files, and the processes that it leaves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMMAND = [sys.executable, "-m", "lorarl_trainer.cli", "run"]
 PATIENCE_SECONDS = 240.0
 """Longest time that a run, or a moment in it, is waited for."""
 LAST_SECONDS = 30.0
-"""Longest time that the command's processes may take to end after it: a worker of Ray that is just starting first comes up."""
+"""Longest time that the command's processes may take to end after it. A starting Ray worker first comes up."""
 SHARED_MEMORY = Path("/dev/shm")
 
 

@@ -1,4 +1,4 @@
-"""The run tier: `lorarl run` as a user runs it, with its workers, Ray, Megatron and vLLM, on a model that trains in seconds."""
+"""The run tier: `lorarl run` as a user runs it, with Ray, Megatron and vLLM, on a model that trains in seconds."""
 
 from __future__ import annotations
 

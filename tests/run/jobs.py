@@ -118,7 +118,7 @@ class Job:
 
 
 def published_steps(checkpoints: Path) -> list[int]:
-    """The steps that latest.json lists, the newest last. Every file of theirs is checked, with json and hashlib alone."""
+    """The steps that latest.json lists, the newest last. All their files are checked, with only json and hashlib."""
     latest = json.loads((checkpoints / "latest.json").read_text())
     steps = []
     for folder in latest["checkpoints"]:

@@ -1,4 +1,4 @@
-"""The reward of the runs, as a user's own module beside the manifest: a random model can learn it, and it depends on the text alone."""
+"""The reward of the runs, a user's module beside the manifest. It only needs the text; a random model can learn it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on this machine: a head without workers, and nodes with a cache each, as KubeRay makes them of pods."""
+"""A Ray cluster of several nodes on this machine, as KubeRay makes it: a head without workers; a cache per node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes one update on a recorded batch with the workers of a Ray cluster, and publishes the checkpoint. Run with: JOB.YAML BATCH OUT.
+"""Makes one update on a recorded batch with a Ray cluster's workers, and publishes it. Run with: JOB.YAML BATCH OUT.
 
 RAY_ADDRESS names the cluster. Where there is no file BATCH yet, the workers generate one first.
 """
@@ -44,7 +44,8 @@ async def main(manifest: Path, batch: Path, out: Path) -> None:
         await workers.publish(step=1, adapter_version=1, position=0)
         await workers.drain_uploads()
         print(
-            f"{workers.size} worker(s): loss {result.metrics['loss']:.9f}, gradient norm {result.metrics['grad_norm']:.9f}"
+            f"{workers.size} worker(s): loss {result.metrics['loss']:.9f}, "
+            f"gradient norm {result.metrics['grad_norm']:.9f}"
         )
     finally:
         workers.kill()

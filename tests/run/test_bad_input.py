@@ -1,4 +1,4 @@
-"""Bad input that is found out without workers: a message that names the mend, within seconds, and nothing written or lost.
+"""Bad input that is found without workers: a message with a hint, within seconds, and nothing written or lost.
 
 The folder is that of a job that has been trained, so there is something to lose.
 """
@@ -66,7 +66,8 @@ BY_ITS_PREPARATION = [
     ),
     (
         ["data.train.uri=file:questions.jsonl"],
-        "spec.data.train.promptField: got prompt, which row 2 of file:questions.jsonl does not have, expected one of the existing fields",
+        "spec.data.train.promptField: got prompt, which row 2 of file:questions.jsonl does not have, "
+        "expected one of the existing fields",
     ),
     (
         ["reward.function=elsewhere:score"],
@@ -75,7 +76,8 @@ BY_ITS_PREPARATION = [
     (["adapter.rank=8"], "belongs to another training (adapter.rank was 4, is 8), expected the manifest of the"),
     (
         ["adapter.initFrom=file:trained", "adapter.rank=8", NEW],
-        "spec.adapter.initFrom: got an adapter with r 4, expected 8, as in spec.adapter.rank. Set spec.adapter.rank: 4.",
+        "spec.adapter.initFrom: got an adapter with r 4, expected 8, as in spec.adapter.rank. "
+        "Set spec.adapter.rank: 4.",
     ),
     (
         ["adapter.initFrom=file:trained", "model.uri=file:other", NEW],

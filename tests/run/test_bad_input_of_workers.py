@@ -1,4 +1,4 @@
-"""Bad input that only the workers can find out, and rewards that fail: told in a sentence, and the training that can go on does."""
+"""Bad input that only workers can find, and rewards that fail: one sentence says so; training continues if it can."""
 
 from __future__ import annotations
 

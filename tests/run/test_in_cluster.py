@@ -1,4 +1,4 @@
-"""The trainer as it runs in pods, on a real API server: under the job's own ServiceAccount, with progress in the job's status."""
+"""The trainer as in pods, on a real API server: the job's ServiceAccount, and progress in the job's status."""
 
 from __future__ import annotations
 

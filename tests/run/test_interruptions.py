@@ -21,7 +21,8 @@ ENDED_BY_KILL = -signal.SIGKILL
 def test_killed_at_any_moment_the_run_leaves_no_process_and_whole_checkpoints(interrupted_job: Job) -> None:
     run = interrupted_job.start()
     run.wait_for_step(random.Random(3).randint(5, 7))
-    interrupted_job.gate.touch()  # here and below: it stands still within one of the next steps, so that it does not end before
+    # Here and below: it stops within one of the next steps, so that it does not end before.
+    interrupted_job.gate.touch()
     run.wait_until(lambda: len(published(interrupted_job)) >= 2, "two checkpoints were published")
     run.kill()
     ended = run.end()

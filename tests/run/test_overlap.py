@@ -37,7 +37,8 @@ def test_completions_are_scored_while_others_are_generated_and_a_slow_reward_cha
             early = sum(times[-1] - moment > EARLY_SECONDS for moment in times)
             seconds = {phase: round(value, 3) for phase, value in row["seconds"].items()}
             print(
-                f"{early} of {COMPLETIONS} were scored {EARLY_SECONDS} s before the last, within {times[-1] - times[0]:.2f} s; {seconds}"
+                f"{early} of {COMPLETIONS} were scored {EARLY_SECONDS} s before the last, "
+                f"within {times[-1] - times[0]:.2f} s; {seconds}"
             )
             assert early > 0
     assert quick.adapter_digest == slow.adapter_digest

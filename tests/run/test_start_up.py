@@ -1,4 +1,4 @@
-"""An interruption before the first step: there is nothing to save, so it ends as soon as what is being started can be ended."""
+"""An interruption before the first step: there is nothing to save, so it ends as soon as its processes can end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Object storage that refuses writes in the midst of a training, and two runs that write to one place. The server is real.
+"""Object storage that refuses writes during training, and two runs that write to one place. The server is real.
 
 One job: the second test goes on where the first left it.
 """

@@ -1,4 +1,4 @@
-"""Two nodes of a Ray cluster train data parallel: as one would, each with its own copy of the model, and again after one was lost.
+"""Two nodes of a Ray cluster train data parallel: as one would, each with its own model, and again after a loss.
 
 The nodes are real processes of Ray with caches of their own; the driver, the API server and the S3 server are real too.
 """

@@ -1,4 +1,4 @@
-"""Log-probabilities by chunks against log_softmax over whole logits, on one rank and with the vocabulary split."""
+"""Log-probabilities by chunks against log_softmax over whole logits: values and gradients, also on split ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOKENS, HIDDEN, VOCABULARY, PADDED, TEMPERATURE = 37, 24, 90, 96, 0.7
 
 
 def example() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Hidden states, the output layer's weight with padding rows that would win, targets, and each token's weight."""
+    """Hidden states, the output layer's weight with padding rows that would win, targets, and weights of the loss."""
     stream = torch.Generator().manual_seed(0)
     hidden = torch.randn(TOKENS, HIDDEN, generator=stream)
     weight = torch.randn(PADDED, HIDDEN, generator=stream)

@@ -127,7 +127,7 @@ def test_more_prompts_than_a_step_takes(start: Start) -> None:
 
 
 def test_steps_that_overlap_change_nothing(start: Start) -> None:
-    """As on a GPU, where a step is asked for before the answer of the one before is there. (The CPU's runner has it at once.)"""
+    """As on a GPU, where a step starts before the previous one's answer is there. (The CPU's runner has it at once.)"""
     prompts = groups(12)
     worker = start(24)
     expected = worker.generate(prompts, range(len(prompts)))

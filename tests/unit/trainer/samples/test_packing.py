@@ -1,4 +1,4 @@
-"""How samples share a forward pass: every token sees its own sequence so far, and a shared prompt is there once."""
+"""How samples share a forward pass: a token sees its own sequence before it, and shared prompts are there once."""
 
 from __future__ import annotations
 
