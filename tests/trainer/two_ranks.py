@@ -1,4 +1,4 @@
-"""One of two workers in processes of their own, started by test_parallel.py.
+"""One of two workers, each in its own process, started by test_parallel.py.
 
 python two_ranks.py RANK PORT TENSOR_PARALLEL_SIZE FOLDER: for each adapter type, load the adapter of FOLDER, export it
 again, generate, make an update on the recorded samples, take a checkpoint; and write the results.
