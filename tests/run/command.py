@@ -115,8 +115,11 @@ class Running:
         threading.Thread(target=self._watch, daemon=True).start()
         self.under_way.add(self)
 
-    def wait_until(self, reached: Callable[[], Any], what: str) -> Any:
-        """Wait for a moment in the run and return what `reached` returned; fail if the run ends before."""
+    def wait_until(self, reached: Callable[[], Any], what: str, every: float = 0.01) -> Any:
+        """Wait for a moment in the run, asking each `every` seconds, and return what `reached` returned.
+
+        Fail if the run ends before.
+        """
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not (value := reached()):
             over = self.process.poll() is not None
@@ -125,7 +128,7 @@ class Running:
             if time.monotonic() > deadline:
                 self.kill()
                 raise AssertionError(f"{PATIENCE_SECONDS:g} s were not enough for {what}\n{self.end()}")
-            time.sleep(0.01)
+            time.sleep(every)
         return value
 
     def wait_for_step(self, step: int) -> None:
@@ -186,8 +189,19 @@ class Running:
         for process in left:  # the next test must not suffer from it
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        memory = [str(path) for path in sorted(set(SHARED_MEMORY.iterdir()) - self._memory)]
-        return Ended(code, self.stdout, self.stderr, seconds, self.out, running, memory)
+        return Ended(code, self.stdout, self.stderr, seconds, self.out, running, self._left_in_memory())
+
+    def _left_in_memory(self) -> list[str]:
+        """Return what appeared in shared memory since the start and is used by no process.
+
+        Another test's run may be under way: what is its own is mapped, or goes.
+        """
+        deadline = time.monotonic() + LAST_SECONDS
+        while left := [path for path in SHARED_MEMORY.iterdir() if path not in self._memory and not _is_used(path)]:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+        return [str(path) for path in sorted(left)]
 
     def _watch(self) -> None:
         # Until it is told: asking the process itself here could take its exit code away from `end`.
@@ -216,6 +230,17 @@ def local_folder(uri: str) -> Path:
     parts = urlsplit(uri)
     assert parts.scheme == "file" and parts.path.startswith("/"), uri
     return Path(unquote(parts.path))
+
+
+def _is_used(file: Path) -> bool:
+    """Whether a living process has mapped the file or has it open."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if any(str(file) in mapping.path for mapping in process.memory_maps()):
+                return True
+            if any(Path(opened.path) == file for opened in process.open_files()):
+                return True
+    return False
 
 
 def _alive(process: psutil.Process) -> bool:

@@ -15,7 +15,7 @@ import yaml
 from run.command import Ended, Running, digest
 
 NAME = "letters"
-STEPS = 24
+STEPS = 16
 EVERY = 2
 """Steps between checkpoints."""
 REWARD = Path(__file__).with_name("letters.py")

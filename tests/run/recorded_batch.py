@@ -1,6 +1,6 @@
-"""Makes one update on a recorded batch with the workers of a Ray cluster, and publishes the checkpoint. Run with: JOB.YAML BATCH OUT.
+"""Makes one update on a recorded batch with the workers of each job, and publishes the checkpoint. Run with: BATCH JOB.YAML...
 
-RAY_ADDRESS names the cluster. Where there is no file BATCH yet, the workers generate one first.
+RAY_ADDRESS names the Ray cluster. Where there is no file BATCH yet, the first job's workers generate one.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,12 @@ from lorarl_trainer.workers.group import WorkerGroup, reserve
 PROMPTS = 12
 
 
-async def main(manifest: Path, batch: Path, out: Path) -> None:
+async def main(batch: Path, manifests: Sequence[Path]) -> None:
+    for manifest in manifests:
+        await _update(manifest, batch, manifest.with_name(f"out-{manifest.stem}"))
+
+
+async def _update(manifest: Path, batch: Path, out: Path) -> None:
     job = load_job(manifest)
     spec = job.spec
     vocabulary = inputs.load_vocabulary(spec, {})
@@ -67,4 +73,4 @@ async def _record(workers: WorkerGroup, batch: Path) -> None:
 
 if __name__ == "__main__":
     ray.init(log_to_driver=False)
-    asyncio.run(main(*map(Path, sys.argv[1:4])))
+    asyncio.run(main(Path(sys.argv[1]), [Path(path) for path in sys.argv[2:]]))

@@ -16,12 +16,11 @@ def score(prompt: str, completion: str, answer: str | None, row: dict[str, objec
 
 
 def slow(prompt: str, completion: str, answer: str | None, row: dict[str, object]) -> float:
-    """The same, after some time that differs from completion to completion."""
+    """The same, after some time that differs from completion to completion; no score after the first $LAST_SCORED."""
     time.sleep(len(completion) % 7 * 0.01)
-    return score(prompt, completion, answer, row)
-
-
-def refuse(prompt: str, completion: str, answer: str | None, row: dict[str, object]) -> float:
-    """No score."""
-    score(prompt, completion, answer, row)
-    raise ValueError("no judge in here")
+    scored = Path(os.environ["SCORED"])
+    over = scored.exists() and scored.read_bytes().count(b"\n") >= int(os.environ["LAST_SCORED"])
+    reward = score(prompt, completion, answer, row)
+    if over:
+        raise ValueError("no judge in here")
+    return reward

@@ -44,7 +44,6 @@ BY_THE_COMMAND = [
         ["trainer.seed=1"],
         "belongs to another training (trainer.seed was 0, is 1), expected the manifest of the checkpoint's training",
     ),
-    (["reward.function=letters:missing", NEW], "has no such function, expected a function package.module:function"),
 ]
 BY_ITS_PREPARATION = [
     (
@@ -72,6 +71,11 @@ BY_ITS_PREPARATION = [
         ["reward.function=elsewhere:score"],
         "spec.reward.function: got elsewhere:score, but there is no module elsewhere, expected",
     ),
+    (["reward.function=letters:missing", NEW], "has no such function, expected a function package.module:function"),
+    (
+        ["rollout.maxResponseTokens=5000"],
+        "spec.rollout.maxResponseTokens: got 5000, with rollout.maxPromptTokens 64, for a model of ",
+    ),
     (["adapter.rank=8"], "belongs to another training (adapter.rank was 4, is 8), expected the manifest of the"),
     (
         ["adapter.initFrom=file:trained", "adapter.rank=8", NEW],
@@ -90,6 +94,9 @@ BY_ITS_PREPARATION = [
         "spec.adapter.initFrom: got file:nowhere, which contains no adapter_config.json, expected",
     ),
 ]
+
+
+pytestmark = pytest.mark.xdist_group("bad_input")
 
 
 def named(value: object) -> str:

@@ -15,13 +15,16 @@ import pytest
 from run.command import Ended
 from run.jobs import STEPS, Job, published_steps
 
+pytestmark = pytest.mark.xdist_group("interruptions")
+
 ENDED_BY_KILL = -signal.SIGKILL
 
 
-def test_killed_at_any_moment_the_run_leaves_no_process_and_whole_checkpoints(interrupted_job: Job) -> None:
+def test_a_killed_run_leaves_no_process_and_whole_checkpoints(interrupted_job: Job) -> None:
     run = interrupted_job.start()
     run.wait_for_step(random.Random(3).randint(5, 7))
-    interrupted_job.gate.touch()  # here and below: it stands still within one of the next steps, so that it does not end before
+    # Here and below: it stands still within one of the next steps, so that it does not end before.
+    interrupted_job.gate.touch()
     run.wait_until(lambda: len(published(interrupted_job)) >= 2, "two checkpoints were published")
     run.kill()
     ended = run.end()
@@ -31,9 +34,8 @@ def test_killed_at_any_moment_the_run_leaves_no_process_and_whole_checkpoints(in
     assert published_steps(interrupted_job.checkpoints)[:2] == [2, 4]
 
 
-def test_a_checkpoint_cut_short_by_one_byte_is_passed_over_and_sigterm_publishes_one_of_the_step_just_done(
-    interrupted_job: Job,
-) -> None:
+def test_a_checkpoint_cut_short_is_skipped_and_sigterm_publishes_one(interrupted_job: Job) -> None:
+    """Cut short by one byte; published is the step just done."""
     before = published_steps(interrupted_job.checkpoints)
     state = newest(interrupted_job) / "trainer_state" / "state.safetensors"
     state.write_bytes(state.read_bytes()[:-1])

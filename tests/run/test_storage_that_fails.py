@@ -17,6 +17,8 @@ from support.cluster.tools import tools_or_skip
 from support.fault_proxy import FOREVER, FaultProxy, fault_proxy
 from support.s3_server import s3_server
 
+pytestmark = pytest.mark.xdist_group("storage")
+
 BUCKET = "team"
 ON_S3 = (f"checkpoint.uri=s3://{BUCKET}/adapters", "checkpoint.credentialsSecret=s3-keys")
 
@@ -49,9 +51,8 @@ def test_a_checkpoint_that_the_store_refuses_is_kept_on_this_machine(stored: Sto
     assert ended.left_running == []
 
 
-def test_the_newer_of_two_runs_goes_on_from_what_was_kept_and_the_older_is_fenced_off(
-    stored: Stored, reference: Ended
-) -> None:
+def test_the_newer_of_two_runs_resumes_from_what_was_kept(stored: Stored, reference: Ended) -> None:
+    """And the older one is fenced off."""
     stored.proxy.heal()
     stored.job.gate.touch()
     older = stored.job.start(*ON_S3, out=stored.job.folder / "older")
