@@ -72,10 +72,6 @@ BY_ITS_PREPARATION = [
         "spec.reward.function: got elsewhere:score, but there is no module elsewhere, expected",
     ),
     (["reward.function=letters:missing", NEW], "has no such function, expected a function package.module:function"),
-    (
-        ["rollout.maxResponseTokens=5000"],
-        "spec.rollout.maxResponseTokens: got 5000, with rollout.maxPromptTokens 64, for a model of ",
-    ),
     (["adapter.rank=8"], "belongs to another training (adapter.rank was 4, is 8), expected the manifest of the"),
     (
         ["adapter.initFrom=file:trained", "adapter.rank=8", NEW],
@@ -94,9 +90,6 @@ BY_ITS_PREPARATION = [
         "spec.adapter.initFrom: got file:nowhere, which contains no adapter_config.json, expected",
     ),
 ]
-
-
-pytestmark = pytest.mark.xdist_group("bad_input")
 
 
 def named(value: object) -> str:

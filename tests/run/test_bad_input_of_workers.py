@@ -48,7 +48,6 @@ def test_weights_that_are_garbage(job: Job) -> None:
     assert not job.checkpoints.exists(), "nothing was claimed"
 
 
-@pytest.mark.xdist_group("faulty_rewards")
 def test_completions_whose_reward_fails_are_left_out_and_counted(faulty_run: Ended) -> None:
     ended = faulty_run
     # An update without samples is left out: the first that has some is the one that is compared with vLLM.
@@ -68,7 +67,6 @@ def test_completions_whose_reward_fails_are_left_out_and_counted(faulty_run: End
     assert ended.left_running == []
 
 
-@pytest.mark.xdist_group("faulty_rewards")
 def test_an_evaluation_that_fails_takes_no_finished_step_with_it(faulty_job: Job, faulty_run: Ended) -> None:
     """Nor the checkpoint that is still on its way to the store when the run ends. The next start makes up for it."""
     ended, job = faulty_run, faulty_job

@@ -19,7 +19,6 @@ from run.ray_nodes import RayNodes, ray_nodes
 from support.cluster.audit import account, granted, refused, used
 from support.cluster.tools import tools_or_skip
 
-pytestmark = pytest.mark.xdist_group("in_cluster")
 
 OFTEN = 0.1
 """Seconds between two looks at the job on the API server."""

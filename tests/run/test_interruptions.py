@@ -15,7 +15,6 @@ import pytest
 from run.command import Ended
 from run.jobs import STEPS, Job, published_steps
 
-pytestmark = pytest.mark.xdist_group("interruptions")
 
 ENDED_BY_KILL = -signal.SIGKILL
 

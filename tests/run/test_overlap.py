@@ -16,7 +16,6 @@ import pytest
 from run.command import Ended, Running, digest
 from run.jobs import Job, published_steps
 
-pytestmark = pytest.mark.xdist_group("overlap")
 
 STEPS = 2
 COMPLETIONS = 32

@@ -17,7 +17,6 @@ from support.cluster.tools import tools_or_skip
 from support.fault_proxy import FOREVER, FaultProxy, fault_proxy
 from support.s3_server import s3_server
 
-pytestmark = pytest.mark.xdist_group("storage")
 
 BUCKET = "team"
 ON_S3 = (f"checkpoint.uri=s3://{BUCKET}/adapters", "checkpoint.credentialsSecret=s3-keys")

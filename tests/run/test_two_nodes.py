@@ -26,7 +26,6 @@ from support.cluster.tools import tools_or_skip
 from support.fault_proxy import FaultProxy, fault_proxy
 from support.s3_server import S3Server, s3_server
 
-pytestmark = pytest.mark.xdist_group("two_nodes")
 
 BUCKET = "team"
 OFTEN = 0.1

@@ -30,3 +30,11 @@ def test_an_adapter_of_other_modules_to_start_from(colocated: Callable[..., Colo
     worker = Worker(tiny_job(first.model, tmp_path, adapter__targetModules="[q_proj, v_proj]").spec, ALONE)
     with pytest.raises(InputError, match=r"spec\.adapter\.initFrom: got "):
         worker.start(first.model, STOP, adapter)
+
+
+def test_samples_longer_than_the_model_takes(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    model = model_folder("qwen3-tied")
+    worker = Worker(tiny_job(model, tmp_path, rollout__maxResponseTokens=5000).spec, ALONE)
+    told = r"spec\.rollout\.maxResponseTokens: got 5000, with rollout\.maxPromptTokens 16, for a model of "
+    with pytest.raises(InputError, match=told):
+        worker.start(model, STOP, None)
