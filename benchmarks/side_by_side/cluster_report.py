@@ -95,9 +95,9 @@ def markdown(result: Mapping[str, Any], source: Path) -> str:
             "|---|---|---|",
             *(f"| {what} | {target} | {reached} |" for what, target, reached in targets(runs)),
             "",
-            "Seconds to the first token, part by part: "
-            "from the command, from `kubectl apply`, or from a worker pod's deletion. Only",
-            "what had to be waited for, which adds up; parts of a part stand below it:",
+            "This table has the seconds to the first token, by part.",
+            "They start at the command, at `kubectl apply`, or at a worker pod's deletion.",
+            "Only time that was waited for counts, so the parts add up; a part's own parts are below it:",
             "",
             f"| | {' | '.join(heads)} |",
             f"|---|{'---|' * len(heads)}",

@@ -114,7 +114,7 @@ def _step(result: Result, size: str, target: float, ratio: float) -> Row:
 
     theirs = f"{mean(peer, 'seconds'):.2f}" if peer else ""
     return _row(
-        f"seconds a step, {TITLES[size]}",
+        f"seconds per step, {TITLES[size]}",
         floor,
         theirs,
         f"{target}, {ratio}x TRL",
@@ -140,8 +140,8 @@ def _switch(result: Result) -> Row:
     peer = find(result, "trl", "7b")
     theirs = f"{mean(peer, 'sleep') + mean(peer, 'wake'):.2f} s" if peer else ""
     return _row(
-        "KV cache given up and taken back, 7B",
-        "0 where it can stay",
+        "KV cache released and restored, 7B",
+        "0 if it can stay",
         theirs,
         "0.25 s",
         find(result, "device", "7b"),
@@ -200,7 +200,7 @@ def markdown(result: Result, source: Path) -> str:
         "|---|---|---|---|---|---|",
         *(f"| {label(run)} | {_speeds(result, run)} |" for run in shown(result)),
         "",
-        f"![Seconds a step by phase]({PLOT.relative_to('docs')})",
+        f"![Seconds per step by phase]({PLOT.relative_to('docs')})",
     ]
     return "\n".join(lines)
 
@@ -272,7 +272,7 @@ def plot(result: Result) -> Any:
         axes.margins(x=0.08)
         axes.grid(visible=False, axis="y")
         if number == len(sizes) - 1:
-            axes.set_xlabel("seconds a step")
+            axes.set_xlabel("seconds per step")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=5)
     return figure

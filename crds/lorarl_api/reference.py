@@ -60,7 +60,7 @@ def _content(path: str, schema: Schema) -> str:
 
 
 def _section(path: str, schema: Schema) -> Iterator[str]:
-    """The heading of a group, a table of its own fields, and its rules."""
+    """The heading of a group, a table of its direct fields, and its rules."""
     yield f"## {path}\n\n{_text(schema['description'])}\n"
     yield "| field | type | default | range | meaning |\n|---|---|---|---|---|"
     required = schema.get("required", [])

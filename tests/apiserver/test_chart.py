@@ -1,4 +1,4 @@
-"""The chart on a real API server, with Kubernetes' own controllers: installed, upgraded, uninstalled, and what people may then do."""
+"""The chart on a real API server with Kubernetes' controllers: install, upgrade, uninstall, and users' permissions."""
 
 from __future__ import annotations
 
@@ -6,86 +6,37 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from apiserver.chart_site import (
+    CRD,
+    INSTANCE,
+    JOB,
+    NAMESPACE,
+    Site,
+    account,
+    can,
+    columns,
+    established,
+    everything,
+    older_chart,
+    require_rights,
+)
 from support.cluster.client import ApiError, Object
-from support.cluster.control_plane import Cluster, control_plane
+from support.cluster.control_plane import control_plane
 from support.cluster.controllers import controllers
-from support.cluster.crds import wait_until_served
 from support.cluster.kuberay import install_kuberay
 from support.cluster.processes import find, find_share, until
 from support.cluster.tools import tools_or_skip
 from support.helm import CHART, TIMEOUT_SECONDS, flags, helm, only, rendered
 
 ROOT = CHART.parents[1]
-CRD = "lorarljobs.lorarl.io"
-NAMESPACE = "lorarl-system"
-INSTANCE = "app.kubernetes.io/instance=lorarl"
-JOB: Object = {
-    "apiVersion": "lorarl.io/v1alpha1",
-    "kind": "LoRARLJob",
-    "spec": {
-        "model": {"uri": "s3://team/base"},
-        "adapter": {"targetModules": ["all-linear"]},
-        "reward": {"type": "exact"},
-        "data": {"train": {"uri": "s3://team/train.jsonl"}},
-        "checkpoint": {"uri": "s3://team/checkpoints"},
-    },
-}
-
-
-@dataclass(frozen=True)
-class Site:
-    """A cluster with KubeRay's kinds, and what helm said before they were there."""
-
-    cluster: Cluster
-    without_kuberay: subprocess.CompletedProcess[str]
-    left_by_refusal: list[str]
-
-    def helm(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return helm(*arguments, kubeconfig=self.cluster.kubeconfig)
-
-    @contextmanager
-    def release(self, values: dict[str, Any] | None = None, chart: Path = CHART) -> Iterator[str]:
-        """An installed chart, and what helm printed; it and all it leaves are removed at the end."""
-        done = self.helm("install", "lorarl", str(chart), "-n", NAMESPACE, "--create-namespace", *flags(values or {}))
-        try:
-            assert done.returncode == 0, done.stderr
-            yield done.stdout
-        finally:
-            self.helm("uninstall", "lorarl", "-n", NAMESPACE, "--ignore-not-found")
-            self.cluster.kubectl("delete", "crd", CRD, "--ignore-not-found")
-
-    def upgrade(self, values: dict[str, Any] | None = None, chart: Path = CHART) -> None:
-        done = self.helm("upgrade", "lorarl", str(chart), "-n", NAMESPACE, *flags(values or {}))
-        assert done.returncode == 0, done.stderr
-
-    def uninstall(self) -> None:
-        done = self.helm("uninstall", "lorarl", "-n", NAMESPACE)
-        assert done.returncode == 0, done.stderr
-
-    def of_release(self) -> list[str]:
-        """Everything in the cluster with the release's label, as `kind/name`."""
-        return everything(self.cluster, INSTANCE)
-
-    def job(self, name: str, namespace: str = "default") -> Object:
-        return self.cluster.api.create({**JOB, "metadata": {"name": name, "namespace": namespace}})
-
-
-def everything(cluster: Cluster, labels: str) -> list[str]:
-    kinds = cluster.must("api-resources", "--verbs=list", "-o", "name").split()
-    # Helm's own Secret and the objects that a controller makes anew would say nothing of the chart.
-    kinds = [kind for kind in kinds if not kind.startswith(("events", "endpoint", "componentstatuses"))]
-    return cluster.must("get", ",".join(kinds), "-A", "-l", labels, "-o", "name", "--ignore-not-found").split()
 
 
 @pytest.fixture(scope="module")
@@ -104,66 +55,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             yield Site(cluster, refused, left)
 
 
-def older_chart(folder: Path) -> Path:
-    """The chart as an older version might have been: another CRD, another version."""
-    chart = folder / "lorarl"
-    shutil.copytree(CHART, chart)
-    for path, old, new in (
-        ("Chart.yaml", "ersion: 0.1.0", "ersion: 0.0.9"),
-        ("files/lorarl.io_lorarljobs.yaml", "name: Reward", "name: Score"),
-    ):
-        text = (chart / path).read_text()
-        assert old in text
-        (chart / path).write_text(text.replace(old, new))
-    return chart
-
-
-def columns(cluster: Cluster) -> list[str]:
-    crd = cluster.api.get("CustomResourceDefinition", CRD)
-    assert crd is not None
-    return [column["name"] for column in crd["spec"]["versions"][0]["additionalPrinterColumns"]]
-
-
-def established(site: Site) -> None:
-    wait_until_served(site.cluster, [CRD])
-
-
-def can(site: Site, user: str, verb: str, resource: str, namespace: str) -> bool:
-    kind, _, part = resource.partition("/")
-    return (
-        site.cluster.kubectl(
-            "auth", "can-i", verb, kind, f"--subresource={part}", "-n", namespace, f"--as={user}", "-q"
-        ).returncode
-        == 0
-    )
-
-
-def require_rights(site: Site, verb: str, resource: str, allowed: dict[str, bool]) -> None:
-    """Require that the operator may do this in the namespaces where it should, once the API server has learnt of its Roles."""
-    until(
-        10,
-        f"{verb} {resource}: {allowed}",
-        lambda: {name: can(site, account(), verb, resource, name) for name in allowed} == allowed,
-    )
-
-
-def account(namespace: str = NAMESPACE) -> str:
-    return f"system:serviceaccount:{namespace}:operator-lorarl"
-
-
-def test_without_kuberay_nothing_is_installed_and_the_command_that_installs_it_is_told(site: Site) -> None:
+def test_without_kuberay_the_chart_prints_the_command_for_it(site: Site) -> None:
     assert site.without_kuberay.returncode != 0
-    said = site.without_kuberay.stderr
-    assert "KubeRay, which runs the jobs' pods, is not installed" in said
-    assert (
-        "helm install kuberay-operator kuberay-operator --repo https://ray-project.github.io/kuberay-helm --version 1.6.2"
-        in said
-    )
-    assert "--set kuberay.check=false" in said
+    output = site.without_kuberay.stderr
+    assert "KubeRay, which runs the jobs' pods, is not installed" in output
+    repository = "https://ray-project.github.io/kuberay-helm"
+    assert f"helm install kuberay-operator kuberay-operator --repo {repository} --version 1.6.2" in output
+    assert "--set kuberay.check=false" in output
     assert site.left_by_refusal == []
 
 
-def test_a_preview_on_the_client_raises_no_false_alarm(site: Site) -> None:
+def test_a_client_side_dry_run_succeeds(site: Site) -> None:
     done = site.helm("install", "lorarl", str(CHART), "-n", NAMESPACE, "--dry-run=client")
     assert done.returncode == 0, done.stderr
     assert "kind: Deployment" in done.stdout
@@ -203,7 +105,7 @@ def test_cluster_mode_from_install_to_uninstall(site: Site, tmp_path: Path) -> N
         require_rights(site, "create", "rayjobs.ray.io", {"team-a": False})
 
         done = site.helm("install", "lorarl", str(CHART), "-n", NAMESPACE)
-        assert done.returncode == 0, f"the CRD that was kept is in the way: {done.stderr}"
+        assert done.returncode == 0, f"the old CRD blocks the installation: {done.stderr}"
         assert api.get("LoRARLJob", "steady", "default") == before
 
 
@@ -227,7 +129,7 @@ def test_namespaced_mode_from_install_to_uninstall(site: Site) -> None:
         assert site.cluster.api.get("LoRARLJob", "steady", "team-a") is not None
 
 
-def test_a_namespace_that_is_not_there_is_told(site: Site) -> None:
+def test_a_missing_namespace_is_reported(site: Site) -> None:
     done = site.helm(
         "install",
         "lorarl",
@@ -241,14 +143,14 @@ def test_a_namespace_that_is_not_there_is_told(site: Site) -> None:
     assert 'namespaces "nowhere" not found' in done.stderr
 
 
-def test_a_crd_that_need_not_be_kept_goes(site: Site) -> None:
+def test_a_crd_that_is_not_kept_is_deleted(site: Site) -> None:
     with site.release({"crds.keep": False}):
         established(site)
         site.uninstall()
         site.cluster.api.wait_gone("CustomResourceDefinition", CRD)
 
 
-def test_a_crd_of_somebody_else_is_used_and_left_alone(site: Site) -> None:
+def test_a_foreign_crd_is_used_and_not_changed(site: Site) -> None:
     site.cluster.must("apply", "--server-side", "-f", str(CHART / "files/lorarl.io_lorarljobs.yaml"))
     version = _version(site)
     with site.release({"crds.install": False, "aggregatedRoles": False}):
@@ -257,7 +159,7 @@ def test_a_crd_of_somebody_else_is_used_and_left_alone(site: Site) -> None:
         assert site.cluster.api.get("CustomResourceDefinition", CRD) is not None
 
 
-def test_the_crd_belongs_to_one_release_and_others_do_without(site: Site) -> None:
+def test_the_crd_belongs_to_one_release(site: Site) -> None:
     with site.release({"watchNamespaces": ["team-a"]}):
         established(site)
         second = ("install", "second", str(CHART), "-n", "team-b", *flags({"watchNamespaces": ["team-b"]}))
@@ -271,24 +173,22 @@ def test_the_crd_belongs_to_one_release_and_others_do_without(site: Site) -> Non
             site.helm("uninstall", "second", "-n", "team-b", "--ignore-not-found")
 
 
-def test_an_older_chart_takes_no_field_out_of_a_newer_crd(site: Site, tmp_path: Path) -> None:
+def test_an_older_chart_removes_no_field_from_a_newer_crd(site: Site, tmp_path: Path) -> None:
     older = older_chart(tmp_path)
     with site.release():
         established(site)
         refused = site.helm("upgrade", "lorarl", str(older), "-n", NAMESPACE)
         assert refused.returncode != 0
-        assert "lorarljobs.lorarl.io is of chart version 0.1.0, and this is 0.0.9" in refused.stderr
-        assert (
-            "Upgrade this release to 0.1.0 or newer, or leave the definition as it is: --set crds.install=false"
-            in refused.stderr
-        )
+        assert "lorarljobs.lorarl.io is from chart version 0.1.0, and this is 0.0.9" in refused.stderr
+        hint = "Upgrade this release to 0.1.0 or newer, or keep the definition: --set crds.install=false"
+        assert hint in refused.stderr
         site.upgrade({"crds.install": False}, older)
         assert "Reward" in columns(site.cluster)
         site.upgrade()
-        assert _owner(site) == NAMESPACE, "the release has it again"
+        assert _owner(site) == NAMESPACE, "the release owns it again"
 
 
-def test_a_rollback_brings_back_the_crd_of_its_time(site: Site, tmp_path: Path) -> None:
+def test_a_rollback_restores_the_older_crd(site: Site, tmp_path: Path) -> None:
     with site.release(chart=older_chart(tmp_path)):
         site.upgrade()
         done = site.helm("rollback", "lorarl", "1", "-n", NAMESPACE)
@@ -296,7 +196,7 @@ def test_a_rollback_brings_back_the_crd_of_its_time(site: Site, tmp_path: Path) 
         assert "Score" in columns(site.cluster)
 
 
-def test_a_crd_that_is_being_deleted_is_not_installed_upon(site: Site) -> None:
+def test_a_crd_that_is_being_deleted_blocks_the_installation(site: Site) -> None:
     with site.release():
         established(site)
         held = {**JOB, "metadata": {"name": "held", "namespace": "default", "finalizers": ["lorarl.io/cleanup"]}}
@@ -304,7 +204,7 @@ def test_a_crd_that_is_being_deleted_is_not_installed_upon(site: Site) -> None:
         site.cluster.must("delete", "crd", CRD, "--wait=false")
         refused = site.helm("upgrade", "lorarl", str(CHART), "-n", NAMESPACE)
         assert refused.returncode != 0
-        assert "lorarljobs.lorarl.io is being deleted, and would be gone after this" in refused.stderr
+        assert "lorarljobs.lorarl.io is being deleted, and would not exist after this installation" in refused.stderr
         (free,) = (line for line in refused.stderr.splitlines() if "kubectl patch" in line)
         site.cluster.must(*shlex.split(free.replace("NAMESPACE", "default").replace("NAME", "held"))[1:])
         site.cluster.api.wait_gone("CustomResourceDefinition", CRD)
@@ -312,7 +212,7 @@ def test_a_crd_that_is_being_deleted_is_not_installed_upon(site: Site) -> None:
         established(site)
 
 
-def test_the_docs_commands_install_without_rights_on_the_cluster(site: Site) -> None:
+def test_the_docs_commands_install_without_cluster_wide_permissions(site: Site) -> None:
     section = (
         (ROOT / "docs/install.md").read_text().partition("### For some namespaces only\n")[2].partition("\n## ")[0]
     )
@@ -340,7 +240,7 @@ def test_the_docs_commands_install_without_rights_on_the_cluster(site: Site) -> 
     established(site)
     try:
         refused = run(users.replace("--namespace", "--create-namespace --namespace"), HELM_KUBEASUSER="ana")
-        assert 'User "ana" cannot create resource "namespaces"' in refused.stderr, "the docs may say less"
+        assert 'User "ana" cannot create resource "namespaces"' in refused.stderr, "the docs could be shorter"
         done = run(users, HELM_KUBEASUSER="ana")
         assert done.returncode == 0, done.stderr
         require_rights(site, "create", "rayjobs.ray.io", {"team-a": True})
@@ -349,16 +249,18 @@ def test_the_docs_commands_install_without_rights_on_the_cluster(site: Site) -> 
         site.cluster.must("delete", "crd", CRD)
 
 
-def test_people_may_do_what_their_roles_say(site: Site) -> None:
+def test_users_may_do_what_their_roles_allow(site: Site) -> None:
     with site.release():
         established(site)
         for role in ("view", "edit", "admin"):
             site.cluster.must(
                 "create", "rolebinding", f"{role}er", f"--clusterrole={role}", f"--user={role}er", "-n", "team-a"
             )
-        # The controller that fills view, edit and admin takes a moment.
+        # The controller that aggregates view, edit and admin takes a moment.
         filled = (("viewer", "get"), ("editer", "create"), ("adminer", "delete"))
-        until(20, "the roles are filled", lambda: all(can(site, user, verb, CRD, "team-a") for user, verb in filled))
+        until(
+            20, "the roles are aggregated", lambda: all(can(site, user, verb, CRD, "team-a") for user, verb in filled)
+        )
         manifest = json.dumps({**JOB, "metadata": {"name": "of-ana", "namespace": "team-a"}})
         denied = site.cluster.kubectl("apply", "--as=viewer", "-f", "-", stdin=manifest)
         assert denied.returncode != 0
@@ -373,7 +275,7 @@ def test_people_may_do_what_their_roles_say(site: Site) -> None:
         assert not can(site, "editer", "create", CRD, "team-b")
 
 
-def test_the_operators_account_can_grant_a_jobs_right_and_no_other(site: Site) -> None:
+def test_the_operator_can_grant_only_a_jobs_permission(site: Site) -> None:
     with site.release({"watchNamespaces": ["team-a"]}):
         established(site)
         operator = site.cluster.api_as(site.cluster.service_account_token(NAMESPACE, "operator-lorarl"))
@@ -398,7 +300,7 @@ def test_the_operators_account_can_grant_a_jobs_right_and_no_other(site: Site) -
         operator.apply(role("lorarljobs/status"))
         operator.apply(binding)
         trainer = site.cluster.api_as(site.cluster.service_account_token("team-a", "lorarl-x"))
-        until(10, "the right has arrived", lambda: _patched(trainer, "x"))
+        until(10, "the permission is in force", lambda: _patched(trainer, "x"))
         for refused in (role("secrets", ""), role("pods/exec", ""), role("rayjobs", "ray.io")):
             with pytest.raises(ApiError, match="attempting to grant RBAC permissions not currently held"):
                 operator.apply(refused)
@@ -412,7 +314,7 @@ def test_the_operators_account_can_grant_a_jobs_right_and_no_other(site: Site) -
             assert not can(site, account(), verb, resource, "team-a"), (verb, resource)
 
 
-def test_the_pods_are_admitted_where_only_restricted_ones_are(site: Site) -> None:
+def test_the_pods_are_admitted_with_restricted_enforced(site: Site) -> None:
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     api = site.cluster.api
     api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "restricted", "labels": labels}})
@@ -432,7 +334,7 @@ def test_the_pods_are_admitted_where_only_restricted_ones_are(site: Site) -> Non
         api.create(loose)
 
 
-def test_every_object_of_every_value_is_taken_by_the_api_server(site: Site) -> None:
+def test_the_api_server_accepts_all_objects_of_all_values(site: Site) -> None:
     values = {
         "podLabels": {"team": "ml"},
         "podAnnotations": {"note": "x"},
@@ -469,7 +371,7 @@ def _version(site: Site) -> tuple[int, Any]:
 
 
 def _owner(site: Site) -> str:
-    """The namespace of the release that the CRD belongs to."""
+    """The namespace of the release that owns the CRD."""
     crd = site.cluster.api.get("CustomResourceDefinition", CRD)
     assert crd is not None
     namespace: str = crd["metadata"]["annotations"]["meta.helm.sh/release-namespace"]

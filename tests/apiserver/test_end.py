@@ -1,4 +1,4 @@
-"""How attempts and jobs end, like Jobs of batch/v1: what counts as a failure, what as a preemption, and what follows."""
+"""How attempts and jobs end, like Jobs of batch/v1: what is a failure, what is a preemption, and what follows."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ from support.cluster.processes import until
 QUOTA = {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "1"}
 # With a quota a container needs requests. The head requests 1 CPU and 4 GiB by default.
 ONE_GPU = {"gpusPerNode": 1, "cpusPerNode": "1", "memoryPerNode": "4Gi"}
-# Machines change hands in seconds. Other tests measure how long that takes; here a busy test machine must not cause failures.
+# Machines change hands in seconds. Other tests measure how long that takes; here a busy test machine must not cause
+# failures.
 QUEUE_SECONDS = 30.0
 
 
@@ -149,7 +150,7 @@ def test_with_a_default_queue_the_label_is_not_needed(p: Platform) -> None:
 
 
 def test_a_clean_up_that_waits_in_the_queue_is_reported_and_resumes(p: Platform) -> None:
-    """Kueue also manages Jobs, such as the one that removes checkpoints, if the namespace has a LocalQueue `default`."""
+    """With a LocalQueue `default` in the namespace Kueue also manages Jobs, such as the clean-up."""
     namespace = p.namespace("cleanup")
     add_queue(p.cluster, namespace, namespace, QUOTA)
     add_local_queue(p.cluster, namespace, "default", namespace)

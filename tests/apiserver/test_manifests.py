@@ -1,4 +1,4 @@
-"""No manifest that the API server accepts stops the operator: random manifests, and the examples with the real KubeRay."""
+"""No accepted manifest stops the operator: random manifests, and the examples with the real KubeRay."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def test_a_lost_node_with_the_head_fails_the_rayjob(kuberay_platform: Platform) 
 
 
 def test_without_a_head_kuberay_never_deletes_the_workers(kuberay_platform: Platform) -> None:
-    """The operator must do it: without a head KubeRay does not apply its rule to delete the workers of a failed RayJob."""
+    """The operator must do it: without a head KubeRay ignores its rule to delete the workers of a failed RayJob."""
     p = kuberay_platform
     namespace = p.namespace()
     p.api.create(rayjob(namespace, "left"))

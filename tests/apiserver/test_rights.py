@@ -26,8 +26,8 @@ from support.cluster.rayjobs import rayjob
 from support.cluster.tools import tools_or_skip
 
 OPERATOR = account(SYSTEM, ACCOUNT)
-# An admission plugin that OpenShift enables. The creator of an object that blocks its owner's deletion must be allowed to
-# finalize the owner.
+# An admission plugin that OpenShift enables. The creator of an object that blocks its owner's deletion must be
+# allowed to finalize the owner.
 GUARDED_OWNERS = "OwnerReferencesPermissionEnforcement"
 FINALIZE = Right("lorarl.io", "lorarljobs/finalizers", "update")
 GET_JOB = Right("lorarl.io", "lorarljobs", "get")

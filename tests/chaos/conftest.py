@@ -1,4 +1,4 @@
-"""The platform of the chaos tests: KubeRay, simulated nodes with room for all jobs at a time, and our operator's rights."""
+"""The platform of the chaos tests: KubeRay, simulated nodes with room for all jobs, and our operator's rights."""
 
 from __future__ import annotations
 

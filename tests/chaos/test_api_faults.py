@@ -46,7 +46,8 @@ def test_jobs_end_as_they_should_whatever_the_api_server_does(p: Platform) -> No
             lived = time.monotonic() - began
             faults += ends_clean(p.api, seen)
     print(
-        f"\n{sum(faulty.struck.values())} faults ({dict(faulty.struck)}), {kept.starts} starts, {jobs} jobs, {lived:.0f} s, seed {SEED}"
+        f"\n{sum(faulty.struck.values())} faults ({dict(faulty.struck)}), {kept.starts} starts, "
+        f"{jobs} jobs, {lived:.0f} s, seed {SEED}"
     )
     assert not faults + seen.violations, "\n".join(faults + seen.violations)
     assert faulty.struck.keys() == EVERY_FAULT

@@ -1,4 +1,4 @@
-"""The operator is killed (-9) at random moments, often with its standby, over the lives of many jobs: nothing is done twice, lost or left.
+"""The operator is killed (-9) at random moments, often with its standby: nothing is done twice, lost or left.
 
 LORARL_CHAOS_KILLS, LORARL_CHAOS_JOBS and LORARL_CHAOS_SEED choose how often, over how many lives, and which moments.
 """
@@ -33,7 +33,7 @@ LONGEST_WAIT_FOR_A_WRITE_SECONDS = 15.0
 
 @dataclass
 class Killer:
-    """Kills at a random moment: at some time, or when a write is on its way: before the server has it, or before its answer is back."""
+    """Kills at a random time, or while a write is under way: before the server has it, or before its answer is back."""
 
     kept: Replicas
     chance: random.Random

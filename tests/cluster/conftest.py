@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
-    """A real cluster: that of $LORARL_TEST_KUBECONFIG (`KUBECONFIG=... make test-cluster`), or else the node of `make cluster`.
+    """A real cluster: $LORARL_TEST_KUBECONFIG's (`KUBECONFIG=... make test-cluster`), or the node of `make cluster`.
 
     A node that is up already stays up; one that had to be brought up is taken down at the end.
     """
@@ -53,14 +53,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
 
 @pytest.fixture(scope="session")
 def images(cluster: RealCluster) -> Images:
-    """Our images, and that of the S3 server: built from the tree as it is, or those that a user of another cluster names."""
+    """Our images and the S3 server's: built from this tree, or named by the user of another cluster."""
     if cluster.kubeconfig != from_environment().kubeconfig:
         named = Images(
             *(os.environ.get(f"LORARL_TEST_{each.name.upper()}_IMAGE", "") for each in dataclasses.fields(Images))
         )
         if not all(dataclasses.astuple(named)):
             pytest.skip(
-                "a named cluster pulls its images: LORARL_TEST_OPERATOR_IMAGE, _TRAINER_IMAGE and _STORE_IMAGE say from where"
+                "a named cluster pulls its images: set LORARL_TEST_OPERATOR_IMAGE, _TRAINER_IMAGE and _STORE_IMAGE"
             )
         return named
     try:
@@ -91,7 +91,7 @@ def installed(cluster: RealCluster, images: Images) -> RealCluster:
 
 @pytest.fixture(scope="session")
 def own_node(cluster: RealCluster) -> Node:
-    """The node behind `cluster`, for tests that stop its programs or look at its images: never those of a cluster that a user names."""
+    """The node of `cluster`, for tests that stop its programs or read its images; never a cluster that a user names."""
     if cluster.kubeconfig != from_environment().kubeconfig:
         pytest.skip(f"{cluster.kubeconfig} is not the node of `make cluster`: its programs and images are not ours")
     return Node(from_environment())
@@ -99,7 +99,7 @@ def own_node(cluster: RealCluster) -> Node:
 
 @pytest.fixture(scope="session")
 def spare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    """The settings of a node beside that of `make cluster`, with everything of its own: tests may do to it what they like."""
+    """The settings of a second node beside that of `make cluster`, which tests may treat as they like."""
     settings = dataclasses.replace(
         Settings(),
         name="lorarltest",

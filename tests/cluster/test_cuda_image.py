@@ -1,4 +1,4 @@
-"""The trainer's image for GPUs is built from its lock, and loads what it holds: a quarter of an hour on two cores, 12 GB of build cache.
+"""The trainer's GPU image is built from its lock and loads: a quarter of an hour on two cores, 12 GB of build cache.
 
 What a GPU is needed for is left to tests/gpu: no driver is here.
 """

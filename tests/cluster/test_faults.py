@@ -1,7 +1,7 @@
-"""One job, and all that can happen to it in a cluster: it takes one fault after the other, and succeeds with a good adapter.
+"""One job takes every fault that a cluster can have, one at a time, and succeeds with a good adapter.
 
-A step costs a second or two and every step is published, so each fault may cost one step at most. What each cost is printed, and kept
-in out/cluster/summary.json.
+A step costs a second or two and every step is published, so each fault may cost one step at most. What each cost is
+printed, and kept in out/cluster/summary.json.
 """
 
 from __future__ import annotations
@@ -129,14 +129,14 @@ def test_the_worker_runs_out_of_memory(trial: Trial) -> None:
     """A program in the worker's pod takes what is left of its limit; the kernel chooses whom to kill."""
     with trial.fault("worker out of memory", attempts=1):
         pod = trial.job.pod("worker")["metadata"]["name"]
-        # Byte by byte of a pattern, so that every page is there; whoever is killed, the exit code says nothing of the fault.
+        # It writes a pattern, so that every page is used. The exit code does not show which process was killed.
         trial.cluster.kubectl(
             "exec", pod, "-n", TEAM, "-c", "ray-worker", "--", "python", "-c", "held = b'x' * (5 << 30)"
         )
     told = trial.cluster.must(
         "get", "events", "-n", TEAM, "--field-selector", f"involvedObject.name={JOB},reason=BackingOff", "-o", "yaml"
     )
-    assert "ended, OutOfMemory: " in told, told
+    assert "ended with OutOfMemory: " in told, told
     assert "memoryPerNode" in told, told
 
 
@@ -177,7 +177,7 @@ def test_it_succeeds_with_a_good_adapter(trial: Trial, tmp_path: Path) -> None:
 
 
 def wait_for_leaders(cluster: RealCluster) -> None:
-    """Return when lorarl, KubeRay and Kueue lead again: each ended when it could not renew its Lease; the kubelet starts it anew.
+    """Return when lorarl, KubeRay and Kueue lead again. Each ended without its Lease, and the kubelet restarts it.
 
     What befalls the job before is not answered until then, which would be told as the next fault's cost.
     """

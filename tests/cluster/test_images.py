@@ -57,7 +57,7 @@ END
 
 @pytest.fixture(scope="module")
 def here(cluster: RealCluster, own_node: Node, images: Images) -> Iterator[RealCluster]:
-    """The node of `make cluster`, with our images as the tree has them now, and a namespace where pods must be restricted."""
+    """The node of `make cluster`, with images of this tree, and a namespace where pods must be restricted."""
     apply(cluster, namespace(NAMESPACE, "restricted"))
     yield cluster
     cluster.must("delete", "namespace", NAMESPACE)
@@ -94,7 +94,8 @@ def test_an_image_is_read_only_and_has_its_sbom_and_no_secret(here: RealCluster,
     script = """
     set -eu
     id -u; id -g
-    places=$(find / -xdev \\( -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /var/tmp -o -path /run/lock \
+    places=$(find / -xdev \\( -path /proc -o -path /sys -o -path /dev \
+        -o -path /tmp -o -path /var/tmp -o -path /run/lock \
       -o -path /home/lorarl \\) -prune -o -writable ! -type l -print 2>/dev/null || true)
     test -z "$places" || { echo "may be written: $places"; exit 1; }
     test ! -e /etc/pip.conf && test ! -e /etc/uv

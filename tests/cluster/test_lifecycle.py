@@ -1,4 +1,4 @@
-"""The node comes and goes: it leaves nothing, a second start is harmless, and one that was killed half-way is cleaned up by the next."""
+"""The node leaves nothing, a second start is harmless, and the next start cleans up after one that was killed."""
 
 from __future__ import annotations
 

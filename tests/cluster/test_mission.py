@@ -1,7 +1,7 @@
-"""The project's main job on a real cluster: helm install, kubectl apply, a Ray cluster trains, the adapter lies in S3 and does the task.
+"""The project's main job on a real cluster: helm install, kubectl apply, training with Ray, a good adapter in S3.
 
-Everything is done as a user does it, with kubectl, helm and lorarl. What was seen is kept in out/cluster: `get.txt` (kubectl get -w),
-`describe.txt`, and `summary.json` with the times and the accuracies.
+Everything is done as a user does it, with kubectl, helm and lorarl. The observations are kept in out/cluster: `get.txt`
+(kubectl get -w), `describe.txt`, and `summary.json` with the times and the accuracies.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def test_logs_and_ray_s_dashboard_can_be_read(mission: Mission) -> None:
 
 
 def test_the_operator_goes_on_without_a_stumble(mission: Mission) -> None:
-    """In a pod its user has no name, over which kopf's watches once fell; restarted every 90 s, it finished the job all the same."""
+    """In a pod its user has no name, which once broke kopf's watches. Restarts every 90 s hid that."""
     assert operators(mission.cluster) == mission.operators
     said = mission.cluster.must("logs", "-n", SYSTEM, "-l", OPERATOR, "--tail=-1", f"--since-time={mission.began}")
     (mission.out / "operator.log").write_text(said)

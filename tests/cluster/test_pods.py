@@ -1,4 +1,4 @@
-"""What a user expects of a node: pods that find each other, kubectl's ways into them, rights and pod security that are enforced."""
+"""What a user expects of a node: pods find each other, kubectl reaches them, rights and pod security are enforced."""
 
 from __future__ import annotations
 

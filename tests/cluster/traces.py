@@ -35,7 +35,7 @@ def traces() -> dict[str, set[str]]:
 
 
 def processes_of(node: Node) -> dict[int, str]:
-    """Process id -> start time of all that run in the node: its programs, and what is in its cgroup (pods and builds)."""
+    """Return process id -> start time of all processes of the node: its programs, and its cgroup (pods and builds)."""
     pids = set(node.init.processes()) if node.init else set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and f":/{node.settings.name}/" in _read(entry / "cgroup"):

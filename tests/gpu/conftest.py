@@ -1,4 +1,4 @@
-"""The GPU tier: Transformer Engine, vLLM with CUDA graphs and NCCL on real GPUs. Skipped, with this reason, where there is none."""
+"""The GPU tier: Transformer Engine, vLLM with CUDA graphs and NCCL on real GPUs. Skipped if there is none."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def on_gpu(colocated: Callable[..., Colocated]) -> Callable[..., Colocated]:  # noqa: F811  # the fixture
-    """Starts workers on one GPU, of which vLLM takes little: a tiny model needs no more, and several stand beside each other."""
+    """Starts workers on one GPU. vLLM takes little of it, so that several fit; a tiny model needs no more."""
     gpu = {"cluster__gpusPerNode": 1, "rollout__gpuMemoryFraction": 0.04}
     return lambda architecture="qwen3-gpu", **changes: colocated(architecture, **(gpu | changes))

@@ -1,4 +1,4 @@
-"""Generation on one GPU: the layers that vLLM generates with, under CUDA graphs, and the scheduler, against vLLM's own."""
+"""Generation on one GPU: our layers under CUDA graphs, and our scheduler, against vLLM's own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def test_one_adapter_layers_and_vllms_own_agree(
     adapted = ours.generate(prompts(64))
     share, apart = in_common(adapted, theirs.generate(prompts(64)))
     print(
-        f"{architecture} rank {rank}: {100 * share:.1f}% of the tokens before a difference, log-probabilities {apart.mean():.5f} apart"
+        f"{architecture} rank {rank}: {100 * share:.1f}% of the tokens before a difference, "
+        f"log-probabilities {apart.mean():.5f} apart"
     )
     assert share > 0.5 and apart.mean() < 0.02
     assert in_common(adapted, base)[1].mean() > 5 * apart.mean()  # the adapter matters
@@ -77,7 +78,8 @@ def test_our_scheduler_and_vllms_own_agree(on_gpu, monkeypatch) -> None:
         made = ours.generate(asked, seeds)
         share, apart = in_common(made, vllm_generate(theirs, asked, seeds))
         print(
-            f"call {call}: {100 * share:.1f}% of the tokens before a difference, log-probabilities {apart.mean():.6f} apart"
+            f"call {call}: {100 * share:.1f}% of the tokens before a difference, "
+            f"log-probabilities {apart.mean():.6f} apart"
         )
         assert share > 0.8 and apart.mean() < 0.01
         assert len({c.finished for c in made}) == 2

@@ -1,4 +1,4 @@
-"""The sampler's kernels against the same in PyTorch, and the tokens they draw against the distribution they are drawn from."""
+"""The sampler's kernels against PyTorch, and their tokens against the distribution that they are drawn from."""
 
 from __future__ import annotations
 

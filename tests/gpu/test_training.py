@@ -1,4 +1,4 @@
-"""The trainer alone on one GPU: packings against padded rows, chunked log-probabilities against naive ones, gradients kept in fp32."""
+"""The trainer alone on one GPU: packed against padded rows, chunked against naive log-probabilities, fp32 gradients."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def test_packed_and_padded_batches_differ_by_no_more_than_bf16_does(
     found = relative_difference(packed[1], exact[1])
     in_fp32 = relative_difference(exact_packed[1], exact[1])
     print(
-        f"{architecture} {adapter_type}: gradient differs from fp32 by {noise:.2e} padded, {found:.2e} packed; packed fp32 {in_fp32:.2e}"
+        f"{architecture} {adapter_type}: gradient differs from fp32 by {noise:.2e} padded, {found:.2e} packed; "
+        f"packed fp32 {in_fp32:.2e}"
     )
     assert (
         exact_packed[0] == pytest.approx(exact[0], abs=1e-3) and in_fp32 < 5e-3

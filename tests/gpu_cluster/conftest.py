@@ -1,7 +1,7 @@
-"""A Kubernetes node with GPUs, as `python -m gpu_node up` brings it up (docs/gpu-cluster.md). Skipped, with a reason, where there is none.
+"""A Kubernetes node with GPUs, as `python -m gpu_node up` brings it up (docs/gpu-cluster.md). Skipped if there is none.
 
-LORARL_GPU_REHEARSAL=1 runs the same tests on such a node without a GPU, with the example for CPUs: it proves the tests themselves.
-LORARL_GPU_OUT names a folder for what they saw; by default it is the node's.
+LORARL_GPU_REHEARSAL=1 runs the same tests on such a node without a GPU, with the example for CPUs, to test the tests.
+LORARL_GPU_OUT names a folder for their findings; by default it is the node's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
     settings = from_environment()
     if not stack.is_here():
         pytest.skip(
-            "no node has travelled to this machine: docs/gpu-cluster.md says how, and `. tools/gpu_node/env.sh` comes before pytest"
+            "no node has travelled to this machine: docs/gpu-cluster.md says how. "
+            "Run `. tools/gpu_node/env.sh` before pytest"
         )
     if Node(settings).init is None:
         pytest.skip("the node that travelled here is not up: python -m gpu_node up")

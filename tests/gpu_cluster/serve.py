@@ -1,4 +1,4 @@
-"""Held-out greedy accuracy of an adapter in a vLLM of its own, started as anyone would: `python serve.py BASE ADAPTER HELD_OUT`.
+"""Held-out greedy accuracy of an adapter in plain vLLM, as anyone would serve it. Run with: BASE ADAPTER HELD_OUT.
 
 It prints JSON on the last line. What counts as right is what examples/addition/evaluate.py says.
 """
@@ -24,7 +24,8 @@ def main(base: str, adapter: str, held_out: str) -> None:
         base,
         enable_lora=True,
         max_lora_rank=max(8, config["r"]),
-        # By default vLLM tries an adapter on the head too, and its trial fails where the vocabulary is smaller than the model is wide.
+        # By default vLLM also tries an adapter on the head, which fails if the vocabulary is smaller than the model
+        # is wide.
         lora_target_modules=sorted({name.rpartition(".")[2] for name in config["target_modules"]}),
         max_model_len=64,
         kv_cache_memory_bytes=1 << 30,

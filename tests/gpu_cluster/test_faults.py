@@ -1,4 +1,4 @@
-"""One job on GPUs takes what befalls jobs, succeeds, and leaves nothing in the GPUs' memory. What each fault cost is in summary.json."""
+"""One job on GPUs takes faults, succeeds, and leaves nothing in the GPUs' memory. summary.json has the costs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The sentence that the project was made for: `kubectl apply` on a GPU node, and an adapter in the store that does the task.
+"""What the project was made for: `kubectl apply` on a GPU node, and an adapter in the store that does the task.
 
-All GPUs of the node are in one worker pod: with two it is data parallel. What a user typed and read is kept in transcript.txt.
+All GPUs of the node are in one worker pod; with two, training is data parallel. What a user typed and read is kept in
+transcript.txt.
 """
 
 from __future__ import annotations

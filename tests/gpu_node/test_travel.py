@@ -1,4 +1,4 @@
-"""A node travels: packed, unpacked elsewhere, brought up with nothing but what it brought, and a job trains on this machine's own Python.
+"""A node is packed, and brought up elsewhere with only what it brought. A job trains with that machine's Python.
 
 Elsewhere is a mount namespace of this machine, in which the programs that a bare machine lacks are hidden.
 """
@@ -123,7 +123,7 @@ def test_the_node_runs_what_it_brought(elsewhere: Elsewhere) -> None:
 
 
 def test_a_job_trains_with_the_machines_own_stack(elsewhere: Elsewhere, cluster: RealCluster, tmp_path: Path) -> None:
-    """The image is empty without its mounts, so all of it, submission too, works by the changes to the manifest alone."""
+    """The image is empty without its mounts, so all of it, also the submission, needs the changes to the manifest."""
     with bucket_of(cluster, tmp_path) as bucket:
         ADDITION.upload(bucket)
     make_room(cluster, TEAM, level="privileged")

@@ -1,4 +1,4 @@
-"""The command `lorarl run`, started as a user starts it, and what is seen of it: its output, its files, the processes it leaves behind."""
+"""The command `lorarl run`, started as a user starts it: its output, its files, and the processes that it leaves."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from lorarl_trainer.progress import TIME_COLUMNS, read_rows
 
 COMMAND = [sys.executable, "-m", "lorarl_trainer.cli", "run"]
 PATIENCE_SECONDS = 240.0
-"""Longest time that a run, or a moment in it, is waited for."""
+"""How long a test waits for a run, or for a moment in it."""
 LAST_SECONDS = 30.0
-"""Longest time that the command's processes may take to end after it: a worker of Ray that is just starting first comes up."""
+"""Longest time that the command's processes may take to end after it. A starting Ray worker first comes up."""
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -60,11 +60,11 @@ class Ended:
 
     @property
     def adapter_digest(self) -> str:
-        """Of the adapter that the summary names, which lies in a local folder."""
+        """The digest of the adapter that the summary names, in a local folder."""
         return digest(local_folder(self.adapter_uri) / "adapter_model.safetensors")
 
     def __str__(self) -> str:
-        """Everything there is to see: what pytest shows of a failed test."""
+        """All output and logs, which pytest shows when a test fails."""
         logs = [f"--- {log}\n{log.read_text(errors='replace')[-3000:]}" for log in sorted(self.out.glob("logs/*.log"))]
         return "\n".join([f"exit code {self.code}", "--- stdout", self.stdout, "--- stderr", self.stderr, *logs])
 
@@ -72,10 +72,10 @@ class Ended:
 
 
 class Running:
-    """A run under way. Every process it starts is remembered, so that what outlives it can be told."""
+    """A run under way. It remembers every process that the run starts, to find those that outlive it."""
 
     under_way: ClassVar[set[Running]] = set()
-    """Those that nobody has waited for."""
+    """The runs that no test has waited for yet."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Running:
         self.wait_until(lambda: text in self.stdout + self.stderr, f"it said {text!r}")
 
     def let_pass(self, seconds: float) -> None:
-        """Let it run for so long, or to its end."""
+        """Let it run for `seconds`, or to its end."""
         with contextlib.suppress(psutil.TimeoutExpired):
             self.process.wait(seconds)
 
@@ -158,7 +158,7 @@ class Running:
             return [process for process in self._family if _alive(process) and name in _command_line(process)]
 
     def signal(self, number: signal.Signals) -> None:
-        """Signal the command alone, as `kill PID` and a pod's end do."""
+        """Signal only the command, as `kill PID` and the end of a pod do."""
         self.process.send_signal(number)
 
     def press_ctrl_c(self) -> None:
@@ -166,13 +166,13 @@ class Running:
         os.write(self._keyboard, b"\x03")
 
     def kill(self) -> None:
-        """End the whole process group as kill -9 does, or a machine whose memory is full."""
+        """End the whole process group, as kill -9 does, or the kernel when memory is full."""
         self._look()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def end(self) -> Ended:
-        """Wait until the command has ended, and tell what it leaves behind."""
+        """Wait until the command has ended; return what it printed and what it left behind."""
         try:
             code = self.process.wait(PATIENCE_SECONDS)
         except psutil.TimeoutExpired:
@@ -186,15 +186,15 @@ class Running:
         left = [process for process in family if _alive(process)]
         psutil.wait_procs(left, LAST_SECONDS)
         running = [f"{process.pid} {_command_line(process)}" for process in left if _alive(process)]
-        for process in left:  # the next test must not suffer from it
+        for process in left:  # so that they do not disturb the next test
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         return Ended(code, self.stdout, self.stderr, seconds, self.out, running, self._left_in_memory())
 
     def _left_in_memory(self) -> list[str]:
-        """Return what appeared in shared memory since the start and is used by no process.
+        """Return the files in shared memory that are new since the start and that no process uses.
 
-        Another test's run may be under way: what is its own is mapped, or goes.
+        Another test's run may be under way. Its files are in use, or disappear soon.
         """
         deadline = time.monotonic() + LAST_SECONDS
         while left := [path for path in SHARED_MEMORY.iterdir() if path not in self._memory and not _is_used(path)]:
@@ -204,7 +204,7 @@ class Running:
         return [str(path) for path in sorted(left)]
 
     def _watch(self) -> None:
-        # Until it is told: asking the process itself here could take its exit code away from `end`.
+        # An event ends this: to poll the process here could take its exit code away from `end`.
         while not self._over.wait(0.1):
             self._look()
 

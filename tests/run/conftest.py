@@ -1,6 +1,7 @@
-"""The run tier: `lorarl run` as a user runs it, with its workers, Ray, Megatron and vLLM, on a model that trains in seconds.
+"""The run tier: `lorarl run` as a user runs it, with Ray, Megatron and vLLM, on a model that trains in seconds.
 
-Two processes of pytest share the work (`-n 2 --dist loadgroup`): a start keeps little more than one core busy.
+`make test` runs it with two processes of pytest (`-n 2 --dist loadfile`), because a start keeps little more than one core
+busy. Tests of one file stay in one process, in their order: many of them continue the job of the test before.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ TESTS = Path(__file__).resolve().parents[1]
 def pytest_configure(config: pytest.Config) -> None:
     """Give each process of pytest, and the runs that it starts, its share of the cores.
 
-    The threads of a run wait actively for each other: two runs on the same cores would cost each other more than their share.
+    The threads of a run wait for each other in busy loops, so two runs on the same cores would slow each other down.
     """
     place = getattr(config, "workerinput", None)
     if place is not None:
@@ -34,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def made_once[T](factory: pytest.TempPathFactory, name: str, make: Callable[[Path], T]) -> T:
-    """Return what `make` makes in a new folder; the processes of pytest share it, and the first that asks makes it."""
+    """Return what `make` returns for a new folder. The first process of pytest that asks makes it; the others share it."""
     own = factory.getbasetemp()
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
     result = shared / f"{name}.pickle"

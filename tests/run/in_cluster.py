@@ -1,4 +1,4 @@
-"""A LoRARLJob on a real API server, and its trainer as the pods run it: under the job's own ServiceAccount, with the mounted manifest."""
+"""A LoRARLJob on a real API server, with its trainer as in pods: the job's ServiceAccount and the mounted manifest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMESPACE = "default"
 
 @dataclass
 class InCluster:
-    """A LoRARLJob on an API server, and the mounted manifest of its pods. The gate stands between the trainer and the server."""
+    """A LoRARLJob on an API server, and the mounted manifest of its pods. The gate is between trainer and server."""
 
     cluster: Cluster
     gate: TcpGate
@@ -62,7 +62,7 @@ class InCluster:
 
 @contextmanager
 def in_cluster(job: Job, folder: Path) -> Iterator[InCluster]:
-    """Bring an API server up under `folder` and give it the job, with the rights that the operator gives to the trainer.
+    """Start an API server in `folder` and give it the job, with the rights that the operator gives to the trainer.
 
     Raises:
         ToolMissingError: a server is not there.

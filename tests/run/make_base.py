@@ -1,4 +1,4 @@
-"""Writes the base model that the runs train: 100,000 random parameters and a tokenizer of characters. Run with: FOLDER."""
+"""Writes the base model of the runs: 100,000 random parameters and a tokenizer of characters. Run with: FOLDER."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on this machine: a head without workers, and nodes with a cache each, as KubeRay makes them of pods."""
+"""A Ray cluster of several nodes on this machine, as KubeRay makes it: a head without workers; a cache per node."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ QUICK_HEALTH_CHECKS = {
     "health_check_period_ms": 500,
     "health_check_failure_threshold": 4,
 }
-"""Ray sees after 2 s that a node is gone, where it takes 14 to 25 s by itself. That is still later than the calls to it fail."""
+"""Ray notices a lost node after 2 s instead of its usual 14 to 25 s. The calls to the node still fail before that."""
 
 
 class RayNodes:
-    """The cluster. Its nodes differ in what the operator gives their pods: a cache and a run folder of their own."""
+    """The cluster. Each node has its own cache and run folder, which the operator gives to each pod."""
 
     def __init__(self, folder: Path) -> None:
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -33,7 +33,7 @@ class RayNodes:
 
     @property
     def address(self) -> str:
-        """What RAY_ADDRESS is in the driver."""
+        """The driver's RAY_ADDRESS."""
         return str(self._cluster.address)
 
     def cache(self, name: str) -> Path:
@@ -41,7 +41,7 @@ class RayNodes:
         return self._folder / name / "cache"
 
     def models(self, name: str) -> list[Path]:
-        """What a node has of base models, whole or not."""
+        """The folders of base models on a node, complete or not."""
         return sorted(path for path in (self.cache(name) / "models").glob("*") if path.is_dir())
 
     def add(self, name: str) -> None:
@@ -54,7 +54,7 @@ class RayNodes:
         self._cluster.remove_node(self._nodes.pop(name), allow_graceful=False)
 
     def workers_left(self, seconds: float) -> list[str]:
-        """The workers' processes that are still there when they have had so many seconds to end."""
+        """The workers' processes that have not ended after `seconds`."""
         deadline = time.monotonic() + seconds
         while (left := _workers()) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -67,7 +67,7 @@ class RayNodes:
 
 @contextmanager
 def ray_nodes(folder: Path, *names: str) -> Iterator[RayNodes]:
-    """Run a head and nodes of these names until the block ends."""
+    """Run a head and nodes with these names until the block ends."""
     nodes = RayNodes(folder)
     try:
         for name in names:
@@ -78,7 +78,7 @@ def ray_nodes(folder: Path, *names: str) -> Iterator[RayNodes]:
 
 
 def _workers() -> list[str]:
-    """The actors' processes that this one has started, a node's or a run's."""
+    """The actors' processes among all that this process has started."""
     found = []
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):

@@ -1,6 +1,7 @@
-"""Makes one update on a recorded batch with the workers of each job, and publishes the checkpoint. Run with: BATCH JOB.YAML...
+"""For each job: makes one update on a recorded batch with its workers, and publishes the checkpoint.
 
-RAY_ADDRESS names the Ray cluster. Where there is no file BATCH yet, the first job's workers generate one.
+Run with: BATCH JOB.YAML... RAY_ADDRESS names the Ray cluster. If the file BATCH does not exist, the first job's workers
+generate it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ async def _update(manifest: Path, batch: Path, out: Path) -> None:
         await workers.publish(step=1, adapter_version=1, position=0)
         await workers.drain_uploads()
         print(
-            f"{workers.size} worker(s): loss {result.metrics['loss']:.9f}, gradient norm {result.metrics['grad_norm']:.9f}"
+            f"{workers.size} worker(s): loss {result.metrics['loss']:.9f}, "
+            f"gradient norm {result.metrics['grad_norm']:.9f}"
         )
     finally:
         workers.kill()

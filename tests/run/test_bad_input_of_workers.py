@@ -1,6 +1,6 @@
-"""Bad input that only the workers can find, and rewards that fail: one sentence says so, and the training goes as far as it can.
+"""Bad input that only the workers can find, and rewards that fail: one sentence, and no finished step is lost.
 
-tests/trainer/test_bad_input.py has what else a worker refuses.
+tests/trainer/test_bad_input.py tests what else a worker refuses.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def test_weights_that_are_garbage(job: Job) -> None:
 
 def test_completions_whose_reward_fails_are_left_out_and_counted(faulty_run: Ended) -> None:
     ended = faulty_run
-    # An update without samples is left out: the first that has some is the one that is compared with vLLM.
+    # An update without samples is skipped: the first one with samples is compared with vLLM.
     assert all(row["mean_abs_logprob_diff"] > 0 and row["entropy"] > 0.1 for row in ended.rows if row["step"])
     assert [row["reward_failures"] for row in ended.rows if row["step"]] == [16, 16]
     assert all(row["reward_mean"] is not None and row["grad_norm"] > 0 for row in ended.rows if row["step"])
@@ -68,7 +68,7 @@ def test_completions_whose_reward_fails_are_left_out_and_counted(faulty_run: End
 
 
 def test_an_evaluation_that_fails_takes_no_finished_step_with_it(faulty_job: Job, faulty_run: Ended) -> None:
-    """Nor the checkpoint that is still on its way to the store when the run ends. The next start makes up for it."""
+    """Nor the checkpoint that is still being uploaded when the run ends. The next start makes up for the evaluation."""
     ended, job = faulty_run, faulty_job
     require_one_message(ended)
     assert "no score for any of 1 completions" in ended.stderr
@@ -96,12 +96,12 @@ def faulty_job(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
 
 @pytest.fixture(scope="module")
 def faulty_run(faulty_job: Job) -> Ended:
-    """Its first run: two steps, and the evaluation after them that fails."""
+    """Its first run: two steps, then an evaluation that fails."""
     return faulty_job.run(*FAULTY)
 
 
 def require_one_message(ended: Ended) -> None:
-    """One line for a person, on standard error alone."""
+    """One line for a person, only on standard error."""
     assert ended.code == 1, ended
     assert ended.stderr.startswith("lorarl: ")
     assert len(ended.stderr.splitlines()) == 1, ended.stderr

@@ -1,4 +1,4 @@
-"""The trainer as it runs in pods, on a real API server: under the job's own ServiceAccount, with progress in the job's status."""
+"""The trainer as in pods, on a real API server: the job's ServiceAccount, and progress in the job's status."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ from run.ray_nodes import RayNodes, ray_nodes
 from support.cluster.audit import account, granted, refused, used
 from support.cluster.tools import tools_or_skip
 
-
 OFTEN = 0.1
 """Seconds between two looks at the job on the API server."""
 
 
 def test_progress_and_a_drain_reach_the_status(in_cluster: InCluster, nodes: RayNodes) -> None:
-    """Also after the API server was away. The drain publishes a checkpoint."""
+    """Also after an outage of the API server. The drain publishes a checkpoint."""
     run, hold = in_cluster.start(attempt=1), in_cluster.job.gate
     run.wait_for_step(2)
-    hold.touch()  # while the run stands still within a step, everything else has time
-    run.wait_until(lambda: in_cluster.status.get("step", 0) >= 2, "the status told of step 2", every=OFTEN)
+    hold.touch()  # the run stands still within a step, and everything else has time
+    run.wait_until(lambda: in_cluster.status.get("step", 0) >= 2, "step 2 was in the status", every=OFTEN)
     in_cluster.gate.shut()
     done = in_cluster.status["step"]
     hold.unlink()
@@ -62,7 +61,7 @@ def test_progress_and_a_drain_reach_the_status(in_cluster: InCluster, nodes: Ray
 
 
 def test_the_next_attempt_makes_the_steps_that_the_manifest_says_by_now(in_cluster: InCluster) -> None:
-    """More of them while it starts; then fewer than it has made, so it ends early."""
+    """First more steps, then fewer than it has made, so it ends early."""
     before = in_cluster.status
     for marker in in_cluster.run_dir.iterdir():
         marker.unlink()  # another pod
@@ -96,7 +95,7 @@ def test_the_next_attempt_makes_the_steps_that_the_manifest_says_by_now(in_clust
 
 
 def test_a_worker_that_fails_is_told_in_one_line(in_cluster: InCluster, nodes: RayNodes) -> None:
-    """Its traceback is in the log that the line names."""
+    """The traceback is in the log that the line names."""
     model = in_cluster.job.folder / "garbage"
     shutil.copytree(in_cluster.job.base, model)
     (model / "model.safetensors").write_bytes(b"garbage")
@@ -139,7 +138,7 @@ def test_the_trainer_uses_every_right_that_it_has(in_cluster: InCluster) -> None
 
 
 def test_an_ended_training_makes_more_steps_and_its_job_may_go_meanwhile(in_cluster: InCluster) -> None:
-    """The pods of a deleted job do not wait for its status to be taken."""
+    """The pods of a deleted job do not wait until its status is accepted."""
     before = in_cluster.status
     assert before["step"] >= before["totalSteps"], "it had made all its steps"
     steps = before["step"] + 3
@@ -161,7 +160,7 @@ def test_an_ended_training_makes_more_steps_and_its_job_may_go_meanwhile(in_clus
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNodes]:
-    """What KubeRay gives a job: a Ray that runs already."""
+    """A Ray that is running already, as KubeRay gives one to a job."""
     with ray_nodes(tmp_path_factory.mktemp("nodes"), "node") as running:
         yield running
 

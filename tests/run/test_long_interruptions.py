@@ -1,4 +1,4 @@
-"""What takes too long for every change: killed at five random moments, and a disk that fills."""
+"""Interruptions that take too long for every change: five kills at random moments, and a disk that fills up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOMENTS = 5
 
 
 def test_killed_at_five_random_moments_it_ends_in_the_same_bytes(job: Job, reference: Ended) -> None:
-    """Anywhere from the start of the process to its end: while it loads, within steps, while a checkpoint is being written."""
+    """At any time of the process: while it loads, within steps, while it writes a checkpoint."""
     moments = random.Random(20)
     for _ in range(MOMENTS):
         run = job.start()

@@ -1,7 +1,7 @@
 """Completions of very different lengths: each is scored when it has ended, while others are still being generated.
 
-Two runs of one job, with a quick reward and with a slow one. Their first steps are compared. After these each run comes to
-an end of its own: a killed worker, and a step without a score.
+Two runs of one job, one with a quick reward and one with a slow reward. The tests compare their first steps. Then each run
+ends in its own way: with a killed worker, and with a step without a score.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import pytest
 
 from run.command import Ended, Running, digest
 from run.jobs import Job, published_steps
-
 
 STEPS = 2
 COMPLETIONS = 32
@@ -31,14 +30,14 @@ LONG_TAIL = (
 
 @dataclass(frozen=True)
 class LongTail:
-    """A run that has ended, and how many completions were scored by then."""
+    """A run that has ended, and its job."""
 
     job: Job
     ended: Ended
 
     @property
     def adapter_digest(self) -> str:
-        """Of the last of the steps that are compared."""
+        """The digest of the adapter after the last step that is compared."""
         return digest(self.job.checkpoints / f"iter_{STEPS:07}" / "lora_adapter" / "adapter_model.safetensors")
 
 
@@ -76,7 +75,7 @@ def test_a_worker_that_is_killed_while_it_generates_ends_the_run(quick: LongTail
     assert ended.code == 1, ended
     assert "a worker process ended" in ended.stderr
     assert "worker-0.log" in ended.stderr
-    assert 0 < len(scored(quick.job)) % COMPLETIONS, "others were still being generated"
+    assert len(scored(quick.job)) % COMPLETIONS > 0, "others were still being generated"
     told = [line for line in ended.stderr.splitlines() if not line.startswith("  | ")]
     assert len(told) == 1, "beside the end of the log one sentence"
     for noise in ("Traceback", "never retrieved", "never awaited"):
@@ -87,13 +86,13 @@ def test_a_worker_that_is_killed_while_it_generates_ends_the_run(quick: LongTail
 
 @pytest.fixture(scope="module")
 def quick(base: Path, tmp_path_factory: pytest.TempPathFactory) -> LongTail:
-    """Its worker is killed while it generates, as soon as the steps that are compared are published."""
+    """Its worker is killed while it generates, once the steps that are compared are published."""
     job = make(Job(tmp_path_factory.mktemp("quick"), base))
     run = start(job, "score")
     run.wait_until(lambda: STEPS in steps_of(job), f"step {STEPS} was published")
     [worker] = run.wait_until(lambda: run.processes("ray::Worker"), "its worker was seen")
     done = len(scored(job)) // COMPLETIONS
-    # From the first score of a step to its last pass tenths of a second.
+    # Only tenths of a second pass between the first and the last score of a step.
     run.wait_until(lambda: len(scored(job)) > (done + 1) * COMPLETIONS, "the next step's first completion was scored")
     worker.kill()
     return LongTail(job, run.end())
@@ -101,7 +100,7 @@ def quick(base: Path, tmp_path_factory: pytest.TempPathFactory) -> LongTail:
 
 @pytest.fixture(scope="module")
 def slow(base: Path, tmp_path_factory: pytest.TempPathFactory) -> LongTail:
-    """Its reward function gives no score after the steps that are compared."""
+    """After the steps that are compared, its reward function gives no score."""
     job = make(Job(tmp_path_factory.mktemp("slow"), base))
     return LongTail(job, start(job, "slow").end())
 
@@ -115,7 +114,7 @@ def steps_of(job: Job) -> list[int]:
 
 
 def scored(job: Job) -> list[tuple[float, str, str]]:
-    """What the reward noted, in its order. A line that is being written does not count."""
+    """The reward's notes, in order, without a line that is still being written."""
     file = job.folder / "scored.jsonl"
     return (
         [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]

@@ -1,4 +1,4 @@
-"""The same manifest and seed give the same adapter, byte for byte, whatever carries it."""
+"""The same manifest and seed give the same adapter, byte for byte, with any transport and any number of threads."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from run.command import Ended, digest
 from run.jobs import STEPS, Job
 
 FEWER_STEPS = 10
-"""Enough to compare; the reference evaluates and publishes after this step, too."""
+"""Enough to compare: the reference run also evaluates and publishes after this step."""
 
 
 def test_the_other_transport_and_other_threads_give_the_same_bytes(
     job: Job, reference: Ended, reference_job: Job
 ) -> None:
-    """One thread where the reference has several, and two where it has one. Each transport alone: tests/trainer."""
+    """One thread if the reference has several, several if it has one. tests/trainer compares the transports alone."""
     own = os.sched_getaffinity(0)
     cores = f"0-{(os.cpu_count() or 1) - 1}" if len(own) == 1 else str(min(own))
     overrides = ("rollout.adapterSync=disk", f"trainer.steps={FEWER_STEPS}")
@@ -32,7 +32,7 @@ def test_the_other_transport_and_other_threads_give_the_same_bytes(
 def test_two_workers_go_on_from_the_checkpoint_of_one_with_the_same_losses(
     job: Job, reference: Ended, reference_job: Job
 ) -> None:
-    # As a user who has a copy of some checkpoints: no latest.json, none after step 6.
+    # A user has a copy of some checkpoints: without latest.json, and none after step 6.
     for step in (2, 4, 6):
         folder = f"iter_{step:07}"
         shutil.copytree(reference_job.checkpoints / folder, job.checkpoints / folder)

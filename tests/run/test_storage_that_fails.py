@@ -1,4 +1,4 @@
-"""Object storage that refuses writes in the midst of a training, and two runs that write to one place. The server is real.
+"""Object storage that refuses writes during training, and two runs that write to one place. The server is real.
 
 One job: the second test goes on where the first left it.
 """
@@ -17,14 +17,13 @@ from support.cluster.tools import tools_or_skip
 from support.fault_proxy import FOREVER, FaultProxy, fault_proxy
 from support.s3_server import s3_server
 
-
 BUCKET = "team"
 ON_S3 = (f"checkpoint.uri=s3://{BUCKET}/adapters", "checkpoint.credentialsSecret=s3-keys")
 
 
 @dataclass
 class Stored:
-    """A job whose checkpoints go to a bucket, the proxy on their way, and where the server keeps them."""
+    """A job whose checkpoints go to a bucket, the proxy in front of the bucket, and the server's folder with them."""
 
     job: Job
     proxy: FaultProxy
@@ -51,11 +50,11 @@ def test_a_checkpoint_that_the_store_refuses_is_kept_on_this_machine(stored: Sto
 
 
 def test_the_newer_of_two_runs_resumes_from_what_was_kept(stored: Stored, reference: Ended) -> None:
-    """And the older one is fenced off."""
+    """The older one is fenced off."""
     stored.proxy.heal()
     stored.job.gate.touch()
     older = stored.job.start(*ON_S3, out=stored.job.folder / "older")
-    older.wait_for_output("job letters")  # it has claimed, and stands still in its first step
+    older.wait_for_output("job letters")  # it has claimed the checkpoints, and stands still in its first step
 
     newer = stored.job.start(*ON_S3, gated=False).end()
 

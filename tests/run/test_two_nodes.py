@@ -1,6 +1,6 @@
-"""Two nodes of a Ray cluster train data parallel: as one would, each with its own copy of the model, and again after one was lost.
+"""Two nodes of a Ray cluster train data parallel: as one would, each with its own model, and again after a loss.
 
-The nodes are real processes of Ray with caches of their own; the driver, the API server and the S3 server are real too.
+The nodes are real processes of Ray with their own caches; the driver, the API server and the S3 server are real too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from support.cluster.tools import tools_or_skip
 from support.fault_proxy import FaultProxy, fault_proxy
 from support.s3_server import S3Server, s3_server
 
-
 BUCKET = "team"
 OFTEN = 0.1
 """Seconds between two looks at the job on the API server."""
@@ -37,7 +36,7 @@ FIRST_MOMENT_SHARE = 0.1
 
 @dataclass
 class OnTwoNodes:
-    """The job, and what it runs on."""
+    """The job, its nodes and its store."""
 
     job: InCluster
     nodes: RayNodes
@@ -45,7 +44,7 @@ class OnTwoNodes:
     checkpoints: Path
 
     def requests(self, method: str, path: str) -> int:
-        """How often the store was asked for exactly this object."""
+        """How many requests the store got for exactly this object."""
         return sum(
             1
             for asked, found in self.proxy.requests
@@ -127,11 +126,11 @@ def test_the_next_attempt_has_a_new_node_and_one_worker_publishes(on_two_nodes: 
         path.partition("?")[0] for method, path in on_two_nodes.proxy.requests if method == "PUT" and "/iter_" in path
     )
     assert written
-    assert set(written.values()) == {1}, "one worker publishes, and nobody publishes a second time"
+    assert set(written.values()) == {1}, "one worker publishes, and only once"
 
 
 def test_what_is_wrong_with_the_store_reaches_the_status(on_two_nodes: OnTwoNodes) -> None:
-    """With the field and what to do."""
+    """With the field and a hint."""
     on_two_nodes.proxy.answer(403, times=1_000_000, method="GET", path="model")
     ended = on_two_nodes.job.start(attempt=3).end()
     on_two_nodes.proxy.heal()

@@ -97,7 +97,7 @@ def set_up(store: Store) -> None:
 
 
 def interleave(store: Store, first: Run, second: Run) -> bool:
-    """The first stops somewhere, the second starts and stops somewhere, the first goes on to its end, then the second."""
+    """The first stops somewhere, the second starts and stops somewhere, the first runs to its end, then the second."""
     stopped = first.until_paused()
     second.until_paused()
     require_whole(store)

@@ -1,4 +1,4 @@
-"""The base model and the data from a real S3 server: what can be wrong with it, and that nothing half-fetched is used."""
+"""The base model and the data from a real S3 server: what can be wrong, and that nothing half-fetched is used."""
 
 from __future__ import annotations
 
@@ -155,7 +155,8 @@ def test_a_full_disk_is_reported_and_used_again_once_it_has_room(
     monkeypatch.setenv("LORARL_CACHE", str(small_disk))
     with pytest.raises(
         LorarlError,
-        match=rf"^{FIELD}: no space left for {uri} in {small_disk}/models on .* \(3,000,025 bytes are needed, .* free\)",
+        match=rf"^{FIELD}: no space left for {uri} in {small_disk}/models on .* "
+        r"\(3,000,025 bytes are needed, .* free\)",
     ):
         fetch(uri, secret)
     subprocess.run(["mount", "-o", f"remount,size={10 * DISK_BYTES}", str(small_disk)], check=True)

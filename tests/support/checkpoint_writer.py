@@ -1,4 +1,4 @@
-"""A training run without the training: publishes checkpoints one after the other until it is killed. Run with: URI FIRST-WORD-OF-ITS-BYTES.
+"""A run without training: publishes checkpoints until it is killed. Run with: URI FIRST-WORD-OF-ITS-BYTES.
 
 Fenced off, it starts again, after a moment.
 """

@@ -10,7 +10,7 @@ from pathlib import Path
 def write_headers(
     folder: Path, *, hidden: int, ffn: int, layers: int, heads: int, key_heads: int, vocabulary: int
 ) -> None:
-    """The configuration and the weights' headers, in two shards, of a model of Qwen2's kind; a configuration that is there is added to."""
+    """Write configuration and weights' headers, in two shards, of a Qwen2 model; add to an existing configuration."""
     file = folder / "config.json"
     config = json.loads(file.read_text()) if file.exists() else {}
     config.pop("layer_types", None)  # one a layer

@@ -201,7 +201,7 @@ def whole(parts: Iterable[CompletionChunk]) -> list[Completion]:
 
 
 def random_adapter(worker: Colocated, seed: int = 0, scale: float = 0.1) -> dict[str, torch.Tensor]:
-    """An adapter of the worker's shapes with normal values; the A's of a fused layer are equal where `lora` shares them."""
+    """An adapter of the worker's shapes with normal values. A fused layer's A's are equal if `lora` shares them."""
     stream = torch.Generator().manual_seed(seed)
     adapter = {
         name: scale * torch.randn(shape, generator=stream)

@@ -31,7 +31,7 @@ def layer_kinds(worker: Colocated) -> Counter[str]:
 
 
 def in_common(left: Sequence[Completion], right: Sequence[Completion]) -> tuple[float, np.ndarray]:
-    """The share of tokens before any pair's first difference, and how far the log-probabilities of those tokens are apart."""
+    """The share of tokens before any pair's first difference, and how far their log-probabilities are apart."""
     apart, total = [], 0
     for a, b in zip(left, right, strict=True):
         length = min(len(a.tokens), len(b.tokens))

@@ -21,7 +21,7 @@ RANKS = 2
 
 
 def run_two_ranks(script: Path, folder: Path, *arguments: object, seconds: float) -> None:
-    """Run `python script RANK PORT *arguments` for both ranks to their end; their output goes to rank-*.log in the folder."""
+    """Run `python script RANK PORT *arguments` for both ranks to their end. Their output is rank-*.log in `folder`."""
     (port,) = free_ports(1)
     tests = Path(__file__).parents[1]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), *sys.path])}

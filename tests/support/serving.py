@@ -23,7 +23,7 @@ LARGEST_BODY_BYTES = 1 << 30
 def catch_all(
     handle: Callable[[web.Request], Awaitable[web.StreamResponse]], closing: asyncio.Event
 ) -> web.Application:
-    """An application in which `handle` answers everything; `closing` is set when it ends, for whoever has no other end to wait for."""
+    """An application in which `handle` answers everything. `closing` is set when it ends, for handlers that wait."""
 
     async def close(_: web.Application) -> None:
         closing.set()
@@ -43,7 +43,7 @@ def serving(
     Args:
         application: What answers.
         tls: The server's certificate; without it the URL is http.
-        cancel_abandoned: Whether a request is given up when its client goes away; otherwise what it does is done to the end.
+        cancel_abandoned: whether a request is cancelled when its client goes away; otherwise it runs to its end.
     """
     url: Future[str] = Future()
     stop = threading.Event()

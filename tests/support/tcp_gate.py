@@ -1,4 +1,4 @@
-"""A door between a client and a server on loopback that can be shut: connections are cut and new ones refused, until it is opened again."""
+"""A gate between a client and a server on loopback. While it is shut, connections are cut and new ones refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny models of the architectures that lorarl is tested with, with nothing left at a trivial value: norms, biases and all."""
+"""Tiny models of the architectures in lorarl's tests. No value is trivial, not even in norms and biases."""
 
 from __future__ import annotations
 

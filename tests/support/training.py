@@ -65,7 +65,7 @@ class BareTrainer:
                 parameter.copy_(0.05 * torch.randn(parameter.shape, generator=stream))
 
     def loss_and_gradients(self, samples: Sequence[Sample], **changes: Any) -> tuple[float, dict[str, torch.Tensor]]:
-        """Run forward and backward without an update; return the mean loss and each adapter parameter's gradient, float32, on the CPU."""
+        """Run forward and backward without an update; return mean loss and the adapter's gradients (float32, CPU)."""
         values: dict[str, Any] = {
             "samples": Samples(samples),
             "loss": LossChoice("policy_gradient", clip_range=0.2),

@@ -1,4 +1,4 @@
-"""What a worker refuses while it starts. tests/run/test_bad_input_of_workers.py has how the command reports that."""
+"""Input that a worker refuses while it starts. tests/run/test_bad_input_of_workers.py tests how the command reports that."""
 
 from __future__ import annotations
 

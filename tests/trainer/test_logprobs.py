@@ -1,4 +1,4 @@
-"""Log-probabilities by chunks against log_softmax over whole logits: values and gradients, on one rank and with the vocabulary split."""
+"""Log-probabilities by chunks against log_softmax over whole logits: values and gradients, also on split ranks."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ TOKENS, HIDDEN, VOCABULARY, PADDED, TEMPERATURE = 37, 24, 90, 96, 0.7
 
 
 def example() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Hidden states, the output layer's weight with padding rows that would win, targets, and what the loss weighs each token with."""
+    """Hidden states, the output layer's weight with padding rows that would win, targets, and weights of the loss."""
     stream = torch.Generator().manual_seed(0)
     hidden = torch.randn(TOKENS, HIDDEN, generator=stream)
     weight = torch.randn(PADDED, HIDDEN, generator=stream)
     weight[VOCABULARY:] *= 100
     targets = torch.randint(0, VOCABULARY, (TOKENS,), generator=stream)
-    # Sure of some tokens: there one minus the probability is what counts.
+    # The model is sure of some tokens: there, one minus the probability matters.
     hidden[:4] = 6 * weight[targets[:4]] / weight[targets[:4]].norm(dim=1, keepdim=True)
     return hidden, weight, targets, torch.randn(TOKENS, generator=stream)
 
@@ -53,7 +53,7 @@ def one_rank() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 5, 16, 37, 64, rows_of_chunk(LOGITS_CHUNK, example()[1])])
-def test_chunks_of_any_size_say_what_log_softmax_says(one_rank: None, rows: int) -> None:
+def test_chunks_of_any_size_equal_log_softmax(one_rank: None, rows: int) -> None:
     (logprobs, gradient), expected = chunked(example()[1], rows), naive()
     torch.testing.assert_close(logprobs, expected[0], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(gradient, expected[1], rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Packings with shared prompts and padded rows are two ways to say the same: on the CPU, in fp32, to the last digits."""
+"""Packings with shared prompts give the same as padded rows: on the CPU, in fp32, to the last digits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trainer's permissions in the cluster: to write the status of its own job, and nothing else."""
+"""The trainer's permissions in the cluster: it may write the status of this one job, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A TLS proxy before the API server, by which a test sees each request of one client and does to it what networks and servers do.
+"""A TLS proxy before the API server: a test sees each request of one client, and fails it as networks and servers do.
 
 with api_proxy(cluster) as proxy:
     proxy.intercept = strike              # async (Call) -> StreamResponse; without it everything is passed on
@@ -57,7 +57,7 @@ class Call:
         cut_after: float | None = None,
         silent_once: threading.Event | None = None,
     ) -> web.StreamResponse:
-        """Pass a watch on; after so many seconds, or once an event is set, say nothing any more, or break the connection in the middle."""
+        """Pass a watch on. After so many seconds, or once an event is set, go silent or break the connection."""
         async with self._ask(_LONGEST_WATCH_SECONDS) as answer:
             response = web.StreamResponse(status=answer.status, headers=_kept(answer))
             await response.prepare(self._request)
@@ -127,7 +127,7 @@ class ApiProxy:
         self.closing = asyncio.Event()
 
     def kubeconfig(self, cluster: Cluster, name: str, token: str) -> Path:
-        """A kubeconfig by which a token's holder reaches the API server through the proxy; the certificate is the server's own."""
+        """A kubeconfig for a token that goes through the proxy, which has the server's own certificate."""
         path = cluster.write_kubeconfig(name, token)
         content = json.loads(path.read_text())
         content["clusters"][0]["cluster"]["server"] = self.url

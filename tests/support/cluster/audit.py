@@ -40,7 +40,7 @@ def logged(log: Path) -> Iterator[Object]:
 
 
 def used(log: Path, user: str) -> set[Right]:
-    """Every right that a user's requests needed. What an apply creates needs `create`, too, which its verb `patch` does not say."""
+    """Every right that a user's requests needed. An apply that creates needs `create` too, beside its verb `patch`."""
     found = set()
     for event in requests(log, user):
         made_by_apply = event["verb"] == "patch" and event.get("responseStatus", {}).get("code") == 201
@@ -57,7 +57,7 @@ def refused(log: Path, user: str) -> list[str]:
 
 
 def writes(log: Path, user: str, namespace: str) -> list[str]:
-    """The writes of a user in a namespace that were not refused, oldest first, each as `verb resource[/part] name`; Events are left out."""
+    """The accepted writes of a user in a namespace, oldest first, as `verb resource[/part] name`, without Events."""
     found = []
     for event in requests(log, user):
         about = event["objectRef"]

@@ -1,4 +1,4 @@
-"""A small client of the API server for tests: JSON in, JSON out, a millisecond a request where kubectl takes a hundred."""
+"""A small client of the API server for tests: JSON in, JSON out, 1 ms per request instead of kubectl's 100."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A real API server over a real etcd; Kubernetes' own controllers and scheduler are in controllers.py.
 
-All of it on loopback, with its files and logs in one folder that is thrown away. Every program is a user of its own (`admin`, `kuberay`,
-...), so that the audit log says who did what.
+All of it is on loopback, with its files and logs in one folder that is deleted. Every program is a separate user
+(`admin`, `kuberay`, ...), so that the audit log says who did what.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Cluster(KubectlUser):
         return self.write_kubeconfig(user, self.tokens[user])
 
     def write_kubeconfig(self, name: str, token: str, server: str | None = None) -> Path:
-        """A kubeconfig for any token, for instance one of a ServiceAccount; `server` where a proxy stands before the API server."""
+        """A kubeconfig for any token, such as a ServiceAccount's. `server` names a proxy before the API server."""
         path = self.folder / f"{name}.kubeconfig"
         address = {"server": server} if server else {"server": self.url, "certificate-authority": str(self.ca)}
         parts = {
@@ -94,7 +94,7 @@ class Cluster(KubectlUser):
         return token
 
     def audited(self, user: str) -> list[Object]:
-        """What a user asked for, in order, as audit events; a ServiceAccount's name is system:serviceaccount:<namespace>:<name>."""
+        """A user's requests as audit events in order. A ServiceAccount is system:serviceaccount:<namespace>:<name>."""
         return [event for event in logged(self.audit_log) if event["user"]["username"] == user]
 
     @property
@@ -110,7 +110,8 @@ def control_plane(
 
     Args:
         folder: Where data, certificates and logs go.
-        service_accounts: Pods need a ServiceAccount, and get one. Only where controllers will run, which make those of new namespaces.
+        service_accounts: whether pods need a ServiceAccount. Only if controllers will run, which make those of new
+            namespaces.
         audit: Write every request to `audit_log`, with who made it.
         admission: Admission plugins that are not on by default.
 

@@ -1,4 +1,4 @@
-"""Kubernetes' own controllers (garbage collection, namespaces, Jobs, ServiceAccounts, node failures) and its scheduler."""
+"""Kubernetes' controllers (garbage collection, namespaces, Jobs, ServiceAccounts, node failures) and its scheduler."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from contextlib import ExitStack, contextmanager
 from support.cluster.control_plane import READY_SECONDS, SERVICE_ACCOUNT_KEY, Cluster
 from support.cluster.processes import find, free_ports, running
 
-# kwok renews its nodes' leases now and then, and heals none that was taken for lost while this machine had no time for it. Tests of lost
-# nodes taint them themselves.
+# kwok renews its nodes' leases only now and then. A node that was declared lost while this machine was busy stays lost.
+# Tests of lost nodes taint them themselves.
 CONTROLLER_MANAGER_FLAGS = ("--node-monitor-grace-period=10m", "--node-monitor-period=1s", "--concurrent-gc-syncs=50")
 
 
 @contextmanager
 def controllers(cluster: Cluster) -> Iterator[None]:
-    """Run kube-controller-manager and kube-scheduler until the block ends; it starts when pods can be made in `default`.
+    """Run kube-controller-manager and kube-scheduler until the block ends. It starts when `default` can have pods.
 
-    Custom resource definitions should be there before: the garbage collector learns of a new kind only every 30 s, as in any cluster.
+    Custom resource definitions should exist before: the garbage collector looks for new kinds only every 30 s, as in
+    any cluster.
 
     Raises:
         ToolMissingError: A binary is not there.

@@ -18,7 +18,7 @@ LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def install_crds(cluster: Cluster, *paths: Path, version: str | None = None) -> None:
-    """Create the definitions in these files, with only one `version` if that is named; their kinds are served when it returns."""
+    """Create the definitions in these files, or only their `version`. When it returns, their kinds are served."""
     names = []
     for path in paths:
         definition = yaml.load(path.read_text(), LOADER)
@@ -29,7 +29,7 @@ def install_crds(cluster: Cluster, *paths: Path, version: str | None = None) -> 
 
 
 def wait_until_served(cluster: Cluster, names: list[str]) -> None:
-    """Return when all of these definitions are established, and served. (`kubectl wait` fails while a new one has no conditions yet.)"""
+    """Return when all of these are established and served. (`kubectl wait` fails while a new one has no conditions.)"""
     for name in names:
         made = cluster.api.wait("CustomResourceDefinition", name, None, _is_established, seconds=60)["spec"]
         paths = [

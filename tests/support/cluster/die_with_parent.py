@@ -1,6 +1,7 @@
-"""`python die_with_parent.py PID COMMAND...`: become COMMAND, which the kernel ends (-9) when its parent, the process PID, has ended.
+"""`python die_with_parent.py PID COMMAND...`: become COMMAND, which the kernel kills when its parent PID has ended.
 
-Its own file and no `preexec_fn`: that would run between fork and exec of a process with threads, where Python promises nothing.
+It is a file, because a `preexec_fn` would run between fork and exec of a process with threads, where Python promises
+nothing.
 """
 
 import ctypes

@@ -50,7 +50,7 @@ class RealCluster(KubectlUser):
 
 @contextmanager
 def real_cluster(kubeconfig: Path, folder: Path) -> Iterator[RealCluster]:
-    """The cluster of a kubeconfig, whatever its way to authenticate: a `kubectl proxy` does that; its log goes to `folder`.
+    """The cluster of a kubeconfig with any authentication, which a `kubectl proxy` does. Its log goes to `folder`.
 
     Raises:
         ToolMissingError: There is no kubectl.

@@ -47,8 +47,8 @@ RAYSERVICE: Object = {
 def install_kuberay(cluster: Cluster) -> None:
     """The custom resource definitions of KubeRay, without its operator.
 
-    RayJob and RayCluster as they are, but for their old version v1alpha1, and RayService, which KubeRay must watch and nobody makes here,
-    without its schema: the whole of them, 4 MB, keeps the API server busy for ten seconds.
+    RayJob and RayCluster lack their old version v1alpha1. RayService, which KubeRay watches and no test makes, has no
+    schema. All of it would be 4 MB, which keep the API server busy for ten seconds.
     """
     bases = find_share("ray-operator") / "config/crd/bases"
     cluster.api.create(RAYSERVICE)

@@ -66,7 +66,7 @@ def kueue(cluster: Cluster, configuration: Path) -> Iterator[Process]:
 def add_queue(
     cluster: Cluster | RealCluster, namespace: str, name: str, quota: dict[str, str], *, preempts: bool = True
 ) -> None:
-    """A LocalQueue and a ClusterQueue, both named `name`, with one flavour and this quota, as {"cpu": "8", "nvidia.com/gpu": "8"}.
+    """A LocalQueue and a ClusterQueue, both named `name`, with one flavour and a quota such as {"cpu": "8"}.
 
     The names must be new in the cluster; resources that are not named in `quota` are not admitted at all.
     """
@@ -97,7 +97,7 @@ def _resource_group(flavor: str, quota: dict[str, str]) -> Object:
 
 
 def add_local_queue(cluster: Cluster | RealCluster, namespace: str, name: str, cluster_queue: str) -> None:
-    """A namespace's way into a ClusterQueue. When this returns Kueue knows of it: it makes nothing of jobs that it sees before."""
+    """A namespace's LocalQueue. When this returns, Kueue knows it; before, Kueue would ignore its jobs."""
     local_queue = {
         "apiVersion": "kueue.x-k8s.io/v1beta2",
         "kind": "LocalQueue",
@@ -129,8 +129,9 @@ def _is_active(queue: Object) -> bool:
 
 
 def _make_certificates(folder: Path) -> None:
-    """Kueue takes the certificates of its Secret while they are good for months yet (else it would wait for a pod's volume); the
-    authority's key must be of the traditional RSA form.
+    """Kueue uses its Secret's certificates if they are valid for months (otherwise it would wait for a pod's volume).
+
+    The authority's key must have the traditional RSA form.
     """
     names = "DNS:kueue-webhook-service.kueue-system.svc,IP:127.0.0.1"
     sign = ["req", "-x509", "-days", "3650"]
@@ -169,7 +170,7 @@ def _make_certificates(folder: Path) -> None:
 
 
 def _install(cluster: Cluster, folder: Path, url: str) -> None:
-    """Kueue's definitions and webhooks; there is no Service network here, so the API server is to call the webhooks on loopback."""
+    """Kueue's definitions and webhooks. Without a Service network, the API server calls the webhooks on loopback."""
     bundle = base64.b64encode((folder / "ca.crt").read_bytes()).decode()
 
     def on_loopback(path: str) -> Object:

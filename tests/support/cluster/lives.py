@@ -1,7 +1,7 @@
 """Jobs' lives, each with what happens to it and what must have become of it in the end.
 
-A life is a generator: it does something, and yields what it waits for. All lives go on side by side in one thread; nobody in them knows
-whether an operator is there at the moment.
+A life is a generator: it does something, and yields what it waits for. All lives run in one thread. They do not know
+whether an operator runs at the moment.
 """
 
 from __future__ import annotations

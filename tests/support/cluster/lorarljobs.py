@@ -59,7 +59,7 @@ def events(api: Api, namespace: str, name: str) -> list[Object]:
 
 
 def wait_event(api: Api, namespace: str, name: str, reason: str) -> str:
-    """What an Event of a job says: Events are posted in the background, some time after the status that they explain."""
+    """The message of a job's Event. Events are posted in the background, later than the status that they explain."""
     event, *_ = until(
         20, f"{name} has an Event {reason}", lambda: [e for e in events(api, namespace, name) if e["reason"] == reason]
     )

@@ -1,6 +1,6 @@
 """What is in the cluster, by watches of the tests' own, and what no operator may ever do, noted whenever it happens.
 
-At every moment a job has at most one live RayJob: one that exists and is not being deleted. And no RayJob is made twice.
+At every moment a job has at most one live RayJob, which exists and is not being deleted. No RayJob is made twice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Our operator as a process of its own, under a ServiceAccount with the rights that the chart gives it and no others."""
+"""Our operator as a separate process, under a ServiceAccount with only the rights that the chart gives it."""
 
 from __future__ import annotations
 

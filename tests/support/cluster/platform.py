@@ -1,4 +1,4 @@
-"""All of Kubernetes and KubeRay that the operator meets, in one process tree on loopback; kwok plays the nodes and pods.
+"""All of Kubernetes and KubeRay that the operator needs, in one process tree on loopback. kwok plays nodes and pods.
 
 with platform(folder, kueue=True) as p:
     p.api.create(rayjob)
@@ -61,7 +61,7 @@ class Platform:
         return self.api.wait("RayJob", rayjob, namespace, runs, seconds=seconds)
 
     def finish(self, namespace: str, rayjob: str, status: str, message: str = "") -> None:
-        """The job ends, as SidecarMode sees it: the dashboard says so, and the submitter in the head pod ends with 0, or 1 for FAILED."""
+        """End the job as in SidecarMode: the dashboard says so, and the submitter ends with 0, or 1 for FAILED."""
         self.dashboard.set(namespace, rayjob, status, message)
         for head in self.pods(namespace, rayjob, pods.HEAD):
             pods.end_container(self.api, head, pods.SUBMITTER, code=1 if status == "FAILED" else 0)

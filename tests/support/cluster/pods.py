@@ -1,4 +1,4 @@
-"""What happens to pods that kwok plays: their status is patched as a kubelet would, and they are taken away as clusters do."""
+"""What happens to pods that kwok plays: their status is patched as by a kubelet, and they go as in clusters."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def post_event(api: Api, pod: Object, reason: str, message: str) -> None:
 
 
 def patch_status(api: Api, pod: Object, status: dict[str, Any], *, message: str = "", **reasons: str) -> Object:
-    """Merge `status`; each of `reasons` is a condition: DisruptionTarget becomes true, Ready and ContainersReady false."""
+    """Merge `status`. Each of `reasons` is a condition: DisruptionTarget becomes true, the others false."""
     kept = [c for c in pod["status"].get("conditions", []) if c["type"] not in reasons]
     new = [
         {

@@ -1,4 +1,4 @@
-"""Programs that run beside a test: found, started on free ports of the loopback interface, ended by their id or with the test itself."""
+"""Programs that run beside a test: found, started on free ports of loopback, ended by their id or with the test."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ CACHE = Path(os.environ.get("LORARL_CACHE") or Path.home() / ".cache/lorarl")
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.05
 PATIENCE = 3.0
-"""Tests wait this many times longer than a quiet machine would need: a test fails for what is wrong, not for what else runs beside it."""
+"""Tests wait this many times longer than a quiet machine would need, so that a busy one fails no test."""
 # Isolated and without site: it starts in a few milliseconds, and leaves the command's own environment alone.
 _DIE_WITH_PARENT = (sys.executable, "-I", "-S", str(Path(__file__).with_name("die_with_parent.py")))
-# To the kernel the parent of a program is the THREAD that started it, and its end is the program's. So all are started by this one, which
-# lives as long as the process; who asks for a program may be a thread that ends before.
+# For the kernel, a program's parent is the THREAD that started it, and the program ends with it. So this thread starts
+# all of them, and lives as long as the process. The thread that asks for a program may end earlier.
 _STARTER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="starter")
 
 
@@ -50,7 +50,7 @@ def find_share(tool: str) -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody listens on, and that no connection gets meanwhile: those are numbered from 32768."""
+    """Free ports of loopback, which no connection gets meanwhile: connections have ports from 32768."""
     found: list[int] = []
     for port in random.SystemRandom().sample(range(20_000, 30_000), 1000):
         with socket.socket() as probe, suppress(OSError):
@@ -71,7 +71,7 @@ def listens(port: int) -> bool:
 
 
 class Process:
-    """A program in the background, and where its output goes. It never outlives this process, even where that is killed (-9)."""
+    """A program in the background, with its log. It never outlives this process, even if that is killed (-9)."""
 
     def __init__(self, command: list[str], log: Path, environment: Mapping[str, str]) -> None:
         self.log = log

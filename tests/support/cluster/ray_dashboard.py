@@ -1,8 +1,8 @@
 """A STAND-IN: what answers for Ray's dashboards where kwok plays the pods. Everything else of the platform is real.
 
 kwok's pods run nothing, so no Ray is there to tell KubeRay how a job is doing. KubeRay's own client asks
-http://<head service>.<namespace>.svc.cluster.local:8265/api/jobs/<id> and honours HTTP_PROXY; this server is that proxy, and answers for
-all head services at once. A test says what state a RayJob's job has; KubeRay finds that out at its next question, every 3 s.
+http://<head service>.<namespace>.svc.cluster.local:8265/api/jobs/<id> and honours HTTP_PROXY. This server is that
+proxy, and answers for all head services. A test sets the state of a RayJob's job, and KubeRay asks for it every 3 s.
 
     dashboard.set("default", "my-job-1", "FAILED", "CUDA out of memory")
 """

@@ -7,7 +7,7 @@ from typing import Any
 from support.cluster.client import Object
 from support.cluster.kwok import RUNS
 
-# A failed job's jobStatus is often still RUNNING, since KubeRay sees the submitter end before it asks for the job's state.
+# A failed job's jobStatus is often still RUNNING: KubeRay sees the submitter end before it asks for the job's state.
 DELETE_WORKERS_AT_THE_END = [
     {"policy": "DeleteWorkers", "condition": condition | {"ttlSeconds": 0}}
     for condition in ({"jobStatus": "SUCCEEDED"}, {"jobDeploymentStatus": "Failed"})
@@ -24,7 +24,7 @@ def rayjob(
     queue: str | None = None,
     **spec: Any,
 ) -> Object:
-    """A RayJob in SidecarMode whose workers go when it ends; with `queue`, one that Kueue accepts (its whole cluster goes)."""
+    """A RayJob in SidecarMode whose workers go when it ends; with `queue`, one for Kueue, whose whole cluster goes."""
     ending: dict[str, Any] = {"shutdownAfterJobFinishes": True, "ttlSecondsAfterFinished": 0}
     if queue is None:
         ending = {"deletionStrategy": {"deletionRules": DELETE_WORKERS_AT_THE_END}}
@@ -64,5 +64,5 @@ def rayjob(
 
 def _template(container: str, image: str, resources: dict[str, str]) -> Object:
     containers = [{"name": container, "image": image, "resources": {"requests": resources, "limits": resources}}]
-    # The namespace controller waits half the grace period before it looks again whether pods are gone, although kwok's go at once.
+    # The namespace controller checks again for pods only after half the grace period, although kwok's go at once.
     return {"spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": containers}}

@@ -41,7 +41,7 @@ class Replicas:
     def kill(self, names: Collection[str], *, down_seconds: float = 0.0, lease_runs_out: bool = True) -> None:
         """End these (-9), and keep them down for a while.
 
-        Unless `lease_runs_out`, the lease of a killed leader is let go in its place, as if its 15 s were over: nobody has to wait.
+        Unless `lease_runs_out`, the lease of a killed leader is released, as if its 15 s were over, to save the wait.
         """
         with self._lock:
             for name in names:

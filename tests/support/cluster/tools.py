@@ -1,4 +1,4 @@
-"""What a fixture does where a program that it needs is not there: its tests are skipped, with the way to get the program as the reason."""
+"""Skips a fixture's tests if a program is missing. The reason says how to get the program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.cluster.processes import ToolMissingError
 
 @contextmanager
 def tools_or_skip() -> Iterator[None]:
-    """Skip the tests of the fixture in this block, and print why, where a program is missing. `make test` builds them all first."""
+    """Skip the tests of the fixture in this block, with the reason, if a program is missing. `make test` builds all."""
     try:
         yield
     except ToolMissingError as missing:

@@ -1,4 +1,4 @@
-"""The examples that jobs of these tests train: base model and data, in the store, and the measure of an adapter by other code."""
+"""The examples that jobs of tests train: base model and data in the store, and an adapter's accuracy by other code."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Example:
         return self.folder
 
     def accuracy(self, bucket: Bucket, adapter: Object, folder: Path) -> dict[str, float]:
-        """Held-out accuracy before and after an adapter (`status.adapter`), measured without lorarl's code; `folder` is for its files."""
+        """Held-out accuracy before and after an adapter (`status.adapter`), by other code. `folder` gets its files."""
         figures = folder / "accuracy.json"
         downloaded = bucket.download(adapter["uri"], folder / "adapter")
         evaluate = [sys.executable, str(ROOT / "examples/addition/evaluate.py"), "--base", str(self.folder / "base")]
@@ -100,7 +100,7 @@ def run(command: list[str], environment: dict[str, str] | None = None) -> str:
 
 
 def note(out: Path, **what: Any) -> None:
-    """Add figures to out/cluster/summary.json, which says as well on how many CPUs and with which commit they were taken."""
+    """Add figures to out/cluster/summary.json, which also has the number of CPUs and the commit."""
     about = {"commit": revision(), "cpus": len(os.sched_getaffinity(0))}
     (out / "summary.json").write_text(json.dumps({**noted(out), **about, **what}, indent=1) + "\n")
 

@@ -1,4 +1,4 @@
-"""A job on trial: one fault after the other befalls it, and each must be overcome, cost little, and be counted right."""
+"""A job on trial: it takes many faults, and each must be overcome, cost little, and be counted right."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.real_cluster import example
 from support.real_cluster.watched import Cost, Watched
 
 START_SECONDS = 300.0
-"""At most, from a manifest or from the end of an attempt to steps, where others keep the machine busy; a minute is usual."""
+"""At most from a manifest, or from the end of an attempt, to steps on a busy machine. A minute is usual."""
 
 
 @dataclass

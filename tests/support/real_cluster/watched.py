@@ -91,7 +91,7 @@ class Watched:
         return self.until(seconds, f"{SETTLED_STEPS} more steps", lambda seen: seen.step >= reached + SETTLED_STEPS)
 
     def cost(self, since: Seen, struck: float, seconds: float, *, anew: bool) -> Cost:
-        """What something cost that was done at `struck`, when `since` was the newest status; returns when it is overcome.
+        """Return the cost of a fault at `struck`, when `since` was the newest status, once it is overcome.
 
         `anew` says whether a new run is to follow: the old one may make another step while it ends.
         """
@@ -132,9 +132,9 @@ class Watched:
 
 
 def cost_of(struck: float, history: list[Seen], *, anew: bool) -> Cost | None:
-    """What a fault at the time `struck` cost, from what the job said just before and since; None where it is not overcome yet.
+    """Return the cost of a fault at `struck`, from the job's statuses just before and since; None until it is overcome.
 
-    A run that was begun anew says from which step it went on; where none was, nothing was lost.
+    A new run says from which step it resumed. Without a new run nothing was lost.
     """
     since = history[0]
     begun = next((index for index, seen in enumerate(history) if seen.resumed_from != since.resumed_from), None)

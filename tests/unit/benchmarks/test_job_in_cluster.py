@@ -51,8 +51,9 @@ def test_the_job_is_the_cluster_s_own_with_the_benchmark_s_work(tmp_path: Path) 
 
 
 def test_overrides_that_the_cluster_needs_are_kept() -> None:
-    node = {"spec": {"checkpoint": {"uri": "s3://b/a"}, "cluster": {"podTemplateOverrides": {"worker": {"spec": {"containers": [
-        {"name": "ray-worker", "volumeMounts": [{"name": "stack", "mountPath": "/opt"}]}], "volumes": [{"name": "stack"}]}}}}}}  # fmt: skip
+    container = {"name": "ray-worker", "volumeMounts": [{"name": "stack", "mountPath": "/opt"}]}
+    overrides = {"worker": {"spec": {"containers": [container], "volumes": [{"name": "stack"}]}}}
+    node = {"spec": {"checkpoint": {"uri": "s3://b/a"}, "cluster": {"podTemplateOverrides": overrides}}}
     made = pods.manifest(ours.manifest(MODELS / "7b", Path("/out"), Work(), 1, 2), node, "b", MODELS, CACHE)
     worker = made["spec"]["cluster"]["podTemplateOverrides"]["worker"]["spec"]
     assert [volume["name"] for volume in worker["volumes"]] == ["stack", "bench-models", "cache"]

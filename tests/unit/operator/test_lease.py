@@ -122,7 +122,7 @@ def test_two_replicas_never_write_at_once_whatever_the_network_does() -> None:
         led = set()
         for second_number in range(4000):
             await asyncio.sleep(0.25)
-            # One after another is disconnected for 30 s, at times both.
+            # Each in turn is disconnected for 30 s, at times both.
             phase = (second_number // 120) % 5
             store.down = {1: {"first"}, 2: {"second"}, 4: {"first", "second"}}.get(phase, set())
             writers = [name for name, one in (("first", first), ("second", second)) if one.seconds_to_write() > 0]

@@ -56,8 +56,7 @@ def test_a_python_that_is_named_and_does_not_serve_is_refused_by_name(checkout: 
     done = setup(checkout, python)
     assert done.returncode == 1
     assert (
-        done.stderr
-        == f"PYTHON: got {python}, expected a Python 3.12. Name one, or unset PYTHON to search for one.\n"
+        done.stderr == f"PYTHON: got {python}, expected a Python 3.12. Name one, or unset PYTHON to search for one.\n"
     )
     assert not (checkout / ".venv").exists()
 

@@ -1,4 +1,4 @@
-"""What is carried to a GPU machine, and what a manifest must say for its pods to have that machine's own Python and CUDA."""
+"""What is packed for a GPU machine, and what a manifest needs for its pods to have that machine's Python and CUDA."""
 
 from __future__ import annotations
 

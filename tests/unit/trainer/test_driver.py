@@ -5,6 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 
+VALIDATE = """
+import sys
+from lorarl_trainer.cli import main
+try:
+    main(["validate", "examples/addition-cpu.yaml"], standalone_mode=False)
+except SystemExit as end:
+    print(end.code, "lorarl_trainer.launch.run" in sys.modules)
+"""
 HEAVY = ("torch", "vllm", "megatron", "transformers", "ray", "matplotlib", "wandb", "mlflow", "tensorboard")
 
 
@@ -15,7 +23,5 @@ def test_the_driver_imports_nothing_heavy_before_it_needs_it() -> None:
 
 
 def test_the_command_answers_without_loading_the_trainer() -> None:
-    code = "import sys; from lorarl_trainer.cli import main; main(['validate', 'examples/addition-cpu.yaml'], standalone_mode=False)"
-    check = f"import sys, runpy\ntry:\n    exec({code!r})\nexcept SystemExit as end:\n    print(end.code, 'lorarl_trainer.launch.run' in sys.modules)"
-    result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    result = subprocess.run([sys.executable, "-c", VALIDATE], capture_output=True, text=True, check=True)
     assert result.stdout.splitlines()[-1] == "0 False"

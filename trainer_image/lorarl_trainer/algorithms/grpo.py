@@ -17,13 +17,16 @@ class Grpo:
     """The baseline is the group's mean reward, the scale its standard deviation; there is no critic."""
 
     def __init__(self, spec: AlgorithmSpec) -> None:
-        """Take the group size, the clip range, the KL coefficient and the number of updates per step from the manifest."""
+        """Take the group size, clip range, KL coefficient and number of updates per step from the manifest."""
         self.group_size = spec.effective_group_size
         self.updates_per_step = spec.effective_updates_per_step
         self.loss = LossChoice("policy_gradient", spec.effective_clip_range, spec.effective_kl_coefficient)
 
     def advantages(self, rewards_P_G: Rewards) -> Floats:
-        """Return (r - mean) / (std + 1e-6) within each group, [P, G]; 0 where nothing can be compared or all are equal."""
+        """Return (r - mean) / (std + 1e-6) within each group, [P, G].
+
+        The result is 0 where nothing can be compared, or where all rewards are equal.
+        """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # groups without two scored completions: handled below
             mean_P_1 = np.nanmean(rewards_P_G, axis=1, keepdims=True)

@@ -19,7 +19,7 @@ class CudaDevice:
             "OMP_NUM_THREADS": str(threads),
             # Megatron's order of kernels and communication under tensor parallelism relies on a single hardware queue.
             "CUDA_DEVICE_MAX_CONNECTIONS": "1",
-            # Every worker sees all GPUs of its machine and uses the one of its local rank. NCCL's peer access needs that.
+            # Every worker sees all GPUs of its machine and uses that of its local rank. NCCL's peer access needs it.
             "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",
         }
 

@@ -8,18 +8,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _UNUSED = ("wandb",)
-"""What Megatron imports where it is there, and no worker uses: a second of its own. (It is the driver that writes to W&B.)"""
+"""Packages that Megatron imports if they are installed, which takes a second. No worker uses W&B, only the driver."""
 
 
 @contextmanager
 def quick_imports() -> Iterator[None]:
-    """Let the imports within leave out what nobody uses, and be left alone by the garbage collector: a quarter of their time.
+    """Make the imports within the block a quarter faster: without unused packages, and without the garbage collector.
 
-    It would go through a million objects that live as long as the process, again and again; afterwards, too, at every full collection
-    (0.6 s on a CPU), of which vLLM's start asks for several. So they are taken out of its sight for good.
+    The collector would go through a million objects that live as long as the process, again and again. It would also do
+    so later, at every full collection (0.6 s on a CPU), and vLLM's start asks for several. So these objects are hidden
+    from it permanently.
     """
     left_out = [name for name in _UNUSED if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(left_out))  # type: ignore[arg-type]  # None: Python's way to say that it cannot be imported
+    sys.modules.update(dict.fromkeys(left_out))  # type: ignore[arg-type]  # None: it cannot be imported
     enabled = gc.isenabled()
     gc.disable()
     try:

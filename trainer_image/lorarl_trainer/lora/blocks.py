@@ -1,7 +1,7 @@
-"""Rectangular blocks of an adapter: where they lie in other tensors, and which slices take one layout to another.
+"""Rectangular blocks of an adapter: where they are in other tensors, and which slices take one layout to another.
 
-Megatron and vLLM both keep an adapter in tensors of their own: fused, interleaved, split over ranks. Neither's rules are repeated
-here: numbers sent through their own code arrive somewhere, and where they arrive tells the layout.
+Megatron and vLLM both keep an adapter in their own tensors: fused, interleaved, split over ranks. Neither's rules are
+repeated here. Numbers are sent through their own code, and the layout is where the numbers arrive.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Block:
 
 @dataclass(frozen=True)
 class SliceCopy:
-    """`target[target_rows, target_columns] = source[source_rows, source_columns]`, all of them runs of neighbours."""
+    """`target[target_rows, target_columns] = source[source_rows, source_columns]`, each a run of neighbours."""
 
     source_rows: slice
     source_columns: slice
@@ -49,7 +49,7 @@ class Copy:
 def rectangle(
     marked: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor
 ) -> tuple[Indices, Indices, Indices, Indices]:
-    """Return the marked elements of a tensor as a block of whole rows and columns, and the rows and columns they came from.
+    """Return the marked elements of a tensor as a block of whole rows and columns, and where those came from.
 
     Args:
         marked: which elements, [R, C] of bool, at least one.
@@ -60,7 +60,7 @@ def rectangle(
         Rows and columns here, then rows and columns there.
 
     Raises:
-        ValueError: the elements are no block of whole rows and columns here or there.
+        ValueError: the elements are not a block of whole rows and columns, here or there.
     """
     here_rows, here_columns = marked.any(1).nonzero().flatten(), marked.any(0).nonzero().flatten()
     there_rows = rows[here_rows, here_columns[0]].long()
@@ -76,7 +76,7 @@ def rectangle(
 
 
 def copies(source: Block, target: Block) -> Iterator[SliceCopy]:
-    """Yield the copies that bring what two blocks of one adapter tensor have in common from one to the other."""
+    """Yield the copies that bring the elements that two blocks of one adapter tensor share from one to the other."""
     assert source.name == target.name, "blocks of different tensors have nothing in common"
     rows = list(_runs(source.hf_rows, source.rows, target.hf_rows, target.rows))
     for source_columns, target_columns in _runs(source.hf_columns, source.columns, target.hf_columns, target.columns):
@@ -87,7 +87,7 @@ def copies(source: Block, target: Block) -> Iterator[SliceCopy]:
 def _runs(
     source_keys: Indices, source: Indices, target_keys: Indices, target: Indices
 ) -> Iterator[tuple[slice, slice]]:
-    """Yield the longest runs in which both sides go up one by one, over the keys that both have."""
+    """Yield the longest runs in which both sides go up by one, over the keys that both have."""
     _, at_source, at_target = np.intersect1d(source_keys, target_keys, assume_unique=True, return_indices=True)
     froms, tos = source[at_source], target[at_target]
     breaks = np.flatnonzero((np.diff(froms) != 1) | (np.diff(tos) != 1)) + 1

@@ -1,4 +1,4 @@
-"""The adapter as PEFT keeps it: adapter_config.json and adapter_model.safetensors, loadable by everything that serves LoRA."""
+"""The adapter in PEFT's format, which everything that serves LoRA loads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lorarl_trainer.lora.files import CONFIG_FILE, WEIGHTS_FILE
 from lorarl_trainer.lora.tensor_file import write_tensors
 
 PEFT_PREFIX = "base_model.model."
-"""What PEFT puts before the base model's own names."""
+"""PEFT's prefix of the base model's own names."""
 
 
 def adapter_config(
@@ -28,9 +28,9 @@ def adapter_config(
         names: tensor names without PEFT's prefix (model.layers.0.self_attn.q_proj.lora_A.weight).
         rank: r.
         alpha: numerator of the scaling.
-        base_model: what the adapter belongs to.
-        all_modules: the base model's linear layers. Where the adapter leaves out some layers of a name that it has on others, full
-            names are listed, since PEFT would put empty adapters on the rest.
+        base_model: the model that the adapter belongs to.
+        all_modules: the base model's linear layers. If the adapter leaves out some layers of a name that it has on
+            others, full names are listed, because PEFT would put empty adapters on the rest.
     """
     layers = sorted({name.rsplit(".lora_", 1)[0] for name in names})
     short = sorted({layer.rpartition(".")[2] for layer in layers})
@@ -73,18 +73,18 @@ def read_adapter(weights: bytes, field: str) -> dict[str, torch.Tensor]:
     """Return the tensors of adapter_model.safetensors, without PEFT's prefix.
 
     Raises:
-        InputError: naming `field`, where the file is broken or holds values that are no numbers.
+        InputError: naming `field`, if the file is broken or holds values that are not finite.
     """
     try:
         tensors = load(weights)
     except SafetensorError as error:
         raise InputError(
-            field, f"{WEIGHTS_FILE} that cannot be read ({error})", "a safetensors file", "Copy the adapter anew."
+            field, f"{WEIGHTS_FILE} that cannot be read ({error})", "a safetensors file", "Copy the adapter again."
         ) from error
     adapter = {name.removeprefix(PEFT_PREFIX): tensor for name, tensor in tensors.items()}
     broken = [name for name, tensor in adapter.items() if not torch.isfinite(tensor).all()]
     if broken:
         raise InputError(
-            field, f"{broken[0]} with values that are no numbers", "finite weights", "Start from an earlier adapter."
+            field, f"{broken[0]} with values that are not finite", "finite weights", "Start from an earlier adapter."
         )
     return adapter

@@ -1,7 +1,7 @@
-"""Which linear layers get an adapter: `adapter.targetModules` resolved against the model that is there.
+"""Which linear layers get an adapter: `adapter.targetModules` resolved against the model.
 
-Names are accepted as Hugging Face has them (q_proj), as Megatron has them (linear_qkv; linear_q for one part of it), and as
-wildcards over either's full names. Nothing here imports torch.
+Names may be Hugging Face's (q_proj), Megatron's (linear_qkv; linear_q for one part of it), or wildcards over the full
+names of either. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -51,7 +51,12 @@ SPLIT_INPUTS = frozenset(projection.hf for projection in PROJECTIONS if not proj
 
 @dataclass(frozen=True)
 class Linear:
-    """A linear layer of the Megatron model: its full name, and the Hugging Face layers it is made of by part ('' where it is one)."""
+    """A linear layer of the Megatron model.
+
+    Attributes:
+        name: its full name.
+        hf: the full names of the Hugging Face layers that it is made of, by part; by '' if it is one.
+    """
 
     name: str
     hf: Mapping[str, str]
@@ -68,7 +73,7 @@ class Target:
 @dataclass(frozen=True)
 class _Candidate:
     target: Target
-    aliases: tuple[str, ...]  # full Megatron names by which the whole of it can be asked for
+    aliases: tuple[str, ...]  # full Megatron names that mean the whole adapter
 
 
 def resolve_targets(
@@ -77,8 +82,8 @@ def resolve_targets(
     """Return the adapters to make, in the model's order.
 
     Raises:
-        InputError: a name that matches no layer, a name that matches only a part of a fused layer where `lora` has one adapter
-            for all of it, or nothing left after the exclusions.
+        InputError: a name matches no layer, or only a part of a fused layer for which `lora` has one adapter, or no
+            module is left after the exclusions.
     """
     candidates = [c for linear in linears for c in _candidates(linear, adapter_type)]
     included = _select(candidates, target_modules, "spec.adapter.targetModules")
@@ -90,19 +95,19 @@ def resolve_targets(
         raise InputError(
             "spec.adapter.excludeModules",
             str(list(exclude_modules)),
-            "something to be left to train",
+            "at least one module left to train",
             "Exclude fewer modules.",
         )
     return targets
 
 
 def short_names(targets: Sequence[Target]) -> list[str]:
-    """Return the distinct last parts of the targets' Hugging Face names, in the model's order: what a person wants to read."""
+    """Return the distinct last parts of the targets' Hugging Face names, in the model's order."""
     return list(dict.fromkeys(last_part(name) for target in targets for name in target.hf_names))
 
 
 def megatron_linears(hf_names: Iterable[str]) -> list[Linear]:
-    """Return the linear layers that Megatron makes of Hugging Face's, given their full names, in Hugging Face's order."""
+    """Return the linear layers that Megatron makes of Hugging Face's, given the full names of those, in their order."""
     parts: dict[str, dict[str, str]] = {}
     for name in hf_names:
         parent, _, last = name.rpartition(".")
@@ -157,7 +162,7 @@ def _no_such_layer(candidates: Sequence[_Candidate], pattern: str, field: str) -
 
 
 def _only_a_part(target: Target, names: set[str], field: str) -> InputError:
-    """`lora` has one adapter for all parts of a fused layer: a part alone would silently train the others too."""
+    """Return the error for a part of a fused layer: `lora` has one adapter for all parts and would train them all."""
     parts = ", ".join(last_part(name) for name in target.hf_names)
     return InputError(
         field,
@@ -175,7 +180,7 @@ def require_vocabulary_to_split(vocabulary: int, ranks: int) -> None:
     """Refuse a vocabulary that the tensor-parallel ranks cannot share.
 
     Raises:
-        InputError: it is no multiple of their number.
+        InputError: it is not a multiple of their number.
     """
     if vocabulary % ranks:
         raise InputError(
@@ -187,10 +192,10 @@ def require_vocabulary_to_split(vocabulary: int, ranks: int) -> None:
 
 
 def require_heads_to_split(targets: Sequence[Target], key_heads: int, ranks: int) -> None:
-    """Refuse adapters of q, k or v alone where there are fewer key-value heads than tensor-parallel ranks.
+    """Refuse adapters of q, k or v alone if there are fewer key-value heads than tensor-parallel ranks.
 
-    Megatron then gives each rank a slice of a head's group, and the bridge's adapters give it whole groups: they would change what they are
-    not meant to.
+    Megatron then gives each rank a slice of a head's group, but the bridge's adapters give it whole groups: they would
+    change the wrong elements.
 
     Raises:
         InputError: there is such an adapter.
@@ -200,6 +205,7 @@ def require_heads_to_split(targets: Sequence[Target], key_heads: int, ranks: int
         raise InputError(
             "spec.trainer.tensorParallelSize",
             f"{ranks} for a model with {key_heads} key-value heads, with adapters on {parts[0].rpartition('.')[2]}",
-            f"{key_heads} at most with adapter.type canonical_lora",
-            "Lower it, set spec.adapter.type: lora, or leave q_proj, k_proj and v_proj out of spec.adapter.targetModules.",
+            f"at most {key_heads} with adapter.type canonical_lora",
+            "Lower it, set spec.adapter.type: lora, or remove q_proj, k_proj and v_proj from "
+            "spec.adapter.targetModules.",
         )

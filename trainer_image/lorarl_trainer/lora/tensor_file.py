@@ -21,7 +21,7 @@ _ALIGNMENT = 8
 
 
 def write_tensors(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> memoryview:
-    """Return a safetensors file of these tensors, all of one dtype, on one device. The same tensors give the same bytes."""
+    """Return a safetensors file of tensors of one dtype on one device. The same tensors give the same bytes."""
     names = sorted(tensors)
     header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     ends = [0]
@@ -42,7 +42,7 @@ def write_tensors(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, st
 
 
 def in_parts(tensors: Mapping[str, torch.Tensor], most_bytes: int) -> list[dict[str, torch.Tensor]]:
-    """Deal tensors out to files of at most so many bytes, in the order of their names; a larger tensor has its own file."""
+    """Deal tensors out to files of at most so many bytes, in the order of their names; a larger one stands alone."""
     parts: list[dict[str, torch.Tensor]] = [{}]
     size = 0
     for name in sorted(tensors):

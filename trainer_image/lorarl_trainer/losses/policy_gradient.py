@@ -1,4 +1,4 @@
-"""The clipped surrogate of PPO (arXiv:1707.06347) on given advantages, with a KL penalty to the base model if asked for."""
+"""The clipped surrogate of PPO (arXiv:1707.06347) on given advantages, with or without a KL penalty to the base."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from lorarl_trainer.samples.types import LOGPROB_DIFFERENCE, LossChoice
 
 
 def policy_gradient(inputs: LossInputs, choice: LossChoice) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """See `base.Loss`. The columns, of which all but clipped_share are estimates for the policy's own samples:
+    """See `base.Loss`.
 
-    clipped_share: share of tokens whose ratio was clipped.
-    mean_abs_logprob_diff: absolute difference of engine and trainer.
-    rollout_kl: k3 estimate of KL(engine || trainer): zero but for rounding.
-    entropy: -log p of the sampled tokens, an unbiased estimate of the policy's entropy.
-    kl: k3 estimate of KL(policy || base), with a KL penalty.
+    All columns but clipped_share are estimates that need the policy's own samples. Other samples leave them out.
+
+        clipped_share: share of tokens whose probability ratio was clipped, 0 to 1.
+        mean_abs_logprob_diff: absolute difference of the engine's and the trainer's log-probabilities, in nats.
+        rollout_kl: k3 estimate of KL(engine || trainer) per token, in nats: zero but for rounding.
+        entropy: -log p of the sampled tokens, in nats, an unbiased estimate of the policy's entropy.
+        kl: k3 estimate of KL(policy || base) per token, in nats; only with a KL penalty.
     """
     logprobs_N, measured_N, rollout_N, advantages_N = (
         inputs.logprobs,

@@ -49,7 +49,7 @@ class ExecutionPlan:
         rollouts: whether there is an engine (sft has none).
         sequences: sequences that one engine generates at a time.
         engine_step_tokens: tokens of one forward pass of the engine.
-        one_adapter: the engine's layers compute one adapter for every token, instead of looking each token's up.
+        one_adapter: the engine's layers compute one adapter for every token, and do not look each token's up.
         shared_base: trainer and engine use the same base tensors.
         unshared: why they do not although both are split alike; None otherwise.
         engine_fraction: share of the GPU's memory for the engine.
@@ -132,7 +132,10 @@ def decide(spec: LoRARLJobSpec, model: ModelShape, gpu: Gpu | None) -> Execution
 
 
 def kv_bytes_per_token(model: ModelShape, plan: ExecutionPlan) -> int:
-    """Return the bytes of one token's keys and values in all layers, on one rank of the engine. A rank has one head at least."""
+    """Return the bytes of one token's keys and values in all layers, on one of the engine's ranks.
+
+    Every rank has at least one head.
+    """
     heads = max(1, model.key_heads // plan.engine_ranks)
     return 2 * model.layers * heads * model.head * plan.precision.bytes
 
@@ -145,7 +148,7 @@ def kv_cache_bytes(model: ModelShape, plan: ExecutionPlan, sequences: int | None
 
 
 def _engine_step_tokens(gpu: Gpu | None, ranks: int) -> int:
-    """Return vLLM's own choice for `LLM` (vllm/engine/arg_utils.py, get_batch_defaults, 0.26): A100s are slower with more."""
+    """Return what vLLM 0.26 itself would choose (engine/arg_utils.py, get_batch_defaults). More slows A100s down."""
     if gpu is None:
         return 4096 * ranks
     return 16_384 if gpu.total >= _LARGE_GPU_BYTES and "a100" not in gpu.name.lower() else 8192

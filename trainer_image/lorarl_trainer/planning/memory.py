@@ -203,7 +203,7 @@ def _engine(model: ModelSizes, adapted: tuple[LinearSize, ...], rank: int, execu
         yield Line("vLLM's QKV layers", qkv, "always", "all else of the base is the trainer's own tensors")
     else:
         phase: Phase = "generation" if "weights" in execution.offload else "always"
-        yield Line("vLLM's base model", model.parameters(ranks) * width, phase, "a copy of its own")
+        yield Line("vLLM's base model", model.parameters(ranks) * width, phase, "its own copy")
     slots = sum(_buffer_parameters(linear, served_rank(rank), ranks) for linear in adapted)
     yield Line("vLLM's adapter", slots * width, "always", f"its buffers for rank {served_rank(rank)}")
     tokens, sequences = execution.engine_step_tokens, execution.sequences

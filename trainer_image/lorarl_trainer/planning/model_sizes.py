@@ -1,4 +1,4 @@
-"""Sizes of a base model, read from its own files: config.json and the headers of the weights. Nothing here imports torch."""
+"""Sizes of a base model, read from its own files: config.json and the weights' headers. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ModelSizes(ModelShape):
         return tuple(found)
 
     def width(self, *names: str) -> int:
-        """The output width of the decoder's linear layers of these names together, in the largest layer."""
+        """Return the output width of the decoder's linear layers of these names together, in the largest layer."""
         widest = {
             name: max((linear.outputs for linear in self.linears if last_part(linear.name) == name), default=0)
             for name in names
@@ -79,16 +79,19 @@ class ModelSizes(ModelShape):
         return sum(widest.values())
 
     def parameters(self, tensor_parallel_size: int) -> int:
-        """Parameters of the base on one tensor-parallel rank: norms are whole on each, the vocabulary is rounded up."""
+        """Return the parameters of the base on one tensor-parallel rank.
+
+        Norms are whole on each rank, and the vocabulary is rounded up.
+        """
         return sum(self._share(name, shape, tensor_parallel_size) for name, shape in self.shapes.items())
 
     def qkv_parameters(self, tensor_parallel_size: int) -> int:
-        """Those of them whose layout differs between Megatron and vLLM: queries, keys and values, with their biases."""
+        """Return how many of them differ in layout between Megatron and vLLM: queries, keys and values, with biases."""
         names = [name for name in self.shapes if last_part(name.rpartition(".")[0]) in QUERY_KEY_VALUE]
         return sum(self._share(name, self.shapes[name], tensor_parallel_size) for name in names)
 
     def adapted(self, adapter: AdapterSpec) -> tuple[LinearSize, ...]:
-        """The linear layers that get an adapter; all of them where the names are such as only the loaded model can tell."""
+        """Return the linear layers that get an adapter; all of them if only the loaded model can resolve the names."""
         linears = megatron_linears(linear.name for linear in self.linears)
         try:
             targets = resolve_targets(linears, adapter.type, adapter.target_modules, adapter.exclude_modules)
@@ -148,13 +151,13 @@ def read_model_sizes(folder: Path) -> ModelSizes:
             "spec.model.uri", str(folder), "weights in *.safetensors files", "Save the model with save_pretrained."
         )
     shape = read_model_shape(folder)
-    # A tied model may have been saved with its output layer all the same.
+    # A tied model may have been saved with its output layer.
     kept = {name: size for name, size in shapes.items() if not (shape.tied and name == "lm_head.weight")}
     return ModelSizes(**vars(shape), shapes=kept)
 
 
 def read_header(file: Path) -> dict[str, Any]:
-    """Return the header of a safetensors file: eight bytes with its length, then JSON (huggingface.co/docs/safetensors)."""
+    """Return a safetensors file's header: its length in eight bytes, then JSON (huggingface.co/docs/safetensors)."""
     with file.open("rb") as stream:
         (length,) = struct.unpack("<Q", stream.read(8))
         header: dict[str, Any] = json.loads(stream.read(length))

@@ -1,4 +1,4 @@
-"""A job that does not fit into a GPU's memory is refused before anything loads, with the plan and what would make it fit."""
+"""A job that does not fit into a GPU's memory is refused before anything loads, with what would make it fit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def require_fit(plan: MemoryPlan) -> None:
     needed = max(plan.peak("generation"), plan.peak("training"))
     got = f"a job that needs {gigabytes(needed)} GB on each GPU"
     if needed <= plan.gpu.free:
-        got = f"{gigabytes(plan.execution.kv_cache_bytes)} GB left for vLLM's KV cache, of which one sequence takes {gigabytes(plan.kv_cache_least)}"
+        left, least = gigabytes(plan.execution.kv_cache_bytes), gigabytes(plan.kv_cache_least)
+        got = f"{left} GB left for vLLM's KV cache, of which one sequence takes {least}"
     raise InputError(
         "spec",
         got,

@@ -1,8 +1,10 @@
-"""What a base model's config.json may ask for that Megatron-Bridge would not follow, in silence for the most part: such a model is refused.
+"""Which base models the trainer takes, judged by config.json.
 
-Reinforcement learning would find out, since vLLM generates with the whole configuration and its log-probabilities are compared with the
-trainer's. Supervised fine-tuning compares with nothing: it would train the adapter on another function than the one it is served on.
-Read off the bridges of Qwen2, Qwen3 and Llama, the families whose function the tests compare with Hugging Face's.
+A config.json may ask for something that Megatron-Bridge does not follow, mostly without a word. Such a model is
+refused. Reinforcement learning would find out, because vLLM generates with the whole configuration and its
+log-probabilities are compared with the trainer's. Supervised fine-tuning has nothing to compare with: it would train
+the adapter on another function than the one it is served on. The rules follow the bridges of Qwen2, Qwen3 and Llama,
+the families whose function the tests compare with Hugging Face's.
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ from typing import Any
 from lorarl_trainer.errors import InputError
 
 FAMILIES = ("qwen2", "qwen3", "llama")
-"""`model_type` of the configurations that are looked at; what other bridges leave out is not known here."""
+"""`model_type` of the configurations that are checked. What other bridges leave out is not known here."""
 _PLAIN_FAMILIES = (*FAMILIES, "mistral")
+"""Families whose layers are Llama's."""
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-"""Constants in megatron.core.models.common.embeddings.rotary_pos_embedding; the factor alone can be chosen."""
+"""Constants in megatron.core.models.common.embeddings.rotary_pos_embedding; only the factor can be chosen."""
 
 
 def require_known_base(config: Mapping[str, Any], longest: int) -> None:
@@ -24,7 +27,7 @@ def require_known_base(config: Mapping[str, Any], longest: int) -> None:
 
     Args:
         config: The content of config.json.
-        longest: Tokens of the longest sequence of the job; a window that is as long cuts nothing off.
+        longest: Tokens of the job's longest sequence. A window that is at least as long cuts nothing off.
 
     Raises:
         InputError: It asks for something that would not be followed.
@@ -57,7 +60,7 @@ def require_known_base(config: Mapping[str, Any], longest: int) -> None:
 
 
 def has_plain_layers(config: Mapping[str, Any]) -> bool:
-    """Return whether Megatron-Bridge makes only layers of Llama's kind of a model: RMSNorm, rotary positions, SwiGLU.
+    """Return whether all of a model's layers are of Llama's kind in Megatron: RMSNorm, rotary positions, SwiGLU.
 
     Attention is causal over whole sequences. `backends/megatron/fused_layer.py` computes such layers in a few steps.
 
@@ -65,7 +68,7 @@ def has_plain_layers(config: Mapping[str, Any]) -> bool:
         config: The content of config.json.
     """
     family = config.get("model_type")
-    # The other families' bridges leave the window out; an absent one of Mistral's is 4,096.
+    # The other families' bridges ignore the window. Mistral's is 4,096 if config.json has none.
     has_window = family == "mistral" and config.get("sliding_window", 4096) is not None
     return (
         family in _PLAIN_FAMILIES

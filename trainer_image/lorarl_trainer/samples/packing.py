@@ -1,6 +1,7 @@
-"""Which sequences share a forward pass, and how they lie in it: prompts that several completions have in common are computed once.
+"""Which sequences share a forward pass, and how they are laid out. A prompt of several completions is computed once.
 
-Pure functions on numpy arrays. T tokens of a packing, N response tokens whose log-probabilities are wanted, K keys that queries look at.
+Pure functions on numpy arrays.
+Shape suffixes: T tokens of a packing, N response tokens whose log-probabilities are wanted, K keys of all queries.
 """
 
 from __future__ import annotations
@@ -13,23 +14,25 @@ import numpy as np
 from lorarl_trainer.samples.types import Ints, Sample
 
 _EVEN = 1.05
-"""The heaviest share may have this many times the mean load before samples of one prompt are parted."""
+"""The heaviest share may have this many times the mean load before samples of one prompt are separated."""
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Samples one after another in a single row, without padding between them.
+    """Samples in a single row, without padding between them.
 
-    The row is made of segments, in each of which queries are consecutive tokens: a prompt, then each of its completions; a prompt with
-    one completion is one segment with it. A segment's keys are those of its prompt, then its own; query i of L sees all but the last
-    L - 1 - i of them (causal, aligned at the end). A response's last token predicts nothing that is asked for, and is left out.
+    The row consists of segments, in each of which queries are consecutive tokens: a prompt, then each of its
+    completions. A prompt with one completion is one segment with it. A segment's keys are its prompt's, then its own;
+    query i of L sees all but the last L - 1 - i of them (causal, aligned at the end). A response's last token predicts
+    nothing that is wanted, and is left out.
 
     Attributes:
         tokens: the row, [T].
-        positions: each token's position in its own sequence, [T]: a completion goes on where its prompt ends.
-        query_ends, key_ends: where each segment's queries end in the row and its keys in `keys`, from 0 on, [segments + 1], int32.
-        keys: the place in the row of every key, [K].
-        predictors: the place in the row that predicts each response token, sample by sample, [N].
+        positions: each token's position in its own sequence, [T]: a completion continues where its prompt ends.
+        query_ends, key_ends: where each segment's queries end in the row and its keys in `keys`, from 0 on,
+            [segments + 1], int32.
+        keys: the index in the row of every key, [K].
+        predictors: the index in the row that predicts each response token, sample by sample, [N].
         targets: those response tokens, [N].
     """
 
@@ -43,7 +46,7 @@ class Packing:
 
 
 def pack(samples: Sequence[Sample], multiple: int = 1) -> Packing:
-    """Lay samples out in one row; its length is filled up to a multiple of `multiple` with tokens that nobody looks at."""
+    """Lay samples out in one row. Unused tokens fill it up to a multiple of `multiple`."""
     row = _Row()
     predictors: list[Ints] = [np.empty(0, np.int64)] * len(samples)
     for group in prompt_groups(samples):
@@ -70,7 +73,7 @@ def pack(samples: Sequence[Sample], multiple: int = 1) -> Packing:
 
 
 def prompt_groups(samples: Sequence[Sample]) -> list[list[int]]:
-    """Return the indices of the samples of each distinct prompt, prompts in the order in which they first appear."""
+    """Return the indices of each distinct prompt's samples, prompts in the order in which they first appear."""
     groups: dict[bytes, list[int]] = {}
     for index, sample in enumerate(samples):
         groups.setdefault(np.asarray(sample.tokens[: sample.prompt_length], np.int64).tobytes(), []).append(index)
@@ -80,7 +83,8 @@ def prompt_groups(samples: Sequence[Sample]) -> list[list[int]]:
 def packed_micro_batches(samples: Sequence[Sample], token_budget: int) -> list[list[int]]:
     """Group samples so that no packing has more than `token_budget` tokens; a longer sequence stands alone.
 
-    Samples of one prompt stay together where they fit. Largest groups first, each into the first micro-batch with room. Deterministic.
+    Samples of one prompt stay together if they fit. The largest groups come first, each in the first micro-batch with
+    room. Deterministic.
     """
     groups = [part for group in prompt_groups(samples) for part in _parts_within(samples, group, token_budget)]
     groups.sort(key=lambda group: (-packed_length(samples, group), group))
@@ -98,11 +102,27 @@ def packed_micro_batches(samples: Sequence[Sample], token_budget: int) -> list[l
     return batches
 
 
-def split_evenly(samples: Sequence[Sample], parts: int) -> list[list[int]]:
-    """Deal samples out to data-parallel workers so that each gets about the same number of packed tokens. Deterministic.
+def padded_micro_batches(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
+    """Group sequences so that no padded batch has more than `token_budget` tokens; a longer sequence stands alone.
 
-    Samples of one prompt stay together, where their prompt is computed once, unless the shares would be uneven: then the largest
-    groups are halved.
+    Sequences of similar length share a batch, so little is padding. Deterministic.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    groups: list[list[int]] = []
+    for index in order:
+        # The first of a group is its longest, so it gives the padded length.
+        if groups and lengths[groups[-1][0]] * (len(groups[-1]) + 1) <= token_budget:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return groups
+
+
+def split_evenly(samples: Sequence[Sample], parts: int) -> list[list[int]]:
+    """Deal samples out to data-parallel workers so that each gets about the same number of packed tokens.
+
+    Samples of one prompt stay together, so that it is computed once, unless the shares would be uneven: then the
+    largest groups are halved. Deterministic.
     """
     groups = prompt_groups(samples)
     while True:
@@ -134,7 +154,7 @@ class _Row:
         self.keys: list[Ints] = []
 
     def append(self, tokens: Ints, first_position: int, seen_before: Ints) -> int:
-        """Add a segment and return where it starts; one without tokens is none."""
+        """Add a segment, unless it has no tokens; return where it starts."""
         start = self.length
         if len(tokens) > 0:
             self.length += len(tokens)
@@ -145,7 +165,7 @@ class _Row:
 
 
 def _parts_within(samples: Sequence[Sample], group: list[int], token_budget: int) -> list[list[int]]:
-    """Return the samples of one prompt in parts that fit the budget, in their order."""
+    """Return the samples of one prompt, in order, in parts that fit the budget."""
     parts: list[list[int]] = []
     for index in group:
         if parts and packed_length(samples, [*parts[-1], index]) <= token_budget:

@@ -26,7 +26,7 @@ class Completion:
     Attributes:
         tokens: the response, with its end token if it has one, [T].
         logprobs: log-probability of each at the sampling temperature, in nats, [T]; empty for greedy ones.
-        finished: it ended by itself; False where it was cut off at maxResponseTokens.
+        finished: it ended by itself; False if it was cut off at maxResponseTokens.
         adapter_version: the version that generated all of it.
     """
 
@@ -43,7 +43,7 @@ class Sample:
     Attributes:
         tokens: prompt and response, [T].
         prompt_length: number of prompt tokens, 1 <= prompt_length < T.
-        advantage: what the policy gradient weighs each of the response's tokens with.
+        advantage: the weight of each of the response's tokens in the policy gradient.
         rollout_logprobs: vLLM's log-probabilities of the response's tokens, [T - prompt_length]; None for sft.
     """
 
@@ -82,11 +82,12 @@ class UpdateRequest:
         samples: this data-parallel worker's share.
         loss: which loss.
         total_tokens: response tokens of all workers' samples: the loss is their mean.
-        temperature: at which log-probabilities are taken.
-        learning_rate: of this update.
-        seed: of the dropout masks.
-        on_policy: the adapter has not changed since the samples were generated, so that rollout and trainer have to agree.
-        tolerance: largest mean absolute log-probability difference, in nats; checked on on-policy samples before the update.
+        temperature: divides the logits before log-probabilities are taken.
+        learning_rate: this update's.
+        seed: decides the dropout masks.
+        on_policy: the adapter has not changed since the samples were generated, so engine and trainer must agree.
+        tolerance: largest mean absolute log-probability difference, in nats. The samples are checked before the update
+            if they are on-policy.
     """
 
     samples: Samples
@@ -128,7 +129,10 @@ class UpdateResult:
 
 
 class Completions(tuple[Completion, ...]):
-    """Completions that travel as a few flat arrays: pickling hundreds of small ones takes longer than a small model's step."""
+    """Completions that travel as a few flat arrays.
+
+    Pickling hundreds of small arrays takes longer than a small model's step.
+    """
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel flat."""
@@ -186,26 +190,10 @@ def _samples(
 
 
 def _flat(arrays: Sequence[Any]) -> tuple[Any, Any]:
-    """Return arrays one after another, and their lengths."""
+    """Return the arrays joined, and their lengths."""
     return np.concatenate(arrays) if arrays else np.empty(0), np.array([len(array) for array in arrays], dtype=np.int64)
 
 
 def _split(flat: Any, lengths: Any) -> list[Any]:
     ends = np.cumsum(lengths).tolist()
     return [flat[end - length : end] for end, length in zip(ends, lengths.tolist(), strict=True)]
-
-
-def micro_batches(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
-    """Group sequences so that none of the padded batches has more than `token_budget` tokens; a longer sequence stands alone.
-
-    Sequences of like length come together, so that little is padding. Deterministic.
-    """
-    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-    groups: list[list[int]] = []
-    for index in order:
-        # The first of a group is its longest, so it gives the padded length.
-        if groups and lengths[groups[-1][0]] * (len(groups[-1]) + 1) <= token_budget:
-            groups[-1].append(index)
-        else:
-            groups.append([index])
-    return groups

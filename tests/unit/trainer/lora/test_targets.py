@@ -64,7 +64,7 @@ def test_what_is_excluded_has_no_adapter() -> None:
 
 
 def test_excluding_everything_is_refused() -> None:
-    with pytest.raises(InputError, match="something to be left to train"):
+    with pytest.raises(InputError, match="at least one module left to train"):
         resolved(["q_proj"], exclude=("q_proj",))
 
 

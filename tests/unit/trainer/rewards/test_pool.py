@@ -1,11 +1,8 @@
+"""A user's reward function scores in processes of a pool: all samples at once, and a failure costs its sample alone."""
+
 import asyncio
 import math
-import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -14,94 +11,8 @@ import pytest
 from lorarl_api.v1alpha1 import RewardSpec
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.rewards.scorer import make_scorer, needs_answers
-from lorarl_trainer.rewards.scores import Scorer, Scores, ToScore, collect
-
-FUNCTIONS = """
-import asyncio, ctypes, os, re, subprocess, sys, time
-from pathlib import Path
-
-def length(prompt, completion, answer, row):
-    return len(completion)
-
-def arguments(prompt, completion, answer, row):
-    return float((prompt, completion, answer, row) == ([{"role": "user", "content": "p"}], "c", None, {"level": 3}))
-
-def misbehave(prompt, completion, answer, row):
-    if completion == "raise": return {}["level"]
-    if completion == "lines": raise ValueError("first\\n  second")
-    if completion == "leave": sys.exit(3)
-    if completion == "exit": os._exit(3)
-    if completion == "segfault": ctypes.string_at(0)
-    if completion == "hang":
-        while True: pass
-    if completion == "wait": time.sleep(1e6)
-    return {"nan": float("nan"), "inf": float("-inf"), "none": None, "text": "0.5", "true": True, "int": 2}[completion]
-
-together = None
-
-async def meet(prompt, completion, answer, row):
-    global together
-    together = together or asyncio.Barrier(row["calls"])
-    await together.wait()
-    return 1.0
-
-async def judge(prompt, completion, answer, row):
-    await asyncio.sleep(float(completion))
-    return float(completion)
-
-def gated(prompt, completion, answer, row):
-    while completion == "gate" and Path(row["gate"]).exists(): time.sleep(0.005)
-    return 1.0
-
-async def misbehave_async(prompt, completion, answer, row):
-    if completion == "wait": await asyncio.sleep(1e6)
-    if completion == "backtrack": return float(bool(re.match("(a+)+b", "a" * 60)))  # no other thread of the process runs meanwhile
-    if completion.startswith("long"): return len(completion)
-    await asyncio.sleep(0)
-    return misbehave(prompt, completion, answer, row)
-
-def with_child(prompt, completion, answer, row):
-    child = subprocess.Popen(["sleep", "1000"])
-    Path(row["file"]).write_text(f"{os.getpid()} {child.pid}")
-    os.rename(row["file"], row["file"] + ".done")
-    time.sleep(1e6)
-
-def wrong_signature(prompt, completion): return 1.0
-
-def defaults(prompt, completion, answer, row, scale=2): return scale
-
-number = 5
-"""
-
-
-@pytest.fixture
-def scorer(tmp_path: Path) -> Iterator[Callable[..., Scorer]]:
-    made: list[Scorer] = []
-    before = set(psutil.Process().children())
-    (tmp_path / "my_rewards.py").write_text(FUNCTIONS)
-
-    def make(function: str, timeout_seconds: float = 10.0, processes: int = 2) -> Scorer:
-        made.append(
-            make_scorer(RewardSpec(function=function, timeout_seconds=timeout_seconds), tmp_path, processes=processes)
-        )
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
-    assert set(psutil.Process().children()) <= before
-
-
-def samples(*completions: str, row: dict | None = None) -> list[ToScore]:
-    return [ToScore("p", completion, "a", row or {}) for completion in completions]
-
-
-def score(scorer: Scorer, *completions: str, row: dict | None = None) -> Scores:
-    return score_samples(scorer, samples(*completions, row=row))
-
-
-def score_samples(scorer: Scorer, samples: list[ToScore]) -> Scores:
-    return collect(asyncio.run(scorer.score(samples)), scorer.field)
+from lorarl_trainer.rewards.scores import ToScore
+from unit.trainer.rewards.scoring import samples, score, score_parts, score_samples
 
 
 def test_a_function_beside_the_manifest_scores_in_order(scorer):
@@ -205,19 +116,6 @@ def test_async_functions_run_many_at_once(scorer):
     assert score(scorer("my_rewards:meet", processes=1), *["a"] * 200, row={"calls": 200}).rewards.tolist() == [1] * 200
 
 
-def score_parts(scorer: Scorer, *parts: list[ToScore], seconds: float = 0.0) -> list[Scores]:
-    """Give one part after the other, so many seconds apart, and wait for all."""
-
-    async def run() -> list[Scores]:
-        scoring = []
-        for part in parts:
-            scoring.append(asyncio.create_task(scorer.score(part)))
-            await asyncio.sleep(seconds)
-        return [collect(outcomes, scorer.field) for outcomes in await asyncio.gather(*scoring)]
-
-    return asyncio.run(run())
-
-
 def test_async_calls_of_parts_that_come_later_join_those_under_way(scorer):
     parts = [samples(*["a"] * size, row={"calls": 200}) for size in (50, 1, 100, 49)]
     scores = score_parts(scorer("my_rewards:meet", processes=1), *parts)
@@ -232,7 +130,8 @@ def test_a_slow_judge_delays_a_step_only_by_the_last_completion(scorer):
     score_parts(judge, *[samples(*[str(latency)] * 20)] * parts, seconds=apart)
     took, last_arrival = time.perf_counter() - start, (parts - 1) * apart
     print(
-        f"{parts} parts within {last_arrival:.2f} s, {latency:g} s a call: {took:.2f} s; one part after the other: {parts * latency:g} s"
+        f"{parts} parts within {last_arrival:.2f} s, {latency:g} s per call: {took:.2f} s; "
+        f"in turn they would take {parts * latency:g} s"
     )
     assert last_arrival + latency <= took < last_arrival + 2 * latency
 
@@ -363,121 +262,5 @@ def test_warming_up_does_not_wait(scorer, tmp_path):
     assert score(warming, "abc").rewards.tolist() == score(scorer("my_rewards:length"), "abc").rewards.tolist()
 
 
-@pytest.fixture(scope="module")
-def math_verify() -> Iterator[Scorer]:
-    scorer = make_scorer(RewardSpec(type="math_verify", timeout_seconds=2.0), Path(), processes=2)
-    scorer.warm_up()  # SymPy takes seconds to import
-    yield scorer
-    scorer.close()
-
-
-@pytest.mark.parametrize(
-    ("completion", "answer", "reward"),
-    [
-        ("so it is $\\boxed{\\frac{6}{8}}$", "3/4", 1),
-        ("The answer is 0.75", "\\frac{3}{4}", 1),
-        ("$x^2 + 2x + 1$", "$(x+1)^2$", 1),
-        ("we get 1234", "1,234", 1),
-        ("Hence \\boxed{5}", "$x=5$", 1),
-        ("That is \\boxed{1.6 \\times 10^{-19}}", "1.6e-19", 1),
-        ("\\boxed{10^{-5}}", "1e-05", 1),
-        ("It loses \\boxed{-5} dollars", "-$5", 1),
-        ("\\boxed{1200}", "\\$1,200", 1),
-        ("\\boxed{3}. No, wait: \\boxed{4}", "4", 1),
-        ("\\boxed{4}. No, wait: \\boxed{3}", "4", 0),
-        ("\\boxed{3} and \\boxed{4}", "$\\{3, 4\\}$", 1),
-        ("The answer is 41", "42", 0),
-        ("I do not know", "42", 0),
-        ("", "42", 0),
-    ],
-)
-def test_math_verify_compares_what_is_meant(math_verify, completion, answer, reward):
-    assert score_samples(math_verify, [ToScore("p", completion, answer, {})]).rewards.tolist() == [reward]
-
-
-def test_math_verify_counts_answers_without_mathematics(math_verify):
-    scores = score_samples(math_verify, [ToScore("p", "4", "", {}), ToScore("p", "4", "4", {})])
-    assert scores.rewards[1] == 1
-    assert "no expression in the answer ''" in scores.failures["exception"].first_message
-
-
-def test_256_math_verify_samples(math_verify):
-    step = [ToScore("p", f"First {i}. So $\\boxed{{\\frac{{{i}}}{{7}}}}$", f"{i}/7", {}) for i in range(256)]
-    start = time.perf_counter()
-    scores = score_samples(math_verify, step)
-    print(f"256 math_verify samples: {(time.perf_counter() - start) * 1e3:.0f} ms")
-    assert scores.rewards.tolist() == [1] * 256
-
-
-def test_an_expression_that_never_ends_costs_itself_only(math_verify):
-    scores = score_samples(
-        math_verify, [ToScore("p", f"$\\boxed{{{c}}}$", "3", {}) for c in ("3", "9^{9^{9^{9}}}+1", "3")]
-    )
-    assert scores.rewards[[0, 2]].tolist() == [1, 1]
-    assert math.isnan(scores.rewards[1])
-    assert scores.failures["timeout"].count == 1
-
-
 def test_only_functions_may_do_without_answers():
     assert [needs_answers(RewardSpec(type="numeric")), needs_answers(RewardSpec(function="a:b"))] == [True, False]
-
-
-def test_closing_while_a_function_hangs_leaves_nothing_behind(scorer, tmp_path):
-    hanging = scorer("my_rewards:with_child", timeout_seconds=600, processes=1)
-    file = tmp_path / "pids"
-
-    async def close_while_scoring() -> None:
-        task = asyncio.create_task(hanging.score(samples("a", row={"file": str(file)})))
-        await asyncio.to_thread(wait_for, lambda: Path(f"{file}.done").exists())
-        await asyncio.to_thread(hanging.close)
-        with pytest.raises(Exception, match="ended while completions were being scored"):
-            await task
-
-    asyncio.run(close_while_scoring())
-    assert_gone(Path(f"{file}.done"))
-
-
-@pytest.mark.parametrize("busy", ["with_child", "idle"])
-def test_a_driver_killed_with_9_leaves_nothing_behind(scorer, tmp_path, busy):
-    file = tmp_path / "pids"
-    function = "my_rewards:with_child" if busy == "with_child" else "my_rewards:length"
-    scorer(function)  # writes my_rewards.py
-    program = f"""
-import asyncio, os, sys
-from pathlib import Path
-from lorarl_api.v1alpha1 import RewardSpec
-from lorarl_trainer.rewards.scorer import make_scorer
-from lorarl_trainer.rewards.scores import ToScore
-scorer = make_scorer(RewardSpec(function="{function}"), Path({str(tmp_path)!r}), processes=1)
-asyncio.run(scorer.score([ToScore("p", "c", "a", {{"file": {str(file)!r}}})]))
-import psutil
-assert "torch" not in sys.modules
-Path({str(file)!r}).write_text(str(psutil.Process().children()[0].pid))
-os.rename({str(file)!r}, {str(file)!r} + ".done")
-input()
-"""
-    driver = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    wait_for(lambda: Path(f"{file}.done").exists())
-    os.kill(driver.pid, signal.SIGKILL)
-    driver.wait()
-    assert driver.stdin is not None
-    driver.stdin.close()
-    assert_gone(Path(f"{file}.done"))
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 15.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
-
-
-def assert_gone(pids: Path) -> None:
-    wait_for(lambda: not any(is_running(int(pid)) for pid in pids.read_text().split()))
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

@@ -1,4 +1,4 @@
-"""How samples share a forward pass: every token sees what its own sequence has before it, and shared prompts are there once."""
+"""How samples share a forward pass: a token sees its own sequence before it, and shared prompts are there once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lorarl_trainer.samples.packing import pack, packed_length, packed_micro_batches, prompt_groups, split_evenly
+from lorarl_trainer.samples.packing import (
+    pack,
+    packed_length,
+    packed_micro_batches,
+    padded_micro_batches,
+    prompt_groups,
+    split_evenly,
+)
 from lorarl_trainer.samples.types import Sample
 
 
@@ -88,3 +95,15 @@ def test_equal_groups_stay_together_where_that_is_even() -> None:
 def _load(samples: list[Sample], share: list[int]) -> int:
     chosen = [samples[i] for i in share]
     return sum(packed_length(chosen, group) for group in prompt_groups(chosen))
+
+
+lengths_lists = st.lists(st.integers(1, 300), max_size=60)
+
+
+@given(lengths_lists, st.integers(1, 2000))
+def test_padded_micro_batches_have_every_sequence_once_within_the_budget(lengths: list[int], budget: int) -> None:
+    """The budget counts padded tokens."""
+    groups = padded_micro_batches(lengths, budget)
+    assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
+    for group in groups:
+        assert len(group) == 1 or max(lengths[i] for i in group) * len(group) <= budget

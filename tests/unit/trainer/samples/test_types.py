@@ -1,4 +1,4 @@
-"""How padded sequences are grouped by token budget, and how samples travel."""
+"""How samples and completions travel."""
 
 from __future__ import annotations
 
@@ -7,21 +7,8 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from lorarl_trainer.samples.types import Completion, Completions, Sample, Samples, micro_batches
-
-lengths_lists = st.lists(st.integers(1, 300), max_size=60)
-
-
-@given(lengths_lists, st.integers(1, 2000))
-def test_micro_batches_have_every_sequence_once_within_the_budget(lengths: list[int], budget: int) -> None:
-    """The budget counts padded tokens."""
-    groups = micro_batches(lengths, budget)
-    assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
-    for group in groups:
-        assert len(group) == 1 or max(lengths[i] for i in group) * len(group) <= budget
+from lorarl_trainer.samples.types import Completion, Completions, Sample, Samples
 
 
 def some_samples(with_rollout: bool) -> Samples:

@@ -75,7 +75,8 @@ def test_a_claim_that_is_not_mounted_is_told_with_the_mend(store):
     with pytest.raises(InputError) as caught:
         fetch(store, "pvc://models/base")
     assert str(caught.value) == (
-        "spec.model.uri: got pvc://models/base, which is not mounted, expected a PersistentVolumeClaim mounted at /mnt/pvc/models. "
+        "spec.model.uri: got pvc://models/base, which is not mounted, "
+        "expected a PersistentVolumeClaim mounted at /mnt/pvc/models. "
         "Outside a cluster, name a folder on this machine: file:PATH."
     )
 

@@ -1,4 +1,4 @@
-"""Causal attention over segments of queries, each with its own keys: flash attention on a GPU, segment by segment elsewhere.
+"""Causal attention over segments of queries, each with its own keys: flash attention, or segment by segment.
 
 Shape suffixes: T queries, K keys, A attention heads, G key-value heads, D head size.
 """

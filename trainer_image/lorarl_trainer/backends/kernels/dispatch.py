@@ -1,4 +1,4 @@
-"""Which of two twins computes: a plain function in PyTorch, or its kernel on a GPU. Nothing else in the backends asks."""
+"""Choosing between a plain PyTorch function and its kernel on a GPU. Nothing else in the backends asks which it is."""
 
 from __future__ import annotations
 

@@ -38,8 +38,8 @@ class Gather:
 
     def summed(self, taken: torch.Tensor) -> torch.Tensor:
         """Return for each row of the matrix the sum of the rows that were taken from it, [of, ...]."""
-        # One bag per row of the matrix, of the places that it was taken to. Unlike index_add_, it adds up in float32 and
-        # without a race.
+        # One bag per row of the matrix, of the places that it was taken to. Unlike index_add_, this adds up in float32
+        # and without a race.
         sums = embedding_bag(
             self.order, taken.reshape(len(self.order), -1), self.ends, mode="sum", include_last_offset=True
         )

@@ -1,7 +1,7 @@
 """Log-probabilities of given tokens from hidden states, without the logits of a whole batch in memory.
 
 The output layer is frozen, and the loss weighs each token's log-probability with one number. So the gradient of a
-log-probability by its hidden state, (W[y] - softmax(z) W) / temperature with z = W h / temperature, is computed together
+log-probability by its hidden state, (W[y] - softmax(z) W) / temperature with z = W h / temperature, is computed along
 with it, chunk by chunk, and kept instead of the logits: [N, H] in the model's precision instead of [N, V]. The backward
 pass is one multiplication.
 
@@ -35,8 +35,8 @@ def token_log_probabilities(
         hidden_N_H: hidden states before the output layer, whole on each tensor-parallel rank, and so is their gradient.
         weight_V_H: this rank's rows of the output layer's frozen weight; rows past the vocabulary are padding.
         targets_N: token ids, below `vocabulary`.
-        temperature: what logits are divided by.
-        vocabulary: number of tokens there are, over all ranks.
+        temperature: divides the logits.
+        vocabulary: number of tokens, over all ranks.
         group: the tensor-parallel ranks.
         chunk_rows: hidden states whose logits exist at a time, see `rows_of_chunk`.
     """
@@ -59,7 +59,7 @@ def rows_of_chunk(logits: int, weight_V_H: torch.Tensor) -> int:
 
 
 class _TokenLogProbabilities(torch.autograd.Function):
-    """See `token_log_probabilities`. Targets count from this rank's first token; those of other ranks are out of range."""
+    """See `token_log_probabilities`. Targets count from this rank's first token; other ranks' are out of range."""
 
     @staticmethod
     def forward(
@@ -133,10 +133,13 @@ def target_minus_softmax(
     scale: float,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """Return the gradient of log softmax(z)[target] by the logits: scale * (one-hot target - exp(z - largest) / sum), [C, V]."""
+    """Return the gradient of log softmax(z)[target] by the logits, [C, V].
+
+    It is scale * (one-hot target - exp(z - largest) / sum).
+    """
     mine_C, column_C = _place(targets_C, logits_C_V.shape[1])
     gradient_C_V = (logits_C_V * scale - largest_C[:, None]).exp() / -sum_C[:, None]
-    # Before rounding to the model's precision: of a probability near 1 the difference is what counts.
+    # Before rounding to the model's precision: if a probability is near 1, the difference is what counts.
     return gradient_C_V.scatter_add_(1, column_C[:, None], mine_C[:, None].float()).mul_(scale).to(dtype)
 
 

@@ -1,4 +1,4 @@
-"""What a decoder layer does besides matrix products, and its gradients: Triton kernels on a GPU, plain PyTorch elsewhere.
+"""What a decoder layer does besides matrix products, and its gradients: in PyTorch, or by Triton kernels on a GPU.
 
 Functions on tensors that autograd does not see: `backends/megatron/fused_layer.py` puts them together.
 Shape suffixes: T tokens, H hidden size, F feed-forward size, O columns of q, k and v, D head size.
@@ -21,7 +21,7 @@ Angles = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True)
 class Heads:
-    """Where the heads of one kind are among the columns of Megatron's linear_qkv: each group's queries, its key, its value.
+    """Where the heads of one kind are among the columns of Megatron's linear_qkv: each group's queries, key, value.
 
     Attributes:
         count: number of heads.
@@ -65,7 +65,7 @@ def rms_norm_backward(
     weight_H: torch.Tensor,
     inverse_T: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the gradient by x, which also bypassed the norm as the residual, and y again (in place of its gradient)."""
+    """Return the gradient by x, which also bypassed the norm as the residual, and y again in place of its gradient."""
     normed_T_H = x_T_H.float() * inverse_T[:, None]
     scaled_T_H = by_y_T_H.float() * weight_H.float()
     by_x_T_H = (
@@ -100,7 +100,7 @@ def take_heads(
     angles: Angles | None,
     norm: tuple[torch.Tensor, float] | None,
 ) -> torch.Tensor:
-    """Return heads of one kind, [rows, heads, D], of these rows or of all: normalised (weight and epsilon), then rotated."""
+    """Return heads of one kind, [rows, heads, D], of these rows or all, normalised (weight, epsilon) and rotated."""
     taken = heads.of(qkv_T_O).flatten(1, 2)
     if norm is not None:
         inverse = (taken.float().square().mean(2, keepdim=True) + norm[1]).rsqrt()
@@ -134,7 +134,7 @@ def put_heads(
 
 
 def _rotated(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
-    """Rotate each pair (i, i + D / 2) of a head by its angle (J. Su et al., "RoFormer", 2021, in the order of GPT-NeoX)."""
+    """Rotate each pair (i, i + D / 2) of a head by its angle (J. Su et al., "RoFormer", 2021, GPT-NeoX's order)."""
     low, high = heads.float().chunk(2, 2)
     cosine, sine = cosines[:, None], sines[:, None]
     return torch.cat([low * cosine - high * sine, high * cosine + low * sine], 2).to(heads.dtype)

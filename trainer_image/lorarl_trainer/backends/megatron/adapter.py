@@ -36,7 +36,7 @@ class MegatronAdapter:
     @property
     def group(self) -> dist.ProcessGroup:
         """See `Adapter.group`."""
-        return self.model.tensor_parallel_group
+        return self.model.parallel.tensor_group
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, int]]:

@@ -47,7 +47,7 @@ _WRAPPERS = {"LoRALinear", "LoRALinearSplitQKV", "LoRALinearSplitFC1UpGate"}
 
 
 def fuse_layers(model: torch.nn.Module, current: Current) -> int:
-    """Let the decoder layers of a Megatron GPT model compute in a few steps, those that can; return how many they are."""
+    """Let those decoder layers of a Megatron GPT model that can compute in a few steps do so; return how many can."""
     layers: Any = model.decoder.layers
     chosen = [layer for layer in layers if _is_plain(layer)]
     for layer in chosen:

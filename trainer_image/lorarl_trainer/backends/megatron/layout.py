@@ -1,12 +1,12 @@
-"""Where each element of a trainable parameter lies in the adapter as Hugging Face names it, on any tensor-parallel layout.
+"""Where each element of a trainable parameter is in the adapter in Hugging Face names, on any tensor-parallel layout.
 
-Megatron fuses q, k and v (interleaved per key-value group), gate and up, and splits everything over the tensor-parallel ranks.
-Rather than repeat Megatron-Bridge's rules for each architecture, the layout is read off the bridge itself: parameters filled with
-the number of their rank and tensor, of their row and of their column are exported, and where the numbers arrive tells the layout.
-That makes importing (which the bridge does not do) the exact inverse of its export.
+Megatron fuses q, k and v (interleaved per key-value group), gate and up, and splits everything over the tensor-parallel
+ranks. Instead of repeating Megatron-Bridge's rules for each architecture, the layout is read off the bridge itself:
+parameters filled with the number of their rank and tensor, of their row and of their column are exported, and where the
+numbers arrive is the layout. So importing, which the bridge does not do, is the exact inverse of its export.
 
-An example: a rank's fused B has rows [q0, k0, q1, k1]. Filled with its row numbers and exported, the bridge sends q = [0, 2] and
-k = [1, 3]. So q's rows are the parameter's rows 0 and 2: to import, q goes to these rows and k to the others.
+An example: a rank's fused B has rows [q0, k0, q1, k1]. Filled with its row numbers and exported, the bridge sends
+q = [0, 2] and k = [1, 3]. So q's rows are the parameter's rows 0 and 2: an import puts q there, and k in the others.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class ConflictError(ValueError):
 
 
 class AdapterLayout:
-    """Where the parameters of this rank and of its tensor-parallel peers lie in the adapter.
+    """Where the parameters of this rank and of its tensor-parallel peers are in the adapter.
 
     Attributes:
-        shapes: of the whole adapter's tensors, by Hugging Face name.
-        blocks: what each parameter holds of it, by (rank, index among the rank's parameters). A tensor that several ranks hold alike
-            is one rank's.
+        shapes: the shapes of the whole adapter's tensors, by Hugging Face name.
+        blocks: what each parameter holds of the adapter, by (rank, index among the rank's parameters). If several ranks
+            hold the same tensor, it counts as one rank's.
     """
 
     def __init__(self, model: LoraModel) -> None:
@@ -60,13 +60,14 @@ class AdapterLayout:
                 self.blocks.setdefault(divmod(int(number), count), []).append(block)
 
     def scatter(self, adapter: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """Return this rank's share of an adapter, one tensor a trainable parameter, in the parameters' order and on their device.
+        """Return this rank's share of an adapter: one tensor per trainable parameter, in their order, on their device.
 
         Args:
-            adapter: every tensor of `shapes`, in Hugging Face names, any dtype. Picking rows and columns takes a CPU seconds, a GPU none.
+            adapter: every tensor of `shapes`, in Hugging Face names, any dtype. Picking rows and columns takes a CPU
+                seconds, and a GPU next to no time.
 
         Raises:
-            ConflictError: tensors that have to be one parameter differ.
+            ConflictError: tensors that must be one parameter differ.
         """
         shares = []
         for index, parameter in enumerate(self._model.parameters.values()):
@@ -85,7 +86,7 @@ class AdapterLayout:
         return shares
 
     def gather(self, values: list[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return values of the trainable parameters' shapes (their gradients, moments, masters) in Hugging Face names (collective).
+        """Return values of the trainable parameters' shapes, as moments, in Hugging Face names (collective).
 
         They may be in the values' own storage.
         """

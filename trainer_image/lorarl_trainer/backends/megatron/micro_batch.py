@@ -14,8 +14,8 @@ import torch
 from lorarl_trainer.backends.kernels.gather import Gather
 from lorarl_trainer.backends.megatron.packed_attention import Segments
 from lorarl_trainer.devices.transfer import to_device
-from lorarl_trainer.samples.packing import pack, packed_micro_batches
-from lorarl_trainer.samples.types import Sample, micro_batches
+from lorarl_trainer.samples.packing import pack, packed_micro_batches, padded_micro_batches
+from lorarl_trainer.samples.types import Sample
 
 _PAD_TO = 16
 """Rows are padded to a multiple of this many tokens.
@@ -53,7 +53,7 @@ def grouped(samples: Sequence[Sample], token_budget: int, packed: bool) -> list[
     """
     if packed:
         return packed_micro_batches(samples, token_budget)
-    return micro_batches([_padded(len(sample.tokens)) for sample in samples], token_budget)
+    return padded_micro_batches([_padded(len(sample.tokens)) for sample in samples], token_budget)
 
 
 def packed_batch(samples: Sequence[Sample], device: torch.device, multiple: int) -> MicroBatch:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.backends.kernels.logprobs import rows_of_chunk, token_log_probabilities
-from lorarl_trainer.backends.megatron.adapters import decoder_linears, make_lora
+from lorarl_trainer.backends.megatron.bridge_lora import decoder_linears, make_lora
 from lorarl_trainer.backends.megatron.fused_layer import fuse_layers
 from lorarl_trainer.backends.megatron.micro_batch import MicroBatch, grouped, packed_batch, padded_batch
 from lorarl_trainer.backends.megatron.packed_attention import Current, pack_attention, unpackable
@@ -132,16 +132,6 @@ class LoraModel:
             fused = self._packing is not None and fuse_layers(model, self._packing) == len(model.decoder.layers)
             plan.require("fused_layers", fused)
 
-    @property
-    def tensor_parallel_size(self) -> int:
-        """How many ranks share the model."""
-        return self.parallel.tensor_size
-
-    @property
-    def tensor_parallel_group(self) -> Any:
-        """Those ranks."""
-        return self.parallel.tensor_group
-
     def micro_batches(self, samples: Sequence[Sample], token_budget: int) -> Iterator[tuple[list[int], MicroBatch]]:
         """Yield the micro-batches of some samples, and which of the samples each holds, in its order."""
         for indices in grouped(samples, token_budget, packed=self._packing is not None):
@@ -189,13 +179,16 @@ class LoraModel:
             yield
 
     def export(self) -> dict[str, torch.Tensor]:
-        """Return the adapter in Hugging Face names, whole on every rank (collective). The tensors may be the parameters' own storage."""
+        """Return the adapter in Hugging Face names, whole on every rank (collective).
+
+        The tensors may be the parameters' own storage.
+        """
         exported = self._bridge.export_adapter_weights(self._chunks, cpu=False, show_progress=False)
         return {item.param_name: item.weight.detach() for item in exported}
 
     @contextmanager
     def holding(self, values: list[torch.Tensor]) -> Iterator[None]:
-        """Let the trainable parameters be `values` for a while, so that `export` sends something else of the same shapes."""
+        """Let the trainable parameters be `values` within the block, so that `export` sends those instead."""
         kept = [parameter.data for parameter in self.parameters.values()]
         for parameter, value in zip(self.parameters.values(), values, strict=True):
             parameter.data = value
@@ -210,11 +203,14 @@ class LoraModel:
         yield from ((name, p.detach()) for name, p in self.module.named_parameters() if not p.requires_grad)
 
     def base_in_hf_names(self) -> dict[frozenset[str], torch.Tensor]:
-        """Return this rank's frozen parameters by the Hugging Face parameters that each is made of, where the bridge knows them."""
+        """Return this rank's frozen parameters, by the Hugging Face parameters that each is made of.
+
+        Those that the bridge does not know are left out.
+        """
         registry = self._bridge._model_bridge.mapping_registry()
         found = {}
         for name, parameter in self.base_parameters():
-            # What wrappers for adapters and for mixed precision add to Megatron's own names.
+            # Wrappers for adapters and for mixed precision add to Megatron's own names.
             mapping = registry.megatron_to_hf_lookup(name.replace(".to_wrap", "").removeprefix("module."))
             if mapping is not None:
                 parts = mapping.hf_param
@@ -222,13 +218,13 @@ class LoraModel:
         return found
 
     def norm(self, values: Sequence[torch.Tensor]) -> float:
-        """Return the norm over all ranks of the model of a tensor a trainable parameter: adapters are split over tensor-parallel ranks."""
+        """Return the norm of one tensor per trainable parameter, over all ranks that share the model (collective)."""
         squares = torch.stack(torch._foreach_norm(values)).square().sum()
         dist.all_reduce(squares, group=self.parallel.tensor_group)
         return math.sqrt(squares.item())
 
     def counts(self) -> ParameterCounts:
-        """Count parameters over the tensor-parallel ranks (collective). Small replicated tensors, norms, count once a rank."""
+        """Count parameters over the tensor-parallel ranks (collective). Norms, which all ranks hold, count for each."""
         local = torch.tensor(
             [sum(p.numel() for p in self.parameters.values()), sum(p.numel() for p in self.module.parameters())]
         )
@@ -279,7 +275,7 @@ def _check_output_layer(model: Any, model_path: Path) -> None:
     if kind != "ColumnParallelLinear" or layer.bias is not None or model.config.use_mup:
         raise InputError(
             "spec.model.uri",
-            f"{model_path} with logits of its own kind ({kind}: a soft cap, a bias or a scale)",
+            f"{model_path}, which changes its logits ({kind}: a soft cap, a bias or a scale)",
             "a model whose logits are the output layer's weight times the hidden state",
             "Choose another model, of the Qwen2, Qwen3 or Llama family for instance.",
         )

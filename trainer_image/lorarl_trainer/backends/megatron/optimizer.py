@@ -1,6 +1,7 @@
 """AdamW over the adapter: fp32 masters and moments, whatever the precision of the model.
 
-The adapter is a thousandth of the model, so every worker keeps the whole state of its own share: nothing to shard, nothing to offload.
+The adapter is a thousandth of the model, so every worker keeps the whole state of its share of it. There is nothing to
+shard and nothing to offload.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from lorarl_api.v1alpha1 import TrainerSpec
 from lorarl_trainer.backends.megatron.model import LoraModel
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
-"""What torch.optim.AdamW calls its running averages of the gradient and of its square."""
+"""torch.optim.AdamW's names of its running averages of the gradient and of its square."""
 
 
 class AdapterOptimizer:
     """AdamW on fp32 masters of the trainable parameters.
 
-    Gradients are added up in fp32 over micro-batches, in one flat buffer: what a bf16 sum would lose of a small contribution is kept.
+    Gradients are added up in fp32 over micro-batches, in one flat buffer. A sum in bf16 would lose small contributions.
     """
 
     def __init__(self, model: LoraModel, spec: TrainerSpec, *, fused: bool) -> None:
@@ -55,9 +56,9 @@ class AdapterOptimizer:
         self._gradient.zero_()
 
     def step(self, rate: float) -> float:
-        """Sum the gradients over the data-parallel workers, clip, update at this learning rate; return the norm before clipping.
+        """Sum the gradients over the data-parallel workers, clip them and update; return their norm before clipping.
 
-        Where that is no finite number, nothing is updated.
+        If the norm is not a finite number, nothing is updated.
         """
         if self._model.parallel.data_size > 1:
             dist.all_reduce(self._gradient, group=self._model.parallel.data_group)
@@ -71,18 +72,20 @@ class AdapterOptimizer:
             group["lr"] = rate
         self._adamw.step()
         for master in self.masters:
-            master.grad = None  # in fp32 it is the parameter, whose next gradient is not to be added to it
+            master.grad = (
+                None  # in fp32 the master is the parameter, and its next gradient must not be added to this one
+            )
         self.updates += 1
         self._write_back()
         return norm
 
     def moments(self, name: str) -> list[torch.Tensor]:
-        """Return one of `MOMENTS`, a tensor a parameter; zeros before the first update."""
+        """Return one of `MOMENTS`, one tensor per parameter; zeros before the first update."""
         return [self._adamw.state[m][name] if self.updates else torch.zeros_like(m) for m in self.masters]
 
     @torch.no_grad()
     def load(self, masters: list[torch.Tensor], moments: dict[str, list[torch.Tensor]], updates: int) -> None:
-        """Go on from saved masters and moments, one tensor a parameter in the parameters' order, after so many updates."""
+        """Resume from saved masters and moments, one tensor per parameter in their order, after so many updates."""
         self.updates = updates
         for index, master in enumerate(self.masters):
             master.copy_(masters[index])
@@ -101,6 +104,6 @@ class AdapterOptimizer:
 
 def _add_to(total: torch.Tensor, parameter: torch.Tensor) -> None:
     """Add a micro-batch's gradient to the total and forget it."""
-    assert parameter.grad is not None, "called by autograd once it is there"
+    assert parameter.grad is not None, "autograd calls this once it is set"
     total.add_(parameter.grad)
     parameter.grad = None

@@ -118,7 +118,7 @@ def unpackable(model: torch.nn.Module) -> list[str]:
         "attention sinks": config.softmax_type != "vanilla",
         "attention dropout": config.attention_dropout > 0,
         "latent attention": config.multi_latent_attention,
-        f"attention of its own, {', '.join(own)}": own,
+        f"attention of type {', '.join(own)}": own,
     }
     return [what for what, there in found.items() if there]
 

@@ -20,7 +20,7 @@ class Platform(Protocol):
         """Choose the layer implementation and the fusions of a Megatron-Bridge model provider."""
 
     def attention_mask(self, length: int) -> Any:
-        """Return the mask of padded rows, [1, 1, length, length], True where hidden; None if attention is causal anyway."""
+        """Return the mask of padded rows, [1, 1, length, length], True where hidden; None if attention needs none."""
 
 
 def platform_of(device: Device) -> Platform:

@@ -137,7 +137,7 @@ def _absent_triton() -> Iterator[None]:
 
 
 class _Decorators(types.ModuleType):
-    """A module in which every name is a decorator, with or without arguments. Called with a truth value, it returns that."""
+    """A module in which every name is a decorator, with or without arguments. Given a truth value, it returns that."""
 
     __version__ = "0.0.0"
 

@@ -1,6 +1,7 @@
-"""The training state in Hugging Face names: adapter, fp32 masters and AdamW's moments. It fits any tensor- or data-parallel layout.
+"""The training state in Hugging Face names: fp32 masters and AdamW's moments. It fits any parallel layout.
 
-Random states are not part of it: dropout and sampling are seeded by the step, so that a run goes on as if it had never stopped.
+Random states are not part of it: dropout and sampling are seeded by the step, so a run resumes as if it had never
+stopped.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ _MASTER = "master"
 def new_adapter(model: LoraModel, layout: AdapterLayout, seed: int) -> dict[str, torch.Tensor]:
     """Return a fresh adapter as PEFT makes one: A uniform in +-1/sqrt(inputs) (Kaiming with a = sqrt(5)), B zero.
 
-    Each tensor has a random stream of its own, from the seed and its name, so that every layout starts from the same adapter.
+    Each tensor has its own random stream, from the seed and its name, so every layout starts from the same adapter.
     """
     adapter = {}
     for target in model.targets:
         for name in target.hf_names:
             rank, inputs = layout.shapes[f"{name}.lora_A.weight"]
-            # A fused `lora` adapter has one A for all its parts: they share the first one's stream.
+            # A fused `lora` adapter has one A for all its parts. They share the first part's stream.
             digest = hashlib.sha256(f"{seed}:{target.hf_names[0]}".encode()).digest()
             stream = torch.Generator().manual_seed(int.from_bytes(digest[:7]))
             bound = 1 / math.sqrt(inputs)
@@ -43,7 +44,7 @@ def load_adapter(
     """Start from an adapter, with a fresh optimizer.
 
     Raises:
-        InputError: naming `field`, where modules or shapes differ from the job's, or parts of a fused adapter disagree.
+        InputError: naming `field`, if modules or shapes differ from the job's, or parts of a fused adapter disagree.
     """
     missing, foreign = sorted(set(layout.shapes) - set(adapter)), sorted(set(adapter) - set(layout.shapes))
     hint = "Set spec.adapter.targetModules to the adapter's modules."
@@ -56,7 +57,7 @@ def load_adapter(
         )
     if foreign:
         raise InputError(
-            field, f"an adapter with {foreign[0]} ({len(foreign)} such tensors)", "the job's modules alone", hint
+            field, f"an adapter with {foreign[0]} ({len(foreign)} such tensors)", "only the job's modules", hint
         )
     for name, shape in layout.shapes.items():
         if tuple(adapter[name].shape) != shape:
@@ -76,7 +77,10 @@ def load_adapter(
 
 
 def gather_state(layout: AdapterLayout, optimizer: AdapterOptimizer) -> dict[str, torch.Tensor]:
-    """Return the state's tensors, whole on every rank (collective over the tensor-parallel workers). They may be the optimizer's own."""
+    """Return the state's tensors, whole on every rank (collective over the tensor-parallel workers).
+
+    They may be the optimizer's own.
+    """
     tensors = {}
     for kind, values in ((_MASTER, optimizer.masters), *((name, optimizer.moments(name)) for name in MOMENTS)):
         tensors.update(
@@ -88,7 +92,7 @@ def gather_state(layout: AdapterLayout, optimizer: AdapterOptimizer) -> dict[str
 def load_state(
     layout: AdapterLayout, optimizer: AdapterOptimizer, tensors: Mapping[str, torch.Tensor], updates: int
 ) -> None:
-    """Go on from what `gather_state` returned after so many updates, on whatever layout."""
+    """Resume from what `gather_state` returned after so many updates, on any layout."""
     loaded: dict[str, dict[str, torch.Tensor]] = {}
     for key, tensor in tensors.items():
         kind, _, name = key.partition(".")

@@ -1,4 +1,4 @@
-"""The updates of one worker: forward, loss, backward, gate, optimizer. It knows no algorithm, only advantages and a loss.
+"""The updates of one worker: forward, loss, backward, gate, optimizer. No algorithm is known here, only losses.
 
 Shape suffix: N response tokens of a micro-batch, sample by sample.
 """
@@ -44,7 +44,7 @@ class Trainer:
         metrics, largest = self.forward_backward(request)
         self._device.synchronize()
         forward_backward = time.perf_counter() - clock
-        # Reported for on-policy samples only: of others, nothing else is expected than that they differ.
+        # Losses report it for on-policy samples alone. Others are expected to differ.
         difference = metrics.get(LOGPROB_DIFFERENCE)
         disagree = difference is not None and not difference <= request.tolerance
         clock = time.perf_counter()

@@ -42,6 +42,8 @@ class RolloutScheduler(_AsyncScheduler):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         names.checked(self, slices.Scheduler, Scheduling)
+        names.checked(self.waiting, slices.RequestQueue, Scheduling)
+        names.checked(self.kv_cache_manager, slices.KVCacheManager, Scheduling)
         self._table = RunningRequests(self.max_num_running_reqs, self.max_model_len)
         self.first_tokens: float | None = None  # when the first tokens arrived, Unix time
         self._no_common_prefix = [0] * len(self.kv_cache_config.kv_cache_groups)

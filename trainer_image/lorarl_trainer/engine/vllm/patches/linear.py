@@ -45,10 +45,12 @@ def one_adapter_layers() -> Iterator[None]:
 def skip_adapter_lookup(worker: Any) -> None:
     """Run in the vLLM worker: if every layer is one of these, stop working out each token's adapter before a step."""
     manager = names.adapter_manager(worker)
+    for module in manager.modules.values():
+        names.checked(module, slices.LoRALayer, AdapterLayers)
     if all(isinstance(module, _layer_classes()) for module in manager.modules.values()):
         manager._set_adapter_mapping = _ignore
-        state: slices.LoraState | None = getattr(worker.model_runner, "lora_state", None)  # only the V2 runner has it
-        if state is not None:
+        if state := getattr(worker.model_runner, "lora_state", None):  # only the V2 runner has it
+            names.checked(state, slices.LoraState, AdapterGraphs)
             get_adapters = partial(_adapter_in_use, state)
             state.get_activate_loras = get_adapters
             state.make_lora_inputs = lambda requests, *_: ((), (), get_adapters(requests))

@@ -45,6 +45,14 @@ def _sampler_class() -> type:
         sampling_states: slices.SamplingStates
         req_states: slices.RequestState
 
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            names.checked(self, slices.Sampler, Sampling)
+            states = names.checked(self.sampling_states, slices.SamplingStates, Sampling)
+            lengths = names.checked(self.req_states, slices.RequestState, Sampling).prefill_len
+            for buffer in (states.temperature, states.seeds, lengths):
+                names.checked(buffer, slices.UvaBackedTensor, Sampling)
+
         def __call__(self, logits: torch.Tensor, input_batch: slices.InputBatch) -> Any:
             states, batch = self.sampling_states, input_batch
             # A rollout samples all prompts at one temperature. An evaluation takes the best token everywhere.

@@ -1,4 +1,4 @@
-"""The adapters of a Megatron model: which linear layers there are, and Megatron-Bridge's LoRA on those that were chosen."""
+"""The adapters of a Megatron model: its linear layers, and Megatron-Bridge's LoRA on those that were chosen."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _fill_missing_parts(wrapper: Any) -> None:
 
 
 def decoder_linears(model: torch.nn.Module, bridge: Any) -> list[Linear]:
-    """Return the linear layers of the decoder with their Hugging Face names, without the output layer and MoE routers."""
+    """Return the decoder's linear layers with their Hugging Face names, without the output layer and MoE routers."""
     registry = bridge._model_bridge.mapping_registry()
     found = []
     for name, module in model.named_modules():
@@ -79,5 +79,5 @@ class _NoAdapter(torch.nn.Module):
         self.features, self._tensor_parallel_size = features, tensor_parallel_size
 
     def forward(self, hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-        """Return zeros in the shape of an adapter's output. With sequence parallelism, adapters see the whole sequence."""
+        """Return zeros in the shape of an adapter's output. Under sequence parallelism, adapters see all tokens."""
         return hidden.new_zeros(hidden.shape[0] * self._tensor_parallel_size, *hidden.shape[1:-1], self.features)
