@@ -1,7 +1,7 @@
 """The run tier: `lorarl run` as a user runs it, with Ray, Megatron and vLLM, on a model that trains in seconds.
 
-`make test` runs it with two processes of pytest (`-n 2 --dist loadfile`), because a start keeps little more than one core
-busy. Tests of one file stay in one process, in their order: many of them continue the job of the test before.
+`make test` runs it with two processes of pytest (`-n 2 --dist loadfile`), because a start keeps little more than one
+core busy. Tests of one file stay in one process, in their order: many of them continue the job of the test before.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def made_once[T](factory: pytest.TempPathFactory, name: str, make: Callable[[Path], T]) -> T:
-    """Return what `make` returns for a new folder. The first process of pytest that asks makes it; the others share it."""
+    """Return what `make` returns for a new folder. Pytest's processes share it: the first that asks makes it."""
     own = factory.getbasetemp()
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
     result = shared / f"{name}.pickle"

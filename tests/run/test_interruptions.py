@@ -1,6 +1,6 @@
 """A training that is killed, terminated and interrupted ends in the bytes of one that was not.
 
-The same command runs one job five times. Each test is one interruption and continues where the test before left the job.
+The same command runs one job five times. Each test is one interruption and continues where the one before left the job.
 """
 
 from __future__ import annotations

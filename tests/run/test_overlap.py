@@ -1,7 +1,7 @@
 """Completions of very different lengths: each is scored when it has ended, while others are still being generated.
 
-Two runs of one job, one with a quick reward and one with a slow reward. The tests compare their first steps. Then each run
-ends in its own way: with a killed worker, and with a step without a score.
+Two runs of one job, one with a quick reward and one with a slow reward. The tests compare their first steps. Then each
+run ends in its own way: with a killed worker, and with a step without a score.
 """
 
 from __future__ import annotations

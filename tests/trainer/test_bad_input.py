@@ -1,4 +1,4 @@
-"""Input that a worker refuses while it starts. tests/run/test_bad_input_of_workers.py tests how the command reports that."""
+"""Input that a worker refuses at its start. tests/run/test_bad_input_of_workers.py tests how the command reports it."""
 
 from __future__ import annotations
 
