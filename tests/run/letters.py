@@ -16,7 +16,7 @@ def score(prompt: str, completion: str, answer: str | None, row: dict[str, objec
 
 
 def faulty(prompt: str, completion: str, answer: str | None, row: dict[str, object]) -> float:
-    """Like `score`, but a row can ask for an exception, a hang, a result that is no number, or the end of the process."""
+    """Score as `score` does, but let a row ask for an exception, a hang, a wrong type, or the end of the process."""
     match row.get("fault"):
         case "raise":
             raise ValueError("no small letters in here")
