@@ -34,7 +34,7 @@ check: setup ## Check format, lint, types and unit tests, in a minute
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
-	$(PYTEST) -q -n auto --maxprocesses 8 -m "not long and not slow" tests/unit
+	$(PYTEST) -q -n auto --maxprocesses 8 --dist worksteal -m "not long and not slow" tests/unit
 
 .PHONY: lint
 lint: setup ## Check format, lint, types, the imports between packages, and generated files

@@ -24,7 +24,7 @@ from lorarl_trainer.progress import TIME_COLUMNS, read_rows
 
 COMMAND = [sys.executable, "-m", "lorarl_trainer.cli", "run"]
 PATIENCE_SECONDS = 240.0
-"""Longest time that a run, or a moment in it, is waited for."""
+"""How long a test waits for a run, or for a moment in it."""
 LAST_SECONDS = 30.0
 """Longest time that the command's processes may take to end after it. A starting Ray worker first comes up."""
 SHARED_MEMORY = Path("/dev/shm")
@@ -60,11 +60,11 @@ class Ended:
 
     @property
     def adapter_digest(self) -> str:
-        """Of the adapter that the summary names, which lies in a local folder."""
+        """The digest of the adapter that the summary names, in a local folder."""
         return digest(local_folder(self.adapter_uri) / "adapter_model.safetensors")
 
     def __str__(self) -> str:
-        """Everything there is to see: what pytest shows of a failed test."""
+        """All output and logs, which pytest shows when a test fails."""
         logs = [f"--- {log}\n{log.read_text(errors='replace')[-3000:]}" for log in sorted(self.out.glob("logs/*.log"))]
         return "\n".join([f"exit code {self.code}", "--- stdout", self.stdout, "--- stderr", self.stderr, *logs])
 
@@ -72,10 +72,10 @@ class Ended:
 
 
 class Running:
-    """A run under way. Every process it starts is remembered, so that what outlives it can be told."""
+    """A run under way. It remembers every process that the run starts, to find those that outlive it."""
 
     under_way: ClassVar[set[Running]] = set()
-    """Those that nobody has waited for."""
+    """The runs that no test has waited for yet."""
 
     def __init__(
         self,
@@ -115,8 +115,11 @@ class Running:
         threading.Thread(target=self._watch, daemon=True).start()
         self.under_way.add(self)
 
-    def wait_until(self, reached: Callable[[], Any], what: str) -> Any:
-        """Wait for a moment in the run and return what `reached` returned; fail if the run ends before."""
+    def wait_until(self, reached: Callable[[], Any], what: str, every: float = 0.01) -> Any:
+        """Wait for a moment in the run, asking each `every` seconds, and return what `reached` returned.
+
+        Fail if the run ends before.
+        """
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not (value := reached()):
             over = self.process.poll() is not None
@@ -125,7 +128,7 @@ class Running:
             if time.monotonic() > deadline:
                 self.kill()
                 raise AssertionError(f"{PATIENCE_SECONDS:g} s were not enough for {what}\n{self.end()}")
-            time.sleep(0.01)
+            time.sleep(every)
         return value
 
     def wait_for_step(self, step: int) -> None:
@@ -137,7 +140,7 @@ class Running:
         self.wait_until(lambda: text in self.stdout + self.stderr, f"it said {text!r}")
 
     def let_pass(self, seconds: float) -> None:
-        """Let it run for so long, or to its end."""
+        """Let it run for `seconds`, or to its end."""
         with contextlib.suppress(psutil.TimeoutExpired):
             self.process.wait(seconds)
 
@@ -155,7 +158,7 @@ class Running:
             return [process for process in self._family if _alive(process) and name in _command_line(process)]
 
     def signal(self, number: signal.Signals) -> None:
-        """Signal the command alone, as `kill PID` and a pod's end do."""
+        """Signal only the command, as `kill PID` and the end of a pod do."""
         self.process.send_signal(number)
 
     def press_ctrl_c(self) -> None:
@@ -163,13 +166,13 @@ class Running:
         os.write(self._keyboard, b"\x03")
 
     def kill(self) -> None:
-        """End the whole process group as kill -9 does, or a machine whose memory is full."""
+        """End the whole process group, as kill -9 does, or the kernel when memory is full."""
         self._look()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def end(self) -> Ended:
-        """Wait until the command has ended, and tell what it leaves behind."""
+        """Wait until the command has ended; return what it printed and what it left behind."""
         try:
             code = self.process.wait(PATIENCE_SECONDS)
         except psutil.TimeoutExpired:
@@ -183,14 +186,25 @@ class Running:
         left = [process for process in family if _alive(process)]
         psutil.wait_procs(left, LAST_SECONDS)
         running = [f"{process.pid} {_command_line(process)}" for process in left if _alive(process)]
-        for process in left:  # the next test must not suffer from it
+        for process in left:  # so that they do not disturb the next test
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        memory = [str(path) for path in sorted(set(SHARED_MEMORY.iterdir()) - self._memory)]
-        return Ended(code, self.stdout, self.stderr, seconds, self.out, running, memory)
+        return Ended(code, self.stdout, self.stderr, seconds, self.out, running, self._left_in_memory())
+
+    def _left_in_memory(self) -> list[str]:
+        """Return the files in shared memory that are new since the start and that no process uses.
+
+        Another test's run may be under way. Its files are in use, or disappear soon.
+        """
+        deadline = time.monotonic() + LAST_SECONDS
+        while left := [path for path in SHARED_MEMORY.iterdir() if path not in self._memory and not _is_used(path)]:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+        return [str(path) for path in sorted(left)]
 
     def _watch(self) -> None:
-        # Until it is told: asking the process itself here could take its exit code away from `end`.
+        # An event ends this: to poll the process here could take its exit code away from `end`.
         while not self._over.wait(0.1):
             self._look()
 
@@ -216,6 +230,17 @@ def local_folder(uri: str) -> Path:
     parts = urlsplit(uri)
     assert parts.scheme == "file" and parts.path.startswith("/"), uri
     return Path(unquote(parts.path))
+
+
+def _is_used(file: Path) -> bool:
+    """Whether a living process has mapped the file or has it open."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if any(str(file) in mapping.path for mapping in process.memory_maps()):
+                return True
+            if any(Path(opened.path) == file for opened in process.open_files()):
+                return True
+    return False
 
 
 def _alive(process: psutil.Process) -> bool:

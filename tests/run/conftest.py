@@ -1,11 +1,17 @@
-"""The run tier: `lorarl run` as a user runs it, with Ray, Megatron and vLLM, on a model that trains in seconds."""
+"""The run tier: `lorarl run` as a user runs it, with Ray, Megatron and vLLM, on a model that trains in seconds.
+
+`make test` runs it with two processes of pytest (`-n 2 --dist loadfile`), because a start keeps little more than one
+core busy. Tests of one file stay in one process, in their order: many of them continue the job of the test before.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,22 +22,52 @@ from run.jobs import Job
 TESTS = Path(__file__).resolve().parents[1]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Give each process of pytest, and the runs that it starts, its share of the cores.
+
+    The threads of a run wait for each other in busy loops, so two runs on the same cores would slow each other down.
+    """
+    place = getattr(config, "workerinput", None)
+    if place is not None:
+        cores = sorted(os.sched_getaffinity(0))
+        number, count = int(place["workerid"].removeprefix("gw")), place["workercount"]
+        os.sched_setaffinity(0, cores[number % count :: count] or cores)
+
+
+def made_once[T](factory: pytest.TempPathFactory, name: str, make: Callable[[Path], T]) -> T:
+    """Return what `make` returns for a new folder. Pytest's processes share it: the first that asks makes it."""
+    own = factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    result = shared / f"{name}.pickle"
+    with (shared / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not result.exists():
+            folder = shared / name
+            folder.mkdir()
+            result.write_bytes(pickle.dumps(make(folder)))
+    made: T = pickle.loads(result.read_bytes())
+    return made
+
+
 @pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The base model, made in a process of its own: this one needs no torch."""
-    folder = tmp_path_factory.mktemp("base")
-    search = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
-    subprocess.run(
-        [sys.executable, Path(__file__).with_name("make_base.py"), folder],
-        check=True,
-        env={**os.environ, "PYTHONPATH": search},
-    )
-    return folder
+    """The base model, made in its own process: pytest's needs no torch."""
+
+    def make(folder: Path) -> Path:
+        search = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+        subprocess.run(
+            [sys.executable, Path(__file__).with_name("make_base.py"), folder],
+            check=True,
+            env={**os.environ, "PYTHONPATH": search},
+        )
+        return folder
+
+    return made_once(tmp_path_factory, "base", make)
 
 
 @pytest.fixture(autouse=True)
 def _no_run_outlives_its_test() -> Iterator[None]:
-    """End what a failed test left running: the next one is measured on a machine of its own."""
+    """End what a failed test left running, so that it does not disturb the next test."""
     yield
     for run in list(Running.under_way):
         run.kill()
@@ -44,14 +80,23 @@ def job(base: Path, tmp_path: Path) -> Job:
 
 
 @pytest.fixture(scope="session")
-def reference_job(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """The job of `reference`."""
-    return Job(tmp_path_factory.mktemp("reference"), base)
+def _reference(base: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Ended]:
+    def make(folder: Path) -> tuple[Job, Ended]:
+        job = Job(folder, base)
+        ended = job.run()
+        assert ended.code == 0, ended
+        return job, ended
+
+    return made_once(tmp_path_factory, "reference", make)
 
 
 @pytest.fixture(scope="session")
-def reference(reference_job: Job) -> Ended:
-    """The job, run from start to end by nobody disturbed: every other run has to end in its bytes."""
-    ended = reference_job.run()
-    assert ended.code == 0, ended
-    return ended
+def reference_job(_reference: tuple[Job, Ended]) -> Job:
+    """The job of `reference`."""
+    return _reference[0]
+
+
+@pytest.fixture(scope="session")
+def reference(_reference: tuple[Job, Ended]) -> Ended:
+    """The job, run from start to end without a disturbance: every other run has to end in its bytes."""
+    return _reference[1]

@@ -39,7 +39,9 @@ class InCluster:
 
     @property
     def stored(self) -> dict[str, Any]:
-        return dict(json.loads(self.cluster.must("get", "lrj", NAME, "-o", "json", "--show-managed-fields")))
+        stored = self.cluster.api.get("LoRARLJob", NAME, NAMESPACE)
+        assert stored is not None
+        return stored
 
     def start(self, attempt: int, *overrides: str, **environment: str) -> Running:
         self.job.environment |= environment | {

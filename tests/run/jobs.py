@@ -15,7 +15,7 @@ import yaml
 from run.command import Ended, Running, digest
 
 NAME = "letters"
-STEPS = 24
+STEPS = 16
 EVERY = 2
 """Steps between checkpoints."""
 REWARD = Path(__file__).with_name("letters.py")
@@ -23,7 +23,7 @@ PROMPTS = ["say a word", "tell me more", "what is this", "sing", "name a letter"
 
 
 def manifest(base: Path) -> dict[str, Any]:
-    """A few seconds of training. The paths of data and checkpoints are relative to the folder it is run in."""
+    """A few seconds of training. The paths of data and checkpoints are relative to the working directory."""
     return {
         "apiVersion": "lorarl.io/v1alpha1",
         "kind": "LoRARLJob",
@@ -43,7 +43,7 @@ def manifest(base: Path) -> dict[str, Any]:
 
 @dataclass
 class Job:
-    """What a user has: a folder with the manifest, and a shell in it."""
+    """A folder with the manifest, and a shell in it, as a user has them."""
 
     folder: Path
     base: Path
@@ -66,7 +66,7 @@ class Job:
 
     @property
     def gate(self) -> Path:
-        """While this file is there, the run stands still within a step."""
+        """While this file exists, the run stands still within a step."""
         return self.folder / "gate"
 
     def write_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -91,10 +91,10 @@ class Job:
         """Start `lorarl run job.yaml`, with `--set spec.` before each of `overrides`.
 
         Args:
-            terminal: whether in one of its own.
+            terminal: whether it runs in its own terminal.
             out: another folder for its output.
-            through: a command that starts it, as taskset.
-            gated: whether it minds the gate.
+            through: a command that starts it, such as taskset.
+            gated: whether it stands still at the gate.
             more: other options of the command.
         """
         arguments = ["job.yaml", *more, *(part for change in overrides for part in ("--set", f"spec.{change}"))]
@@ -108,7 +108,7 @@ class Job:
         return self.start(*overrides).end()
 
     def contents(self) -> dict[str, str]:
-        """The sum of every file in the folder but for what the command printed."""
+        """The digest of every file in the folder, except for the command's output."""
         files = [path for path in sorted(self.folder.rglob("*")) if path.is_file()]
         return {
             str(path.relative_to(self.folder)): digest(path)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def score(prompt: str, completion: str, answer: str | None, row: dict[str, object]) -> float:
-    """The share of small letters. While there is a file named by $LETTERS_GATE, the run stands still here."""
+    """The share of small letters. While the file $LETTERS_GATE exists, the run stands still here."""
     gate = os.environ.get("LETTERS_GATE")
     while gate and Path(gate).exists():
         time.sleep(0.01)
@@ -16,7 +16,7 @@ def score(prompt: str, completion: str, answer: str | None, row: dict[str, objec
 
 
 def faulty(prompt: str, completion: str, answer: str | None, row: dict[str, object]) -> float:
-    """As `score`, but rows that ask for it make it raise, hang, return no number, or end its process."""
+    """Score as `score` does, but let a row ask for an exception, a hang, a wrong type, or the end of the process."""
     match row.get("fault"):
         case "raise":
             raise ValueError("no small letters in here")

@@ -1,6 +1,7 @@
-"""Makes one update on a recorded batch with a Ray cluster's workers, and publishes it. Run with: JOB.YAML BATCH OUT.
+"""For each job: makes one update on a recorded batch with its workers, and publishes the checkpoint.
 
-RAY_ADDRESS names the cluster. Where there is no file BATCH yet, the workers generate one first.
+Run with: BATCH JOB.YAML... RAY_ADDRESS names the Ray cluster. If the file BATCH does not exist, the first job's workers
+generate it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +24,12 @@ from lorarl_trainer.workers.group import WorkerGroup, reserve
 PROMPTS = 12
 
 
-async def main(manifest: Path, batch: Path, out: Path) -> None:
+async def main(batch: Path, manifests: Sequence[Path]) -> None:
+    for manifest in manifests:
+        await _update(manifest, batch, manifest.with_name(f"out-{manifest.stem}"))
+
+
+async def _update(manifest: Path, batch: Path, out: Path) -> None:
     job = load_job(manifest)
     spec = job.spec
     vocabulary = inputs.load_vocabulary(spec, {})
@@ -68,4 +75,4 @@ async def _record(workers: WorkerGroup, batch: Path) -> None:
 
 if __name__ == "__main__":
     ray.init(log_to_driver=False)
-    asyncio.run(main(*map(Path, sys.argv[1:4])))
+    asyncio.run(main(Path(sys.argv[1]), [Path(path) for path in sys.argv[2:]]))

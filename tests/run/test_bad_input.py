@@ -24,9 +24,9 @@ from run.command import Ended
 from run.jobs import Job
 
 SECONDS = 45.0
-"""Ray and the wrong part of the manifest, on a busy machine; a whole start takes longer."""
+"""Time for Ray and the wrong part of the manifest, on a busy machine. A whole start takes longer."""
 NEW = "checkpoint.uri=file:new"
-"""Where there is no checkpoint, which would be of another training."""
+"""A folder without a checkpoint, which would belong to another training."""
 
 BY_THE_COMMAND = [
     (
@@ -44,7 +44,6 @@ BY_THE_COMMAND = [
         ["trainer.seed=1"],
         "belongs to another training (trainer.seed was 0, is 1), expected the manifest of the checkpoint's training",
     ),
-    (["reward.function=letters:missing", NEW], "has no such function, expected a function package.module:function"),
 ]
 BY_ITS_PREPARATION = [
     (
@@ -73,6 +72,7 @@ BY_ITS_PREPARATION = [
         ["reward.function=elsewhere:score"],
         "spec.reward.function: got elsewhere:score, but there is no module elsewhere, expected",
     ),
+    (["reward.function=letters:missing", NEW], "has no such function, expected a function package.module:function"),
     (["adapter.rank=8"], "belongs to another training (adapter.rank was 4, is 8), expected the manifest of the"),
     (
         ["adapter.initFrom=file:trained", "adapter.rank=8", NEW],
@@ -122,7 +122,7 @@ def test_a_manifest_that_is_not_there(trained_job: Job) -> None:
 def test_bad_input_is_refused_while_the_run_is_prepared_and_costs_nothing(
     trained_job: Job, overrides: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In this process and without Ray, which would start meanwhile: the same functions in the same order."""
+    """In this process, with the same functions in the same order, but without Ray, which would start meanwhile."""
     monkeypatch.chdir(trained_job.folder)
     before = trained_job.contents()
     with pytest.raises(InputError) as refused:
@@ -147,7 +147,7 @@ def prepare_run(a_job: Job, overrides: list[str]) -> None:
 
 
 def require_one_message(ended: Ended) -> None:
-    """One line for a person, on standard error alone."""
+    """One line for a person, only on standard error."""
     assert ended.code == 1, ended
     assert ended.stderr.startswith("lorarl: ")
     assert len(ended.stderr.splitlines()) == 1, ended.stderr
@@ -157,7 +157,7 @@ def require_one_message(ended: Ended) -> None:
 
 @pytest.fixture(scope="module")
 def trained_job(base: Path, reference: Ended, reference_job: Job, tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """A copy of the trained job, with some things beside it that are no good."""
+    """A copy of the trained job, with unusable models, adapters and data beside it."""
     job = Job(tmp_path_factory.mktemp("trained"), base)
     shutil.copytree(reference_job.folder, job.folder, dirs_exist_ok=True)
     shutil.copytree(reference_job.checkpoints / "iter_0000002" / "lora_adapter", job.folder / "trained")

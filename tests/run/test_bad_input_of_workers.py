@@ -1,12 +1,28 @@
-"""Bad input that only workers can find, and rewards that fail: one sentence says so; training continues if it can."""
+"""Bad input that only the workers can find, and rewards that fail: one sentence, and no finished step is lost.
+
+tests/trainer/test_bad_input.py tests what else a worker refuses.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
+
+import pytest
 
 from run.command import Ended
 from run.jobs import PROMPTS, Job, published_steps
+
+FAULTY = (
+    "reward.function=letters:faulty",
+    "reward.timeoutSeconds=1.5",
+    "rollout.promptsPerStep=8",  # every step has all eight prompts, with four completions each
+    "trainer.steps=2",
+    "algorithm.updatesPerStep=8",
+    "data.eval.every=100",
+    "checkpoint.every=100",
+)
 
 
 def test_a_target_module_that_the_model_does_not_have(job: Job) -> None:
@@ -17,24 +33,8 @@ def test_a_target_module_that_the_model_does_not_have(job: Job) -> None:
     assert not job.checkpoints.exists(), "nothing was claimed"
 
 
-def test_an_architecture_that_is_not_known(job: Job) -> None:
-    model = job.folder / "unknown"
-    shutil.copytree(job.base, model)
-    config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps(config | {"architectures": ["HyenaForCausalLM"]}))
-    ended = job.run("model.uri=file:unknown")
-    require_one_message(ended)
-    assert "HyenaForCausalLM" in ended.stderr
-    assert not job.checkpoints.exists(), "nothing was claimed"
-
-
-def test_samples_longer_than_the_model_takes(job: Job) -> None:
-    ended = job.run("rollout.maxResponseTokens=5000")
-    require_one_message(ended)
-    assert "spec.rollout.maxResponseTokens: got 5000, with rollout.maxPromptTokens 64, for a model of " in ended.stderr
-
-
-def test_weights_that_are_garbage_end_the_run_in_one_line_and_the_traceback_is_in_the_log(job: Job) -> None:
+def test_weights_that_are_garbage(job: Job) -> None:
+    """The run ends with one line, and the traceback is in the log."""
     model = job.folder / "garbage"
     shutil.copytree(job.base, model)
     (model / "model.safetensors").write_bytes(b"garbage")
@@ -43,37 +43,14 @@ def test_weights_that_are_garbage_end_the_run_in_one_line_and_the_traceback_is_i
     log = ended.out / "logs" / "worker-0.log"
     assert "lorarl: a worker failed: " in ended.stderr
     assert f"The worker's output is in {log.relative_to(job.folder)}." in ended.stderr
-    assert "ray::Worker.start() (pid=" in log.read_text()
+    assert "ray::CheckpointingWorker.start() (pid=" in log.read_text()
     assert "\x1b[36mray::" not in ended.stderr + log.read_text()
     assert not job.checkpoints.exists(), "nothing was claimed"
 
 
-def test_an_adapter_of_other_modules_to_start_from(job: Job, reference: Ended, reference_job: Job) -> None:
-    adapter = reference_job.checkpoints / "iter_0000002" / "lora_adapter"
-    ended = job.run("adapter.targetModules=[q_proj, v_proj]", f"adapter.initFrom={adapter.as_uri()}")
-    require_one_message(ended)
-    assert "spec.adapter.initFrom: got " in ended.stderr
-    assert not job.checkpoints.exists(), "nothing was claimed"
-
-
-def test_completions_whose_reward_fails_are_left_out_and_counted(job: Job) -> None:
-    faults = ["raise", "hang", "nan", "crash"]
-    job.write_rows(
-        [
-            {"prompt": prompt, "fault": fault}
-            for prompt, fault in zip(PROMPTS, [*faults, None, None, None, None], strict=True)
-        ]
-    )
-    # Every step has all eight prompts, with four completions each.
-    ended = job.run(
-        "reward.function=letters:faulty",
-        "reward.timeoutSeconds=1.5",
-        "rollout.promptsPerStep=8",
-        "trainer.steps=2",
-        "algorithm.updatesPerStep=8",
-    )
-    assert ended.code == 0, ended
-    # An update without samples is left out: the first that has some is the one that is compared with vLLM.
+def test_completions_whose_reward_fails_are_left_out_and_counted(faulty_run: Ended) -> None:
+    ended = faulty_run
+    # An update without samples is skipped: the first one with samples is compared with vLLM.
     assert all(row["mean_abs_logprob_diff"] > 0 and row["entropy"] > 0.1 for row in ended.rows if row["step"])
     assert [row["reward_failures"] for row in ended.rows if row["step"]] == [16, 16]
     assert all(row["reward_mean"] is not None and row["grad_norm"] > 0 for row in ended.rows if row["step"])
@@ -90,29 +67,43 @@ def test_completions_whose_reward_fails_are_left_out_and_counted(job: Job) -> No
     assert ended.left_running == []
 
 
+def test_an_evaluation_that_fails_takes_no_finished_step_with_it(faulty_job: Job, faulty_run: Ended) -> None:
+    """Nor the checkpoint that is still being uploaded when the run ends. The next start makes up for the evaluation."""
+    ended, job = faulty_run, faulty_job
+    require_one_message(ended)
+    assert "no score for any of 1 completions" in ended.stderr
+    assert 'class="state failed"' in (job.out / "report.html").read_text()
+    assert published_steps(job.checkpoints) == [2]
+    assert (ended.summary["step"], [row["step"] for row in ended.rows]) == (2, [0, 1, 2])
+    (job.folder / "asked-before").unlink()
+    again = job.run(*FAULTY)
+    assert again.code == 0, again
+    assert (again.rows[-1]["step"], again.rows[-1]["eval_score"] is not None) == (2, True)
+    assert again.adapter_uri == (job.checkpoints / "iter_0000002" / "lora_adapter").as_uri()
+
+
+@pytest.fixture(scope="module")
+def faulty_job(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """A job with four prompts whose rewards fail, each in its own way, and an evaluation that fails the second time."""
+    job = Job(tmp_path_factory.mktemp("faulty"), base)
+    faults = ["raise", "hang", "nan", "crash", None, None, None, None]
+    job.write_rows([{"prompt": prompt, "fault": fault} for prompt, fault in zip(PROMPTS, faults, strict=True)])
+    (job.folder / "held_out.jsonl").write_text(
+        json.dumps({"prompt": "and what else", "fault": "raise the second time"}) + "\n"
+    )
+    return job
+
+
+@pytest.fixture(scope="module")
+def faulty_run(faulty_job: Job) -> Ended:
+    """Its first run: two steps, then an evaluation that fails."""
+    return faulty_job.run(*FAULTY)
+
+
 def require_one_message(ended: Ended) -> None:
-    """One line for a person, on standard error alone."""
+    """One line for a person, only on standard error."""
     assert ended.code == 1, ended
     assert ended.stderr.startswith("lorarl: ")
     assert len(ended.stderr.splitlines()) == 1, ended.stderr
     assert ended.left_running == []
     assert ended.left_in_memory == []
-
-
-def test_an_evaluation_that_fails_takes_no_finished_step_with_it(job: Job) -> None:
-    """Nor the checkpoint that is still on its way to the store when the run ends."""
-    (job.folder / "held_out.jsonl").write_text(
-        json.dumps({"prompt": "and what else", "fault": "raise the second time"}) + "\n"
-    )
-    ended = job.run("reward.function=letters:faulty", "trainer.steps=3", "data.eval.every=100", "checkpoint.every=100")
-    require_one_message(ended)
-    assert "no score for any of 1 completions" in ended.stderr
-    assert 'class="state failed"' in (job.out / "report.html").read_text()
-    assert published_steps(job.checkpoints) == [3]
-    assert (ended.summary["step"], [row["step"] for row in ended.rows]) == (3, [0, 1, 2, 3])
-    # What it owes is made up for.
-    (job.folder / "asked-before").unlink()
-    again = job.run("reward.function=letters:faulty", "trainer.steps=3", "data.eval.every=100", "checkpoint.every=100")
-    assert again.code == 0, again
-    assert (again.rows[-1]["step"], again.rows[-1]["eval_score"] is not None) == (3, True)
-    assert again.adapter_uri == (job.checkpoints / "iter_0000003" / "lora_adapter").as_uri()

@@ -1,6 +1,6 @@
-"""A training that is killed, terminated and interrupted again and again ends in the bytes of one that was left alone.
+"""A training that is killed, terminated and interrupted ends in the bytes of one that was not.
 
-One job, run by the same command six times. Each test is one interruption and goes on where the one before left the job.
+The same command runs one job five times. Each test is one interruption and continues where the one before left the job.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from run.jobs import STEPS, Job, published_steps
 ENDED_BY_KILL = -signal.SIGKILL
 
 
-def test_killed_at_any_moment_the_run_leaves_no_process_and_whole_checkpoints(interrupted_job: Job) -> None:
+def test_a_killed_run_leaves_no_process_and_whole_checkpoints(interrupted_job: Job) -> None:
     run = interrupted_job.start()
     run.wait_for_step(random.Random(3).randint(5, 7))
-    # Here and below: it stops within one of the next steps, so that it does not end before.
+    # Here and below: the run stands still within one of the next steps, so it does not end first.
     interrupted_job.gate.touch()
     run.wait_until(lambda: len(published(interrupted_job)) >= 2, "two checkpoints were published")
     run.kill()
@@ -32,9 +32,8 @@ def test_killed_at_any_moment_the_run_leaves_no_process_and_whole_checkpoints(in
     assert published_steps(interrupted_job.checkpoints)[:2] == [2, 4]
 
 
-def test_a_checkpoint_cut_short_by_one_byte_is_passed_over_and_sigterm_publishes_one_of_the_step_just_done(
-    interrupted_job: Job,
-) -> None:
+def test_a_checkpoint_cut_short_is_skipped_and_sigterm_publishes_one(interrupted_job: Job) -> None:
+    """The file lacks one byte. The checkpoint that is published is of the step just done."""
     before = published_steps(interrupted_job.checkpoints)
     state = newest(interrupted_job) / "trainer_state" / "state.safetensors"
     state.write_bytes(state.read_bytes()[:-1])
@@ -87,11 +86,11 @@ def test_a_worker_that_is_killed_ends_the_run_with_the_end_of_its_log(interrupte
     interrupted_job.gate.unlink(missing_ok=True)
     before = published_steps(interrupted_job.checkpoints)
     run = interrupted_job.start()
-    run.wait_for_output(f"resuming after step {before[-1]}")  # until then metrics.jsonl has the steps of the run before
+    run.wait_for_output(f"resuming after step {before[-1]}")  # until then metrics.jsonl has the earlier run's steps
     run.wait_for_step(before[-1] + 1)
     interrupted_job.gate.touch()
-    # Waited for, because Ray writes the process's title anew for each call.
-    [worker] = run.wait_until(lambda: run.processes("ray::Worker"), "its worker was seen")
+    # The test waits for it because Ray changes the process's title with each call.
+    [worker] = run.wait_until(lambda: run.processes("ray::CheckpointingWorker"), "its worker was seen")
     worker.kill()
     interrupted_job.gate.unlink()
     ended = run.end()

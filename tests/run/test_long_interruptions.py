@@ -1,4 +1,4 @@
-"""What takes too long for every change: killed at five random moments, and a disk that fills."""
+"""Interruptions that take too long for every change: five kills at random moments, and a disk that fills up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker that Ray ends because memory runs out, which it does before the kernel would."""
+"""A worker that Ray ends because memory runs out, before the kernel would do so."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from run.jobs import Job
 
 
 def test_a_worker_without_memory_is_told_as_such(job: Job) -> None:
-    # Ray's monitor finds too little left of any machine.
+    # With this threshold, Ray's monitor finds too little free memory on any machine.
     job.environment |= {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "2000"}
     ended = job.run()
     assert ended.code == 1, ended

@@ -1,15 +1,20 @@
-"""Completions of very different lengths: each is scored when it has ended, while others are still being generated."""
+"""Completions of very different lengths: each is scored when it has ended, while others are still being generated.
+
+Two runs of one job, one with a quick reward and one with a slow reward. The tests compare their first steps. Then each
+run ends in its own way: with a killed worker, and with a step without a score.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from run.command import Running
-from run.jobs import Job
+from run.command import Ended, Running, digest
+from run.jobs import Job, published_steps
 
 STEPS = 2
 COMPLETIONS = 32
@@ -18,21 +23,28 @@ LONG_TAIL = (
     "rollout.promptsPerStep=4",
     "algorithm.groupSize=8",
     "rollout.maxResponseTokens=190",
-    f"trainer.steps={STEPS}",
+    f"checkpoint.every={STEPS}",
     "data.eval=null",
 )
 
 
-def test_completions_are_scored_while_others_are_generated_and_a_slow_reward_changes_nothing(
-    long_tail: Job, tmp_path: Path, base: Path
-) -> None:
-    other = make(Job(tmp_path / "other", base))
-    quick, slow = start(long_tail, "score").end(), start(other, "slow").end()
-    for ended, job in ((quick, long_tail), (slow, other)):
-        assert ended.code == 0, ended
-        calls = scored(job)
-        assert len(calls) == STEPS * COMPLETIONS
-        for step, row in enumerate(ended.rows[-STEPS:]):
+@dataclass(frozen=True)
+class LongTail:
+    """A run that has ended, and its job."""
+
+    job: Job
+    ended: Ended
+
+    @property
+    def adapter_digest(self) -> str:
+        """The digest of the adapter after the last step that is compared."""
+        return digest(self.job.checkpoints / f"iter_{STEPS:07}" / "lora_adapter" / "adapter_model.safetensors")
+
+
+def test_scored_while_others_are_generated_and_slow_rewards_change_nothing(quick: LongTail, slow: LongTail) -> None:
+    for run in (quick, slow):
+        calls = scored(run.job)
+        for step, row in enumerate(run.ended.rows[:STEPS]):
             times = sorted(moment for moment, _, _ in calls[step * COMPLETIONS : (step + 1) * COMPLETIONS])
             early = sum(times[-1] - moment > EARLY_SECONDS for moment in times)
             seconds = {phase: round(value, 3) for phase, value in row["seconds"].items()}
@@ -40,33 +52,30 @@ def test_completions_are_scored_while_others_are_generated_and_a_slow_reward_cha
                 f"{early} of {COMPLETIONS} were scored {EARLY_SECONDS} s before the last, "
                 f"within {times[-1] - times[0]:.2f} s; {seconds}"
             )
+            assert row["step"] == step + 1
             assert early > 0
     assert quick.adapter_digest == slow.adapter_digest
-    assert quick.rows_but_for_times == slow.rows_but_for_times
+    assert quick.ended.rows_but_for_times[:STEPS] == slow.ended.rows_but_for_times[:STEPS]
 
 
-def test_a_step_of_which_nothing_can_be_scored_ends_the_run_and_counts_all_of_it(long_tail: Job) -> None:
-    ended = start(long_tail, "refuse").end()
+def test_a_step_without_any_score_ends_the_run_and_counts_all_of_it(slow: LongTail) -> None:
+    ended = slow.ended
     assert ended.code == 1, ended
+    assert [row["step"] for row in ended.rows] == list(range(1, STEPS + 1))
     assert (
         f"no score for any of {COMPLETIONS} completions ({COMPLETIONS} x exception: ValueError: no judge in here"
         in ended.stderr
     )
-    assert len(scored(long_tail)) == COMPLETIONS
+    assert len(scored(slow.job)) == (STEPS + 1) * COMPLETIONS
     assert ended.left_running == []
 
 
-def test_a_worker_that_is_killed_while_it_generates_ends_the_run(long_tail: Job) -> None:
-    run = start(long_tail, "score")
-    # Before it matters: from the first score to the last pass tenths of a second.
-    [worker] = run.wait_until(lambda: run.processes("ray::Worker"), "its worker was seen")
-    run.wait_until(lambda: scored(long_tail), "the first completion was scored")
-    worker.kill()
-    ended = run.end()
+def test_a_worker_that_is_killed_while_it_generates_ends_the_run(quick: LongTail) -> None:
+    ended = quick.ended
     assert ended.code == 1, ended
     assert "a worker process ended" in ended.stderr
     assert "worker-0.log" in ended.stderr
-    assert len(scored(long_tail)) < COMPLETIONS, "others were still being generated"
+    assert len(scored(quick.job)) % COMPLETIONS > 0, "others were still being generated"
     told = [line for line in ended.stderr.splitlines() if not line.startswith("  | ")]
     assert len(told) == 1, "beside the end of the log one sentence"
     for noise in ("Traceback", "never retrieved", "never awaited"):
@@ -75,12 +84,37 @@ def test_a_worker_that_is_killed_while_it_generates_ends_the_run(long_tail: Job)
     assert ended.left_running == []
 
 
+@pytest.fixture(scope="module")
+def quick(base: Path, tmp_path_factory: pytest.TempPathFactory) -> LongTail:
+    """Its worker is killed while it generates, once the steps that are compared are published."""
+    job = make(Job(tmp_path_factory.mktemp("quick"), base))
+    run = start(job, "score")
+    run.wait_until(lambda: STEPS in steps_of(job), f"step {STEPS} was published")
+    [worker] = run.wait_until(lambda: run.processes("ray::CheckpointingWorker"), "its worker was seen")
+    done = len(scored(job)) // COMPLETIONS
+    # Only tenths of a second pass between the first and the last score of a step.
+    run.wait_until(lambda: len(scored(job)) > (done + 1) * COMPLETIONS, "the next step's first completion was scored")
+    worker.kill()
+    return LongTail(job, run.end())
+
+
+@pytest.fixture(scope="module")
+def slow(base: Path, tmp_path_factory: pytest.TempPathFactory) -> LongTail:
+    """After the steps that are compared, its reward function gives no score."""
+    job = make(Job(tmp_path_factory.mktemp("slow"), base))
+    return LongTail(job, start(job, "slow").end())
+
+
 def start(job: Job, function: str) -> Running:
     return job.start(*LONG_TAIL, f"reward.function=slow_letters:{function}")
 
 
+def steps_of(job: Job) -> list[int]:
+    return published_steps(job.checkpoints) if (job.checkpoints / "latest.json").exists() else []
+
+
 def scored(job: Job) -> list[tuple[float, str, str]]:
-    """What the reward noted, in its order. A line that is being written does not count."""
+    """The reward's notes, in order, without a line that is still being written."""
     file = job.folder / "scored.jsonl"
     return (
         [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
@@ -92,9 +126,5 @@ def scored(job: Job) -> list[tuple[float, str, str]]:
 def make(job: Job) -> Job:
     shutil.copy(Path(__file__).with_name("slow_letters.py"), job.folder)
     job.environment["SCORED"] = str(job.folder / "scored.jsonl")
+    job.environment["LAST_SCORED"] = str(STEPS * COMPLETIONS)
     return job
-
-
-@pytest.fixture
-def long_tail(job: Job) -> Job:
-    return make(job)

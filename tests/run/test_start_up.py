@@ -11,7 +11,7 @@ from run.jobs import Job
 from run.ray_nodes import ray_nodes
 
 PROMPTLY_SECONDS = 25.0
-"""Less than the 30 s that Kubernetes grants; Ray cannot be ended before it has started."""
+"""Less than the 30 s that Kubernetes grants. Ray cannot be ended before it has started."""
 
 
 def test_sigterm_while_the_model_is_fetched_ends_promptly(job: Job) -> None:
@@ -35,7 +35,7 @@ def test_sigterm_while_the_workers_load_ends_promptly(job: Job) -> None:
 
 
 def test_sigterm_while_data_is_read_ends_promptly(job: Job) -> None:
-    """From afar that may take minutes. Here the file is a pipe into which nobody writes."""
+    """A download may take minutes. Here the file is a pipe that no process writes to."""
     (job.folder / "train.jsonl").unlink()
     os.mkfifo(job.folder / "train.jsonl")
     run = job.start()
@@ -44,7 +44,7 @@ def test_sigterm_while_data_is_read_ends_promptly(job: Job) -> None:
 
 
 def test_sigterm_while_a_cluster_has_no_room_for_the_workers_ends_promptly(job: Job) -> None:
-    """As in a pod whose workers' pods are pending."""
+    """As in a pod while the workers' pods are pending."""
     with ray_nodes(job.folder / "ray") as nodes:
         job.environment["RAY_ADDRESS"] = nodes.address
         run = job.start()
@@ -53,7 +53,7 @@ def test_sigterm_while_a_cluster_has_no_room_for_the_workers_ends_promptly(job: 
 
 
 def end_promptly(run: Running) -> Ended:
-    """SIGTERM; what a start says then, and what it leaves behind, is the same whatever it was at."""
+    """Send SIGTERM. The output and what is left behind are the same at any moment of a start."""
     asked = time.monotonic()
     run.signal(signal.SIGTERM)
     run.let_pass(PATIENCE_SECONDS)

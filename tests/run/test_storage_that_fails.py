@@ -23,7 +23,7 @@ ON_S3 = (f"checkpoint.uri=s3://{BUCKET}/adapters", "checkpoint.credentialsSecret
 
 @dataclass
 class Stored:
-    """A job whose checkpoints go to a bucket, the proxy on their way, and where the server keeps them."""
+    """A job whose checkpoints go to a bucket, the proxy in front of the bucket, and the server's folder with them."""
 
     job: Job
     proxy: FaultProxy
@@ -49,13 +49,12 @@ def test_a_checkpoint_that_the_store_refuses_is_kept_on_this_machine(stored: Sto
     assert ended.left_running == []
 
 
-def test_the_newer_of_two_runs_goes_on_from_what_was_kept_and_the_older_is_fenced_off(
-    stored: Stored, reference: Ended
-) -> None:
+def test_the_newer_of_two_runs_resumes_from_what_was_kept(stored: Stored, reference: Ended) -> None:
+    """The older one is fenced off."""
     stored.proxy.heal()
     stored.job.gate.touch()
     older = stored.job.start(*ON_S3, out=stored.job.folder / "older")
-    older.wait_for_output("job letters")  # it has claimed, and stands still in its first step
+    older.wait_for_output("job letters")  # it has claimed the checkpoints, and stands still in its first step
 
     newer = stored.job.start(*ON_S3, gated=False).end()
 

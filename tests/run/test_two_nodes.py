@@ -1,6 +1,6 @@
 """Two nodes of a Ray cluster train data parallel: as one would, each with its own model, and again after a loss.
 
-The nodes are real processes of Ray with caches of their own; the driver, the API server and the S3 server are real too.
+The nodes are real processes of Ray with their own caches; the driver, the API server and the S3 server are real too.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import yaml
 from safetensors.numpy import load_file
 
 from lorarl_trainer.storage import open_store
+from run.command import LAST_SECONDS
 from run.in_cluster import InCluster, in_cluster
 from run.jobs import NAME, STEPS, Job, manifest, published_steps
 from run.ray_nodes import RayNodes, ray_nodes
@@ -26,6 +27,8 @@ from support.fault_proxy import FaultProxy, fault_proxy
 from support.s3_server import S3Server, s3_server
 
 BUCKET = "team"
+OFTEN = 0.1
+"""Seconds between two looks at the job on the API server."""
 TOLERANCE = 1e-5
 FIRST_MOMENT_SHARE = 0.1
 """AdamW's first moment after one update is 1 - beta1 of the gradient."""
@@ -33,7 +36,7 @@ FIRST_MOMENT_SHARE = 0.1
 
 @dataclass
 class OnTwoNodes:
-    """The job, and what it runs on."""
+    """The job, its nodes and its store."""
 
     job: InCluster
     nodes: RayNodes
@@ -41,7 +44,7 @@ class OnTwoNodes:
     checkpoints: Path
 
     def requests(self, method: str, path: str) -> int:
-        """How often the store was asked for exactly this object."""
+        """How many requests the store got for exactly this object."""
         return sum(
             1
             for asked, found in self.proxy.requests
@@ -49,34 +52,30 @@ class OnTwoNodes:
         )
 
 
-def test_on_a_recorded_batch_two_nodes_find_the_gradient_and_the_adapter_that_one_finds(
+def test_two_nodes_find_the_gradient_and_the_adapter_that_one_finds(
     base: Path, nodes: RayNodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = {}
+    """On a recorded batch."""
+    paths, found = [], {}
     for count in (1, 2):
         job = manifest(base)
         job["spec"]["cluster"] = {"nodes": count}
         job["spec"]["checkpoint"]["uri"] = f"file://{tmp_path}/{count}"
         path = tmp_path / f"{count}.yaml"
         path.write_text(yaml.safe_dump(job))
-        command = [
-            sys.executable,
-            Path(__file__).with_name("recorded_batch.py"),
-            path,
-            tmp_path / "batch",
-            tmp_path / f"out-{count}",
-        ]
-        ran = subprocess.run(
-            command, env={**os.environ, "RAY_ADDRESS": nodes.address}, capture_output=True, text=True, timeout=240
-        )
-        assert ran.returncode == 0, ran.stderr[-3000:]
+        paths.append(path)
+    command = [sys.executable, Path(__file__).with_name("recorded_batch.py"), tmp_path / "batch", *paths]
+    environment = {**os.environ, "RAY_ADDRESS": nodes.address}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    with capsys.disabled():
+        print("", *ran.stdout.splitlines(), sep="\n  ", end="")
+    for count in (1, 2):
         folder = tmp_path / str(count) / NAME / "iter_0000001"
         found[count] = (
             load_file(folder / "lora_adapter/adapter_model.safetensors"),
             load_file(folder / "trainer_state/state.safetensors"),
         )
-        with capsys.disabled():
-            print(f"\n  {ran.stdout.strip()}", end="")
     (one, one_state), (two, two_state) = found.values()
     moments = [name for name in one_state if name.startswith("exp_avg.")]
     gradient = max(abs(one_state[name] - two_state[name]).max() for name in moments) / FIRST_MOMENT_SHARE
@@ -90,10 +89,10 @@ def test_on_a_recorded_batch_two_nodes_find_the_gradient_and_the_adapter_that_on
     assert adapter < TOLERANCE
 
 
-def test_each_node_fetches_the_model_once_and_the_loss_of_a_node_is_told_as_such(on_two_nodes: OnTwoNodes) -> None:
+def test_each_node_fetches_the_model_once_and_a_lost_node_is_named(on_two_nodes: OnTwoNodes) -> None:
     nodes, job = on_two_nodes.nodes, on_two_nodes.job
     run = job.start(attempt=1)
-    run.wait_until(lambda: job.status.get("adapter", {}).get("step", 0) >= 2, "a checkpoint was published")
+    run.wait_until(lambda: job.status.get("adapter", {}).get("step", 0) >= 2, "a checkpoint was published", every=OFTEN)
     assert [len(nodes.models(name)) for name in ("node-1", "node-2")] == [1, 1]
     assert on_two_nodes.requests("GET", "model/model.safetensors") == 2, "one a node, none for the driver"
     assert on_two_nodes.requests("GET", "train.jsonl") == 1
@@ -105,9 +104,10 @@ def test_each_node_fetches_the_model_once_and_the_loss_of_a_node_is_told_as_such
     assert ended.code == 1, ended
     assert job.status["failure"]["reason"] == "NodeLost", ended
     assert "a worker's machine or pod is gone" in job.status["failure"]["message"]
+    assert nodes.workers_left(LAST_SECONDS) == []
 
 
-def test_the_next_attempt_goes_on_with_a_new_node_and_one_worker_publishes(on_two_nodes: OnTwoNodes) -> None:
+def test_the_next_attempt_has_a_new_node_and_one_worker_publishes(on_two_nodes: OnTwoNodes) -> None:
     nodes, job = on_two_nodes.nodes, on_two_nodes.job
     before = job.status["adapter"]["step"]
     for marker in job.run_dir.iterdir():
@@ -126,10 +126,11 @@ def test_the_next_attempt_goes_on_with_a_new_node_and_one_worker_publishes(on_tw
         path.partition("?")[0] for method, path in on_two_nodes.proxy.requests if method == "PUT" and "/iter_" in path
     )
     assert written
-    assert set(written.values()) == {1}, "one worker publishes, and nobody publishes a second time"
+    assert set(written.values()) == {1}, "one worker publishes, and only once"
 
 
-def test_what_is_wrong_with_the_store_reaches_the_status_with_field_and_mend(on_two_nodes: OnTwoNodes) -> None:
+def test_what_is_wrong_with_the_store_reaches_the_status(on_two_nodes: OnTwoNodes) -> None:
+    """With the field and a hint."""
     on_two_nodes.proxy.answer(403, times=1_000_000, method="GET", path="model")
     ended = on_two_nodes.job.start(attempt=3).end()
     on_two_nodes.proxy.heal()

@@ -1,4 +1,4 @@
-"""A run that nobody disturbs: what a person sees, and what remains."""
+"""A run without an interruption: what a person sees, and what remains."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_every_step_is_a_row_and_its_phases_are_the_whole_step(reference: Ended)
     assert sum(sum(row["seconds"].values()) for row in steps) < reference.summary["total_seconds"] < reference.seconds
 
 
-def test_the_start_is_told_part_by_part(reference: Ended) -> None:
+def test_the_start_is_reported_part_by_part(reference: Ended) -> None:
     startup = reference.summary["startup"]
     assert {"process", "Ray", "devices", "imports", "trainer", "engine", "first generation", "first update"} <= set(
         startup["waited_for"]
@@ -58,7 +58,7 @@ def test_every_checkpoint_is_published_and_whole(reference: Ended, reference_job
     assert (config["peft_type"], config["r"], config["lora_alpha"]) == ("LORA", 4, 8)
 
 
-def test_without_a_terminal_output_is_plain_lines_that_end_with_the_adapter(reference: Ended) -> None:
+def test_without_a_terminal_output_is_plain_lines(reference: Ended) -> None:
     lines = reference.stdout.splitlines()
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", reference.stdout), "no control characters"
     assert len([line for line in lines if line.startswith("step ") and "reward" in line]) == STEPS

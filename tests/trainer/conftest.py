@@ -1,4 +1,4 @@
-"""The trainer tier: Megatron, Megatron-Bridge, vLLM and PEFT on the CPU, all real, in this one process."""
+"""The trainer tier: the real Megatron, Megatron-Bridge, vLLM and PEFT on the CPU, in the test's process."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from lorarl_trainer.devices.cpu import CpuDevice
 
 os.environ.update(CpuDevice().environment(threads=2))  # before torch is imported
 
-import torch  # noqa: F401  # before any tokenizer: the driver's loader leaves torch out of a process that has not imported it
+import torch  # noqa: F401  # before any tokenizer: the driver's loader keeps torch out of a process without it
 
 from support.colocated import colocated, model_folder  # noqa: F401  # fixtures

@@ -22,7 +22,7 @@ def example() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     weight = torch.randn(PADDED, HIDDEN, generator=stream)
     weight[VOCABULARY:] *= 100
     targets = torch.randint(0, VOCABULARY, (TOKENS,), generator=stream)
-    # Sure of some tokens: there one minus the probability is what counts.
+    # The model is sure of some tokens: there, one minus the probability matters.
     hidden[:4] = 6 * weight[targets[:4]] / weight[targets[:4]].norm(dim=1, keepdim=True)
     return hidden, weight, targets, torch.randn(TOKENS, generator=stream)
 
@@ -53,7 +53,7 @@ def one_rank() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 5, 16, 37, 64, rows_of_chunk(LOGITS_CHUNK, example()[1])])
-def test_chunks_of_any_size_say_what_log_softmax_says(one_rank: None, rows: int) -> None:
+def test_chunks_of_any_size_equal_log_softmax(one_rank: None, rows: int) -> None:
     (logprobs, gradient), expected = chunked(example()[1], rows), naive()
     torch.testing.assert_close(logprobs, expected[0], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(gradient, expected[1], rtol=1e-4, atol=1e-5)

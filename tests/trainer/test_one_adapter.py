@@ -1,4 +1,4 @@
-"""The layers that vLLM generates with, against vLLM's own."""
+"""Our LoRA layers in vLLM against vLLM's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.own_layers import in_common, layer_kinds, vllm_lora_layers
 @pytest.mark.parametrize(
     ("architecture", "changes"),
     [
-        ("qwen3-tied", {"adapter__rank": 5}),  # less than vLLM's smallest that fits, 8
+        ("qwen3-tied", {"adapter__rank": 5}),  # vLLM rounds it up to 8
         ("qwen2", {"adapter__type": "lora"}),
         ("llama", {"adapter__rank": 32, "adapter__targetModules": "[q_proj, v_proj, up_proj, down_proj]"}),
     ],

@@ -1,4 +1,4 @@
-"""Two workers (gloo): tensor parallel and data parallel say the same as one."""
+"""Two workers (gloo): tensor parallel and data parallel give the results of one worker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOLERANCE = 1e-5
 
 @pytest.fixture(scope="module")
 def alone(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict[str, Any]]]:
-    """What one worker makes of it, and the inputs for two."""
+    """The results of one worker, and the inputs for two."""
     folder = tmp_path_factory.mktemp("two-ranks")
     (folder / "model").symlink_to(model_folder("qwen2"))
     results = {}
@@ -54,7 +54,7 @@ def close(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor], toleran
 
 
 @pytest.mark.parametrize(("layout", "tensor_parallel"), [("tensor parallel", 2), ("data parallel", 1)])
-def test_two_workers_say_what_one_says(alone, layout: str, tensor_parallel: int) -> None:
+def test_two_workers_give_the_results_of_one(alone, layout: str, tensor_parallel: int) -> None:
     folder, expected = alone
     run_two_ranks(Path(__file__).with_name("two_ranks.py"), folder, tensor_parallel, folder, seconds=400)
     for adapter_type, one in expected.items():
@@ -62,12 +62,12 @@ def test_two_workers_say_what_one_says(alone, layout: str, tensor_parallel: int)
             name: load_file(folder / f"{adapter_type}-{name}.safetensors") for name in ("fresh", "exported", "updated")
         }
         reports = [torch.load(folder / f"{adapter_type}-{rank}.pt") for rank in range(2)]
-        # Failure 10: split, interleaved and fused tensors come out as they went in, bit for bit.
+        # Failure 10: split, interleaved and fused tensors are exported as they were imported, bit for bit.
         assert close(loaded["exported"], one["adapter"], tolerance=0.0)
         assert close(loaded["fresh"], one["fresh"], tolerance=0.0), "a new adapter is the same on every layout"
         assert (reports[0]["dropout_seed"] == reports[1]["dropout_seed"]) is (layout == "tensor parallel")
         for report in reports:
-            # Failure 15: every engine serves the adapter, not the first alone.
+            # Failure 15: every engine serves the adapter, not only the first.
             assert report["agreement"] < TOLERANCE
             assert report["completions"] == one["completions"]
             assert report["losses"] == pytest.approx(one["losses"], abs=TOLERANCE)
@@ -77,5 +77,5 @@ def test_two_workers_say_what_one_says(alone, layout: str, tensor_parallel: int)
             )
         assert close(
             loaded["updated"], one["updated"], tolerance=1e-4
-        )  # AdamW's first steps magnify what rounding does to a gradient near zero
+        )  # AdamW's first steps magnify rounding errors of gradients near zero
         assert close(load_file(folder / f"{adapter_type}-state.safetensors"), one["state"], tolerance=1e-4)

@@ -18,7 +18,7 @@ TOLERANCE = 1e-5
 
 
 def hf_logprobs(model: torch.nn.Module, samples: list[Sample], temperature: float = 1.0) -> list[np.ndarray]:
-    """Log-probabilities of the response tokens by a model of transformers."""
+    """Log-probabilities of the response tokens, from a model of transformers."""
     result = []
     with torch.no_grad():
         for sample in samples:
@@ -64,7 +64,7 @@ def test_failure_18_log_probabilities_agree_at_any_temperature(colocated, temper
 @pytest.mark.parametrize(
     "targets", [["q_proj", "v_proj"], ["up_proj"], ["*.layers.1.*"], ["linear_proj", "linear_fc2"]]
 )
-def test_failure_11_exactly_the_named_modules_are_trained_exported_and_served(
+def test_failure_11_only_the_named_modules_are_trained_exported_and_served(
     colocated, tmp_path: Path, targets: list[str]
 ) -> None:
     worker: Colocated = colocated(adapter__targetModules=targets)

@@ -1,4 +1,4 @@
-"""Going on from a checkpoint: the same bytes as if nothing had happened, on any layout."""
+"""Resuming from a checkpoint gives the bytes of a run without interruption, on any layout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def start(colocated, out: Path, **changes: object) -> Colocated:
     out.mkdir(exist_ok=True)
     worker: Colocated = colocated(trainer__steps=STEPS, **changes)
     worker.out = out
-    worker.job.spec.checkpoint.__dict__["uri"] = f"file://{out}/checkpoints"  # frozen: changed in tests alone
+    worker.job.spec.checkpoint.__dict__["uri"] = f"file://{out}/checkpoints"  # frozen: only tests change it
     return worker
 
 
@@ -43,9 +43,7 @@ def test_failure_14_an_interrupted_run_ends_in_the_same_bytes(
     assert adapter_digest(tmp_path / "parts") == expected
 
 
-def test_a_state_in_several_files_is_gone_on_from_alike(
-    colocated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_state_in_several_files_is_resumed_too(colocated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, _ = whole_run(colocated, tmp_path / "whole")
     monkeypatch.setattr("lorarl_trainer.workers.checkpoints.STATE_FILE_BYTES", 10_000)
     asyncio.run(run_in_process(start(colocated, tmp_path / "parts"), stop_after=2))
@@ -54,9 +52,7 @@ def test_a_state_in_several_files_is_gone_on_from_alike(
     assert adapter_digest(tmp_path / "parts") == expected
 
 
-def test_the_same_seed_gives_the_same_bytes_with_either_transport_and_another_seed_others(
-    colocated, tmp_path: Path
-) -> None:
+def test_a_seed_gives_the_same_bytes_with_either_transport(colocated, tmp_path: Path) -> None:
     tensor, _ = whole_run(colocated, tmp_path / "tensor")
     again, _ = whole_run(colocated, tmp_path / "again")
     disk, _ = whole_run(colocated, tmp_path / "disk", rollout__adapterSync="disk")
@@ -81,7 +77,7 @@ def test_a_last_checkpoint_that_was_kept_is_published_by_the_next_start(
     assert adapter_digest(tmp_path) == whole_run(colocated, tmp_path / "whole")[0]
 
 
-def test_what_may_change_between_starts_does_not_hinder_going_on(colocated, tmp_path: Path) -> None:
+def test_settings_that_may_change_between_starts_do(colocated, tmp_path: Path) -> None:
     asyncio.run(run_in_process(start(colocated, tmp_path / "run"), stop_after=2))
     changed = start(
         colocated, tmp_path / "run", trainer__learningRate=1e-3, checkpoint__every=3, rollout__promptsPerStep=2

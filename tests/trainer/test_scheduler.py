@@ -24,7 +24,7 @@ Start = Callable[..., Colocated]
 
 @pytest.fixture
 def start(colocated: Start, monkeypatch: pytest.MonkeyPatch) -> Start:
-    """Starts a worker with small blocks, and as many of them as asked for."""
+    """Starts a worker with a given number of small blocks."""
 
     def with_blocks(blocks: int = ROWS * 4, **changes: object) -> Colocated:
         size = 2 * 2 * 2 * 32 * 4 * BLOCK  # keys and values, layers, heads of 32, fp32
@@ -39,7 +39,7 @@ def start(colocated: Start, monkeypatch: pytest.MonkeyPatch) -> Start:
 
 
 def groups(count: int, size: int = 4, longest: int = 80) -> list[list[int]]:
-    """`count` prompts of different lengths, `size` times each."""
+    """`count` prompts of different lengths, each `size` times."""
     stream = np.random.default_rng(7)
     prompts = [stream.integers(4, 60, size=longest - 11 * index % 70).tolist() for index in range(count)]
     return [prompt for prompt in prompts for _ in range(size)]
@@ -61,7 +61,7 @@ def test_it_generates_what_vllms_own_does(start: Start, monkeypatch: pytest.Monk
     ours = start()
     assert type(scheduler(ours)).__name__ == "RolloutScheduler" and type(scheduler(theirs)).__name__ == "Scheduler"
     prompts = groups(4)
-    for seed in range(2):  # versions, and calls on end
+    for seed in range(2):  # several versions and calls
         for worker in (ours, theirs):
             worker.randomise(seed, scale=0.05)
             worker.sync()
@@ -113,7 +113,7 @@ def test_a_prompt_longer_than_a_step(start: Start) -> None:
 
 
 def test_more_prompts_than_a_step_takes(start: Start) -> None:
-    """No prompt is cut that a step could take whole."""
+    """A prompt that fits into a step is not split."""
     prompts = groups(4)
     worker = start()
     expected = worker.generate(prompts, range(len(prompts)))
@@ -138,7 +138,7 @@ def test_steps_that_overlap_change_nothing(start: Start) -> None:
     assert_idle(worker)
 
 
-def test_a_prompt_that_is_too_long_is_refused_and_nothing_is_left_of_it(start: Start) -> None:
+def test_a_prompt_that_is_too_long_is_refused_and_leaves_nothing(start: Start) -> None:
     worker = start()
     expected = worker.generate(groups(1), range(4))
     with pytest.raises(ValueError, match=r"81 tokens, expected 80 at most \(rollout.maxPromptTokens\)"):
@@ -148,7 +148,7 @@ def test_a_prompt_that_is_too_long_is_refused_and_nothing_is_left_of_it(start: S
 
 
 def spy(worker: Colocated) -> list[int]:
-    """The tokens of each step from now on."""
+    """The number of tokens of each step from now on."""
     counted: list[int] = []
     schedule = scheduler(worker).schedule
 
@@ -163,7 +163,7 @@ def spy(worker: Colocated) -> list[int]:
 
 
 def assert_idle(worker: Colocated) -> None:
-    """Nothing is kept of requests that have ended."""
+    """The engine keeps nothing of requests that have ended."""
     own = scheduler(worker)
     assert not own.requests and not own.running and not own.waiting and not own.finished_req_ids
     assert own._table.free_rows == ROWS and len(own._table.rows) == 0

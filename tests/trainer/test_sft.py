@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: no engine, no reward; the loss falls to what the data leaves open."""
+"""Supervised fine-tuning: no engine, no reward; the loss falls to the entropy of the data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENTROPY = math.log(CHOICES) / 2  # nats a token: one of four tokens, then always
 
 
 def ambiguous_rows() -> list[EncodedRow]:
-    """Each prompt is followed by each of four tokens equally often, and by the end."""
+    """After each prompt, each of four tokens comes equally often, then the end."""
     return [EncodedRow(row.row, row.prompt_ids, [10 + choice, 2]) for row in rows(8) for choice in range(CHOICES)]
 
 

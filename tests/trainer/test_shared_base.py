@@ -1,4 +1,4 @@
-"""vLLM works on the trainer's own weights; q, k and v alone are a copy."""
+"""vLLM uses the trainer's own weights; only q, k and v are a copy."""
 
 from __future__ import annotations
 

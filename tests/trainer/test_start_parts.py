@@ -1,4 +1,4 @@
-"""A worker tells where the time of its start went."""
+"""A worker reports how long each part of its start took."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from support.loop_runs import run_in_process
 
 def test_a_worker_times_all_it_does_up_to_its_first_update(colocated: Callable[..., Colocated]) -> None:
     worker = colocated(trainer__steps=2)
-    worker.greedy([])  # as where an evaluation has fewer rows than there are engines
+    worker.greedy([])  # as in an evaluation with fewer rows than engines
     asyncio.run(run_in_process(worker))
     parts = {part.name: part for part in worker.worker.startup_spans()}
     in_order = [

@@ -1,4 +1,4 @@
-"""How a new adapter reaches vLLM: by either transport the same, never stale, nothing left behind."""
+"""How a new adapter reaches vLLM: the same with either transport, never stale, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def push(worker: Colocated, seed: int, scale: float = 0.1) -> None:
     worker.sync()
 
 
-def test_the_ranks_that_the_contract_knows_are_those_that_vllm_serves() -> None:
+def test_the_contract_allows_the_ranks_that_vllm_serves() -> None:
     from vllm.config.lora import MaxLoRARanks
 
     assert get_args(MaxLoRARanks) == SERVED_RANKS
@@ -58,7 +58,7 @@ def test_failure_1_an_adapter_is_read_once_however_often_it_generates(colocated,
         ):
             opened.append(str(arguments[0]))
 
-    sys.addaudithook(audit)  # cannot be taken away again, only silenced
+    sys.addaudithook(audit)  # Python cannot remove it again; it is silenced below
     push(worker, 0)
     for _ in range(3):
         worker.generate(prompts())
@@ -114,7 +114,7 @@ def test_failure_9_what_vllm_was_given_stays_when_the_trainer_goes_on(colocated,
 
 
 @TRANSPORTS
-def test_failures_16_and_21_two_hundred_syncs_leave_memory_flat_and_one_adapter(colocated, transport: str) -> None:
+def test_failures_16_and_21_200_syncs_leave_memory_flat_and_one_adapter(colocated, transport: str) -> None:
     worker: Colocated = colocated(rollout__adapterSync=transport)
     process = psutil.Process(os.getpid())
     adapters = [random_adapter(worker, seed) for seed in range(2)]
@@ -129,7 +129,7 @@ def test_failures_16_and_21_two_hundred_syncs_leave_memory_flat_and_one_adapter(
 
     sizes = [resident_after(60), *(resident_after(70) for _ in range(3))]
     one_adapter = sum(tensor.nbytes for tensor in adapters[0].values())
-    # Whatever else grows now and then, adapters that pile up would grow by 70 times one in every round.
+    # Other memory may grow now and then. Adapters that pile up would add 70 times the size of one in every round.
     assert min(later - before for before, later in pairwise(sizes)) < 10 * one_adapter, sizes
     kept = worker.engine.llm.collective_rpc(lambda w: set(w.model_runner.lora_manager.list_adapters()))[0]
     assert kept == {worker.version}

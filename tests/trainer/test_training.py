@@ -1,4 +1,4 @@
-"""Training itself: what changes, what never does, and what stops it."""
+"""Training: what changes, what never changes, and what stops it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from support.in_process import Colocated, prompts, samples_of, update_request, w
 
 
 def rollouts(worker: Colocated) -> list[Sample]:
-    """Samples of the newest adapter, every second one with a negative advantage."""
+    """Samples of the newest adapter. Every second one has a negative advantage."""
     samples = samples_of(prompts(), worker.generate(prompts()))
     return [Sample(s.tokens, s.prompt_length, (-1.0) ** i, s.rollout_logprobs) for i, s in enumerate(samples)]
 
 
 @pytest.mark.parametrize("adapter_type", ["canonical_lora", "lora"])
-def test_failure_6_only_the_adapter_has_gradients_and_the_base_never_changes(colocated, adapter_type: str) -> None:
+def test_failure_6_only_the_adapter_has_gradients_and_the_base_stays(colocated, adapter_type: str) -> None:
     worker: Colocated = colocated("qwen2", adapter__type=adapter_type)
     worker.sync()
     base, served = worker.worker.backend.base_digest(), worker.vllm_base()
@@ -68,7 +68,7 @@ def test_failure_8_a_tiny_update_reaches_the_next_rollout(colocated, rate: float
     assert all(changed)
 
 
-def test_a_skipped_sync_is_stopped_at_the_next_step_and_the_update_withheld(colocated) -> None:
+def test_a_skipped_sync_stops_the_next_step_and_its_update(colocated) -> None:
     from vllm.lora.request import LoRARequest
 
     worker: Colocated = colocated()
@@ -76,7 +76,7 @@ def test_a_skipped_sync_is_stopped_at_the_next_step_and_the_update_withheld(colo
     worker.sync()
     old = worker.write_peft(worker.out / "old")
     worker.worker.update(update_request(rollouts(worker)))
-    # A broken sync: vLLM gets the old weights under the new version's name.
+    # A broken sync: vLLM has the old weights as the new version.
     engine, new_version = worker.engine, LoRARequest("v2", 2, str(old))
     engine.llm.llm_engine.remove_lora(1)
     engine.llm.llm_engine.add_lora(new_version)
@@ -91,7 +91,7 @@ def test_a_skipped_sync_is_stopped_at_the_next_step_and_the_update_withheld(colo
         require_agreement(result, 7, 1e-5)
 
 
-def test_a_difference_that_is_no_number_is_drift(colocated) -> None:
+def test_a_difference_that_is_not_a_number_is_drift(colocated) -> None:
     worker: Colocated = colocated()
     worker.sync()
     samples = [
@@ -100,7 +100,7 @@ def test_a_difference_that_is_no_number_is_drift(colocated) -> None:
     assert worker.worker.update(update_request(samples)).disagreement is not None
 
 
-def test_a_gradient_that_is_no_number_changes_nothing_and_is_told(colocated) -> None:
+def test_a_gradient_that_is_not_a_number_changes_nothing_and_is_reported(colocated) -> None:
     worker: Colocated = colocated()
     worker.sync()
     samples = [Sample(s.tokens, s.prompt_length, math.inf, s.rollout_logprobs) for s in rollouts(worker)]
@@ -195,7 +195,7 @@ def test_several_updates_a_step_see_equal_shares(colocated) -> None:
     assert [row.step for row in rows] == [1, 2]
 
 
-def test_a_gpu_without_memory_is_told_with_what_to_do(colocated, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_without_memory_is_reported_with_a_hint(colocated, monkeypatch: pytest.MonkeyPatch) -> None:
     worker: Colocated = colocated()
     worker.sync()
     samples = rollouts(worker)

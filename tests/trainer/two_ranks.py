@@ -1,4 +1,4 @@
-"""One of two workers in processes of their own, started by test_parallel.py.
+"""One of two workers, each in its own process, started by test_parallel.py.
 
 python two_ranks.py RANK PORT TENSOR_PARALLEL_SIZE FOLDER: for each adapter type, load the adapter of FOLDER, export it
 again, generate, make an update on the recorded samples, take a checkpoint; and write the results.
@@ -38,7 +38,7 @@ def main() -> None:
         worker.backend.load_adapter(load_file(folder / f"{adapter_type}.safetensors"), "test")
         exported = {name: tensor.clone() for name, tensor in worker.backend.model.export().items()}
 
-        # Every engine has the adapter: each answers like the trainer.
+        # Every engine has the adapter: its log-probabilities are those of the trainer.
         worker.sync(1)
         completions = whole(worker.generate(prompts(), list(range(len(prompts())))))
         samples = samples_of(prompts(), completions)
@@ -47,13 +47,13 @@ def main() -> None:
             for a, c in zip(worker.log_probabilities(samples, 1.0), completions, strict=True)
         )
 
-        # The recorded batch, dealt out as the driver does it.
+        # The recorded batch, split as the driver splits it.
         request = recorded_request(folder, 1e-2, rank, tensor_parallel)
         results = [worker.update(request) for _ in range(2)]
         updated = worker.backend.model.export()
         after_two = state_file(worker)
 
-        # Going on from a single worker's checkpoint.
+        # Resume from a single worker's checkpoint.
         tensors = read_tensors((folder / f"{adapter_type}.state").read_bytes())
         worker.backend.restore(tensors, updates=1)
         resumed = worker.update(request)

@@ -64,7 +64,7 @@ def test_the_report_breaks_down_the_time_of_the_start(tmp_path: Path) -> None:
     [
         (lambda out: grpo_run(out, total=1), 5, "reward.png"),
         (lambda out: grpo_run(out, total=3), 5, "reward.png"),
-        (lambda out: grpo_run(out, total=10_000, every=500), 5, "reward.png"),
+        pytest.param(lambda out: grpo_run(out, total=10_000, every=500), 5, "reward.png", marks=pytest.mark.slow),
         (lambda out: with_nan_rewards(grpo_run(out, total=50)), 5, "reward.png"),
         (sft_run, 3, "loss.png"),
     ],
@@ -118,6 +118,7 @@ def test_untrusted_text_is_escaped(tmp_path: Path) -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
 
 
+@pytest.mark.slow
 def test_the_same_run_gives_the_same_report(tmp_path: Path) -> None:
     first, _ = report_of(tmp_path, grpo_run(tmp_path, total=30))
     write_report(tmp_path)

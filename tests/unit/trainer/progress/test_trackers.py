@@ -79,6 +79,7 @@ def test_a_resumed_job_continues_its_offline_wandb_run(tmp_path: Path, monkeypat
     assert {path.name for path in tmp_path.glob("wandb/offline-run-*/run-*.wandb")} == {first.name}
 
 
+@pytest.mark.slow
 def test_wandb_without_a_key_only_causes_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("WANDB_API_KEY", "WANDB_MODE"):

@@ -59,6 +59,7 @@ def test_256_math_verify_samples(math_verify):
     assert scores.rewards.tolist() == [1] * 256
 
 
+@pytest.mark.slow
 def test_an_expression_that_never_ends_costs_itself_only(math_verify):
     scores = score_samples(
         math_verify, [ToScore("p", f"$\\boxed{{{c}}}$", "3", {}) for c in ("3", "9^{9^{9^{9}}}+1", "3")]

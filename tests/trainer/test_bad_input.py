@@ -1,0 +1,40 @@
+"""Input that a worker refuses at its start. tests/run/test_bad_input_of_workers.py tests how the command reports it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.workers.worker import Worker
+from support.in_process import ALONE, STOP, Colocated, tiny_job
+
+
+def test_an_architecture_that_is_not_known(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    model = tmp_path / "unknown"
+    shutil.copytree(model_folder("qwen3-tied"), model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"architectures": ["HyenaForCausalLM"]}))
+    worker = Worker(tiny_job(model, tmp_path).spec, ALONE)
+    with pytest.raises(InputError, match=r"spec\.model\.uri: got .*HyenaForCausalLM"):
+        worker.start(model, STOP, None)
+
+
+def test_an_adapter_of_other_modules_to_start_from(colocated: Callable[..., Colocated], tmp_path: Path) -> None:
+    first = colocated()
+    adapter = (first.write_peft(tmp_path / "adapter") / "adapter_model.safetensors").read_bytes()
+    worker = Worker(tiny_job(first.model, tmp_path, adapter__targetModules="[q_proj, v_proj]").spec, ALONE)
+    with pytest.raises(InputError, match=r"spec\.adapter\.initFrom: got "):
+        worker.start(first.model, STOP, adapter)
+
+
+def test_samples_longer_than_the_model_takes(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    model = model_folder("qwen3-tied")
+    worker = Worker(tiny_job(model, tmp_path, rollout__maxResponseTokens=5000).spec, ALONE)
+    told = r"spec\.rollout\.maxResponseTokens: got 5000, with rollout\.maxPromptTokens 16, for a model of "
+    with pytest.raises(InputError, match=told):
+        worker.start(model, STOP, None)
