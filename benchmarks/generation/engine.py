@@ -29,7 +29,7 @@ NO_SLOT = SimpleNamespace(request=None, version=0, version_in_vllm=0)
 
 @contextlib.contextmanager
 def variant_of_vllm(variant: str, arguments: dict[str, Any]) -> Iterator[None]:
-    """Give every engine dummy weights, and no LoRA with the variant `none`. The plan decides about vLLM's layers."""
+    """Give every engine dummy weights, and no LoRA to the variant `none`. Their plan decides about vLLM's layers."""
     from lorarl_trainer.engine.vllm import engine
 
     engine.import_vllm()

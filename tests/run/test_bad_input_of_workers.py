@@ -43,7 +43,7 @@ def test_weights_that_are_garbage_end_the_run_in_one_line_and_the_traceback_is_i
     log = ended.out / "logs" / "worker-0.log"
     assert "lorarl: a worker failed: " in ended.stderr
     assert f"The worker's output is in {log.relative_to(job.folder)}." in ended.stderr
-    assert "ray::Worker.start() (pid=" in log.read_text()
+    assert "ray::CheckpointingWorker.start() (pid=" in log.read_text()
     assert "\x1b[36mray::" not in ended.stderr + log.read_text()
     assert not job.checkpoints.exists(), "nothing was claimed"
 

@@ -115,7 +115,7 @@ def test_a_worker_that_fails_is_told_in_one_line_and_its_traceback_is_in_the_log
     assert message.endswith(f"; its output is in the log of pod {socket.gethostname()}, container ray-job-submitter")
     assert len(message.splitlines()) == 1
     printed = ended.stdout + ended.stderr
-    for of_a_traceback in ("ray::Worker.start() (pid=", '  File "'):
+    for of_a_traceback in ("ray::CheckpointingWorker.start() (pid=", '  File "'):
         assert of_a_traceback not in message
         assert of_a_traceback in printed
     assert "\x1b" not in message + ended.stderr

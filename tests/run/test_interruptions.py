@@ -91,7 +91,7 @@ def test_a_worker_that_is_killed_ends_the_run_with_the_end_of_its_log(interrupte
     run.wait_for_step(before[-1] + 1)
     interrupted_job.gate.touch()
     # Waited for, because Ray writes the process's title anew for each call.
-    [worker] = run.wait_until(lambda: run.processes("ray::Worker"), "its worker was seen")
+    [worker] = run.wait_until(lambda: run.processes("ray::CheckpointingWorker"), "its worker was seen")
     worker.kill()
     interrupted_job.gate.unlink()
     ended = run.end()

@@ -59,7 +59,7 @@ def test_a_step_of_which_nothing_can_be_scored_ends_the_run_and_counts_all_of_it
 def test_a_worker_that_is_killed_while_it_generates_ends_the_run(long_tail: Job) -> None:
     run = start(long_tail, "score")
     # Before it matters: from the first score to the last pass tenths of a second.
-    [worker] = run.wait_until(lambda: run.processes("ray::Worker"), "its worker was seen")
+    [worker] = run.wait_until(lambda: run.processes("ray::CheckpointingWorker"), "its worker was seen")
     run.wait_until(lambda: scored(long_tail), "the first completion was scored")
     worker.kill()
     ended = run.end()

@@ -62,7 +62,7 @@ class Session:
         stop: set when the run has been asked to end after a checkpoint.
         clock: times this process's start.
         total_steps: steps to make in all; the manifest's, unless `steer` changes it.
-        adapter_version: the newest version, which every engine holds. The first sync gives this one, each step the next.
+        adapter_version: the newest version, which every engine holds. The first sync uses it; each step adds one.
         published_step: the step of the newest checkpoint that was handed to the uploader or resumed from.
         evaluated: whether the step that the run resumes from was evaluated; None if that is not known.
         steer: says once per step what has changed for the job; None if nothing can.

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning as a source of samples: it reads the data's answers instead of generating. No engine, no reward."""
+"""Supervised fine-tuning as a source of samples: the data's own answers, without an engine or a reward."""
 
 from __future__ import annotations
 

@@ -75,9 +75,7 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
             stack.callback(scorer.close)
             scorer.warm_up()
         progress.emit(
-            Noted(
-                f"starting Ray and {spec.world_size} worker(s): importing torch, Megatron and vLLM takes most of a start"
-            )
+            Noted(f"starting Ray and {spec.world_size} worker(s); imports of torch, Megatron and vLLM take longest")
         )
         async with RayCluster(spec, launch.runtime.log_dir, clock) as cluster:
             progress.emit(Noted(f"base model: {spec.model.uri}"))

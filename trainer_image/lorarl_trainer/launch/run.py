@@ -1,4 +1,4 @@
-"""`lorarl run`: from a manifest to a trained adapter. Opens a session, trains, and ends in order, however the run ends."""
+"""`lorarl run`: from a manifest to a trained adapter. Open a session, train, and end in order, however the run ends."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def _what_next(launch: Launch, outcome: _Outcome) -> str:
 
 @contextlib.contextmanager
 def _report_after(launch: Launch, outcome: _Outcome) -> Iterator[None]:
-    """Write the report of a run that trained, however it ended; but not in a pod that is leaving: no one could read it."""
+    """Write the report of a run that trained, however it ended. Not in a pod that is leaving: no one could read it."""
     try:
         yield
     finally:

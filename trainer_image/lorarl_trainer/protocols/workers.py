@@ -1,4 +1,4 @@
-"""What the loop asks of the workers. `workers.group.WorkerGroup` and the tests' worker without Ray both implement it."""
+"""What the loop asks of the workers: of `workers.group.WorkerGroup`, and of the tests' worker without Ray."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Workers(Protocol):
         """Name the job's checkpoints. The newest one is read while the model loads."""
 
     async def resume(self) -> Resumed:
-        """Take over the job's checkpoints and bring every worker to the newest whole one. `open_checkpoints` comes before."""
+        """Take over the job's checkpoints and bring every worker to the newest whole one, after `open_checkpoints`."""
 
     async def sync(self, version: int) -> float:
         """Bring the adapter to every engine as this version; return the slowest worker's seconds."""
@@ -94,7 +94,7 @@ class Workers(Protocol):
         """Return the checkpoints published so far."""
 
     async def drain_uploads(self, seconds: float = UPLOAD_SECONDS) -> list[Published]:
-        """Wait until every checkpoint is published. After `seconds` the newest one is kept on the worker's disk: an error."""
+        """Wait until every checkpoint is published. After `seconds`, keep the newest on the worker's disk and raise."""
 
     async def startup_spans(self) -> list[Span]:
         """Return the spans of the worker that reached its first update last."""

@@ -1,4 +1,4 @@
-"""Rollouts and their rewards: each completion is decoded and scored when it ends, while others are still being generated."""
+"""Rollouts and their rewards: each completion is scored when it ends, while others are still being generated."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Failures:
         return error
 
     async def _out_of_memory(self) -> bool:
-        """Return whether the kernel has killed a process in a worker's pod for its memory. A pod that is gone cannot say."""
+        """Return whether the kernel killed a process in a worker's pod for its memory. A lost pod cannot say."""
         from ray.exceptions import RayError
 
         try:

@@ -108,7 +108,7 @@ class WorkerGroup:
         return built
 
     async def resume(self) -> Resumed:
-        """Take over the job's checkpoints and bring every worker to the newest whole one. `open_checkpoints` comes before."""
+        """Take over the job's checkpoints and bring every worker to the newest whole one, after `open_checkpoints`."""
         first = self._actors[0]
         resumed: Resumed = (await self._await([first.claim_checkpoints.remote()]))[0]
         if resumed.step:
@@ -180,7 +180,7 @@ class WorkerGroup:
         return list((await self._await([self._actors[0].uploads.remote()]))[0])
 
     async def drain_uploads(self, seconds: float = UPLOAD_SECONDS) -> list[Published]:
-        """Wait until every checkpoint is published. After `seconds` the newest one is kept on the worker's disk: an error."""
+        """Wait until every checkpoint is published. After `seconds`, keep the newest on the worker's disk and raise."""
         return list((await self._await([self._actors[0].drain_uploads.remote(seconds)]))[0])
 
     async def drain_asked(self) -> bool:

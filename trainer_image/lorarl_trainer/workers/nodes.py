@@ -23,7 +23,7 @@ def reserve(spec: LoRARLJobSpec, abandoned: threading.Event | None = None) -> An
     import ray
 
     bundle: dict[str, float] = {"CPU": 1, "GPU": 1} if spec.on_gpu else {"CPU": 1}
-    # A cluster node has as many workers as GPUs. On CPU, PACK keeps the workers of a tensor-parallel group together too.
+    # A cluster node has as many workers as GPUs. PACK keeps a tensor-parallel group together on CPU too.
     group = ray.util.placement_group([bundle] * spec.world_size, strategy="PACK")
     ready = group.ready()
     while not ray.wait([ready], timeout=_POLL_SECONDS)[0]:
@@ -52,7 +52,11 @@ class Nodes:
         return PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Call a function once on each machine, in its own process: a worker may be busy or dead. Return Ray's references."""
+        """Call a function once on each machine, in its own process, since a worker may be busy or dead.
+
+        Returns:
+            Ray's references.
+        """
         import ray
 
         return [

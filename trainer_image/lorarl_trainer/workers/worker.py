@@ -140,7 +140,7 @@ class Worker:
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> Iterator[CompletionChunk]:
         """Generate one completion per prompt, greedily without seeds; yield them in chunks as they end.
 
-        All ranks of a tensor-parallel engine make the same completions. The first rank's travel; the others yield nothing.
+        All ranks of a tensor-parallel engine make the same completions. Only the first rank yields them.
         """
         assert self.engine is not None, "sft has no rollouts"
         first = self._rank.rank % self._spec.rollout.tensor_parallel_size == 0
