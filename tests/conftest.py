@@ -1,1 +1,11 @@
 """Shared by every tier."""
+
+import contextlib
+
+# A GPU machine may lack hypothesis, which only unit tests use.
+with contextlib.suppress(ImportError):
+    from hypothesis import HealthCheck, settings
+
+    # On a busy machine an example or its data may take long, which is no fault of the code.
+    settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("any machine")

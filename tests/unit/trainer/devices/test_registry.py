@@ -1,0 +1,20 @@
+"""Which device a job gets, and how its process is set up for it. No GPU is needed."""
+
+from __future__ import annotations
+
+from lorarl_trainer.devices.registry import get_device
+
+
+def test_a_job_without_gpus_runs_on_the_cpu() -> None:
+    device = get_device(gpus_per_node=0)
+    assert (device.name, device.distributed_backend, device.memory()) == ("cpu", "gloo", None)
+    assert device.environment(threads=3)["OMP_NUM_THREADS"] == "3"
+    assert device.environment(threads=3)["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_a_job_with_gpus_runs_on_cuda() -> None:
+    device = get_device(gpus_per_node=8)
+    assert (device.name, device.distributed_backend) == ("cuda", "nccl")
+    environment = device.environment(threads=3)
+    assert environment["OMP_NUM_THREADS"] == "3"
+    assert "CUDA_VISIBLE_DEVICES" not in environment, "each worker sees all GPUs of its machine"
