@@ -11,7 +11,7 @@ import torch
 
 from lorarl_trainer.backends.kernels import logprobs, operations, triton_layer, triton_softmax
 from lorarl_trainer.backends.kernels.gather import Gather
-from lorarl_trainer.backends.kernels.operations import Heads
+from lorarl_trainer.backends.kernels.heads import Heads
 
 DEVICE = torch.device("cuda")
 

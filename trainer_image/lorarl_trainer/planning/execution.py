@@ -7,15 +7,12 @@ A second formula elsewhere would be a second opinion: a job that fits by one and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.planning.model_sizes import VOCABULARY_MULTIPLE, ModelShape
 from lorarl_trainer.planning.precision import PRECISIONS, Precision
-
-if TYPE_CHECKING:
-    from lorarl_trainer.planning.memory import MemoryPlan
 
 type Recompute = Literal["none", "selective", "full"]
 
@@ -57,7 +54,7 @@ class ExecutionPlan:
         kv_block_tokens: tokens of one block of the KV cache.
         kv_spare_blocks: blocks beyond those that hold the sequences.
         kv_cache_bytes: size of one rank's KV cache.
-        memory: what takes how much of a GPU; None on CPU.
+        memory_table: what takes how much of a GPU, for people; None on CPU.
     """
 
     precision: Precision
@@ -81,7 +78,7 @@ class ExecutionPlan:
     kv_block_tokens: int
     kv_spare_blocks: int
     kv_cache_bytes: int = 0
-    memory: MemoryPlan | None = None
+    memory_table: str | None = None
 
     def require(self, decision: str, found: object) -> None:
         """Check that the model or the engine is what was planned.

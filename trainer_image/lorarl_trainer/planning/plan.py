@@ -30,4 +30,4 @@ def plan_job(spec: LoRARLJobSpec, model_path: Path, gpu: Gpu | None) -> Executio
         return replace(plan, kv_cache_bytes=kv_cache_bytes(model, plan)) if plan.rollouts else plan
     memory = plan_memory(spec, read_model_sizes(model_path), gpu)
     require_fit(memory)
-    return replace(memory.execution, memory=memory)
+    return replace(memory.execution, memory_table=memory.table())

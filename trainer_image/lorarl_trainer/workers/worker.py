@@ -128,7 +128,7 @@ class Worker:
             modules=self.backend.modules,
             trainable_parameters=counts.trainable,
             total_parameters=counts.total,
-            memory=plan.memory.table() if plan.memory else None,
+            memory=plan.memory_table,
             warnings=self._warnings(plan),
         )
 

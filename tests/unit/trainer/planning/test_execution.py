@@ -104,7 +104,7 @@ def test_on_cpu_the_kv_cache_holds_every_sequence_and_a_spare_block_each(tmp_pat
     plan = plan_job(job(gpus=0), tmp_path, None)
     per_token = 2 * 2 * 2 * 32 * 4  # keys and values, layers, heads of 32, fp32
     assert plan.kv_cache_bytes == 512 * (3 + 1) * 128 * per_token
-    assert plan.memory is None and plan.offload == frozenset()
+    assert plan.memory_table is None and plan.offload == frozenset()
 
 
 def test_a_configuration_without_a_size_is_refused(tmp_path: Path) -> None:

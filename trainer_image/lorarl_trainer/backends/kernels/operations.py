@@ -6,7 +6,6 @@ Shape suffixes: T tokens, H hidden size, F feed-forward size, O columns of q, k 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,34 +13,7 @@ from torch.nn.functional import silu
 
 from lorarl_trainer.backends.kernels.dispatch import with_kernel
 from lorarl_trainer.backends.kernels.gather import Gather
-
-Angles = tuple[torch.Tensor, torch.Tensor]
-"""Cosines and sines of each token's rotary angles, [T, D / 2], float32."""
-
-
-@dataclass(frozen=True)
-class Heads:
-    """Where the heads of one kind are among the columns of Megatron's linear_qkv: each group's queries, key, value.
-
-    Attributes:
-        count: number of heads.
-        in_group: how many of them a group has.
-        first: the column of the first one within a group.
-        group_width: columns of a group.
-        size: columns of a head, D.
-    """
-
-    count: int
-    in_group: int
-    first: int
-    group_width: int
-    size: int
-
-    def of(self, qkv_T_O: torch.Tensor) -> torch.Tensor:
-        """Return these heads as a view, [T, groups, in_group, D]."""
-        groups_T_N_W = qkv_T_O.view(qkv_T_O.shape[0], -1, self.group_width)
-        part = groups_T_N_W[:, :, self.first : self.first + self.in_group * self.size]
-        return part.unflatten(2, (self.in_group, self.size))
+from lorarl_trainer.backends.kernels.heads import Angles, Heads
 
 
 def _triton() -> Any:

@@ -22,9 +22,8 @@ import torch
 from torch.nn.functional import silu
 
 from lorarl_trainer.backends.kernels.gather import Gather
+from lorarl_trainer.backends.kernels.heads import Angles, Heads
 from lorarl_trainer.backends.kernels.operations import (
-    Angles,
-    Heads,
     put_heads,
     rms_norm,
     rms_norm_backward,
