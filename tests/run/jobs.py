@@ -69,6 +69,14 @@ class Job:
         """While this file exists, the run stands still within a step."""
         return self.folder / "gate"
 
+    def change(self, **parts: Mapping[str, Any]) -> None:
+        """Change fields of the manifest's spec: change(trainer={"steps": 3})."""
+        path = self.folder / "job.yaml"
+        changed = yaml.safe_load(path.read_text())
+        for part, fields in parts.items():
+            changed["spec"].setdefault(part, {}).update(fields)
+        path.write_text(yaml.safe_dump(changed))
+
     def write_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
         (self.folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
@@ -115,6 +123,12 @@ class Job:
             for path in files
             if path.name not in ("stdout.txt", "stderr.txt")
         }
+
+
+def published(job: Job) -> list[str]:
+    """The folders of the checkpoints that latest.json lists, the newest last; none before there is one."""
+    latest = job.checkpoints / "latest.json"
+    return list(json.loads(latest.read_text())["checkpoints"]) if latest.exists() else []
 
 
 def published_steps(checkpoints: Path) -> list[int]:

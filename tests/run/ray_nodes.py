@@ -18,6 +18,9 @@ QUICK_HEALTH_CHECKS = {
 }
 """Ray notices a lost node after 2 s instead of its usual 14 to 25 s. The calls to the node still fail before that."""
 
+ACTORS = ("ray::Worker", "ray::CheckpointingWorker")
+"""How the workers' command lines begin."""
+
 
 class RayNodes:
     """The cluster. Each node has its own cache and run folder, which the operator gives to each pod."""
@@ -79,11 +82,10 @@ def ray_nodes(folder: Path, *names: str) -> Iterator[RayNodes]:
 
 def _workers() -> list[str]:
     """The actors' processes among all that this process has started."""
-    found = []
+    found: list[str] = []
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
-            if process.status() != psutil.STATUS_ZOMBIE and "ray::CheckpointingWorker" in (
-                line := " ".join(process.cmdline())
-            ):
+            line = " ".join(process.cmdline())
+            if process.status() != psutil.STATUS_ZOMBIE and line.startswith(ACTORS):
                 found.append(f"{process.pid} {line}")
     return found

@@ -19,7 +19,8 @@ from lorarl_api.load import load_job
 from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.samples.types import Completion, LossChoice, Sample, Samples, UpdateRequest
-from lorarl_trainer.workers.group import WorkerGroup, reserve
+from lorarl_trainer.workers.group import WorkerGroup
+from lorarl_trainer.workers.nodes import reserve
 
 PROMPTS = 12
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from run.command import Ended
-from run.jobs import STEPS, Job, published_steps
+from run.jobs import STEPS, Job, published, published_steps
 
 ENDED_BY_KILL = -signal.SIGKILL
 
@@ -114,11 +114,6 @@ def test_the_same_command_goes_on_to_the_same_bytes(interrupted_job: Job, refere
 
 def newest(job: Job) -> Path:
     return job.checkpoints / str(json.loads((job.checkpoints / "latest.json").read_text())["path"])
-
-
-def published(job: Job) -> list[str]:
-    latest = job.checkpoints / "latest.json"
-    return list(json.loads(latest.read_text())["checkpoints"]) if latest.exists() else []
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from run.command import Ended, Running, digest
-from run.jobs import Job, published_steps
+from run.jobs import Job, published
 
 STEPS = 2
 COMPLETIONS = 32
@@ -89,7 +89,7 @@ def quick(base: Path, tmp_path_factory: pytest.TempPathFactory) -> LongTail:
     """Its worker is killed while it generates, once the steps that are compared are published."""
     job = make(Job(tmp_path_factory.mktemp("quick"), base))
     run = start(job, "score")
-    run.wait_until(lambda: STEPS in steps_of(job), f"step {STEPS} was published")
+    run.wait_until(lambda: f"iter_{STEPS:07}" in published(job), f"step {STEPS} was published")
     [worker] = run.wait_until(lambda: run.processes("ray::CheckpointingWorker"), "its worker was seen")
     done = len(scored(job)) // COMPLETIONS
     # Only tenths of a second pass between the first and the last score of a step.
@@ -107,10 +107,6 @@ def slow(base: Path, tmp_path_factory: pytest.TempPathFactory) -> LongTail:
 
 def start(job: Job, function: str) -> Running:
     return job.start(*LONG_TAIL, f"reward.function=slow_letters:{function}")
-
-
-def steps_of(job: Job) -> list[int]:
-    return published_steps(job.checkpoints) if (job.checkpoints / "latest.json").exists() else []
 
 
 def scored(job: Job) -> list[tuple[float, str, str]]:

@@ -171,15 +171,15 @@ def on_two_nodes(
     job.write_secret(secret, server.secret(proxy.url))
     for name in ("train.jsonl", "held_out.jsonl"):
         open_store(f"s3://{BUCKET}", server.secret()).put(name, (job.folder / name).read_bytes())
-    path = job.folder / "job.yaml"
-    changed = yaml.safe_load(path.read_text())
-    spec = changed["spec"]
-    spec["cluster"] = {"nodes": 2}
-    spec["model"] = {"uri": f"s3://{BUCKET}/model", "credentialsSecret": secret}
-    spec["data"]["credentialsSecret"] = secret
-    for source, name in (("train", "train.jsonl"), ("eval", "held_out.jsonl")):
-        spec["data"][source]["uri"] = f"s3://{BUCKET}/{name}"
-    spec["checkpoint"] |= {"uri": f"s3://{BUCKET}/adapters", "every": 1, "credentialsSecret": secret}
-    path.write_text(yaml.safe_dump(changed))
+    job.change(
+        cluster={"nodes": 2},
+        model={"uri": f"s3://{BUCKET}/model", "credentialsSecret": secret},
+        data={
+            "credentialsSecret": secret,
+            "train": {"uri": f"s3://{BUCKET}/train.jsonl"},
+            "eval": {"uri": f"s3://{BUCKET}/held_out.jsonl", "every": 5},
+        },
+        checkpoint={"uri": f"s3://{BUCKET}/adapters", "every": 1, "credentialsSecret": secret},
+    )
     with tools_or_skip(), in_cluster(job, tmp_path_factory.mktemp("in-cluster")) as cluster:
         yield OnTwoNodes(cluster, nodes, proxy, server.root / BUCKET / "adapters" / NAME)
