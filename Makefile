@@ -4,6 +4,9 @@ SHELL := bash
 # Not PYTHON: a user may set that one to name the interpreter that .venv is made with.
 VENV_PYTHON := .venv/bin/python
 PYTEST := $(VENV_PYTHON) -m pytest
+# Several processes share these tiers. The tests of a file stay together: some of them continue what the one before did.
+TIERS := unit storage apiserver trainer run
+BY_FILE := --dist loadfile --no-loadscope-reorder
 # The node's tools need helpers of tests/support.
 TOOLS := PYTHONPATH=tools:tests $(VENV_PYTHON) -m
 
@@ -64,12 +67,13 @@ lock: ## Resolve the packages again into requirements/*.lock
 .PHONY: test
 test: setup $(if $(T),,lint) ## Run all that CI checks (T=trainer: one tier; T=unit/docs: a part)
 ifdef T
-	$(PYTEST) $(foreach part,$(T),$(or $(wildcard tests/$(part)),$(part)))
+	$(PYTEST) $(if $(filter $(TIERS),$(T)),-n 2 $(BY_FILE)) $(foreach part,$(T),$(or $(wildcard tests/$(part)),$(part)))
 else
 	@scripts/tools.sh servers
-	$(PYTEST) tests/unit tests/storage tests/apiserver tests/gpu
-	$(PYTEST) tests/trainer
-	$(PYTEST) tests/run
+	$(PYTEST) -n 3 $(BY_FILE) tests/apiserver tests/storage tests/unit
+	$(PYTEST) tests/gpu
+	$(PYTEST) -n 2 $(BY_FILE) tests/trainer
+	$(PYTEST) -n 2 $(BY_FILE) tests/run
 	@! $(TOOLS) node check || scripts/tools.sh node
 	$(PYTEST) tests/cluster/test_mission.py
 endif

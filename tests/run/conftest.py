@@ -18,20 +18,19 @@ import pytest
 
 from run.command import Ended, Running
 from run.jobs import Job
+from support.cores import take_share
 
 TESTS = Path(__file__).resolve().parents[1]
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Give each process of pytest, and the runs that it starts, its share of the cores.
+take_share()
 
-    The threads of a run wait for each other in busy loops, so two runs on the same cores would slow each other down.
-    """
-    place = getattr(config, "workerinput", None)
-    if place is not None:
-        cores = sorted(os.sched_getaffinity(0))
-        number, count = int(place["workerid"].removeprefix("gw")), place["workercount"]
-        os.sched_setaffinity(0, cores[number % count :: count] or cores)
+LONGEST = ("test_two_nodes", "test_in_cluster", "test_interruptions", "test_storage_that_fails", "test_same_bytes")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest, so that pytest's processes end at about the same time."""
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 
 
 def made_once[T](factory: pytest.TempPathFactory, name: str, make: Callable[[Path], T]) -> T:

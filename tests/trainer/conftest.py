@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 
 from lorarl_trainer.devices.cpu import CpuDevice
+from support.cores import take_share
 
-os.environ.update(CpuDevice().environment(threads=2))  # before torch is imported
+os.environ.update(CpuDevice().environment(threads=min(2, take_share())))  # before torch is imported
 
 import torch  # noqa: F401  # before any tokenizer: the driver's loader keeps torch out of a process without it
 
