@@ -4,9 +4,10 @@ SHELL := bash
 # Not PYTHON: a user may set that one to name the interpreter that .venv is made with.
 VENV_PYTHON := .venv/bin/python
 PYTEST := $(VENV_PYTHON) -m pytest
-# Several processes share these tiers. The tests of a file stay together: some of them continue what the one before did.
+# Several processes share these tiers. The tests of a file stay together: some continue another.
 TIERS := unit storage apiserver trainer run
 BY_FILE := --dist loadfile --no-loadscope-reorder
+SHARED = $(if $(filter $(TIERS),$(T)),-n 2 $(BY_FILE))
 # The node's tools need helpers of tests/support.
 TOOLS := PYTHONPATH=tools:tests $(VENV_PYTHON) -m
 
@@ -67,7 +68,7 @@ lock: ## Resolve the packages again into requirements/*.lock
 .PHONY: test
 test: setup $(if $(T),,lint) ## Run all that CI checks (T=trainer: one tier; T=unit/docs: a part)
 ifdef T
-	$(PYTEST) $(if $(filter $(TIERS),$(T)),-n 2 $(BY_FILE)) $(foreach part,$(T),$(or $(wildcard tests/$(part)),$(part)))
+	$(PYTEST) $(strip $(SHARED) $(foreach part,$(T),$(or $(wildcard tests/$(part)),$(part))))
 else
 	@scripts/tools.sh servers
 	$(PYTEST) -n 3 $(BY_FILE) tests/apiserver tests/storage tests/unit

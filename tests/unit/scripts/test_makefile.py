@@ -35,7 +35,7 @@ def test_help_lists_every_target_in_its_group() -> None:
 @pytest.mark.parametrize(
     ("part", "expected"),
     [
-        ("trainer", "tests/trainer"),
+        ("trainer", "-n 2 --dist loadfile --no-loadscope-reorder tests/trainer"),
         ("unit/docs tests/unit/chart", "tests/unit/docs tests/unit/chart"),
         ("tests/unit/docs/test_x.py::test_y", "tests/unit/docs/test_x.py::test_y"),
     ],
