@@ -29,6 +29,7 @@ import torch
 import torch.distributed as dist
 
 from lorarl_trainer.backends.registry import get_backend
+from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.samples.types import LossChoice, Sample, Samples, UpdateRequest
 from side_by_side import ours
 from side_by_side.work import SHAPES, Work
@@ -180,7 +181,7 @@ def step_request(chosen: argparse.Namespace) -> UpdateRequest:
         learning_rate=1e-5,
         seed=0,
         on_policy=True,
-        tolerance=float("inf"),
+        limits=AgreementLimits(mean=float("inf")),
     )
 
 

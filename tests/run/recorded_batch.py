@@ -18,6 +18,7 @@ import ray
 from lorarl_api.load import load_job
 from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.launch import inputs
+from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.samples.types import Completion, LossChoice, Sample, Samples, UpdateRequest
 from lorarl_trainer.workers.group import WorkerGroup
 from lorarl_trainer.workers.nodes import reserve
@@ -47,7 +48,9 @@ async def _update(manifest: Path, batch: Path, out: Path) -> None:
         tokens = sum(sample.response_length for sample in samples)
         loss = LossChoice("policy_gradient", 0.2)
         result = await workers.update(
-            UpdateRequest(Samples(samples), loss, tokens, 1.0, 5e-4, 0, on_policy=False, tolerance=1.0)
+            UpdateRequest(
+                Samples(samples), loss, tokens, 1.0, 5e-4, 0, on_policy=False, limits=AgreementLimits(mean=1.0)
+            )
         )
         await workers.publish(step=1, adapter_version=1, position=0)
         await workers.drain_uploads()

@@ -15,8 +15,11 @@ from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.checkpoint import Published
 from lorarl_trainer.engine.colocated import ColocatedEngine
 from lorarl_trainer.engine.vllm.engine import RolloutEngine
+from lorarl_trainer.lora.config import Probe
 from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
 from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, Built, Resumed, TakeCompletions
+from lorarl_trainer.samples.agreement import AgreementLimits
+from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.types import (
     Completion,
     CompletionChunk,
@@ -157,14 +160,21 @@ class OneWorker:
             self.worker.restore()
         return resumed
 
-    async def sync(self, version: int) -> float:
-        return self.worker.sync(version)
+    async def sync(self, version: int, *, verify: bool = False) -> float:
+        return self.worker.sync(version, verify)
+
+    async def hold_probe(self, probe: Probe | None) -> None:
+        self.worker.hold_probe(probe)
 
     async def generate(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None, take: TakeCompletions
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[int] | None,
+        take: TakeCompletions,
+        max_tokens: int | None = None,
     ) -> dict[str, float]:
         seconds: Mapping[str, float] = {}
-        for chunk in self.worker.generate(prompts, seeds):
+        for chunk in self.worker.generate(prompts, seeds, max_tokens):
             seconds = chunk.seconds
             if chunk.completions:
                 take(chunk.indices, chunk.completions)
@@ -173,8 +183,8 @@ class OneWorker:
     async def update(self, request: UpdateRequest) -> UpdateResult:
         return self.worker.update(request)
 
-    async def losses(self, samples: Sequence[Sample]) -> list[float]:
-        return [-float(values.sum()) for values in self.worker.log_probabilities(Samples(samples), 1.0)]
+    async def log_probabilities(self, samples: Sequence[Sample], temperature: float) -> list[Floats]:
+        return self.worker.log_probabilities(Samples(samples), temperature)
 
     async def publish(self, step: int, adapter_version: int, position: int) -> None:
         self.worker.publish(step, adapter_version, position)
@@ -238,7 +248,7 @@ def update_request(samples: Sequence[Sample], **changes: object) -> UpdateReques
         "learning_rate": 1e-2,
         "seed": 0,
         "on_policy": True,
-        "tolerance": 1e-5,
+        "limits": AgreementLimits(mean=1e-5),
     }
     return UpdateRequest(**(values | changes))  # type: ignore[arg-type]
 

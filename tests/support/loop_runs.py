@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.rows import Row
 from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.loop import train
+from lorarl_trainer.lora.targets import last_part
 from lorarl_trainer.progress import Event, Progress, StepDone
 from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.rewards.scores import Outcome, ToScore
@@ -56,11 +57,11 @@ class Collected:
     def close(self) -> None: ...
 
 
-def rows(count: int = 12, answer: Sequence[int] = ()) -> list[EncodedRow]:
+def rows(count: int = 12, answer: Sequence[int] = (), prompt_length: int = 3) -> list[EncodedRow]:
     stream = np.random.default_rng(7)
     made = []
     for number in range(count):
-        prompt = stream.integers(4, 60, size=3 + number % 5).tolist()
+        prompt = stream.integers(4, 60, size=prompt_length + number % 5).tolist()
         made.append(EncodedRow(Row(str(prompt), "", {}, number + 1), prompt, list(answer)))
     return made
 
@@ -70,16 +71,23 @@ def spelled(completions: Sequence[Any]) -> list[str]:
 
 
 async def run_in_process(
-    worker: Colocated, *, stop_after: int | None = None, train_rows: Sequence[EncodedRow] | None = None
+    worker: Colocated,
+    *,
+    stop_after: int | None = None,
+    train_rows: Sequence[EncodedRow] | None = None,
+    after_step: Callable[[int], None] = lambda step: None,
 ) -> list[StepDone]:
-    """Train as `lorarl run` does, from the newest checkpoint if there is one; return the steps."""
+    """Train as `lorarl run` does, from the newest checkpoint if there is one; return the steps.
+
+    `after_step` is called when a step is done.
+    """
     spec, sink = worker.spec, Collected()
     workers, stop = OneWorker(worker.worker), asyncio.Event()
     identity = training_identity(spec, "fingerprint")
     await workers.open_checkpoints(worker.job.name, worker.job.uid, {}, identity, worker.out / "unpublished")
     resumed = await workers.resume()
     algorithm, learning = get_algorithm(spec.algorithm), list(train_rows or rows())
-    progress = Progress(direct=[sink, _StopAfter(stop_after, stop)], queued=[])
+    progress = Progress(direct=[sink, _StopAfter(stop_after, stop), _AfterStep(after_step)], queued=[])
     stream = RowStream(learning, spec.trainer.seed, resumed.position)
     rollouts: Rollouts
     if spec.algorithm.type == "sft":
@@ -96,6 +104,7 @@ async def run_in_process(
         stop=stop,
         clock=StartClock("driver", "process"),
         total_steps=spec.trainer.steps,
+        families=list(dict.fromkeys(map(last_part, worker.built.modules))),
         adapter_version=resumed.adapter_version or 1,
         published_step=resumed.step,
     )
@@ -115,6 +124,21 @@ class _StopAfter:
     def on_event(self, event: Event) -> None:
         if isinstance(event, StepDone) and event.step == self.step:
             self.stop.set()
+
+    def close(self) -> None: ...
+
+
+class _AfterStep:
+    """Calls a function after each step."""
+
+    name = "after step"
+
+    def __init__(self, call: Callable[[int], None]) -> None:
+        self.call = call
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, StepDone):
+            self.call(event.step)
 
     def close(self) -> None: ...
 

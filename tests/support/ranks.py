@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lorarl_trainer.lora.tensor_file import write_tensors
+from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.samples.packing import split_evenly
 from lorarl_trainer.samples.types import LossChoice, Sample, Samples, UpdateRequest
 from lorarl_trainer.workers.worker import Worker
@@ -57,7 +58,7 @@ def recorded_request(folder: Path, learning_rate: float, rank: int = 0, tensor_p
         learning_rate=learning_rate,
         seed=0,
         on_policy=False,
-        tolerance=1.0,
+        limits=AgreementLimits(mean=1.0),
     )
 
 

@@ -13,7 +13,7 @@ _COMMON = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
+    "max_position_embeddings": 256,
     "rope_theta": 10_000.0,
     "eos_token_id": 2,
     "pad_token_id": 3,

@@ -17,6 +17,7 @@ from lorarl_trainer.devices.base import Device
 from lorarl_trainer.planning.execution import decide
 from lorarl_trainer.planning.model_sizes import read_model_shape
 from lorarl_trainer.planning.precision import PRECISIONS
+from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.samples.types import LossChoice, Sample, Samples, UpdateRequest
 
 from .in_process import tiny_job
@@ -74,7 +75,7 @@ class BareTrainer:
             "learning_rate": 0.0,
             "seed": 0,
             "on_policy": True,
-            "tolerance": float("inf"),
+            "limits": AgreementLimits(mean=float("inf")),
         }
         request = UpdateRequest(**(values | changes))
         self.optimizer.zero_grad()

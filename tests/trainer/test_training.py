@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from lorarl_trainer.errors import GradientError, OutOfMemoryError, PolicyDriftError
-from lorarl_trainer.guards import require_agreement, require_finite_gradient
+from lorarl_trainer.guards.updates import require_agreement, require_finite_gradient
 from lorarl_trainer.samples.types import LOGPROB_DIFFERENCE, LossChoice, Sample
 from support.in_process import Colocated, prompts, samples_of, update_request, worst
 
@@ -88,7 +88,7 @@ def test_a_skipped_sync_stops_the_next_step_and_its_update(colocated) -> None:
         "the update was withheld"
     )
     with pytest.raises(PolicyDriftError, match=r"step 7: .*\(spec\.rollout\.logprobTolerance\)"):
-        require_agreement(result, 7, 1e-5)
+        require_agreement(result, 7)
 
 
 def test_a_difference_that_is_not_a_number_is_drift(colocated) -> None:

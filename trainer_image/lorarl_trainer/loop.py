@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from lorarl_trainer.guards import require_agreement, require_finite_gradient
+from lorarl_trainer.guards.start import check_engine
+from lorarl_trainer.guards.updates import require_agreement, require_finite_gradient
 from lorarl_trainer.progress import StepDone
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.samples.types import Samples, UpdateRequest
@@ -25,6 +26,7 @@ async def train(session: Session, done: int) -> int:
     Raises:
         LorarlError: what a user can act on; the newest published checkpoint is whole.
     """
+    session.limits = await check_engine(session)
     await session.workers.sync(session.adapter_version)
     if session.owes_evaluation(done):
         await evaluate_if_due(session, done)
@@ -64,7 +66,7 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
     for request in update_requests(session, batch, advantages_S, step):
         result = await session.workers.update(request)
         clock.add_all(result.seconds)
-        require_agreement(result, step, request.tolerance)
+        require_agreement(result, step)
         require_finite_gradient(result, step)
         for name, value in result.metrics.items():
             metrics.setdefault(name, []).append(value)
@@ -108,7 +110,7 @@ def update_requests(session: Session, batch: StepBatch, advantages_S: np.ndarray
             learning_rate=learning_rate(trainer, step),
             seed=seed_of(trainer.seed, "dropout", step, number),
             on_policy=batch.on_policy and first,
-            tolerance=session.spec.logprob_tolerance,
+            limits=session.limits,
         )
         first = False
 

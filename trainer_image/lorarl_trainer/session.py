@@ -16,6 +16,7 @@ from lorarl_trainer.progress import CheckpointDone, Progress, StartedUp, StepDon
 from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.protocols.steering import Steer
 from lorarl_trainer.protocols.workers import Workers
+from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.timing import StartClock
 
 RESCUE_SECONDS = 60.0
@@ -62,7 +63,9 @@ class Session:
         stop: set when the run has been asked to end after a checkpoint.
         clock: times this process's start.
         total_steps: steps to make in all; the manifest's, unless `steer` changes it.
+        families: the names of the modules with an adapter (q_proj).
         adapter_version: the newest version, which every engine holds. The first sync uses it; each step adds one.
+        limits: how well engine and trainer must agree; `guards.start` sets it.
         published_step: the step of the newest checkpoint that was handed to the uploader or resumed from.
         evaluated: whether the step that the run resumes from was evaluated; None if that is not known.
         steer: says once per step what has changed for the job; None if nothing can.
@@ -77,7 +80,9 @@ class Session:
     stop: asyncio.Event
     clock: StartClock
     total_steps: int
+    families: Sequence[str] = ()
     adapter_version: int = 1
+    limits: AgreementLimits | None = None
     published_step: int = 0
     evaluated: bool | None = None
     steer: Steer | None = None

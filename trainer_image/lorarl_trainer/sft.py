@@ -35,13 +35,18 @@ class Answers:
         samples_S = [_sample(row) for row in self.rows.next(self.rows_per_step)]
         return StepBatch(samples_S, np.ones((len(samples_S), 1)), temperature=1.0, on_policy=False)
 
+    def probe_prompts(self, count: int) -> list[list[int]]:
+        """Return none: there is no engine to check."""
+        return []
+
     async def evaluate(self, step: int, adapter_version: int) -> EvalDone | None:
         """Return the mean of -log p over the held-out answers' tokens, in nats."""
         if not self.held_out:
             return None
         start = time.perf_counter()
         samples = [_sample(row) for row in self.held_out]
-        loss = sum(await self.workers.losses(samples)) / sum(sample.response_length for sample in samples)
+        logprobs = await self.workers.log_probabilities(samples, temperature=1.0)
+        loss = -sum(float(values.sum()) for values in logprobs) / sum(sample.response_length for sample in samples)
         return EvalDone(step=step, rows=len(samples), loss=loss, seconds=time.perf_counter() - start)
 
 

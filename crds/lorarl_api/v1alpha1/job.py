@@ -193,11 +193,6 @@ class LoRARLJobSpec(Checked):
         return self.trainer.precision or ("bf16" if self.on_gpu else "fp32")
 
     @property
-    def logprob_tolerance(self) -> float:
-        """Largest mean absolute difference between vLLM's and the trainer's log-probabilities, in nats."""
-        return self.rollout.logprob_tolerance or {"fp32": 1e-5, "bf16": 0.05}[self.precision]
-
-    @property
     def workers_per_node(self) -> int:
         """Workers on each machine: one per GPU, or on CPU as many as one copy of the model is split over."""
         return self.cluster.gpus_per_node or self.trainer.tensor_parallel_size

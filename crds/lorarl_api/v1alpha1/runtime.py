@@ -40,7 +40,8 @@ class RolloutSpec(Model):
     verify_sync: bool = Field(
         False,
         description="After each sync, compare vLLM's whole adapter with the trainer's export, bit by bit, and stop "
-        "if they differ. For debugging: the comparison takes longer than the sync.",
+        "if they differ. For debugging: every sync is compared with the trainer's own tensors in any case, and this "
+        "second comparison takes longer than the sync.",
     )
     offload: list[Literal["kv_cache", "weights"]] | None = Field(
         None,
@@ -55,7 +56,8 @@ class RolloutSpec(Model):
         gt=0.0,
         le=10.0,
         description="grpo: largest mean absolute difference, in nats, between vLLM's and the trainer's "
-        "log-probabilities of a step's tokens. Above it the run stops. Default: 1e-5 in fp32 and 0.05 in bf16.",
+        "log-probabilities of a step's tokens. Above it the run stops. By default nothing is fixed: a run measures "
+        "how far apart they are for its base model, and stops if a step's difference is three times that.",
         examples=[0.05],
     )
     tensor_parallel_size: int = Field(

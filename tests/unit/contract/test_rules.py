@@ -71,9 +71,9 @@ def test_a_rule_that_reads_an_absent_field_raises() -> None:
 
 def test_defaults_that_depend_on_the_rest_of_the_manifest() -> None:
     job = load_job(json.dumps(manifest())).spec
-    assert (job.precision, job.logprob_tolerance, job.workers_per_node, job.world_size, job.on_gpu) == (
+    assert (job.precision, job.rollout.logprob_tolerance, job.workers_per_node, job.world_size, job.on_gpu) == (
         "fp32",
-        1e-5,
+        None,
         1,
         1,
         False,
@@ -82,9 +82,9 @@ def test_defaults_that_depend_on_the_rest_of_the_manifest() -> None:
     assert (job.algorithm.effective_kl_coefficient, job.algorithm.effective_updates_per_step) == (0.0, 1)
 
     gpus = load_job(json.dumps(manifest({"spec.cluster": {"gpusPerNode": 4, "nodes": 2}}))).spec
-    assert (gpus.precision, gpus.logprob_tolerance, gpus.workers_per_node, gpus.world_size, gpus.on_gpu) == (
+    assert (gpus.precision, gpus.rollout.logprob_tolerance, gpus.workers_per_node, gpus.world_size, gpus.on_gpu) == (
         "bf16",
-        0.05,
+        None,
         4,
         8,
         True,
@@ -93,7 +93,7 @@ def test_defaults_that_depend_on_the_rest_of_the_manifest() -> None:
     split = load_job(
         json.dumps(manifest({"spec.trainer.tensorParallelSize": 2, "spec.rollout.logprobTolerance": 0.5}))
     ).spec
-    assert (split.workers_per_node, split.logprob_tolerance) == (2, 0.5)
+    assert (split.workers_per_node, split.rollout.logprob_tolerance) == (2, 0.5)
 
     claims = {
         "spec.model.uri": "pvc://models/a",

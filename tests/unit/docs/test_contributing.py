@@ -71,7 +71,7 @@ def test_the_floors_of_the_architecture_are_those_of_the_contract() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (layers,) = (contract["layers"] for contract in contracts if contract.get("containers") == ["lorarl_trainer"])
     held = {room: number for number, rooms in enumerate(layers, 1) for room in re.findall(r"\w+", rooms)}
-    rows = re.findall(r"^\| (\d) \| (.*?) \|", ARCHITECTURE, re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \| (.*?) \|", ARCHITECTURE, re.MULTILINE)
     shown = {room: int(floor) for floor, rooms in rows for room in re.findall(r"`(\w+)", rooms)}
     assert shown == held
 

@@ -15,6 +15,10 @@ class RowStream:
         """Start at `position`: the number of rows taken so far."""
         self._rows, self._order, self.position = rows, DataOrder(len(rows), seed), position
 
+    def first(self, count: int) -> Sequence[EncodedRow]:
+        """Return the first `count` rows of the data, or all, without taking them."""
+        return self._rows[:count]
+
     def next(self, count: int) -> list[EncodedRow]:
         """Take the next `count` rows."""
         indices = self._order.take(self.position, count)

@@ -9,7 +9,7 @@ from pathlib import Path
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Device
 from lorarl_trainer.engine.sync.transports import make_sync
-from lorarl_trainer.engine.sync.verify import SyncCheck
+from lorarl_trainer.engine.sync.verify import DeliveryCheck, SyncCheck
 from lorarl_trainer.engine.vllm.engine import EngineConfig, RolloutEngine
 from lorarl_trainer.engine.vllm.shared_base import SharedBase
 from lorarl_trainer.lora.targets import short_names
@@ -63,15 +63,16 @@ class ColocatedEngine:
         self.base = SharedBase(trainer.base_in_hf_names()) if plan.shared_base else None
         self.engine = RolloutEngine(device, config, spec.trainer.seed, self.base, clock)
         with clock.part("engine/sync plan"):
-            self._check = SyncCheck(self.engine.slot, adapter) if spec.rollout.verify_sync else None
             self._sync = make_sync(spec.rollout.adapter_sync, self.engine.slot, adapter)
-        self._device = device
+            self._delivered = DeliveryCheck(self.engine.slot, adapter)
+            self._every_element = SyncCheck(self.engine.slot, adapter)
+        self._device, self._verify = device, spec.rollout.verify_sync
 
-    def sync(self, version: int) -> float:
+    def sync(self, version: int, verify: bool = False) -> float:
         """Bring the trainer's adapter to the engine as this version (collective); return the seconds it took.
 
         Raises:
-            StaleAdapterError: `rollout.verifySync` found a difference.
+            StaleAdapterError: vLLM's copy is not the trainer's adapter.
         """
         self.engine.wake("weights")
         self._device.synchronize()
@@ -79,17 +80,20 @@ class ColocatedEngine:
         self._sync.push(version)
         self._device.synchronize()
         seconds = time.perf_counter() - clock
-        if self._check is not None:
-            self._check.compare()
+        self._delivered.require(version)
+        if verify or self._verify:
+            self._every_element.compare()
         return seconds
 
-    def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> Iterator[CompletionChunk]:
+    def generate(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None, max_tokens: int | None = None
+    ) -> Iterator[CompletionChunk]:
         """Generate one completion per prompt (greedily without seeds); yield chunks of them as they end."""
         clock = time.perf_counter()
         woke = self.engine.wake("weights", "kv_cache")
         awake = time.perf_counter()
         waking = {"wake": awake - clock} if woke else {}
-        for indices, completions in self.engine.generate(prompts, seeds):
+        for indices, completions in self.engine.generate(prompts, seeds, max_tokens):
             yield CompletionChunk(indices, completions, waking | {"generate": time.perf_counter() - awake})
 
     def sleep(self) -> Mapping[str, float]:

@@ -39,8 +39,9 @@ class SliceCopy:
 
 @dataclass(frozen=True)
 class Copy:
-    """`target[...] = source * scale`: two views of the same two-dimensional shape and type."""
+    """`target[...] = source * scale`: two views of the same two-dimensional shape and type, of the tensor `name`."""
 
+    name: str
     source: torch.Tensor
     target: torch.Tensor
     scale: float

@@ -45,5 +45,8 @@ class Rollouts(Protocol):
     async def next(self, step: int, adapter_version: int) -> StepBatch:
         """Return the samples of a step. The engine holds adapter `adapter_version`, the newest one."""
 
+    def probe_prompts(self, count: int) -> Sequence[Sequence[int]]:
+        """Return a few prompts, at most `count`, to check the engine with; none if there is no engine."""
+
     async def evaluate(self, step: int, adapter_version: int) -> EvalDone | None:
         """Evaluate the held-out rows with the newest adapter; None if there are none."""

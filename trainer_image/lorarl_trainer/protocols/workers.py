@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lorarl_trainer.checkpoint import Published
+from lorarl_trainer.lora.config import Probe
+from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.types import Completion, Sample, UpdateRequest, UpdateResult
 from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.timing import Span
@@ -69,13 +71,25 @@ class Workers(Protocol):
     async def resume(self) -> Resumed:
         """Take over the job's checkpoints and bring every worker to the newest whole one, after `open_checkpoints`."""
 
-    async def sync(self, version: int) -> float:
-        """Bring the adapter to every engine as this version; return the slowest worker's seconds."""
+    async def sync(self, version: int, *, verify: bool = False) -> float:
+        """Bring the adapter to every engine as this version; return the slowest worker's seconds.
+
+        With `verify`, compare every element with the trainer's export as well, as `rollout.verifySync` does.
+        """
+
+    async def hold_probe(self, probe: Probe | None) -> None:
+        """Let the adapter be a probe until the next call; None brings the job's own back. Its engines need a sync."""
 
     async def generate(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None, take: TakeCompletions
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[int] | None,
+        take: TakeCompletions,
+        max_tokens: int | None = None,
     ) -> dict[str, float]:
         """Generate one completion per prompt, greedily without seeds, and hand each to `take` when it has ended.
+
+        It has at most `max_tokens` tokens, by default the job's.
 
         Returns:
             The slowest engine's seconds by phase.
@@ -84,8 +98,8 @@ class Workers(Protocol):
     async def update(self, request: UpdateRequest) -> UpdateResult:
         """Make one optimizer update on the request's samples."""
 
-    async def losses(self, samples: Sequence[Sample]) -> list[float]:
-        """Return the sum of -log p over each sample's response tokens at temperature 1."""
+    async def log_probabilities(self, samples: Sequence[Sample], temperature: float) -> list[Floats]:
+        """Return the trainer's log-probabilities of each sample's response tokens."""
 
     async def publish(self, step: int, adapter_version: int, position: int) -> None:
         """Take a checkpoint and publish it in the background."""

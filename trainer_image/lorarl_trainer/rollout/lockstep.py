@@ -71,6 +71,10 @@ class Lockstep:
             seconds=rollouts.seconds,
         )
 
+    def probe_prompts(self, count: int) -> list[list[int]]:
+        """Return the first prompts of the data."""
+        return [list(row.prompt_ids) for row in self.rows.first(count)]
+
     async def evaluate(self, step: int, adapter_version: int) -> EvalDone | None:
         """Return the mean reward of greedy completions of the held-out prompts."""
         if not self.held_out:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lorarl_trainer.samples.types import Ints, Sample
+from lorarl_trainer.samples.arrays import Ints
+from lorarl_trainer.samples.types import Sample
 
 _EVEN = 1.05
 """The heaviest share may have this many times the mean load before samples of one prompt are separated."""

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
+
+from lorarl_trainer.samples.agreement import AgreementLimits, Disagreement
+from lorarl_trainer.samples.arrays import Floats, Ints
 
 LOGPROB_DIFFERENCE = "mean_abs_logprob_diff"
-"""The metric by which an on-policy update is accepted or withheld."""
-
-Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int64]
+"""The metric of how far engine and trainer are apart: only on-policy updates have it."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +85,7 @@ class UpdateRequest:
         learning_rate: this update's.
         seed: decides the dropout masks.
         on_policy: the adapter has not changed since the samples were generated, so engine and trainer must agree.
-        tolerance: largest mean absolute log-probability difference, in nats. The samples are checked before the update
-            if they are on-policy.
+        limits: how well. On-policy samples are checked before the update; None where nothing is generated.
     """
 
     samples: Samples
@@ -97,19 +95,7 @@ class UpdateRequest:
     learning_rate: float
     seed: int
     on_policy: bool
-    tolerance: float
-
-
-@dataclass(frozen=True)
-class Disagreement:
-    """How far the engine's and the trainer's log-probabilities of the same tokens are apart, in nats.
-
-    Attributes:
-        mean, largest: of the absolute differences, over all workers' response tokens.
-    """
-
-    mean: float
-    largest: float
+    limits: AgreementLimits | None
 
 
 @dataclass(frozen=True)
@@ -119,7 +105,7 @@ class UpdateResult:
     Attributes:
         metrics: by column of metrics.jsonl, over all workers' response tokens. The loss names its own (`losses/`);
             `loss` and `grad_norm` (before clipping, 0 if the update was withheld) are always there.
-        disagreement: set if it passed the tolerance or is not a number: no update was made.
+        disagreement: set if the limits were exceeded: no update was made.
         seconds: forward_backward and optimizer, and sleep where vLLM gave up memory for it.
     """
 

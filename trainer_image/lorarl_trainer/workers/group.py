@@ -13,7 +13,9 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.checkpoint import Published
 from lorarl_trainer.devices.registry import get_device
 from lorarl_trainer.errors import LorarlError
+from lorarl_trainer.lora.config import Probe
 from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, Built, Resumed, TakeCompletions
+from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.packing import split_evenly
 from lorarl_trainer.samples.types import CompletionChunk, Sample, Samples, UpdateRequest, UpdateResult
 from lorarl_trainer.storage.base_model import fetch_base_model
@@ -116,12 +118,20 @@ class WorkerGroup:
             await self._all("restore", first.found_state.remote() if self.size > 1 else None)
         return resumed
 
-    async def sync(self, version: int) -> float:
+    async def sync(self, version: int, *, verify: bool = False) -> float:
         """Bring the adapter to every engine as this version; return the slowest worker's seconds."""
-        return max(await self._all("sync", version))
+        return max(await self._all("sync", version, verify))
+
+    async def hold_probe(self, probe: Probe | None) -> None:
+        """Let the adapter be a probe until the next call; None brings the job's own back."""
+        await self._all("hold_probe", probe)
 
     async def generate(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None, take: TakeCompletions
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[int] | None,
+        take: TakeCompletions,
+        max_tokens: int | None = None,
     ) -> dict[str, float]:
         """Generate one completion per prompt, spread over the engines, and hand each to `take` when it has ended.
 
@@ -137,7 +147,8 @@ class WorkerGroup:
             # All ranks of a tensor-parallel engine get the same prompts.
             engine = rank // self._rollout_tp
             share = slice(bounds[engine], bounds[engine + 1])
-            stream = actor.generate.remote(prompts[share], seeds[share] if seeds is not None else None)
+            own_seeds = seeds[share] if seeds is not None else None
+            stream = actor.generate.remote(prompts[share], own_seeds, max_tokens)
             streams.append(asyncio.create_task(_follow(stream, share.start, take)))
         try:
             results = await self._await(streams)
@@ -154,18 +165,17 @@ class WorkerGroup:
         result: UpdateResult = (await self._await(calls))[0]
         return result
 
-    async def losses(self, samples: Sequence[Sample]) -> list[float]:
-        """Return the sum of -log p over each sample's response tokens at temperature 1."""
+    async def log_probabilities(self, samples: Sequence[Sample], temperature: float) -> list[Floats]:
+        """Return the trainer's log-probabilities of each sample's response tokens."""
         indices, shares = self._dealt(samples)
         calls = [
-            actor.log_probabilities.remote(shares[rank // self._trainer_tp], 1.0)
+            actor.log_probabilities.remote(shares[rank // self._trainer_tp], temperature)
             for rank, actor in enumerate(self._actors)
         ]
-        losses = [0.0] * len(samples)
+        found: dict[int, Floats] = {}
         for share, logprobs in zip(indices, (await self._await(calls))[:: self._trainer_tp], strict=True):
-            for index, values in zip(share, logprobs, strict=True):
-                losses[index] = -float(values.sum())
-        return losses
+            found.update(zip(share, logprobs, strict=True))
+        return [found[index] for index in range(len(samples))]
 
     async def startup_spans(self) -> list[Span]:
         """Return the spans of the worker that reached its first update last."""

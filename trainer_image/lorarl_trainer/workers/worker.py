@@ -25,6 +25,7 @@ from lorarl_trainer.timing import Span, StartClock
 
 if TYPE_CHECKING:
     from lorarl_trainer.engine.colocated import ColocatedEngine
+    from lorarl_trainer.lora.config import Probe
     from lorarl_trainer.planning.execution import ExecutionPlan
     from lorarl_trainer.samples.types import CompletionChunk, Samples, UpdateRequest, UpdateResult
     from lorarl_trainer.storage import Data
@@ -132,12 +133,20 @@ class Worker:
             warnings=self._warnings(plan),
         )
 
-    def sync(self, version: int) -> float:
+    def sync(self, version: int, verify: bool = False) -> float:
         """Bring the trainer's adapter to the engine as this version; return the seconds it took."""
         with self._clock.part("first sync"):
-            return self.engine.sync(version) if self.engine else 0.0
+            return self.engine.sync(version, verify) if self.engine else 0.0
 
-    def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> Iterator[CompletionChunk]:
+    def hold_probe(self, probe: Probe | None) -> None:
+        """Let the adapter be a probe until the next call; None brings the job's own back."""
+        from lorarl_trainer.lora.probe import probe_adapter
+
+        self.backend.hold(probe and probe_adapter(probe, self.backend.adapter))
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None, max_tokens: int | None = None
+    ) -> Iterator[CompletionChunk]:
         """Generate one completion per prompt, greedily without seeds; yield them in chunks as they end.
 
         All ranks of a tensor-parallel engine make the same completions. Only the first rank yields them.
@@ -146,7 +155,7 @@ class Worker:
         first = self._rank.rank % self._spec.rollout.tensor_parallel_size == 0
         # An evaluation of few rows may leave nothing to some engines.
         with self._clock.part("first generation") if prompts else nullcontext():
-            for chunk in self.engine.generate(prompts, seeds):
+            for chunk in self.engine.generate(prompts, seeds, max_tokens):
                 if first:
                     yield chunk
 

@@ -1,6 +1,7 @@
 """Triton kernels for what stands between a decoder layer's matrix products: each reads and writes the activations once.
 
-`operations.py` has their plain twins and calls them on a GPU. All compute in float32 and round once.
+`operations.py` has their plain twins and calls them on a GPU. All compute in float32 and round where vLLM's kernels do,
+so that the engine and the trainer round alike: SwiGLU rounds silu(gate) before the product, all others only the result.
 Shape suffixes: T tokens, H hidden size, F feed-forward size, O columns of q, k and v interleaved by group.
 """
 
@@ -171,8 +172,8 @@ def _swiglu(gate_up, product, columns, BLOCK: tl.constexpr) -> Any:  # type: ign
     start = gate_up + row * 2 * columns
     gate = tl.load(start + column, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(start + columns + column, mask=inside, other=0.0).to(tl.float32)
-    value = gate * tl.sigmoid(gate) * up
-    tl.store(product + row * columns + column, value.to(product.dtype.element_ty), mask=inside)
+    silu = (gate * tl.sigmoid(gate)).to(product.dtype.element_ty).to(tl.float32)
+    tl.store(product + row * columns + column, (silu * up).to(product.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -193,7 +194,8 @@ def _swiglu_backward(gate_up, by_product, by_gate_up, columns, BLOCK: tl.constex
     by_gate = gradient * up * sigmoid * (1.0 + gate - silu)
     tl.store(by_start + column, by_gate.to(by_gate_up.dtype.element_ty), mask=inside)
     tl.store(by_start + columns + column, (gradient * silu).to(by_gate_up.dtype.element_ty), mask=inside)
-    tl.store(at, (silu * up).to(by_product.dtype.element_ty), mask=inside)
+    rounded = silu.to(by_product.dtype.element_ty).to(tl.float32)
+    tl.store(at, (rounded * up).to(by_product.dtype.element_ty), mask=inside)
 
 
 @triton.jit

@@ -20,6 +20,7 @@ from lorarl_trainer.backends.megatron.optimizer import AdapterOptimizer
 from lorarl_trainer.backends.megatron.platform import platform_of
 from lorarl_trainer.backends.megatron.update import Trainer
 from lorarl_trainer.devices.base import Device
+from lorarl_trainer.errors import WorkerError
 from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.samples.types import Sample, UpdateRequest, UpdateResult
@@ -74,11 +75,14 @@ class MegatronBackend:
             InputError: the model, or `spec.adapter`, cannot be trained.
             PlanError: the model is not what was planned.
         """
+        self._device = device
         self.model = LoraModel(device, model_path, spec.adapter, plan, clock)
+        self._require_device()
         with clock.part("trainer/layout"):
             self.layout = AdapterLayout(self.model)
         self.adapter = MegatronAdapter(self.model, self.layout, AdapterConfig(spec.adapter.rank, spec.adapter.alpha))
         self.optimizer = AdapterOptimizer(self.model, spec.trainer, fused=platform_of(device).fused_optimizer)
+        self._kept: list[torch.Tensor] | None = None  # the adapter's own values while it has others
         self._trainer = Trainer(device, self.model, self.optimizer, plan.micro_batch_tokens, spec.adapter.dropout)
 
     def create_adapter(self, seed: int) -> None:
@@ -93,8 +97,22 @@ class MegatronBackend:
         """
         state.load_adapter(self.layout, self.optimizer, adapter, field)
 
+    @torch.no_grad()
+    def hold(self, adapter: Mapping[str, torch.Tensor] | None) -> None:
+        """Let the adapter have these values, in Hugging Face names, until the next call; None brings its own back.
+
+        The optimizer's state stays as it is: make no update meanwhile.
+        """
+        parameters = list(self.model.parameters.values())
+        if self._kept is None:
+            self._kept = [parameter.clone() for parameter in parameters]
+        torch._foreach_copy_(parameters, self._kept if adapter is None else self.layout.scatter(adapter))
+        if adapter is None:
+            self._kept = None
+
     def update(self, request: UpdateRequest) -> UpdateResult:
         """Make one optimizer update (collective over all workers)."""
+        self._require_device()
         return self._trainer.update(request)
 
     def log_probabilities(self, samples: Sequence[Sample], temperature: float) -> list[np.ndarray]:
@@ -129,6 +147,23 @@ class MegatronBackend:
     def counts(self) -> ParameterCounts:
         """Count parameters over the tensor-parallel ranks (collective)."""
         return self.model.counts()
+
+    def _require_device(self) -> None:
+        """Require that every parameter is on the device that the job asks for.
+
+        Raises:
+            WorkerError: one is elsewhere.
+        """
+        elsewhere = [
+            (n, p.device) for n, p in self.model.module.named_parameters() if p.device.type != self._device.name
+        ]
+        if elsewhere:
+            name, device = elsewhere[0]
+            raise WorkerError(
+                f"{len(elsewhere)} parameters are on {device} ({name}), but the job asks for {self._device.name} "
+                "(spec.cluster.gpusPerNode). No update was made. "
+                "Check that the machine's driver and torch see its GPUs."
+            )
 
     def base_digest(self) -> str:
         """Return a SHA-256 over the frozen base parameters of this rank: it never changes."""

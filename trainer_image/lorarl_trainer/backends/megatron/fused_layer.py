@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.nn.functional import silu
+from torch.nn.functional import linear, silu
 
 from lorarl_trainer.backends.kernels.gather import Gather
 from lorarl_trainer.backends.kernels.heads import Angles, Heads
@@ -160,14 +160,15 @@ class _Projection:
         return [groups[:, rows, columns] for rows, columns in self._columns]
 
     def apply(self, x_T_I: torch.Tensor, adapter: LowRank | tuple[()]) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return W x + b + scale B A x, and scale A x."""
-        bias_O = self._bias
-        has_bias = bias_O is not None and bias_O.numel() > 0  # Transformer Engine's is empty if there is none
-        output_T_O = torch.addmm(bias_O, x_T_I, self.weight.t()) if has_bias else x_T_I @ self.weight.t()
+        """Return W x + b + scale B A x, and scale A x.
+
+        The adapter's product comes first, as in the engine's layers, so that both round alike.
+        """
+        bias_O = self._bias if self._bias is not None and self._bias.numel() else None  # Transformer Engine's is empty
         if not adapter:
-            return output_T_O, None
+            return linear(x_T_I, self.weight, bias_O), None
         low_T_R = (x_T_I @ adapter[0].t()).mul_(self.scale)
-        return output_T_O.addmm_(low_T_R, adapter[1].t()), low_T_R
+        return linear(low_T_R, adapter[1], bias_O).addmm_(x_T_I, self.weight.t()), low_T_R
 
     def apply_backward(
         self, by_output_T_O: torch.Tensor, adapter: LowRank | tuple[()]

@@ -73,9 +73,9 @@ class Current:
 class PackedRotary(torch.nn.Module):
     """Stands in for Megatron's `RotaryEmbedding`: the angles at the packing's positions."""
 
-    def __init__(self, rotary: torch.nn.Module, current: Current) -> None:
+    def __init__(self, rotary: torch.nn.Module, current: Current, dtype: torch.dtype) -> None:
         super().__init__()
-        self._rotary, self._current = rotary, current
+        self._rotary, self._current, self._dtype = rotary, current, dtype
 
     def get_rotary_seq_len(self, *_: Any, **__: Any) -> int:
         """Return the longest sequence of the packing, however many tokens the packing has."""
@@ -85,7 +85,8 @@ class PackedRotary(torch.nn.Module):
         """Return the angles, [T, 1, 1, D]."""
         angles: torch.Tensor = self._rotary(length)[self._current.get().positions]
         half = angles[:, 0, 0, : angles.shape[-1] // 2].float()
-        self._current.angles = half.cos(), half.sin()
+        # vLLM and transformers keep cosines and sines in the model's precision. Ours must be the same numbers.
+        self._current.angles = half.cos().to(self._dtype).float(), half.sin().to(self._dtype).float()
         return angles
 
 
@@ -127,7 +128,7 @@ def pack_attention(model: torch.nn.Module) -> Current:
     """Let a Megatron GPT model take packings; return where to put the current one."""
     config: Any = model.config
     current = Current()
-    model.rotary_pos_emb = PackedRotary(model.rotary_pos_emb, current)
+    model.rotary_pos_emb = PackedRotary(model.rotary_pos_emb, current, config.params_dtype)
     scale = config.softmax_scale if config.softmax_scale is not None else config.kv_channels**-0.5
     for module in model.modules():
         if hasattr(module, "core_attention"):

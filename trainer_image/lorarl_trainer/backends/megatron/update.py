@@ -19,7 +19,8 @@ from lorarl_trainer.devices.base import Device
 from lorarl_trainer.devices.transfer import to_device
 from lorarl_trainer.losses.base import LossInputs
 from lorarl_trainer.losses.registry import LOSSES
-from lorarl_trainer.samples.types import LOGPROB_DIFFERENCE, Disagreement, Sample, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.agreement import DEPTHS, Agreement, depth_of, positions_of
+from lorarl_trainer.samples.types import Sample, UpdateRequest, UpdateResult
 
 
 class Trainer:
@@ -41,42 +42,45 @@ class Trainer:
         """Make one update, unless engine and trainer disagree about the samples (collective over all workers)."""
         self._optimizer.zero_grad()
         clock = time.perf_counter()
-        metrics, largest = self.forward_backward(request)
+        metrics, agreement = self.forward_backward(request)
         self._device.synchronize()
         forward_backward = time.perf_counter() - clock
-        # Losses report it for on-policy samples alone. Others are expected to differ.
-        difference = metrics.get(LOGPROB_DIFFERENCE)
-        disagree = difference is not None and not difference <= request.tolerance
+        disagreement = request.limits.exceeded(agreement) if agreement and request.limits else None
         clock = time.perf_counter()
-        norm = 0.0 if disagree else self.optim_step(request.learning_rate)
+        norm = 0.0 if disagreement else self.optim_step(request.learning_rate)
         self._device.synchronize()
+        noise = {"logprob_noise": agreement.noise} if agreement else {}
         return UpdateResult(
-            metrics={**metrics, "grad_norm": norm},
-            disagreement=Disagreement(difference, largest) if difference is not None and disagree else None,
+            metrics={**metrics, **noise, "grad_norm": norm},
+            disagreement=disagreement,
             seconds={"forward_backward": forward_backward, "optimizer": time.perf_counter() - clock},
         )
 
-    def forward_backward(self, request: UpdateRequest) -> tuple[dict[str, float], float]:
+    def forward_backward(self, request: UpdateRequest) -> tuple[dict[str, float], Agreement | None]:
         """Add the gradient of the samples' loss to the adapter's (collective over all workers).
 
         Returns:
-            Metrics, averaged over all workers' response tokens, and the largest difference of engine and trainer.
+            Metrics, averaged over all workers' response tokens, and how the engine and the trainer agree about them.
         """
         # Each data-parallel rank drops other elements; tensor-parallel ranks, which share their inputs, the same.
         torch.manual_seed(request.seed + self._model.parallel.data_rank)
         totals = _Totals(self._model.device)
         for indices, batch in self._model.micro_batches(request.samples, self._micro_batch_tokens):
-            inputs = self._inputs(request, [request.samples[index] for index in indices], batch)
+            samples = [request.samples[index] for index in indices]
+            inputs = self._inputs(request, samples, batch)
             loss_N, columns = LOSSES[request.loss.kind](inputs, request.loss)
             (loss_N.sum() / request.total_tokens).backward()
             totals.add({"loss": loss_N.detach(), **columns})
+            if inputs.on_policy and inputs.rollout is not None:
+                totals.compare(inputs.rollout, inputs.measured, self._depths(samples))
         if not request.samples:  # the names of the columns, of which other workers have values
             loss_N, columns = LOSSES[request.loss.kind](self._no_inputs(request), request.loss)
             totals.add({"loss": loss_N, **columns})
         if self._model.parallel.data_size > 1:
             totals.reduce(self._model.parallel.data_group)
-        sums, largest = totals.values()
-        return {name: value / request.total_tokens for name, value in sums.items()}, largest
+        sums = totals.sums()
+        agreement = totals.agreement() if request.on_policy else None
+        return {name: value / request.total_tokens for name, value in sums.items()}, agreement
 
     def optim_step(self, learning_rate: float) -> float:
         """Update the adapter with the gradients so far; return their norm before clipping (collective)."""
@@ -126,15 +130,21 @@ class Trainer:
         self._model.module.train()
         return logprobs_N
 
+    def _depths(self, samples: Sequence[Sample]) -> torch.Tensor:
+        """Return each response token's depth in its sequence, [N]."""
+        positions_N = positions_of([s.prompt_length for s in samples], [s.response_length for s in samples])
+        return to_device(depth_of(positions_N), self._model.device)
+
     def _per_token(self, values: Sequence[np.ndarray]) -> torch.Tensor:
         return to_device(np.concatenate(values).astype(np.float32), self._model.device)
 
 
 class _Totals:
-    """Sums of columns over micro-batches, and the largest difference of engine and trainer, kept on the device."""
+    """Sums over micro-batches, kept on the device: of columns, and of engine's and trainer's differences by depth."""
 
     def __init__(self, device: torch.device) -> None:
         self._sums: dict[str, torch.Tensor] = {}
+        self._by_depth = torch.zeros(3, DEPTHS, dtype=torch.float64, device=device)
         self._largest = torch.zeros((), dtype=torch.float64, device=device)
 
     def add(self, columns: Mapping[str, torch.Tensor]) -> None:
@@ -142,18 +152,28 @@ class _Totals:
         for name, column_N in columns.items():
             total = column_N.double().sum()
             self._sums[name] = self._sums[name] + total if name in self._sums else total
-        if LOGPROB_DIFFERENCE in columns and len(columns[LOGPROB_DIFFERENCE]):
-            self._largest = torch.maximum(self._largest, columns[LOGPROB_DIFFERENCE].double().max())
+
+    def compare(self, engine_N: torch.Tensor, trainer_N: torch.Tensor, depth_N: torch.Tensor) -> None:
+        """Compare log-probabilities of the same tokens: see `Agreement`."""
+        difference_N = (engine_N - trainer_N).abs().double()
+        columns = torch.stack([difference_N, 1 - engine_N.double().exp(), torch.ones_like(difference_N)])
+        self._by_depth.index_add_(1, depth_N, columns)
+        self._largest = torch.maximum(self._largest, difference_N.max())
 
     def reduce(self, group: object) -> None:
         """Add up over the workers of a group (collective)."""
         names = sorted(self._sums)
-        sums = torch.stack([self._sums[name] for name in names])
+        sums = torch.cat([torch.stack([self._sums[name] for name in names]), self._by_depth.flatten()])
         dist.all_reduce(sums, group=group)
-        self._sums = dict(zip(names, sums, strict=True))
+        self._sums = dict(zip(names, sums[: len(names)], strict=True))
+        self._by_depth = sums[len(names) :].view_as(self._by_depth)
         dist.all_reduce(self._largest, op=dist.ReduceOp.MAX, group=group)
 
-    def values(self) -> tuple[dict[str, float], float]:
-        """Return the sums by name, and the largest difference."""
-        sums = torch.stack(list(self._sums.values())).tolist()
-        return dict(zip(self._sums, sums, strict=True)), self._largest.item()
+    def sums(self) -> dict[str, float]:
+        """Return the sums by column."""
+        return dict(zip(self._sums, torch.stack(list(self._sums.values())).tolist(), strict=True))
+
+    def agreement(self) -> Agreement:
+        """Return the comparison."""
+        differences, uncertainty, tokens = self._by_depth.cpu().numpy()
+        return Agreement(differences, uncertainty, tokens, self._largest.item())

@@ -1,4 +1,4 @@
-"""Hundreds of small copies in a launch or two: each program of the kernel moves one tile.
+"""Hundreds of small copies in a launch or two: each program of the kernel moves, or compares, one tile.
 
 With one launch per copy, launching would take longer than copying: an adapter of a 7B model is 392 tensors of 0.4 MB.
 """
@@ -30,12 +30,17 @@ class CopyKernel:
         """Cut `target = source * scale`, two views of the same two-dimensional shape. All tensors have one type."""
         tiles: dict[int, list[tuple[int, ...]]] = {}
         tile_scales: dict[int, list[float]] = {}
-        for source, target, scale in zip(sources, targets, scales, strict=True):
+        owners: dict[int, list[int]] = {}
+        for index, (source, target, scale) in enumerate(zip(sources, targets, scales, strict=True)):
             for width, tile in _tiles(source, target):
                 tiles.setdefault(width, []).append(tile)
                 tile_scales.setdefault(width, []).append(scale)
+                owners.setdefault(width, []).append(index)
         device, size, self._type = sources[0].device, sources[0].element_size(), _TYPES[sources[0].dtype]
         self._launches = []
+        self._owners = [index for width in tiles for index in owners[width]]
+        self._different = torch.zeros(len(self._owners), dtype=torch.int32, device=device)
+        self._sums = torch.zeros(len(self._owners), dtype=torch.float32, device=device)
         for width, numbers in tiles.items():
             aligned = all(
                 number % _ALIGNMENT == 0
@@ -48,10 +53,30 @@ class CopyKernel:
 
     def run(self) -> None:
         """Launch."""
+        self._launch(compare=False)
+
+    def compare(self) -> tuple[list[int], torch.Tensor]:
+        """Return the indices of the copies whose target is not what `run` would write, and a sum over each tile."""
+        self._launch(compare=True)
+        differing = self._different.nonzero().flatten().tolist()
+        return sorted({self._owners[tile] for tile in differing}), self._sums.clone()
+
+    def _launch(self, *, compare: bool) -> None:
+        done = 0
         for width, aligned, table, scales in self._launches:
+            tiles = slice(done, done + len(table))
             _copy_tiles[(len(table),)](
-                table, scales, TYPE=self._type, ALIGNED=aligned, ROWS=_TILE // width, COLUMNS=width
+                table,
+                scales,
+                self._different[tiles],
+                self._sums[tiles],
+                TYPE=self._type,
+                ALIGNED=aligned,
+                COMPARE=compare,
+                ROWS=_TILE // width,
+                COLUMNS=width,
             )
+            done = tiles.stop
 
 
 def _tiles(source: torch.Tensor, target: torch.Tensor) -> Iterator[tuple[int, tuple[int, ...]]]:
@@ -72,7 +97,15 @@ def _tiles(source: torch.Tensor, target: torch.Tensor) -> Iterator[tuple[int, tu
 
 @triton.jit
 def _copy_tiles(  # type: ignore[no-untyped-def]
-    table, scales, TYPE: tl.constexpr, ALIGNED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+    table,
+    scales,
+    different,
+    sums,
+    TYPE: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    COMPARE: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ) -> Any:
     tile = tl.program_id(0)
     numbers = table + tile * 6
@@ -93,5 +126,13 @@ def _copy_tiles(  # type: ignore[no-untyped-def]
     inside = (row < rows) & (column < columns)
     values = tl.load(source + row * source_stride + column, mask=inside)
     # Scaled in float32 and rounded once, as vLLM's own loader does.
-    scaled = values.to(tl.float32) * tl.load(scales + tile)
-    tl.store(target + row * target_stride + column, scaled.to(TYPE), mask=inside)
+    scaled = (values.to(tl.float32) * tl.load(scales + tile)).to(TYPE)
+    place = target + row * target_stride + column
+    if COMPARE:
+        found = tl.load(place, mask=inside, other=0.0)
+        # A NaN is never equal, so it counts as a difference.
+        unequal = inside & (found != scaled)
+        tl.store(different + tile, tl.max(unequal.to(tl.int32)))
+        tl.store(sums + tile, tl.sum(found.to(tl.float32)))
+    else:
+        tl.store(place, scaled, mask=inside)

@@ -49,8 +49,9 @@ class TensorSync:
             InputError: vLLM keeps the adapter in a way that no plan is known for.
         """
         self._slot = slot
+        self._peers = Peers(adapter) if dist.get_world_size(adapter.group) > 1 else None
         try:
-            targets = slot.layout(adapter.shapes, adapter.config.rank)
+            self.plan = plan_copies(slot, adapter, self._peers)
         except ValueError as error:
             raise InputError(
                 "spec.rollout.adapterSync",
@@ -58,9 +59,6 @@ class TensorSync:
                 f"disk for this model, since {error}",
                 "Set spec.rollout.adapterSync: disk.",
             ) from error
-        self._peers = _Peers(adapter) if dist.get_world_size(adapter.group) > 1 else None
-        sources = self._peers.parameters if self._peers else {dist.get_rank(): adapter.parameters}
-        self.plan = CopyPlan(list(_copies(adapter, sources, slot.buffers(), targets)))
 
     def push(self, version: int) -> None:
         """See `AdapterSync.push`."""
@@ -70,10 +68,11 @@ class TensorSync:
         self._slot.rename(version)
 
 
-class _Peers:
+class Peers:
     """The adapter parameters of all tensor-parallel ranks, gathered on each."""
 
     def __init__(self, adapter: Adapter) -> None:
+        """Make room for them."""
         self._own, self._group = list(adapter.parameters), adapter.group
         ranks = dist.get_process_group_ranks(self._group)
         sizes = [p.numel() for p in self._own]
@@ -108,6 +107,17 @@ class DiskSync:
             self._slot.read(path, version)
 
 
+def plan_copies(slot: AdapterSlot, adapter: Adapter, peers: Peers | None) -> CopyPlan:
+    """Plan the copies from the trainer's parameters to vLLM's buffers; from `peers` where ranks share the adapter.
+
+    Raises:
+        ValueError: vLLM keeps the adapter in a way that no plan is known for.
+    """
+    sources = peers.parameters if peers else {dist.get_rank(): adapter.parameters}
+    targets = slot.layout(adapter.shapes, adapter.config.rank)
+    return CopyPlan(list(_copies(adapter, sources, slot.buffers(), targets)))
+
+
 def _copies(
     adapter: Adapter,
     sources: Mapping[int, Sequence[torch.Tensor]],
@@ -125,6 +135,7 @@ def _copies(
             for parameter, source in held[target.name]:
                 for one in copies(source, target):
                     yield Copy(
+                        target.name,
                         parameter[one.source_rows, one.source_columns],
                         buffer[one.target_rows, one.target_columns],
                         scale,

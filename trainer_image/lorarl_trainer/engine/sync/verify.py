@@ -1,21 +1,67 @@
-"""Whether vLLM holds the trainer's adapter, element by element: checked after every sync if `rollout.verifySync`."""
+"""Whether vLLM holds the trainer's adapter: checked after every sync, on the device that both share."""
 
 from __future__ import annotations
 
 import torch
+import torch.distributed as dist
 
+from lorarl_trainer.engine.sync.copy_plan import Compared
+from lorarl_trainer.engine.sync.transports import Peers, plan_copies
 from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
 from lorarl_trainer.errors import StaleAdapterError
+from lorarl_trainer.lora.blocks import Copy
+from lorarl_trainer.lora.targets import last_part
 from lorarl_trainer.protocols.adapter import Adapter
 
 
-class SyncCheck:
-    """Compares vLLM's buffers with the adapter's export, with either transport."""
+class DeliveryCheck:
+    """Compares vLLM's buffers with the trainer's parameters, bit by bit: two reads of an adapter at memory speed.
+
+    It has its own plan, so that a fault in how an adapter is brought shows here.
+    """
 
     def __init__(self, slot: AdapterSlot, adapter: Adapter) -> None:
-        """Learn vLLM's layout. This has to come before the first sync."""
+        """Plan it (collective), before the first sync."""
+        self._peers = Peers(adapter) if dist.get_world_size(adapter.group) > 1 else None
+        self._plan = plan_copies(slot, adapter, self._peers)
+        self._last: tuple[int, torch.Tensor] | None = None
+
+    def require(self, version: int) -> None:
+        """Require that vLLM holds what the trainer has now (collective).
+
+        Raises:
+            StaleAdapterError: an element differs. The message says in which modules, and how.
+        """
+        if self._peers:
+            self._peers.exchange()
+        compared = self._plan.compare()
+        if compared.differing:
+            raise StaleAdapterError(
+                f"adapter version {version} did not reach vLLM: {self._explain(compared)}. "
+                "No rollout was made with it, and the last checkpoint is good. "
+                "Set spec.rollout.adapterSync: disk, and please report this."
+            )
+        self._last = version, compared.sums
+
+    def _explain(self, compared: Compared) -> str:
+        wrong = [self._plan.copies[index] for index in compared.differing]
+        families = ", ".join(sorted({last_part(copy.name.partition(".lora_")[0]) for copy in wrong}))
+        where = f"{len(wrong)} of {len(self._plan.copies)} blocks differ, in {families}"
+        if not any(copy.target.any() for copy in self._plan.copies):
+            return f"its buffers are empty, as if the adapter were bound to no module ({where})"
+        if self._last and torch.equal(self._last[1], compared.sums):
+            return f"it still holds version {self._last[0]} ({where})"
+        if (factor := _common_factor(wrong)) is not None:
+            return f"its B is {factor:.3g} times what it should be, so alpha / rank is not the job's ({where})"
+        return where
+
+
+class SyncCheck:
+    """Compares vLLM's buffers with the adapter's export, with either transport: it shares no plan with a sync."""
+
+    def __init__(self, slot: AdapterSlot, adapter: Adapter) -> None:
+        """Take what to compare."""
         self._slot, self._adapter = slot, adapter
-        self._layout = slot.layout(adapter.shapes, adapter.config.rank)
 
     @torch.no_grad()
     def compare(self) -> None:
@@ -25,7 +71,8 @@ class SyncCheck:
             StaleAdapterError: an element differs.
         """
         weights = self._adapter.export()
-        for buffer, blocks in zip(self._slot.buffers(), self._layout, strict=True):
+        layout = self._slot.layout(self._adapter.shapes, self._adapter.config.rank)
+        for buffer, blocks in zip(self._slot.buffers(), layout, strict=True):
             expected = torch.zeros_like(buffer)
             for block in blocks:
                 values = weights[block.name][block.hf_rows][:, block.hf_columns].to(buffer.dtype)
@@ -37,3 +84,19 @@ class SyncCheck:
                 raise StaleAdapterError(
                     f"vLLM's copy of {names} is not the trainer's; please report this, and set adapterSync: disk"
                 )
+
+
+def _common_factor(wrong: list[Copy]) -> float | None:
+    """Return by which factor all targets are too large; None if they are not the same times what they should be."""
+    factors = []
+    for copy in wrong:
+        expected = copy.source.float() * copy.scale
+        if not copy.name.endswith("lora_B.weight") or not expected.any():
+            return None
+        factor = float((copy.target.float() * expected).sum() / expected.square().sum())
+        if not torch.allclose(
+            copy.target.float(), expected * factor, rtol=0.02, atol=float(expected.abs().max()) * 0.01
+        ):
+            return None
+        factors.append(factor)
+    return factors[0] if factors and max(factors) - min(factors) <= 0.02 * abs(factors[0]) else None

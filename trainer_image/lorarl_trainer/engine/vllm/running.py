@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lorarl_trainer.samples.types import Floats, Ints
+from lorarl_trainer.samples.arrays import Floats, Ints
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,13 @@ import numpy as np
 from lorarl_trainer.engine.vllm import names, slices
 from lorarl_trainer.engine.vllm.names import Scheduling
 from lorarl_trainer.engine.vllm.running import Ended, RunningRequests
+from lorarl_trainer.errors import StaleAdapterError
 
 _AsyncScheduler: Any = Scheduling.AsyncScheduler
+
+
+_NULL_BLOCK = 0
+"""The block that vLLM puts where a request needs none. All versions share it."""
 
 
 class RolloutScheduler(_AsyncScheduler):
@@ -32,6 +37,7 @@ class RolloutScheduler(_AsyncScheduler):
     max_num_running_reqs: int
     max_num_scheduled_tokens: int
     max_model_len: int
+    block_size: int
     kv_cache_config: slices.KVCacheConfig
     kv_cache_manager: slices.KVCacheManager
     requests: dict[str, slices.Request]
@@ -46,10 +52,19 @@ class RolloutScheduler(_AsyncScheduler):
         names.checked(self.kv_cache_manager, slices.KVCacheManager, Scheduling)
         self._table = RunningRequests(self.max_num_running_reqs, self.max_model_len)
         self.first_tokens: float | None = None  # when the first tokens arrived, Unix time
+        self.adapter_version = 0  # of the requests that are added next
+        self._made_by = np.zeros(self.kv_cache_config.num_blocks, np.int64)  # the adapter version, by block
         self._no_common_prefix = [0] * len(self.kv_cache_config.kv_cache_groups)
 
     def add_request(self, request: slices.Request) -> None:
-        """Queue a request. Its prompt is shorter than the longest sequence."""
+        """Queue a request. Its prompt is shorter than the longest sequence.
+
+        Raises:
+            StaleAdapterError: it asks for another adapter than the engine's, or for none.
+        """
+        version = request.lora_request.lora_int_id if request.lora_request else 0
+        if version != self.adapter_version:
+            raise StaleAdapterError(f"a request asks for adapter version {version}, expected {self.adapter_version}")
         self.requests[request.request_id] = request
         self.waiting.add_request(request)
 
@@ -124,10 +139,29 @@ class RolloutScheduler(_AsyncScheduler):
         if blocks is None:
             return None
         request.num_computed_tokens = known
+        self._stamp(request, known)
         row = self._table.admit(request.request_id, prompt, known, limit, parameters.all_stop_token_ids)
         return row, Scheduling.NewRequestData.from_request(
             request, self.kv_cache_manager.get_block_ids(request.request_id), prefill_token_ids=request.prompt_token_ids
         )
+
+    def _stamp(self, request: slices.Request, known: int) -> None:
+        """Note which version computes a request's blocks, and require that it computed those that it found cached.
+
+        Raises:
+            StaleAdapterError: another adapter version computed a cached block.
+        """
+        cached = known // self.block_size
+        for blocks in self.kv_cache_manager.get_block_ids(request.request_id):
+            found = np.asarray(blocks[:cached], np.int64)
+            others = self._made_by[found[found != _NULL_BLOCK]]
+            if (others != self.adapter_version).any():
+                raise StaleAdapterError(
+                    f"vLLM's prefix cache gave adapter version {self.adapter_version} keys and values that version "
+                    f"{int(others.max())} computed. No update was made with them, and the last checkpoint is good. "
+                    "Please report this."
+                )
+            self._made_by[blocks[cached:]] = self.adapter_version
 
     def _prefill(self, row: int, budget: int, sizes: dict[str, int]) -> int:
         """Request as much of a prompt as the budget allows, and return how much that is."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lorarl_trainer.samples.types import Floats, Ints
+from lorarl_trainer.samples.arrays import Floats, Ints
 
 if TYPE_CHECKING:
     import torch
@@ -54,6 +54,7 @@ class LoRARequest(Protocol):
 class Request(Protocol):
     request_id: str
     sampling_params: SamplingParams | None
+    lora_request: LoRARequest | None
     prompt_token_ids: list[int] | None
     num_prompt_tokens: int
     num_computed_tokens: int
@@ -84,6 +85,7 @@ class Scheduler(Protocol):
     max_num_running_reqs: int
     max_num_scheduled_tokens: int
     max_model_len: int
+    block_size: int
     kv_cache_config: KVCacheConfig
     kv_cache_manager: KVCacheManager
     requests: dict[str, Request]
@@ -123,6 +125,7 @@ class LLMEngine(Protocol):
 @slice_of("vllm.v1.kv_cache_interface:KVCacheConfig")
 class KVCacheConfig(Protocol):
     kv_cache_groups: Sequence[Any]
+    num_blocks: int
 
 
 @slice_of("vllm.v1.core.sched.request_queue:FCFSRequestQueue")

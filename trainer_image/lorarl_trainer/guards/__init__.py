@@ -1,0 +1,1 @@
+"""What must hold before an update uses samples: engine and trainer agree, and gradients are finite."""

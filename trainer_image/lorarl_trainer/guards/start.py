@@ -1,0 +1,168 @@
+"""Before the first step: do the engine and the trainer apply the same adapter to the same model?
+
+Two generations of a few tokens answer it. The first is by the base model alone. How far engine and trainer are apart
+there is their noise on this model, in this precision, layout and temperature, and all later steps are held to it. The
+second is by a probe, an adapter of known values that changes what the model says. If the engine binds it to other
+modules, scales it otherwise or leaves it out, they are further apart than by noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lorarl_trainer.errors import PolicyDriftError
+from lorarl_trainer.lora.config import Probe
+from lorarl_trainer.progress import Noted
+from lorarl_trainer.protocols.workers import Workers
+from lorarl_trainer.samples.agreement import TIMES_NORMAL, Agreement, AgreementLimits, positions_of
+from lorarl_trainer.samples.arrays import Floats
+from lorarl_trainer.samples.types import Completion, Sample, Samples
+from lorarl_trainer.schedule import seed_of
+from lorarl_trainer.session import Session
+
+FIRST_VERSION = 2**30
+"""Probes have adapter versions from here on. The job's own begin at 1, and no version is used twice."""
+LONGEST_PROMPT = 256
+_GAIN = 0.05
+_EFFECT = 1.0
+"""How much the probe should change log-probabilities, in nats on average: far above any noise."""
+_LARGEST_NOISE = {"fp32": 1e-3, "bf16": 0.5}
+"""More than this at temperature 1 is no rounding. Healthy: 2e-5 in fp32; 0.04 to 0.12 in bf16."""
+
+
+@dataclass
+class _Check:
+    """The prompts, and the workers that generate from them and score what comes out."""
+
+    workers: Workers
+    prompts: Sequence[Sequence[int]]
+    seeds: Sequence[int]
+    max_tokens: int
+    temperature: float
+    version: int = FIRST_VERSION
+
+    async def generate(self, probe: Probe) -> Samples:
+        """Let the engine generate with a probe."""
+        await self.workers.hold_probe(probe)
+        await self.workers.sync(self.version, verify=True)
+        self.version += 1
+        completions: dict[int, Completion] = {}
+
+        def take(indices: Sequence[int], ended: Sequence[Completion]) -> None:
+            completions.update(zip(indices, ended, strict=True))
+
+        await self.workers.generate(self.prompts, self.seeds, take, self.max_tokens)
+        return Samples(
+            Sample(np.concatenate([prompt, completions[index].tokens]), len(prompt), 0.0, completions[index].logprobs)
+            for index, prompt in enumerate(self.prompts)
+        )
+
+    async def score(self, samples: Samples) -> Floats:
+        """Return the trainer's log-probabilities with the adapter that it has."""
+        return np.concatenate(await self.workers.log_probabilities(samples, self.temperature))
+
+    async def agreement(self, probe: Probe) -> Agreement:
+        """Compare engine and trainer with a probe."""
+        samples = await self.generate(probe)
+        return agreement_of(samples, await self.score(samples))
+
+    async def probe(self, base: Samples, scores: Floats) -> tuple[Probe, float]:
+        """Return a probe of about the wanted effect on the trainer's log-probabilities, and that effect."""
+        probe, effect = Probe(_GAIN), 0.0
+        for _ in range(3):
+            await self.workers.hold_probe(probe)
+            effect = float(np.abs(await self.score(base) - scores).mean())
+            if _EFFECT / 2 <= effect <= _EFFECT * 2:
+                break
+            probe = Probe(probe.gain * min(8.0, max(1 / 8, _EFFECT / max(effect, 1e-9))))
+        return probe, effect
+
+
+def agreement_of(samples: Samples, scores: Floats) -> Agreement:
+    """Compare the engine's log-probabilities, which the samples carry, with the trainer's."""
+    engine = [sample.rollout_logprobs for sample in samples if sample.rollout_logprobs is not None]
+    positions = positions_of([s.prompt_length for s in samples], [s.response_length for s in samples])
+    return Agreement.of(np.concatenate(engine), scores, positions)
+
+
+async def check_engine(session: Session) -> AgreementLimits | None:
+    """Return what all updates must keep to, after the engine was found to apply what the trainer trains.
+
+    None without an engine, as for sft.
+
+    The adapter is as before afterwards, but the engine no longer holds it: sync next.
+
+    Raises:
+        PolicyDriftError: engine and trainer do not compute the same; names the modules in which they differ.
+        StaleAdapterError: the adapter does not reach the engine.
+    """
+    rollout, spec = session.spec.rollout, session.spec
+    prompts = session.rollouts.probe_prompts(32 if spec.on_gpu else 4)
+    if not prompts:
+        return None
+    check = _Check(
+        workers=session.workers,
+        prompts=[prompt[-LONGEST_PROMPT:] for prompt in prompts],
+        seeds=[seed_of(spec.trainer.seed, "probe", 0, index) for index in range(len(prompts))],
+        max_tokens=min(rollout.max_response_tokens, 32 if spec.on_gpu else 8),
+        temperature=rollout.temperature,
+    )
+    try:
+        samples = await check.generate(Probe(0.0))
+        scores = await check.score(samples)
+        base = agreement_of(samples, scores)
+        largest = _LARGEST_NOISE[spec.precision] / rollout.temperature
+        limits = AgreementLimits(noise=min(largest, TIMES_NORMAL * base.noise), mean=None)
+        if rollout.logprob_tolerance is not None:
+            limits = AgreementLimits(mean=rollout.logprob_tolerance)
+        if not base.noise <= largest and limits.mean is None:
+            raise PolicyDriftError(_base_differs(base))
+        probe, effect = await check.probe(samples, scores)
+        if not effect > base.mean:
+            raise PolicyDriftError(_no_effect(effect))
+        probed = await check.agreement(probe)
+        if limits.exceeded(probed):
+            raise PolicyDriftError(_probe_differs(base, probed, effect, await _families(session, check, probe, limits)))
+    finally:
+        await session.workers.hold_probe(None)
+    session.progress.emit(
+        Noted(
+            f"vLLM agrees with the trainer: log-probabilities differ by {base.mean:.1e} nats without an adapter, "
+            f"and by {probed.mean:.1e} with a probe that changes them by {effect:.1g}"
+        )
+    )
+    return limits
+
+
+async def _families(session: Session, check: _Check, probe: Probe, limits: AgreementLimits) -> list[str]:
+    """Return the names of the modules in which engine and trainer differ, each tried by itself."""
+    probes = [Probe(2 * probe.gain, family) for family in session.families]
+    return [str(probe.family) for probe in probes if limits.exceeded(await check.agreement(probe))]
+
+
+def _base_differs(base: Agreement) -> str:
+    return (
+        f"vLLM and the trainer do not compute the same base model: without an adapter, their log-probabilities of the "
+        f"same tokens differ by {base.mean:.2e} nats on average, which is more than rounding. No step was made. "
+        "Please report this with the model's config.json. If you know the cause, set spec.rollout.logprobTolerance."
+    )
+
+
+def _no_effect(effect: float) -> str:
+    return (
+        f"the trainer's adapter is bound to no module: a probe adapter changes its log-probabilities by {effect:.1e} "
+        "nats, expected about 1. No step was made. Please report this with the model's config.json."
+    )
+
+
+def _probe_differs(base: Agreement, probed: Agreement, effect: float, families: Sequence[str]) -> str:
+    where = f"in {', '.join(families)}" if families else "in no module alone"
+    return (
+        f"vLLM and the trainer do not apply the same adapter: a probe changes the trainer's log-probabilities by "
+        f"{effect:.2g} nats, but vLLM's differ from them by {probed.mean:.2e} nats on average ({base.mean:.2e} without "
+        f"an adapter). They differ {where}. No step was made. "
+        "Compare spec.rollout.adapterSync tensor with disk, and please report this."
+    )

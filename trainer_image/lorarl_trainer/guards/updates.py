@@ -1,0 +1,55 @@
+"""Checks that every update must pass. One that fails was withheld: the run stops, and the last checkpoint is good."""
+
+from __future__ import annotations
+
+import math
+
+from lorarl_trainer.errors import GradientError, PolicyDriftError
+from lorarl_trainer.samples.agreement import TIMES_NORMAL, Disagreement
+from lorarl_trainer.samples.types import UpdateResult
+
+
+def require_finite_gradient(result: UpdateResult, step: int) -> None:
+    """Stop the run if the gradient is not finite. Its update was withheld.
+
+    Raises:
+        GradientError: The norm of the gradient is infinite or NaN.
+    """
+    loss, norm = result.metrics["loss"], result.metrics["grad_norm"]
+    if not math.isfinite(norm):
+        raise GradientError(
+            f"step {step}: the gradient norm is {norm}, expected a finite number (loss {loss}). "
+            "The update was withheld, so the last checkpoint is good. "
+            "Lower spec.trainer.learningRate, spec.adapter.alpha or spec.algorithm.updatesPerStep."
+        )
+
+
+def require_agreement(result: UpdateResult, step: int) -> None:
+    """Stop the run if vLLM and the trainer disagree about the rollouts. The update was withheld.
+
+    Raises:
+        PolicyDriftError: Their log-probabilities differ by more than is normal for this run, or than the user allows.
+    """
+    if result.disagreement is not None:
+        raise PolicyDriftError(f"step {step}: {describe(result.disagreement)}")
+
+
+def describe(found: Disagreement) -> str:
+    """Return what differs, what was expected, and what to do."""
+    differ = (
+        f"vLLM's and the trainer's log-probabilities of the same tokens differ by {found.mean:.2e} nats on average "
+        f"(largest {found.largest:.2e})"
+    )
+    withheld = "The update was withheld, so the last checkpoint is good. "
+    if found.tolerance:
+        return (
+            f"{differ}, expected at most {found.allowed:.0e} (spec.rollout.logprobTolerance). {withheld}"
+            "Remove spec.rollout.logprobTolerance to compare with what is normal for this model instead."
+        )
+    where = f" from position {found.position:,} on" if found.position else ""
+    return (
+        f"{differ}. That is {TIMES_NORMAL * found.found / found.allowed:.1f} times the difference of the base model "
+        f"when the run started{where}, expected at most {TIMES_NORMAL:g} times. {withheld}"
+        "Compare spec.rollout.adapterSync tensor with disk, and please report this. "
+        "spec.rollout.logprobTolerance replaces this check by a mean difference in nats."
+    )
