@@ -102,8 +102,8 @@ class AdapterSpec(Model):
     init_from: Uri | None = Field(
         None,
         description="Folder of a PEFT LoRA adapter to start from (s3://, gs://, az://, file:///FOLDER or "
-        "file:FOLDER). It must be plain LoRA, and its rank, alpha, base model and modules must match. It is read with checkpoint.credentialsSecret. "
-        "Default: a new adapter.",
+        "file:FOLDER). It must be plain LoRA, and its rank, alpha, base model and modules must match. It is read with "
+        "checkpoint.credentialsSecret. Default: a new adapter.",
         examples=["s3://team/adapters/earlier/iter_0000100/lora_adapter"],
     )
 

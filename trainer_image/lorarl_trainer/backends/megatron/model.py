@@ -21,6 +21,7 @@ from lorarl_trainer.backends.megatron.micro_batch import MicroBatch, grouped, pa
 from lorarl_trainer.backends.megatron.packed_attention import Current, pack_attention, unpackable
 from lorarl_trainer.backends.megatron.parallel import open_groups
 from lorarl_trainer.backends.megatron.platform import Platform, platform_of
+from lorarl_trainer.backends.megatron.recompute import let_recomputed_layers_learn
 from lorarl_trainer.devices.base import Device
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.targets import (
@@ -106,7 +107,10 @@ class LoraModel:
             if adapter.type == "canonical_lora":
                 require_heads_to_split(self.targets, provider.num_query_groups, self.parallel.tensor_size)
             self._lora = make_lora(adapter, self.targets)
-            return list(self._lora(chunks, training=True))
+            adapted = list(self._lora(chunks, training=True))
+            if self._plan.recompute != "none" and not self._plan.fused_layers:
+                let_recomputed_layers_learn(adapted[0].decoder)
+            return adapted
 
         # Between the two the bridge loads the weights.
         provider.register_pre_wrap_hook(before_loading, prepend=True)

@@ -69,6 +69,7 @@ class Trainer:
             inputs = self._inputs(request, [request.samples[index] for index in indices], batch)
             loss_N, columns = LOSSES[request.loss.kind](inputs, request.loss)
             (loss_N.sum() / request.total_tokens).backward()
+            self._optimizer.require_gradients()
             totals.add({"loss": loss_N.detach(), **columns})
         if not request.samples:  # the names of the columns, of which other workers have values
             loss_N, columns = LOSSES[request.loss.kind](self._no_inputs(request), request.loss)
