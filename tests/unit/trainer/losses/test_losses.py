@@ -43,7 +43,7 @@ def test_off_policy_the_ratio_to_the_rollout_is_clipped() -> None:
     assert LOGPROB_DIFFERENCE not in columns, "off-policy samples are expected to differ"
 
 
-def test_the_clipped_share_counts_the_tokens_that_the_clip_takes_the_gradient_from() -> None:
+def test_the_clipped_share_counts_tokens_without_a_gradient() -> None:
     """A bad completion that became likelier, or a good one that became less likely, still pulls the policy back."""
     given = inputs(200, on_policy=False)
     loss, columns = LOSSES["policy_gradient"](given, PPO)

@@ -5,6 +5,7 @@ Shape suffix: N response tokens of a micro-batch, sample by sample.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 
@@ -38,7 +39,10 @@ class Trainer:
         self._micro_batch_tokens, self._dropout = micro_batch_tokens, dropout
 
     def update(self, request: UpdateRequest) -> UpdateResult:
-        """Make one update, unless engine and trainer disagree about the samples (collective over all workers)."""
+        """Make one update (collective over all workers).
+
+        It is withheld if engine and trainer disagree about the samples, or loss or gradient is not a finite number.
+        """
         self._optimizer.zero_grad()
         clock = time.perf_counter()
         metrics, largest = self.forward_backward(request)
@@ -48,7 +52,9 @@ class Trainer:
         difference = metrics.get(LOGPROB_DIFFERENCE)
         disagree = difference is not None and not difference <= request.tolerance
         clock = time.perf_counter()
-        norm = 0.0 if disagree else self.optim_step(request.learning_rate)
+        # All ranks have the same loss, so all of them withhold the update, or none.
+        withheld = disagree or not math.isfinite(metrics["loss"])
+        norm = 0.0 if withheld else self.optim_step(request.learning_rate)
         self._device.synchronize()
         return UpdateResult(
             metrics={**metrics, "grad_norm": norm},
