@@ -11,6 +11,7 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.files import CONFIG_FILE, INIT_FROM, METADATA_FILE, WEIGHTS_FILE
 from lorarl_trainer.storage import open_store
+from lorarl_trainer.storage.fingerprint import same_base_model
 from lorarl_trainer.storage.secrets import Secrets, secret_of
 
 _HINT = f"Set {INIT_FROM} to a folder that PEFT's save_pretrained, or lorarl, wrote."
@@ -97,7 +98,7 @@ def _check_fit(config: Mapping[str, Any], spec: LoRARLJobSpec) -> None:
 
 
 def _check_base(metadata: Mapping[str, Any], base_fingerprint: str, spec: LoRARLJobSpec) -> None:
-    if metadata.get("baseModelFingerprint", base_fingerprint) != base_fingerprint:
+    if not same_base_model(str(metadata.get("baseModelFingerprint", base_fingerprint)), base_fingerprint):
         raise InputError(
             INIT_FROM,
             f"an adapter of another base model ({metadata.get('baseModel')})",

@@ -109,7 +109,7 @@ class Worker:
         from lorarl_trainer.lora import peft_format
         from lorarl_trainer.planning.plan import plan_job
 
-        spec = self._spec
+        spec, self._model_path = self._spec, model_path
         with self._clock.part("device"):
             self._init_process_group()
             plan = plan_job(spec, model_path, self._device.memory())
@@ -169,7 +169,7 @@ class Worker:
 
     def publish(self, step: int, adapter_version: int, position: int) -> None:
         """Take part in a checkpoint (collective). The first worker, a `CheckpointingWorker`, publishes it."""
-        self.backend.snapshot()
+        self.backend.help_snapshot()
 
     def restore(self, state: State) -> None:
         """Resume from a checkpoint's state."""
