@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from lorarl_trainer.errors import GradientError, OutOfMemoryError, PolicyDriftError
+from lorarl_trainer.errors import GradientError, PolicyDriftError
 from lorarl_trainer.guards import require_agreement
 from lorarl_trainer.progress.events import row_of
 from lorarl_trainer.samples.types import LOGPROB_DIFFERENCE, LossChoice, Sample
@@ -236,21 +236,3 @@ def test_several_updates_a_step_see_equal_shares(colocated) -> None:
     rows = asyncio.run(run_in_process(worker))
     assert worker.worker.backend.optimizer.updates == 4
     assert [row.step for row in rows] == [1, 2]
-
-
-def test_a_gpu_without_memory_is_reported_with_a_hint(colocated, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker: Colocated = colocated()
-    worker.sync()
-    samples = rollouts(worker)
-    words = (
-        "CUDA out of memory. Tried to allocate 2.32 GiB. "
-        "GPU 0 has a total capacity of 139.81 GiB of which 1.20 GiB is free."
-    )
-
-    def fail(*_: object) -> None:
-        raise torch.OutOfMemoryError(words)
-
-    monkeypatch.setattr(worker.worker.backend.model, "log_probabilities", fail)
-    told = r"\(CUDA out of memory\. Tried to allocate 2\.32 GiB\)\. Lower spec\.trainer\.tokensPerMicroBatch"
-    with pytest.raises(OutOfMemoryError, match=told):
-        worker.worker.update(update_request(samples))

@@ -105,7 +105,8 @@ class CheckpointingWorker(Worker):
         from lorarl_trainer.lora import peft_format
         from lorarl_trainer.lora.tensor_file import in_parts, write_tensors
 
-        taken = self.backend.snapshot()
+        with self._memory_explained("a checkpoint was taken"):
+            taken = self.backend.snapshot()
         adapter_spec, base = self._spec.adapter, base_model_name(self._spec)
         commit = base_model_commit(self._spec, self._model_path)
         config = peft_format.adapter_config(
