@@ -104,7 +104,14 @@ class Colocated:
         write_adapter(
             folder,
             adapter,
-            adapter_config(adapter, spec.rank, spec.alpha, str(self.model), self.worker.backend.model.linear_names),
+            adapter_config(
+                adapter,
+                spec.rank,
+                spec.alpha,
+                str(self.model),
+                self.worker.backend.model.linear_names,
+                excluded=self.worker.backend.model.excluded_names,
+            ),
         )
         return folder
 

@@ -66,6 +66,8 @@ def test_two_workers_give_the_results_of_one(alone, layout: str, tensor_parallel
         assert close(loaded["exported"], one["adapter"], tolerance=0.0)
         assert close(loaded["fresh"], one["fresh"], tolerance=0.0), "a new adapter is the same on every layout"
         assert (reports[0]["dropout_seed"] == reports[1]["dropout_seed"]) is (layout == "tensor parallel")
+        # The adapter, its masters and two moments: gathered by the ranks that share the first one's model alone.
+        assert [report["exports"] for report in reports] == [4, 4 if layout == "tensor parallel" else 0]
         for report in reports:
             # Failure 15: every engine serves the adapter, not only the first.
             assert report["agreement"] < TOLERANCE

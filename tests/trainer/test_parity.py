@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +85,28 @@ def test_failure_11_only_the_named_modules_are_trained_exported_and_served(
     samples = samples_of(prompts(), rollouts := worker.generate(prompts()))
     assert worst([c.logprobs for c in rollouts], hf_logprobs(model, samples)) < TOLERANCE
     assert worst(worker.trainer_logprobs(samples), hf_logprobs(model, samples)) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("excluded", "written"),
+    [
+        (["lm_head"], None),
+        (["gate_proj", "lm_head"], ["gate_proj"]),
+        (["*.layers.0.*.up_proj"], ["model.layers.0.mlp.up_proj"]),
+    ],
+)
+def test_peft_leaves_out_what_was_excluded(
+    colocated, tmp_path: Path, excluded: list[str], written: list[str] | None
+) -> None:
+    worker: Colocated = colocated(adapter__excludeModules=excluded)
+    worker.randomise()
+    folder = worker.write_peft(tmp_path / "adapter")
+    assert json.loads((folder / "adapter_config.json").read_text())["exclude_modules"] == written
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        model = peft_model(worker.model, folder)
+    assert [str(warning.message) for warning in told if "modules" in str(warning.message)] == []
+    assert sum(name.endswith("lora_A.default") for name, _ in model.named_modules()) == len(worker.built.modules)
 
 
 @pytest.mark.parametrize("adapter_type", ["canonical_lora", "lora"])

@@ -51,7 +51,9 @@ def main() -> None:
         request = recorded_request(folder, 1e-2, rank, tensor_parallel)
         results = [worker.update(request) for _ in range(2)]
         updated = worker.backend.model.export()
-        after_two = state_file(worker)
+        exports = count_exports(worker)
+        after_two = state_file(worker, rank)
+        exported_for_the_checkpoint = len(exports)
 
         # Resume from a single worker's checkpoint.
         tensors = read_tensors((folder / f"{adapter_type}.state").read_bytes())
@@ -69,10 +71,24 @@ def main() -> None:
             "resumed": resumed.metrics["loss"],
             "agreement": agreement,
             "dropout_seed": torch.initial_seed(),
+            "exports": exported_for_the_checkpoint,
         }
         torch.save(
             report | {"completions": [c.tokens.tolist() for c in completions]}, folder / f"{adapter_type}-{rank}.pt"
         )
+
+
+def count_exports(worker: Worker) -> list[None]:
+    """Return a list that grows by an entry with each export of this rank."""
+    made: list[None] = []
+    export = worker.backend.model._bridge.export_adapter_weights
+
+    def counted(*arguments: object, **named: object) -> object:
+        made.append(None)
+        return export(*arguments, **named)
+
+    worker.backend.model._bridge.export_adapter_weights = counted
+    return made
 
 
 if __name__ == "__main__":

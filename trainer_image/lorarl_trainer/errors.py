@@ -54,7 +54,7 @@ class PolicyDriftError(LorarlError):
 
 
 class GradientError(LorarlError):
-    """The gradient is not finite."""
+    """Loss or gradient is not finite, several updates in a row."""
 
     reason = "GradientNotFinite"
 

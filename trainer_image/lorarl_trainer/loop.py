@@ -11,9 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from lorarl_trainer.guards.nonfinite import count_withheld
 from lorarl_trainer.guards.start import check_engine
-from lorarl_trainer.guards.updates import require_agreement, require_finite_gradient
-from lorarl_trainer.progress import StepDone
+from lorarl_trainer.guards.updates import require_agreement
+from lorarl_trainer.progress import StepDone, Warned
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.samples.types import Samples, UpdateRequest
 from lorarl_trainer.schedule import is_due, learning_rate, seed_of
@@ -63,13 +64,20 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
 
     # Updates: one, or several on equal shares of the prompts. Only the first sees the very policy that generated.
     metrics: dict[str, list[float]] = {}
+    withheld = 0
     for request in update_requests(session, batch, advantages_S, step):
         result = await session.workers.update(request)
         clock.add_all(result.seconds)
         require_agreement(result, step)
-        require_finite_gradient(result, step)
+        session.withheld_in_a_row = count_withheld(result, step, session.withheld_in_a_row)
+        withheld += session.withheld_in_a_row > 0
         for name, value in result.metrics.items():
             metrics.setdefault(name, []).append(value)
+
+    if withheld:
+        session.progress.emit(
+            Warned(f"step {step}: {withheld} update(s) withheld, because loss or gradient was not a finite number")
+        )
 
     # Adapter sync: from here on the engine generates with the new version.
     session.adapter_version += 1
@@ -82,6 +90,7 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
             "learning_rate": learning_rate(session.spec.trainer, step),
             **batch.metrics,
             **{name: float(np.mean(values)) for name, values in metrics.items()},
+            **({"withheld_updates": float(withheld)} if withheld else {}),
         },
         tokens=sum(len(sample.tokens) for sample in batch.samples_S),
     )

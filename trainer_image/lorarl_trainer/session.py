@@ -70,6 +70,7 @@ class Session:
         evaluated: whether the step that the run resumes from was evaluated; None if that is not known.
         steer: says once per step what has changed for the job; None if nothing can.
         adapter_uri: the newest adapter that this run published.
+        withheld_in_a_row: updates that were withheld since the last one that was made, see `guards.nonfinite`.
     """
 
     spec: LoRARLJobSpec
@@ -87,6 +88,7 @@ class Session:
     evaluated: bool | None = None
     steer: Steer | None = None
     adapter_uri: str | None = None
+    withheld_in_a_row: int = 0
     _reported_step: int = 0
 
     def owes_evaluation(self, done: int) -> bool:

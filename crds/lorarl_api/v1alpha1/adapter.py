@@ -88,20 +88,22 @@ class AdapterSpec(Model):
         min_length=1,
         max_length=64,
         description="The linear layers that get an adapter: [all-linear] (all linear layers of the decoder, found in "
-        "the model, but never lm_head or a router), Hugging Face names (q_proj), Megatron names (linear_proj), or "
-        "wildcards over full names (*.layers.0.*).",
+        "the model, but never lm_head or a router), Hugging Face names (q_proj), Megatron names (linear_proj), the "
+        "end of a full name (self_attn.q_proj), or wildcards over full names (*.layers.0.*). A name that no layer "
+        "has is refused.",
         examples=[["all-linear"]],
     )
     exclude_modules: list[ModulePattern] = Field(
         default_factory=list,
         max_length=64,
-        description="Layers of targetModules that get no adapter, with the same names and wildcards.",
+        description="Layers of targetModules that get no adapter, with the same names and wildcards. lm_head, "
+        "embed_tokens, norms and routers may be named too: they never get one.",
     )
     init_from: Uri | None = Field(
         None,
         description="Folder of a PEFT LoRA adapter to start from (s3://, gs://, az://, file:///FOLDER or "
-        "file:FOLDER). Its rank, base model and modules must match. It is read with checkpoint.credentialsSecret. "
-        "Default: a new adapter.",
+        "file:FOLDER). It must be plain LoRA, and its rank, alpha, base model and modules must match. It is read with "
+        "checkpoint.credentialsSecret. Default: a new adapter.",
         examples=["s3://team/adapters/earlier/iter_0000100/lora_adapter"],
     )
 

@@ -48,6 +48,16 @@ def _splits_all_gpus(part: str) -> Rule:
     )
 
 
+def _default_for_sft(field: str, cel: str, default: str) -> Rule:
+    """A setting of rollouts. The API server writes defaults before it looks at rules, so only another value is seen."""
+    return Rule(
+        f"rollout.{field}",
+        f"self.algorithm.type != 'sft' || {cel}",
+        f"be {default} if algorithm.type is sft, which has no rollouts",
+        f"Remove rollout.{field}.",
+    )
+
+
 # What to do if a field may not change. A change of some fields would be a different training, and of others not.
 _OTHER_TRAINING = "Apply the manifest under another metadata.name, because it would be a different training."
 _SAME_TRAINING = (
@@ -130,6 +140,12 @@ class LoRARLJobSpec(Checked):
             "not be set unless algorithm.type is grpo (sft has no rollouts to compare with)",
             "Remove rollout.logprobTolerance.",
         ),
+        _default_for_sft("temperature", "self.rollout.temperature == 1.0", "1, the default,"),
+        _default_for_sft("adapterSync", "self.rollout.adapterSync == 'tensor'", "tensor, the default,"),
+        _default_for_sft("verifySync", "!self.rollout.verifySync", "false, the default,"),
+        _default_for_sft("offload", "!has(self.rollout.offload)", "absent"),
+        _default_for_sft("gpuMemoryFraction", "self.rollout.gpuMemoryFraction == 0.5", "0.5, the default,"),
+        _default_for_sft("tensorParallelSize", "self.rollout.tensorParallelSize == 1", "1, the default,"),
         Rule(
             "algorithm.updatesPerStep",
             "!has(self.algorithm.updatesPerStep) || self.rollout.promptsPerStep % self.algorithm.updatesPerStep == 0",

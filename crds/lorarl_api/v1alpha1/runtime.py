@@ -120,8 +120,8 @@ class TrainerSpec(Model):
         0,
         ge=0,
         le=2**31 - 1,
-        description="Seed of the new adapter, the order of the data and the sampling. The same seed gives the same "
-        "adapter.",
+        description="Seed of the new adapter, the order of the data and the sampling. On a CPU, the same seed gives "
+        "the same adapter, byte for byte. On a GPU it does not: attention's backward pass adds up in no fixed order.",
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (

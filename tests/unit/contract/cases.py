@@ -29,6 +29,17 @@ def _only_grpo(name: str, value: Any) -> Case:
     )
 
 
+def _not_with_sft(name: str, value: Any, around: Changes | None = None) -> Case:
+    field = f"spec.rollout.{name}"
+    return Case(
+        f"{name} only with grpo",
+        bad=SFT | (around or {}) | {field: value},
+        good=(around or {}) | {field: value},
+        field=field,
+        hint=f"Remove rollout.{name}",
+    )
+
+
 def _uri(path: str, suffix: str = "", around: Changes | None = None) -> list[Case]:
     around = around or {}
     return [
@@ -227,6 +238,12 @@ CASES = [
         "spec.rollout.logprobTolerance",
         "Remove rollout.logprobTolerance",
     ),
+    _not_with_sft("temperature", 0.7),
+    _not_with_sft("adapterSync", "disk"),
+    _not_with_sft("verifySync", True),
+    _not_with_sft("offload", ["kv_cache"], GPUS),
+    _not_with_sft("gpuMemoryFraction", 0.4, GPUS),
+    _not_with_sft("tensorParallelSize", 2, GPUS),
     Case(
         "updates share the prompts",
         {"spec.algorithm.updatesPerStep": 3},

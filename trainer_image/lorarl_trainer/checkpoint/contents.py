@@ -48,6 +48,11 @@ class Checkpoint:
         return dict(json.loads(bytes(self.files[ADAPTER_CONFIG])))
 
     @property
+    def adapter_metadata(self) -> dict[str, Any]:
+        """The content of lorarl_metadata.json."""
+        return dict(json.loads(bytes(self.files[ADAPTER_METADATA])))
+
+    @property
     def state_tensors(self) -> list[Data]:
         """The state's tensors: one or several safetensors files."""
         return [self.files[path] for path in sorted(self.files) if _STATE_PART.fullmatch(path)]

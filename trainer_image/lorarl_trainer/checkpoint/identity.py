@@ -8,16 +8,26 @@ from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.storage.fingerprint import same_base_model
+
+_FINGERPRINT = "model.fingerprint"
+_RECORDED_LATER = frozenset(["rollout.maxPromptTokens", "rollout.maxResponseTokens"])
+"""Keys that checkpoints of earlier releases lack."""
 
 Identity = Mapping[str, Any]
 """The settings that define a training, flat: {"adapter.rank": 8, "model.uri": "hf://...", ...}. Values are JSON."""
 
 
 def training_identity(spec: LoRARLJobSpec, model_fingerprint: str) -> dict[str, Any]:
-    """Return the settings that define this training: model, adapter, algorithm, reward, data and seed.
+    """Return the settings that define this training: model, adapter, algorithm, reward, data, its limits, and seed.
+
+    The limits decide which rows there are, and so their order in every epoch.
 
     Only the same training resumes from a checkpoint. Steps, learning rate, batch sizes, cluster and storage may change.
     """
+    limits = {"maxPromptTokens": spec.rollout.max_prompt_tokens}
+    if spec.algorithm.type == "sft":  # rows with a longer answer are left out
+        limits["maxResponseTokens"] = spec.rollout.max_response_tokens
     algorithm = spec.algorithm  # effective values: writing a default out later does not make another training
     parts = {
         "model": {"uri": spec.model.uri, "revision": spec.model.revision, "fingerprint": model_fingerprint},
@@ -32,6 +42,7 @@ def training_identity(spec: LoRARLJobSpec, model_fingerprint: str) -> dict[str, 
         "reward": spec.reward.model_dump(by_alias=True, exclude={"timeout_seconds"}) if spec.reward else {},
         "data.train": spec.data.train.model_dump(by_alias=True),
         "data": {"chatTemplate": spec.data.chat_template},
+        "rollout": limits,
         "trainer": {"seed": spec.trainer.seed},
     }
     return {
@@ -40,12 +51,19 @@ def training_identity(spec: LoRARLJobSpec, model_fingerprint: str) -> dict[str, 
 
 
 def differences(was: Identity, now: Identity) -> list[str]:
-    """Return each difference as `adapter.rank was 8, is 16`. A key that is missing on one side counts as null."""
-    return [
+    """Return each difference as `adapter.rank was 8, is 16`. A key that is missing on one side counts as null.
+
+    What an earlier release did not record is no difference: its checkpoints can be resumed.
+    """
+    unknown = _RECORDED_LATER - set(was)
+    found = [
         f"{key} was {_show(was.get(key))}, is {_show(now.get(key))}"
-        for key in sorted({*was, *now})
+        for key in sorted({*was, *now} - unknown - {_FINGERPRINT})
         if _show(was.get(key)) != _show(now.get(key))
     ]
+    if not same_base_model(str(was.get(_FINGERPRINT, "")), str(now.get(_FINGERPRINT, ""))):
+        found.append("model.uri has other weights or another config.json than then")
+    return found
 
 
 def require_same_training(was: Identity, now: Identity, checkpoint_uri: str) -> None:

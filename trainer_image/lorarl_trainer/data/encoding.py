@@ -21,13 +21,16 @@ class PromptEncoder:
     adds it by default (Llama's does, Qwen's does not), and never twice.
     """
 
-    def __init__(self, tokenizer: Any, *, chat_template: bool, stop_ids: Sequence[int]) -> None:
+    def __init__(
+        self, tokenizer: Any, *, chat_template: bool, stop_ids: Sequence[int], vocabulary_size: int | None = None
+    ) -> None:
         """Encode with a tokenizer of Transformers.
 
         Args:
             tokenizer: from `load_tokenizer`.
             chat_template: `spec.data.chatTemplate`.
             stop_ids: from `stop_token_ids`; an answer to learn ends with one of them.
+            vocabulary_size: tokens that the model has an embedding for; None if that is not known.
 
         Raises:
             InputError: `chat_template` is true and the tokenizer has none.
@@ -40,6 +43,7 @@ class PromptEncoder:
                 "Set spec.data.chatTemplate to false to use prompts as they are, or use the model's instruct version.",
             )
         self._tokenizer, self._chat_template, self._stop_ids = tokenizer, chat_template, frozenset(stop_ids)
+        self._vocabulary_size = vocabulary_size
         self._prefix = [] if chat_template else _default_prefix(tokenizer)
 
     def encode_prompts(self, rows: Sequence[Row]) -> list[list[int]]:
@@ -83,6 +87,28 @@ class PromptEncoder:
                 "Set spec.data.chatTemplate to false and format the prompts yourself, or fix the tokenizer's template.",
             )
         return prompt_ids, self._closed(whole_ids[len(prompt_ids) :])
+
+    def require_embedded(self, rows: Sequence[EncodedRow], field: str) -> None:
+        """Check that the model has an embedding for every token of the rows.
+
+        A tokenizer with tokens that were added later may be larger than the model. On a GPU, such a token would end the
+        process with an error that names nothing.
+
+        Raises:
+            InputError: naming the first row with such a token.
+        """
+        size = self._vocabulary_size
+        if size is None or len(self._tokenizer) <= size:
+            return
+        for row in rows:
+            if foreign := [token for token in (*row.prompt_ids, *row.answer_ids) if token >= size]:
+                raise InputError(
+                    "spec.model.uri",
+                    f"a tokenizer of {len(self._tokenizer):,} tokens for a model of {size:,}, and row {row.row.number} "
+                    f"of {field} has token {foreign[0]} ({self._tokenizer.convert_ids_to_tokens(foreign[0])!r})",
+                    "an embedding for each token of the data",
+                    "Use the model's own tokenizer, or resize the model's embeddings (resize_token_embeddings).",
+                )
 
     def _closed(self, answer_ids: list[int]) -> list[int]:
         last = max((i for i, token in enumerate(answer_ids) if token in self._stop_ids), default=None)
@@ -183,6 +209,7 @@ def encode_prompts(rows: Sequence[Row], encoder: PromptEncoder, *, max_prompt_to
         InputError: no row is left, or a prompt cannot be encoded.
     """
     encoded = [EncodedRow(row, ids, []) for row, ids in zip(rows, encoder.encode_prompts(rows), strict=True)]
+    encoder.require_embedded(encoded, field)
     return _within(encoded, max_prompt_tokens, None, field)
 
 
@@ -202,6 +229,7 @@ def encode_examples(
         InputError: no row is left, or a row cannot be encoded.
     """
     encoded = [EncodedRow(row, *encoder.encode_example(row)) for row in rows]
+    encoder.require_embedded(encoded, field)
     return _within(encoded, max_prompt_tokens, max_response_tokens, field)
 
 

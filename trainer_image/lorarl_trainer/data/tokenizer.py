@@ -72,20 +72,49 @@ def _without_torch() -> Iterator[None]:
             os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = advice
 
 
-def stop_token_ids(tokenizer: Any, generation_config: Mapping[str, Any]) -> list[int]:
-    """Return the ids that end a completion, ascending: EOS of the tokenizer and all of generation_config.json's.
+def stop_token_ids(
+    tokenizer: Any, generation_config: Mapping[str, Any], model_config: Mapping[str, Any] | None = None
+) -> list[int]:
+    """Return the ids that end a completion, ascending: EOS of the tokenizer and all of the model's.
+
+    The model's are in generation_config.json, or else in config.json, as Transformers and vLLM read them.
 
     Raises:
-        InputError: there is none, so a completion could never end.
+        InputError: there is none that the model can generate, so a completion could never end.
     """
-    configured = generation_config.get("eos_token_id")
-    ids = set(configured if isinstance(configured, list) else [configured]) | {tokenizer.eos_token_id}
-    ids.discard(None)
-    if not ids:
+    model = model_config or {}
+    text = model.get("text_config") or {}
+    sources = (("generation_config.json", generation_config), ("config.json", model), ("config.json", text))
+    name, configured = next(
+        ((name, config["eos_token_id"]) for name, config in sources if config.get("eos_token_id") is not None),
+        ("config.json", None),
+    )
+    listed = configured if isinstance(configured, list) else [configured]
+    if wrong := [token for token in listed if token is not None and (type(token) is not int or token < 0)]:
         raise InputError(
             "spec.model.uri",
-            "a model without an end-of-sequence token",
-            "eos_token in tokenizer_config.json, or eos_token_id in generation_config.json",
-            "Add one of them: without it a completion never ends.",
+            f"a model whose {name} has the eos_token_id {wrong[0]!r}",
+            "the number of a token, or a list of such numbers",
+            f"Fix eos_token_id in {name}.",
         )
-    return sorted(ids)
+    ids = {token for token in (*listed, tokenizer.eos_token_id) if token is not None}
+    size = vocabulary_size(model)
+    if not (reachable := {token for token in ids if size is None or token < size}):
+        got = (
+            f"a model whose end-of-sequence tokens {sorted(ids)} are beyond its {size:,} tokens"
+            if ids
+            else "a model without an end-of-sequence token"
+        )
+        raise InputError(
+            "spec.model.uri",
+            got,
+            "eos_token in tokenizer_config.json, or eos_token_id in generation_config.json or config.json",
+            "Set one of them: without it a completion never ends.",
+        )
+    return sorted(reachable)
+
+
+def vocabulary_size(model_config: Mapping[str, Any]) -> int | None:
+    """Return the number of tokens that a model has an embedding for; None if its config.json does not say."""
+    size = (model_config.get("text_config") or model_config).get("vocab_size")
+    return size if isinstance(size, int) else None

@@ -1,27 +1,10 @@
-"""Checks that every update must pass. One that fails was withheld: the run stops, and the last checkpoint is good."""
+"""The check that every update must pass. If it fails, the update was withheld, and the run stops."""
 
 from __future__ import annotations
 
-import math
-
-from lorarl_trainer.errors import GradientError, PolicyDriftError
+from lorarl_trainer.errors import PolicyDriftError
 from lorarl_trainer.samples.agreement import TIMES_NORMAL, Disagreement
 from lorarl_trainer.samples.types import UpdateResult
-
-
-def require_finite_gradient(result: UpdateResult, step: int) -> None:
-    """Stop the run if the gradient is not finite. Its update was withheld.
-
-    Raises:
-        GradientError: The norm of the gradient is infinite or NaN.
-    """
-    loss, norm = result.metrics["loss"], result.metrics["grad_norm"]
-    if not math.isfinite(norm):
-        raise GradientError(
-            f"step {step}: the gradient norm is {norm}, expected a finite number (loss {loss}). "
-            "The update was withheld, so the last checkpoint is good. "
-            "Lower spec.trainer.learningRate, spec.adapter.alpha or spec.algorithm.updatesPerStep."
-        )
 
 
 def require_agreement(result: UpdateResult, step: int) -> None:

@@ -10,10 +10,17 @@ from typing import Any
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.files import CONFIG_FILE, INIT_FROM, METADATA_FILE, WEIGHTS_FILE
+from lorarl_trainer.lora.peft_options import refused_options
 from lorarl_trainer.storage import open_store
+from lorarl_trainer.storage.fingerprint import same_base_model
 from lorarl_trainer.storage.secrets import Secrets, secret_of
 
 _HINT = f"Set {INIT_FROM} to a folder that PEFT's save_pretrained, or lorarl, wrote."
+
+_CONVERT = (
+    "It belongs to a base model that PEFT changes. Convert it with PEFT's save_pretrained and "
+    "path_initial_model_for_weight_conversion."
+)
 
 
 def read_initial_adapter(spec: LoRARLJobSpec, secrets: Secrets, base_fingerprint: str) -> bytes | None:
@@ -51,29 +58,9 @@ def _check_kind(config: Mapping[str, Any], uri: str) -> None:
     """Require plain LoRA, which Megatron trains and vLLM serves."""
     if config.get("peft_type") != "LORA":
         raise InputError(INIT_FROM, f"{uri} with peft_type {config.get('peft_type')!r}", "LORA", _HINT)
-    for feature in (
-        "use_dora",
-        "use_rslora",
-        "modules_to_save",
-        "rank_pattern",
-        "alpha_pattern",
-        "layers_to_transform",
-        "trainable_token_indices",
-    ):
-        if config.get(feature):
-            raise InputError(
-                INIT_FROM,
-                f"an adapter with {feature}: {config[feature]}",
-                "plain LoRA",
-                f"Use an adapter without it, or remove {INIT_FROM}.",
-            )
-    if (bias := config.get("bias", "none")) != "none":
-        raise InputError(
-            INIT_FROM,
-            f"an adapter with bias: {bias}",
-            "bias: none",
-            f"Use an adapter without it, or remove {INIT_FROM}.",
-        )
+    for option, value in refused_options(config).items():
+        hint = _CONVERT if option == "init_lora_weights" else f"Use an adapter without it, or remove {INIT_FROM}."
+        raise InputError(INIT_FROM, f"an adapter with {option}: {json.dumps(value)}", "plain LoRA", hint)
 
 
 def _check_fit(config: Mapping[str, Any], spec: LoRARLJobSpec) -> None:
@@ -97,7 +84,7 @@ def _check_fit(config: Mapping[str, Any], spec: LoRARLJobSpec) -> None:
 
 
 def _check_base(metadata: Mapping[str, Any], base_fingerprint: str, spec: LoRARLJobSpec) -> None:
-    if metadata.get("baseModelFingerprint", base_fingerprint) != base_fingerprint:
+    if not same_base_model(str(metadata.get("baseModelFingerprint", base_fingerprint)), base_fingerprint):
         raise InputError(
             INIT_FROM,
             f"an adapter of another base model ({metadata.get('baseModel')})",

@@ -10,7 +10,7 @@ from typing import Any
 from lorarl_api.v1alpha1 import DataSource, LoRARLJobSpec
 from lorarl_trainer.data.encoding import EncodedRow, EncodedRows, PromptEncoder, encode_examples, encode_prompts
 from lorarl_trainer.data.rows import load_rows as read_rows
-from lorarl_trainer.data.tokenizer import load_tokenizer, stop_token_ids
+from lorarl_trainer.data.tokenizer import load_tokenizer, stop_token_ids, vocabulary_size
 from lorarl_trainer.planning.supported_models import require_known_base
 from lorarl_trainer.rewards.scorer import needs_answers
 from lorarl_trainer.storage import open_store
@@ -26,10 +26,13 @@ class Vocabulary:
     Attributes:
         tokenizer: a tokenizer of Transformers.
         stop_token_ids: any of them ends a completion.
+        size: tokens that the model has an embedding for; None if that is not known. Many models have more than their
+            tokenizer, whose additional tokens are decoded as nothing.
     """
 
     tokenizer: Any
     stop_token_ids: tuple[int, ...]
+    size: int | None = None
 
     def decode(self, completions: Sequence[Sequence[int]]) -> list[str]:
         """Return the completions' texts without special tokens."""
@@ -54,8 +57,10 @@ def load_vocabulary(spec: LoRARLJobSpec, secrets: Secrets) -> Vocabulary:
     """
     folder = fetch_model_folder(spec, secrets, weights=False)
     tokenizer = load_tokenizer(folder)
-    require_known_base(read_model_config(folder), spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens)
-    return Vocabulary(tokenizer, tuple(stop_token_ids(tokenizer, read_generation_config(folder))))
+    config = read_model_config(folder)
+    require_known_base(config, spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens)
+    stops = stop_token_ids(tokenizer, read_generation_config(folder), config)
+    return Vocabulary(tokenizer, tuple(stops), vocabulary_size(config))
 
 
 def load_rows(spec: LoRARLJobSpec, vocabulary: Vocabulary, secrets: Secrets) -> EncodedData:
@@ -66,7 +71,10 @@ def load_rows(spec: LoRARLJobSpec, vocabulary: Vocabulary, secrets: Secrets) -> 
     """
     secret = secret_of(secrets, spec.data.credentials_secret)
     encoder = PromptEncoder(
-        vocabulary.tokenizer, chat_template=spec.data.chat_template, stop_ids=vocabulary.stop_token_ids
+        vocabulary.tokenizer,
+        chat_template=spec.data.chat_template,
+        stop_ids=vocabulary.stop_token_ids,
+        vocabulary_size=vocabulary.size,
     )
     warnings: list[str] = []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from safetensors.torch import load
 
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.files import CONFIG_FILE, WEIGHTS_FILE
+from lorarl_trainer.lora.targets import last_part
 from lorarl_trainer.lora.tensor_file import write_tensors
 
 PEFT_PREFIX = "base_model.model."
@@ -20,7 +21,15 @@ PEFT_PREFIX = "base_model.model."
 
 
 def adapter_config(
-    names: Iterable[str], rank: int, alpha: int, base_model: str, all_modules: Iterable[str] | None = None
+    names: Iterable[str],
+    rank: int,
+    alpha: int,
+    base_model: str,
+    all_modules: Collection[str] | None = None,
+    *,
+    revision: str | None = None,
+    dropout: float = 0.0,
+    excluded: Collection[str] = (),
 ) -> dict[str, Any]:
     """Return the content of adapter_config.json.
 
@@ -31,25 +40,35 @@ def adapter_config(
         base_model: the model that the adapter belongs to.
         all_modules: the base model's linear layers. If the adapter leaves out some layers of a name that it has on
             others, full names are listed, because PEFT would put empty adapters on the rest.
+        revision: of the base model; PEFT loads it.
+        dropout: that of the training.
+        excluded: full names of layers that were asked to have no adapter.
     """
-    layers = sorted({name.rsplit(".lora_", 1)[0] for name in names})
-    short = sorted({layer.rpartition(".")[2] for layer in layers})
-    everywhere = all_modules is None or {m for m in all_modules if m.rpartition(".")[2] in short} == set(layers)
+    layers = {name.rsplit(".lora_", 1)[0] for name in names}
     return {
         "base_model_name_or_path": base_model,
         "bias": "none",
+        "exclude_modules": _shortest(set(excluded), all_modules) or None,
         "fan_in_fan_out": False,
         "inference_mode": True,
         "lora_alpha": alpha,
-        "lora_dropout": 0.0,
+        "lora_dropout": dropout,
         "modules_to_save": None,
         "peft_type": "LORA",
         "r": rank,
-        "target_modules": short if everywhere else layers,
+        "revision": revision,
+        "target_modules": _shortest(layers, all_modules),
         "task_type": "CAUSAL_LM",
         "use_dora": False,
         "use_rslora": False,
     }
+
+
+def _shortest(layers: set[str], all_modules: Collection[str] | None) -> list[str]:
+    """Return the last parts of the layers' names where those mean the same layers, and otherwise their full names."""
+    short = {last_part(layer) for layer in layers}
+    everywhere = all_modules is None or {module for module in all_modules if last_part(module) in short} == layers
+    return sorted(short if everywhere else layers)
 
 
 def weights_bytes(adapter: Mapping[str, torch.Tensor]) -> memoryview:

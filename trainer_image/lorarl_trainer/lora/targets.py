@@ -1,13 +1,14 @@
 """Which linear layers get an adapter: `adapter.targetModules` resolved against the model.
 
-Names may be Hugging Face's (q_proj), Megatron's (linear_qkv; linear_q for one part of it), or wildcards over the full
-names of either. Nothing here imports torch.
+Names may be Hugging Face's (q_proj), Megatron's (linear_qkv; linear_q for one part of it), the end of a full name of
+either (self_attn.q_proj, layers.0.self_attn.q_proj), as in PEFT, or wildcards over the full names. Nothing here imports
+torch.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -48,6 +49,14 @@ QUERY_KEY_VALUE = tuple(projection.hf for projection in PROJECTIONS if projectio
 SPLIT_INPUTS = frozenset(projection.hf for projection in PROJECTIONS if not projection.part)
 """Layers whose inputs tensor parallelism splits; it splits the outputs of all others."""
 
+NEVER_ADAPTED = (
+    *("lm_head", "output_layer", "score"),
+    *("embed_tokens", "word_embeddings", "embedding"),
+    *("router", "gate"),
+    *("norm", "final_layernorm", "input_layernorm", "post_attention_layernorm", "q_norm", "k_norm"),
+)
+"""The last parts of names that never get an adapter, of either side: excluding them changes nothing and is right."""
+
 
 @dataclass(frozen=True)
 class Linear:
@@ -81,13 +90,15 @@ def resolve_targets(
 ) -> list[Target]:
     """Return the adapters to make, in the model's order.
 
+    Exclusions may also name what never gets an adapter (`NEVER_ADAPTED`).
+
     Raises:
         InputError: a name matches no layer, or only a part of a fused layer for which `lora` has one adapter, or no
             module is left after the exclusions.
     """
     candidates = [c for linear in linears for c in _candidates(linear, adapter_type)]
     included = _select(candidates, target_modules, "spec.adapter.targetModules")
-    excluded = _select(candidates, exclude_modules, "spec.adapter.excludeModules")
+    excluded = _select(candidates, exclude_modules, "spec.adapter.excludeModules", NEVER_ADAPTED)
     targets = [
         c.target for c, is_in, is_out in zip(candidates, included, excluded, strict=True) if is_in and not is_out
     ]
@@ -99,6 +110,23 @@ def resolve_targets(
             "Exclude fewer modules.",
         )
     return targets
+
+
+def excluded_names(
+    linears: Sequence[Linear], adapter_type: str, target_modules: Sequence[str], exclude_modules: Sequence[str]
+) -> list[str]:
+    """Return the full Hugging Face names of the layers that only `exclude_modules` keeps from getting an adapter."""
+    if not exclude_modules:
+        return []
+    wanted, kept = (
+        [
+            name
+            for target in resolve_targets(linears, adapter_type, target_modules, left_out)
+            for name in target.hf_names
+        ]
+        for left_out in ((), exclude_modules)
+    )
+    return [name for name in wanted if name not in set(kept)]
 
 
 def short_names(targets: Sequence[Target]) -> list[str]:
@@ -132,8 +160,13 @@ def _candidates(linear: Linear, adapter_type: str) -> list[_Candidate]:
     ]
 
 
-def _select(candidates: Sequence[_Candidate], patterns: Sequence[str], field: str) -> list[bool]:
-    """Return for each candidate whether the patterns, taken together, name it."""
+def _select(
+    candidates: Sequence[_Candidate], patterns: Sequence[str], field: str, may_name: Collection[str] = ()
+) -> list[bool]:
+    """Return for each candidate whether the patterns, taken together, name it.
+
+    A pattern that names no candidate is refused, unless it names one of `may_name`.
+    """
     named: list[set[str]] = [set() for _ in candidates]
     for pattern in patterns:
         found = False
@@ -142,7 +175,7 @@ def _select(candidates: Sequence[_Candidate], patterns: Sequence[str], field: st
             matched = [name for name in candidate.target.hf_names if whole or _matches(pattern, name)]
             names.update(matched)
             found = found or bool(matched)
-        if not found:
+        if not found and not _names_one(pattern, may_name):
             raise _no_such_layer(candidates, pattern, field)
     for candidate, names in zip(candidates, named, strict=True):
         if names and len(names) < len(candidate.target.hf_names):
@@ -173,7 +206,13 @@ def _only_a_part(target: Target, names: set[str], field: str) -> InputError:
 
 
 def _matches(pattern: str, full_name: str) -> bool:
-    return pattern in (last_part(full_name), full_name) or fnmatchcase(full_name, pattern)
+    return f".{full_name}".endswith(f".{pattern}") or fnmatchcase(full_name, pattern)
+
+
+def _names_one(pattern: str, last_parts: Collection[str]) -> bool:
+    """Return whether a pattern's last part is one of these, and more than a bare wildcard."""
+    last = last_part(pattern)
+    return bool(last.strip("*?")) and any(fnmatchcase(name, last) for name in last_parts)
 
 
 def require_vocabulary_to_split(vocabulary: int, ranks: int) -> None:

@@ -13,7 +13,8 @@ def policy_gradient(inputs: LossInputs, choice: LossChoice) -> tuple[torch.Tenso
 
     All columns but clipped_share are estimates that need the policy's own samples. Other samples leave them out.
 
-        clipped_share: share of tokens whose probability ratio was clipped, 0 to 1.
+        clipped_share: share of tokens whose loss is the clipped term, 0 to 1. Their gradient is zero. A ratio outside
+            of the range from which the loss pulls back is not counted.
         mean_abs_logprob_diff: absolute difference of the engine's and the trainer's log-probabilities, in nats.
         rollout_kl: k3 estimate of KL(engine || trainer) per token, in nats: zero but for rounding.
         entropy: -log p of the sampled tokens, in nats, an unbiased estimate of the policy's entropy.
@@ -31,8 +32,9 @@ def policy_gradient(inputs: LossInputs, choice: LossChoice) -> tuple[torch.Tenso
     old_N = measured_N if inputs.on_policy else rollout_N
     ratio_N = (logprobs_N - old_N).exp()
     clip = choice.clip_range
-    loss_N = -torch.minimum(ratio_N * advantages_N, ratio_N.clamp(1 - clip, 1 + clip) * advantages_N)
-    metrics = {"clipped_share": ((ratio_N.detach() - 1).abs() > clip).float()}
+    plain_N, clipped_N = ratio_N * advantages_N, ratio_N.clamp(1 - clip, 1 + clip) * advantages_N
+    loss_N = -torch.minimum(plain_N, clipped_N)
+    metrics = {"clipped_share": (clipped_N < plain_N).detach().float()}
     if inputs.on_policy:
         metrics[LOGPROB_DIFFERENCE] = (measured_N - rollout_N).abs()
         metrics["rollout_kl"] = k3(rollout_N, measured_N)

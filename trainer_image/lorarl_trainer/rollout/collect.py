@@ -49,10 +49,12 @@ async def generate_and_score(
     seeds: Sequence[int] | None,
     adapter_version: int,
 ) -> ScoredRollouts:
-    """Generate one completion per row, greedily without seeds, with this adapter version and no other, and score it.
+    """Generate one completion per row with this adapter version and no other, and score it.
+
+    Without seeds they are greedy and for an evaluation.
 
     Raises:
-        InputError: not one could be scored.
+        InputError: there are seeds, and not one completion could be scored.
         StaleAdapterError: another adapter version generated a completion.
         LorarlError: a worker failed.
     """
@@ -85,7 +87,7 @@ async def generate_and_score(
         for task in scoring:
             task.cancel()
         await asyncio.gather(*scoring, return_exceptions=True)
-    scores = collect([outcomes[index] for index in range(len(rows))], scorer.field)
+    scores = collect([outcomes[index] for index in range(len(rows))], scorer.field, to_train=seeds is not None)
     return ScoredRollouts(
         completions=[completions[index] for index in range(len(rows))],
         texts=[texts[index] for index in range(len(rows))],

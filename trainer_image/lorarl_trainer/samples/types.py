@@ -104,7 +104,8 @@ class UpdateResult:
 
     Attributes:
         metrics: by column of metrics.jsonl, over all workers' response tokens. The loss names its own (`losses/`);
-            `loss` and `grad_norm` (before clipping, 0 if the update was withheld) are always there.
+            `loss` and `grad_norm` (before clipping, 0 if the update was withheld before its optimizer step) are always
+            there. If one of them is not finite, no update was made.
         disagreement: set if the limits were exceeded: no update was made.
         seconds: forward_backward and optimizer, and sleep where vLLM gave up memory for it.
     """

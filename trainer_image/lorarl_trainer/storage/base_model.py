@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_api.v1alpha1 import CLAIMS_FOLDER, LoRARLJobSpec, claim_of
 from lorarl_trainer.errors import unreadable
 from lorarl_trainer.storage import open_store
 from lorarl_trainer.storage.downloads import fetch_model, local_path
+from lorarl_trainer.storage.fingerprint import fingerprint
 from lorarl_trainer.storage.secrets import Secrets, secret_of
-
-_HEAD_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -22,7 +20,7 @@ class BaseModel:
 
     Attributes:
         folder: its folder in Hugging Face format.
-        fingerprint: digest that changes with the model's content, without reading all of it.
+        fingerprint: see `storage.fingerprint`.
     """
 
     folder: Path
@@ -37,7 +35,7 @@ def fetch_base_model(spec: LoRARLJobSpec, secrets: Secrets) -> BaseModel:
     """
     folder = fetch_model_folder(spec, secrets)
     try:
-        return BaseModel(folder, _fingerprint(folder))
+        return BaseModel(folder, fingerprint(folder))
     except OSError as error:
         raise unreadable("spec.model.uri", spec.model.uri, folder, error) from error
 
@@ -51,18 +49,20 @@ def fetch_model_folder(spec: LoRARLJobSpec, secrets: Secrets, *, weights: bool =
 
 
 def base_model_name(spec: LoRARLJobSpec) -> str:
-    """Return the name by which PEFT and vLLM can load the base model: the hub's name, the folder, or a store's URI."""
+    """Return the name of the base model in adapter_config.json: what PEFT, transformers and vLLM load it by.
+
+    That is the hub's name or a folder. The folder of a pvc:// model is where lorarl's pods mount its claim. None of the
+    three loads from a store: an s3://, gs:// or az:// URI says which model it is, and has to be downloaded first.
+    """
     uri = spec.model.uri
     if uri.startswith("hf://"):
         return uri.removeprefix("hf://")
+    if claim := claim_of(uri):
+        return str(Path(CLAIMS_FOLDER) / claim / uri.removeprefix(f"pvc://{claim}").lstrip("/"))
     return str(local_path(uri, "spec.model.uri").absolute()) if uri.startswith("file:") else uri
 
 
-def _fingerprint(folder: Path) -> str:
-    """Return a digest of a model folder: its config.json, and the size and first mebibyte of each weights file."""
-    digest = hashlib.sha256((folder / "config.json").read_bytes())
-    for file in sorted(folder.glob("*.safetensors")):
-        digest.update(f"{file.name}:{file.stat().st_size}:".encode())
-        with file.open("rb") as weights:
-            digest.update(weights.read(_HEAD_BYTES))
-    return digest.hexdigest()
+def base_model_commit(spec: LoRARLJobSpec, folder: Path) -> str | None:
+    """Return the commit of an hf:// model in the hub's cache; None for another model."""
+    cached = spec.model.uri.startswith("hf://") and folder.parent.name == "snapshots"
+    return folder.name if cached else None

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_FILE_BYTES
 from lorarl_trainer.checkpoint.open import open_checkpoints
 from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, Resumed
-from lorarl_trainer.storage.base_model import base_model_name
+from lorarl_trainer.storage.base_model import base_model_commit, base_model_name
 from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.threads import begin
 from lorarl_trainer.workers.worker import State, Worker
 
 if TYPE_CHECKING:
-    from lorarl_trainer.checkpoint import Found, Published
+    from lorarl_trainer.checkpoint import Checkpoint, Found, Published
 
 
 class CheckpointingWorker(Worker):
-    """Rank 0. Its checkpoints hold the whole adapter and the whole state: `Worker.publish` gathers both here."""
+    """Rank 0. Its checkpoints hold the whole adapter and the whole state, which `Worker.publish` helps to gather."""
 
     def open_checkpoints(
         self, job_name: str, job_uid: str | None, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path
@@ -70,9 +70,20 @@ class CheckpointingWorker(Worker):
             position=checkpoint.state["position"],
             adapter_version=checkpoint.adapter_version,
             adapter_uri=f"{started.found.uri}/{ADAPTER}",
-            warnings=started.warnings,
+            warnings=(*started.warnings, *self._other_commit(checkpoint)),
             published=published,
         )
+
+    def _other_commit(self, checkpoint: Checkpoint) -> list[str]:
+        """Say that an hf:// model has a new commit. Its weights are the same: the identity has their fingerprint."""
+        was, now = checkpoint.adapter_metadata.get("baseModelCommit"), base_model_commit(self._spec, self._model_path)
+        if was is None or now is None or was == now:
+            return []
+        return [
+            f"spec.model.uri: {self._spec.model.uri} is now at commit {now}, and was at {was} when the checkpoint was "
+            "made. Weights and config.json look the same; the tokenizer or its chat template may have changed. "
+            "A commit as spec.model.revision never changes."
+        ]
 
     def found_state(self) -> State:
         """Return the state to resume from. Asked once, and only if there is a checkpoint."""
@@ -94,16 +105,26 @@ class CheckpointingWorker(Worker):
         from lorarl_trainer.lora import peft_format
         from lorarl_trainer.lora.tensor_file import in_parts, write_tensors
 
-        taken = self.backend.snapshot()
+        with self._memory_explained("a checkpoint was taken"):
+            taken = self.backend.snapshot()
         adapter_spec, base = self._spec.adapter, base_model_name(self._spec)
+        commit = base_model_commit(self._spec, self._model_path)
         config = peft_format.adapter_config(
-            taken.adapter, adapter_spec.rank, adapter_spec.alpha, base, taken.linear_names
+            taken.adapter,
+            adapter_spec.rank,
+            adapter_spec.alpha,
+            base,
+            taken.linear_names,
+            revision=commit or self._spec.model.revision,
+            dropout=adapter_spec.dropout,
+            excluded=taken.excluded_names,
         )
         metadata = {
             "step": step,
             "adapterVersion": adapter_version,
             "baseModel": base,
             "adapterType": adapter_spec.type,
+            **({"baseModelCommit": commit} if commit else {}),
         }
         checkpoint = build_checkpoint(
             step,

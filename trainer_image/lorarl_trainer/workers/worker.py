@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.imports import quick_imports
 from lorarl_trainer.devices.registry import get_device
-from lorarl_trainer.errors import OutOfMemoryError
 from lorarl_trainer.lora.files import INIT_FROM
 from lorarl_trainer.pods.drain import drain_asked, register
 from lorarl_trainer.protocols.workers import Built
 from lorarl_trainer.timing import Span, StartClock
+from lorarl_trainer.workers.gpu_memory import gpu_memory_explained
 
 if TYPE_CHECKING:
     from lorarl_trainer.engine.colocated import ColocatedEngine
@@ -78,6 +78,7 @@ class Worker:
         register(f"worker-{rank.rank}")
         self._imported = False
         self.engine: ColocatedEngine | None = None
+        self._memory_table: str | None = None
 
     def preload(self) -> None:
         """Import torch, the backend and vLLM. This is most of a start's time, and it needs nothing of the job."""
@@ -104,22 +105,27 @@ class Worker:
             model_path: the base model's folder.
             stop_token_ids: a completion ends with any of them.
             initial_adapter: the safetensors file of the adapter to start from; None for a new adapter.
+
+        Raises:
+            InputError: the job cannot run as the manifest says.
+            OutOfMemoryError: the GPU's memory is used up. That holds for all methods that use it.
         """
         self.preload()
         from lorarl_trainer.backends.registry import get_backend
         from lorarl_trainer.lora import peft_format
         from lorarl_trainer.planning.plan import plan_job
 
-        spec = self._spec
+        spec, self._model_path = self._spec, model_path
         with self._clock.part("device"):
             self._init_process_group()
             plan = plan_job(spec, model_path, self._device.memory())
-        with self._clock.part("trainer"):
+        self._memory_table = plan.memory_table
+        with self._clock.part("trainer"), self._memory_explained("the base model was loaded"):
             self.backend = get_backend()(self._device, spec, model_path, plan, self._clock)
         if plan.rollouts:
-            with self._clock.part("engine"):
+            with self._clock.part("engine"), self._memory_explained("vLLM was started"):
                 self.engine = self._start_engine(model_path, stop_token_ids, plan)
-        with self._clock.part("adapter"):
+        with self._clock.part("adapter"), self._memory_explained("the adapter was made"):
             if initial_adapter is None:
                 self.backend.create_adapter(spec.trainer.seed)
             else:
@@ -135,7 +141,7 @@ class Worker:
 
     def sync(self, version: int, verify: bool = False) -> float:
         """Bring the trainer's adapter to the engine as this version; return the seconds it took."""
-        with self._clock.part("first sync"):
+        with self._clock.part("first sync"), self._memory_explained("the adapter was brought to vLLM"):
             return self.engine.sync(version, verify) if self.engine else 0.0
 
     def hold_probe(self, probe: Probe | None) -> None:
@@ -154,38 +160,36 @@ class Worker:
         assert self.engine is not None, "sft has no rollouts"
         first = self._rank.rank % self._spec.rollout.tensor_parallel_size == 0
         # An evaluation of few rows may leave nothing to some engines.
-        with self._clock.part("first generation") if prompts else nullcontext():
+        timed = self._clock.part("first generation") if prompts else nullcontext()
+        with timed, self._memory_explained("vLLM generated"):
             for chunk in self.engine.generate(prompts, seeds, max_tokens):
                 if first:
                     yield chunk
 
     def update(self, request: UpdateRequest) -> UpdateResult:
-        """Make one optimizer update.
-
-        Raises:
-            OutOfMemoryError: the GPU's memory is used up.
-        """
-        with self._clock.part("first update"):
+        """Make one optimizer update."""
+        with self._clock.part("first update"), self._memory_explained("the adapter was updated"):
             asleep = self.engine.sleep() if self.engine else {}
-            with _gpu_memory_explained():
-                result = self.backend.update(request)
+            result = self.backend.update(request)
         return replace(result, seconds={**asleep, **result.seconds})
 
     def log_probabilities(self, samples: Samples, temperature: float) -> list[Any]:
         """Return the trainer's log-probabilities of each sample's response tokens."""
-        with _gpu_memory_explained():
+        with self._memory_explained("log-probabilities were computed"):
             return self.backend.log_probabilities(samples, temperature)
 
     def publish(self, step: int, adapter_version: int, position: int) -> None:
         """Take part in a checkpoint (collective). The first worker, a `CheckpointingWorker`, publishes it."""
-        self.backend.snapshot()
+        with self._memory_explained("a checkpoint was taken"):
+            self.backend.help_snapshot()
 
     def restore(self, state: State) -> None:
         """Resume from a checkpoint's state."""
         from lorarl_trainer.lora.tensor_file import read_tensors
 
         tensors = {name: tensor for file in state.files for name, tensor in read_tensors(file).items()}
-        self.backend.restore(tensors, state.updates)
+        with self._memory_explained("the training state was restored"):
+            self.backend.restore(tensors, state.updates)
 
     def startup_spans(self) -> list[Span]:
         """Return the spans of this worker's start so far."""
@@ -200,6 +204,9 @@ class Worker:
 
         trained = self.backend.adapter, self.backend.model
         return ColocatedEngine(self._device, self._spec, *trained, model_path, stop_token_ids, plan, self._clock)
+
+    def _memory_explained(self, doing: str) -> AbstractContextManager[None]:
+        return gpu_memory_explained(doing, self._memory_table)
 
     def _warnings(self, plan: ExecutionPlan) -> tuple[str, ...]:
         warnings = list(self.backend.warnings)
@@ -220,21 +227,6 @@ class Worker:
         else:
             address = f"tcp://{rank.master_address}:{rank.master_port}"
             dist.init_process_group(backend, init_method=address, rank=rank.rank, world_size=rank.world_size)
-
-
-@contextmanager
-def _gpu_memory_explained() -> Iterator[None]:
-    """Say in a user's words that the GPU's memory has run out."""
-    import torch
-
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        raise OutOfMemoryError(
-            f"the GPU's memory is used up ({str(error).partition('. GPU')[0]}). "
-            "Lower spec.trainer.tokensPerMicroBatch, or set spec.trainer.recompute: selective, or "
-            "spec.rollout.offload: [kv_cache]. The start of the run printed the planned memory."
-        ) from error
 
 
 def _redirect_output(log: Path) -> None:

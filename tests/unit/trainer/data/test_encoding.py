@@ -181,6 +181,98 @@ def test_a_model_without_any_eos_is_refused(tokenizer):
         stop_token_ids(tokenizer(eos=None), {})
 
 
+@pytest.mark.parametrize(
+    ("generation", "model", "expected"),
+    [
+        ({}, {"eos_token_id": 9}, [3, 9]),
+        ({}, {"eos_token_id": [9, 7]}, [3, 7, 9]),
+        ({}, {"text_config": {"eos_token_id": 8}}, [3, 8]),
+        ({"eos_token_id": 5}, {"eos_token_id": 9}, [3, 5]),
+        ({"do_sample": True}, {"eos_token_id": 9}, [3, 9]),
+        ({}, {"eos_token_id": None}, [3]),
+    ],
+)
+def test_config_json_names_eos_where_generation_config_does_not(tokenizer, generation, model, expected):
+    assert stop_token_ids(tokenizer(), generation, model) == expected
+
+
+def test_a_model_whose_only_eos_is_in_config_json_is_taken(tokenizer):
+    assert stop_token_ids(tokenizer(eos=None), {}, {"eos_token_id": [9, 7]}) == [7, 9]
+
+
+@pytest.mark.parametrize("eos", ["</s>", [3, "</s>"], -1, True, 2.0])
+def test_an_eos_that_is_no_token_number_is_refused(tokenizer, eos):
+    with pytest.raises(InputError, match=r"spec\.model\.uri: got a model whose config\.json has the eos_token_id"):
+        stop_token_ids(tokenizer(), {}, {"eos_token_id": eos})
+
+
+def test_an_eos_that_the_model_cannot_generate_ends_nothing(tokenizer):
+    assert stop_token_ids(tokenizer(), {"eos_token_id": [9, 200]}, {"vocab_size": 101}) == [3, 9]
+    with pytest.raises(InputError, match=r"end-of-sequence tokens \[200\] are beyond its 101 tokens"):
+        stop_token_ids(tokenizer(eos=None), {"eos_token_id": 200}, {"vocab_size": 101})
+
+
+def embedding_of(tok, size):
+    return PromptEncoder(tok, chat_template=True, stop_ids=[3], vocabulary_size=size)
+
+
+@pytest.mark.parametrize("difference", [0, 27])
+def test_an_embedding_as_large_as_the_tokenizer_or_larger_is_taken(tokenizer, difference):
+    tok = tokenizer()
+    larger = embedding_of(tok, len(tok) + difference)
+    assert len(encode_prompts([row("2+2")], larger, max_prompt_tokens=99, field="spec.data.train").rows) == 1
+    assert tok.batch_decode([[5, len(tok) + difference - 1, len(tok) + 3]], skip_special_tokens=True)[0][0] == "!"
+
+
+def test_a_token_without_an_embedding_is_refused_with_its_row(tokenizer):
+    """A tokenizer to which a token was added, with the model as it was."""
+    tok = tokenizer()
+    size = len(tok)
+    tok.add_tokens(["<tool>"])
+    rows = [row("2+2", number=1), row("2 <tool> 2", number=2)]
+    smaller = embedding_of(tok, size)
+    assert len(encode_prompts(rows[:1], smaller, max_prompt_tokens=99, field="spec.data.train").rows) == 1
+    told = rf"a tokenizer of {size + 1} tokens for a model of {size}, and row 2 of spec\.data\.train has token {size} "
+    with pytest.raises(InputError, match=told + r"\('<tool>'\)"):
+        encode_prompts(rows, smaller, max_prompt_tokens=99, field="spec.data.train")
+    with pytest.raises(InputError, match="resize_token_embeddings"):
+        encode_examples(
+            [row("2", "<tool>")], smaller, max_prompt_tokens=99, max_response_tokens=9, field="spec.data.train"
+        )
+
+
+def test_a_tokenizer_without_a_pad_token_is_taken(tokenizer):
+    tok = tokenizer()
+    assert tok.pad_token_id is None
+    assert len(encoder(tok).encode_prompts([row("2"), row("2+2")])) == 2
+
+
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [
+        ("{% for m in messages %}", r"a template that refuses row 1 \(TemplateSyntaxError"),
+        ("{{ messages[5].content }}", r"a template that refuses row 1 \(UndefinedError"),
+        ("{{ 1 / 0 }}", r"a template that refuses row 1 \(ZeroDivisionError"),
+        ("{{ '' }}", r"spec\.data\.train: got row 1, whose prompt has no tokens"),
+    ],
+)
+def test_a_template_that_fails_is_told_with_its_row(tokenizer, template, told):
+    with pytest.raises(InputError, match=told):
+        encode_prompts([row("2+2")], encoder(tokenizer(template)), max_prompt_tokens=99, field="spec.data.train")
+
+
+def test_what_the_template_adds_counts_as_the_prompts_length(tokenizer):
+    tok = tokenizer("{{ 'You are a calculator. ' * 3 }}" + CHATML)
+    rows = [row("2+2"), row("2+2+2+2")]
+    lengths = [len(ids) for ids in encoder(tok).encode_prompts(rows)]
+    assert min(lengths) > 66
+    fitting = encode_prompts(rows, encoder(tok), max_prompt_tokens=lengths[0], field="spec.data.train")
+    assert (len(fitting.rows), fitting.long_prompts) == (1, 1)
+    told = rf"every prompt of spec\.data\.train is longer \({lengths[0]} to {lengths[1]} tokens, 2 rows\)"
+    with pytest.raises(InputError, match=told):
+        encode_prompts(rows, encoder(tok), max_prompt_tokens=20, field="spec.data.train")
+
+
 def test_a_broken_tokenizer_is_refused(tmp_path):
     write_tokenizer(tmp_path, template=None)
     (tmp_path / "tokenizer.json").write_text("{")

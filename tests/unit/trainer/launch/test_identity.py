@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from lorarl_api.load import load_job
-from lorarl_trainer.checkpoint.identity import training_identity
+from lorarl_trainer.checkpoint.identity import differences, require_same_training, training_identity
+from lorarl_trainer.errors import InputError
 
 MANIFEST = """
 apiVersion: lorarl.io/v1alpha1
@@ -33,3 +36,29 @@ def test_fields_that_may_change_are_not_part_of_the_identity() -> None:
         identity_with("trainer.steps=5", "trainer.learningRate=1e-3", "checkpoint.every=7", "rollout.promptsPerStep=4")
         == identity_with()
     )
+
+
+def test_limits_that_decide_which_rows_there_are_belong_to_the_identity() -> None:
+    """With other rows, the order of each epoch is another: a resumed run would repeat rows and miss others."""
+    assert differences(identity_with(), identity_with("rollout.maxPromptTokens=600")) == [
+        "rollout.maxPromptTokens was 512, is 600"
+    ]
+    assert identity_with("rollout.maxResponseTokens=600") == identity_with()
+    sft = ("algorithm.type=sft", "reward=null")
+    assert differences(identity_with(*sft), identity_with(*sft, "rollout.maxResponseTokens=600")) == [
+        "rollout.maxResponseTokens was 1024, is 600"
+    ]
+
+
+def test_a_checkpoint_of_an_earlier_release_is_resumed() -> None:
+    """It has neither the limits nor the second part of the fingerprint."""
+    now = identity_with() | {"model.fingerprint": "heads.tensors"}
+    earlier = {key: value for key, value in now.items() if not key.startswith("rollout.")}
+    assert differences(earlier | {"model.fingerprint": "heads"}, now) == []
+    with pytest.raises(InputError, match=r"another training \(model\.uri has other weights or another config\.json"):
+        require_same_training(earlier | {"model.fingerprint": "others"}, now, "s3://a/iter_0000001")
+
+
+def test_a_base_that_was_merged_in_place_is_another_training() -> None:
+    was, now = (identity_with() | {"model.fingerprint": f"heads.{tensors}"} for tensors in ("before", "merged"))
+    assert differences(was, now) == ["model.uri has other weights or another config.json than then"]

@@ -7,6 +7,7 @@ import pytest
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.targets import (
     Linear,
+    excluded_names,
     require_heads_to_split,
     require_vocabulary_to_split,
     resolve_targets,
@@ -42,6 +43,9 @@ def test_all_linear_is_every_layer_once_per_part_with_its_own_adapter() -> None:
         ("q_proj", ["decoder.layers.0.self_attention.linear_q", "decoder.layers.1.self_attention.linear_q"]),
         ("linear_q", ["decoder.layers.0.self_attention.linear_q", "decoder.layers.1.self_attention.linear_q"]),
         ("*.layers.1.*.v_proj", ["decoder.layers.1.self_attention.linear_v"]),
+        ("self_attn.v_proj", ["decoder.layers.0.self_attention.linear_v", "decoder.layers.1.self_attention.linear_v"]),
+        ("layers.0.self_attn.q_proj", ["decoder.layers.0.self_attention.linear_q"]),
+        ("1.mlp.linear_fc2", ["decoder.layers.1.mlp.linear_fc2"]),
         ("decoder.layers.0.mlp.linear_fc2", ["decoder.layers.0.mlp.linear_fc2"]),
         ("model.layers.0.mlp.up_proj", ["decoder.layers.0.mlp.linear_fc1_up"]),
         ("*.layers.0.mlp.linear_fc1", ["decoder.layers.0.mlp.linear_fc1_gate", "decoder.layers.0.mlp.linear_fc1_up"]),
@@ -60,6 +64,31 @@ def test_what_is_excluded_has_no_adapter() -> None:
         "decoder.layers.1.self_attention.linear_proj",
         "decoder.layers.1.mlp.linear_fc1_up",
         "decoder.layers.1.mlp.linear_fc2",
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", ["lm_head", "model.embed_tokens", "embed_tokens", "output_layer", "router", "*.mlp.gate", "*norm"]
+)
+def test_what_never_gets_an_adapter_may_be_excluded(name: str) -> None:
+    """vime's own command line has `--exclude-modules lm_head`."""
+    assert resolved(["all-linear"], exclude=(name,)) == resolved(["all-linear"])
+    assert resolved(["all-linear"], exclude=(name, "gate_proj")) == resolved(["all-linear"], exclude=("gate_proj",))
+
+
+@pytest.mark.parametrize("name", ["q_prj", "*.layers.7.*", "lm_heads", "proj", "f_attn.q_proj"])
+def test_an_exclusion_that_names_nothing_is_refused(name: str) -> None:
+    """A typing mistake would train what its author wanted to leave out."""
+    with pytest.raises(InputError, match=r"spec\.adapter\.excludeModules: got .*expected a linear layer of this model"):
+        resolved(["all-linear"], exclude=(name,))
+
+
+def test_what_was_excluded_is_told_by_its_full_names() -> None:
+    linears = two_layers()
+    assert excluded_names(linears, "canonical_lora", ["all-linear"], ["lm_head"]) == []
+    assert excluded_names(linears, "canonical_lora", ["all-linear"], []) == []
+    assert excluded_names(linears, "lora", ["linear_qkv", "o_proj"], ["*.layers.1.*"]) == [
+        f"model.layers.1.self_attn.{part}_proj" for part in "qkvo"
     ]
 
 

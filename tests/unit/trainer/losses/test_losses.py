@@ -37,8 +37,22 @@ def test_off_policy_the_ratio_to_the_rollout_is_clipped() -> None:
     ratio = (given.measured - given.rollout).exp()
     expected = torch.minimum(ratio * given.advantages, ratio.clamp(0.8, 1.2) * given.advantages)
     torch.testing.assert_close(loss.detach(), -expected)
-    torch.testing.assert_close(columns["clipped_share"], ((ratio < 0.8) | (ratio > 1.2)).float())
+    above, below = (ratio > 1.2) & (given.advantages > 0), (ratio < 0.8) & (given.advantages < 0)
+    assert above.any() and below.any()
+    torch.testing.assert_close(columns["clipped_share"], (above | below).float())
     assert LOGPROB_DIFFERENCE not in columns, "off-policy samples are expected to differ"
+
+
+def test_the_clipped_share_counts_tokens_without_a_gradient() -> None:
+    """A bad completion that became likelier, or a good one that became less likely, still pulls the policy back."""
+    given = inputs(200, on_policy=False)
+    loss, columns = LOSSES["policy_gradient"](given, PPO)
+    loss.sum().backward()
+    assert given.logprobs.grad is not None
+    outside = ((given.measured - given.rollout).exp() - 1).abs() > 0.2
+    pulling = given.logprobs.grad != 0
+    assert (outside & pulling).any(), "the scenario needs ratios outside of the range that are not clipped"
+    torch.testing.assert_close(columns["clipped_share"], (~pulling).float())
 
 
 def test_a_kl_penalty_is_added_and_reported() -> None:

@@ -36,12 +36,14 @@ class Snapshot:
         state: fp32 masters and AdamW's moments, which `MegatronBackend.restore` takes.
         updates: optimizer updates so far.
         linear_names: full names of all linear layers of the decoder, adapted or not.
+        excluded_names: those that were asked to have no adapter.
     """
 
     adapter: Mapping[str, torch.Tensor]
     state: Mapping[str, torch.Tensor]
     updates: int
     linear_names: Sequence[str]
+    excluded_names: Sequence[str]
 
 
 class MegatronBackend:
@@ -120,13 +122,27 @@ class MegatronBackend:
         return self._trainer.log_probabilities(samples, temperature)
 
     def snapshot(self) -> Snapshot:
-        """Return all of the adapter's state, whole on every rank (collective). Its tensors may be the backend's own."""
+        """Return all of the adapter's state, whole. Its tensors may be the backend's own.
+
+        Collective: every other rank calls `help_snapshot`.
+        """
         return Snapshot(
             adapter=self.model.export(),
             state=state.gather_state(self.layout, self.optimizer),
             updates=self.optimizer.updates,
             linear_names=self.model.linear_names,
+            excluded_names=self.model.excluded_names,
         )
+
+    def help_snapshot(self) -> None:
+        """Take part in the first rank's `snapshot`, in the same order.
+
+        Only the ranks that share its model do: the others have all that it has. None of them keeps a whole tensor for
+        longer than the next one takes.
+        """
+        if self.model.parallel.data_rank == 0:
+            self.model.help_export()
+            state.help_gather_state(self.layout, self.optimizer)
 
     def restore(self, tensors: Mapping[str, torch.Tensor], updates: int) -> None:
         """Resume from a snapshot's state after so many updates, on any number of ranks."""

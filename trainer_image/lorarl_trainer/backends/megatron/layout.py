@@ -93,6 +93,11 @@ class AdapterLayout:
         with self._model.holding(values):
             return self._model.export()
 
+    def help_gather(self, values: list[torch.Tensor]) -> None:
+        """Take part in the `gather` of a rank that shares this one's model, and keep nothing of it (collective)."""
+        with self._model.holding(values):
+            self._model.help_export()
+
 
 def _numbers(parameter: torch.Tensor, dimension: int) -> torch.Tensor:
     """Return a tensor of the parameter's shape that holds each element's row (0) or column (1)."""

@@ -21,10 +21,12 @@ from lorarl_trainer.backends.megatron.micro_batch import MicroBatch, grouped, pa
 from lorarl_trainer.backends.megatron.packed_attention import Current, pack_attention, unpackable
 from lorarl_trainer.backends.megatron.parallel import open_groups
 from lorarl_trainer.backends.megatron.platform import Platform, platform_of
+from lorarl_trainer.backends.megatron.recompute import let_recomputed_layers_learn
 from lorarl_trainer.devices.base import Device
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.targets import (
     Target,
+    excluded_names,
     require_heads_to_split,
     require_vocabulary_to_split,
     resolve_targets,
@@ -49,6 +51,7 @@ class LoraModel:
         module: the Megatron GPT model of this rank.
         targets: the adapters, in the model's order.
         linear_names: Hugging Face names of all linear layers of the decoder.
+        excluded_names: those that only `adapter.excludeModules` keeps from having an adapter.
         parameters: the trainable parameters of this rank by Megatron name. Nothing else has a gradient.
         parallel: the ranks that share the model, and those that share a batch.
         unpackable: what keeps the model from packed sequences, where those are planned.
@@ -103,10 +106,14 @@ class LoraModel:
             self.targets: list[Target] = resolve_targets(
                 linears, adapter.type, adapter.target_modules, adapter.exclude_modules
             )
+            self.excluded_names = excluded_names(linears, adapter.type, adapter.target_modules, adapter.exclude_modules)
             if adapter.type == "canonical_lora":
                 require_heads_to_split(self.targets, provider.num_query_groups, self.parallel.tensor_size)
             self._lora = make_lora(adapter, self.targets)
-            return list(self._lora(chunks, training=True))
+            adapted = list(self._lora(chunks, training=True))
+            if self._plan.recompute != "none" and not self._plan.fused_layers:
+                let_recomputed_layers_learn(adapted[0].decoder)
+            return adapted
 
         # Between the two the bridge loads the weights.
         provider.register_pre_wrap_hook(before_loading, prepend=True)
@@ -183,8 +190,16 @@ class LoraModel:
 
         The tensors may be the parameters' own storage.
         """
+        return dict(self._exported())
+
+    def help_export(self) -> None:
+        """Take part in the `export` of a rank that shares this one's model, and keep nothing of it (collective)."""
+        for _ in self._exported():
+            pass
+
+    def _exported(self) -> Iterator[tuple[str, torch.Tensor]]:
         exported = self._bridge.export_adapter_weights(self._chunks, cpu=False, show_progress=False)
-        return {item.param_name: item.weight.detach() for item in exported}
+        return ((item.param_name, item.weight.detach()) for item in exported)
 
     @contextmanager
     def holding(self, values: list[torch.Tensor]) -> Iterator[None]:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from lorarl_api.v1alpha1 import TrainerSpec
 from lorarl_trainer.backends.megatron.model import LoraModel
+from lorarl_trainer.errors import WorkerError
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """torch.optim.AdamW's names of its running averages of the gradient and of its square."""
@@ -44,8 +45,9 @@ class AdapterOptimizer:
             )
         ]
         """The sum of the gradients so far, a view of the flat buffer for each parameter."""
-        for parameter, gradient in zip(self._parameters, self.gradients, strict=True):
-            parameter.register_post_accumulate_grad_hook(partial(_add_to, gradient))
+        self._without_gradient = set(model.parameters)
+        for (name, parameter), gradient in zip(model.parameters.items(), self.gradients, strict=True):
+            parameter.register_post_accumulate_grad_hook(partial(self._add, name, gradient))
         self._adamw = torch.optim.AdamW(
             self.masters, lr=spec.learning_rate, weight_decay=spec.weight_decay, fused=fused, foreach=not fused
         )
@@ -54,6 +56,19 @@ class AdapterOptimizer:
     def zero_grad(self) -> None:
         """Forget the gradients."""
         self._gradient.zero_()
+
+    def require_gradients(self) -> None:
+        """Check after a backward pass that every parameter has had a gradient by now.
+
+        Raises:
+            WorkerError: some have not. They would be published as if they had been trained.
+        """
+        if missing := sorted(self._without_gradient):
+            raise WorkerError(
+                f"{len(missing)} of {len(self._parameters)} adapter tensors got no gradient in the first backward "
+                f"pass, {missing[0]} for example. Nothing was updated. This is a fault of lorarl: report it with the "
+                "manifest, and set spec.trainer.recompute: none meanwhile."
+            )
 
     def step(self, rate: float) -> float:
         """Sum the gradients over the data-parallel workers, clip them and update; return their norm before clipping.
@@ -96,14 +111,14 @@ class AdapterOptimizer:
                 self._adamw.state[master] = state
         self._write_back()
 
+    def _add(self, name: str, total: torch.Tensor, parameter: torch.Tensor) -> None:
+        """Add a micro-batch's gradient to the total and forget it."""
+        assert parameter.grad is not None, "autograd calls this once it is set"
+        total.add_(parameter.grad)
+        parameter.grad = None
+        self._without_gradient.discard(name)
+
     @torch.no_grad()
     def _write_back(self) -> None:
         if self.masters[0] is not self._parameters[0]:
             torch._foreach_copy_(self._parameters, self.masters)
-
-
-def _add_to(total: torch.Tensor, parameter: torch.Tensor) -> None:
-    """Add a micro-batch's gradient to the total and forget it."""
-    assert parameter.grad is not None, "autograd calls this once it is set"
-    total.add_(parameter.grad)
-    parameter.grad = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 
@@ -77,16 +77,27 @@ def load_adapter(
 
 
 def gather_state(layout: AdapterLayout, optimizer: AdapterOptimizer) -> dict[str, torch.Tensor]:
-    """Return the state's tensors, whole on every rank (collective over the tensor-parallel workers).
+    """Return the state's tensors, whole (collective: the other tensor-parallel workers call `help_gather_state`).
 
     They may be the optimizer's own.
     """
     tensors = {}
-    for kind, values in ((_MASTER, optimizer.masters), *((name, optimizer.moments(name)) for name in MOMENTS)):
-        tensors.update(
-            {f"{kind}.{name}": tensor for name, tensor in layout.gather([v.detach() for v in values]).items()}
-        )
+    for kind, values in _parts(optimizer):
+        tensors.update({f"{kind}.{name}": tensor for name, tensor in layout.gather(values).items()})
     return tensors
+
+
+def help_gather_state(layout: AdapterLayout, optimizer: AdapterOptimizer) -> None:
+    """Take part in `gather_state`, and keep nothing of it (collective over the tensor-parallel workers)."""
+    for _, values in _parts(optimizer):
+        layout.help_gather(values)
+
+
+def _parts(optimizer: AdapterOptimizer) -> Iterator[tuple[str, list[torch.Tensor]]]:
+    """Yield the masters and each moment, one tensor per parameter."""
+    yield _MASTER, [master.detach() for master in optimizer.masters]
+    for name in MOMENTS:
+        yield name, optimizer.moments(name)
 
 
 def load_state(

@@ -5,6 +5,7 @@ Shape suffix: N response tokens of a micro-batch, sample by sample.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 
@@ -39,7 +40,10 @@ class Trainer:
         self._micro_batch_tokens, self._dropout = micro_batch_tokens, dropout
 
     def update(self, request: UpdateRequest) -> UpdateResult:
-        """Make one update, unless engine and trainer disagree about the samples (collective over all workers)."""
+        """Make one update (collective over all workers).
+
+        It is withheld if engine and trainer disagree about the samples, or loss or gradient is not a finite number.
+        """
         self._optimizer.zero_grad()
         clock = time.perf_counter()
         metrics, agreement = self.forward_backward(request)
@@ -47,7 +51,9 @@ class Trainer:
         forward_backward = time.perf_counter() - clock
         disagreement = request.limits.exceeded(agreement) if agreement and request.limits else None
         clock = time.perf_counter()
-        norm = 0.0 if disagreement else self.optim_step(request.learning_rate)
+        # All ranks have the same loss, so all of them withhold the update, or none.
+        withheld = disagreement is not None or not math.isfinite(metrics["loss"])
+        norm = 0.0 if withheld else self.optim_step(request.learning_rate)
         self._device.synchronize()
         noise = {"logprob_noise": agreement.noise} if agreement else {}
         return UpdateResult(
@@ -70,6 +76,7 @@ class Trainer:
             inputs = self._inputs(request, samples, batch)
             loss_N, columns = LOSSES[request.loss.kind](inputs, request.loss)
             (loss_N.sum() / request.total_tokens).backward()
+            self._optimizer.require_gradients()
             totals.add({"loss": loss_N.detach(), **columns})
             if inputs.on_policy and inputs.rollout is not None:
                 totals.compare(inputs.rollout, inputs.measured, self._depths(samples))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -19,8 +19,9 @@ from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
 from lorarl_trainer.engine.vllm.arguments import device_arguments, environment
 from lorarl_trainer.engine.vllm.batching import in_chunks
 from lorarl_trainer.engine.vllm.memory import EngineMemory, Offloaded
+from lorarl_trainer.engine.vllm.refusals import refusals
 from lorarl_trainer.engine.vllm.shared_base import LOAD_FORMAT, SharedBase
-from lorarl_trainer.errors import InputError, StaleAdapterError
+from lorarl_trainer.errors import StaleAdapterError
 from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.samples.types import Completion, Completions
 from lorarl_trainer.timing import StartClock
@@ -116,7 +117,7 @@ class RolloutEngine:
             one_adapter_layers() if plan.one_adapter else nullcontext(),
             rollout_sampler(),
             timed_start(self._clock),
-            _length_refused(hf_config, config),
+            refusals(hf_config, config),
         ):
             self.llm: Any = LLM(
                 model=str(config.model_path),
@@ -232,21 +233,3 @@ def _completion(output: slices.EngineCoreOutput, version: int) -> Completion:
     tokens = np.asarray(output.new_token_ids, dtype=np.int64)
     logprobs = output.new_logprobs.logprobs[:, 0] if output.new_logprobs else np.empty(0, np.float32)
     return Completion(tokens, logprobs, str(output.finish_reason) == "stop", version)
-
-
-@contextmanager
-def _length_refused(hf_config: Any, config: EngineConfig) -> Iterator[None]:
-    """Explain that the model does not take such long samples. vLLM decides: it knows how a model's RoPE is scaled."""
-    try:
-        yield
-    except ValueError as error:
-        if "max_model_len" not in str(error):
-            raise
-        limit = getattr(hf_config, "max_position_embeddings", "fewer")
-        raise InputError(
-            "spec.rollout.maxResponseTokens",
-            f"{config.max_response_tokens}, with rollout.maxPromptTokens {config.max_prompt_tokens}, "
-            f"for a model of {limit} positions",
-            "at most as many tokens in both together as the model has positions",
-            "Lower one of them.",
-        ) from error

@@ -1,0 +1,56 @@
+"""Evaluations of few held-out rows, one of them, and of rows that cannot be scored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from lorarl_trainer.data.stream import RowStream
+from lorarl_trainer.progress import EvalDone, Progress, Sampled, Warned
+from lorarl_trainer.rewards.scores import Outcome, Scorer, ToScore
+from lorarl_trainer.rollout.lockstep import Lockstep
+from lorarl_trainer.sft import Answers
+from support.in_process import Colocated, OneWorker
+from support.loop_runs import Collected, CountsEvenTokens, rows, spelled
+
+
+class TimesOut(CountsEvenTokens):
+    async def score(self, samples: Sequence[ToScore]) -> list[Outcome]:
+        return [Outcome.failed("timeout", "10 s") for _ in samples]
+
+
+def evaluate(worker: Colocated, count: int, scorer: Scorer) -> tuple[EvalDone | None, Collected]:
+    told = Collected()
+    learning = RowStream(rows(), 0)
+    rollouts = Lockstep(
+        worker.spec, learning, rows(count), 4, OneWorker(worker.worker), scorer, spelled, Progress([told], [])
+    )
+    worker.sync()
+    return asyncio.run(rollouts.evaluate(5, worker.version)), told
+
+
+def test_one_held_out_row_is_an_evaluation(colocated) -> None:
+    done, told = evaluate(colocated(), 1, CountsEvenTokens())
+    assert done is not None and done.rows == 1
+    assert done.score is not None and 0.0 <= done.score <= 1.0
+    assert [len(event.samples) for event in told.events if isinstance(event, Sampled)] == [1]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_rows_that_cannot_be_scored_give_no_score_and_a_warning(colocated, count: int) -> None:
+    """A reward that is too slow once must not end the training."""
+    done, told = evaluate(colocated(), count, TimesOut())
+    assert done is not None and done.score is None
+    warned = [event.text for event in told.events if isinstance(event, Warned)]
+    assert len(warned) == 1 and warned[0].startswith(f"{count} completions could not be scored")
+
+
+def test_one_held_out_row_is_an_evaluation_of_sft(colocated) -> None:
+    worker: Colocated = colocated("qwen2", algorithm="{type: sft}", reward="null")
+    answers = Answers(RowStream(rows(), 0), rows(1, answer=[10, 2]), 4, OneWorker(worker.worker))
+    done = asyncio.run(answers.evaluate(5, 1))
+    assert done is not None and done.rows == 1
+    assert done.loss is not None and done.loss > 0.0

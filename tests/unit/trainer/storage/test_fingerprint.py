@@ -1,0 +1,89 @@
+"""The fingerprint tells models apart that share everything that a quick look sees."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.storage.fingerprint import fingerprint, same_base_model
+
+EMBEDDING, DECODER = "model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight"
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Write:
+    """Writes a model whose embedding is larger than a mebibyte, and comes first in its file."""
+
+    def write(name: str = "base", decoder: float = 1.0, end: float = 1.0, config: str = "{}") -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "config.json").write_text(config)
+        weights = np.full((512, 64), decoder, np.float32)
+        weights[-1] = end
+        save_file({EMBEDDING: np.zeros((1024, 512), np.float32), DECODER: weights}, folder / "model.safetensors")
+        return folder
+
+    return write
+
+
+def earlier(folder: Path) -> str:
+    """The fingerprint of earlier releases."""
+    digest = hashlib.sha256((folder / "config.json").read_bytes())
+    for file in sorted(folder.glob("*.safetensors")):
+        digest.update(f"{file.name}:{file.stat().st_size}:".encode())
+        digest.update(file.read_bytes()[: 1 << 20])
+    return digest.hexdigest()
+
+
+def test_a_merged_adapter_gives_another_fingerprint(model: Write) -> None:
+    """Only the decoder's matrices change: the embedding, the sizes and config.json stay."""
+    base, merged = model(), model("merged", decoder=1.1, end=1.1)
+    assert earlier(base) == earlier(merged), "the scenario: a look at the first mebibyte sees no difference"
+    assert not same_base_model(fingerprint(base), fingerprint(merged))
+    assert same_base_model(fingerprint(base), fingerprint(model("copy")))
+
+
+def test_another_configuration_gives_another_fingerprint(model: Write) -> None:
+    assert not same_base_model(fingerprint(model()), fingerprint(model("other", config='{"rms_norm_eps": 1e-5}')))
+
+
+def test_a_fingerprint_of_an_earlier_release_is_still_recognised(model: Write) -> None:
+    base = model()
+    assert same_base_model(earlier(base), fingerprint(base))
+    assert not same_base_model(earlier(base), fingerprint(model("other", config='{"rms_norm_eps": 1e-5}')))
+
+
+def test_large_files_are_not_read_whole(model: Write) -> None:
+    assert fingerprint(model()) == fingerprint(model("end", end=2.0))
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (lambda whole: whole[:-100], r"it has [\d,]+ bytes, and its header says [\d,]+"),
+        (lambda whole: whole[:20], "it does not begin with the length of a header"),
+        (lambda whole: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "does not begin with the length"),
+        (lambda whole: b"", "it does not begin with the length of a header"),
+        (lambda whole: whole[:8] + b"!" + whole[9:], "its header cannot be read"),
+    ],
+    ids=["half downloaded", "only a header's start", "a pointer of git lfs", "empty", "garbage"],
+)
+def test_a_file_that_is_not_whole_is_refused(model: Write, content: Callable[[bytes], bytes], why: str) -> None:
+    file = model() / "model.safetensors"
+    file.write_bytes(content(file.read_bytes()))
+    with pytest.raises(InputError, match=rf"spec\.model\.uri: got {file}, which is not a whole .*{why}.*again\."):
+        fingerprint(file.parent)
+
+
+def test_the_files_of_a_model_in_parts_all_count(model: Write) -> None:
+    folder = model()
+    before = fingerprint(folder)
+    save_file({"lm_head.weight": np.ones((4, 4), np.float32)}, folder / "model-2.safetensors")
+    assert not same_base_model(before, fingerprint(folder))

@@ -1,0 +1,38 @@
+"""Updates whose loss or gradient is not a finite number: each is withheld, and three in a row stop the run.
+
+One such update is bad luck, of a rare sample or of bf16. Data, sampling and dropout depend on the step alone, so a
+retry would meet it again. So the run continues without it.
+"""
+
+from __future__ import annotations
+
+import math
+
+from lorarl_trainer.errors import GradientError
+from lorarl_trainer.samples.types import UpdateResult
+
+MOST_IN_A_ROW = 3
+
+
+def count_withheld(result: UpdateResult, step: int, before: int) -> int:
+    """Return how many updates in a row have been withheld, up to and including this one.
+
+    Args:
+        result: the update's. The workers withheld it if its loss or the norm of its gradient is infinite or NaN.
+        step: whose update it is.
+        before: how many in a row were withheld before it.
+
+    Raises:
+        GradientError: it is the third.
+    """
+    loss, norm = result.metrics["loss"], result.metrics["grad_norm"]
+    if math.isfinite(loss) and math.isfinite(norm):
+        return 0
+    if before + 1 >= MOST_IN_A_ROW:
+        raise GradientError(
+            f"step {step}: {before + 1} updates in a row were withheld, because loss or gradient is not finite "
+            f"(now loss {loss}, gradient norm {norm}), expected finite numbers. "
+            "None of them changed the adapter, so the last checkpoint is good. "
+            "Lower spec.trainer.learningRate, spec.adapter.alpha or spec.algorithm.updatesPerStep."
+        )
+    return before + 1
