@@ -26,7 +26,7 @@ ONE_OF_EACH = ("qwen2", "qwen3", "llama-scaled", "llama-smollm2", "mistral-windo
 
 
 @pytest.mark.parametrize("architecture", [*tiny_models.ARCHITECTURES, *tiny_models.OTHER_SHAPES])
-def test_a_model_that_is_tested_is_taken_and_its_sizes_follow_from_config_json(
+def test_sizes_of_a_tested_model_follow_from_config_json(
     model_folder: Callable[[str], Path], architecture: str
 ) -> None:
     folder = model_folder(architecture)

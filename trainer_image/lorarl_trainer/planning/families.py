@@ -39,16 +39,15 @@ FAMILIES = {
 
 SUPPORTED = "; ".join(family.models for family in FAMILIES.values())
 
-_GEMMA = "its norms multiply by 1 + weight, which is not compared with Transformers yet"
+_GEMMA = "its norms multiply by 1 + weight, which Megatron's layers for CPUs do not have, so it cannot be compared"
 _NO_BRIDGE = "Megatron-Bridge has no conversion for it"
 REFUSED = {
     "gemma": _GEMMA,
     "gemma2": f"{_GEMMA}, and its logits have a soft cap, which the trainer's log-probabilities would leave out",
     "gemma3_text": f"{_GEMMA}, and most of its layers attend to a window",
     "gemma4_text": "its layers differ from each other, and Megatron-Bridge does not load a small one",
-    "nemotron": "its norms multiply by 1 + weight and its MLP has no gate, which is not compared with Transformers yet",
+    "nemotron": _GEMMA,
     "exaone4": "it normalises after each sublayer, and Megatron-Bridge does not load a small one",
-    "mimo": "Megatron-Bridge adds layers that predict further tokens, which is not compared with Transformers yet",
     "phi": _NO_BRIDGE,
     "phi3": _NO_BRIDGE,
     "granite": _NO_BRIDGE,
@@ -58,7 +57,6 @@ REFUSED = {
     "smollm3": _NO_BRIDGE,
     "ministral": _NO_BRIDGE,
     "ministral3": _NO_BRIDGE,
-    "cohere": _NO_BRIDGE,
     "cohere2": _NO_BRIDGE,
     "glm4": _NO_BRIDGE,
     "starcoder2": _NO_BRIDGE,

@@ -11,7 +11,6 @@ from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.planning.layouts import splits_evenly
 from lorarl_trainer.planning.memory import MemoryPlan, gigabytes
 
-
 _IDLE = 0.9
 """Share of an idle GPU's memory that is free at the least."""
 
@@ -29,7 +28,7 @@ def require_fit(plan: MemoryPlan) -> None:
     if plan.gpu.free < whole.free and replace(plan, gpu=whole).for_execution(plan.execution).fits:
         raise OutOfMemoryError(
             f"only {gigabytes(plan.gpu.free)} of the GPU's {gigabytes(plan.gpu.total)} GB are free, since other "
-            "processes use it. End them, or let the job have GPUs of its own."
+            "processes use it. End them, or give the job other GPUs."
         )
     needed = max(plan.peak("generation"), plan.peak("training"))
     got = f"a job that needs {gigabytes(needed)} GB on each GPU"

@@ -83,8 +83,8 @@ def fetch_model(
     scheme = spec.uri.partition(":")[0]
     known: set[str] | None = None  # names of the weights files
     if scheme == "hf":
-        wanted = [pattern for pattern in MODEL_FILES if weights or pattern != WEIGHTS]
-        folder = hub.fetch_files(spec, wanted, NOT_MODEL_FILES, secret.get("HF_TOKEN"))
+        patterns = [pattern for pattern in MODEL_FILES if weights or pattern != WEIGHTS]
+        folder = hub.fetch_files(spec, patterns, NOT_MODEL_FILES, secret.get("HF_TOKEN"))
     elif scheme in _LOCAL:
         folder = local_path(spec.uri, field)
     else:
@@ -109,7 +109,8 @@ def fetch_model_config(spec: BaseModelSpec, *, secret: Mapping[str, str], open_f
 
     Args:
         spec: `spec.model`.
-        secret, open_folder: see `fetch_model`.
+        secret: keys and values of `spec.model.credentialsSecret`; empty if there is none.
+        open_folder: opens remote stores.
 
     Raises:
         InputError: there is no such model, no access, or no config.json that can be read.

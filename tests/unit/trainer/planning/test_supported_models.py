@@ -25,7 +25,7 @@ def of(family: str, **fields: Any) -> dict[str, Any]:
     return {"model_type": family, "architectures": [known.architecture if known else "AnyForCausalLM"], **fields}
 
 
-# As published: Qwen2.5-7B-Instruct, Qwen3-8B, Llama-3.2-1B, Mistral-7B v0.3 and v0.1; and as Transformers 5 writes them.
+# As published: Qwen2.5-7B-Instruct, Qwen3-8B, Llama-3.2-1B, Mistral-7B v0.3, v0.1; and as Transformers 5 writes them.
 KNOWN: tuple[dict[str, Any], ...] = (
     of("qwen2", use_sliding_window=False, sliding_window=131072, rope_theta=1e6, max_position_embeddings=32768),
     of("qwen3", attention_bias=False, use_sliding_window=False, sliding_window=None, rope_scaling=None),
@@ -137,17 +137,17 @@ def test_models_of_more_than_text_and_attention_are_refused(family: str, fields:
 
 
 @pytest.mark.parametrize("family", REFUSED)
-def test_families_that_were_tried_and_do_not_work_are_refused_with_the_reason(family: str) -> None:
+def test_families_that_were_tried_are_refused_with_the_reason(family: str) -> None:
     message = refusal(of(family))
     assert f"model_type {family} ({REFUSED[family]}), expected one of qwen2, qwen3, llama, mistral" in message
 
 
-def test_a_family_that_nobody_tried_is_refused() -> None:
+def test_a_family_that_was_not_tried_is_refused() -> None:
     assert "model_type hyena (lorarl has not been tested with it), expected one of " in refusal(of("hyena"))
     assert "model_type None" in refusal({})
 
 
-def test_sequences_longer_than_the_positions_are_refused_where_they_are_generated() -> None:
+def test_sequences_beyond_the_positions_are_refused_where_generated() -> None:
     config = of("llama", max_position_embeddings=511)
     with pytest.raises(
         InputError, match=r"^spec\.rollout\.maxResponseTokens: got 512 tokens together with .*at most 511, the posit"

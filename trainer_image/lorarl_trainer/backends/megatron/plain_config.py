@@ -81,36 +81,34 @@ _REQUIRED: dict[str, Any] = {
 }
 """The values that `fused_layer` computes."""
 
-_ANY = frozenset(
-    # followed: sizes, positions' base and scaling, and what the layer's own modules show
-    """
+_FOLLOWED = """
     add_qkv_bias attention_backend ffn_hidden_size hidden_size kv_channels layernorm_epsilon num_attention_heads
     num_layers num_query_groups qk_layernorm rope_scaling rope_scaling_factor rotary_base seq_len_interpolation_factor
     softmax_scale
-    """
-    # outside of the layers: embeddings, logits, losses, names
-    """
+"""
+"""Followed: sizes, positions' base and scaling, and what the layer's own modules show."""
+_OUTSIDE = """
     calculate_per_token_loss clone_scatter_output_in_embedding config_logger_dir cross_entropy_fusion_impl
     cross_entropy_loss_fusion fp16_lm_cross_entropy hf_model_id hf_model_revision make_vocab_size_divisible_by
     parallel_output scatter_embedding_sequence_parallel seq_length share_embeddings_and_output_weights should_pad_vocab
     transformer_impl transformer_layer_spec vocab_size
-    """
-    # precision and initialisation of parameters
-    """
+"""
+"""Outside of the layers: embeddings, logits, losses, names."""
+_PARAMETERS = """
     autocast_dtype bf16 disable_bf16_reduced_precision_matmul embedding_init_method embedding_init_method_std
     enable_autocast first_last_layers_bf16 fp16 init_method init_method_std init_model_with_meta_device
     num_layers_at_end_in_bf16 num_layers_at_start_in_bf16 output_layer_init_method params_dtype perform_initialization
     use_cpu_initialization
-    """
-    # how Megatron's own layers compute the same
-    """
+"""
+"""Precision and initialisation of parameters."""
+_IMPLEMENTATION = """
     activation_func_fp8_input_store apply_rope_fusion attention_softmax_in_fp32 bias_activation_fusion
     bias_dropout_fusion flash_attention_version fused_single_qkv_rope gradient_accumulation_fusion
     masked_softmax_fusion memory_efficient_layer_norm persist_layer_norm use_arbitrary_attention_mask
     use_fused_weighted_squared_relu use_kitchen_attention use_mamba_mem_eff_path use_te_rng_tracker
-    """
-    # memory, communication and schedules
-    """
+"""
+"""How Megatron's own layers compute the same."""
+_RESOURCES = """
     _cpu_offloading_context _pg_collection account_for_embedding_in_pipeline_split
     account_for_loss_in_pipeline_split activation_offload_fraction barrier_with_L1_time batch_p2p_comm batch_p2p_sync
     cp_comm_type deallocate_pipeline_outputs defer_embedding_wgrad_compute delay_offload_until_cuda_graph
@@ -123,8 +121,9 @@ _ANY = frozenset(
     num_microbatches_with_partial_activation_checkpoints offload_modules param_sync_func symmetric_ar_type timers
     tp_only_amax_red use_grouped_gemm_for_shared_expert use_inference_optimized_layers use_ring_exchange_p2p
     variable_seq_lengths virtual_pipeline_model_parallel_size wgrad_deferral_limit
-    """.split()
-)
+"""
+"""Memory, communication and schedules."""
+_ANY = frozenset(" ".join([_FOLLOWED, _OUTSIDE, _PARAMETERS, _IMPLEMENTATION, _RESOURCES]).split())
 """Fields whose value is followed, or does not change what a layer computes."""
 
 _SWITCHED_OFF = (
