@@ -2,34 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lorarl_api.faults import ManifestError
 from lorarl_api.load import documents, faults
+from lorarl_api.v1alpha1 import RULES_LATER, LoRARLJob
+
+Look = Callable[[LoRARLJob], tuple[str | None, str | None]]
+"""Looks at what a manifest without faults names; returns a fault of that, or what else is worth saying."""
 
 
-def validate_files(paths: Sequence[str | Path]) -> int:
+def validate_files(paths: Sequence[str | Path], look: Look | None = None) -> int:
     """Print `FILE: path: got ..., expected ... Hint.` for each fault, and `FILE: ok` for a file without faults.
+
+    Args:
+        paths: the manifests.
+        look: looks further, where a manifest has no faults.
 
     Returns:
         The command's exit code: 0 if all files are valid, otherwise 1.
     """
-    lines = {str(path): _faults_of(Path(path)) for path in paths}
-    for path, found in lines.items():
-        for line in found or ["ok"]:
+    failed = False
+    for path in paths:
+        found, notes = _looked_at(Path(path), look)
+        failed = failed or bool(found)
+        for line in found or ["; ".join(["ok", *notes])]:
             print(f"{path}: {line}")
-    return int(any(lines.values()))
+    return int(failed)
 
 
-def _faults_of(path: Path) -> list[str]:
+def _looked_at(path: Path, look: Look | None) -> tuple[list[str], list[str]]:
+    """Return the faults of a file, and what else is worth saying."""
     try:
         jobs = documents(path)
     except ManifestError as error:
-        return [str(fault).removeprefix(f"{path}: ").removeprefix(f"{path}, ") for fault in error.faults]
-    several = len(jobs) > 1
-    return [
-        f"job {number}: {fault}" if several else str(fault)
-        for number, job in enumerate(jobs, start=1)
-        for fault in faults(job)
-    ]
+        return [str(fault).removeprefix(f"{path}: ").removeprefix(f"{path}, ") for fault in error.faults], []
+    found, notes = [], []
+    for number, document in enumerate(jobs, start=1):
+        which = f"job {number}: " if len(jobs) > 1 else ""
+        told = [str(fault) for fault in faults(document)]
+        if not told and look is not None:
+            fault, note = look(LoRARLJob.model_validate(document, by_alias=True, by_name=False, context=RULES_LATER))
+            told = [fault] if fault else []
+            notes += [f"{which}{note}"] if note else []
+        found += [f"{which}{line}" for line in told]
+    return found, notes

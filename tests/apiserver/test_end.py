@@ -87,6 +87,7 @@ def fail(p: Platform, namespace: str, job: str, attempt: int, reason: str = "Out
 OTHERS: dict[str, Object] = {
     "retries": {"backoffLimit": 1},
     "gives-up": {"backoffLimit": 0},
+    "bad-input": {"backoffLimit": 3},
     "crash": {"backoffLimit": 1, "cluster": {"image": ENDS_AT_ONCE}},
     "long": {"activeDeadlineSeconds": 15},
     "late": {"startDeadlineSeconds": 20, "cluster": {"gpusPerNode": 64}},
@@ -103,12 +104,13 @@ def namespace(kuberay_platform: Platform, replica: Operator) -> Iterator[str]:
         p.api.create(lorarljob(where, name, backoffLimit=0))
     for name, spec in OTHERS.items():
         p.api.create(lorarljob(where, name, **spec))
-    for name in (*LOSSES, "retries", "gives-up", "brief"):
+    for name in (*LOSSES, "retries", "gives-up", "bad-input", "brief"):
         p.api.wait("LoRARLJob", name, where, lambda job: phase(job) == "Running", seconds=60)
     for name, (lose, _) in LOSSES.items():
         lose(p, where, name)
     for name in ("retries", "gives-up"):
         fail(p, where, name, 1)
+    fail(p, where, "bad-input", 1, "InvalidInput")
     p.finish(where, "brief-1", "SUCCEEDED")
     yield where
     p.api.request("DELETE", f"/apis/lorarl.io/v1alpha1/namespaces/{where}/lorarljobs")
@@ -160,6 +162,16 @@ def test_a_failure_is_counted_and_retried_after_a_delay(kuberay_platform: Platfo
     job = p.api.wait("LoRARLJob", "retries", namespace, lambda job: phase(job) == "Failed", seconds=30)
     assert job["status"]["attempts"] == 2
     assert condition(job, "Failed")["reason"] == "OutOfMemory"
+
+
+def test_bad_input_is_not_retried(kuberay_platform: Platform, namespace: str) -> None:
+    """Another attempt would take a GPU to say the same."""
+    p = kuberay_platform
+    job = p.api.wait("LoRARLJob", "bad-input", namespace, lambda job: phase(job) == "Failed", seconds=30)
+    assert job["status"]["attempts"] == 1
+    assert job["status"]["failure"]["reason"] == condition(job, "Failed")["reason"] == "InvalidInput"
+    assert "Attempt 1 failed, and so would another one. CUDA out of" in condition(job, "Failed")["message"]
+    assert p.api.get("RayJob", "bad-input-2", namespace) is None
 
 
 def test_after_backoff_limit_it_is_failed_and_says_why(kuberay_platform: Platform, namespace: str) -> None:

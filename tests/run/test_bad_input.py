@@ -44,11 +44,23 @@ BY_THE_COMMAND = [
         ["trainer.seed=1"],
         "belongs to another training (trainer.seed was 0, is 1), expected the manifest of the checkpoint's training",
     ),
+    (
+        ["model.uri=file:experts", NEW],
+        "spec.model.uri: got a config.json with num_experts 8: a mixture of experts, expected a dense model",
+    ),
 ]
 BY_ITS_PREPARATION = [
     (
         ["model.uri=file:nowhere"],
         "spec.model.uri: got file:nowhere, which is not a folder, expected a folder with a model",
+    ),
+    (
+        ["adapter.targetModules=[q_proj, gate]", NEW],
+        "spec.adapter.targetModules: got 'gate', expected a linear layer of this model (",
+    ),
+    (
+        ["rollout.maxResponseTokens=193", NEW],
+        "spec.rollout.maxResponseTokens: got 257 tokens together with rollout.maxPromptTokens, expected at most 256,",
     ),
     (["model.uri=file:garbage"], "garbage/config.json, which cannot be read (Expecting property name"),
     (
@@ -134,6 +146,7 @@ def test_bad_input_is_refused_while_the_run_is_prepared_and_costs_nothing(
 def prepare_run(a_job: Job, overrides: list[str]) -> None:
     job = load_job(a_job.folder / "job.yaml", [f"spec.{change}" for change in overrides])
     spec = job.spec
+    inputs.judge_model(spec, {})
     inputs.load_rows(spec, inputs.load_vocabulary(spec, {}), {})
     assert spec.reward is not None
     scorer = make_scorer(spec.reward, a_job.folder, processes=1)
@@ -171,6 +184,9 @@ def trained_job(base: Path, reference: Ended, reference_job: Job, tmp_path_facto
     shutil.copytree(base, job.folder / "other")
     config = job.folder / "other" / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"rms_norm_eps": 1e-5}))
+    shutil.copytree(base, job.folder / "experts")
+    config = job.folder / "experts" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"num_experts": 8}))
     (job.folder / "empty.jsonl").touch()
     (job.folder / "questions.jsonl").write_text('{"prompt": "hello"}\n{"question": "hello"}\n')
     return job

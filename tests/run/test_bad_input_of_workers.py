@@ -25,14 +25,6 @@ FAULTY = (
 )
 
 
-def test_a_target_module_that_the_model_does_not_have(job: Job) -> None:
-    ended = job.run("adapter.targetModules=[q_proj, gate]")
-    require_one_message(ended)
-    assert "spec.adapter.targetModules: got 'gate', expected a linear layer of this model (" in ended.stderr
-    assert "q_proj" in ended.stderr
-    assert not job.checkpoints.exists(), "nothing was claimed"
-
-
 def test_weights_that_are_garbage(job: Job) -> None:
     """The run ends with one line, and the traceback is in the log."""
     model = job.folder / "garbage"

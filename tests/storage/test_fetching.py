@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
 from functools import partial
@@ -10,14 +11,16 @@ from typing import Any
 
 import pytest
 
-from lorarl_api.v1alpha1 import BaseModelSpec
+from lorarl_api.v1alpha1 import BaseModelSpec, LoRARLJobSpec
 from lorarl_trainer.errors import InputError, LorarlError
 from lorarl_trainer.storage import RetryPolicy, open_store
 from lorarl_trainer.storage.downloads import cache_dir, fetch_data, fetch_model
 from lorarl_trainer.storage.upload import upload
+from lorarl_trainer.workers.base_model import fetch_fitting_model
 from support.fault_proxy import FOREVER, FaultProxy
 from support.s3_server import S3Server
 from support.stores import QUICK, STEADY
+from unit.trainer.planning.shapes import SHAPES
 
 WEIGHTS_BYTES = 3_000_000
 DISK_BYTES = 2_000_000
@@ -174,3 +177,29 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(f"a small disk cannot be mounted here: {mount.stderr.strip()}")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_no_weight_is_downloaded_if_the_gpus_are_too_small(
+    uri: str, secret: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine of the workers knows its GPUs before the base model is there."""
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho '8192, 8.9, NVIDIA GeForce RTX 4060'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tool.parent))
+    spec = LoRARLJobSpec.model_validate(
+        {
+            "model": {"uri": uri, "credentialsSecret": "keys"},
+            "adapter": {"rank": 32, "targetModules": ["all-linear"]},
+            "reward": {"type": "exact"},
+            "data": {"train": {"uri": "file:train.jsonl"}},
+            "checkpoint": {"uri": "file:checkpoints"},
+            "cluster": {"gpusPerNode": 1},
+        }
+    )
+    open_store(uri, secret, field=FIELD).put("config.json", json.dumps(SHAPES["7B"]).encode())
+    with pytest.raises(InputError, match=r"got a job that needs [\d.]+ GB on each GPU, expected at most the 8\.6 GB"):
+        fetch_fitting_model(spec, {"keys": secret})
+    assert [file.name for file in cache_dir().rglob("*.*") if file.is_file()].count("config.json") == 1
+    assert not list(cache_dir().rglob("*.safetensors"))

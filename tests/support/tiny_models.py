@@ -22,6 +22,11 @@ _COMMON = {
     "dtype": "float32",
 }
 ARCHITECTURES = ("qwen3-tied", "qwen3", "qwen2-tied", "qwen2", "llama-tied", "llama", "llama-scaled")
+OTHER_SHAPES = (
+    *("mistral", "mistral-window"),
+    *("llama-smollm2", "llama-linear", "llama-mha", "llama-wide", "qwen3-wide"),
+)
+"""Heads wider than their share of the hidden size, as many keys as queries, and positions scaled linearly."""
 LLAMA_3 = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -31,32 +36,48 @@ LLAMA_3 = {
     "rope_theta": 500_000.0,
 }
 """The positions of Llama 3.1."""
+_FAMILIES: dict[str, dict[str, Any]] = {
+    "qwen3": {"head_dim": 32},
+    "qwen2": {},
+    "llama": {},
+    "mistral": {"sliding_window": None, "head_dim": 32},
+}
+_VARIANTS: dict[str, dict[str, Any]] = {
+    # GPU kernels want heads of 64 or more; the CPU's attention takes 32.
+    "gpu": {
+        "hidden_size": 512,
+        "intermediate_size": 1024,
+        "num_attention_heads": 8,
+        "head_dim": 64,
+        "initializer_range": 0.03,
+    },
+    "tied": {"tie_word_embeddings": True},
+    "scaled": {"rope_parameters": LLAMA_3},
+    "smollm2": {
+        "hidden_size": 288,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "tie_word_embeddings": True,
+        "rope_theta": 100_000.0,
+        "initializer_range": 0.06,
+    },
+    "linear": {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10_000.0}},
+    "mha": {"num_key_value_heads": 4, "rms_norm_eps": 1e-2},
+    "wide": {"head_dim": 64},
+    "window": {"sliding_window": 64},
+}
 
 
 def build(architecture: str, seed: int = 0) -> Any:
     """A model with random weights, norms around 1 and, where it has them, biases of the q, k and v projections."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+    import transformers
 
     family, _, variant = architecture.partition("-")
-    # GPU kernels want heads of 64 or more; the CPU's attention takes 32.
-    sizes = (
-        {"hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8, "initializer_range": 0.03}
-        if variant == "gpu"
-        else {}
-    )
-    common = (
-        _COMMON
-        | sizes
-        | {"tie_word_embeddings": variant == "tied"}
-        | ({"rope_parameters": LLAMA_3} if variant == "scaled" else {})
-    )
+    config = _COMMON | {"tie_word_embeddings": False} | _FAMILIES[family] | _VARIANTS.get(variant, {})
+    name = family.capitalize()
     torch.manual_seed(seed)
-    model = {
-        "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**common, head_dim=64 if sizes else 32)),
-        "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**common)),
-        "llama": lambda: LlamaForCausalLM(LlamaConfig(**common)),
-    }[family]()
+    model = getattr(transformers, f"{name}ForCausalLM")(getattr(transformers, f"{name}Config")(**config))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name:

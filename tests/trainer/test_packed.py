@@ -18,7 +18,13 @@ from support.training import BareTrainer, grouped_samples, relative_difference
 
 @pytest.mark.parametrize(
     ("architecture", "adapter_type"),
-    [("qwen3-tied", "canonical_lora"), ("qwen2", "canonical_lora"), ("qwen2", "lora"), ("llama", "canonical_lora")],
+    [
+        ("qwen3-tied", "canonical_lora"),
+        ("qwen2", "canonical_lora"),
+        ("qwen2", "lora"),
+        ("llama", "canonical_lora"),
+        ("mistral-window", "canonical_lora"),
+    ],
 )
 def test_packed_and_padded_batches_give_the_same_loss_and_gradients(
     model_folder, architecture: str, adapter_type: str

@@ -17,14 +17,21 @@ def main() -> None:
 
 @main.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-def validate(files: tuple[Path, ...]) -> None:
-    """Check manifests without running them.
+@click.option(
+    "--gpu-memory",
+    type=click.FloatRange(min=1),
+    metavar="GB",
+    help="Memory of each GPU that the jobs will get.  [default: that of the GPUs here]",
+)
+def validate(files: tuple[Path, ...], gpu_memory: float | None) -> None:
+    """Check manifests without running them, and the base models that are on this machine.
 
     Each error is printed as `path: got, expected. Hint.` The exit code is 1 if there are errors.
     """
     from lorarl_api.validate import validate_files
+    from lorarl_trainer.launch.local_model import judge_local_model
 
-    sys.exit(validate_files(files))
+    sys.exit(validate_files(files, lambda job: judge_local_model(job, gpu_memory)))
 
 
 @main.command()

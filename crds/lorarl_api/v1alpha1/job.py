@@ -93,7 +93,7 @@ class LoRARLJobSpec(Checked):
         ge=0,
         le=1000,
         description="How often a failed attempt is retried before the job is Failed. Evicted, preempted and lost "
-        "pods do not count. Default 3 (batch/v1 Jobs: 6). May be changed at any time.",
+        "pods do not count. Invalid input is not retried. Default 3 (batch/v1 Jobs: 6). May be changed at any time.",
     )
     active_deadline_seconds: int | None = Field(
         None,

@@ -8,11 +8,18 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as its driver describes it before the job begins: bytes of memory, and the product's name."""
+    """A GPU as its driver describes it before the job begins.
+
+    Attributes:
+        total, free: bytes of memory.
+        name: the product's.
+        capability: CUDA's compute capability; None if it is not known.
+    """
 
     total: int
     free: int
     name: str = ""
+    capability: tuple[int, int] | None = None
 
 
 class Device(Protocol):

@@ -35,7 +35,7 @@ class CudaDevice:
         import torch
 
         free, total = torch.cuda.mem_get_info()
-        return Gpu(total, free, torch.cuda.get_device_name())
+        return Gpu(total, free, torch.cuda.get_device_name(), torch.cuda.get_device_capability())
 
     def synchronize(self) -> None:
         """See `Device.synchronize`."""

@@ -80,6 +80,8 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
         )
         async with RayCluster(spec, launch.runtime.log_dir, clock) as cluster:
             progress.emit(Noted(f"base model: {spec.model.uri}"))
+            with clock.part("model's configuration"):
+                slower = await in_background(inputs.judge_model, spec, secrets)
             with clock.part("tokenizer"):
                 vocabulary = await in_background(inputs.load_vocabulary, spec, secrets)
             rows, (workers, fingerprint), _ = await asyncio.gather(
@@ -104,7 +106,7 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
                 progress.emit(Noted(f"memory of each GPU:\n{built.memory}"))
             with clock.part("resume"):
                 resumed = await workers.resume()
-            for warning in (*rows.warnings, *built.warnings, *resumed.warnings):
+            for warning in (*slower, *rows.warnings, *built.warnings, *resumed.warnings):
                 progress.emit(Warned(warning))
             session = Session(
                 spec=spec,

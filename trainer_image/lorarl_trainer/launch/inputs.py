@@ -1,4 +1,4 @@
-"""What the driver reads before the first step: the tokenizer and the rows."""
+"""What the driver reads before the first step: the model's configuration, the tokenizer and the rows."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from lorarl_api.v1alpha1 import DataSource, LoRARLJobSpec
 from lorarl_trainer.data.encoding import EncodedRow, EncodedRows, PromptEncoder, encode_examples, encode_prompts
 from lorarl_trainer.data.rows import load_rows as read_rows
 from lorarl_trainer.data.tokenizer import load_tokenizer, stop_token_ids, vocabulary_size
-from lorarl_trainer.planning.supported_models import require_known_base
+from lorarl_trainer.planning.verdict import judge
 from lorarl_trainer.rewards.scorer import needs_answers
 from lorarl_trainer.storage import open_store
-from lorarl_trainer.storage.base_model import fetch_model_folder
+from lorarl_trainer.storage.base_model import fetch_base_config, fetch_model_folder
 from lorarl_trainer.storage.downloads import fetch_data, read_generation_config, read_model_config
 from lorarl_trainer.storage.secrets import Secrets, secret_of
 
@@ -49,8 +49,20 @@ class EncodedData:
     warnings: list[str]
 
 
+def judge_model(spec: LoRARLJobSpec, secrets: Secrets) -> tuple[str, ...]:
+    """Judge the base model by its config.json, which is all that is fetched.
+
+    Returns:
+        Why it trains slower than it could.
+
+    Raises:
+        LorarlError: there is no such model, or it cannot be trained as the job asks.
+    """
+    return judge(spec, fetch_base_config(spec, secrets)).slower
+
+
 def load_vocabulary(spec: LoRARLJobSpec, secrets: Secrets) -> Vocabulary:
-    """Fetch the base model without its weights to this machine, check its configuration, and load its tokenizer.
+    """Fetch the base model without its weights to this machine, and load its tokenizer.
 
     Raises:
         LorarlError: there is no usable model.
@@ -58,7 +70,6 @@ def load_vocabulary(spec: LoRARLJobSpec, secrets: Secrets) -> Vocabulary:
     folder = fetch_model_folder(spec, secrets, weights=False)
     tokenizer = load_tokenizer(folder)
     config = read_model_config(folder)
-    require_known_base(config, spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens)
     stops = stop_token_ids(tokenizer, read_generation_config(folder), config)
     return Vocabulary(tokenizer, tuple(stops), vocabulary_size(config))
 

@@ -135,13 +135,16 @@ def short_names(targets: Sequence[Target]) -> list[str]:
 
 
 def megatron_linears(hf_names: Iterable[str]) -> list[Linear]:
-    """Return the linear layers that Megatron makes of Hugging Face's, given the full names of those, in their order."""
+    """Return the linear layers that Megatron makes of Llama's, given the full names of those, in their order."""
     parts: dict[str, dict[str, str]] = {}
     for name in hf_names:
         parent, _, last = name.rpartition(".")
         known = _BY_HF_NAME.get(last)
         layer, part = (known.layer, known.part) if known else (last, "")
-        parts.setdefault(f"{parent}.{layer}", {})[part] = name
+        whole = f"{parent}.{layer}".replace("model.layers.", "decoder.layers.").replace(
+            ".self_attn.", ".self_attention."
+        )
+        parts.setdefault(whole, {})[part] = name
     return [Linear(name, found) for name, found in parts.items()]
 
 

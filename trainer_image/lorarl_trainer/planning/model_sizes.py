@@ -14,9 +14,17 @@ from typing import Any
 
 from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.lora.targets import QUERY_KEY_VALUE, SPLIT_INPUTS, last_part, megatron_linears, resolve_targets
+from lorarl_trainer.lora.targets import (
+    QUERY_KEY_VALUE,
+    SPLIT_INPUTS,
+    Target,
+    last_part,
+    megatron_linears,
+    resolve_targets,
+)
+from lorarl_trainer.planning.families import FAMILIES
 from lorarl_trainer.planning.supported_models import has_plain_layers
-from lorarl_trainer.storage.downloads import REPEATED_WEIGHTS, WEIGHTS
+from lorarl_trainer.storage.downloads import REPEATED_WEIGHTS, WEIGHTS, read_model_config
 
 VOCABULARY_MULTIPLE = 64
 """vLLM rounds the vocabulary up to a multiple of this; the trainer does not."""
@@ -60,6 +68,11 @@ class ModelSizes(ModelShape):
 
     shapes: Mapping[str, tuple[int, ...]]
 
+    @property
+    def heads(self) -> int:
+        """Attention heads of a layer."""
+        return self.width("q_proj") // self.head
+
     @cached_property
     def linears(self) -> tuple[LinearSize, ...]:
         """The linear layers of the decoder."""
@@ -91,14 +104,18 @@ class ModelSizes(ModelShape):
         return sum(self._share(name, self.shapes[name], tensor_parallel_size) for name in names)
 
     def adapted(self, adapter: AdapterSpec) -> tuple[LinearSize, ...]:
-        """Return the linear layers that get an adapter; all of them if only the loaded model can resolve the names."""
-        linears = megatron_linears(linear.name for linear in self.linears)
-        try:
-            targets = resolve_targets(linears, adapter.type, adapter.target_modules, adapter.exclude_modules)
-        except InputError:
-            return self.linears
-        chosen = {name for target in targets for name in target.hf_names}
+        """Return the linear layers that get an adapter.
+
+        Raises:
+            InputError: a name matches none, or only a part of what one adapter would train.
+        """
+        chosen = {name for target in self.targets(adapter) for name in target.hf_names}
         return tuple(linear for linear in self.linears if linear.name in chosen)
+
+    def targets(self, adapter: AdapterSpec) -> list[Target]:
+        """Return the adapters; see `adapted` for the errors."""
+        linears = megatron_linears(linear.name for linear in self.linears)
+        return resolve_targets(linears, adapter.type, adapter.target_modules, adapter.exclude_modules)
 
     def _share(self, name: str, shape: tuple[int, ...], ranks: int) -> int:
         if "norm" in name:
@@ -109,14 +126,12 @@ class ModelSizes(ModelShape):
         return -(-math.prod(shape) // ranks)
 
 
-def read_model_shape(folder: Path) -> ModelShape:
-    """Read the configuration of the model in `folder`.
+def shape_of(config: Mapping[str, Any]) -> ModelShape:
+    """Return what a config.json says of a model's shape.
 
     Raises:
-        InputError: config.json leaves out a size.
+        InputError: it leaves out a size.
     """
-    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
-    config = config.get("text_config", config)
     try:
         heads = config["num_attention_heads"]
         return ModelShape(
@@ -129,12 +144,43 @@ def read_model_shape(folder: Path) -> ModelShape:
             plain_layers=has_plain_layers(config),
         )
     except KeyError as missing:
-        raise InputError(
-            "spec.model.uri",
-            f"a config.json without {missing.args[0]}",
-            "the configuration of a language model with attention in every layer",
-            "Choose another model, of the Qwen2, Qwen3 or Llama family for instance.",
-        ) from missing
+        raise _incomplete(missing) from missing
+
+
+def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
+    """Return all sizes of a model of a supported family, which follow from its config.json.
+
+    Raises:
+        InputError: it leaves out a size.
+    """
+    shape, family = shape_of(config), FAMILIES[config["model_type"]]
+    try:
+        heads, inner = config["num_attention_heads"], config["intermediate_size"]
+    except KeyError as missing:
+        raise _incomplete(missing) from missing
+    hidden, queries, keys = shape.hidden, heads * shape.head, shape.key_heads * shape.head
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (shape.vocabulary, hidden)}
+    for layer in range(shape.layers):
+        prefix = f"model.layers.{layer}."
+        for name, outputs in (("q_proj", queries), ("k_proj", keys), ("v_proj", keys)):
+            shapes[f"{prefix}self_attn.{name}.weight"] = (outputs, hidden)
+            if family.qkv_biases:
+                shapes[f"{prefix}self_attn.{name}.bias"] = (outputs,)
+        if family.head_norms:
+            shapes[f"{prefix}self_attn.q_norm.weight"] = shapes[f"{prefix}self_attn.k_norm.weight"] = (shape.head,)
+        shapes[f"{prefix}self_attn.o_proj.weight"] = (hidden, queries)
+        shapes[f"{prefix}mlp.gate_proj.weight"] = shapes[f"{prefix}mlp.up_proj.weight"] = (inner, hidden)
+        shapes[f"{prefix}mlp.down_proj.weight"] = (hidden, inner)
+        shapes[f"{prefix}input_layernorm.weight"] = shapes[f"{prefix}post_attention_layernorm.weight"] = (hidden,)
+    shapes["model.norm.weight"] = (hidden,)
+    if not shape.tied:
+        shapes["lm_head.weight"] = (shape.vocabulary, hidden)
+    return ModelSizes(**vars(shape), shapes=shapes)
+
+
+def read_model_shape(folder: Path) -> ModelShape:
+    """Read the configuration of the model in `folder`; see `shape_of` for the errors."""
+    return shape_of(read_model_config(folder))
 
 
 def read_model_sizes(folder: Path) -> ModelSizes:
@@ -154,6 +200,15 @@ def read_model_sizes(folder: Path) -> ModelSizes:
     # A tied model may have been saved with its output layer.
     kept = {name: size for name, size in shapes.items() if not (shape.tied and name == "lm_head.weight")}
     return ModelSizes(**vars(shape), shapes=kept)
+
+
+def _incomplete(missing: KeyError) -> InputError:
+    return InputError(
+        "spec.model.uri",
+        f"a config.json without {missing.args[0]}",
+        "the configuration of a language model with attention in every layer",
+        "Copy the model again, or choose another one.",
+    )
 
 
 def read_header(file: Path) -> dict[str, Any]:

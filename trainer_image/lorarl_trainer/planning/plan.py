@@ -11,6 +11,7 @@ from lorarl_trainer.planning.execution import ExecutionPlan, decide, kv_cache_by
 from lorarl_trainer.planning.memory import plan_memory
 from lorarl_trainer.planning.model_sizes import read_model_shape, read_model_sizes
 from lorarl_trainer.planning.remedies import require_fit
+from lorarl_trainer.planning.verdict import require_gpu
 
 
 def plan_job(spec: LoRARLJobSpec, model_path: Path, gpu: Gpu | None) -> ExecutionPlan:
@@ -22,12 +23,14 @@ def plan_job(spec: LoRARLJobSpec, model_path: Path, gpu: Gpu | None) -> Executio
         gpu: one worker's GPU; None on CPU.
 
     Raises:
-        InputError: the job cannot fit into the GPU's memory, or the model's files do not say how large it is.
+        InputError: the GPU is too old, the job cannot fit into its memory, or the model's files do not say how large
+            it is.
     """
     if gpu is None:
         model = read_model_shape(model_path)
         plan = decide(spec, model, None)
         return replace(plan, kv_cache_bytes=kv_cache_bytes(model, plan)) if plan.rollouts else plan
+    require_gpu(gpu)
     memory = plan_memory(spec, read_model_sizes(model_path), gpu)
     require_fit(memory)
     return replace(memory.execution, memory_table=memory.table())

@@ -6,9 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lorarl_trainer.errors import InputError
+from lorarl_trainer.errors import InputError, OutOfMemoryError
 from lorarl_trainer.planning.execution import ExecutionPlan
+from lorarl_trainer.planning.layouts import splits_evenly
 from lorarl_trainer.planning.memory import MemoryPlan, gigabytes
+
+_IDLE = 0.9
+"""Share of an idle GPU's memory that is free at the least."""
 
 
 def require_fit(plan: MemoryPlan) -> None:
@@ -16,9 +20,16 @@ def require_fit(plan: MemoryPlan) -> None:
 
     Raises:
         InputError: the job does not fit; the message has the table, and what would make it fit.
+        OutOfMemoryError: it would fit, but something else uses the GPU's memory. A later attempt may find it free.
     """
     if plan.fits:
         return
+    whole = replace(plan.gpu, free=int(_IDLE * plan.gpu.total))
+    if plan.gpu.free < whole.free and replace(plan, gpu=whole).for_execution(plan.execution).fits:
+        raise OutOfMemoryError(
+            f"only {gigabytes(plan.gpu.free)} of the GPU's {gigabytes(plan.gpu.total)} GB are free, since other "
+            "processes use it. End them, or give the job other GPUs."
+        )
     needed = max(plan.peak("generation"), plan.peak("training"))
     got = f"a job that needs {gigabytes(needed)} GB on each GPU"
     if needed <= plan.gpu.free:
@@ -38,12 +49,12 @@ def remedies(plan: MemoryPlan) -> str:
         return ""
     alone: dict[str, Change] = {}
     together: dict[str, Change] = {}
-    for change in changes(plan.execution):
+    for change in changes(plan):
         if _fits_with(plan, [change]):
             alone.setdefault(change.field, change)
     if alone:
         return f"Set {', or '.join(map(str, alone.values()))}."
-    for change in changes(plan.execution):
+    for change in changes(plan):
         together[change.field] = change
         if _fits_with(plan, together.values()):
             needed = _only_needed(plan, list(together.values()))
@@ -82,8 +93,9 @@ class Change:
         return f"{self.field} to {self.value}"
 
 
-def changes(execution: ExecutionPlan) -> Iterator[Change]:
+def changes(plan: MemoryPlan) -> Iterator[Change]:
     """Yield what a user can change, the cheapest first; for one field the smallest change first."""
+    execution = plan.execution
     trainer, rollout = "spec.trainer", "spec.rollout"
     for offload in (["kv_cache"], ["kv_cache", "weights"]):
         if more := frozenset(offload) - execution.offload:
@@ -99,6 +111,6 @@ def changes(execution: ExecutionPlan) -> Iterator[Change]:
         yield Change(f"{trainer}.recompute", recompute, {"recompute": recompute})
     both = f"tensorParallelSize of {trainer} and {rollout}"
     for ranks in (2, 4, 8):
-        if ranks > max(execution.trainer_ranks, execution.engine_ranks):
+        if ranks > max(execution.trainer_ranks, execution.engine_ranks) and splits_evenly(plan.model, ranks):
             split = {"trainer_ranks": ranks, "engine_ranks": ranks, "fused_layers": False}
-            yield Change(both, f"{ranks} (with as many GPUs)", split)
+            yield Change(both, f"{ranks} ({ranks} GPUs for each copy of the model)", split)

@@ -1,10 +1,9 @@
-"""Which base models the trainer takes, judged by config.json.
+"""Which base models the trainer takes, judged by config.json: before anything is downloaded or loaded.
 
 A config.json may ask for something that Megatron-Bridge does not follow, mostly without a word. Such a model is
 refused. Reinforcement learning would find out, because vLLM generates with the whole configuration and its
 log-probabilities are compared with the trainer's. Supervised fine-tuning has nothing to compare with: it would train
-the adapter on another function than the one it is served on. The rules follow the bridges of Qwen2, Qwen3 and Llama,
-the families whose function the tests compare with Hugging Face's.
+the adapter on another function than the one it is served on.
 """
 
 from __future__ import annotations
@@ -13,83 +12,177 @@ from collections.abc import Mapping
 from typing import Any
 
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.planning.families import FAMILIES, REFUSED, SUPPORTED, Family
 
-FAMILIES = ("qwen2", "qwen3", "llama")
-"""`model_type` of the configurations that are checked. What other bridges leave out is not known here."""
-_PLAIN_FAMILIES = (*FAMILIES, "mistral")
-"""Families whose layers are Llama's."""
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Constants in megatron.core.models.common.embeddings.rotary_pos_embedding; only the factor can be chosen."""
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_OTHER_INPUTS = ("vision_config", "audio_config", "text_config", "thinker_config")
+_STATE_SPACE = ("mamba_d_state", "mamba_d_ssm", "ssm_cfg", "ssm_state_size", "state_size", "hybrid_override_pattern")
+_ATTENTION = ("full_attention", "sliding_attention")
+"""Values of `layer_types`. All others are layers without attention, or with an approximation of it."""
+_ACTIVATIONS = ("silu", "swish")
+_MORE_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+_ANOTHER = f"Choose a model of a supported family ({SUPPORTED})."
 
 
-def require_known_base(config: Mapping[str, Any], longest: int) -> None:
-    """Refuse a base model that the trainer would take for another function.
+def require_supported(config: Mapping[str, Any], longest: int, *, rollouts: bool = True) -> None:
+    """Refuse a base model that the trainer does not know, or would take for another function.
 
     Args:
-        config: The content of config.json.
-        longest: Tokens of the job's longest sequence. A window that is at least as long cuts nothing off.
+        config: the content of config.json.
+        longest: tokens of the job's longest sequence. A window that is at least as long cuts nothing off.
+        rollouts: whether vLLM generates such sequences.
 
     Raises:
-        InputError: It asks for something that would not be followed.
+        InputError: it names what config.json asks for, what was expected and the fix.
     """
+    _require_plain_weights(config)
+    _require_language_model(config)
+    _require_dense(config)
+    family = _family(config)
+    _require_plain_layers(family, config)
+    _require_wide_window(family, config, longest)
+    _require_known_rope(family, config)
+    if rollouts:
+        _require_positions(config, longest)
+
+
+def has_plain_layers(config: Mapping[str, Any]) -> bool:
+    """Return whether a model's layers are Llama's, which `backends/megatron/fused_layer.py` computes in a few steps."""
+    return config.get("model_type") in FAMILIES and config.get("hidden_act", "silu") in _ACTIVATIONS
+
+
+def _require_plain_weights(config: Mapping[str, Any]) -> None:
     if quantization := config.get("quantization_config"):
         method = quantization.get("quant_method") if isinstance(quantization, Mapping) else quantization
         raise _refused(
             f"weights quantized by {method}", "weights in bf16, fp16 or fp32", "Name the model that was quantized."
         )
-    family = config.get("model_type")
-    if family not in FAMILIES:
-        return
-    for biases in ("attention_bias", "mlp_bias"):
-        if family != "qwen2" and config.get(biases):
-            raise _refused(f"{biases}: true", f"{family} without it", "Choose another model.")
-    window = config.get("sliding_window")
-    slides = config.get("use_sliding_window") and config.get("max_window_layers", 0) < config.get(
-        "num_hidden_layers", 1
-    )
-    if family != "llama" and slides and window and window < longest:
-        hint = (
-            f"Lower spec.rollout.maxPromptTokens and maxResponseTokens to {window} together, or choose another model."
-        )
+
+
+def _require_language_model(config: Mapping[str, Any]) -> None:
+    if parts := [name for name in _OTHER_INPUTS if config.get(name)]:
         raise _refused(
-            f"use_sliding_window and a window of {window}",
-            f"a window of at least the job's longest sequence, {longest} tokens",
-            hint,
+            f"{', '.join(parts)}: a model of images, sound or several parts", "a model of text alone", _ANOTHER
         )
-    _require_known_rope(family, config)
+    if config.get("is_encoder_decoder"):
+        raise _refused("is_encoder_decoder: true", "a decoder", _ANOTHER)
+    kinds = sorted({str(kind) for kind in config.get("layer_types") or ()} - set(_ATTENTION))
+    kinds += [name for name in _STATE_SPACE if config.get(name)]
+    if kinds:
+        raise _refused(f"{', '.join(kinds)}: layers without full attention", "attention in every layer", _ANOTHER)
+    if config.get("kv_lora_rank"):
+        raise _refused(
+            f"kv_lora_rank {config['kv_lora_rank']}: latent attention", "queries, keys and values as they are", _ANOTHER
+        )
 
 
-def has_plain_layers(config: Mapping[str, Any]) -> bool:
-    """Return whether all of a model's layers are of Llama's kind in Megatron: RMSNorm, rotary positions, SwiGLU.
+def _require_dense(config: Mapping[str, Any]) -> None:
+    """Refuse a mixture of experts: only its attention would get adapters, and its router's loss would train them."""
+    for name in _EXPERTS:
+        if config.get(name):
+            raise _refused(
+                f"{name} {config[name]}: a mixture of experts",
+                "a dense model, since lorarl cannot train experts yet",
+                f"Choose a dense model of a supported family ({SUPPORTED}).",
+            )
 
-    Attention is causal over whole sequences. `backends/megatron/fused_layer.py` computes such layers in a few steps.
 
-    Args:
-        config: The content of config.json.
+def _family(config: Mapping[str, Any]) -> Family:
+    """Return the model's family.
+
+    Raises:
+        InputError: it is not supported, or the model is not one that predicts the next token.
     """
-    family = config.get("model_type")
-    # The other families' bridges ignore the window. Mistral's is 4,096 if config.json has none.
-    has_window = family == "mistral" and config.get("sliding_window", 4096) is not None
-    return (
-        family in _PLAIN_FAMILIES
-        and not has_window
-        and config.get("hidden_act", "silu") == "silu"
-        and _rope_type(config) in ("default", "llama3", "linear")
-    )
+    kind = str(config.get("model_type"))
+    family = FAMILIES.get(kind)
+    if family is None:
+        why = REFUSED.get(kind, "lorarl has not been tested with it")
+        raise InputError(
+            "spec.model.uri",
+            f"a config.json with model_type {kind} ({why})",
+            f"one of {', '.join(FAMILIES)}",
+            _ANOTHER,
+        )
+    architectures = list(config.get("architectures") or ())
+    if architectures != [family.architecture]:
+        raise _refused(
+            f"architectures {architectures}", f"[{family.architecture}]", "Choose a model that predicts the next token."
+        )
+    return family
+
+
+def _require_plain_layers(family: Family, config: Mapping[str, Any]) -> None:
+    for biases in ("attention_bias", "mlp_bias"):
+        if not family.qkv_biases and config.get(biases):
+            raise _refused(f"{biases}: true", "false", "Choose another model.")
+    if (activation := config.get("hidden_act", "silu")) not in _ACTIVATIONS:
+        raise _refused(f"hidden_act {activation}", "silu, the only one that vLLM takes here", "Choose another model.")
+    if (share := _rope(config).get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))) != 1.0:
+        raise _refused(f"partial_rotary_factor {share}", "1", "Choose another model.")
+    if more := next((name for name in _MORE_LAYERS if config.get(name)), None):
+        raise _refused(
+            f"{more} {config[more]}: layers that predict further tokens",
+            "0",
+            f"Set {more}: 0 in a copy's config.json, for serving too.",
+        )
+
+
+def _require_wide_window(family: Family, config: Mapping[str, Any], longest: int) -> None:
+    window = _window(family, config)
+    if window is not None and window < longest:
+        raise _refused(
+            f"a sliding window of {window} tokens",
+            f"a window of at least the job's longest sequence, {longest} tokens",
+            f"Lower spec.rollout.maxPromptTokens and maxResponseTokens to {window} together, or choose another model.",
+        )
+
+
+def _window(family: Family, config: Mapping[str, Any]) -> int | None:
+    """Return how many tokens a layer's attention sees, itself included; None for all."""
+    if family.has_window:
+        window = config.get("sliding_window", 4096)
+        return None if window is None else int(window)
+    if family.architecture == "LlamaForCausalLM" or not config.get("use_sliding_window"):
+        return None
+    slides = config.get("max_window_layers", 0) < config.get("num_hidden_layers", 1)
+    if kinds := config.get("layer_types"):
+        slides = "sliding_attention" in kinds
+    return int(config["sliding_window"]) if slides and config.get("sliding_window") else None
+
+
+def _require_positions(config: Mapping[str, Any], longest: int) -> None:
+    """Refuse sequences that vLLM would not generate. It counts the scaled positions, except Llama 3's."""
+    positions = config.get("max_position_embeddings")
+    if positions is None:
+        return
+    if _rope_type(config) == "linear":
+        positions = int(positions * _rope(config).get("factor", 1.0))
+    if positions < longest:
+        raise InputError(
+            "spec.rollout.maxResponseTokens",
+            f"{longest} tokens together with rollout.maxPromptTokens",
+            f"at most {positions}, the positions of the model",
+            "Lower one of them.",
+        )
+
+
+def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    return config.get("rope_scaling") or config.get("rope_parameters") or {}
 
 
 def _rope_type(config: Mapping[str, Any]) -> str:
-    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    rope = _rope(config)
     return str(rope.get("rope_type") or rope.get("type") or "default")
 
 
-def _require_known_rope(family: str, config: Mapping[str, Any]) -> None:
-    rope, kind = config.get("rope_scaling") or config.get("rope_parameters") or {}, _rope_type(config)
-    known = ("default", "llama3", "linear") if family == "llama" else ("default",)
-    if kind not in known:
+def _require_known_rope(family: Family, config: Mapping[str, Any]) -> None:
+    rope, kind = _rope(config), _rope_type(config)
+    if kind not in family.rope_types:
         raise _refused(
             f"rope_type {kind}",
-            f"{', '.join(known)} for {family}",
+            " or ".join(family.rope_types),
             "Choose another model, or take the scaling out of a copy's config.json, for serving too.",
         )
     if kind == "llama3":
@@ -100,6 +193,4 @@ def _require_known_rope(family: str, config: Mapping[str, Any]) -> None:
 
 
 def _refused(got: str, expected: str, hint: str) -> InputError:
-    return InputError(
-        "spec.model.uri", f"a config.json with {got}, which Megatron-Bridge does not follow", expected, hint
-    )
+    return InputError("spec.model.uri", f"a config.json with {got}", expected, hint)

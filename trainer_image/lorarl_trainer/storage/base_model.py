@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from lorarl_api.v1alpha1 import CLAIMS_FOLDER, LoRARLJobSpec, claim_of
 from lorarl_trainer.errors import unreadable
 from lorarl_trainer.storage import open_store
-from lorarl_trainer.storage.downloads import fetch_model, local_path
+from lorarl_trainer.storage.downloads import fetch_model, fetch_model_config, local_path
 from lorarl_trainer.storage.fingerprint import fingerprint
 from lorarl_trainer.storage.secrets import Secrets, secret_of
 
@@ -46,6 +47,17 @@ def fetch_model_folder(spec: LoRARLJobSpec, secrets: Secrets, *, weights: bool =
     return fetch_model(
         spec.model, secret=secret, open_folder=partial(open_store, field="spec.model.uri"), weights=weights
     )
+
+
+def fetch_base_config(spec: LoRARLJobSpec, secrets: Secrets) -> dict[str, Any]:
+    """Return the content of the base model's config.json; see `fetch_model_config` for the errors."""
+    secret = secret_of(secrets, spec.model.credentials_secret)
+    return fetch_model_config(spec.model, secret=secret, open_folder=partial(open_store, field="spec.model.uri"))
+
+
+def is_remote(spec: LoRARLJobSpec) -> bool:
+    """Return whether the base model has to be downloaded."""
+    return not spec.model.uri.startswith(("file:", "pvc:"))
 
 
 def base_model_name(spec: LoRARLJobSpec) -> str:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from lorarl_api.v1alpha1 import CLAIMS_FOLDER, BaseModelSpec, claim_of
 from lorarl_trainer.errors import InputError, LorarlError, StorageError, unreadable
+from lorarl_trainer.storage import hub
 from lorarl_trainer.storage.base import Entry
 
 WEIGHTS = "*.safetensors"
@@ -82,17 +83,15 @@ def fetch_model(
     scheme = spec.uri.partition(":")[0]
     known: set[str] | None = None  # names of the weights files
     if scheme == "hf":
-        folder = _fetch_from_hub(spec, secret.get("HF_TOKEN"), weights)
+        patterns = [pattern for pattern in MODEL_FILES if weights or pattern != WEIGHTS]
+        folder = hub.fetch_files(spec, patterns, NOT_MODEL_FILES, secret.get("HF_TOKEN"))
     elif scheme in _LOCAL:
         folder = local_path(spec.uri, field)
     else:
         store = open_folder(spec.uri, secret)
         files = [file for file in store.entries() if _is_model_file(file.path)]
         if not files:
-            hint = "Name the folder that holds config.json and the weights."
-            raise InputError(
-                field, f"{spec.uri}, which contains no model", "a folder with a model in Hugging Face format", hint
-            )
+            raise _no_model(spec.uri)
         known = {file.path for file in files if fnmatch(file.path, WEIGHTS)}
         wanted = files if weights else [file for file in files if file.path not in known]
         folder = _download_once(cache_dir() / "models", spec.uri, store, wanted, field)
@@ -103,6 +102,34 @@ def fetch_model(
     except OSError as error:
         raise unreadable(field, spec.uri, folder, error) from error
     return folder
+
+
+def fetch_model_config(spec: BaseModelSpec, *, secret: Mapping[str, str], open_folder: OpenFolder) -> dict[str, Any]:
+    """Return the content of the base model's config.json; of a remote model, nothing else is downloaded.
+
+    Args:
+        spec: `spec.model`.
+        secret: keys and values of `spec.model.credentialsSecret`; empty if there is none.
+        open_folder: opens remote stores.
+
+    Raises:
+        InputError: there is no such model, no access, or no config.json that can be read.
+        StorageError: the hub or the store could not be reached.
+    """
+    field, name = "spec.model.uri", "config.json"
+    scheme = spec.uri.partition(":")[0]
+    if scheme == "hf":
+        return _read_json(hub.fetch_file(spec, name, secret.get("HF_TOKEN")))
+    if scheme in _LOCAL:
+        folder = local_path(spec.uri, field)
+        if not folder.is_dir():
+            raise _not_a_folder(folder, spec.uri)
+        return read_model_config(folder)
+    store = open_folder(spec.uri, secret)
+    found = store.find(name)
+    if found is None:
+        raise _no_model(spec.uri)
+    return read_model_config(_download_once(cache_dir() / "models", spec.uri, store, [found], field))
 
 
 def fetch_data(uri: str, *, field: str, secret: Mapping[str, str], open_folder: OpenFolder) -> Path:
@@ -188,42 +215,22 @@ def _weights_in(folder: Path) -> set[str]:
     return {path.name for path in folder.glob(WEIGHTS)}
 
 
-def _fetch_from_hub(spec: BaseModelSpec, token: str | None, weights: bool) -> Path:
-    from httpx import HTTPError
-    from huggingface_hub import snapshot_download  # takes most of a second, and only hf:// needs it
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+def _no_model(uri: str) -> InputError:
+    return InputError(
+        "spec.model.uri",
+        f"{uri}, which contains no model",
+        "a folder with a model in Hugging Face format",
+        "Name the folder that holds config.json and the weights.",
+    )
 
-    name = spec.uri.removeprefix("hf://")
-    wanted = [pattern for pattern in MODEL_FILES if weights or pattern != WEIGHTS]
-    try:
-        return Path(
-            snapshot_download(
-                name, revision=spec.revision, token=token, allow_patterns=wanted, ignore_patterns=list(NOT_MODEL_FILES)
-            )
-        )
-    except RevisionNotFoundError as error:
-        raise InputError(
-            "spec.model.revision",
-            f"{spec.revision}, which {spec.uri} does not have",
-            "a branch, tag or commit of the model",
-            "Fix spec.model.revision, or remove it to use the default branch.",
-        ) from error
-    except (GatedRepoError, RepositoryNotFoundError) as error:
-        hint = (
-            "Fix spec.model.uri. For a gated or private model, accept its terms and put HF_TOKEN into "
-            "spec.model.credentialsSecret."
-        )
-        raise InputError(
-            "spec.model.uri", f"{spec.uri}, which this token cannot find", "a model on the hub", hint
-        ) from error
-    except HFValidationError as error:
-        raise InputError("spec.model.uri", spec.uri, "hf://ORG/NAME", "Fix spec.model.uri.") from error
-    except (HTTPError, OSError, ValueError, KeyError) as error:  # KeyError: a login page answered instead of the hub
-        hint = "Check the network (HF_ENDPOINT, proxies), or download the model and name its folder with file:."
-        reason = (str(error).strip().splitlines() or [""])[0]
-        raise InputError(
-            "spec.model.uri", f"{spec.uri}, which could not be downloaded ({reason})", "a reachable hub", hint
-        ) from error
+
+def _not_a_folder(folder: Path, uri: str) -> InputError:
+    return InputError(
+        "spec.model.uri",
+        f"{uri}, which is not a folder",
+        "a folder with a model in Hugging Face format",
+        f"Check the path {folder}.",
+    )
 
 
 def _download_once(cache: Path, uri: str, store: RemoteFolder, files: Sequence[Entry], field: str) -> Path:
@@ -286,7 +293,7 @@ def _check_model(folder: Path, uri: str, weights: set[str] | None) -> None:
     """
     field, expected = "spec.model.uri", "a folder with a model in Hugging Face format"
     if not folder.is_dir():
-        raise InputError(field, f"{uri}, which is not a folder", expected, f"Check the path {folder}.")
+        raise _not_a_folder(folder, uri)
     _check_readable(
         file for file in sorted(folder.iterdir()) if not fnmatch(file.name, WEIGHTS) or file.name in (weights or ())
     )

@@ -18,9 +18,9 @@ from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, Built, Resumed, Tak
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.packing import split_evenly
 from lorarl_trainer.samples.types import CompletionChunk, Sample, Samples, UpdateRequest, UpdateResult
-from lorarl_trainer.storage.base_model import fetch_base_model
 from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.timing import Span
+from lorarl_trainer.workers.base_model import fetch_fitting_model
 from lorarl_trainer.workers.checkpoints import CheckpointingWorker
 from lorarl_trainer.workers.failures import Failures
 from lorarl_trainer.workers.nodes import Nodes
@@ -74,7 +74,7 @@ class WorkerGroup:
         Raises:
             LorarlError: a machine cannot get the model, or has no room for it.
         """
-        models = await self._await(self._nodes.call(fetch_base_model, self._spec, secrets))
+        models = await self._await(self._nodes.call(fetch_fitting_model, self._spec, secrets))
         fingerprints = {model.fingerprint for model in models}
         if len(fingerprints) > 1:
             raise LorarlError(

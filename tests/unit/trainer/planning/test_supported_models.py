@@ -1,4 +1,4 @@
-"""Configurations that Megatron-Bridge would follow only in part."""
+"""Which models are taken and which are refused, judged by config.json alone. Every refusal is here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.planning.supported_models import require_known_base
+from lorarl_trainer.planning.families import FAMILIES, REFUSED
+from lorarl_trainer.planning.supported_models import require_supported
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -16,62 +17,147 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
-# As published: Qwen2.5-7B-Instruct, Qwen3-8B, Llama-3.2-1B; and as Transformers 5 writes them.
+
+
+def of(family: str, **fields: Any) -> dict[str, Any]:
+    """A config.json of a family."""
+    known = FAMILIES.get(family)
+    return {"model_type": family, "architectures": [known.architecture if known else "AnyForCausalLM"], **fields}
+
+
+# As published: Qwen2.5-7B-Instruct, Qwen3-8B, Llama-3.2-1B, Mistral-7B v0.3, v0.1; and as Transformers 5 writes them.
 KNOWN: tuple[dict[str, Any], ...] = (
-    {"model_type": "qwen2", "use_sliding_window": False, "sliding_window": 131072, "rope_theta": 1e6},
-    {
-        "model_type": "qwen3",
-        "attention_bias": False,
-        "use_sliding_window": False,
-        "sliding_window": None,
-        "rope_scaling": None,
-    },
-    {"model_type": "llama", "attention_bias": False, "mlp_bias": False, "rope_scaling": LLAMA3},
-    {"model_type": "llama", "rope_parameters": {**LLAMA3, "rope_theta": 5e5}},
-    {"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 2.0}},
-    {"model_type": "qwen2", "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
-    {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 512},
-    {
-        "model_type": "qwen2",
-        "use_sliding_window": True,
-        "sliding_window": 4,
-        "max_window_layers": 28,
-        "num_hidden_layers": 28,
-    },
-    {"model_type": "another", "rope_scaling": {"rope_type": "yarn"}, "attention_bias": True},
+    of("qwen2", use_sliding_window=False, sliding_window=131072, rope_theta=1e6, max_position_embeddings=32768),
+    of("qwen3", attention_bias=False, use_sliding_window=False, sliding_window=None, rope_scaling=None),
+    of("llama", attention_bias=False, mlp_bias=False, rope_scaling=LLAMA3),
+    of("llama", rope_parameters={**LLAMA3, "rope_theta": 5e5}),
+    of("llama", rope_scaling={"type": "linear", "factor": 2.0}),
+    of("llama", max_position_embeddings=512),
+    of("llama", max_position_embeddings=256, rope_scaling={"type": "linear", "factor": 2.0}),
+    of("llama", rope_parameters={"rope_type": "default", "partial_rotary_factor": 1.0}),
+    of("qwen2", rope_parameters={"rope_type": "default", "rope_theta": 1e6}),
+    of("qwen2", use_sliding_window=True, sliding_window=512),
+    of("qwen2", use_sliding_window=True, sliding_window=4, max_window_layers=28, num_hidden_layers=28),
+    of("qwen2", use_sliding_window=True, sliding_window=4, layer_types=["full_attention"] * 2),
+    of("mistral", sliding_window=None),
+    of("mistral", sliding_window=4096),
+    of("mistral"),
 )
 LEFT_OUT: tuple[tuple[dict[str, Any], str], ...] = (
-    ({"model_type": "qwen3", "attention_bias": True}, "attention_bias: true"),
-    ({"model_type": "llama", "mlp_bias": True}, "mlp_bias: true"),
+    (of("qwen3", attention_bias=True), "attention_bias: true"),
+    (of("llama", mlp_bias=True), "mlp_bias: true"),
+    (of("llama", hidden_act="gelu"), "hidden_act gelu, expected silu"),
+    (of("llama", partial_rotary_factor=0.5), "partial_rotary_factor 0.5, expected 1"),
     (
-        {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 511},
+        of("llama", rope_parameters={"rope_type": "default", "partial_rotary_factor": 0.25}),
+        "partial_rotary_factor 0.25, expected 1",
+    ),
+    (of("qwen2", num_nextn_predict_layers=1), "num_nextn_predict_layers 1: layers that predict further tokens"),
+    (
+        of("qwen2", use_sliding_window=True, sliding_window=511),
         "a window of at least the job's longest sequence, 512 tokens",
     ),
-    ({"model_type": "qwen2", "rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_type yarn"),
+    (
+        of("qwen3", use_sliding_window=True, sliding_window=511, layer_types=["sliding_attention", "full_attention"]),
+        "a sliding window of 511 tokens",
+    ),
+    (
+        of("mistral", sliding_window=511),
+        "Lower spec.rollout.maxPromptTokens and maxResponseTokens to 511 together, or choose another model.",
+    ),
+    (of("qwen2", rope_scaling={"type": "yarn", "factor": 4.0}), "rope_type yarn"),
+    (of("mistral", rope_parameters={"rope_type": "yarn", "factor": 4.0}), "rope_type yarn"),
     # Transformers takes rope_scaling where a config.json has both.
     (
-        {"model_type": "qwen2", "rope_parameters": {"rope_type": "default"}, "rope_scaling": {"rope_type": "yarn"}},
+        of("qwen2", rope_parameters={"rope_type": "default"}, rope_scaling={"rope_type": "yarn"}),
         "rope_type yarn",
     ),
-    ({"model_type": "qwen3", "quantization_config": {"quant_method": "fp8"}}, "weights quantized by fp8"),
-    ({"model_type": "qwen3", "rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_type linear"),
-    ({"model_type": "llama", "rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type dynamic"),
+    (of("qwen3", quantization_config={"quant_method": "fp8"}), "weights quantized by fp8"),
+    (of("qwen2", quantization_config={"quant_method": "bitsandbytes"}), "Name the model that was quantized."),
+    (of("qwen3", rope_scaling={"rope_type": "linear", "factor": 2.0}), "rope_type linear"),
+    (of("llama", rope_parameters={"rope_type": "dynamic", "factor": 2.0}), "rope_type dynamic"),
     (
-        {"model_type": "llama", "rope_scaling": {**LLAMA3, "original_max_position_embeddings": 4096}},
+        of("llama", rope_scaling={**LLAMA3, "original_max_position_embeddings": 4096}),
         "original_max_position_embeddings 4096",
     ),
+    (
+        {"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]},
+        "architectures ['LlamaForSequenceClassification'], expected [LlamaForCausalLM]",
+    ),
+    ({"model_type": "llama"}, "architectures []"),
+    (of("llama", is_encoder_decoder=True), "is_encoder_decoder: true, expected a decoder"),
+)
+EXPERTS = (
+    ("qwen3_moe", {"num_experts": 128}),
+    ("qwen2_moe", {"num_experts": 60}),
+    ("mixtral", {"num_local_experts": 8}),
+    ("gpt_oss", {"num_local_experts": 32, "layer_types": ["sliding_attention", "full_attention"]}),
+    ("olmoe", {"num_experts": 64}),
+    ("ernie4_5_moe", {"moe_num_experts": 64}),
+    ("glm4_moe", {"n_routed_experts": 160}),
+    ("qwen3", {"num_experts": 8}),
+)
+NOT_LANGUAGE_MODELS = (
+    ("qwen2_5_vl", {"vision_config": {"depth": 2}, "text_config": {"num_attention_heads": 2}}, "vision_config"),
+    ("gemma3", {"text_config": {"model_type": "gemma3_text"}}, "text_config"),
+    ("qwen2_audio", {"audio_config": {"d_model": 2}}, "audio_config"),
+    ("qwen3_next", {"layer_types": ["linear_attention", "full_attention"], "num_experts": 512}, "linear_attention"),
+    ("qwen3_5_text", {"layer_types": ["linear_attention"]}, "linear_attention"),
+    ("lfm2", {"layer_types": ["conv", "full_attention"]}, "conv"),
+    ("falcon_h1", {"mamba_d_ssm": 1024, "mamba_d_state": 256}, "mamba_d_state, mamba_d_ssm"),
+    ("mamba2", {"state_size": 128}, "state_size"),
+    ("nemotron_h", {"hybrid_override_pattern": "M-M*-"}, "hybrid_override_pattern"),
+    ("deepseek_v3", {"kv_lora_rank": 512, "n_routed_experts": 256}, "kv_lora_rank 512: latent attention"),
 )
 
 
 @pytest.mark.parametrize("config", KNOWN, ids=str)
 def test_what_megatron_computes_is_taken(config: dict[str, Any]) -> None:
-    require_known_base(config, 512)
+    require_supported(config, 512)
 
 
 @pytest.mark.parametrize(("config", "message"), LEFT_OUT, ids=lambda value: value if isinstance(value, str) else "")
 def test_what_it_would_leave_out_is_refused(config: dict[str, Any], message: str) -> None:
+    assert message in refusal(config)
+
+
+@pytest.mark.parametrize(("family", "fields"), EXPERTS)
+def test_mixtures_of_experts_are_refused(family: str, fields: dict[str, Any]) -> None:
+    """H5: only their attention would get adapters, and the router's load-balancing loss would train those."""
+    message = refusal(of(family, **fields))
+    assert "a mixture of experts, expected a dense model, since lorarl cannot train experts yet" in message
+    assert "Choose a dense model of a supported family (Qwen2, Qwen2.5; " in message
+
+
+@pytest.mark.parametrize(("family", "fields", "what"), NOT_LANGUAGE_MODELS)
+def test_models_of_more_than_text_and_attention_are_refused(family: str, fields: dict[str, Any], what: str) -> None:
+    message = refusal(of(family, **fields))
+    assert what in message
+    assert "Choose a model of a supported family" in message
+
+
+@pytest.mark.parametrize("family", REFUSED)
+def test_families_that_were_tried_are_refused_with_the_reason(family: str) -> None:
+    message = refusal(of(family))
+    assert f"model_type {family} ({REFUSED[family]}), expected one of qwen2, qwen3, llama, mistral" in message
+
+
+def test_a_family_that_was_not_tried_is_refused() -> None:
+    assert "model_type hyena (lorarl has not been tested with it), expected one of " in refusal(of("hyena"))
+    assert "model_type None" in refusal({})
+
+
+def test_sequences_beyond_the_positions_are_refused_where_generated() -> None:
+    config = of("llama", max_position_embeddings=511)
     with pytest.raises(
-        InputError, match=r"^spec\.model\.uri: got a config\.json with .*, which Megatron-Bridge does not follow"
-    ) as refused:
-        require_known_base(config, 512)
-    assert message in str(refused.value)
+        InputError, match=r"^spec\.rollout\.maxResponseTokens: got 512 tokens together with .*at most 511, the posit"
+    ):
+        require_supported(config, 512)
+    require_supported(config, 512, rollouts=False)
+
+
+def refusal(config: dict[str, Any]) -> str:
+    """What a user is told about a model of a job with sequences of 512 tokens."""
+    with pytest.raises(InputError, match=r"^spec\.model\.uri: got a config\.json with ") as refused:
+        require_supported(config, 512)
+    return str(refused.value)

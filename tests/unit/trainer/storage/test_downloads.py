@@ -16,6 +16,7 @@ from lorarl_trainer.storage.downloads import (
     cache_dir,
     fetch_data,
     fetch_model,
+    fetch_model_config,
     local_path,
     read_generation_config,
     read_model_config,
@@ -286,6 +287,25 @@ def test_what_cannot_be_read_when_the_fingerprint_is_made_is_told_as_such(tmp_pa
     ) as caught:
         fetch_base_model(LoRARLJobSpec.model_validate(spec), {})
     assert caught.value.field == "spec.model.uri"
+
+
+def test_only_the_configuration_of_a_remote_model_is_downloaded(store):
+    model = BaseModelSpec(uri=URI)
+    content = json.loads((store.root / "config.json").read_text())
+    assert fetch_model_config(model, secret={}, open_folder=store.open) == content
+    assert store.downloads() == ["config.json"]
+    (store.root / "config.json").unlink()
+    with pytest.raises(InputError, match="s3://bucket/model, which contains no model"):
+        fetch_model_config(model, secret={}, open_folder=store.open)
+
+
+def test_the_configuration_of_a_local_model_is_read_in_place(tmp_path):
+    model = write_model(tmp_path / "model")
+    read = [json.loads((model / "config.json").read_text())]
+    read.append(fetch_model_config(BaseModelSpec(uri=f"file:{model}"), secret={}, open_folder=FolderOnDisk(model).open))
+    assert read[0] == read[1]
+    with pytest.raises(InputError, match="which is not a folder"):
+        fetch_model_config(BaseModelSpec(uri=f"file:{model}-2"), secret={}, open_folder=FolderOnDisk(model).open)
 
 
 def test_a_generation_config_is_optional_but_not_garbage(tmp_path):

@@ -40,8 +40,12 @@ class Hub(BaseHTTPRequestHandler):
                 for i, (name, data) in enumerate(self.files.items())
             ]
             self.answer(200, json.dumps(tree).encode(), {})
-        elif f"/resolve/{COMMIT}/" in path:
-            name = path.partition(f"/resolve/{COMMIT}/")[2]
+        elif path.startswith(("/org/tiny/resolve/", "/org/gated/resolve/")):
+            revision, _, name = path.partition("/resolve/")[2].partition("/")
+            if revision not in (COMMIT, "main", "v1") or name not in self.files:
+                unknown = "EntryNotFound" if revision == "main" else "RevisionNotFound"
+                self.answer(404, b"", {"X-Error-Code": unknown, "X-Repo-Commit": COMMIT})
+                return
             self.served.append(name)
             self.answer(
                 200, self.files[name], {"X-Repo-Commit": COMMIT, "ETag": f'"{list(self.files).index(name):040}"'}
@@ -80,19 +84,27 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 from lorarl_api.v1alpha1 import BaseModelSpec
-from lorarl_trainer.errors import InputError
-from lorarl_trainer.storage.downloads import fetch_model
+from lorarl_trainer.errors import InputError, StorageError
+from lorarl_trainer.storage.downloads import fetch_model, fetch_model_config
 for uri, revision, secret in json.load(sys.stdin):
     try:
-        folder = fetch_model(BaseModelSpec(uri=uri, revision=revision), secret=secret, open_folder=None)
-        print(json.dumps(sorted(path.name for path in folder.iterdir())))
+        model = BaseModelSpec(uri=uri, revision=revision)
+        if sys.argv[1:] == ["config"]:
+            print(json.dumps([fetch_model_config(model, secret=secret, open_folder=None)]))
+        else:
+            folder = fetch_model(model, secret=secret, open_folder=None)
+            print(json.dumps(sorted(path.name for path in folder.iterdir())))
     except InputError as error:
         print(json.dumps([error.field, error.got, error.hint]))
+    except StorageError as error:
+        print(json.dumps(["StorageError", str(error)]))
 assert "torch" not in sys.modules
 """
 
 
-def fetch(endpoint: str, cache: Path, *requests: tuple[str, str | None, dict[str, str]]) -> list[list[str]]:
+def fetch(
+    endpoint: str, cache: Path, *requests: tuple[str, str | None, dict[str, str]], config: bool = False
+) -> list[list[str]]:
     environment = {
         **os.environ,
         "HF_ENDPOINT": endpoint,
@@ -101,7 +113,7 @@ def fetch(endpoint: str, cache: Path, *requests: tuple[str, str | None, dict[str
         "NO_PROXY": "127.0.0.1",
     }
     ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", PROGRAM, *(["config"] if config else [])],
         input=json.dumps(requests),
         env=environment,
         capture_output=True,
@@ -145,11 +157,34 @@ def test_what_the_hub_refuses_is_named_with_the_field_and_the_mend(hub, tmp_path
 
 def test_an_unreachable_hub_is_named_and_a_cached_model_needs_none(hub, tmp_path):
     nowhere = "http://127.0.0.1:9"  # the discard port: nobody listens
-    ((field, got, hint),) = fetch(nowhere, tmp_path / "cache", ("hf://org/tiny", None, {}))
-    assert field == "spec.model.uri"
-    assert "could not be downloaded" in got
-    assert "name its folder with file:" in hint
+    ((reason, message),) = fetch(nowhere, tmp_path / "cache", ("hf://org/tiny", None, {}))
+    assert reason == "StorageError", "another attempt may reach it, so the manifest is not to blame"
+    assert "spec.model.uri: hf://org/tiny could not be downloaded" in message
+    assert "name its folder with file:" in message
     fetch(hub[0], tmp_path / "cache", ("hf://org/tiny", None, {}))
     assert fetch(nowhere, tmp_path / "cache", ("hf://org/tiny", None, {})) == [
         ["config.json", "model.safetensors", "tokenizer.json"]
     ]
+
+
+def test_only_the_configuration_is_downloaded_to_judge_a_model(hub, tmp_path):
+    endpoint, handler = hub
+    ((config,),) = fetch(endpoint, tmp_path / "cache", ("hf://org/tiny", None, {}), config=True)
+    assert config == json.loads(handler.files["config.json"])
+    assert set(handler.served) == {"config.json"}
+
+
+def test_a_configuration_that_the_hub_does_not_have_is_explained(hub, tmp_path):
+    endpoint, handler = hub
+    del handler.files["config.json"]
+    missing, revision, gated = fetch(
+        endpoint,
+        tmp_path / "cache",
+        ("hf://org/tiny", None, {}),
+        ("hf://org/tiny", "v2", {}),
+        ("hf://org/gated", None, {"HF_TOKEN": "wrong"}),
+        config=True,
+    )
+    assert missing[:2] == ["spec.model.uri", "hf://org/tiny, which has no config.json"]
+    assert revision[0] == "spec.model.revision"
+    assert "put HF_TOKEN into spec.model.credentialsSecret" in gated[2]

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.nn.functional import linear, silu
+from torch.nn.functional import linear
 
 from lorarl_trainer.backends.kernels.gather import Gather
 from lorarl_trainer.backends.kernels.heads import Angles, Heads
@@ -32,6 +32,7 @@ from lorarl_trainer.backends.kernels.operations import (
     take_heads,
 )
 from lorarl_trainer.backends.megatron.packed_attention import Current
+from lorarl_trainer.backends.megatron.plain_config import not_plain
 
 LowRank = tuple[torch.Tensor, torch.Tensor]
 """A of all parts, [R, I], and block-diagonal B, [O, R]."""
@@ -313,21 +314,8 @@ def _is_plain(layer: Any) -> bool:
         return False
     linears = [attention.linear_qkv, attention.linear_proj, mlp.linear_fc1, mlp.linear_fc2]
     return (
-        config.normalization == "RMSNorm"
-        and not config.layernorm_zero_centered_gamma
+        not not_plain(config)
         and all(norm is None or norm.weight.shape == (config.kv_channels,) for norm in _head_norms(attention))
-        and not config.qk_l2_norm
-        and config.gated_linear_unit
-        and config.activation_func is silu
-        and config.activation_func_clamp_value is None
-        and config.glu_linear_offset == 0
-        and not config.use_te_activation_func
-        and config.hidden_dropout == 0
-        and not config.fp32_residual_connection
-        and not config.apply_residual_connection_post_layernorm
-        and not config.attention_output_gate
-        and not config.rotary_interleaved
-        and not config.no_rope_freq
         and all(_is_plain_linear(linear) for linear in linears)
     )
 

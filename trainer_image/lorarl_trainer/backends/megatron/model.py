@@ -272,6 +272,10 @@ def _configure(provider: Any, platform: Platform, plan: ExecutionPlan) -> None:
     provider.bf16, provider.fp16 = plan.precision.name == "bf16", False
     # A base model's config.json may ask for dropout. vLLM has none, and only the adapter is trained.
     provider.attention_dropout = provider.hidden_dropout = 0.0
+    # `planning.supported_models` has refused windows that cut a sequence off. Without one, samples can be packed.
+    provider.window_size = None
+    # It also refuses mixtures of experts. Their routers' own losses would train the adapter without any reward.
+    provider.moe_router_load_balancing_type, provider.moe_aux_loss_coeff, provider.moe_z_loss_coeff = "none", 0.0, None
     provider.sequence_parallel = plan.packed and plan.trainer_ranks > 1
     if plan.recompute == "selective":
         provider.recompute_granularity, provider.recompute_modules = "selective", ["mlp"]

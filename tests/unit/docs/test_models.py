@@ -1,0 +1,38 @@
+"""The tables of models in the documents are those of the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from lorarl_trainer.planning.families import FAMILIES, REFUSED
+
+ROOT = Path(__file__).parents[3]
+ROW = re.compile(r"^\| `((?!model_type)\w+)` \| (.*?) \|(.*)$", re.MULTILINE)
+
+
+def rows(document: str, heading: str) -> list[tuple[str, str, str]]:
+    """The rows below a heading whose first column is a `model_type`."""
+    _, found, rest = (ROOT / document).read_text().partition(f"\n{heading}\n")
+    assert found, f"{document} has no heading {heading}"
+    return ROW.findall(rest.partition("\n#")[0])
+
+
+def test_the_readme_names_the_families_that_work() -> None:
+    told = [(kind, models) for kind, models, _ in rows("README.md", "## Models")]
+    assert told == [(kind, family.models) for kind, family in FAMILIES.items()]
+
+
+def test_each_family_that_works_has_its_figures() -> None:
+    found = rows("docs/models.md", "## Families that work")
+    assert {kind: models for kind, models, _ in reversed(found) if models} == {
+        kind: family.models for kind, family in FAMILIES.items()
+    }
+    for *_, figures in found:
+        trainer, vllm = re.findall(r"\d\.\de-\d\d", figures)
+        assert max(float(trainer), float(vllm)) < 1e-5
+
+
+def test_each_family_that_was_tried_has_its_reason() -> None:
+    told = {kind: why for kind, why, _ in rows("docs/models.md", "### Families that were tried")}
+    assert told == REFUSED

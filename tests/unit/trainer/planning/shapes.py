@@ -1,0 +1,53 @@
+"""The config.json of models that people use, as far as their sizes go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lorarl_trainer.planning.families import FAMILIES
+
+
+def config(family: str = "qwen2", **sizes: Any) -> dict[str, Any]:
+    """A config.json with the shape of Qwen2.5-7B, or another."""
+    shape = {
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "vocab_size": 152064,
+        "max_position_embeddings": 32768,
+    }
+    return {"model_type": family, "architectures": [FAMILIES[family].architecture], **shape, **sizes}
+
+
+SHAPES = {
+    "0.5B": config(
+        hidden_size=896,
+        intermediate_size=4864,
+        num_hidden_layers=24,
+        num_attention_heads=14,
+        num_key_value_heads=2,
+        vocab_size=151936,
+        tie_word_embeddings=True,
+    ),
+    "1.5B": config(
+        hidden_size=1536,
+        intermediate_size=8960,
+        num_attention_heads=12,
+        num_key_value_heads=2,
+        vocab_size=151936,
+        tie_word_embeddings=True,
+    ),
+    "7B": config(),
+}
+SMOLLM2 = config(
+    "llama",
+    hidden_size=576,
+    intermediate_size=1536,
+    num_hidden_layers=30,
+    num_attention_heads=9,
+    num_key_value_heads=3,
+    vocab_size=49152,
+    tie_word_embeddings=True,
+)

@@ -1,0 +1,197 @@
+"""A job's base model is judged by config.json: for a GPU of any size, in milliseconds, and without weights."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from lorarl_api.load import load_job
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.devices.base import Gpu
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.planning.memory import plan_memory
+from lorarl_trainer.planning.model_sizes import sizes_of
+from lorarl_trainer.planning.verdict import judge
+from unit.trainer.planning.shapes import SHAPES, SMOLLM2, config
+
+GB = 1_000_000_000
+GPUS = {
+    24: Gpu(24 * GB, int(23.4 * GB), "NVIDIA L4", (8, 9)),
+    48: Gpu(48 * GB, int(47.2 * GB), "NVIDIA L40S", (8, 9)),
+    80: Gpu(80 * GB, int(78.8 * GB), "NVIDIA A100-SXM4-80GB", (8, 0)),
+}
+
+
+def job(*changes: str, gpus: int = 1) -> LoRARLJobSpec:
+    manifest = f"""
+apiVersion: lorarl.io/v1alpha1
+kind: LoRARLJob
+metadata: {{name: judged}}
+spec:
+  model: {{uri: "hf://Qwen/Qwen2.5-7B"}}
+  adapter: {{rank: 32, alpha: 64, targetModules: [all-linear]}}
+  reward: {{type: exact}}
+  data: {{train: {{uri: "file:train.jsonl"}}}}
+  rollout: {{promptsPerStep: 64, maxPromptTokens: 512, maxResponseTokens: 1024}}
+  checkpoint: {{uri: "file:checkpoints"}}
+  cluster: {{gpusPerNode: {gpus}}}
+"""
+    return load_job(manifest, [f"spec.{change}" for change in changes]).spec
+
+
+def refusal(spec: LoRARLJobSpec, model: dict[str, Any], gpu: Gpu | None = None) -> str:
+    with pytest.raises(InputError) as refused:
+        judge(spec, model, gpu)
+    return str(refused.value)
+
+
+def test_a_model_that_works_is_named_by_its_family() -> None:
+    assert str(judge(job(), SHAPES["7B"])) == "the base model is of a tested family (Qwen2, Qwen2.5)"
+    assert judge(job(gpus=0), SMOLLM2).slower == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "model", "why"),
+    [
+        (["adapter.dropout=0.1"], SHAPES["7B"], "layers are not fused, .*: spec.adapter.dropout is 0.1$"),
+        (
+            ["cluster.gpusPerNode=2", "trainer.tensorParallelSize=2"],
+            SHAPES["7B"],
+            "layers are not fused, .*: spec.trainer.tensorParallelSize is 2$",
+        ),
+        (["trainer.precision=fp32"], SHAPES["0.5B"], "precision is fp32, so attention runs segment by segment"),
+        ([], config(vocab_size=151_937), "vLLM holds its own copy of the base model: vLLM pads the vocabulary"),
+    ],
+)
+def test_what_makes_a_model_slower_is_said(changes: list[str], model: dict[str, Any], why: str) -> None:
+    (found,) = judge(job(*changes), model).slower
+    assert re.search(why, found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "model", "message"),
+    [
+        (["adapter.targetModules=[q_proj, gate]"], SHAPES["7B"], "spec.adapter.targetModules: got 'gate', expected a "),
+        (
+            ["adapter.type=lora", "adapter.targetModules=[q_proj]"],
+            SHAPES["7B"],
+            "spec.adapter.targetModules: got q_proj alone, expected all of q_proj, k_proj, v_proj",
+        ),
+        (
+            ["cluster.gpusPerNode=2", "trainer.tensorParallelSize=2"],
+            SMOLLM2,
+            "spec.trainer.tensorParallelSize: got 2 for a model with 9 attention heads, expected a number of ranks "
+            "that share them equally. Set it to 1.",
+        ),
+        (
+            ["cluster.gpusPerNode=8", "rollout.tensorParallelSize=8"],
+            SHAPES["7B"],
+            "spec.rollout.tensorParallelSize: got 8 for a model with 28 attention heads, expected a number of ranks "
+            "that share them equally. Set it to 1 or 2 or 4.",
+        ),
+        (
+            ["cluster.gpusPerNode=2", "trainer.tensorParallelSize=2"],
+            config(vocab_size=152_065),
+            "spec.trainer.tensorParallelSize: got 2 for a model with a vocabulary of 152,065",
+        ),
+        (
+            ["cluster.gpusPerNode=4", "trainer.tensorParallelSize=4", "rollout.tensorParallelSize=4"],
+            config(num_attention_heads=12, hidden_size=1536, num_key_value_heads=2, vocab_size=151936),
+            "spec.trainer.tensorParallelSize: got 4 for a model with 2 key-value heads, with adapters on q_proj",
+        ),
+        (
+            ["cluster.gpusPerNode=2", "rollout.tensorParallelSize=2"],
+            config(num_attention_heads=28, num_key_value_heads=7),
+            "spec.rollout.tensorParallelSize: got 2 for a model with 7 key-value heads",
+        ),
+    ],
+)
+def test_what_only_the_loaded_model_used_to_refuse(changes: list[str], model: dict[str, Any], message: str) -> None:
+    """D11, D4: names of modules and layouts follow from config.json."""
+    assert refusal(job(*changes), model).startswith(message)
+
+
+def test_a_gpu_without_flash_attention_is_refused() -> None:
+    old = Gpu(16 * GB, 15 * GB, "Tesla T4", (7, 5))
+    assert refusal(job(), SHAPES["0.5B"], old).startswith(
+        "spec.cluster.gpusPerNode: got GPUs of compute capability 7.5 (Tesla T4), expected 8.0 or newer"
+    )
+
+
+FITS = {("0.5B", 24), ("0.5B", 48), ("0.5B", 80), ("1.5B", 48), ("1.5B", 80), ("7B", 80)}
+
+
+@pytest.mark.parametrize("gigabytes", GPUS)
+@pytest.mark.parametrize("name", SHAPES)
+def test_common_models_fit_common_gpus_or_a_remedy_makes_them_fit(name: str, gigabytes: int) -> None:
+    """At default settings but for 512 prompt tokens and 1,024 response tokens."""
+    gpu, model = GPUS[gigabytes], SHAPES[name]
+    if (name, gigabytes) in FITS:
+        judge(job(), model, gpu)
+        return
+    message = refusal(job(), model, gpu)
+    judge(job(*remedied(message)), model, gpu)
+
+
+@pytest.mark.parametrize("gpus", [1, 4])
+@pytest.mark.parametrize("gigabytes", [12, 16, 24, 32, 40, 48, 80])
+@pytest.mark.parametrize("changes", [(), ("rollout.maxResponseTokens=8192",), ("rollout.offload=[]",)])
+@pytest.mark.parametrize("model", [*SHAPES.values(), SMOLLM2], ids=[*SHAPES, "SmolLM2"])
+def test_every_remedy_that_is_printed_makes_the_job_fit(
+    model: dict[str, Any], changes: tuple[str, ...], gigabytes: int, gpus: int
+) -> None:
+    """D4: also those that change the layout, which must be one that is accepted."""
+    gpu = Gpu(gigabytes * GB, int(gigabytes * 0.97 * GB), "any", (8, 0))
+    spec = job(*changes, gpus=gpus)
+    if plan_memory(spec, sizes_of(model), gpu).fits:
+        return
+    message = refusal(spec, model, gpu)
+    if "Use GPUs with more memory, or a smaller model." in message:
+        return
+    for alternative in alternatives(message):
+        remedied_spec = job(*changes, *overrides(alternative, gpus), gpus=gpus)
+        judge(remedied_spec, model, gpu)
+
+
+def remedied(message: str) -> list[str]:
+    """The first remedy of a refusal, as overrides of the manifest."""
+    return overrides(alternatives(message)[0], gpus=1)
+
+
+def alternatives(message: str) -> list[list[tuple[str, str]]]:
+    """The remedies of a refusal: fields and values that have to change together."""
+    (told,) = re.findall(r"\. Set (.*)\.\n", message)
+    together = ", and " in told
+    wanted = [
+        (field, value)
+        for one in told.split(", and " if together else ", or ")
+        for field, _, value in [one.rpartition(" to ")]
+    ]
+    return [wanted] if together else [[one] for one in wanted]
+
+
+def overrides(changes: list[tuple[str, str]], gpus: int) -> list[str]:
+    """Fields and values as overrides, in the words of `--set`."""
+    found = []
+    for field, value in changes:
+        if field.startswith("tensorParallelSize"):
+            ranks = int(value.partition(" ")[0])
+            found += [f"{side}.tensorParallelSize={ranks}" for side in ("trainer", "rollout")]
+            found.append(f"cluster.gpusPerNode={ranks * gpus}")
+        else:
+            found.append(f"{field.removeprefix('spec.')}={value}")
+    return found
+
+
+def test_the_verdict_takes_no_torch_and_little_time() -> None:
+    """Nor any other package that takes seconds to import."""
+    began = time.perf_counter()
+    judge(job(), SHAPES["7B"], GPUS[80])
+    assert time.perf_counter() - began < 0.5
+    program = "import sys, lorarl_trainer.planning.verdict; sys.exit('torch' in sys.modules or 'ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,0 +1,35 @@
+"""This machine's GPUs, asked of NVIDIA's driver: without torch, and before any process uses them."""
+
+from __future__ import annotations
+
+import subprocess
+
+from lorarl_trainer.devices.base import Gpu
+
+_QUERY = "--query-gpu=memory.total,compute_cap,name"
+_SECONDS = 20.0
+"""A driver without persistence mode starts the GPUs first."""
+
+
+def largest_gpu() -> Gpu | None:
+    """Return the GPU with the most memory, as if all of it were free; None if the driver names none."""
+    try:
+        ran = subprocess.run(
+            ["nvidia-smi", _QUERY, "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=True,
+        )
+        found = [_gpu(line) for line in ran.stdout.splitlines() if line.strip()]
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None  # the workers look again, with CUDA
+    return max(found, key=lambda gpu: gpu.total, default=None)
+
+
+def _gpu(line: str) -> Gpu:
+    """Return a GPU, given `81559, 9.0, NVIDIA H100 80GB HBM3`: mebibytes, compute capability and name."""
+    mebibytes, capability, name = (part.strip() for part in line.split(",", 2))
+    major, minor = map(int, capability.split("."))
+    total = int(mebibytes) << 20
+    return Gpu(total, total, name, (major, minor))

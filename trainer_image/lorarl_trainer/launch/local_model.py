@@ -1,0 +1,42 @@
+"""`lorarl validate` judges a base model that is on this machine. Others are judged when their job starts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_trainer.devices.base import Gpu
+from lorarl_trainer.devices.nvidia_smi import largest_gpu
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.planning.verdict import judge
+from lorarl_trainer.storage.base_model import fetch_base_config
+from lorarl_trainer.storage.downloads import local_path
+
+
+def judge_local_model(job: LoRARLJob, gpu_gigabytes: float | None = None) -> tuple[str | None, str | None]:
+    """Judge a job's base model, if its folder is on this machine.
+
+    Args:
+        job: the job.
+        gpu_gigabytes: memory of each GPU that the job will get; by default of the largest GPU here, if there is one.
+
+    Returns:
+        Why it cannot be trained; or what is known of a model that can be.
+    """
+    spec = job.spec
+    if not spec.model.uri.startswith("file:"):
+        return None, None
+    try:
+        if not local_path(spec.model.uri, "spec.model.uri").exists():
+            return None, f"{spec.model.uri} is not on this machine, so the model is judged when the job starts"
+        return None, str(judge(spec, fetch_base_config(spec, {}), _gpu(gpu_gigabytes) if spec.on_gpu else None))
+    except InputError as error:
+        return str(error), None
+
+
+def _gpu(gigabytes: float | None) -> Gpu | None:
+    found = largest_gpu()
+    if gigabytes is None:
+        return found
+    size = int(gigabytes * 1e9)
+    return replace(found, total=size, free=size) if found else Gpu(size, size)

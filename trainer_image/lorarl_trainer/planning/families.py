@@ -1,0 +1,71 @@
+"""The families of models that lorarl trains, and why it refuses others.
+
+A family is supported once tests/trainer compare it with Transformers and with vLLM. docs/models.md has the results.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Family:
+    """Models with one `model_type` in config.json. All of them have decoder layers of Llama's kind.
+
+    Attributes:
+        models: some that people know.
+        architecture: the class of Transformers, in `architectures` of config.json.
+        rope_types: kinds of rotary positions that Megatron-Bridge follows.
+        has_window: `sliding_window` is in use unless it is null. In other families `use_sliding_window` decides.
+        qkv_biases: the projections of queries, keys and values have biases.
+        head_norms: queries and keys are normalised.
+    """
+
+    models: str
+    architecture: str
+    rope_types: tuple[str, ...] = ("default",)
+    has_window: bool = False
+    qkv_biases: bool = False
+    head_norms: bool = False
+
+
+FAMILIES = {
+    "qwen2": Family("Qwen2, Qwen2.5", "Qwen2ForCausalLM", qkv_biases=True),
+    "qwen3": Family("Qwen3 (dense)", "Qwen3ForCausalLM", head_norms=True),
+    "llama": Family("Llama 2, 3.x, SmolLM2, TinyLlama", "LlamaForCausalLM", rope_types=("default", "llama3", "linear")),
+    "mistral": Family("Mistral 7B, Nemo", "MistralForCausalLM", has_window=True),
+}
+"""By `model_type`."""
+
+SUPPORTED = "; ".join(family.models for family in FAMILIES.values())
+
+_GEMMA = "its norms multiply by 1 + weight, which Megatron's layers for CPUs do not have, so it cannot be compared"
+_NO_BRIDGE = "Megatron-Bridge has no conversion for it"
+REFUSED = {
+    "gemma": _GEMMA,
+    "gemma2": f"{_GEMMA}, and its logits have a soft cap, which the trainer's log-probabilities would leave out",
+    "gemma3_text": f"{_GEMMA}, and most of its layers attend to a window",
+    "gemma4_text": "its layers differ from each other, and Megatron-Bridge does not load a small one",
+    "nemotron": _GEMMA,
+    "exaone4": "it normalises after each sublayer, and Megatron-Bridge does not load a small one",
+    "phi": _NO_BRIDGE,
+    "phi3": _NO_BRIDGE,
+    "granite": _NO_BRIDGE,
+    "olmo": _NO_BRIDGE,
+    "olmo2": _NO_BRIDGE,
+    "olmo3": _NO_BRIDGE,
+    "smollm3": _NO_BRIDGE,
+    "ministral": _NO_BRIDGE,
+    "ministral3": _NO_BRIDGE,
+    "cohere2": _NO_BRIDGE,
+    "glm4": _NO_BRIDGE,
+    "starcoder2": _NO_BRIDGE,
+    "stablelm": _NO_BRIDGE,
+    "seed_oss": _NO_BRIDGE,
+    "arcee": _NO_BRIDGE,
+    "ernie4_5": _NO_BRIDGE,
+    "hunyuan_v1_dense": _NO_BRIDGE,
+    "diffllama": _NO_BRIDGE,
+    "gpt2": _NO_BRIDGE,
+}
+"""Why families that were tried are refused, by `model_type`."""

@@ -1,0 +1,94 @@
+"""Whether a job's base model can be trained, judged by its config.json: before any weight is downloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.devices.base import Gpu
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.planning.execution import ExecutionPlan, decide
+from lorarl_trainer.planning.families import FAMILIES
+from lorarl_trainer.planning.layouts import require_layout
+from lorarl_trainer.planning.memory import plan_memory
+from lorarl_trainer.planning.model_sizes import sizes_of
+from lorarl_trainer.planning.remedies import require_fit
+from lorarl_trainer.planning.supported_models import require_supported
+
+OLDEST_GPU = (8, 0)
+"""Compute capability of the A100: the first with bf16 and flash attention."""
+_UNKNOWN_GPU = Gpu(total=0, free=0)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is known of a base model that can be trained.
+
+    Attributes:
+        family: of the model, for people.
+        slower: why it trains slower, or takes more memory, than it could.
+    """
+
+    family: str
+    slower: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "; ".join((f"the base model is of a tested family ({self.family})", *self.slower))
+
+
+def judge(spec: LoRARLJobSpec, config: Mapping[str, Any], gpu: Gpu | None = None) -> Verdict:
+    """Judge a job's base model.
+
+    Args:
+        spec: the job.
+        config: the content of the model's config.json.
+        gpu: one worker's GPU, if there is one and it is known.
+
+    Raises:
+        InputError: the model cannot be trained as the job asks, or not on this GPU; with the reason and the fix.
+    """
+    rollouts = spec.algorithm.type != "sft"
+    require_supported(config, spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens, rollouts=rollouts)
+    model = sizes_of(config)
+    require_layout(spec, model, model.targets(spec.adapter))
+    if gpu is not None:
+        require_gpu(gpu)
+        require_fit(plan_memory(spec, model, gpu))
+    plan = decide(spec, model, (gpu or _UNKNOWN_GPU) if spec.on_gpu else None)
+    return Verdict(FAMILIES[config["model_type"]].models, tuple(_slower(spec, plan)))
+
+
+def require_gpu(gpu: Gpu) -> None:
+    """Refuse a GPU that is too old.
+
+    Raises:
+        InputError: it has no bf16 or no flash attention.
+    """
+    if gpu.capability is not None and gpu.capability < OLDEST_GPU:
+        found, oldest = (".".join(map(str, capability)) for capability in (gpu.capability, OLDEST_GPU))
+        raise InputError(
+            "spec.cluster.gpusPerNode",
+            f"GPUs of compute capability {found} ({gpu.name})",
+            f"{oldest} or newer: flash attention needs it",
+            "Use an A100, L4, L40S, H100 or newer, or spec.cluster.gpusPerNode: 0 for a small model.",
+        )
+
+
+def _slower(spec: LoRARLJobSpec, plan: ExecutionPlan) -> list[str]:
+    if not spec.on_gpu:
+        return []
+    found = []
+    reasons = [
+        f"spec.adapter.dropout is {spec.adapter.dropout:g}" if spec.adapter.dropout else "",
+        f"spec.trainer.tensorParallelSize is {plan.trainer_ranks}" if plan.trainer_ranks > 1 else "",
+    ]
+    if not plan.fused_layers:
+        why = " and ".join(filter(None, reasons))
+        found.append(f"layers are not fused, so they are slower and keep twice the activations: {why}")
+    if plan.precision.name == "fp32":
+        found.append("spec.trainer.precision is fp32, so attention runs segment by segment")
+    if plan.unshared:
+        found.append(f"vLLM holds its own copy of the base model: {plan.unshared}")
+    return found

@@ -1,0 +1,86 @@
+"""Models of the Hugging Face hub, in the hub's own cache, and why one cannot be had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from lorarl_api.v1alpha1 import BaseModelSpec
+from lorarl_trainer.errors import InputError, StorageError
+
+_FIELD = "spec.model.uri"
+
+
+def fetch_files(spec: BaseModelSpec, patterns: Sequence[str], but: Sequence[str], token: str | None) -> Path:
+    """Download the files that fit these patterns, and none of those to leave out; return their folder.
+
+    Raises:
+        InputError: the hub has no such model for this token.
+        StorageError: the hub could not be reached.
+    """
+    from huggingface_hub import snapshot_download  # takes most of a second, and only hf:// needs it
+
+    with _explained(spec):
+        return Path(
+            snapshot_download(
+                _name(spec),
+                revision=spec.revision,
+                token=token,
+                allow_patterns=list(patterns),
+                ignore_patterns=list(but),
+            )
+        )
+
+
+def fetch_file(spec: BaseModelSpec, name: str, token: str | None) -> Path:
+    """Download one file; see `fetch_files` for the errors."""
+    from huggingface_hub import hf_hub_download
+
+    with _explained(spec):
+        return Path(hf_hub_download(_name(spec), name, revision=spec.revision, token=token))
+
+
+def _name(spec: BaseModelSpec) -> str:
+    return spec.uri.removeprefix("hf://")
+
+
+@contextmanager
+def _explained(spec: BaseModelSpec) -> Iterator[None]:
+    """Explain why a model cannot be had. If the hub cannot be reached, that is no fault of the manifest."""
+    from httpx import HTTPError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        RemoteEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        yield
+    except RevisionNotFoundError as error:
+        raise InputError(
+            "spec.model.revision",
+            f"{spec.revision}, which {spec.uri} does not have",
+            "a branch, tag or commit of the model",
+            "Fix spec.model.revision, or remove it to use the default branch.",
+        ) from error
+    except (GatedRepoError, RepositoryNotFoundError) as error:
+        hint = (
+            "Fix spec.model.uri. For a gated or private model, accept its terms and put HF_TOKEN into "
+            "spec.model.credentialsSecret."
+        )
+        raise InputError(_FIELD, f"{spec.uri}, which this token cannot find", "a model on the hub", hint) from error
+    except HFValidationError as error:
+        raise InputError(_FIELD, spec.uri, "hf://ORG/NAME", "Fix spec.model.uri.") from error
+    except RemoteEntryNotFoundError as error:
+        raise InputError(
+            _FIELD, f"{spec.uri}, which has no config.json", "a model in Hugging Face format", "Fix spec.model.uri."
+        ) from error
+    except (HTTPError, OSError, ValueError, KeyError) as error:  # KeyError: a login page answered instead of the hub
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise StorageError(
+            f"{_FIELD}: {spec.uri} could not be downloaded ({reason}). Check the network (HF_ENDPOINT, proxies), or "
+            "download the model and name its folder with file:."
+        ) from error
