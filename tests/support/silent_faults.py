@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from lorarl_trainer.errors import LorarlError, StaleAdapterError, WorkerError
+
 from .in_process import Colocated
+from .loop_runs import rows, run_in_process
 
 
 def not_delivered(worker: Colocated) -> None:
@@ -103,6 +107,37 @@ def engine_ignores(worker: Colocated, layer: str) -> None:
     for name, module in worker.engine.slot._manager.modules.items():
         if name.endswith(layer):
             module.apply = _base_alone(module)  # type: ignore[method-assign]
+
+
+SLOW = {"trainer__learningRate": 1e-5, "trainer__steps": 4, "checkpoint__every": 100, "rollout__maxPromptTokens": 160}
+PROMPTS = rows(4, prompt_length=140)
+"""Longer than a block of the prefix cache, and the same ones at every step."""
+
+NOT_DELIVERED = r"version \d+ did not reach vLLM: "
+FAULTS: list[tuple[Callable[[Colocated], None], type[LorarlError], str]] = [
+    (not_delivered, StaleAdapterError, NOT_DELIVERED + "it(s buffers are empty| still holds version 3)"),
+    (bound_to_nothing, StaleAdapterError, NOT_DELIVERED + "its buffers are empty.* bound to no module"),
+    (one_version_late, StaleAdapterError, NOT_DELIVERED + r".*\d+ of \d+ blocks differ, in .*q_proj"),
+    (old_prefixes, StaleAdapterError, r"gave adapter version \d+ keys and values that version \d+ comp"),
+    (engine_scale, StaleAdapterError, NOT_DELIVERED + "its B is 2 times what it should be, so alpha"),
+    (shard_missing, StaleAdapterError, NOT_DELIVERED + r"\d+ of \d+ blocks differ, in down_proj"),
+    (shard_twice, StaleAdapterError, NOT_DELIVERED + r"\d+ of \d+ blocks differ, in down_proj"),
+    (swapped, StaleAdapterError, NOT_DELIVERED + r"\d+ of \d+ blocks differ, in q_proj, v_proj"),
+    (on_another_device, WorkerError, "but the job asks for cuda .*No update was made with them"),
+]
+
+
+def train_with(worker: Colocated, inject: Callable[[Colocated], None], after: int, made: list[int]) -> None:
+    """Train; inject the fault before the first step (0), or when a later one is done. Put the steps into `made`."""
+
+    def after_step(step: int) -> None:
+        made.append(step)
+        if step == after:
+            inject(worker)
+
+    if after == 0:
+        inject(worker)
+    asyncio.run(run_in_process(worker, train_rows=PROMPTS, after_step=after_step))
 
 
 class _Named:

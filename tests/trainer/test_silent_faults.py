@@ -6,48 +6,17 @@ adapter changes next to nothing. `tests/gpu/test_silent_faults.py` has the same 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 
 import pytest
 import torch
 
-from lorarl_trainer.errors import LorarlError, PolicyDriftError, StaleAdapterError, WorkerError
+from lorarl_trainer.errors import LorarlError, PolicyDriftError
 from lorarl_trainer.lora.config import Probe
 from support import silent_faults
 from support.in_process import Colocated
-from support.loop_runs import rows, run_in_process
-
-SLOW = {"trainer__learningRate": 1e-5, "trainer__steps": 4, "checkpoint__every": 100, "rollout__maxPromptTokens": 160}
-PROMPTS = rows(4, prompt_length=140)
-"""Longer than a block of the prefix cache, and the same ones at every step."""
-
-NOT_DELIVERED = r"version \d+ did not reach vLLM: "
-FAULTS: list[tuple[Callable[[Colocated], None], type[LorarlError], str]] = [
-    (silent_faults.not_delivered, StaleAdapterError, NOT_DELIVERED + "it(s buffers are empty| still holds version 3)"),
-    (silent_faults.bound_to_nothing, StaleAdapterError, NOT_DELIVERED + "its buffers are empty.* bound to no module"),
-    (silent_faults.one_version_late, StaleAdapterError, NOT_DELIVERED + r".*\d+ of \d+ blocks differ, in .*q_proj"),
-    (silent_faults.old_prefixes, StaleAdapterError, r"gave adapter version \d+ keys and values that version \d+ comp"),
-    (silent_faults.engine_scale, StaleAdapterError, NOT_DELIVERED + "its B is 2 times what it should be, so alpha"),
-    (silent_faults.shard_missing, StaleAdapterError, NOT_DELIVERED + r"\d+ of \d+ blocks differ, in down_proj"),
-    (silent_faults.shard_twice, StaleAdapterError, NOT_DELIVERED + r"\d+ of \d+ blocks differ, in down_proj"),
-    (silent_faults.swapped, StaleAdapterError, NOT_DELIVERED + r"\d+ of \d+ blocks differ, in q_proj, v_proj"),
-    (silent_faults.on_another_device, WorkerError, "but the job asks for cuda .*No update was made"),
-]
-
-
-def steps_made(worker: Colocated, inject: Callable[[Colocated], None], after: int, made: list[int]) -> None:
-    """Train; inject the fault before the first step (0), or when a later one is done. Put the steps into `made`."""
-
-    def after_step(step: int) -> None:
-        made.append(step)
-        if step == after:
-            inject(worker)
-
-    if after == 0:
-        inject(worker)
-    asyncio.run(run_in_process(worker, train_rows=PROMPTS, after_step=after_step))
+from support.silent_faults import FAULTS, SLOW, train_with
 
 
 @pytest.mark.parametrize(("inject", "error", "message"), FAULTS, ids=[fault[0].__name__ for fault in FAULTS])
@@ -57,7 +26,7 @@ def test_a_fault_is_named_before_an_update_uses_it(
 ) -> None:
     made: list[int] = []
     with pytest.raises(error, match=message):
-        steps_made(colocated(**SLOW), inject, after, made)
+        train_with(colocated(**SLOW), inject, after, made)
     # No block was cached under a name without its version before step 3, so it is step 4 that finds one.
     last = 3 if after and inject is silent_faults.old_prefixes else after
     assert made == list(range(1, last + 1)), "no step ran on with the fault"
@@ -67,19 +36,19 @@ def test_a_fault_is_named_before_an_update_uses_it(
 def test_a_scale_that_only_the_trainer_has_is_named(colocated, architecture: str) -> None:
     made: list[int] = []
     with pytest.raises(PolicyDriftError, match=r"do not apply the same adapter.* differ in .*q_proj.*down_proj"):
-        steps_made(colocated(architecture, **SLOW), silent_faults.trainer_scale, 0, made)
+        train_with(colocated(architecture, **SLOW), silent_faults.trainer_scale, 0, made)
     assert not made
 
 
 @pytest.mark.parametrize(("layer", "families"), [("o_proj", "o_proj"), ("qkv_proj", "q_proj, k_proj, v_proj")])
 def test_layers_that_ignore_the_adapter_are_named(colocated, layer: str, families: str) -> None:
     with pytest.raises(PolicyDriftError, match=rf"do not apply the same adapter.* They differ in {families}\. No step"):
-        steps_made(colocated(**SLOW), partial(silent_faults.engine_ignores, layer=layer), 0, [])
+        train_with(colocated(**SLOW), partial(silent_faults.engine_ignores, layer=layer), 0, [])
 
 
 def test_a_healthy_run_says_that_it_is(colocated) -> None:
     made: list[int] = []
-    steps_made(colocated(**SLOW), lambda worker: None, 0, made)
+    train_with(colocated(**SLOW), lambda worker: None, 0, made)
     assert made == [1, 2, 3, 4]
 
 

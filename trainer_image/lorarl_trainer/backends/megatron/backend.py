@@ -119,6 +119,7 @@ class MegatronBackend:
 
     def log_probabilities(self, samples: Sequence[Sample], temperature: float) -> list[np.ndarray]:
         """Return the adapted model's log-probabilities of each sample's response tokens."""
+        self._require_device()
         return self._trainer.log_probabilities(samples, temperature)
 
     def snapshot(self) -> Snapshot:
@@ -177,7 +178,7 @@ class MegatronBackend:
             name, device = elsewhere[0]
             raise WorkerError(
                 f"{len(elsewhere)} parameters are on {device} ({name}), but the job asks for {self._device.name} "
-                "(spec.cluster.gpusPerNode). No update was made. "
+                "(spec.cluster.gpusPerNode). No update was made with them. "
                 "Check that the machine's driver and torch see its GPUs."
             )
 
