@@ -181,7 +181,7 @@ def step_request(chosen: argparse.Namespace) -> UpdateRequest:
         learning_rate=1e-5,
         seed=0,
         on_policy=True,
-        limits=AgreementLimits(mean=float("inf")),
+        limits=AgreementLimits(tolerance=float("inf")),
     )
 
 

@@ -29,7 +29,9 @@ def test_rollout_and_trainer_agree_over_twenty_steps(on_gpu, architecture: str, 
     worker.sync()
     for _ in range(20):
         samples = samples_of(prompts(64), worker.generate(prompts(64)))
-        result = worker.worker.update(update_request(samples, learning_rate=1e-4, limits=AgreementLimits(mean=0.05)))
+        result = worker.worker.update(
+            update_request(samples, learning_rate=1e-4, limits=AgreementLimits(tolerance=0.05))
+        )
         assert result.disagreement is None
         assert result.metrics[LOGPROB_DIFFERENCE] < MEAN_DIFFERENCE and result.metrics["rollout_kl"] < KL
         worker.sync()
@@ -77,7 +79,7 @@ def test_the_optimizer_keeps_what_bf16_would_lose(on_gpu) -> None:
     before = [m.clone() for m in worker.worker.backend.optimizer.masters]
     for _ in range(3):
         samples = samples_of(prompts(16), worker.generate(prompts(16)))
-        worker.worker.update(update_request(samples, learning_rate=1e-7, limits=AgreementLimits(mean=0.05)))
+        worker.worker.update(update_request(samples, learning_rate=1e-7, limits=AgreementLimits(tolerance=0.05)))
     after = worker.worker.backend.optimizer.masters
     assert all(m.dtype == torch.float32 for m in after)
     assert all(not torch.equal(a, b) for a, b in zip(after, before, strict=True))

@@ -40,7 +40,9 @@ def test_sleep_frees_memory_and_waking_changes_nothing(on_gpu) -> None:
     levels = []
     for _ in range(20):
         samples = samples_of(prompts(64), worker.generate(prompts(64)))
-        result = worker.worker.update(update_request(samples, learning_rate=1e-4, limits=AgreementLimits(mean=0.05)))
+        result = worker.worker.update(
+            update_request(samples, learning_rate=1e-4, limits=AgreementLimits(tolerance=0.05))
+        )
         assert result.disagreement is None and result.metrics[LOGPROB_DIFFERENCE] < 0.02
         assert result.seconds["sleep"] > 0
         worker.sync()

@@ -49,7 +49,7 @@ async def _update(manifest: Path, batch: Path, out: Path) -> None:
         loss = LossChoice("policy_gradient", 0.2)
         result = await workers.update(
             UpdateRequest(
-                Samples(samples), loss, tokens, 1.0, 5e-4, 0, on_policy=False, limits=AgreementLimits(mean=1.0)
+                Samples(samples), loss, tokens, 1.0, 5e-4, 0, on_policy=False, limits=AgreementLimits(tolerance=1.0)
             )
         )
         await workers.publish(step=1, adapter_version=1, position=0)

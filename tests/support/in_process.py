@@ -255,7 +255,7 @@ def update_request(samples: Sequence[Sample], **changes: object) -> UpdateReques
         "learning_rate": 1e-2,
         "seed": 0,
         "on_policy": True,
-        "limits": AgreementLimits(mean=1e-5),
+        "limits": AgreementLimits(tolerance=1e-5),
     }
     return UpdateRequest(**(values | changes))  # type: ignore[arg-type]
 

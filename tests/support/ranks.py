@@ -58,7 +58,7 @@ def recorded_request(folder: Path, learning_rate: float, rank: int = 0, tensor_p
         learning_rate=learning_rate,
         seed=0,
         on_policy=False,
-        limits=AgreementLimits(mean=1.0),
+        limits=AgreementLimits(tolerance=1.0),
     )
 
 

@@ -75,7 +75,7 @@ class BareTrainer:
             "learning_rate": 0.0,
             "seed": 0,
             "on_policy": True,
-            "limits": AgreementLimits(mean=float("inf")),
+            "limits": AgreementLimits(tolerance=float("inf")),
         }
         request = UpdateRequest(**(values | changes))
         self.optimizer.zero_grad()

@@ -17,7 +17,7 @@ from lorarl_trainer.errors import PolicyDriftError
 from lorarl_trainer.lora.config import Probe
 from lorarl_trainer.progress import Noted
 from lorarl_trainer.protocols.workers import Workers
-from lorarl_trainer.samples.agreement import TIMES_NORMAL, Agreement, AgreementLimits, positions_of
+from lorarl_trainer.samples.agreement import Agreement, AgreementLimits, positions_of
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.types import Completion, Sample, Samples
 from lorarl_trainer.schedule import seed_of
@@ -29,8 +29,8 @@ LONGEST_PROMPT = 256
 _GAIN = 0.05
 _EFFECT = 1.0
 """How much the probe should change log-probabilities, in nats on average: far above any noise."""
-_LARGEST_NOISE = {"fp32": 1e-3, "bf16": 0.5}
-"""More than this at temperature 1 is no rounding. Healthy: 2e-5 in fp32; 0.04 to 0.12 in bf16."""
+_LARGEST_MEAN = {"fp32": 1e-3, "bf16": 0.5}
+"""More than this at temperature 1, in nats, is no rounding. Healthy: 1e-5 in fp32; 0.01 to 0.11 in bf16."""
 
 
 @dataclass
@@ -114,11 +114,9 @@ async def check_engine(session: Session) -> AgreementLimits | None:
         samples = await check.generate(Probe(0.0))
         scores = await check.score(samples)
         base = agreement_of(samples, scores)
-        largest = _LARGEST_NOISE[spec.precision] / rollout.temperature
-        limits = AgreementLimits(noise=min(largest, TIMES_NORMAL * base.noise), mean=None)
-        if rollout.logprob_tolerance is not None:
-            limits = AgreementLimits(mean=rollout.logprob_tolerance)
-        if not base.noise <= largest and limits.mean is None:
+        tolerance = rollout.logprob_tolerance
+        limits = AgreementLimits.from_base(base) if tolerance is None else AgreementLimits(tolerance=tolerance)
+        if tolerance is None and not base.mean <= _LARGEST_MEAN[spec.precision] / rollout.temperature:
             raise PolicyDriftError(_base_differs(base))
         probe, effect = await check.probe(samples, scores)
         if not effect > base.mean:

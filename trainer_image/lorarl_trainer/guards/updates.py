@@ -24,14 +24,14 @@ def describe(found: Disagreement) -> str:
         f"(largest {found.largest:.2e})"
     )
     withheld = "The update was withheld, so the last checkpoint is good. "
-    if found.tolerance:
+    if found.tolerance is not None:
         return (
-            f"{differ}, expected at most {found.allowed:.0e} (spec.rollout.logprobTolerance). {withheld}"
+            f"{differ}, expected at most {found.tolerance:.0e} (spec.rollout.logprobTolerance). {withheld}"
             "Remove spec.rollout.logprobTolerance to compare with what is normal for this model instead."
         )
     where = f" from position {found.position:,} on" if found.position else ""
     return (
-        f"{differ}. That is {TIMES_NORMAL * found.found / found.allowed:.1f} times the difference of the base model "
+        f"{differ}. That is {TIMES_NORMAL * found.times:.1f} times the difference of the base model "
         f"when the run started{where}, expected at most {TIMES_NORMAL:g} times. {withheld}"
         "Compare spec.rollout.adapterSync tensor with disk, and please report this. "
         "spec.rollout.logprobTolerance replaces this check by a mean difference in nats."

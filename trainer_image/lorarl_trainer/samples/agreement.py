@@ -5,14 +5,15 @@ model, its precision, the parallel layout and the temperature. So no number is f
 is measured when a run starts, and every step is compared with it.
 
 Rounding moves logits. If a logit moves, log p of a sampled token moves by about (1 - p) times as much: not at all where
-the policy is certain. So the sum of |difference| over the sum of (1 - p), here called noise, hardly depends on what is
-sampled: benchmarks/results/agreement-2026-11-23.md has it for several models, temperatures, lengths and adapters.
-Nothing here imports torch.
+the policy is certain. So there are two measures: the mean difference, and the sum of differences over the sum of
+(1 - p), here called noise. As a policy becomes certain, the mean falls, and its larger logits have more noise; as it
+becomes uncertain, the mean rises, and the noise stays. A step is normal if one of the two is. The measurements are in
+benchmarks/results/agreement-2026-11-23.md. Nothing here imports torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +28,7 @@ FEWEST_TOKENS = 64
 _LEAST_UNCERTAINTY = 0.01
 """Added per token, so that noise is defined for a policy that is certain of every token."""
 TIMES_NORMAL = 3.0
-"""A step's noise may be this many times that of the base at the start. In healthy runs it is 0.7 to 1.4 times that."""
+"""A step's difference may be this many times the base's at the start. In healthy runs it is 0.7 to 1.5 times that."""
 
 
 def depth_of(positions: Ints) -> Ints:
@@ -75,22 +76,20 @@ class Agreement:
     @property
     def mean(self) -> float:
         """The mean difference, in nats."""
-        return float(self.differences.sum() / max(1.0, self.tokens.sum()))
+        return _ratio(self.differences.sum(), self.tokens.sum())
 
     @property
     def noise(self) -> float:
         """The difference in relation to the uncertainty of the tokens."""
-        return float(self.differences.sum() / max(1e-9, self._weights.sum()))
+        return _ratio(self.differences.sum(), self.uncertainty.sum() + _LEAST_UNCERTAINTY * self.tokens.sum())
 
-    @property
-    def noise_by_depth(self) -> Sums:
-        """The same by depth; 0 where there are too few tokens to tell."""
-        enough = self.tokens >= FEWEST_TOKENS
-        return np.where(enough, self.differences / np.maximum(self._weights, 1e-9), 0.0)
-
-    @property
-    def _weights(self) -> Sums:
-        return self.uncertainty + _LEAST_UNCERTAINTY * self.tokens
+    def by_depth(self) -> Iterator[tuple[int, Agreement]]:
+        """Yield the parts that are deep in their sequences and have enough tokens, and where each begins."""
+        for depth in range(1, DEPTHS):
+            if self.tokens[depth] >= FEWEST_TOKENS:
+                here = np.arange(DEPTHS) == depth
+                part = Agreement(self.differences * here, self.uncertainty * here, self.tokens * here, self.largest)
+                yield _FIRST_DEPTH * 2 ** (depth - 1), part
 
 
 @dataclass(frozen=True)
@@ -98,47 +97,52 @@ class Disagreement:
     """What is wrong between engine and trainer.
 
     Attributes:
-        found, allowed: noise, or mean nats if the user set a tolerance.
         mean, largest: of the absolute differences, in nats.
-        position: where in the sequences it begins to be too large; 0 if everywhere.
-        tolerance: whether `allowed` is `rollout.logprobTolerance`.
+        times: how many times what was allowed.
+        tolerance: `rollout.logprobTolerance`, if that was exceeded; otherwise what is normal was.
+        position: where in the sequences the difference begins to be too large; 0 if everywhere.
     """
 
-    found: float
-    allowed: float
     mean: float
     largest: float
-    position: int
-    tolerance: bool
+    times: float
+    tolerance: float | None = None
+    position: int = 0
 
 
 @dataclass(frozen=True)
 class AgreementLimits:
-    """What an update's samples must keep to: one of the two.
+    """What an update's samples must keep to.
 
     Attributes:
-        noise: the largest noise, over all tokens and at every depth.
-        mean: the largest mean difference in nats, `rollout.logprobTolerance`.
+        mean, noise: one of the two must be kept, over all tokens and at every depth.
+        tolerance: if given, the largest mean difference in nats, in place of both.
     """
 
-    noise: float | None = None
-    mean: float | None = None
+    mean: float = 0.0
+    noise: float = 0.0
+    tolerance: float | None = None
+
+    @classmethod
+    def from_base(cls, base: Agreement) -> AgreementLimits:
+        """Return what is normal where the base model's difference is this."""
+        return cls(TIMES_NORMAL * base.mean, TIMES_NORMAL * base.noise)
 
     def exceeded(self, agreement: Agreement) -> Disagreement | None:
         """Return what is too large, if anything is. A difference that is not a number is too large."""
-        about = {"mean": agreement.mean, "largest": agreement.largest}
-        if self.mean is not None:
-            if agreement.mean <= self.mean:
-                return None
-            return Disagreement(agreement.mean, self.mean, position=0, tolerance=True, **about)
-        assert self.noise is not None, "one of the two is set"
-        if not agreement.noise <= self.noise:
-            return Disagreement(agreement.noise, self.noise, position=0, tolerance=False, **about)
-        for depth, noise in enumerate(agreement.noise_by_depth.tolist()):
-            if not noise <= self.noise:
-                start = _FIRST_DEPTH * 2 ** (depth - 1) if depth else 0
-                return Disagreement(noise, self.noise, position=start, tolerance=False, **about)
+        about = agreement.mean, agreement.largest
+        if self.tolerance is not None:
+            times = _ratio(agreement.mean, self.tolerance)
+            return None if times <= 1.0 else Disagreement(*about, times, self.tolerance)
+        for position, part in ((0, agreement), *agreement.by_depth()):
+            times = min(_ratio(part.mean, self.mean), _ratio(part.noise, self.noise))
+            if not times <= 1.0:
+                return Disagreement(*about, times, position=position)
         return None
+
+
+def _ratio(value: float, unit: float) -> float:
+    return float(value / max(unit, 1e-9))
 
 
 def _sums(depth_N: Ints, values_N: Sums) -> Sums:

@@ -45,29 +45,38 @@ def test_noise_does_not_depend_on_how_certain_the_policy_is() -> None:
     assert found[0] == pytest.approx(found[1], rel=0.35)
 
 
+def test_a_policy_that_became_certain_is_normal_by_its_mean() -> None:
+    """Larger logits have more noise, but move a certain token's probability little."""
+    limits = AgreementLimits.from_base(tokens(1000, 0.04))
+    certain = np.log(np.full(1000, 0.95, np.float32))
+    step = Agreement.of(certain + np.float32(0.012), certain, np.arange(1000))
+    assert step.noise > limits.noise and step.mean < limits.mean
+    assert limits.exceeded(step) is None
+
+
 def test_a_step_like_the_base_passes_and_a_far_one_does_not() -> None:
-    limits = AgreementLimits(noise=3 * tokens(1000, 0.04).noise)
+    limits = AgreementLimits.from_base(tokens(1000, 0.04))
     assert limits.exceeded(tokens(5000, 0.05, seed=1)) is None
     found = limits.exceeded(tokens(5000, 0.2, seed=1))
-    assert found is not None and found.position == 0 and not found.tolerance
+    assert found is not None and found.position == 0 and found.tolerance is None
     assert "5.0 times the difference of the base model when the run started, expected at most 3 times" in describe(
         found
     )
 
 
 def test_a_difference_that_begins_deep_in_the_sequence_is_found_there() -> None:
-    limits = AgreementLimits(noise=3 * tokens(1000, 0.04).noise)
+    limits = AgreementLimits.from_base(tokens(1000, 0.04))
     short, long = tokens(100_000, 0.04, start=-99_500), tokens(400, 0.5, start=4100)
     both = Agreement(
         short.differences + long.differences, short.uncertainty + long.uncertainty, short.tokens + long.tokens, 1.0
     )
-    assert both.noise < limits.noise, "on average all is well"
+    assert both.noise < limits.noise and both.mean < limits.mean, "on average all is well"
     found = limits.exceeded(both)
     assert found is not None and found.position == 4096 and "from position 4,096 on" in describe(found)
 
 
 def test_a_few_deep_tokens_prove_nothing() -> None:
-    limits = AgreementLimits(noise=3 * tokens(1000, 0.04).noise)
+    limits = AgreementLimits.from_base(tokens(1000, 0.04))
     short, few = tokens(100_000, 0.04), tokens(FEWEST_TOKENS - 1, 0.5, start=600_000)
     both = Agreement(
         short.differences + few.differences, short.uncertainty + few.uncertainty, short.tokens + few.tokens, 1.0
@@ -77,13 +86,13 @@ def test_a_few_deep_tokens_prove_nothing() -> None:
 
 def test_what_is_not_a_number_is_never_normal() -> None:
     broken = Agreement.of(np.full(100, math.nan, np.float32), np.zeros(100, np.float32), np.arange(100))
-    assert AgreementLimits(noise=1.0).exceeded(broken) is not None
-    assert AgreementLimits(mean=1.0).exceeded(broken) is not None
+    assert AgreementLimits(1.0, 1.0).exceeded(broken) is not None
+    assert AgreementLimits(tolerance=1.0).exceeded(broken) is not None
 
 
 def test_a_users_tolerance_replaces_the_noise() -> None:
     step = tokens(5000, 0.2)
-    assert AgreementLimits(mean=1.0).exceeded(step) is None
-    found = AgreementLimits(mean=0.01).exceeded(step)
-    assert found is not None and found.tolerance
+    assert AgreementLimits(tolerance=1.0).exceeded(step) is None
+    found = AgreementLimits(tolerance=0.01).exceeded(step)
+    assert found is not None and found.tolerance == 0.01
     assert "expected at most 1e-02 (spec.rollout.logprobTolerance)" in describe(found)

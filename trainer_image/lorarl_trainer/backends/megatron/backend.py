@@ -105,6 +105,7 @@ class MegatronBackend:
 
         The optimizer's state stays as it is: make no update meanwhile.
         """
+        self._require_device()
         parameters = list(self.model.parameters.values())
         if self._kept is None:
             self._kept = [parameter.clone() for parameter in parameters]
