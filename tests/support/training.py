@@ -37,8 +37,9 @@ class BareTrainer:
         dropout: float = 0.0,
         targets: Sequence[str] = ("all-linear",),
         packed: bool = False,
+        fused: bool = True,
     ) -> None:
-        """`packed` lays samples out in one row, and fuses the layers unless there is dropout."""
+        """`packed` lays samples out in one row, and fuses the layers unless there is dropout or `fused` is False."""
         get_backend().import_libraries(device)
         if not dist.is_initialized():
             dist.init_process_group(device.distributed_backend, store=dist.HashStore(), rank=0, world_size=1)
@@ -54,11 +55,13 @@ class BareTrainer:
             decide(spec, read_model_shape(folder), None),
             precision=PRECISIONS[precision],
             packed=packed,
-            fused_layers=packed and not dropout,
+            fused_layers=packed and fused and not dropout,
         )
         self.model = LoraModel(device, folder, spec.adapter, plan)
-        fused = platform_of(device).fused_optimizer
-        self.optimizer = AdapterOptimizer(self.model, TrainerSpec.model_validate({"learningRate": 1e-3}), fused=fused)
+        one_kernel = platform_of(device).fused_optimizer
+        self.optimizer = AdapterOptimizer(
+            self.model, TrainerSpec.model_validate({"learningRate": 1e-3}), fused=one_kernel
+        )
         self.trainer = Trainer(device, self.model, self.optimizer, budget, dropout)
         stream = torch.Generator().manual_seed(0)
         with torch.no_grad():

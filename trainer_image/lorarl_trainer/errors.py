@@ -107,8 +107,10 @@ def _shortened(text: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
 
 
-def unreadable(field: str, uri: str, path: Path, error: OSError) -> InputError:
+def unreadable(field: str, uri: str, path: Path, error: OSError) -> LorarlError:
     """Explain to a user why a file cannot be read.
+
+    A broken disk or volume is no fault of the manifest, so that is a `StorageError`.
 
     Args:
         field: the URI's path in the manifest.
@@ -117,15 +119,14 @@ def unreadable(field: str, uri: str, path: Path, error: OSError) -> InputError:
         error: the operating system's error.
     """
     file = error.filename or path
-    return InputError(
-        field,
-        f"{uri}, but {file} cannot be read on {socket.gethostname()} ({error.strerror or error})",
-        f"files that user {os.geteuid()} can read",
-        _hint(error, path),
-    )
+    got = f"{uri}, but {file} cannot be read on {socket.gethostname()} ({error.strerror or error})"
+    if (hint := _hint(error, path)) is None:
+        return StorageError(f"{field}: got {got}. Check the disk or volume that stores it, or copy it elsewhere.")
+    return InputError(field, got, f"files that user {os.geteuid()} can read", hint)
 
 
-def _hint(error: OSError, path: Path) -> str:
+def _hint(error: OSError, path: Path) -> str | None:
+    """Return how to make a file readable; None if the file is not to blame."""
     match error.errno:
         case errno.EACCES | errno.EPERM:
             return (
@@ -137,4 +138,4 @@ def _hint(error: OSError, path: Path) -> str:
         case errno.EISDIR | errno.ENOTDIR:
             return "Copy it again."
         case _:
-            return "Check the disk or volume that stores it, or copy it elsewhere."
+            return None

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import traceback
+from pathlib import Path
 
-from lorarl_trainer.errors import in_one_line, last_exception, without_colours
+import pytest
+
+from lorarl_trainer.errors import (
+    InputError,
+    StorageError,
+    in_one_line,
+    last_exception,
+    unreadable,
+    without_colours,
+)
 
 CYAN, RESET = "\x1b[36m", "\x1b[39m"
 FROM_RAY = f"""{CYAN}ray::fetch_base_model(){RESET} (pid=137, ip=10.244.0.8)
@@ -45,3 +57,18 @@ def test_of_exceptions_that_follow_from_each_other_the_last_is_told() -> None:
 
 def test_colours_are_left_out_and_nothing_else() -> None:
     assert without_colours(FROM_RAY) == FROM_RAY.replace(CYAN, "").replace(RESET, "")
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENOENT, errno.EISDIR])
+def test_a_file_that_no_one_made_readable_is_bad_input(number: int) -> None:
+    found = unreadable("spec.model.uri", "file:base", Path("/base"), OSError(number, os.strerror(number), "/base/a"))
+    assert isinstance(found, InputError)
+    assert (found.field, found.got.split(" on ")[0]) == ("spec.model.uri", "file:base, but /base/a cannot be read")
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT])
+def test_a_volume_that_fails_may_work_for_another_attempt(number: int) -> None:
+    found = unreadable("spec.model.uri", "file:base", Path("/base"), OSError(number, os.strerror(number), "/base/a"))
+    assert isinstance(found, StorageError)
+    assert "spec.model.uri: got file:base, but /base/a cannot be read" in str(found)
+    assert "Check the disk or volume" in str(found)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lorarl_trainer.errors import InputError, unreadable
+from lorarl_trainer.errors import InputError, StorageError, unreadable
 
 if TYPE_CHECKING:
     import pyarrow
@@ -160,7 +160,8 @@ def read_hub(name: str, subset: str | None, split: str, *, field: str, token: st
         The row's number, counted from 1, and the row.
 
     Raises:
-        InputError: there is no such data set, subset or split, no access, or the hub cannot be reached.
+        InputError: there is no such data set, subset or split, or no access.
+        StorageError: the hub cannot be reached.
     """
     import datasets  # takes seconds, and only hf:// sources need it
     from httpx import HTTPError
@@ -171,13 +172,26 @@ def read_hub(name: str, subset: str | None, split: str, *, field: str, token: st
         rows = datasets.load_dataset(name, subset, split=split, token=token)
     except (ValueError, OSError, HTTPError, HfHubHTTPError, datasets.exceptions.DatasetsError) as error:
         wanted = f"hf://{name}, subset {subset or 'default'}, split {split}"
+        got = f"{wanted} ({type(error).__name__}: {_first_line(error)})"
+        if is_unreachable(error):
+            raise StorageError(f"{field}.uri: {got}. Check the network (HF_ENDPOINT, proxies).") from error
         raise InputError(
             f"{field}.uri",
-            f"{wanted} ({type(error).__name__}: {_first_line(error)})",
+            got,
             "a readable data set on the hub",
             "Check name, subset and split. If access is restricted, put HF_TOKEN into spec.data.credentialsSecret.",
         ) from error
     yield from enumerate(_with_doubles(rows.with_format("arrow")[:]).to_pylist(), start=1)
+
+
+def is_unreachable(error: Exception) -> bool:
+    """Return whether the hub, or the way to it, is to blame. Another attempt may find it."""
+    from httpx import HTTPError
+
+    response = getattr(error, "response", None)
+    if response is not None:
+        return bool(response.status_code >= 500)
+    return isinstance(error, ConnectionError | HTTPError)
 
 
 def _first_line(error: Exception) -> str:

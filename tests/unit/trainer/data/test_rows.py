@@ -1,11 +1,14 @@
 import json
 from pathlib import Path
 
+import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from huggingface_hub.errors import HfHubHTTPError
 
 from lorarl_api.v1alpha1 import DataSource, EvalSource
+from lorarl_trainer.data.files import is_unreachable
 from lorarl_trainer.data.rows import Row, load_rows
 from lorarl_trainer.errors import InputError
 from support.other_user import USER, as_a_user, open_folder
@@ -123,6 +126,26 @@ def test_a_split_that_the_data_set_does_not_have_is_named(tmp_path):
     assert error.field == "spec.data.train.uri"
     assert "split dev" in error.got
     assert 'Unknown split "dev"' in error.got
+
+
+def http_error(status: int) -> HfHubHTTPError:
+    return HfHubHTTPError("no", response=httpx.Response(status, request=httpx.Request("GET", "http://hub")))
+
+
+@pytest.mark.parametrize(
+    ("error", "retried"),
+    [
+        (ConnectionError("Couldn't reach 'org/set' on the Hub"), True),
+        (httpx.ConnectTimeout("no answer"), True),
+        (http_error(503), True),
+        (http_error(403), False),
+        (FileNotFoundError("no such data set"), False),
+        (ValueError('Unknown split "dev"'), False),
+    ],
+    ids=str,
+)
+def test_a_hub_that_cannot_be_reached_is_no_fault_of_the_manifest(error, retried):
+    assert is_unreachable(error) is retried
 
 
 def test_a_missing_prompt_field_names_the_row_the_fields_and_the_nearest(tmp_path):

@@ -122,7 +122,7 @@ def test_what_it_would_leave_out_is_refused(config: dict[str, Any], message: str
 
 
 @pytest.mark.parametrize(("family", "fields"), EXPERTS)
-def test_mixtures_of_experts_are_refused(family: str, fields: dict[str, Any]) -> None:
+def test_failure_12_mixtures_of_experts_are_refused(family: str, fields: dict[str, Any]) -> None:
     """H5: only their attention would get adapters, and the router's load-balancing loss would train those."""
     message = refusal(of(family, **fields))
     assert "a mixture of experts, expected a dense model, since lorarl cannot train experts yet" in message

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu
-from lorarl_trainer.errors import InputError
+from lorarl_trainer.errors import InputError, OutOfMemoryError
 from lorarl_trainer.planning.memory import plan_memory
 from lorarl_trainer.planning.model_sizes import sizes_of
 from lorarl_trainer.planning.verdict import judge
@@ -121,6 +122,13 @@ def test_a_gpu_without_flash_attention_is_refused() -> None:
     assert refusal(job(), SHAPES["0.5B"], old).startswith(
         "spec.cluster.gpusPerNode: got GPUs of compute capability 7.5 (Tesla T4), expected 8.0 or newer"
     )
+
+
+def test_a_gpu_that_others_use_is_no_fault_of_the_manifest() -> None:
+    """Such as a pod that is still ending: another attempt may find the memory free."""
+    with pytest.raises(OutOfMemoryError, match=r"only 30\.0 of the GPU's 80\.0 GB are free, since other processes use"):
+        judge(job(), SHAPES["1.5B"], replace(GPUS[80], free=30 * GB))
+    assert refusal(job(), SHAPES["7B"], replace(GPUS[48], free=30 * GB)).startswith("spec: got a job that needs ")
 
 
 FITS = {("0.5B", 24), ("0.5B", 48), ("0.5B", 80), ("1.5B", 48), ("1.5B", 80), ("7B", 80)}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lorarl_api.v1alpha1 import BaseModelSpec, LoRARLJobSpec
-from lorarl_trainer.errors import InputError, LorarlError
+from lorarl_trainer.errors import InputError, LorarlError, StorageError
 from lorarl_trainer.storage.base_model import fetch_base_model
 from lorarl_trainer.storage.downloads import (
     cache_dir,
@@ -266,8 +266,8 @@ def test_what_is_no_file_and_a_disk_that_fails_are_told(tmp_path):
     assert "cp -rL" in refused(model).hint
     weights.unlink()
     weights.symlink_to("/proc/self/mem")  # whose first byte the kernel cannot give
-    assert "(Input/output error)" in refused(model).got
-    assert "disk" in refused(model).hint
+    with pytest.raises(StorageError, match=r"\(Input/output error\)\. Check the disk"):
+        fetch(FolderOnDisk(model), f"file:{model}")
     weights.unlink()
     weights.mkdir()
     assert "(Is a directory)" in refused(model).got

@@ -1,0 +1,92 @@
+"""Plans for GPUs of 24, 48 and 80 GB, kept on a larger one: the process may take no more than such a GPU has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lorarl_trainer.devices.base import Gpu
+from lorarl_trainer.devices.cuda import CudaDevice
+from lorarl_trainer.planning.memory import CONTEXT_BYTES
+from support.in_process import Colocated, samples_of, update_request
+from unit.trainer.planning.shapes import SHAPES
+
+GB = 1_000_000_000
+FREE = 0.97
+"""Share of such a GPU that its driver calls free."""
+PROMPTS, GROUP, PROMPT_TOKENS, RESPONSE_TOKENS = 64, 8, 512, 1024
+CASES = {
+    ("0.5B", 24): {},
+    ("1.5B", 24): {"trainer__tokensPerMicroBatch": 8192},
+    ("1.5B", 48): {},
+    ("7B", 48): {"trainer__tokensPerMicroBatch": 4096},
+    ("7B", 80): {},
+}
+"""Shapes and sizes, with the remedy that the plan names; `test_verdict` has the plans."""
+
+
+@pytest.fixture
+def cap(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Lets this process have so many GB, and its worker see such a GPU."""
+    total = torch.cuda.get_device_properties(0).total_memory
+
+    def to(gigabytes: int) -> None:
+        gpu = Gpu(gigabytes * GB, int(FREE * gigabytes * GB), "a smaller GPU", (8, 9))
+        if gpu.total > total:
+            pytest.skip("this GPU is no larger")
+        monkeypatch.setattr(CudaDevice, "memory", lambda _: gpu)
+        torch.cuda.set_per_process_memory_fraction((gpu.free - CONTEXT_BYTES) / total)
+        torch.cuda.reset_peak_memory_stats()
+
+    yield to
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    torch.cuda.empty_cache()
+
+
+def build(name: str, folder: Path) -> Path:
+    """Write a model of this shape with random weights."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    config = Qwen2Config(**{key: value for key, value in SHAPES[name].items() if key != "model_type"})
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("cuda"):
+            Qwen2ForCausalLM(config).save_pretrained(folder)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch.cuda.empty_cache()
+    return folder
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "gigabytes"), CASES)
+def test_a_step_takes_no_more_than_the_plan_says(
+    name: str, gigabytes: int, cap: Callable[[int], None], tmp_path: Path
+) -> None:
+    model = build(name, tmp_path / "model")
+    cap(gigabytes)
+    worker = Colocated(
+        model,
+        tmp_path,
+        cluster__gpusPerNode=1,
+        adapter__rank=32,
+        algorithm__groupSize=GROUP,
+        rollout__promptsPerStep=PROMPTS,
+        rollout__maxPromptTokens=PROMPT_TOKENS,
+        rollout__maxResponseTokens=RESPONSE_TOKENS,
+        **CASES[name, gigabytes],
+    )
+    stream = np.random.default_rng(0)
+    groups = [stream.integers(4, 60_000, PROMPT_TOKENS).tolist() for _ in range(PROMPTS)]
+    prompts = [prompt for prompt in groups for _ in range(GROUP)]
+    for _ in range(2):
+        worker.sync()
+        samples = samples_of(prompts, worker.generate(prompts))
+        worker.worker.update(update_request(samples, learning_rate=1e-5, tolerance=float("inf")))
+    print(f"\n{name} on {gigabytes} GB: {torch.cuda.max_memory_reserved() / GB:.1f} GB\n{worker.built.memory}")
+    assert torch.cuda.max_memory_reserved() <= FREE * gigabytes * GB
+    worker.close()
