@@ -63,7 +63,7 @@ def fetch_packages(folder: Path) -> None:
     if uv.returncode != 0:
         raise NotFetchedError(f"scripts/uv.sh says: {_last_lines(uv.stderr)}")
     options = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--python", sys.executable]
-    command = [uv.stdout.strip(), "pip", "install", "-q", *options, "--target", folder, "-r", LOCK]
+    command: list[str | Path] = [uv.stdout.strip(), "pip", "install", "-q", *options, "--target", folder, "-r", LOCK]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return
@@ -94,7 +94,7 @@ def require_smollm2(file: Path) -> None:
     if architecture != "llama":
         raise WrongFileError(f"{file} is a model of the {architecture} family; {expected}")
     if size < GGUF_BYTES:
-        raise WrongFileError(f"{file} has only {size:,} bytes, so it may be half a download; {expected}. Fetch it again")
+        raise WrongFileError(f"{file} has only {size:,} bytes, perhaps half a download; {expected}. Fetch it again")
     with file.open("rb") as stream:
         found = hashlib.file_digest(stream, "sha256").hexdigest()
     if found != GGUF_SHA256:

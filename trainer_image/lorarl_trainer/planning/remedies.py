@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.planning.memory import MemoryPlan, gigabytes
@@ -20,7 +21,8 @@ def require_fit(plan: MemoryPlan) -> None:
     if plan.fits:
         return
     needed = max(plan.peak("generation"), plan.peak("training"))
-    got = f"a job that needs {gigabytes(needed)} GB on each GPU"
+    place = "on each GPU" if isinstance(plan.gpu, Gpu) else "for each worker"
+    got = f"a job that needs {gigabytes(needed)} GB {place}"
     if needed <= plan.gpu.free:
         left, least = gigabytes(plan.execution.kv_cache_bytes), gigabytes(plan.kv_cache_least)
         got = f"{left} GB left for vLLM's KV cache, of which one sequence takes {least}"
@@ -38,17 +40,17 @@ def remedies(plan: MemoryPlan) -> str:
         return ""
     alone: dict[str, Change] = {}
     together: dict[str, Change] = {}
-    for change in changes(plan.execution):
+    for change in changes(plan):
         if _fits_with(plan, [change]):
             alone.setdefault(change.field, change)
     if alone:
         return f"Set {', or '.join(map(str, alone.values()))}."
-    for change in changes(plan.execution):
+    for change in changes(plan):
         together[change.field] = change
         if _fits_with(plan, together.values()):
             needed = _only_needed(plan, list(together.values()))
             return f"Set {', and '.join(map(str, needed))}."
-    return "Use GPUs with more memory, or a smaller model."
+    return f"Use {'GPUs' if isinstance(plan.gpu, Gpu) else 'a machine'} with more memory, or a smaller model."
 
 
 def _fits_with(plan: MemoryPlan, made: Iterable[Change]) -> bool:
@@ -82,21 +84,38 @@ class Change:
         return f"{self.field} to {self.value}"
 
 
-def changes(execution: ExecutionPlan) -> Iterator[Change]:
+def changes(plan: MemoryPlan) -> Iterator[Change]:
     """Yield what a user can change, the cheapest first; for one field the smallest change first."""
+    execution = plan.execution
+    if isinstance(plan.gpu, Gpu):
+        yield from _changes_on_gpu(execution)
+        return
+    yield from _smaller_micro_batches(execution)
+    yield from _recomputation(execution)
+
+
+def _smaller_micro_batches(execution: ExecutionPlan) -> Iterator[Change]:
+    tokens = execution.micro_batch_tokens // 2
+    while tokens >= execution.longest:
+        yield Change("spec.trainer.tokensPerMicroBatch", str(tokens), {"micro_batch_tokens": tokens})
+        tokens //= 2
+
+
+def _recomputation(execution: ExecutionPlan) -> Iterator[Change]:
+    for recompute in {"none": ("selective", "full"), "selective": ("full",), "full": ()}[execution.recompute]:
+        yield Change("spec.trainer.recompute", recompute, {"recompute": recompute})
+
+
+def _changes_on_gpu(execution: ExecutionPlan) -> Iterator[Change]:
     trainer, rollout = "spec.trainer", "spec.rollout"
     for offload in (["kv_cache"], ["kv_cache", "weights"]):
         if more := frozenset(offload) - execution.offload:
             yield Change(f"{rollout}.offload", f"[{', '.join(offload)}]", {"offload": execution.offload | more})
-    tokens = execution.micro_batch_tokens // 2
-    while tokens >= execution.longest:
-        yield Change(f"{trainer}.tokensPerMicroBatch", str(tokens), {"micro_batch_tokens": tokens})
-        tokens //= 2
+    yield from _smaller_micro_batches(execution)
     for fraction in (0.5, 0.65, 0.8):
         if fraction > execution.engine_fraction:
             yield Change(f"{rollout}.gpuMemoryFraction", str(fraction), {"engine_fraction": fraction})
-    for recompute in {"none": ("selective", "full"), "selective": ("full",), "full": ()}[execution.recompute]:
-        yield Change(f"{trainer}.recompute", recompute, {"recompute": recompute})
+    yield from _recomputation(execution)
     both = f"tensorParallelSize of {trainer} and {rollout}"
     for ranks in (2, 4, 8):
         if ranks > max(execution.trainer_ranks, execution.engine_ranks):

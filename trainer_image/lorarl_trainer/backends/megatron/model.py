@@ -257,7 +257,7 @@ def _configure(provider: Any, platform: Platform, plan: ExecutionPlan) -> None:
     provider.bf16, provider.fp16 = plan.precision.name == "bf16", False
     # A base model's config.json may ask for dropout. vLLM has none, and only the adapter is trained.
     provider.attention_dropout = provider.hidden_dropout = 0.0
-    provider.sequence_parallel = plan.packed and plan.trainer_ranks > 1
+    provider.sequence_parallel = platform.sequence_parallel and plan.packed and plan.trainer_ranks > 1
     if plan.recompute == "selective":
         provider.recompute_granularity, provider.recompute_modules = "selective", ["mlp"]
     elif plan.recompute == "full":

@@ -142,7 +142,7 @@ class RolloutEngine:
                 seed=seed,
                 enable_sleep_mode=bool(plan.offload),
                 kv_cache_memory_bytes=plan.kv_cache_bytes,
-                **device_arguments(device, plan.sequences),
+                **device_arguments(device, plan),
             )
         if plan.one_adapter:
             self.llm.collective_rpc(skip_adapter_lookup)
