@@ -100,6 +100,7 @@ class RolloutEngine:
         names.bind_for_start(sleeps=bool(config.plan.offload))
         from vllm import LLM
 
+        from lorarl_trainer.engine.vllm.patches.cpu_sampler import cpu_sampler
         from lorarl_trainer.engine.vllm.patches.linear import one_adapter_layers, skip_adapter_lookup
         from lorarl_trainer.engine.vllm.patches.sampler import rollout_sampler
         from lorarl_trainer.engine.vllm.patches.start import lean_start
@@ -115,6 +116,7 @@ class RolloutEngine:
             lean_start(hf_config.architectures or (), config.temperature),
             one_adapter_layers() if plan.one_adapter else nullcontext(),
             rollout_sampler(),
+            cpu_sampler(),
             timed_start(self._clock),
             _length_refused(hf_config, config),
         ):
