@@ -113,8 +113,12 @@ gpu-node: setup tools ## Pack a node for an offline GPU machine, as root: docs/g
 ##@ Demos and benchmarks
 
 .PHONY: demo
-demo: setup ## Make a tiny base model, train it with GRPO, measure the adapter with other code
-	$(VENV_PYTHON) scripts/demo.py
+demo: setup ## Teach a real language model sums on the CPU, measured by other code
+	$(VENV_PYTHON) scripts/demo.py $(if $(SEED),--seed $(SEED))
+
+.PHONY: demo-toy
+demo-toy: setup ## The same with a tiny model that is made on the spot, in exact bytes
+	$(VENV_PYTHON) scripts/demo.py --toy $(if $(SEED),--seed $(SEED))
 
 .PHONY: demo-gpu
 demo-gpu: setup ## The same on a GPU; writes the learning curve into docs/images/

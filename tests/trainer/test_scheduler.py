@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lorarl_trainer.engine.vllm import engine
-from lorarl_trainer.planning import plan
+from lorarl_trainer.planning import memory
 from lorarl_trainer.samples.types import Completion
 from support.in_process import Colocated, whole
 from support.own_scheduler import vllm_generate, vllm_scheduler
 
 LENGTHS = {"rollout__maxPromptTokens": 80, "rollout__maxResponseTokens": 40, "adapter__rank": 4}
 ROWS = 16  # of the job: 4 prompts x 4 completions
-BLOCK = 32  # tokens: as few as vLLM's CPU attention takes
+BLOCK = 32  # tokens, as planned on CPU
 
 Start = Callable[..., Colocated]
 
@@ -28,8 +27,7 @@ def start(colocated: Start, monkeypatch: pytest.MonkeyPatch) -> Start:
 
     def with_blocks(blocks: int = ROWS * 4, **changes: object) -> Colocated:
         size = 2 * 2 * 2 * 32 * 4 * BLOCK  # keys and values, layers, heads of 32, fp32
-        monkeypatch.setattr(engine, "device_arguments", lambda *_: {"enforce_eager": True, "block_size": BLOCK})
-        monkeypatch.setattr(plan, "kv_cache_bytes", lambda *_: blocks * size)
+        monkeypatch.setattr(memory, "kv_cache_bytes", lambda *_, **__: blocks * size)
         worker = colocated(**LENGTHS, **changes)
         worker.randomise(scale=0.05)
         worker.sync()

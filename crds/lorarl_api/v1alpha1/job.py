@@ -154,6 +154,7 @@ class LoRARLJobSpec(Checked):
         ),
         Rule(
             "trainer.tokensPerMicroBatch",
+            "!has(self.trainer.tokensPerMicroBatch) || "
             "self.trainer.tokensPerMicroBatch >= self.rollout.maxPromptTokens + self.rollout.maxResponseTokens",
             "be at least rollout.maxPromptTokens + rollout.maxResponseTokens, the longest sample",
             "Raise tokensPerMicroBatch, or lower the two limits.",

@@ -67,7 +67,7 @@ class RolloutSpec(Model):
         0.5,
         gt=0.0,
         lt=1.0,
-        description="Share of a GPU's memory that vLLM may use. CPU jobs use what the longest batch needs.",
+        description="Share of a GPU's memory that vLLM may use. On CPU, vLLM's KV cache takes at most 4 GiB.",
     )
 
 
@@ -94,11 +94,14 @@ class TrainerSpec(Model):
         le=1e6,
         description="Largest norm of the gradient over all adapter parameters. A larger gradient is clipped.",
     )
-    tokens_per_micro_batch: int = Field(
-        16_384,
+    tokens_per_micro_batch: int | None = Field(
+        None,
         ge=1,
         le=100_000_000,
-        description="Largest number of tokens, with padding, in one forward and backward pass of one worker.",
+        description="Largest number of tokens, with padding, in one forward and backward pass of one worker. Default: "
+        "16384 on GPU. On CPU a power of two from 128 to 16384 whose activations take at most 2 GiB, or less where "
+        "less memory is free; the start of a run prints it.",
+        examples=[16_384],
     )
     recompute: Literal["none", "selective", "full"] = Field(
         "none",

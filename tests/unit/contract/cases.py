@@ -253,8 +253,8 @@ CASES = [
     ),
     Case(
         "a sample fits a micro batch",
-        {"spec.rollout.maxResponseTokens": 16_000},
-        {"spec.rollout.maxResponseTokens": 15_872},
+        {"spec.rollout.maxResponseTokens": 16_000, "spec.trainer.tokensPerMicroBatch": 16_384},
+        {"spec.rollout.maxResponseTokens": 15_872, "spec.trainer.tokensPerMicroBatch": 16_384},
         "spec.trainer.tokensPerMicroBatch",
         "Raise tokensPerMicroBatch",
     ),

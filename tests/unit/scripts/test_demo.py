@@ -133,7 +133,7 @@ def test_the_demos_summary_has_what_the_readme_promises() -> None:
         "total_seconds": 120.0,
         "peak_memory_bytes": 3 * 2**30,
     }
-    assert "30.0% -> 97.0%  (+67.0 points, 512 prompts, greedy)" in demo.table(summary)
+    assert "30.0% -> 97.0%  (+67.0 points, 512 prompts, greedy)" in demo.table(summary, Path("report.html"))
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,14 @@ class Gpu:
     capability: tuple[int, int] | None = None
 
 
+@dataclass(frozen=True)
+class Host:
+    """A machine's or container's main memory before the job begins, in bytes: all of it, and what a job can take."""
+
+    total: int
+    free: int
+
+
 class Device(Protocol):
     """One kind of device. Made before torch is imported in a worker process."""
 
@@ -35,8 +43,8 @@ class Device(Protocol):
     def select(self, local_rank: int) -> Any:
         """Make the device of the worker with this rank on its machine the current one; return it as a torch.device."""
 
-    def memory(self) -> Gpu | None:
-        """Return the memory of this worker's GPU; None on CPU."""
+    def memory(self) -> Gpu | Host:
+        """Return the memory of this worker's GPU, or on CPU that of its machine, which all its workers share."""
 
     def synchronize(self) -> None:
         """Wait until the device has done everything it was asked to, so that a clock can be read."""

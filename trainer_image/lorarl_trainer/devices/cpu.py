@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from lorarl_trainer.devices.base import Host
+from lorarl_trainer.devices.host_memory import host_memory
+
 
 class CpuDevice:
     """This machine's CPU."""
@@ -26,8 +29,9 @@ class CpuDevice:
 
         return torch.device("cpu")
 
-    def memory(self) -> None:
+    def memory(self) -> Host:
         """See `Device.memory`."""
+        return host_memory()
 
     def synchronize(self) -> None:
         """See `Device.synchronize`. A CPU does everything at once."""

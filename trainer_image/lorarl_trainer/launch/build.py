@@ -103,7 +103,7 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
             await workers.open_checkpoints(job.name, job.uid, secrets, identity, launch.unpublished)
             built = await workers.start(vocabulary.stop_token_ids, initial_adapter)
             if built.memory:
-                progress.emit(Noted(f"memory of each GPU:\n{built.memory}"))
+                progress.emit(Noted(f"memory of each {'GPU' if job.spec.on_gpu else 'worker'}:\n{built.memory}"))
             with clock.part("resume"):
                 resumed = await workers.resume()
             for warning in (*slower, *rows.warnings, *built.warnings, *resumed.warnings):

@@ -18,10 +18,14 @@ type Recompute = Literal["none", "selective", "full"]
 
 MOST_SEQUENCES = 1024
 """Sequences that one engine generates at a time; more wait."""
-LOGITS_CHUNK = 2**28
-"""Logits that exist at a time in an update: 1 GiB in float32."""
-_GPU_BLOCK_TOKENS, _CPU_BLOCK_TOKENS = 16, 128
-"""vLLM's KV cache comes in blocks of so many tokens."""
+MOST_MICRO_BATCH_TOKENS = 16_384
+"""Tokens of a micro-batch where the manifest does not say. On CPU there may be fewer."""
+LOGITS_CHUNK, _CPU_LOGITS_CHUNK = 2**28, 2**24
+"""Logits that exist at a time in an update: 1 GiB in float32, on CPU 64 MiB."""
+_GPU_BLOCK_TOKENS, _CPU_BLOCK_TOKENS = 16, 32
+"""vLLM's KV cache comes in blocks of so many tokens. Prompts share whole blocks. On CPU, vLLM is made for 32."""
+_KV_SPARE_BLOCKS = 1
+"""vLLM keeps one block to itself, without which the last sequence would wait for another to end."""
 _LARGE_GPU_BYTES = 70 << 30
 
 
@@ -40,6 +44,8 @@ class ExecutionPlan:
         fused_layers: the trainer's layers compute in a few steps.
         recompute: what the backward pass computes again.
         micro_batch_tokens: tokens of one forward and backward pass, unless one sequence is longer.
+        attention_copies: on CPU, how many times attention holds a prompt's keys at most, for itself and for each of
+            its completions; 0 on a GPU.
         logits_chunk: logits that exist at a time in an update.
         trained: sequences of a step on one trainer rank.
         longest: tokens of the longest sequence, prompt and response.
@@ -52,9 +58,9 @@ class ExecutionPlan:
         engine_fraction: share of the GPU's memory for the engine.
         offload: what the engine gives up while the trainer works.
         kv_block_tokens: tokens of one block of the KV cache.
-        kv_spare_blocks: blocks beyond those that hold the sequences.
+        kv_cache_most: largest size of the KV cache on CPU.
         kv_cache_bytes: size of one rank's KV cache.
-        memory_table: what takes how much of a GPU, for people; None on CPU.
+        memory_table: what takes how much of a GPU or of a worker's main memory, for people.
     """
 
     precision: Precision
@@ -64,6 +70,7 @@ class ExecutionPlan:
     fused_layers: bool
     recompute: Recompute
     micro_batch_tokens: int
+    attention_copies: int
     logits_chunk: int
     trained: int
     longest: int
@@ -76,7 +83,7 @@ class ExecutionPlan:
     engine_fraction: float
     offload: frozenset[str]
     kv_block_tokens: int
-    kv_spare_blocks: int
+    kv_cache_most: int = 0
     kv_cache_bytes: int = 0
     memory_table: str | None = None
 
@@ -98,18 +105,18 @@ def decide(spec: LoRARLJobSpec, model: ModelShape, gpu: Gpu | None) -> Execution
     completions = spec.rollout.prompts_per_step * spec.algorithm.effective_group_size
     longest = spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens
     sequences = min(-(-completions // engines), MOST_SEQUENCES)
-    packed = gpu is not None
     alike, padded = ranks == trainer_ranks, model.vocabulary % VOCABULARY_MULTIPLE != 0
     return ExecutionPlan(
         precision=PRECISIONS[spec.precision],
         trainer_ranks=trainer_ranks,
         engine_ranks=ranks,
-        packed=packed,
+        packed=True,
         # Fused layers are whole on one rank, and have no place for an adapter's dropout.
-        fused_layers=packed and model.plain_layers and trainer_ranks == 1 and spec.adapter.dropout == 0,
+        fused_layers=model.plain_layers and trainer_ranks == 1 and spec.adapter.dropout == 0,
         recompute=spec.trainer.recompute,
-        micro_batch_tokens=spec.trainer.tokens_per_micro_batch,
-        logits_chunk=LOGITS_CHUNK,
+        micro_batch_tokens=spec.trainer.tokens_per_micro_batch or max(MOST_MICRO_BATCH_TOKENS, longest),
+        attention_copies=0 if gpu else 1 + (spec.algorithm.effective_group_size if spec.algorithm.type != "sft" else 1),
+        logits_chunk=_CPU_LOGITS_CHUNK if gpu is None else LOGITS_CHUNK,
         trained=-(-completions * trainer_ranks // spec.world_size),
         longest=longest,
         rollouts=spec.algorithm.type != "sft",
@@ -123,8 +130,6 @@ def decide(spec: LoRARLJobSpec, model: ModelShape, gpu: Gpu | None) -> Execution
         engine_fraction=spec.rollout.gpu_memory_fraction,
         offload=frozenset(spec.rollout.offload or ()) if gpu is not None else frozenset(),
         kv_block_tokens=_CPU_BLOCK_TOKENS if gpu is None else _GPU_BLOCK_TOKENS,
-        # vLLM keeps one block to itself, without which the last sequence would wait for another to end.
-        kv_spare_blocks=sequences if gpu is None else 1,
     )
 
 
@@ -141,7 +146,7 @@ def kv_cache_bytes(model: ModelShape, plan: ExecutionPlan, sequences: int | None
     """Return the bytes on one rank that hold so many sequences at their longest; by default all that run at a time."""
     sequences = plan.sequences if sequences is None else sequences
     blocks = -(-plan.longest // plan.kv_block_tokens) * sequences
-    return (blocks + plan.kv_spare_blocks) * plan.kv_block_tokens * kv_bytes_per_token(model, plan)
+    return (blocks + _KV_SPARE_BLOCKS) * plan.kv_block_tokens * kv_bytes_per_token(model, plan)
 
 
 def _engine_step_tokens(gpu: Gpu | None, ranks: int) -> int:

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.errors import InputError, OutOfMemoryError
 from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.planning.layouts import splits_evenly
 from lorarl_trainer.planning.memory import MemoryPlan, gigabytes
 
 _IDLE = 0.9
-"""Share of an idle GPU's memory that is free at the least."""
+"""Share of an idle GPU's or machine's memory that is free at the least."""
 
 
 def require_fit(plan: MemoryPlan) -> None:
@@ -24,14 +25,15 @@ def require_fit(plan: MemoryPlan) -> None:
     """
     if plan.fits:
         return
-    whole = replace(plan.gpu, free=int(_IDLE * plan.gpu.total))
-    if plan.gpu.free < whole.free and replace(plan, gpu=whole).for_execution(plan.execution).fits:
+    if _would_fit_alone(plan):
+        what, others = ("GPU", "GPUs") if isinstance(plan.gpu, Gpu) else ("machine", "machines")
         raise OutOfMemoryError(
-            f"only {gigabytes(plan.gpu.free)} of the GPU's {gigabytes(plan.gpu.total)} GB are free, since other "
-            "processes use it. End them, or give the job other GPUs."
+            f"only {gigabytes(plan.gpu.free)} of the {what}'s {gigabytes(plan.gpu.total)} GB are free, since other "
+            f"processes use it. End them, or give the job other {others}."
         )
     needed = max(plan.peak("generation"), plan.peak("training"))
-    got = f"a job that needs {gigabytes(needed)} GB on each GPU"
+    place = "on each GPU" if isinstance(plan.gpu, Gpu) else "for each worker"
+    got = f"a job that needs {gigabytes(needed)} GB {place}"
     if needed <= plan.gpu.free:
         left, least = gigabytes(plan.execution.kv_cache_bytes), gigabytes(plan.kv_cache_least)
         got = f"{left} GB left for vLLM's KV cache, of which one sequence takes {least}"
@@ -41,6 +43,12 @@ def require_fit(plan: MemoryPlan) -> None:
         f"at most the {gigabytes(plan.gpu.free)} GB that are free there",
         f"{remedies(plan)}\n{plan.table()}",
     )
+
+
+def _would_fit_alone(plan: MemoryPlan) -> bool:
+    """Return whether the job would fit if no other process used the memory."""
+    whole = replace(plan.gpu, free=int(_IDLE * plan.gpu.total))
+    return plan.gpu.free < whole.free and replace(plan, gpu=whole).for_execution(plan.execution).fits
 
 
 def remedies(plan: MemoryPlan) -> str:
@@ -59,7 +67,7 @@ def remedies(plan: MemoryPlan) -> str:
         if _fits_with(plan, together.values()):
             needed = _only_needed(plan, list(together.values()))
             return f"Set {', and '.join(map(str, needed))}."
-    return "Use GPUs with more memory, or a smaller model."
+    return f"Use {'GPUs' if isinstance(plan.gpu, Gpu) else 'a machine'} with more memory, or a smaller model."
 
 
 def _fits_with(plan: MemoryPlan, made: Iterable[Change]) -> bool:
@@ -96,19 +104,36 @@ class Change:
 def changes(plan: MemoryPlan) -> Iterator[Change]:
     """Yield what a user can change, the cheapest first; for one field the smallest change first."""
     execution = plan.execution
+    if isinstance(plan.gpu, Gpu):
+        yield from _changes_on_gpu(plan)
+        return
+    yield from _smaller_micro_batches(execution)
+    yield from _recomputation(execution)
+
+
+def _smaller_micro_batches(execution: ExecutionPlan) -> Iterator[Change]:
+    tokens = execution.micro_batch_tokens // 2
+    while tokens >= execution.longest:
+        yield Change("spec.trainer.tokensPerMicroBatch", str(tokens), {"micro_batch_tokens": tokens})
+        tokens //= 2
+
+
+def _recomputation(execution: ExecutionPlan) -> Iterator[Change]:
+    for recompute in {"none": ("selective", "full"), "selective": ("full",), "full": ()}[execution.recompute]:
+        yield Change("spec.trainer.recompute", recompute, {"recompute": recompute})
+
+
+def _changes_on_gpu(plan: MemoryPlan) -> Iterator[Change]:
+    execution = plan.execution
     trainer, rollout = "spec.trainer", "spec.rollout"
     for offload in (["kv_cache"], ["kv_cache", "weights"]):
         if more := frozenset(offload) - execution.offload:
             yield Change(f"{rollout}.offload", f"[{', '.join(offload)}]", {"offload": execution.offload | more})
-    tokens = execution.micro_batch_tokens // 2
-    while tokens >= execution.longest:
-        yield Change(f"{trainer}.tokensPerMicroBatch", str(tokens), {"micro_batch_tokens": tokens})
-        tokens //= 2
+    yield from _smaller_micro_batches(execution)
     for fraction in (0.5, 0.65, 0.8):
         if fraction > execution.engine_fraction:
             yield Change(f"{rollout}.gpuMemoryFraction", str(fraction), {"engine_fraction": fraction})
-    for recompute in {"none": ("selective", "full"), "selective": ("full",), "full": ()}[execution.recompute]:
-        yield Change(f"{trainer}.recompute", recompute, {"recompute": recompute})
+    yield from _recomputation(execution)
     both = f"tensorParallelSize of {trainer} and {rollout}"
     for ranks in (2, 4, 8):
         if ranks > max(execution.trainer_ranks, execution.engine_ranks) and splits_evenly(plan.model, ranks):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.devices.base import Gpu, Host
 from lorarl_trainer.devices.imports import quick_imports
 from lorarl_trainer.devices.registry import get_device
 from lorarl_trainer.lora.files import INIT_FROM
@@ -118,7 +119,7 @@ class Worker:
         spec, self._model_path = self._spec, model_path
         with self._clock.part("device"):
             self._init_process_group()
-            plan = plan_job(spec, model_path, self._device.memory())
+            plan = plan_job(spec, model_path, self._memory())
         self._memory_table = plan.memory_table
         with self._clock.part("trainer"), self._memory_explained("the base model was loaded"):
             self.backend = get_backend()(self._device, spec, model_path, plan, self._clock)
@@ -213,6 +214,18 @@ class Worker:
         if self.engine and (why := self.engine.base.refused if self.engine.base else plan.unshared):
             warnings.append(f"vLLM holds its own copy of the base model, which takes that much more memory: {why}")
         return tuple(warnings)
+
+    def _memory(self) -> Gpu | Host:
+        """Return what there is. On CPU all workers see the same, so that all plan alike (collective)."""
+        there = self._device.memory()
+        if isinstance(there, Gpu) or self._rank.world_size == 1:
+            return there
+        import torch
+        import torch.distributed as dist
+
+        least = torch.tensor([there.total, there.free])
+        dist.all_reduce(least, dist.ReduceOp.MIN)
+        return Host(*least.tolist())
 
     def _init_process_group(self) -> None:
         """Initialise torch.distributed. A single worker needs no address."""

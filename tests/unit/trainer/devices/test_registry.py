@@ -7,7 +7,8 @@ from lorarl_trainer.devices.registry import get_device
 
 def test_a_job_without_gpus_runs_on_the_cpu() -> None:
     device = get_device(gpus_per_node=0)
-    assert (device.name, device.distributed_backend, device.memory()) == ("cpu", "gloo", None)
+    assert (device.name, device.distributed_backend) == ("cpu", "gloo")
+    assert 0 < device.memory().free < device.memory().total
     assert device.environment(threads=3)["OMP_NUM_THREADS"] == "3"
     assert device.environment(threads=3)["CUDA_VISIBLE_DEVICES"] == ""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.planning.execution import ExecutionPlan, PlanError, decide
 from lorarl_trainer.planning.model_sizes import ModelShape, read_model_shape
-from lorarl_trainer.planning.plan import plan_job
 from lorarl_trainer.planning.supported_models import has_plain_layers
 
 GIB = 1 << 30
@@ -48,7 +46,8 @@ def test_layers_are_fused_whole_on_one_gpu() -> None:
     assert not decided("adapter.dropout=0.1").fused_layers
     assert not decided("trainer.tensorParallelSize=2", gpus=2).fused_layers
     assert not decided(model=replace(SHAPE, plain_layers=False)).fused_layers
-    assert not decided(gpu=None).fused_layers and not decided(gpu=None).packed
+    assert decided(gpu=None).fused_layers and decided(gpu=None).packed
+    assert not decided("trainer.tensorParallelSize=2", gpu=None).fused_layers
 
 
 @pytest.mark.parametrize(
@@ -94,13 +93,10 @@ def test_the_base_is_shared_where_trainer_and_engine_are_split_alike() -> None:
     assert padded.unshared == "vLLM pads the vocabulary of 152,063 to a multiple of 64"
 
 
-def test_on_cpu_the_kv_cache_holds_every_sequence_and_a_spare_block_each(tmp_path: Path) -> None:
-    config = {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "vocab_size": 64}
-    (tmp_path / "config.json").write_text(json.dumps(config | {"num_key_value_heads": 2}))
-    plan = plan_job(job(gpus=0), tmp_path, None)
-    per_token = 2 * 2 * 2 * 32 * 4  # keys and values, layers, heads of 32, fp32
-    assert plan.kv_cache_bytes == 512 * (3 + 1) * 128 * per_token
-    assert plan.memory_table is None and plan.offload == frozenset()
+def test_a_micro_batch_holds_the_longest_sequence() -> None:
+    assert decided().micro_batch_tokens == 16_384
+    assert decided("rollout.maxResponseTokens=20000").micro_batch_tokens == 20_064
+    assert decided("trainer.tokensPerMicroBatch=1024").micro_batch_tokens == 1024
 
 
 def test_a_configuration_without_a_size_is_refused(tmp_path: Path) -> None:

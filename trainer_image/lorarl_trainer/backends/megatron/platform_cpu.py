@@ -23,6 +23,7 @@ class CpuPlatform:
     """See `platform.Platform`."""
 
     fused_optimizer = False
+    sequence_parallel = False  # Megatron's local layers do not have it
 
     def prepare(self) -> None:
         """See `Platform.prepare`."""

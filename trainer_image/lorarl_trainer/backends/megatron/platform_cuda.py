@@ -10,7 +10,7 @@ from torch.nn.functional import silu
 class CudaPlatform:
     """See `platform.Platform`."""
 
-    fused_optimizer = True
+    fused_optimizer = sequence_parallel = True
 
     def prepare(self) -> None:
         """See `Platform.prepare`. Megatron is made for GPUs."""

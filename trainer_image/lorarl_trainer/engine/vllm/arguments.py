@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from lorarl_trainer.devices.base import Device
+from lorarl_trainer.devices.base import Device, Host
+from lorarl_trainer.planning.execution import ExecutionPlan
 
 
 def environment() -> dict[str, str]:
@@ -20,11 +21,11 @@ def environment() -> dict[str, str]:
     }
 
 
-def device_arguments(device: Device, sequences: int) -> dict[str, Any]:
-    """Return the arguments of `vllm.LLM` that depend on the device. `sequences` are generated at a time."""
+def device_arguments(device: Device, plan: ExecutionPlan) -> dict[str, Any]:
+    """Return the arguments of `vllm.LLM` that depend on the device."""
     gpu = device.memory()
-    if gpu is None:
-        return {"enforce_eager": True}
+    if isinstance(gpu, Host):
+        return {"enforce_eager": True, "block_size": plan.kv_block_tokens}
     return {
         # vLLM gets the size of its KV cache elsewhere. It only requires that this share of the GPU is free.
         "gpu_memory_utilization": 0.9 * gpu.free / gpu.total,
@@ -36,7 +37,7 @@ def device_arguments(device: Device, sequences: int) -> dict[str, Any]:
             "mode": 0,
             # Prompts come in batches too large for a graph, so only decoding gains from one.
             "cudagraph_mode": "FULL_DECODE_ONLY",
-            "cudagraph_capture_sizes": capture_sizes(sequences),
+            "cudagraph_capture_sizes": capture_sizes(plan.sequences),
         },
     }
 

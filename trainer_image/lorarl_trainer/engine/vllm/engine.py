@@ -101,6 +101,7 @@ class RolloutEngine:
         names.bind_for_start(sleeps=bool(config.plan.offload))
         from vllm import LLM
 
+        from lorarl_trainer.engine.vllm.patches.cpu_sampler import cpu_sampler
         from lorarl_trainer.engine.vllm.patches.linear import one_adapter_layers, skip_adapter_lookup
         from lorarl_trainer.engine.vllm.patches.sampler import rollout_sampler
         from lorarl_trainer.engine.vllm.patches.start import lean_start
@@ -116,6 +117,7 @@ class RolloutEngine:
             lean_start(hf_config.architectures or (), config.temperature),
             one_adapter_layers() if plan.one_adapter else nullcontext(),
             rollout_sampler(),
+            cpu_sampler(),
             timed_start(self._clock),
             refusals(hf_config, config),
         ):
@@ -143,7 +145,7 @@ class RolloutEngine:
                 seed=seed,
                 enable_sleep_mode=bool(plan.offload),
                 kv_cache_memory_bytes=plan.kv_cache_bytes,
-                **device_arguments(device, plan.sequences),
+                **device_arguments(device, plan),
             )
         if plan.one_adapter:
             self.llm.collective_rpc(skip_adapter_lookup)

@@ -183,6 +183,13 @@ class Sampling(Feature):
     get_num_sampled_and_rejected: Any = _used("vllm.v1.worker.gpu.input_batch:get_num_sampled_and_rejected")
 
 
+class CpuSampling(Feature):
+    """`patches/cpu_sampler.py`."""
+
+    what = "the rollout sampler"
+    forward_cpu: Place = _replaced("vllm.v1.sample.ops.topk_topp_sampler:TopKTopPSampler.forward_cpu")
+
+
 class LeanStart(Feature):
     """`patches/start.py`."""
 
@@ -237,7 +244,7 @@ class SleepingMemory(Feature):
 
 ALWAYS = (Build, Requests, Scheduling, AdapterSlots, AdapterLayers, LeanStart, BaseModel)
 ON_GPU = (AdapterGraphs, Sampling, GpuWorker)
-ON_CPU = (CpuWorker,)
+ON_CPU = (CpuWorker, CpuSampling)
 FEATURES = (*ALWAYS, *ON_GPU, *ON_CPU, SleepingMemory)
 
 

@@ -5,7 +5,7 @@ log-softmax. Here a token is drawn by its share of the sum, in two stages: a blo
 a column within the block. Each stage has its own random number, so the many improbable tokens of a large vocabulary are
 resolved as well as the probable ones.
 
-On a CPU vLLM's own sampler is used instead, so there is no plain twin: the tests compare these kernels with PyTorch.
+On a CPU `cpu_sampler.py` is used instead, so there is no plain twin: the tests compare these kernels with PyTorch.
 
 Shape suffixes: N rows of logits, V vocabulary, B blocks of columns, R rows for requests.
 """

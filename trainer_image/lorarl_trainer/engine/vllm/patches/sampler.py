@@ -2,7 +2,7 @@
 
 vLLM's own sampler passes over the logits up to seven times: penalties, a random number per logit, their log-softmax,
 the token's rank. It also divides by the temperature in the logits' own type. Here they are float32, read once, and
-rounded nowhere. On a CPU vLLM's own sampler is used.
+rounded nowhere. On a CPU, `cpu_sampler.py` takes its place.
 
 vLLM's door for samplers, `ModelState.custom_sampler`, belongs to the model's class. So the class that the model runner
 instantiates is replaced.
