@@ -1,4 +1,4 @@
-"""Makes the demo's data: questions about sums and differences of numbers below 100, as chat.
+"""Makes the demo's data: questions about sums of two numbers of two digits.
 
 train.jsonl is for training, validation.jsonl for the evaluation during the training, and held_out.jsonl for the one
 before and after it. The same --seed gives the same rows. No question is in two files, and no sum with its numbers
@@ -15,18 +15,15 @@ from pathlib import Path
 HELD_OUT, VALIDATION, TRAIN = 128, 64, 4000
 
 
-def questions() -> list[list[tuple[int, str, int]]]:
-    """Return all questions, (48, "minus", 17) for instance, those that must not be separated in one list."""
-    pairs = [(a, b) for a in range(10, 100) for b in range(10, a + 1)]
-    sums = [[(a, "plus", b), (b, "plus", a)] if a != b else [(a, "plus", a)] for a, b in pairs]
-    return sums + [[(a, "minus", b)] for a, b in pairs]
+def questions() -> list[list[tuple[int, int]]]:
+    """Return all pairs of numbers, those that must not be separated in one list."""
+    return [[(a, b), (b, a)] if a != b else [(a, b)] for a in range(10, 100) for b in range(10, a + 1)]
 
 
-def row(question: tuple[int, str, int]) -> dict[str, str]:
+def row(pair: tuple[int, int]) -> dict[str, str]:
     """Return a row of the data: prompt and answer."""
-    a, operation, b = question
-    answer = a + b if operation == "plus" else a - b
-    return {"prompt": f"What is {a} {operation} {b}? Answer with only the number.", "answer": str(answer)}
+    a, b = pair
+    return {"prompt": f"What is {a} plus {b}? Answer with only the number, nothing else.", "answer": str(a + b)}
 
 
 def split(seed: int) -> dict[str, list[dict[str, str]]]:

@@ -61,15 +61,8 @@ def test_an_engine_that_applies_no_adapter_is_named(start, monkeypatch: pytest.M
 
 
 def test_a_scale_that_only_the_trainer_has_is_named(start) -> None:
-    def double(worker: Colocated) -> None:
-        for layer in worker.worker.backend.model.module.modules():
-            fused = getattr(getattr(layer, "forward", None), "__self__", None)
-            for projection in ("_qkv", "_proj", "_fc1", "_fc2"):
-                if hasattr(fused, projection):
-                    getattr(fused, projection).scale *= 2
-
     with pytest.raises(PolicyDriftError, match=r"do not apply the same adapter.* differ in .*q_proj.*down_proj"):
-        train_with(start(), double, 0, [])
+        train_with(start(), silent_faults.trainer_scale, 0, [])
 
 
 def test_a_healthy_run_is_not_stopped(start) -> None:

@@ -100,6 +100,10 @@ def trainer_scale(worker: Colocated) -> None:
     for module in worker.worker.backend.model.module.modules():
         if hasattr(module, "alpha") and hasattr(module, "linear_out"):
             module.alpha *= 2
+        fused = getattr(getattr(module, "forward", None), "__self__", None)
+        for projection in ("_qkv", "_proj", "_fc1", "_fc2"):
+            if hasattr(fused, projection):
+                getattr(fused, projection).scale *= 2
 
 
 def engine_ignores(worker: Colocated, layer: str) -> None:

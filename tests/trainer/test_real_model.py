@@ -56,24 +56,3 @@ def test_megatron_vllm_and_peft_agree(worker: Colocated, chats: list[list[int]],
         assert np.abs(np.concatenate(found) - np.concatenate(peft)).mean() < MEAN
     base = hf_logprobs(AutoModelForCausalLM.from_pretrained(worker.model, dtype=torch.float32).eval(), samples)
     assert worst(base, peft) > 10 * WORST, "an adapter that changes nothing would prove nothing"
-
-
-def test_a_prompts_whole_blocks_are_computed_once_for_its_completions(
-    worker: Colocated, chats: list[list[int]]
-) -> None:
-    """On CPU a block once had 128 tokens, and every completion computed its prompt again."""
-    assert min(map(len, chats)) > 32
-    scheduler = worker.engine.llm.llm_engine.engine_core.engine_core.scheduler
-    worker.engine.llm.reset_prefix_cache()
-    steps: list[int] = []
-    schedule = scheduler.schedule
-
-    def counted(*arguments: object) -> object:
-        step = schedule(*arguments)
-        steps.append(step.total_num_scheduled_tokens)
-        return step
-
-    scheduler.schedule = counted
-    worker.generate([chats[0]] * 8, list(range(8)))
-    del scheduler.schedule
-    assert steps[0] == len(chats[0]) + 7 * (len(chats[0]) - 32)

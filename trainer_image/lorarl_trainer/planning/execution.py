@@ -22,8 +22,8 @@ MOST_MICRO_BATCH_TOKENS = 16_384
 """Tokens of a micro-batch where the manifest does not say. On CPU there may be fewer."""
 LOGITS_CHUNK, _CPU_LOGITS_CHUNK = 2**28, 2**24
 """Logits that exist at a time in an update: 1 GiB in float32, on CPU 64 MiB."""
-_GPU_BLOCK_TOKENS, _CPU_BLOCK_TOKENS = 16, 32
-"""vLLM's KV cache comes in blocks of so many tokens. Prompts share whole blocks. On CPU, vLLM is made for 32."""
+_KV_BLOCK_TOKENS = 16
+"""vLLM's KV cache comes in blocks of so many tokens. Prompts share whole blocks. On CPU, vLLM's own choice is 128."""
 _KV_SPARE_BLOCKS = 1
 """vLLM keeps one block to itself, without which the last sequence would wait for another to end."""
 _LARGE_GPU_BYTES = 70 << 30
@@ -129,7 +129,7 @@ def decide(spec: LoRARLJobSpec, model: ModelShape, gpu: Gpu | None) -> Execution
         else None,
         engine_fraction=spec.rollout.gpu_memory_fraction,
         offload=frozenset(spec.rollout.offload or ()) if gpu is not None else frozenset(),
-        kv_block_tokens=_CPU_BLOCK_TOKENS if gpu is None else _GPU_BLOCK_TOKENS,
+        kv_block_tokens=_KV_BLOCK_TOKENS,
     )
 
 

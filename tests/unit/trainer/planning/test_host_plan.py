@@ -67,7 +67,7 @@ def test_documented_defaults_run_on_a_laptop(folder: Path) -> None:
 def test_a_short_job_takes_no_more_cache_than_its_sequences(sizes: ModelSizes) -> None:
     short = ("rollout.promptsPerStep=8", "rollout.maxPromptTokens=64", "rollout.maxResponseTokens=16")
     per_token = 2 * 30 * 3 * 64 * 4  # keys and values, layers, 3 heads of 64, fp32
-    assert planned(sizes, *short).execution.kv_cache_bytes == (64 * 96 + 32) * per_token
+    assert planned(sizes, *short).execution.kv_cache_bytes == (64 * 80 + 16) * per_token
 
 
 def test_more_memory_changes_nothing(sizes: ModelSizes) -> None:
