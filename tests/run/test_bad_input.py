@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -63,6 +64,10 @@ BY_ITS_PREPARATION = [
         "spec.rollout.maxResponseTokens: got 257 tokens together with rollout.maxPromptTokens, expected at most 256,",
     ),
     (["model.uri=file:garbage"], "garbage/config.json, which cannot be read (Expecting property name"),
+    (
+        ["model.uri=file:half", NEW],
+        "half/model.safetensors, which is not a whole safetensors file (it has ",
+    ),
     (
         ["model.uri=file:no-template"],
         "spec.data.chatTemplate: got true, but the model's tokenizer has no chat template, expected",
@@ -176,6 +181,8 @@ def trained_job(base: Path, reference: Ended, reference_job: Job, tmp_path_facto
     shutil.copytree(reference_job.checkpoints / "iter_0000002" / "lora_adapter", job.folder / "trained")
     shutil.copytree(base, job.folder / "garbage")
     (job.folder / "garbage" / "config.json").write_text("{ garbage")
+    shutil.copytree(base, job.folder / "half")
+    os.truncate(job.folder / "half" / "model.safetensors", (base / "model.safetensors").stat().st_size // 2)
     shutil.copytree(base, job.folder / "no-template")
     tokenizer = job.folder / "no-template" / "tokenizer_config.json"
     tokenizer.write_text(

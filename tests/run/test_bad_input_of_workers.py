@@ -10,10 +10,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from run.command import Ended
 from run.jobs import PROMPTS, Job, published_steps
 
+SHORT = "model.layers.0.mlp.down_proj.weight"
 FAULTY = (
     "reward.function=letters:faulty",
     "reward.timeoutSeconds=1.5",
@@ -25,11 +27,13 @@ FAULTY = (
 )
 
 
-def test_weights_that_are_garbage(job: Job) -> None:
+def test_weights_of_another_shape(job: Job) -> None:
     """The run ends with one line, and the traceback is in the log."""
     model = job.folder / "garbage"
     shutil.copytree(job.base, model)
-    (model / "model.safetensors").write_bytes(b"garbage")
+    weights = load_file(model / "model.safetensors")
+    weights[SHORT] = weights[SHORT][:-1]
+    save_file(weights, model / "model.safetensors")
     ended = job.run("model.uri=file:garbage")
     require_one_message(ended)
     log = ended.out / "logs" / "worker-0.log"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.workers.worker import Worker
@@ -21,6 +22,20 @@ def test_an_architecture_that_is_not_known(model_folder: Callable[[str], Path], 
     (model / "config.json").write_text(json.dumps(config | {"architectures": ["HyenaForCausalLM"]}))
     worker = Worker(tiny_job(model, tmp_path).spec, ALONE)
     with pytest.raises(InputError, match=r"spec\.model\.uri: got .*HyenaForCausalLM"):
+        worker.start(model, STOP, None)
+
+
+@pytest.mark.parametrize("lost", ["model.layers.1.mlp.up_proj.weight", "model.embed_tokens.weight"])
+def test_files_without_one_of_the_models_weights(
+    model_folder: Callable[[str], Path], tmp_path: Path, lost: str
+) -> None:
+    """Megatron-Bridge only logs it, and the model would compute with what happens to be in memory."""
+    model = tmp_path / "partial"
+    shutil.copytree(model_folder("qwen2-tied"), model)
+    weights = load_file(model / "model.safetensors")
+    save_file({name: tensor for name, tensor in weights.items() if name != lost}, model / "model.safetensors")
+    worker = Worker(tiny_job(model, tmp_path).spec, ALONE)
+    with pytest.raises(InputError, match=rf"spec\.model\.uri: got {model}, whose files lack {lost} \(1 such weights\)"):
         worker.start(model, STOP, None)
 
 

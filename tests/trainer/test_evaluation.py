@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from lorarl_trainer.data.stream import RowStream
-from lorarl_trainer.progress import EvalDone, Progress, Sampled, Warned
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.progress import EvalDone, Progress, Sampled
 from lorarl_trainer.rewards.scores import Outcome, Scorer, ToScore
 from lorarl_trainer.rollout.lockstep import Lockstep
 from lorarl_trainer.sft import Answers
@@ -39,13 +40,11 @@ def test_one_held_out_row_is_an_evaluation(colocated) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.filterwarnings("error::RuntimeWarning")
-def test_rows_that_cannot_be_scored_give_no_score_and_a_warning(colocated, count: int) -> None:
-    """A reward that is too slow once must not end the training."""
-    done, told = evaluate(colocated(), count, TimesOut())
-    assert done is not None and done.score is None
-    warned = [event.text for event in told.events if isinstance(event, Warned)]
-    assert len(warned) == 1 and warned[0].startswith(f"{count} completions could not be scored")
+def test_rows_of_which_none_can_be_scored_are_a_clear_error(colocated, count: int) -> None:
+    """The run ends with what it has made, and its next start makes up for the evaluation."""
+    told = rf"spec\.reward: got no score for any of {count} completions \({count} x timeout: 10 s\), expected"
+    with pytest.raises(InputError, match=told):
+        evaluate(colocated(), count, TimesOut())
 
 
 def test_one_held_out_row_is_an_evaluation_of_sft(colocated) -> None:

@@ -91,23 +91,22 @@ class Scorer(Protocol):
         """Stop everything that was started."""
 
 
-def collect(outcomes: Sequence[Outcome], field: str, *, to_train: bool = True) -> Scores:
-    """Combine the outcomes of a step or of an evaluation.
+def collect(outcomes: Sequence[Outcome], field: str) -> Scores:
+    """Combine the outcomes of a step.
 
     Args:
         outcomes: one per sample, in the order of the samples.
         field: the reward's path in the manifest, for errors.
-        to_train: the samples are to be trained on.
 
     Raises:
-        InputError: there are samples to train on, and all of them failed.
+        InputError: there are samples and all of them failed, so there is nothing to train on.
     """
     failures: dict[Cause, Failure] = {}
     for outcome in outcomes:
         if outcome.cause is not None:
             seen = failures.get(outcome.cause, Failure(0, outcome.message))
             failures[outcome.cause] = Failure(seen.count + 1, seen.first_message)
-    if to_train and outcomes and sum(failure.count for failure in failures.values()) == len(outcomes):
+    if outcomes and sum(failure.count for failure in failures.values()) == len(outcomes):
         causes = "; ".join(f"{failure.count} x {cause}: {failure.first_message}" for cause, failure in failures.items())
         raise InputError(
             field,

@@ -49,12 +49,10 @@ async def generate_and_score(
     seeds: Sequence[int] | None,
     adapter_version: int,
 ) -> ScoredRollouts:
-    """Generate one completion per row with this adapter version and no other, and score it.
-
-    Without seeds they are greedy and for an evaluation.
+    """Generate one completion per row, greedily without seeds, with this adapter version and no other, and score it.
 
     Raises:
-        InputError: there are seeds, and not one completion could be scored.
+        InputError: not one could be scored.
         StaleAdapterError: another adapter version generated a completion.
         LorarlError: a worker failed.
     """
@@ -87,7 +85,7 @@ async def generate_and_score(
         for task in scoring:
             task.cancel()
         await asyncio.gather(*scoring, return_exceptions=True)
-    scores = collect([outcomes[index] for index in range(len(rows))], scorer.field, to_train=seeds is not None)
+    scores = collect([outcomes[index] for index in range(len(rows))], scorer.field)
     return ScoredRollouts(
         completions=[completions[index] for index in range(len(rows))],
         texts=[texts[index] for index in range(len(rows))],

@@ -76,14 +76,13 @@ class Lockstep:
         return [list(row.prompt_ids) for row in self.rows.first(count)]
 
     async def evaluate(self, step: int, adapter_version: int) -> EvalDone | None:
-        """Return the mean reward of greedy completions of the held-out prompts; no score if none could be scored."""
+        """Return the mean reward of greedy completions of the held-out prompts."""
         if not self.held_out:
             return None
         start = time.perf_counter()
         rollouts = await self._roll_out(self.held_out, None, adapter_version)
         self.progress.emit(Sampled(step=step, samples=shown_samples(rollouts, self.held_out), evaluation=True))
-        scored = rollouts.rewards[~np.isnan(rollouts.rewards)]
-        score = float(scored.mean()) if len(scored) else None
+        score = float(np.nanmean(rollouts.rewards))
         return EvalDone(step=step, rows=len(self.held_out), score=score, seconds=time.perf_counter() - start)
 
     async def _roll_out(

@@ -17,6 +17,7 @@ from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.backends.kernels.logprobs import rows_of_chunk, token_log_probabilities
 from lorarl_trainer.backends.megatron.bridge_lora import decoder_linears, make_lora
 from lorarl_trainer.backends.megatron.fused_layer import fuse_layers
+from lorarl_trainer.backends.megatron.loaded_weights import require_all_weights
 from lorarl_trainer.backends.megatron.micro_batch import MicroBatch, grouped, packed_batch, padded_batch
 from lorarl_trainer.backends.megatron.packed_attention import Current, pack_attention, unpackable
 from lorarl_trainer.backends.megatron.parallel import open_groups
@@ -81,7 +82,7 @@ class LoraModel:
         _configure(provider, self._platform, plan)
         self.parallel = open_groups(provider)
         self._lora: Any = None
-        self._load(provider, adapter, clock)
+        self._load(provider, adapter, model_path, clock)
         self.parameters: dict[str, torch.nn.Parameter] = {
             n: p for n, p in self.module.named_parameters() if p.requires_grad
         }
@@ -89,7 +90,7 @@ class LoraModel:
         self._sequence_parallel, self._vocabulary = provider.sequence_parallel, provider.vocab_size
         self._pack(model_path)
 
-    def _load(self, provider: Any, adapter: AdapterSpec, clock: StartClock | None) -> None:
+    def _load(self, provider: Any, adapter: AdapterSpec, model_path: Path, clock: StartClock | None) -> None:
         """Make the model, load its weights and attach the adapters."""
         loading_began = 0.0
 
@@ -101,6 +102,7 @@ class LoraModel:
         def attach(chunks: list[Any]) -> list[Any]:
             if clock is not None:
                 clock.add_first("trainer/load", loading_began, time.time())
+            require_all_weights(chunks[0], self._bridge, model_path)
             linears = decoder_linears(chunks[0], self._bridge)
             self.linear_names = [name for linear in linears for name in linear.hf.values()]
             self.targets: list[Target] = resolve_targets(
