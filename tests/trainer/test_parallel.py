@@ -79,4 +79,4 @@ def test_two_workers_give_the_results_of_one(alone, layout: str, tensor_parallel
             )
         # AdamW's first steps magnify rounding errors of gradients near zero.
         assert close(loaded["updated"], one["updated"], tolerance=3e-4)
-        assert close(load_file(folder / f"{adapter_type}-state.safetensors"), one["state"], tolerance=1e-4)
+        assert close(load_file(folder / f"{adapter_type}-state.safetensors"), one["state"], tolerance=3e-4)
