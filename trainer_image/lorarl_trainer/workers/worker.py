@@ -176,6 +176,8 @@ class Worker:
 
     def log_probabilities(self, samples: Samples, temperature: float) -> list[Any]:
         """Return the trainer's log-probabilities of each sample's response tokens."""
+        if self.engine:
+            self.engine.sleep()
         with self._memory_explained("log-probabilities were computed"):
             return self.backend.log_probabilities(samples, temperature)
 
