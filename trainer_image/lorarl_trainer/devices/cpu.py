@@ -19,6 +19,8 @@ class CpuDevice:
         return {
             # vLLM turns torch.set_num_threads into a no-op, so the number must be set from the start.
             "OMP_NUM_THREADS": str(threads),
+            # The same sums with any number of threads: Intel's MKL would split long ones among them.
+            "MKL_CBWR": "AUTO,STRICT",
             "TORCHDYNAMO_DISABLE": "1",
             "CUDA_VISIBLE_DEVICES": "",
         }

@@ -52,7 +52,7 @@ LOGITS_BYTES = 4 + 2 + 4
 """Per logit of a chunk: itself in fp32, a copy in bf16 and a temporary (`backends/kernels/logprobs.py`)."""
 CONTEXT_BYTES, GRAPHS_BYTES = 1_500_000_000, 1_500_000_000
 """Allowances: what CUDA, cuBLAS and NCCL take in a process, and vLLM's CUDA graphs."""
-HOST_BYTES = 700_000_000
+HOST_BYTES = 1_000_000_000
 """Allowance on CPU: what torch, Megatron and vLLM keep beside their tensors, and what malloc does not give back."""
 HOST_ACTIVATIONS, HOST_KV_CACHE = 2 << 30, 4 << 30
 """Budgets on CPU. More tokens at a time are not faster there."""
