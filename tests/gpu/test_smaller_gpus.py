@@ -12,6 +12,7 @@ import torch
 from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.devices.cuda import CudaDevice
 from lorarl_trainer.planning.memory import CONTEXT_BYTES
+from lorarl_trainer.samples.agreement import AgreementLimits
 from support.in_process import Colocated, samples_of, update_request
 from unit.trainer.planning.shapes import SHAPES
 
@@ -86,7 +87,9 @@ def test_a_step_takes_no_more_than_the_plan_says(
     for _ in range(2):
         worker.sync()
         samples = samples_of(prompts, worker.generate(prompts))
-        worker.worker.update(update_request(samples, learning_rate=1e-5, tolerance=float("inf")))
+        worker.worker.update(
+            update_request(samples, learning_rate=1e-5, limits=AgreementLimits(tolerance=float("inf")))
+        )
     print(f"\n{name} on {gigabytes} GB: {torch.cuda.max_memory_reserved() / GB:.1f} GB\n{worker.built.memory}")
     assert torch.cuda.max_memory_reserved() <= FREE * gigabytes * GB
     worker.close()
