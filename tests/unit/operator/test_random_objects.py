@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lorarl_operator.decide import decide
 from lorarl_operator.status import FIELDS, TRAINERS
 from unit.operator.observed_world import SETTINGS, SPEC, START, observed, raw_job, raw_ray_job
+
+pytestmark = pytest.mark.slow
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),

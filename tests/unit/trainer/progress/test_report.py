@@ -16,6 +16,8 @@ from lorarl_trainer.progress.records import METRICS, MetricsFile, SummaryFile, r
 from lorarl_trainer.progress.trackers import scalars_of
 from unit.trainer.progress.runs import grpo_run, run_finished, run_started, sft_step, started_up, with_metrics
 
+pytestmark = pytest.mark.slow
+
 PNG = b"\x89PNG\r\n\x1a\n"
 
 

@@ -12,6 +12,8 @@ from lorarl_trainer.progress import Event, Progress, Sink, Warned, open_progress
 from lorarl_trainer.progress.trackers import MlflowSink, TensorBoardSink, WandbSink, scalars_of, trackers
 from unit.trainer.progress.runs import Recorder, grpo_run, grpo_step, run_started, sft_step, with_metrics
 
+pytestmark = pytest.mark.slow
+
 WANDB = WandbSpec(project="tests")
 
 

@@ -14,6 +14,8 @@ from lorarl_trainer.rewards.scorer import make_scorer, needs_answers
 from lorarl_trainer.rewards.scores import ToScore
 from unit.trainer.rewards.scoring import samples, score, score_parts, score_samples
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_function_beside_the_manifest_scores_in_order(scorer):
     completions = ["x" * (i % 7) for i in range(100)]

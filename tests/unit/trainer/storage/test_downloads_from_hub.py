@@ -13,6 +13,8 @@ import pytest
 
 from unit.trainer.storage.folder_on_disk import write_model
 
+pytestmark = pytest.mark.slow
+
 COMMIT = "a" * 40
 
 
