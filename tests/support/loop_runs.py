@@ -16,7 +16,7 @@ from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.rows import Row
 from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.loop import train
-from lorarl_trainer.lora.targets import last_part
+from lorarl_trainer.lora.targets import last_parts
 from lorarl_trainer.progress import Event, Progress, StepDone
 from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.rewards.scores import Outcome, ToScore
@@ -104,7 +104,7 @@ async def run_in_process(
         stop=stop,
         clock=StartClock("driver", "process"),
         total_steps=spec.trainer.steps,
-        families=list(dict.fromkeys(map(last_part, worker.built.modules))),
+        families=last_parts(worker.built.modules),
         adapter_version=resumed.adapter_version or 1,
         published_step=resumed.step,
     )

@@ -23,7 +23,7 @@ from lorarl_trainer.launch.init_from import read_initial_adapter
 from lorarl_trainer.launch.ray_cluster import RayCluster
 from lorarl_trainer.launch.runtime import Runtime
 from lorarl_trainer.launch.signals import Interruption
-from lorarl_trainer.lora.targets import last_part
+from lorarl_trainer.lora.targets import last_parts
 from lorarl_trainer.progress import METRICS, AdapterSummary, Noted, Progress, RunStarted, Warned, read_rows
 from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.protocols.workers import Built, Resumed, Workers
@@ -117,7 +117,7 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
                 stop=interruption.asked,
                 clock=clock,
                 total_steps=spec.trainer.steps,
-                families=list(dict.fromkeys(map(last_part, built.modules))),
+                families=last_parts(built.modules),
                 adapter_version=resumed.adapter_version or 1,
                 published_step=resumed.step,
                 evaluated=_was_evaluated(launch.out_dir, resumed.step),

@@ -6,17 +6,17 @@ that does not apply it, or applies it wrongly, looks healthy. With a probe it do
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import torch
-
 from lorarl_trainer.lora.config import Probe
+from lorarl_trainer.lora.random_tensors import uniform
 from lorarl_trainer.lora.targets import last_part
 
 if TYPE_CHECKING:
+    import torch
+
     from lorarl_trainer.protocols.adapter import Adapter
 
 
@@ -27,17 +27,12 @@ def probe_adapter(probe: Probe, adapter: Adapter) -> Mapping[str, torch.Tensor]:
     """
     device, tensors = adapter.parameters[0].device, {}
 
-    def uniform(name: str, seed: str, bound: float) -> None:
-        stream = torch.Generator(device).manual_seed(int.from_bytes(hashlib.sha256(seed.encode()).digest()[:7]))
-        values = torch.empty(adapter.shapes[name], device=device)
-        tensors[name] = values.uniform_(-bound, bound, generator=stream)
-
     for target in adapter.targets:
         for name in target.hf_names:
-            _, inputs = adapter.shapes[f"{name}.lora_A.weight"]
+            down, up = f"{name}.lora_A.weight", f"{name}.lora_B.weight"
+            bound = 1 / math.sqrt(adapter.shapes[down][1])
+            gain = probe.gain if probe.family in (None, last_part(name)) else 0.0
             # The parts of a fused `lora` adapter share one A.
-            uniform(f"{name}.lora_A.weight", f"A {target.hf_names[0]}", 1 / math.sqrt(inputs))
-            uniform(
-                f"{name}.lora_B.weight", f"B {name}", probe.gain if probe.family in (None, last_part(name)) else 0.0
-            )
+            tensors[down] = uniform(adapter.shapes[down], bound, f"A {target.hf_names[0]}", device)
+            tensors[up] = uniform(adapter.shapes[up], gain, f"B {name}", device)
     return tensors

@@ -131,7 +131,12 @@ def excluded_names(
 
 def short_names(targets: Sequence[Target]) -> list[str]:
     """Return the distinct last parts of the targets' Hugging Face names, in the model's order."""
-    return list(dict.fromkeys(last_part(name) for target in targets for name in target.hf_names))
+    return last_parts(name for target in targets for name in target.hf_names)
+
+
+def last_parts(full_names: Iterable[str]) -> list[str]:
+    """Return the distinct last parts of full names, in their order."""
+    return list(dict.fromkeys(map(last_part, full_names)))
 
 
 def megatron_linears(hf_names: Iterable[str]) -> list[Linear]:

@@ -7,38 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from lorarl_api.load import load_job
-from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.planning.execution import ExecutionPlan, PlanError, decide
 from lorarl_trainer.planning.model_sizes import ModelShape, read_model_shape
 from lorarl_trainer.planning.supported_models import has_plain_layers
+from unit.trainer.planning.jobs import gpu_job
 
 GIB = 1 << 30
 H200 = Gpu(140 * GIB, 139 * GIB, "NVIDIA H200")
 SHAPE = ModelShape(layers=28, hidden=3584, key_heads=4, head=128, vocabulary=152_064, tied=False, plain_layers=True)
 
 
-def job(*changes: str, gpus: int = 1) -> LoRARLJobSpec:
-    manifest = f"""
-apiVersion: lorarl.io/v1alpha1
-kind: LoRARLJob
-metadata: {{name: planned}}
-spec:
-  model: {{uri: "hf://Qwen/Qwen2.5-7B"}}
-  adapter: {{rank: 32, alpha: 64, targetModules: [all-linear]}}
-  reward: {{type: exact}}
-  data: {{train: {{uri: "file:train.jsonl"}}}}
-  rollout: {{promptsPerStep: 64, maxPromptTokens: 64, maxResponseTokens: 256}}
-  checkpoint: {{uri: "file:checkpoints"}}
-  cluster: {{gpusPerNode: {gpus}}}
-"""
-    return load_job(manifest, [f"spec.{change}" for change in changes]).spec
-
-
 def decided(*changes: str, gpu: Gpu | None = H200, model: ModelShape = SHAPE, gpus: int = 1) -> ExecutionPlan:
-    return decide(job(*changes, gpus=gpus if gpu else 0), model, gpu)
+    return decide(gpu_job(*changes, gpus=gpus if gpu else 0), model, gpu)
 
 
 def test_layers_are_fused_whole_on_one_gpu() -> None:

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from lorarl_api.load import load_job
-from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Host
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.planning.memory import MemoryPlan, plan_memory
@@ -16,6 +14,7 @@ from lorarl_trainer.planning.model_sizes import ModelSizes, read_model_sizes
 from lorarl_trainer.planning.plan import plan_job
 from lorarl_trainer.planning.remedies import require_fit
 from support.headers_only import write_headers
+from unit.trainer.planning.jobs import cpu_job
 
 GB = 1_000_000_000
 LAPTOP = Host(25 * GB, 20 * GB)
@@ -34,30 +33,13 @@ def sizes(folder: Path) -> ModelSizes:
     return read_model_sizes(folder)
 
 
-def job(*changes: str) -> LoRARLJobSpec:
-    """A CPU job with the documented defaults."""
-    manifest = """
-apiVersion: lorarl.io/v1alpha1
-kind: LoRARLJob
-metadata: {name: planned}
-spec:
-  model: {uri: "hf://HuggingFaceTB/SmolLM2-135M-Instruct"}
-  adapter: {targetModules: [all-linear]}
-  algorithm: {type: grpo}
-  reward: {type: exact}
-  data: {train: {uri: "file:train.jsonl"}}
-  checkpoint: {uri: "file:checkpoints"}
-"""
-    return load_job(manifest, [f"spec.{change}" for change in changes]).spec
-
-
 def planned(sizes: ModelSizes, *changes: str, host: Host = LAPTOP) -> MemoryPlan:
-    return plan_memory(job(*changes), sizes, host)
+    return plan_memory(cpu_job(*changes), sizes, host)
 
 
 def test_documented_defaults_run_on_a_laptop(folder: Path) -> None:
     """Before, vLLM asked for a KV cache of 36.6 GiB, and a micro-batch could take 50 GB."""
-    plan = plan_job(job(), folder, LAPTOP)
+    plan = plan_job(cpu_job(), folder, LAPTOP)
     assert plan.micro_batch_tokens == 1024
     assert plan.kv_cache_bytes == 4 << 30
     assert plan.memory_table is not None

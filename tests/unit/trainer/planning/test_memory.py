@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lorarl_api.load import load_job
-from lorarl_api.v1alpha1 import AdapterSpec, LoRARLJobSpec
+from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.planning.memory import MemoryPlan, activation_bytes, plan_memory
@@ -15,6 +14,7 @@ from lorarl_trainer.planning.model_sizes import ModelSizes, read_model_sizes
 from lorarl_trainer.planning.precision import PRECISIONS
 from lorarl_trainer.planning.remedies import remedies, require_fit
 from support.headers_only import write_headers
+from unit.trainer.planning.jobs import gpu_job
 
 GB = 1_000_000_000
 H200 = Gpu(150 * GB, 149 * GB)
@@ -38,27 +38,10 @@ def sizes(model_7b: Path) -> ModelSizes:
     return read_model_sizes(model_7b)
 
 
-def job(*changes: str) -> LoRARLJobSpec:
-    manifest = """
-apiVersion: lorarl.io/v1alpha1
-kind: LoRARLJob
-metadata: {name: planned}
-spec:
-  model: {uri: "hf://Qwen/Qwen2.5-7B"}
-  adapter: {rank: 32, alpha: 64, targetModules: [all-linear]}
-  reward: {type: exact}
-  data: {train: {uri: "file:train.jsonl"}}
-  rollout: {promptsPerStep: 64, maxPromptTokens: 64, maxResponseTokens: 256}
-  checkpoint: {uri: "file:checkpoints"}
-  cluster: {gpusPerNode: 1}
-"""
-    return load_job(manifest, [f"spec.{change}" for change in changes]).spec
-
-
 def planned(
     sizes: ModelSizes, *changes: str, gpu: Gpu = H200, offload: str = "[kv_cache]", shared: bool = True
 ) -> MemoryPlan:
-    return plan_memory(job(f"rollout.offload={offload}", *changes), sizes, gpu, shared_base=shared)
+    return plan_memory(gpu_job(f"rollout.offload={offload}", *changes), sizes, gpu, shared_base=shared)
 
 
 def part(of: MemoryPlan, what: str) -> int:

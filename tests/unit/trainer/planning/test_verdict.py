@@ -7,17 +7,18 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
-from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.errors import InputError, OutOfMemoryError
 from lorarl_trainer.planning.memory import plan_memory
 from lorarl_trainer.planning.model_sizes import sizes_of
 from lorarl_trainer.planning.verdict import judge
+from unit.trainer.planning.jobs import gpu_job
 from unit.trainer.planning.shapes import SHAPES, SMOLLM2, config
 
 GB = 1_000_000_000
@@ -26,23 +27,7 @@ GPUS = {
     48: Gpu(48 * GB, int(47.2 * GB), "NVIDIA L40S", (8, 9)),
     80: Gpu(80 * GB, int(78.8 * GB), "NVIDIA A100-SXM4-80GB", (8, 0)),
 }
-
-
-def job(*changes: str, gpus: int = 1) -> LoRARLJobSpec:
-    manifest = f"""
-apiVersion: lorarl.io/v1alpha1
-kind: LoRARLJob
-metadata: {{name: judged}}
-spec:
-  model: {{uri: "hf://Qwen/Qwen2.5-7B"}}
-  adapter: {{rank: 32, alpha: 64, targetModules: [all-linear]}}
-  reward: {{type: exact}}
-  data: {{train: {{uri: "file:train.jsonl"}}}}
-  rollout: {{promptsPerStep: 64, maxPromptTokens: 512, maxResponseTokens: 1024}}
-  checkpoint: {{uri: "file:checkpoints"}}
-  cluster: {{gpusPerNode: {gpus}}}
-"""
-    return load_job(manifest, [f"spec.{change}" for change in changes]).spec
+job = partial(gpu_job, prompt_tokens=512, response_tokens=1024)
 
 
 def refusal(spec: LoRARLJobSpec, model: dict[str, Any], gpu: Gpu | None = None) -> str:

@@ -63,9 +63,15 @@ def decoder_linears(model: torch.nn.Module, bridge: Any) -> list[Linear]:
         mapping = registry.megatron_to_hf_lookup(f"{name}.weight") if module.weight.dim() == 2 else None
         if mapping is None:
             continue
-        parts = mapping.hf_param if isinstance(mapping.hf_param, dict) else {"": mapping.hf_param}
-        found.append(Linear(name, {part: hf_name.removesuffix(".weight") for part, hf_name in parts.items()}))
+        found.append(
+            Linear(name, {part: hf_name.removesuffix(".weight") for part, hf_name in hf_parts(mapping).items()})
+        )
     return found
+
+
+def hf_parts(mapping: Any) -> dict[str, str]:
+    """Return the Hugging Face parameters that a Megatron parameter is made of, by part; by '' if it is one."""
+    return mapping.hf_param if isinstance(mapping.hf_param, dict) else {"": mapping.hf_param}
 
 
 class _NoAdapter(torch.nn.Module):

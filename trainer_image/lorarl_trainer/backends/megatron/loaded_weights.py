@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from lorarl_trainer.backends.megatron.bridge_lora import hf_parts
 from lorarl_trainer.errors import InputError
 
 
@@ -25,8 +26,7 @@ def require_all_weights(model: torch.nn.Module, bridge: Any, model_path: Path) -
         mapping = registry.megatron_to_hf_lookup(name)
         if mapping is None or mapping.allow_hf_name_mismatch:
             continue
-        parts = mapping.hf_param.values() if isinstance(mapping.hf_param, dict) else [mapping.hf_param]
-        missing += [part for part in parts if part not in there]
+        missing += [part for part in hf_parts(mapping).values() if part not in there]
     if missing:
         raise InputError(
             "spec.model.uri",

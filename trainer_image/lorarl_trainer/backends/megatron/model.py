@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.backends.kernels.logprobs import rows_of_chunk, token_log_probabilities
-from lorarl_trainer.backends.megatron.bridge_lora import decoder_linears, make_lora
+from lorarl_trainer.backends.megatron.bridge_lora import decoder_linears, hf_parts, make_lora
 from lorarl_trainer.backends.megatron.fused_layer import fuse_layers
 from lorarl_trainer.backends.megatron.loaded_weights import require_all_weights
 from lorarl_trainer.backends.megatron.micro_batch import MicroBatch, grouped, packed_batch, padded_batch
@@ -230,8 +230,7 @@ class LoraModel:
             # Wrappers for adapters and for mixed precision add to Megatron's own names.
             mapping = registry.megatron_to_hf_lookup(name.replace(".to_wrap", "").removeprefix("module."))
             if mapping is not None:
-                parts = mapping.hf_param
-                found[frozenset(parts.values() if isinstance(parts, dict) else [parts])] = parameter
+                found[frozenset(hf_parts(mapping).values())] = parameter
         return found
 
     def norm(self, values: Sequence[torch.Tensor]) -> float:

@@ -6,7 +6,6 @@ stopped.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator, Mapping
 
@@ -16,6 +15,7 @@ from lorarl_trainer.backends.megatron.layout import AdapterLayout, ConflictError
 from lorarl_trainer.backends.megatron.model import LoraModel
 from lorarl_trainer.backends.megatron.optimizer import MOMENTS, AdapterOptimizer
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.lora.random_tensors import uniform
 
 _MASTER = "master"
 
@@ -30,10 +30,8 @@ def new_adapter(model: LoraModel, layout: AdapterLayout, seed: int) -> dict[str,
         for name in target.hf_names:
             rank, inputs = layout.shapes[f"{name}.lora_A.weight"]
             # A fused `lora` adapter has one A for all its parts. They share the first part's stream.
-            digest = hashlib.sha256(f"{seed}:{target.hf_names[0]}".encode()).digest()
-            stream = torch.Generator().manual_seed(int.from_bytes(digest[:7]))
-            bound = 1 / math.sqrt(inputs)
-            adapter[f"{name}.lora_A.weight"] = torch.empty(rank, inputs).uniform_(-bound, bound, generator=stream)
+            first = f"{seed}:{target.hf_names[0]}"
+            adapter[f"{name}.lora_A.weight"] = uniform((rank, inputs), 1 / math.sqrt(inputs), first)
             adapter[f"{name}.lora_B.weight"] = torch.zeros(layout.shapes[f"{name}.lora_B.weight"])
     return adapter
 
