@@ -88,7 +88,7 @@ def _slower(spec: LoRARLJobSpec, plan: ExecutionPlan) -> list[str]:
         why = " and ".join(filter(None, reasons))
         found.append(f"layers are not fused, so they are slower and keep twice the activations: {why}")
     if plan.precision.name == "fp32":
-        found.append("spec.trainer.precision is fp32, so attention runs segment by segment")
+        found.append("spec.trainer.precision is fp32, so attention runs without flash attention")
     if plan.unshared:
         found.append(f"vLLM holds its own copy of the base model: {plan.unshared}")
     return found

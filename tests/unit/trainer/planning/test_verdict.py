@@ -50,7 +50,7 @@ def test_a_model_that_works_is_named_by_its_family() -> None:
             SHAPES["7B"],
             "layers are not fused, .*: spec.trainer.tensorParallelSize is 2$",
         ),
-        (["trainer.precision=fp32"], SHAPES["0.5B"], "precision is fp32, so attention runs segment by segment"),
+        (["trainer.precision=fp32"], SHAPES["0.5B"], "precision is fp32, so attention runs without flash attention"),
         ([], config(vocab_size=151_937), "vLLM holds its own copy of the base model: vLLM pads the vocabulary"),
     ],
 )
