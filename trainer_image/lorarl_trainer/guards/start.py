@@ -29,6 +29,10 @@ LONGEST_PROMPT = 256
 _GAIN = 0.05
 _EFFECT = 1.0
 """How much the probe should change log-probabilities, in nats on average: far above any noise."""
+_LEAST_NOISE = {"fp32": 1e-6, "bf16": 0.01}
+"""A few times the precision's own rounding. Healthy: from 3e-6 in fp32 and 0.009 in bf16."""
+_COMPLETIONS = 8
+"""Of each prompt, so that there are enough tokens also where answers are short. Its prompt is computed once."""
 _LARGEST_MEAN = {"fp32": 1e-3, "bf16": 0.5}
 """More than this at temperature 1, in nats, is no rounding. Healthy: 1e-5 in fp32; 0.01 to 0.11 in bf16."""
 
@@ -105,8 +109,8 @@ async def check_engine(session: Session) -> AgreementLimits | None:
         return None
     check = _Check(
         workers=session.workers,
-        prompts=[prompt[-LONGEST_PROMPT:] for prompt in prompts],
-        seeds=[seed_of(spec.trainer.seed, "probe", 0, index) for index in range(len(prompts))],
+        prompts=[prompt[-LONGEST_PROMPT:] for prompt in prompts for _ in range(_COMPLETIONS)],
+        seeds=[seed_of(spec.trainer.seed, "probe", 0, index) for index in range(_COMPLETIONS * len(prompts))],
         max_tokens=min(rollout.max_response_tokens, 32 if spec.on_gpu else 8),
         temperature=rollout.temperature,
     )
@@ -115,7 +119,8 @@ async def check_engine(session: Session) -> AgreementLimits | None:
         scores = await check.score(samples)
         base = agreement_of(samples, scores)
         tolerance = rollout.logprob_tolerance
-        limits = AgreementLimits.from_base(base) if tolerance is None else AgreementLimits(tolerance=tolerance)
+        least = _LEAST_NOISE[spec.precision] / rollout.temperature
+        limits = AgreementLimits.from_base(base, least) if tolerance is None else AgreementLimits(tolerance=tolerance)
         if tolerance is None and not base.mean <= _LARGEST_MEAN[spec.precision] / rollout.temperature:
             raise PolicyDriftError(_base_differs(base))
         probe, effect = await check.probe(samples, scores)

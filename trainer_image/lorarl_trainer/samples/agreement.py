@@ -26,7 +26,7 @@ _FIRST_DEPTH = 512
 FEWEST_TOKENS = 64
 """A bucket with fewer tokens than this is not judged by itself: their mean is too uncertain."""
 _LEAST_UNCERTAINTY = 0.01
-"""Added per token, so that noise is defined for a policy that is certain of every token."""
+"""Per token of a step, at the least, so that noise is defined for a policy that is certain of every token."""
 TIMES_NORMAL = 3.0
 """A step's difference may be this many times the base's at the start. In healthy runs it is 0.7 to 1.5 times that."""
 
@@ -81,7 +81,7 @@ class Agreement:
     @property
     def noise(self) -> float:
         """The difference in relation to the uncertainty of the tokens."""
-        return _ratio(self.differences.sum(), self.uncertainty.sum() + _LEAST_UNCERTAINTY * self.tokens.sum())
+        return _ratio(self.differences.sum(), max(self.uncertainty.sum(), _LEAST_UNCERTAINTY * self.tokens.sum()))
 
     def by_depth(self) -> Iterator[tuple[int, Agreement]]:
         """Yield the parts that are deep in their sequences and have enough tokens, and where each begins."""
@@ -124,9 +124,14 @@ class AgreementLimits:
     tolerance: float | None = None
 
     @classmethod
-    def from_base(cls, base: Agreement) -> AgreementLimits:
-        """Return what is normal where the base model's difference is this."""
-        return cls(TIMES_NORMAL * base.mean, TIMES_NORMAL * base.noise)
+    def from_base(cls, base: Agreement, least: float = 0.0) -> AgreementLimits:
+        """Return what is normal where the base model's difference is this.
+
+        The base's uncertainty is taken as it is: a base that is nearly certain of its tokens shows little difference,
+        and later steps, which are less certain, show more. `least` is the noise that the precision has at the least.
+        """
+        noise = _ratio(base.differences.sum(), base.uncertainty.sum())
+        return cls(TIMES_NORMAL * base.mean, TIMES_NORMAL * max(least, noise))
 
     def exceeded(self, agreement: Agreement) -> Disagreement | None:
         """Return what is too large, if anything is. A difference that is not a number is too large."""

@@ -45,6 +45,21 @@ def test_noise_does_not_depend_on_how_certain_the_policy_is() -> None:
     assert found[0] == pytest.approx(found[1], rel=0.35)
 
 
+def test_a_base_that_is_certain_does_not_make_uncertain_steps_abnormal() -> None:
+    """The same noise in the logits shows a hundred times more where the policy is uncertain."""
+    certain = np.log(np.full(1000, 0.9995))
+    base = Agreement.of((certain + 0.04 * 0.0005).astype(np.float32), certain.astype(np.float32), np.arange(1000))
+    assert AgreementLimits.from_base(base).exceeded(tokens(5000, 0.04)) is None
+    assert AgreementLimits.from_base(base).exceeded(tokens(5000, 0.2)) is not None
+
+
+def test_a_base_without_any_difference_leaves_room_for_rounding() -> None:
+    certain = np.zeros(100, np.float32)
+    base = Agreement.of(certain, certain, np.arange(100))
+    assert AgreementLimits.from_base(base, least=0.02).exceeded(tokens(5000, 0.04)) is None
+    assert AgreementLimits.from_base(base, least=0.01).exceeded(tokens(5000, 0.04)) is not None
+
+
 def test_a_policy_that_became_certain_is_normal_by_its_mean() -> None:
     """Larger logits have more noise, but move a certain token's probability little."""
     limits = AgreementLimits.from_base(tokens(1000, 0.04))

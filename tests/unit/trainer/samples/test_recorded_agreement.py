@@ -17,6 +17,7 @@ RECORDED = Path(__file__).parents[4] / "benchmarks/results/agreement-2026-11-23"
 BASES = sorted(RECORDED.glob("*-base.npz"))
 NAMES = [path.stem.removesuffix("-base") for path in BASES]
 STEPS, COMPLETIONS, PROMPTS_AT_START, TOKENS_AT_START = 10_000, 64, 32, 32
+"""A CPU has as many completions at its start: of 4 prompts, 8 each."""
 
 
 def sums_of(path: Path, longest: int | None = None) -> np.ndarray:
@@ -48,6 +49,16 @@ def test_no_step_of_a_healthy_run_is_stopped(base: Path) -> None:
     at_start = sums_of(base, TOKENS_AT_START)
     for steps in (sums_of(base), sums_of(base.with_name(base.name.replace("-base", "-probe")))):
         for _ in range(STEPS // len(BASES) // 2 + 1):
+            limits = AgreementLimits.from_base(drawn(at_start, PROMPTS_AT_START, draw))
+            assert limits.exceeded(drawn(steps, COMPLETIONS, draw)) is None
+
+
+@pytest.mark.parametrize("base", BASES, ids=NAMES)
+def test_no_step_is_stopped_where_answers_have_one_or_two_tokens(base: Path) -> None:
+    draw, steps = np.random.default_rng(0), sums_of(base)
+    for longest in (1, 2):
+        at_start = sums_of(base, longest)
+        for _ in range(1000):
             limits = AgreementLimits.from_base(drawn(at_start, PROMPTS_AT_START, draw))
             assert limits.exceeded(drawn(steps, COMPLETIONS, draw)) is None
 
