@@ -71,8 +71,8 @@ ifdef T
 	$(PYTEST) $(strip $(SHARED) $(foreach part,$(T),$(or $(wildcard tests/$(part)),$(part))))
 else
 	@scripts/tools.sh servers
-	$(PYTEST) -n 3 $(BY_FILE) tests/apiserver tests/storage tests/unit
 	$(PYTEST) tests/gpu
+	$(PYTEST) -n 3 $(BY_FILE) tests/apiserver tests/storage tests/unit
 	$(PYTEST) -n 2 $(BY_FILE) tests/trainer
 	$(PYTEST) -n 2 $(BY_FILE) tests/run
 	@! $(TOOLS) node check || scripts/tools.sh node
