@@ -27,7 +27,7 @@ from lorarl_trainer.lora.targets import last_parts
 from lorarl_trainer.progress import METRICS, AdapterSummary, Noted, Progress, RunStarted, Warned, read_rows
 from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.protocols.workers import Built, Resumed, Workers
-from lorarl_trainer.rewards.scorer import make_scorer
+from lorarl_trainer.rewards.scorer import make_job_scorer
 from lorarl_trainer.rewards.scores import Scorer
 from lorarl_trainer.rollout.lockstep import Lockstep
 from lorarl_trainer.session import Session
@@ -76,7 +76,7 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
     """
     job, spec, clock, secrets = launch.job, launch.job.spec, launch.clock, launch.secrets
     with contextlib.ExitStack() as stack:
-        scorer = make_scorer(spec.reward, launch.folder, log=launch.reward_log) if spec.reward else None
+        scorer = make_job_scorer(spec, launch.folder, launch.reward_log)
         if scorer:
             stack.callback(scorer.close)
             scorer.warm_up()

@@ -93,7 +93,8 @@ def load_rows(spec: LoRARLJobSpec, vocabulary: Vocabulary, secrets: Secrets) -> 
         fetch = partial(
             fetch_data, field=f"{field}.uri", secret=secret, open_folder=partial(open_store, field=f"{field}.uri")
         )
-        answers = spec.reward is None or needs_answers(spec.reward)
+        rewards = spec.rewards_by_path.values()
+        answers = not rewards or any(needs_answers(reward) for reward in rewards)
         rows = read_rows(source, field=field, needs_answer=answers, fetch=fetch, hub_token=secret.get("HF_TOKEN"))
         max_prompt = spec.rollout.max_prompt_tokens
         if spec.algorithm.type == "sft":

@@ -17,7 +17,7 @@ from lorarl_trainer.progress import EvalDone, Progress, Sampled
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.rewards.components import component_metrics, odd_components
-from lorarl_trainer.rewards.scores import Scorer
+from lorarl_trainer.rewards.scores import Scorer, require_scored
 from lorarl_trainer.rollout.collect import ScoredRollouts, generate_and_score, shown_samples
 from lorarl_trainer.rollout.signal import SignalWatch
 from lorarl_trainer.samples.types import Sample
@@ -60,7 +60,7 @@ class Lockstep:
         rows_S = [row for row in rows_P for _ in range(self.group_size)]
         # One seed per sample: the same completions on any number of engines.
         seeds_S = [seed_of(self.spec.trainer.seed, "sample", step, index) for index in range(len(rows_S))]
-        rollouts = await self._roll_out(rows_S, seeds_S, adapter_version)
+        rollouts = await self._roll_out(rows_S, seeds_S, adapter_version, f"in step {step}")
         shown = shown_samples(rollouts, rows_S, self.group_size)
         self.progress.emit(Sampled(step=step, samples=shown))
         rewards_P_G = rollouts.rewards.reshape(-1, self.group_size)
@@ -93,7 +93,7 @@ class Lockstep:
         if not self.held_out:
             return None
         start = time.perf_counter()
-        rollouts = await self._roll_out(self.held_out, None, adapter_version)
+        rollouts = await self._roll_out(self.held_out, None, adapter_version, f"in the evaluation after step {step}")
         self.progress.emit(Sampled(step=step, samples=shown_samples(rollouts, self.held_out), evaluation=True))
         score = float(np.nanmean(rollouts.rewards))
         return EvalDone(
@@ -105,7 +105,7 @@ class Lockstep:
         )
 
     async def _roll_out(
-        self, rows: Sequence[EncodedRow], seeds: Sequence[int] | None, adapter_version: int
+        self, rows: Sequence[EncodedRow], seeds: Sequence[int] | None, adapter_version: int, when: str
     ) -> ScoredRollouts:
         rollouts = await generate_and_score(self.workers, self.scorer, self.decode, rows, seeds, adapter_version)
         for cause, failure in rollouts.failures.items():
@@ -113,6 +113,8 @@ class Lockstep:
                 cause,
                 f"{failure.count} completions could not be scored and are left out ({cause}): {failure.first_message}",
             )
+        limits = {path: reward.max_failed_share for path, reward in self.spec.rewards_by_path.items()}
+        require_scored(rollouts.outcomes, limits, when)
         for kind, warning in odd_components(rollouts.outcomes):
             self.progress.warn_once(f"components: {kind}", warning)
         return rollouts
