@@ -231,9 +231,8 @@ class HeldOut:
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        print(
-            json.dumps({"data": str(rows), "adapter": adapter and str(adapter)}), file=self._process.stdin, flush=True
-        )
+        asked = {"data": str(rows), "rows": self._rows, "adapter": adapter and str(adapter)}
+        print(json.dumps(asked), file=self._process.stdin, flush=True)
         answer = self._process.stdout.readline()
         if not answer:
             raise ValueError(f"the process that measures ended: {Path(self._log.name).read_text()[-3000:]}")
