@@ -26,7 +26,7 @@ def evaluate(worker: Colocated, count: int, scorer: Scorer) -> tuple[EvalDone | 
     told = Collected()
     learning = RowStream(rows(), 0)
     rollouts = Lockstep(
-        worker.spec, learning, rows(count), 4, OneWorker(worker.worker), scorer, spelled, Progress([told], [])
+        worker.spec, learning, rows(count), 4, OneWorker(worker.worker), scorer, spelled, Progress([told], []), spelled
     )
     worker.sync()
     return asyncio.run(rollouts.evaluate(5, worker.version)), told

@@ -24,7 +24,17 @@ from lorarl_trainer.launch.ray_cluster import RayCluster
 from lorarl_trainer.launch.runtime import Runtime
 from lorarl_trainer.launch.signals import Interruption
 from lorarl_trainer.lora.targets import last_parts
-from lorarl_trainer.progress import METRICS, AdapterSummary, Noted, Progress, RunStarted, Warned, read_rows
+from lorarl_trainer.progress import (
+    METRICS,
+    AdapterSummary,
+    DataSummary,
+    Noted,
+    Progress,
+    RunStarted,
+    Warned,
+    read_rows,
+    this_environment,
+)
 from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.protocols.workers import Built, Resumed, Workers
 from lorarl_trainer.rewards.scorer import make_scorer
@@ -124,7 +134,7 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
                 steer=launch.runtime.steering and launch.runtime.steering(workers),
                 adapter_uri=resumed.adapter_uri,
             )
-            progress.emit(_started(launch, built, resumed))
+            progress.emit(_started(launch, built, resumed, rows))
             if resumed.published:  # the previous run may have ended before it reported this one
                 session.report_checkpoints([resumed.published])
             yield session
@@ -153,6 +163,7 @@ def make_rollouts(
         scorer=scorer,
         decode=vocabulary.decode,
         progress=progress,
+        decode_prompts=vocabulary.decode_prompts,
     )
 
 
@@ -172,8 +183,9 @@ def _was_evaluated(out_dir: Path, step: int) -> bool | None:
     return None if row is None else (row.get("eval_score"), row.get("eval_loss")) != (None, None)
 
 
-def _started(launch: Launch, built: Built, resumed: Resumed) -> RunStarted:
+def _started(launch: Launch, built: Built, resumed: Resumed, rows: inputs.EncodedData) -> RunStarted:
     job, spec = launch.job, launch.job.spec
+    held_out = spec.data.eval.uri if spec.data.eval else None
     return RunStarted(
         job=job.name,
         base_model=base_model_name(spec),
@@ -191,4 +203,12 @@ def _started(launch: Launch, built: Built, resumed: Resumed) -> RunStarted:
         resumed_from_step=resumed.step or None,
         out_dir=str(launch.out_dir),
         manifest=yaml.safe_dump(job.model_dump(by_alias=True, mode="json", exclude_unset=True), sort_keys=False),
+        data=DataSummary(
+            train=spec.data.train.uri,
+            train_rows=len(rows.train),
+            held_out=held_out,
+            held_out_rows=len(rows.held_out),
+        ),
+        reward=(spec.reward.function or spec.reward.type) if spec.reward else None,
+        environment=this_environment(f"{spec.world_size} x {built.gpu}" if built.gpu else ""),
     )

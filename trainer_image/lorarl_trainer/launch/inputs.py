@@ -39,6 +39,11 @@ class Vocabulary:
         texts: list[str] = self.tokenizer.batch_decode(completions, skip_special_tokens=True)
         return texts
 
+    def decode_prompts(self, prompts: Sequence[Sequence[int]]) -> list[str]:
+        """Return the prompts' texts with special tokens, as the model sees them."""
+        texts: list[str] = self.tokenizer.batch_decode(prompts, skip_special_tokens=False)
+        return texts
+
 
 @dataclass(frozen=True)
 class EncodedData:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from lorarl_trainer.progress.environment import Environment
 from lorarl_trainer.timing import Span, by_name, critical_path
 
 EVALUATE = "evaluate"
@@ -29,7 +30,7 @@ and scored as they finish, while others are still being generated; `reward` is t
 generation.
 """
 
-TIME_COLUMNS = frozenset({"seconds", "tokens_per_second", "eval_seconds"})
+TIME_COLUMNS = frozenset({"at", "seconds", "tokens_per_second", "eval_seconds"})
 """Columns of metrics.jsonl that measure time. All others are equal in two runs with one seed, interrupted or not."""
 
 type Event = Noted | RunStarted | StartedUp | Sampled | StepDone | EvalDone | CheckpointDone | Warned | RunFinished
@@ -50,6 +51,16 @@ class AdapterSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DataSummary:
+    """The rows that fit the limits, and where they are from."""
+
+    train: str
+    train_rows: int
+    held_out: str | None
+    held_out_rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
     """Everything is loaded, and the first step is next."""
 
@@ -65,21 +76,33 @@ class RunStarted:
     out_dir: str
     manifest: str
     """The manifest in YAML, with overrides applied. The report shows it."""
+    data: DataSummary | None = None
+    reward: str | None = None
+    """The reward's type or function; None for sft."""
+    environment: Environment = field(default_factory=Environment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredSample:
     """A completion and its reward."""
 
+    group: int
+    """Number of its prompt in the step, from 0. Completions of one prompt are compared with each other."""
+    row: int
+    """Number of the row in its data source, from 1."""
     prompt: str | Sequence[Mapping[str, Any]]
     """The prompt as in the data: a text or chat messages."""
+    model_prompt: str
+    """The prompt as the model sees it, after the chat template, with special tokens."""
     completion: str
     answer: str | None
     reward: float | None
     """None if it could not be scored."""
+    advantage: float | None = None
+    """None if it has no reward, and in an evaluation, which trains on nothing."""
     tokens: int
     truncated: bool
-    """Whether it was truncated at `rollout.maxResponseTokens`."""
+    """Whether it was cut off at `rollout.maxResponseTokens`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

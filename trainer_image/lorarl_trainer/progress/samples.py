@@ -1,4 +1,4 @@
-"""samples.jsonl: some completions of every step with their rewards. It shows what the reward function sees."""
+"""samples.jsonl: whole groups of every step, with rewards and advantages, and some completions of each evaluation."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import numpy as np
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.stream import RowStream
-from lorarl_trainer.progress import EvalDone, Progress, Sampled
+from lorarl_trainer.progress import EvalDone, Progress, Sampled, ScoredSample
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.rewards.scores import Scorer
@@ -30,6 +30,7 @@ class Lockstep:
         held_out: the rows of an evaluation.
         group_size: G.
         decode: turns completions' token ids into texts, without special tokens.
+        decode_prompts: turns prompts' token ids into texts, with special tokens: what the model sees.
     """
 
     spec: LoRARLJobSpec
@@ -40,6 +41,7 @@ class Lockstep:
     scorer: Scorer
     decode: Callable[[Sequence[Any]], list[str]]
     progress: Progress
+    decode_prompts: Callable[[Sequence[Any]], list[str]]
 
     @property
     def position(self) -> int:
@@ -53,8 +55,6 @@ class Lockstep:
         # One seed per sample: the same completions on any number of engines.
         seeds_S = [seed_of(self.spec.trainer.seed, "sample", step, index) for index in range(len(rows_S))]
         rollouts = await self._roll_out(rows_S, seeds_S, adapter_version)
-        shown = shown_samples(rollouts, rows_S, self.group_size)
-        self.progress.emit(Sampled(step=step, samples=shown))
         return StepBatch(
             samples_S=[
                 Sample(
@@ -69,6 +69,7 @@ class Lockstep:
             on_policy=True,
             metrics=metrics_of(rollouts),
             seconds=rollouts.seconds,
+            shown=self._shown(rollouts, rows_S, self.group_size),
         )
 
     def probe_prompts(self, count: int) -> list[list[int]]:
@@ -81,7 +82,7 @@ class Lockstep:
             return None
         start = time.perf_counter()
         rollouts = await self._roll_out(self.held_out, None, adapter_version)
-        self.progress.emit(Sampled(step=step, samples=shown_samples(rollouts, self.held_out), evaluation=True))
+        self.progress.emit(Sampled(step=step, samples=self._shown(rollouts, self.held_out, 1), evaluation=True))
         score = float(np.nanmean(rollouts.rewards))
         return EvalDone(step=step, rows=len(self.held_out), score=score, seconds=time.perf_counter() - start)
 
@@ -96,12 +97,18 @@ class Lockstep:
             )
         return rollouts
 
+    def _shown(self, rollouts: ScoredRollouts, rows: Sequence[EncodedRow], group_size: int) -> tuple[ScoredSample, ...]:
+        limit = self.spec.tracking.samples_per_step
+        return shown_samples(rollouts, rows, self.decode_prompts, group_size=group_size, limit=limit)
+
 
 def metrics_of(rollouts: ScoredRollouts) -> dict[str, float]:
     """Return a step's metrics of rewards and completions.
 
     reward_mean, reward_std: over all scored completions. reward_failures: completions that could not be scored.
     response_tokens_mean: tokens per completion. truncated_share: completions cut off at maxResponseTokens, 0 to 1.
+    response_tokens_high_reward, response_tokens_low_reward: the same over the completions whose reward is above the
+    step's mean, and over the other scored ones; absent if all rewards are equal.
     """
     completions = rollouts.completions
     return {
@@ -110,4 +117,16 @@ def metrics_of(rollouts: ScoredRollouts) -> dict[str, float]:
         "reward_failures": sum(failure.count for failure in rollouts.failures.values()),
         "response_tokens_mean": float(np.mean([len(completion.tokens) for completion in completions])),
         "truncated_share": float(np.mean([not completion.finished for completion in completions])),
+        **_lengths_by_outcome(rollouts),
+    }
+
+
+def _lengths_by_outcome(rollouts: ScoredRollouts) -> dict[str, float]:
+    lengths = np.array([len(completion.tokens) for completion in rollouts.completions])
+    high, low = rollouts.rewards > np.nanmean(rollouts.rewards), rollouts.rewards <= np.nanmean(rollouts.rewards)
+    if not high.any():
+        return {}
+    return {
+        "response_tokens_high_reward": float(lengths[high].mean()),
+        "response_tokens_low_reward": float(lengths[low].mean()),
     }

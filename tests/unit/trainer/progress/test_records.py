@@ -192,7 +192,16 @@ def test_the_summary_of_sft_has_losses(tmp_path: Path) -> None:
 
 def sampled(step: int, *, evaluation: bool = False, prompt: Any = "1+1", reward: float | None = 0.5) -> Sampled:
     sample = ScoredSample(
-        prompt=prompt, completion=f"<b>{step}</b>", answer="2", reward=reward, tokens=3, truncated=False
+        group=0,
+        row=7,
+        prompt=prompt,
+        model_prompt="<s>1+1",
+        completion=f"<b>{step}</b>",
+        answer="2",
+        reward=reward,
+        advantage=None if evaluation else -0.5,
+        tokens=3,
+        truncated=False,
     )
     return Sampled(step=step, samples=(sample,), evaluation=evaluation)
 
@@ -217,10 +226,14 @@ def test_samples_after_the_checkpoint_are_dropped_on_resume(tmp_path: Path) -> N
     assert rows[1] == {
         "step": 1,
         "evaluation": False,
+        "group": 0,
+        "row": 7,
         "prompt": "1+1",
+        "model_prompt": "<s>1+1",
         "completion": "<b>1</b>",
         "answer": "2",
         "reward": 0.5,
+        "advantage": -0.5,
         "tokens": 3,
         "truncated": False,
     }
