@@ -213,6 +213,6 @@ class TrackingSpec(Model):
         16,
         ge=0,
         le=4096,
-        description="Completions of each step, and of each evaluation, that samples.jsonl and the report keep. Those of "
-        "a step are whole groups, at least one. 0 keeps none.",
+        description="Completions of each step, and of each evaluation, that samples.jsonl and the report keep. Those "
+        "of a step are whole groups, at least one. 0 keeps none.",
     )

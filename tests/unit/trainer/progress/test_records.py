@@ -21,11 +21,10 @@ from lorarl_trainer.progress import (
     read_lines,
     read_rows,
     read_summary,
-    write_report,
 )
 from lorarl_trainer.progress.fanout import Progress
 from lorarl_trainer.progress.records import MetricsFile, SummaryFile
-from lorarl_trainer.progress.samples import SAMPLES, SamplesFile, newest_samples
+from lorarl_trainer.progress.samples import SAMPLES, SamplesFile
 from unit.trainer.progress.runs import (
     grpo_run,
     grpo_step,
@@ -237,9 +236,3 @@ def test_samples_after_the_checkpoint_are_dropped_on_resume(tmp_path: Path) -> N
         "tokens": 3,
         "truncated": False,
     }
-    (newest,) = newest_samples(tmp_path)
-    assert (newest["step"], newest["prompt"], newest["reward"]) == (3, "user: and 2+2?", None)
-    play(tmp_path, [*grpo_run(tmp_path, total=3), run_finished(tmp_path, 3)])
-    write_report(tmp_path)
-    html = (tmp_path / "report.html").read_text()
-    assert "Completions of step 3" in html and "&lt;b&gt;3&lt;/b&gt;" in html and "reward –, 3 tokens" in html
