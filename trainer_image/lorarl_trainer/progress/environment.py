@@ -21,8 +21,8 @@ class Environment:
     host: str = ""
     hardware: str = ""
     versions: dict[str, str] = field(default_factory=dict)
-    process: int = 0
-    """The driver's process id on `host`."""
+    process: str = ""
+    """The driver's process on `host`: its id, and when it started, since ids are used again."""
 
 
 def this_environment(gpus: str = "") -> Environment:
@@ -32,17 +32,23 @@ def this_environment(gpus: str = "") -> Environment:
         gpus: the workers' GPUs in words; empty for a run on CPU, whose machine is described instead.
     """
     versions = {name: version for name in PACKAGES if (version := _version(name))}
-    return Environment(socket.gethostname(), gpus or _cpu(), versions, os.getpid())
+    return Environment(socket.gethostname(), gpus or _cpu(), versions, _process(os.getpid()))
 
 
-def is_running(host: str, process: int) -> bool | None:
+def is_running(host: str, process: str) -> bool | None:
     """Return whether a run's driver still runs; None if that cannot be known from this machine."""
     if host != socket.gethostname() or not process:
         return None
+    return _process(int(process.partition("-")[0])) == process
+
+
+def _process(number: int) -> str:
+    """Return a process's id and its start in clock ticks, as 8577-1234567; empty if there is none, or no /proc."""
     try:
-        return "lorarl" in Path(f"/proc/{process}/cmdline").read_text(errors="replace")
+        after_the_name = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return False if Path("/proc/self").exists() else None
+        return ""
+    return f"{number}-{after_the_name[19]}"  # proc(5): field 22, starttime
 
 
 def _version(package: str) -> str | None:

@@ -61,6 +61,7 @@ def report_data(out_dir: Path) -> dict[str, Any]:
         "summary": {"starts": [], "finished_at": None, "data": None, "reward": None, **summary},
         "state": state_of(summary),
         "folder": str(out_dir.resolve()),
+        "step_count": len(steps),
         "last_step": steps[-1]["step"] if steps else 0,
         "train_seconds": sum(step_seconds(row) for row in steps),
         "phase_seconds": phase_seconds(steps),

@@ -41,7 +41,7 @@ def state_of(summary: Mapping[str, Any]) -> str:
     state: str = summary["state"]
     if state != "running" or not (starts := summary.get("starts")):
         return state
-    alive = is_running(starts[-1].get("host", ""), starts[-1].get("process", 0))
+    alive = is_running(starts[-1].get("host", ""), starts[-1].get("process", ""))
     return "stopped" if alive is False else state
 
 
@@ -74,7 +74,7 @@ def find_run(name: str) -> Path:
             return folder
     known = [str(run.folder) for run in find_runs(Path("out"))] if Path("out").is_dir() else []
     hint = f"Runs here: {', '.join(known[:5])}." if known else "A run's folder is out/NAME, or what --out named."
-    raise InputError("RUN", f"{name}, which has no {SUMMARY}", "the folder of a run that reached its first step", hint)
+    raise InputError("RUN", f"{name}, which has no {SUMMARY}", "the folder of a run that has loaded its model", hint)
 
 
 def _line(folder: Path) -> RunLine:

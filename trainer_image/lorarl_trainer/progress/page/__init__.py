@@ -31,7 +31,6 @@ def page(name: str, data: Mapping[str, Any], *, title: str, live: bool = False) 
         live: whether the page asks its server for newer data.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
 
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
@@ -43,9 +42,9 @@ def page(name: str, data: Mapping[str, Any], *, title: str, live: bool = False) 
     return environment.get_template(f"{name}.html.jinja").render(
         title=title,
         live=live,
-        styles=Markup(_read(STYLES)),
-        scripts=Markup(_read(SCRIPTS[name])),
-        data=Markup(json_in_html(data)),
+        styles=_read(STYLES),
+        scripts=_read(SCRIPTS[name]),
+        data=json_in_html(data),
     )
 
 

@@ -45,12 +45,12 @@ function progressText(run, steps) {
 
 function tilesOf(run) {
   const { summary, columns } = run, tiles = [];
-  const metric = summary.eval_metric, rows = run.evaluations.filter((row) => row[metric] != null);
+  const metric = ["score", "loss"].find((name) => run.evaluations.some((row) => row[name] != null));
   if (metric) {
-    const [before, after] = [summary.eval_before ?? rows[0]?.[metric], summary.eval_after];
-    const last = rows.at(-1), bar = last?.[`${metric}_low`];
+    const rows = run.evaluations.filter((row) => row[metric] != null), last = rows.at(-1), bar = last[`${metric}_low`];
     const interval = bar == null ? "" : `, 95% interval ${fixed(bar)} to ${fixed(last[`${metric}_high`])}`;
-    tiles.push([`Held-out ${metric}`, `${fixed(before)} → ${fixed(after)}`, `${count(summary.eval_rows, "row")}${interval}`]);
+    const value = rows.length > 1 ? `${fixed(rows[0][metric])} → ${fixed(last[metric])}` : fixed(last[metric]);
+    tiles.push([`Held-out ${metric}`, value, `${count(last.rows, "row")}${interval}`]);
   }
   const [name, y] = columns.reward_mean ? ["Reward", columns.reward_mean] : ["Loss", columns.loss];
   if (y) tiles.push([name, `${fixed(y[0])} → ${fixed(y.at(-1))}`, "first → latest step"]);
