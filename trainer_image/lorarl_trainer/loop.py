@@ -87,7 +87,7 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
         total_steps=session.total_steps,
         adapter_version=session.adapter_version,
         metrics={
-            "learning_rate": learning_rate(session.spec.trainer, step),
+            "learning_rate": learning_rate(session.spec.trainer, step, session.total_steps),
             **batch.metrics,
             **{name: float(np.mean(values)) for name, values in metrics.items()},
             **({"withheld_updates": float(withheld)} if withheld else {}),
@@ -116,7 +116,7 @@ def update_requests(session: Session, batch: StepBatch, advantages_S: np.ndarray
             loss=algorithm.loss,
             total_tokens=max(1, sum(sample.response_length for sample in samples)),
             temperature=batch.temperature,
-            learning_rate=learning_rate(trainer, step),
+            learning_rate=learning_rate(trainer, step, session.total_steps),
             seed=seed_of(trainer.seed, "dropout", step, number),
             on_policy=batch.on_policy and first,
             limits=session.limits,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -69,6 +69,16 @@ class EvalSource(DataSource):
     )
 
 
+TemplateArguments = Annotated[
+    dict[str, Any],
+    Field(
+        max_length=64,
+        examples=[{"enable_thinking": False}],
+        json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
+    ),
+]
+
+
 class DataSpec(Model):
     """The training rows and the held-out rows."""
 
@@ -82,8 +92,22 @@ class DataSpec(Model):
         description="Format prompts with the tokenizer's chat template. Set it to false for a base model without a "
         "template: then prompts are used unchanged.",
     )
+    chat_template_arguments: TemplateArguments = Field(
+        default_factory=dict,
+        description="Arguments of the chat template, such as enable_thinking: false for Qwen3. The template must read "
+        "each of them.",
+    )
     credentials_secret: SecretName | None = Field(
         None,
         description="Name of a Secret whose keys give access to the data, with the same key names as "
         "model.credentialsSecret.",
+    )
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "chatTemplateArguments",
+            "self.chatTemplate || size(self.chatTemplateArguments) == 0",
+            "be absent if chatTemplate is false, because then no template is used",
+            "Remove chatTemplateArguments, or chatTemplate: false.",
+        ),
     )

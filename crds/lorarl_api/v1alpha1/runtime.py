@@ -85,9 +85,29 @@ class TrainerSpec(Model):
         0,
         ge=0,
         le=1_000_000,
-        description="Steps over which the learning rate rises linearly from zero. It is constant afterwards.",
+        description="Steps over which the learning rate rises linearly from zero. learningRateSchedule says what "
+        "follows.",
+    )
+    learning_rate_schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant",
+        description="The learning rate after warmupSteps. constant: the peak. linear and cosine: it falls from the peak "
+        "to minLearningRateShare of it at the last step. A change of trainer.steps stretches the schedule.",
+    )
+    min_learning_rate_share: float = Field(
+        0.0,
+        ge=0.0,
+        le=1.0,
+        description="The learning rate of the last step, as a share of the peak, if learningRateSchedule is linear or "
+        "cosine.",
     )
     weight_decay: float = Field(0.0, ge=0.0, le=1.0, description="AdamW's decoupled weight decay.")
+    beta1: float = Field(0.9, ge=0.0, lt=1.0, description="AdamW's decay of the running average of the gradient.")
+    beta2: float = Field(
+        0.999, ge=0.0, lt=1.0, description="AdamW's decay of the running average of the gradient's square."
+    )
+    epsilon: float = Field(
+        1e-8, gt=0.0, le=1.0, description="What AdamW adds to the denominator of its update, for numerical stability."
+    )
     max_grad_norm: float = Field(
         1.0,
         gt=0.0,
@@ -133,6 +153,12 @@ class TrainerSpec(Model):
             "self.warmupSteps <= self.steps",
             "be at most trainer.steps",
             "Lower warmupSteps, or raise trainer.steps.",
+        ),
+        Rule(
+            "minLearningRateShare",
+            "self.minLearningRateShare == 0.0 || self.learningRateSchedule != 'constant'",
+            "be 0, the default, if learningRateSchedule is constant",
+            "Remove minLearningRateShare, or set learningRateSchedule: cosine.",
         ),
     )
 

@@ -210,6 +210,13 @@ CASES = [
         "Name the column",
     ),
     Case(
+        "arguments only for a template",
+        {"spec.data.chatTemplateArguments": {"a": 1}, "spec.data.chatTemplate": False},
+        {"spec.data.chatTemplateArguments": {"enable_thinking": False, "deep": [{"a": 1.5}]}},
+        "spec.data.chatTemplateArguments",
+        "Remove chatTemplateArguments",
+    ),
+    Case(
         "warm-up within the steps",
         {"spec.trainer": {"steps": 10, "warmupSteps": 11}},
         {"spec.trainer": {"steps": 10, "warmupSteps": 10}},
@@ -222,6 +229,13 @@ CASES = [
         {"spec.trainer.warmupSteps": 200},
         "spec.trainer.warmupSteps",
         "Lower",
+    ),
+    Case(
+        "a smallest learning rate only with a schedule",
+        {"spec.trainer.minLearningRateShare": 0.1},
+        {"spec.trainer": {"minLearningRateShare": 0.1, "learningRateSchedule": "cosine"}},
+        "spec.trainer.minLearningRateShare",
+        "set learningRateSchedule: cosine",
     ),
     Case("grpo needs a reward", {"spec.reward": None}, SFT, "spec.reward", "Add a reward"),
     Case(

@@ -84,6 +84,7 @@ def load_rows(spec: LoRARLJobSpec, vocabulary: Vocabulary, secrets: Secrets) -> 
     encoder = PromptEncoder(
         vocabulary.tokenizer,
         chat_template=spec.data.chat_template,
+        template_arguments=spec.data.chat_template_arguments,
         stop_ids=vocabulary.stop_token_ids,
         vocabulary_size=vocabulary.size,
     )
