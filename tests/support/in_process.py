@@ -157,9 +157,15 @@ class OneWorker:
         self.worker = worker
 
     async def open_checkpoints(
-        self, job_name: str, job_uid: str | None, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path
+        self,
+        job_name: str,
+        job_uid: str | None,
+        secrets: Secrets,
+        identity: Mapping[str, Any],
+        unpublished: Path,
+        provenance: Mapping[str, Any],
     ) -> None:
-        self.worker.open_checkpoints(job_name, job_uid, secrets, identity, unpublished)
+        self.worker.open_checkpoints(job_name, job_uid, secrets, identity, unpublished, provenance)
 
     async def resume(self) -> Resumed:
         resumed = self.worker.claim_checkpoints()
@@ -193,8 +199,8 @@ class OneWorker:
     async def log_probabilities(self, samples: Sequence[Sample], temperature: float) -> list[Floats]:
         return self.worker.log_probabilities(Samples(samples), temperature)
 
-    async def publish(self, step: int, adapter_version: int, position: int) -> None:
-        self.worker.publish(step, adapter_version, position)
+    async def publish(self, step: int, adapter_version: int, position: int, results: Mapping[str, float]) -> None:
+        self.worker.publish(step, adapter_version, position, results)
 
     async def uploads(self) -> list[Published]:
         return self.worker.uploads()

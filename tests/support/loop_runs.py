@@ -84,7 +84,7 @@ async def run_in_process(
     spec, sink = worker.spec, Collected()
     workers, stop = OneWorker(worker.worker), asyncio.Event()
     identity = training_identity(spec, "fingerprint")
-    await workers.open_checkpoints(worker.job.name, worker.job.uid, {}, identity, worker.out / "unpublished")
+    await workers.open_checkpoints(worker.job.name, worker.job.uid, {}, identity, worker.out / "unpublished", {})
     resumed = await workers.resume()
     algorithm, learning = get_algorithm(spec.algorithm), list(train_rows or rows())
     progress = Progress(direct=[sink, _StopAfter(stop_after, stop), _AfterStep(after_step)], queued=[])

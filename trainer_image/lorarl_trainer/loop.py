@@ -20,6 +20,9 @@ from lorarl_trainer.samples.types import Samples, UpdateRequest
 from lorarl_trainer.schedule import is_due, learning_rate, seed_of
 from lorarl_trainer.session import Session, StepClock
 
+SHOWN_RESULTS = ("reward_mean", "loss")
+"""Metrics of a step that its checkpoint's model card shows."""
+
 
 async def train(session: Session, done: int) -> int:
     """Train from the step after `done` to the job's last, or until a stop is requested; return the last step made.
@@ -37,6 +40,7 @@ async def train(session: Session, done: int) -> int:
         step += 1
         clock = StepClock()
         event = await make_step(session, step, clock)
+        session.results = {name: event.metrics[name] for name in SHOWN_RESULTS if name in event.metrics}
         await session.apply_steering()
         # Publish and report before the evaluation, which may fail or be cut short.
         if is_due(step, session.spec.checkpoint.every, session.total_steps) or session.stop.is_set():

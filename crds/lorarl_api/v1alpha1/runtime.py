@@ -90,8 +90,8 @@ class TrainerSpec(Model):
     )
     learning_rate_schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant",
-        description="The learning rate after warmupSteps. constant: the peak. linear and cosine: it falls from the peak "
-        "to minLearningRateShare of it at the last step. A change of trainer.steps stretches the schedule.",
+        description="The learning rate after warmupSteps. constant: the peak. linear and cosine: it falls from the "
+        "peak to minLearningRateShare of it at the last step. A change of trainer.steps stretches the schedule.",
     )
     min_learning_rate_share: float = Field(
         0.0,

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from unit.contract.manifests import EVAL, GPUS, HUB, MLFLOW, SFT, Changes
-
-
-@dataclass(frozen=True)
-class Case:
-    """One rule: changes that break it, changes that keep it, the field in the message, and a part of the hint."""
-
-    name: str
-    bad: Changes
-    good: Changes
-    field: str
-    hint: str
+from unit.contract.manifests import EVAL, GPUS, HUB, MLFLOW, SFT, Case, Changes
+from unit.contract.sampling_cases import SAMPLING_CASES
 
 
 def _only_grpo(name: str, value: Any) -> Case:
@@ -210,13 +199,6 @@ CASES = [
         "Name the column",
     ),
     Case(
-        "arguments only for a template",
-        {"spec.data.chatTemplateArguments": {"a": 1}, "spec.data.chatTemplate": False},
-        {"spec.data.chatTemplateArguments": {"enable_thinking": False, "deep": [{"a": 1.5}]}},
-        "spec.data.chatTemplateArguments",
-        "Remove chatTemplateArguments",
-    ),
-    Case(
         "warm-up within the steps",
         {"spec.trainer": {"steps": 10, "warmupSteps": 11}},
         {"spec.trainer": {"steps": 10, "warmupSteps": 10}},
@@ -229,13 +211,6 @@ CASES = [
         {"spec.trainer.warmupSteps": 200},
         "spec.trainer.warmupSteps",
         "Lower",
-    ),
-    Case(
-        "a smallest learning rate only with a schedule",
-        {"spec.trainer.minLearningRateShare": 0.1},
-        {"spec.trainer": {"minLearningRateShare": 0.1, "learningRateSchedule": "cosine"}},
-        "spec.trainer.minLearningRateShare",
-        "set learningRateSchedule: cosine",
     ),
     Case("grpo needs a reward", {"spec.reward": None}, SFT, "spec.reward", "Add a reward"),
     Case(
@@ -404,5 +379,6 @@ CASES = [
         "metadata.name",
         "Use another name",
     ),
+    *SAMPLING_CASES,
     Case("a name has no dots", {"metadata.name": "a.b"}, {"metadata.name": "a-b"}, "metadata.name", "Use another name"),
 ]

@@ -20,6 +20,7 @@ from lorarl_trainer.checkpoint.open import check_checkpoints
 from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.init_from import read_initial_adapter
+from lorarl_trainer.launch.provenance import provenance
 from lorarl_trainer.launch.ray_cluster import RayCluster
 from lorarl_trainer.launch.runtime import Runtime
 from lorarl_trainer.launch.signals import Interruption
@@ -100,7 +101,8 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
                     f"data: {len(rows.train):,} rows, {len(rows.held_out):,} held out; loading the model in the workers"
                 )
             )
-            await workers.open_checkpoints(job.name, job.uid, secrets, identity, launch.unpublished)
+            made_of = provenance(job, rows.digests, launch.folder)
+            await workers.open_checkpoints(job.name, job.uid, secrets, identity, launch.unpublished, made_of)
             built = await workers.start(vocabulary.stop_token_ids, initial_adapter)
             if built.memory:
                 progress.emit(Noted(f"memory of each {'GPU' if job.spec.on_gpu else 'worker'}:\n{built.memory}"))

@@ -9,6 +9,7 @@ from typing import Any
 
 from lorarl_api.v1alpha1 import DataSource, LoRARLJobSpec
 from lorarl_trainer.data.encoding import EncodedRow, EncodedRows, PromptEncoder, encode_examples, encode_prompts
+from lorarl_trainer.data.rows import digest_of
 from lorarl_trainer.data.rows import load_rows as read_rows
 from lorarl_trainer.data.tokenizer import load_tokenizer, stop_token_ids, vocabulary_size
 from lorarl_trainer.planning.verdict import judge
@@ -42,11 +43,17 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class EncodedData:
-    """The encoded rows, and warnings for the user."""
+    """The encoded rows.
+
+    Attributes:
+        warnings: for the user.
+        digests: rows and digest of each source as it was read, by its name.
+    """
 
     train: list[EncodedRow]
     held_out: list[EncodedRow]
     warnings: list[str]
+    digests: dict[str, dict[str, Any]]
 
 
 def judge_model(spec: LoRARLJobSpec, secrets: Secrets) -> tuple[str, ...]:
@@ -89,6 +96,7 @@ def load_rows(spec: LoRARLJobSpec, vocabulary: Vocabulary, secrets: Secrets) -> 
         vocabulary_size=vocabulary.size,
     )
     warnings: list[str] = []
+    digests: dict[str, dict[str, Any]] = {}
 
     def encoded(source: DataSource, field: str) -> list[EncodedRow]:
         fetch = partial(
@@ -96,6 +104,7 @@ def load_rows(spec: LoRARLJobSpec, vocabulary: Vocabulary, secrets: Secrets) -> 
         )
         answers = spec.reward is None or needs_answers(spec.reward)
         rows = read_rows(source, field=field, needs_answer=answers, fetch=fetch, hub_token=secret.get("HF_TOKEN"))
+        digests[field.removeprefix("spec.data.")] = {"rows": len(rows), "sha256": digest_of(rows)}
         max_prompt = spec.rollout.max_prompt_tokens
         if spec.algorithm.type == "sft":
             max_response = spec.rollout.max_response_tokens
@@ -109,7 +118,7 @@ def load_rows(spec: LoRARLJobSpec, vocabulary: Vocabulary, secrets: Secrets) -> 
 
     train = encoded(spec.data.train, "spec.data.train")
     held_out = encoded(spec.data.eval, "spec.data.eval") if spec.data.eval else []
-    return EncodedData(train, held_out, warnings)
+    return EncodedData(train, held_out, warnings, digests)
 
 
 def _left_out(rows: EncodedRows, field: str, spec: LoRARLJobSpec) -> list[str]:

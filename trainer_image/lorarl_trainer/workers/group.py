@@ -87,14 +87,23 @@ class WorkerGroup:
         return str(fingerprints.pop())
 
     async def open_checkpoints(
-        self, job_name: str, job_uid: str | None, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path
+        self,
+        job_name: str,
+        job_uid: str | None,
+        secrets: Secrets,
+        identity: Mapping[str, Any],
+        unpublished: Path,
+        provenance: Mapping[str, Any],
     ) -> None:
         """Name the job's checkpoints. The first worker reads the newest one while `start` loads the model.
 
         Raises:
             LorarlError: the store cannot be used.
         """
-        await self._await([self._actors[0].open_checkpoints.remote(job_name, job_uid, secrets, identity, unpublished)])
+        first = self._actors[0]
+        await self._await(
+            [first.open_checkpoints.remote(job_name, job_uid, secrets, identity, unpublished, provenance)]
+        )
 
     async def start(self, stop_token_ids: tuple[int, ...], initial_adapter: bytes | None) -> Built:
         """Build model, adapter and engine in every worker. `fetch_model` comes before."""
@@ -181,9 +190,9 @@ class WorkerGroup:
         """Return the spans of the worker that reached its first update last."""
         return max(await self._all("startup_spans"), key=lambda spans: max((span.end for span in spans), default=0.0))
 
-    async def publish(self, step: int, adapter_version: int, position: int) -> None:
+    async def publish(self, step: int, adapter_version: int, position: int, results: Mapping[str, float]) -> None:
         """Take a checkpoint and hand it to the first worker's uploader."""
-        await self._all("publish", step, adapter_version, position)
+        await self._all("publish", step, adapter_version, position, results)
 
     async def uploads(self) -> list[Published]:
         """Return the checkpoints published so far."""

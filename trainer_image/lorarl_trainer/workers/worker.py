@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -181,7 +181,7 @@ class Worker:
         with self._memory_explained("log-probabilities were computed"):
             return self.backend.log_probabilities(samples, temperature)
 
-    def publish(self, step: int, adapter_version: int, position: int) -> None:
+    def publish(self, step: int, adapter_version: int, position: int, results: Mapping[str, float]) -> None:
         """Take part in a checkpoint (collective). The first worker, a `CheckpointingWorker`, publishes it."""
         with self._memory_explained("a checkpoint was taken"):
             self.backend.help_snapshot()
