@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from lorarl_api.rules import Rule
 from lorarl_api.v1alpha1.common import Model, SecretName, Uri, uri_rules
+
+StopText = Annotated[str, Field(min_length=1, max_length=256, examples=["</answer>"])]
 
 
 class RolloutSpec(Model):
@@ -31,6 +33,32 @@ class RolloutSpec(Model):
         ge=0.01,
         le=10.0,
         description="Sampling temperature. vLLM and the trainer compute log-probabilities at the same temperature.",
+    )
+    top_p: float = Field(
+        1.0,
+        gt=0.0,
+        le=1.0,
+        description="Sample only from the most probable tokens that together have this probability. vLLM and the "
+        "trainer renormalise over the same number of tokens. topP counts in what minP and topK leave.",
+    )
+    top_k: int | None = Field(
+        None,
+        ge=2,
+        le=1_000_000,
+        description="Sample only from so many most probable tokens. Default: all.",
+        examples=[50],
+    )
+    min_p: float = Field(
+        0.0,
+        ge=0.0,
+        lt=1.0,
+        description="Sample only tokens that are at least this share as probable as the most probable one.",
+    )
+    stop: list[StopText] = Field(
+        default_factory=list,
+        max_length=16,
+        description="Texts that end a completion, in rollouts and evaluations. The text is the completion's end: it is "
+        "trained on, and the reward sees it.",
     )
     adapter_sync: Literal["tensor", "disk"] = Field(
         "tensor",

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from lorarl_trainer.checkpoint import Published
 from lorarl_trainer.lora.config import Probe
 from lorarl_trainer.samples.arrays import Floats
+from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.types import Completion, Sample, UpdateRequest, UpdateResult
 from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.timing import Span
@@ -92,10 +93,12 @@ class Workers(Protocol):
         seeds: Sequence[int] | None,
         take: TakeCompletions,
         max_tokens: int | None = None,
+        sampling: Sampling | None = None,
     ) -> dict[str, float]:
         """Generate one completion per prompt, greedily without seeds, and hand each to `take` when it has ended.
 
-        It has at most `max_tokens` tokens, by default the job's.
+        It has at most `max_tokens` tokens, by default the job's, and with seeds comes from `sampling`, by default the
+        job's.
 
         Returns:
             The slowest engine's seconds by phase.

@@ -61,6 +61,7 @@ class Lockstep:
                     np.concatenate([np.asarray(row.prompt_ids), completion.tokens]),
                     len(row.prompt_ids),
                     rollout_logprobs=completion.logprobs,
+                    kept=completion.kept,
                 )
                 for row, completion in zip(rows_S, rollouts.completions, strict=True)
             ],

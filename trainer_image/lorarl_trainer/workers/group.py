@@ -17,6 +17,7 @@ from lorarl_trainer.lora.config import Probe
 from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, Built, Resumed, TakeCompletions
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.packing import split_evenly
+from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.types import CompletionChunk, Sample, Samples, UpdateRequest, UpdateResult
 from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.timing import Span
@@ -141,6 +142,7 @@ class WorkerGroup:
         seeds: Sequence[int] | None,
         take: TakeCompletions,
         max_tokens: int | None = None,
+        sampling: Sampling | None = None,
     ) -> dict[str, float]:
         """Generate one completion per prompt, spread over the engines, and hand each to `take` when it has ended.
 
@@ -157,7 +159,7 @@ class WorkerGroup:
             engine = rank // self._rollout_tp
             share = slice(bounds[engine], bounds[engine + 1])
             own_seeds = seeds[share] if seeds is not None else None
-            stream = actor.generate.remote(prompts[share], own_seeds, max_tokens)
+            stream = actor.generate.remote(prompts[share], own_seeds, max_tokens, sampling)
             streams.append(asyncio.create_task(_follow(stream, share.start, take)))
         try:
             results = await self._await(streams)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lorarl_trainer.engine.colocated import ColocatedEngine
     from lorarl_trainer.lora.config import Probe
     from lorarl_trainer.planning.execution import ExecutionPlan
+    from lorarl_trainer.samples.sampling import Sampling
     from lorarl_trainer.samples.types import CompletionChunk, Samples, UpdateRequest, UpdateResult
     from lorarl_trainer.storage import Data
 
@@ -152,7 +153,11 @@ class Worker:
         self.backend.hold(probe and probe_adapter(probe, self.backend.adapter))
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None, max_tokens: int | None = None
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[int] | None,
+        max_tokens: int | None = None,
+        sampling: Sampling | None = None,
     ) -> Iterator[CompletionChunk]:
         """Generate one completion per prompt, greedily without seeds; yield them in chunks as they end.
 
@@ -163,7 +168,7 @@ class Worker:
         # An evaluation of few rows may leave nothing to some engines.
         timed = self._clock.part("first generation") if prompts else nullcontext()
         with timed, self._memory_explained("vLLM generated"):
-            for chunk in self.engine.generate(prompts, seeds, max_tokens):
+            for chunk in self.engine.generate(prompts, seeds, max_tokens, sampling):
                 if first:
                     yield chunk
 
