@@ -97,6 +97,8 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
             **({"withheld_updates": float(withheld)} if withheld else {}),
         },
         tokens=sum(len(sample.tokens) for sample in batch.samples_S),
+        groups=len(batch.rewards_P_G),
+        completions=batch.rewards_P_G.size,
     )
 
 

@@ -62,6 +62,11 @@ class Launch:
         """Where checkpoints go that could not be published."""
         return self.out_dir / "unpublished"
 
+    @property
+    def reward_log(self) -> Path | None:
+        """What reward functions print; None in a pod, whose own log keeps it longer than its disk."""
+        return self.runtime.log_dir and self.runtime.log_dir / "rewards.log"
+
 
 @contextlib.asynccontextmanager
 async def open_session(launch: Launch, progress: Progress, interruption: Interruption) -> AsyncIterator[Session]:
@@ -72,7 +77,7 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
     """
     job, spec, clock, secrets = launch.job, launch.job.spec, launch.clock, launch.secrets
     with contextlib.ExitStack() as stack:
-        scorer = make_scorer(spec.reward, launch.folder) if spec.reward else None
+        scorer = make_scorer(spec.reward, launch.folder, log=launch.reward_log) if spec.reward else None
         if scorer:
             stack.callback(scorer.close)
             scorer.warm_up()

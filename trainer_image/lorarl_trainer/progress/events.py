@@ -77,6 +77,10 @@ class ScoredSample:
     answer: str | None
     reward: float | None
     """None if it could not be scored."""
+    components: Mapping[str, float] = field(default_factory=dict)
+    """Numbers that the reward returned besides its score, by name."""
+    failure: str | None = None
+    """Why it could not be scored."""
     tokens: int
     truncated: bool
     """Whether it was truncated at `rollout.maxResponseTokens`."""
@@ -102,6 +106,8 @@ class EvalDone:
     rows: int
     score: float | None = None
     loss: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Further means over the rows, by name: the components of the reward as reward/NAME."""
     seconds: float = 0.0
 
 
@@ -121,6 +127,10 @@ class StepDone:
     """Values by column of metrics.jsonl. A metric that an algorithm does not have is absent: sft has no reward_mean."""
     tokens: int
     """Prompt and response tokens that the step trained on."""
+    groups: int = 0
+    """Groups of completions, or for sft the rows."""
+    completions: int = 0
+    """Completions of all groups together, also those that could not be scored."""
     tokens_per_second: float = 0.0
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Seconds by phase, see PHASES. Their sum is the duration of the step."""
@@ -234,6 +244,7 @@ def _eval_columns(event: EvalDone) -> dict[str, Any]:
     return {
         "eval_score": _finite(event.score),
         "eval_loss": _finite(event.loss),
+        **{f"eval_{name}": _finite(value) for name, value in event.metrics.items()},
         "eval_rows": event.rows,
         "eval_seconds": round(event.seconds, 6),
     }

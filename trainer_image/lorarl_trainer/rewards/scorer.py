@@ -12,13 +12,16 @@ from lorarl_trainer.rewards.scores import Scorer
 FIELD = "spec.reward"
 
 
-def make_scorer(spec: RewardSpec, manifest_folder: Path, *, processes: int | None = None) -> Scorer:
+def make_scorer(
+    spec: RewardSpec, manifest_folder: Path, *, processes: int | None = None, log: Path | None = None
+) -> Scorer:
     """Make the scorer of a manifest's reward.
 
     Args:
         spec: `spec.reward`.
         manifest_folder: where functions are searched after the Python path and the working directory.
         processes: number of processes of a function and of math_verify; None for one per usable core, at most 8.
+        log: gets what a function prints; None for this process's own output.
 
     Raises:
         InputError: the pattern of a regex reward does not compile.
@@ -31,6 +34,7 @@ def make_scorer(spec: RewardSpec, manifest_folder: Path, *, processes: int | Non
         search_path=[Path.cwd(), manifest_folder.resolve()],
         field=f"{FIELD}.function" if spec.function else f"{FIELD}.type",
         processes=processes,
+        log=log,
     )
 
 

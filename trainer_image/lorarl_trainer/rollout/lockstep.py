@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.algorithms.groups import with_signal
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.progress import EvalDone, Progress, Sampled
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.protocols.workers import Workers
+from lorarl_trainer.rewards.components import component_metrics, odd_components
 from lorarl_trainer.rewards.scores import Scorer
 from lorarl_trainer.rollout.collect import ScoredRollouts, generate_and_score, shown_samples
+from lorarl_trainer.rollout.signal import SignalWatch
 from lorarl_trainer.samples.types import Sample
 from lorarl_trainer.schedule import seed_of
 
@@ -40,6 +43,11 @@ class Lockstep:
     scorer: Scorer
     decode: Callable[[Sequence[Any]], list[str]]
     progress: Progress
+    _watch: SignalWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin to watch for signal."""
+        self._watch = SignalWatch(self.spec.rollout)
 
     @property
     def position(self) -> int:
@@ -55,6 +63,11 @@ class Lockstep:
         rollouts = await self._roll_out(rows_S, seeds_S, adapter_version)
         shown = shown_samples(rollouts, rows_S, self.group_size)
         self.progress.emit(Sampled(step=step, samples=shown))
+        rewards_P_G = rollouts.rewards.reshape(-1, self.group_size)
+        metrics = metrics_of(rollouts, self.group_size)
+        if nothing_to_learn := self._watch.after_step(rewards_P_G, rollouts.texts, metrics["truncated_share"]):
+            cause, warning = nothing_to_learn
+            self.progress.warn_once(f"no signal: {cause}", warning)
         return StepBatch(
             samples_S=[
                 Sample(
@@ -65,10 +78,10 @@ class Lockstep:
                 )
                 for row, completion in zip(rows_S, rollouts.completions, strict=True)
             ],
-            rewards_P_G=rollouts.rewards.reshape(-1, self.group_size),
+            rewards_P_G=rewards_P_G,
             temperature=self.spec.rollout.temperature,
             on_policy=True,
-            metrics=metrics_of(rollouts),
+            metrics=metrics,
             seconds=rollouts.seconds,
         )
 
@@ -84,7 +97,13 @@ class Lockstep:
         rollouts = await self._roll_out(self.held_out, None, adapter_version)
         self.progress.emit(Sampled(step=step, samples=shown_samples(rollouts, self.held_out), evaluation=True))
         score = float(np.nanmean(rollouts.rewards))
-        return EvalDone(step=step, rows=len(self.held_out), score=score, seconds=time.perf_counter() - start)
+        return EvalDone(
+            step=step,
+            rows=len(self.held_out),
+            score=score,
+            metrics=component_metrics(rollouts.outcomes),
+            seconds=time.perf_counter() - start,
+        )
 
     async def _roll_out(
         self, rows: Sequence[EncodedRow], seeds: Sequence[int] | None, adapter_version: int
@@ -95,13 +114,16 @@ class Lockstep:
                 cause,
                 f"{failure.count} completions could not be scored and are left out ({cause}): {failure.first_message}",
             )
+        for kind, warning in odd_components(rollouts.outcomes):
+            self.progress.warn_once(f"components: {kind}", warning)
         return rollouts
 
 
-def metrics_of(rollouts: ScoredRollouts) -> dict[str, float]:
+def metrics_of(rollouts: ScoredRollouts, group_size: int) -> dict[str, float]:
     """Return a step's metrics of rewards and completions.
 
     reward_mean, reward_std: over all scored completions. reward_failures: completions that could not be scored.
+    reward/NAME: means of the reward's components. signal_share: groups with different rewards, 0 to 1.
     response_tokens_mean: tokens per completion. truncated_share: completions cut off at maxResponseTokens, 0 to 1.
     """
     completions = rollouts.completions
@@ -109,6 +131,8 @@ def metrics_of(rollouts: ScoredRollouts) -> dict[str, float]:
         "reward_mean": float(np.nanmean(rollouts.rewards)),
         "reward_std": float(np.nanstd(rollouts.rewards)),
         "reward_failures": sum(failure.count for failure in rollouts.failures.values()),
+        "signal_share": float(np.mean(with_signal(rollouts.rewards.reshape(-1, group_size)))),
+        **component_metrics(rollouts.outcomes),
         "response_tokens_mean": float(np.mean([len(completion.tokens) for completion in completions])),
         "truncated_share": float(np.mean([not completion.finished for completion in completions])),
     }
