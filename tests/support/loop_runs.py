@@ -91,10 +91,10 @@ async def run_in_process(
     stream = RowStream(learning, spec.trainer.seed, resumed.position)
     rollouts: Rollouts
     if spec.algorithm.type == "sft":
-        rollouts = Answers(stream, [], spec.rollout.prompts_per_step, workers)
+        rollouts = Answers(stream, {}, spec.rollout.prompts_per_step, workers)
     else:
         scorer = CountsEvenTokens()
-        rollouts = Lockstep(spec, stream, [], algorithm.group_size, workers, scorer, spelled, progress)
+        rollouts = Lockstep(spec, stream, {}, algorithm.group_size, workers, scorer, spelled, progress)
     session = Session(
         spec=spec,
         workers=workers,

@@ -131,9 +131,7 @@ def update_requests(session: Session, batch: StepBatch, advantages_S: np.ndarray
 
 
 async def evaluate_if_due(session: Session, step: int) -> None:
-    """Evaluate after step 0, every so many steps, and after the last, if there are held-out rows."""
-    held_out = session.spec.data.eval
-    if not held_out or not is_due(step, held_out.every, session.total_steps):
-        return
-    if (event := await session.rollouts.evaluate(step, session.adapter_version)) is not None:
-        session.progress.emit(event)
+    """Make the evaluations that are due: after step 0, every so many steps, and after the last."""
+    for name, held_out in session.spec.data.evaluations:
+        if is_due(step, held_out.every, session.total_steps):
+            session.progress.emit(await session.rollouts.evaluate(name, step, session.adapter_version))

@@ -46,12 +46,13 @@ class EncodedData:
     """The encoded rows.
 
     Attributes:
+        evals: the held-out rows by the names of `data.evaluations`.
         warnings: for the user.
         digests: rows and digest of each source as it was read, by its name.
     """
 
     train: list[EncodedRow]
-    held_out: list[EncodedRow]
+    evals: dict[str, list[EncodedRow]]
     warnings: list[str]
     digests: dict[str, dict[str, Any]]
 
@@ -102,7 +103,8 @@ def load_rows(spec: LoRARLJobSpec, vocabulary: Vocabulary, secrets: Secrets) -> 
         fetch = partial(
             fetch_data, field=f"{field}.uri", secret=secret, open_folder=partial(open_store, field=f"{field}.uri")
         )
-        answers = spec.reward is None or needs_answers(spec.reward)
+        reward = getattr(source, "reward", None) or spec.reward
+        answers = reward is None or needs_answers(reward)
         rows = read_rows(source, field=field, needs_answer=answers, fetch=fetch, hub_token=secret.get("HF_TOKEN"))
         digests[field.removeprefix("spec.data.")] = {"rows": len(rows), "sha256": digest_of(rows)}
         max_prompt = spec.rollout.max_prompt_tokens
@@ -117,8 +119,11 @@ def load_rows(spec: LoRARLJobSpec, vocabulary: Vocabulary, secrets: Secrets) -> 
         return fitting.rows
 
     train = encoded(spec.data.train, "spec.data.train")
-    held_out = encoded(spec.data.eval, "spec.data.eval") if spec.data.eval else []
-    return EncodedData(train, held_out, warnings, digests)
+    evals = {
+        name: encoded(source, f"spec.data.evals[{number - bool(spec.data.eval)}]" if name else "spec.data.eval")
+        for number, (name, source) in enumerate(spec.data.evaluations)
+    }
+    return EncodedData(train, evals, warnings, digests)
 
 
 def _left_out(rows: EncodedRows, field: str, spec: LoRARLJobSpec) -> list[str]:

@@ -97,17 +97,24 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalDone:
-    """The adapter of `step` was evaluated on the held-out rows: a score (grpo) or a loss (sft).
+    """The adapter of `step` was evaluated on held-out rows: a score (grpo) or a loss (sft).
 
     The event follows the step's `StepDone`. Step 0 is the evaluation before training and has no `StepDone`.
     """
 
     step: int
     rows: int
+    name: str = ""
+    """Of `data.evals`; empty for `data.eval`."""
+    samples: int = 1
+    """Completions of each row."""
     score: float | None = None
     loss: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Further means over the rows, by name: the components of the reward as reward/NAME."""
+    """Further means over the rows, by name: the components of the reward as reward/NAME, pass@4 as pass_at_4.
+
+    The ends of a value's 95% interval have its name and _low and _high: score_low, pass_at_4_high.
+    """
     seconds: float = 0.0
 
 
@@ -199,7 +206,8 @@ class RunFinished:
 def row_of(event: StepDone | EvalDone) -> dict[str, Any]:
     """Return the event as a line of metrics.jsonl.
 
-    The line is flat except for `seconds`. An evaluation's columns begin with `eval_`. NaN and infinity become null.
+    The line is flat except for `seconds`. An evaluation's columns begin with `eval_`, and those of `data.evals` with
+    `eval_NAME/`. NaN and infinity become null.
     """
     if isinstance(event, EvalDone):
         return {"step": event.step, **_eval_columns(event)}
@@ -240,13 +248,19 @@ def startup_of(event: StartedUp) -> dict[str, Any]:
     }
 
 
+def eval_prefix(name: str) -> str:
+    """Return what the columns of an evaluation begin with."""
+    return f"eval_{name}/" if name else "eval_"
+
+
 def _eval_columns(event: EvalDone) -> dict[str, Any]:
+    prefix = eval_prefix(event.name)
     return {
-        "eval_score": _finite(event.score),
-        "eval_loss": _finite(event.loss),
-        **{f"eval_{name}": _finite(value) for name, value in event.metrics.items()},
-        "eval_rows": event.rows,
-        "eval_seconds": round(event.seconds, 6),
+        f"{prefix}score": _finite(event.score),
+        f"{prefix}loss": _finite(event.loss),
+        **{f"{prefix}{name}": _finite(value) for name, value in event.metrics.items()},
+        f"{prefix}rows": event.rows,
+        f"{prefix}seconds": round(event.seconds, 6),
     }
 
 

@@ -16,6 +16,7 @@ from lorarl_trainer.errors import StaleAdapterError
 from lorarl_trainer.progress import ScoredSample
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.rewards.scores import Cause, Failure, Outcome, Scorer, ToScore, collect
+from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.types import Completion
 
 SHOWN = 4
@@ -50,8 +51,11 @@ async def generate_and_score(
     rows: Sequence[EncodedRow],
     seeds: Sequence[int] | None,
     adapter_version: int,
+    sampling: Sampling | None = None,
 ) -> ScoredRollouts:
     """Generate one completion per row, greedily without seeds, with this adapter version and no other, and score it.
+
+    `sampling` is the job's by default.
 
     Raises:
         InputError: not one could be scored.
@@ -81,7 +85,7 @@ async def generate_and_score(
         scoring.append(asyncio.create_task(score(indices, samples)))
 
     try:
-        seconds = await workers.generate([row.prompt_ids for row in rows], seeds, take)
+        seconds = await workers.generate([row.prompt_ids for row in rows], seeds, take, sampling=sampling)
         await asyncio.gather(*scoring)
     finally:
         for task in scoring:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,10 @@ from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.rewards.components import component_metrics, odd_components
 from lorarl_trainer.rewards.scores import Scorer
 from lorarl_trainer.rollout.collect import ScoredRollouts, generate_and_score, shown_samples
+from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.signal import SignalWatch
+from lorarl_trainer.samples.sampling import Sampling
+from lorarl_trainer.samples.statistics import eval_metrics
 from lorarl_trainer.samples.types import Sample
 from lorarl_trainer.schedule import seed_of
 
@@ -30,14 +33,14 @@ class Lockstep:
 
     Attributes:
         rows: the training rows.
-        held_out: the rows of an evaluation.
+        evaluations: by name.
         group_size: G.
         decode: turns completions' token ids into texts, without special tokens.
     """
 
     spec: LoRARLJobSpec
     rows: RowStream
-    held_out: Sequence[EncodedRow]
+    evaluations: Mapping[str, Evaluation]
     group_size: int
     workers: Workers
     scorer: Scorer
@@ -60,7 +63,7 @@ class Lockstep:
         rows_S = [row for row in rows_P for _ in range(self.group_size)]
         # One seed per sample: the same completions on any number of engines.
         seeds_S = [seed_of(self.spec.trainer.seed, "sample", step, index) for index in range(len(rows_S))]
-        rollouts = await self._roll_out(rows_S, seeds_S, adapter_version)
+        rollouts = await self._roll_out(rows_S, seeds_S, None, adapter_version, self.scorer)
         shown = shown_samples(rollouts, rows_S, self.group_size)
         self.progress.emit(Sampled(step=step, samples=shown))
         rewards_P_G = rollouts.rewards.reshape(-1, self.group_size)
@@ -89,26 +92,38 @@ class Lockstep:
         """Return the first prompts of the data."""
         return [list(row.prompt_ids) for row in self.rows.first(count)]
 
-    async def evaluate(self, step: int, adapter_version: int) -> EvalDone | None:
-        """Return the mean reward of greedy completions of the held-out prompts."""
-        if not self.held_out:
-            return None
-        start = time.perf_counter()
-        rollouts = await self._roll_out(self.held_out, None, adapter_version)
-        self.progress.emit(Sampled(step=step, samples=shown_samples(rollouts, self.held_out), evaluation=True))
-        score = float(np.nanmean(rollouts.rewards))
+    async def evaluate(self, name: str, step: int, adapter_version: int) -> EvalDone:
+        """Return the mean reward of completions of the held-out prompts, and each pass@k, with 95% intervals."""
+        start, evaluation = time.perf_counter(), self.evaluations[name]
+        rows = [row for row in evaluation.rows for _ in range(evaluation.samples)]
+        # The same random numbers each time, so that a difference between two steps is the adapter's.
+        seeds = [seed_of(self.spec.trainer.seed, f"evaluation {name}", index) for index in range(len(rows))]
+        sampled = seeds if evaluation.sampling else None
+        rollouts = await self._roll_out(rows, sampled, evaluation.sampling, adapter_version, evaluation.scorer)
+        shown = shown_samples(rollouts, rows, evaluation.samples)
+        self.progress.emit(Sampled(step=step, samples=shown, evaluation=True))
+        score, metrics = eval_metrics(
+            rollouts.rewards.reshape(-1, evaluation.samples), evaluation.pass_at, evaluation.pass_reward
+        )
         return EvalDone(
             step=step,
-            rows=len(self.held_out),
+            name=name,
+            rows=len(evaluation.rows),
+            samples=evaluation.samples,
             score=score,
-            metrics=component_metrics(rollouts.outcomes),
+            metrics=metrics | component_metrics(rollouts.outcomes),
             seconds=time.perf_counter() - start,
         )
 
     async def _roll_out(
-        self, rows: Sequence[EncodedRow], seeds: Sequence[int] | None, adapter_version: int
+        self,
+        rows: Sequence[EncodedRow],
+        seeds: Sequence[int] | None,
+        sampling: Sampling | None,
+        adapter_version: int,
+        scorer: Scorer,
     ) -> ScoredRollouts:
-        rollouts = await generate_and_score(self.workers, self.scorer, self.decode, rows, seeds, adapter_version)
+        rollouts = await generate_and_score(self.workers, scorer, self.decode, rows, seeds, adapter_version, sampling)
         for cause, failure in rollouts.failures.items():
             self.progress.warn_once(
                 cause,
