@@ -69,12 +69,14 @@ def results(runs: Sequence[Mapping[str, Any]]) -> Table:
 def _results_of(run: Mapping[str, Any]) -> dict[str, str]:
     summary, columns = run["summary"], run["columns"]
     made = {"state": run["state"], "steps": f"{run['last_step']:,} of {summary['total_steps']:,}"}
-    for metric, best in (("score", max), ("loss", min)):
-        rows = [row for row in run["evaluations"] if row.get(metric) is not None]
-        if rows:
-            made[f"held-out {metric}, first"] = _score(rows[0], metric)
-            made[f"held-out {metric}, best"] = _score(best(rows, key=lambda row: float(row[metric])), metric)
-            made[f"held-out {metric}, latest"] = _score(rows[-1], metric)
+    metrics = {name: None for row in run["evaluations"] for name in row if name.rpartition("/")[2] in ("score", "loss")}
+    for metric in metrics:
+        rows = [row for row in run["evaluations"] if metric in row]
+        best = max if metric.endswith("score") else min
+        label = f"held-out {metric.replace('/', ' ')}"
+        made[f"{label}, first"] = _score(rows[0], metric)
+        made[f"{label}, best"] = _score(best(rows, key=lambda row: float(row[metric])), metric)
+        made[f"{label}, latest"] = _score(rows[-1], metric)
     rewards = [value for value in columns.get("reward_mean", [])[-LATEST:] if value is not None]
     if rewards:
         made[f"reward, mean of the latest {LATEST} steps"] = f"{sum(rewards) / len(rewards):.3f}"

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
+from lorarl_trainer.progress.evaluations import evaluations_of, is_eval_seconds
 from lorarl_trainer.progress.events import (
     EVALUATE,
     CheckpointDone,
@@ -148,16 +149,14 @@ def summarise(
 
     Times are in seconds. `train_seconds` is the sum over all steps, including those before an interruption;
     `total_seconds` is the wall-clock time of this process. `mean_abs_logprob_diff` is the mean over the steps, and
-    `worst_mean_abs_logprob_diff` the largest value of a step. `eval_metric` says whether `eval_before` and `eval_after`
-    are scores or losses. `startup` says where this process's start-up time went (`startup_of`); it is None until the
-    first step is done.
+    `worst_mean_abs_logprob_diff` the largest value of a step. `evals` has the results of all evaluations, see
+    `evaluations_of`, and `eval_...` repeats those of the first. `startup` says where this process's start-up time went
+    (`startup_of`); it is None until the first step is done.
     """
     steps = [row for row in rows if "loss" in row]
     differences = [row["mean_abs_logprob_diff"] for row in steps if row.get("mean_abs_logprob_diff") is not None]
-    metric = next((name for name in ("score", "loss") for row in rows if row.get(f"eval_{name}") is not None), None)
-    evaluations = [row for row in rows if row.get(f"eval_{metric}") is not None]
-    before = next((row for row in evaluations if row["step"] == 0), None)
-    after = next((row for row in reversed(evaluations) if row["step"] > 0), None)
+    evals = evaluations_of(rows)
+    first = evals[0] if evals else {}
     uri = finished.adapter_uri if finished is not None else None
     return {
         "job": started.job,
@@ -173,10 +172,11 @@ def summarise(
         "data": asdict(started.data) if started.data is not None else None,
         "reward": started.reward,
         "resumed_from_step": started.resumed_from_step,
-        "eval_metric": metric,
-        "eval_before": before[f"eval_{metric}"] if before else None,
-        "eval_after": after[f"eval_{metric}"] if after else None,
-        "eval_rows": evaluations[-1]["eval_rows"] if evaluations else None,
+        "eval_metric": first.get("metric"),
+        "eval_before": first.get("before"),
+        "eval_after": first.get("after"),
+        "eval_rows": first.get("rows"),
+        "evals": evals,
         "mean_abs_logprob_diff": sum(differences) / len(differences) if differences else None,
         "worst_mean_abs_logprob_diff": max(differences, default=None),
         "train_seconds": sum(step_seconds(row) for row in steps),
@@ -222,8 +222,9 @@ def read_rows(path: Path) -> list[Row]:
     for line in read_lines(path):
         step = rows.setdefault(line["step"], {})
         step |= line
-        if "seconds" in step and "eval_seconds" in line:
-            step["seconds"] = {**step["seconds"], EVALUATE: line["eval_seconds"]}
+        seconds = [value for name, value in line.items() if is_eval_seconds(name)]
+        if "seconds" in step and seconds:
+            step["seconds"] = {**step["seconds"], EVALUATE: step["seconds"].get(EVALUATE, 0.0) + sum(seconds)}
     return list(rows.values())
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.progress.environment import is_running
+from lorarl_trainer.progress.evaluations import evaluations_of
 from lorarl_trainer.progress.records import METRICS, SUMMARY, read_rows, read_summary
 
 DEEPEST = 3
@@ -82,9 +83,10 @@ def _line(folder: Path) -> RunLine:
     steps = [row for row in rows if "loss" in row]
     newest = max((folder / name).stat().st_mtime for name in (METRICS, SUMMARY) if (folder / name).exists())
     score = ""
-    if (metric := summary["eval_metric"] or _metric(rows)) is not None:
-        values = [row[f"eval_{metric}"] for row in rows if row.get(f"eval_{metric}") is not None]
-        score = f"{'score' if metric == 'score' else 'held-out loss'} {values[-1]:.3f}"
+    if evaluations := evaluations_of(rows):
+        first = evaluations[0]
+        value = first["before"] if first["after"] is None else first["after"]
+        score = f"held-out {first['metric']} {value:.3f}"
     elif steps and steps[-1].get("reward_mean") is not None:
         score = f"reward {steps[-1]['reward_mean']:.3f}"
     return RunLine(
@@ -96,7 +98,3 @@ def _line(folder: Path) -> RunLine:
         score=score,
         changed=datetime.fromtimestamp(newest, UTC),
     )
-
-
-def _metric(rows: list[dict[str, Any]]) -> str | None:
-    return next((name for name in ("score", "loss") for row in rows if row.get(f"eval_{name}") is not None), None)

@@ -33,9 +33,10 @@ class SamplesFile:
             case RunStarted():
                 self._lines.start(event)
             case Sampled():
+                named = {"name": event.name} if event.name else {}
                 self._lines.append(
                     *(
-                        {"step": event.step, "evaluation": event.evaluation, **asdict(sample)}
+                        {"step": event.step, "evaluation": event.evaluation, **named, **asdict(sample)}
                         for sample in event.samples
                     )
                 )
@@ -74,15 +75,16 @@ def thinned(by_step: Mapping[int, list[bytes]], most_bytes: int) -> dict[int, li
 
 
 def _groups(lines: Iterable[bytes]) -> list[dict[str, Any]]:
-    groups: dict[int, dict[str, Any]] = {}
+    groups: dict[tuple[str, int], dict[str, Any]] = {}
     for number, line in enumerate(lines):
         try:
             row: Row = json.loads(line)
         except ValueError:
             continue  # a kill or a full disk cut the line short
         group = groups.setdefault(
-            row.get("group", number),
+            (row.get("name", ""), row.get("group", number)),
             {
+                "name": row.get("name", ""),
                 "row": row.get("row"),
                 "model_prompt": row.get("model_prompt") or _text(row["prompt"]),
                 "answer": row["answer"],

@@ -50,5 +50,5 @@ class Rollouts(Protocol):
     def probe_prompts(self, count: int) -> Sequence[Sequence[int]]:
         """Return a few prompts, at most `count`, to check the engine with; none if there is no engine."""
 
-    async def evaluate(self, step: int, adapter_version: int) -> EvalDone | None:
-        """Evaluate the held-out rows with the newest adapter; None if there are none."""
+    async def evaluate(self, name: str, step: int, adapter_version: int) -> EvalDone:
+        """Evaluate the newest adapter on the held-out rows of this name; the empty name is that of `data.eval`."""

@@ -72,7 +72,7 @@ def test_runs_are_listed_newest_first(tmp_path: Path) -> None:
     (tmp_path / "broken" / "run_summary.json").write_text("{")
     newest, old = find_runs(tmp_path)
     assert (newest.folder, newest.state, newest.step, newest.total_steps) == (tmp_path / "demo/run", "succeeded", 3, 3)
-    assert (old.folder, old.score) == (tmp_path / "old", "score 0.938")
+    assert (old.folder, old.score) == (tmp_path / "old", "held-out score 0.938")
     assert newest.changed >= old.changed
 
 

@@ -233,6 +233,8 @@ def test_samples_after_the_checkpoint_are_dropped_on_resume(tmp_path: Path) -> N
         "answer": "2",
         "reward": 0.5,
         "advantage": -0.5,
+        "components": {},
+        "failure": None,
         "tokens": 3,
         "truncated": False,
     }

@@ -1,12 +1,14 @@
 // Which columns of metrics.jsonl become which chart. A column that no chart names gets its own, under "More".
 
-// evals: columns of evaluations, without eval_. Each series is [column, label, how]; percent shows shares as percent.
+// Columns are [name, label, how]; evals selects columns of evaluations, without eval_; percent shows shares as percent.
 const CURVES = [
   ["Does it learn?", [
-    { title: "Reward", unit: "mean per completion", columns: [["reward_mean", "training"]], evals: [["score", "held out, greedy"]], first: true },
-    { title: "Loss", unit: "nats per token", columns: [["loss", "training"]], evals: [["loss", "held out"]], only: "sft", first: true },
+    { title: "Reward", unit: "mean per completion", columns: [["reward_mean", "training"]], evals: /^score$/ },
+    { title: "Loss", unit: "nats per token", columns: [["loss", "training"]], evals: /(^|\/)loss$/, only: "sft" },
     { title: "Parts of the reward", unit: "mean per completion", prefix: "reward/" },
-    { title: "Parts of the held-out reward", unit: "mean per row", evalPrefix: "reward/" },
+    { title: "Further held-out scores", unit: "mean per completion", evals: /\/score$/ },
+    { title: "Solved in k tries", unit: "share of held-out rows, pass@k", evals: /(^|\/)pass_at_\d+$/ },
+    { title: "Parts of the held-out reward", unit: "mean per completion", evals: /(^|\/)reward\// },
     { title: "Groups with signal", unit: "% of the step's groups", columns: [["signal_share", "groups whose rewards differ"]], percent: true },
     { title: "Spread of the rewards", unit: "standard deviation", columns: [["reward_std", "all completions"]], fromZero: true },
   ]],
@@ -48,18 +50,26 @@ function evalSeries(run, name, label, scale) {
   return { label, x: rows.map((row) => row.step), y: of(name), low: of(`${name}_low`), high: of(`${name}_high`), points: true };
 }
 
+function evalNames(runs) { return [...new Set(runs.flatMap((run) => run.evaluations).flatMap((row) => Object.keys(row)))]; }
+
+// hard/pass_at_4 becomes hard: pass@4, and the columns of data.eval itself "held out".
+function evalLabel(name) {
+  const label = name.replace(/pass_at_(\d+)/, "pass@$1").replace(/(^|\/)(score|loss)$/, "").replace(/(^|\/)reward\//, "$1");
+  return label.replace("/", ": ") || "held out";
+}
+
 function seriesOf(curve, run) {
   if (curve.only ? run.summary.algorithm !== curve.only : curve.except === run.summary.algorithm) return [];
   if (curve.phases) return Object.entries(run.phases).map(([name, y]) => ({ label: name.replaceAll("_", "/"), x: run.steps, y, stack: true }));
   const scale = curve.percent ? 100 : 1;
-  const named = (prefix, names) => Object.keys(names).filter((n) => prefix && n.startsWith(prefix)).map((n) => [n, n.slice(prefix.length)]);
-  const evalNames = Object.assign({}, ...run.evaluations);
+  const { prefix } = curve, parts = prefix ? Object.keys(run.columns).filter((name) => name.startsWith(prefix)) : [];
+  const training = [...(curve.columns ?? []), ...parts.map((name) => [name, name.slice(prefix.length)])];
   return [
-    ...[...(curve.columns ?? []), ...named(curve.prefix, run.columns)].map(([name, label, how]) => {
+    ...training.map(([name, label, how]) => {
       const made = trainingSeries(run, name, label, scale);
       return made && { ...made, dash: how === "dash" };
     }),
-    ...[...(curve.evals ?? []), ...named(curve.evalPrefix, evalNames)].map(([name, label]) => evalSeries(run, name, label, scale)),
+    ...evalNames([run]).filter((name) => curve.evals?.test(name)).map((name) => evalSeries(run, name, evalLabel(name), scale)),
   ].filter(Boolean);
 }
 
@@ -67,9 +77,9 @@ function seriesOf(curve, run) {
 function curvesOf(runs) {
   const rest = new Set(runs.flatMap((run) => Object.keys(run.columns)).filter((n) => !SHOWN.has(n) && !n.startsWith("reward/")));
   const more = [...rest].map((name) => ({ title: name.replaceAll("_", " "), unit: "as in metrics.jsonl", columns: [[name, name]] }));
-  const evals = new Set(runs.flatMap((run) => run.evaluations).flatMap((row) => Object.keys(row)));
-  const known = /^(step|score|loss|rows|seconds|reward\/.*|.*_(low|high))$/;
-  const moreEvals = [...evals].filter((n) => !known.test(n)).map((name) => ({ title: `Held out: ${name.replaceAll("_", " ")}`, unit: "mean per row", evals: [[name, name]] }));
+  const known = /(^|\/)(step|score|loss|rows|seconds|pass_at_\d+|reward\/.*)$|_(low|high)$/;
+  const moreEvals = evalNames(runs).filter((n) => !known.test(n)).map((name) => (
+    { title: `Held out: ${name.replaceAll("_", " ")}`, unit: "as in metrics.jsonl", evals: { test: (other) => other === name } }));
   return [...CURVES, ["More evaluations", moreEvals], ["More metrics", more]];
 }
 

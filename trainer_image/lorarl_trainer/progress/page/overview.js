@@ -45,12 +45,13 @@ function progressText(run, steps) {
 
 function tilesOf(run) {
   const { summary, columns } = run, tiles = [];
-  const metric = ["score", "loss"].find((name) => run.evaluations.some((row) => row[name] != null));
+  const metric = evalNames([run]).find((name) => /(^|\/)(score|loss)$/.test(name));
   if (metric) {
     const rows = run.evaluations.filter((row) => row[metric] != null), last = rows.at(-1), bar = last[`${metric}_low`];
     const interval = bar == null ? "" : `, 95% interval ${fixed(bar)} to ${fixed(last[`${metric}_high`])}`;
     const value = rows.length > 1 ? `${fixed(rows[0][metric])} → ${fixed(last[metric])}` : fixed(last[metric]);
-    tiles.push([`Held-out ${metric}`, value, `${count(last.rows, "row")}${interval}`]);
+    const rowCount = last[metric.replace(/(score|loss)$/, "rows")];
+    tiles.push([`Held-out ${metric.replace("/", " ")}`, value, `${count(rowCount, "row")}${interval}`]);
   }
   const [name, y] = columns.reward_mean ? ["Reward", columns.reward_mean] : ["Loss", columns.loss];
   if (y) tiles.push([name, `${fixed(y[0])} → ${fixed(y.at(-1))}`, "first → latest step"]);
@@ -73,7 +74,7 @@ function factsOf(run) {
     ["Parameters", `${adapter.trainable_parameters.toLocaleString("en")} trainable of ${adapter.total_parameters.toLocaleString("en")} (${share}%)`],
     ["Modules", run.modules.join("\n")],
     ["Training data", data && source(data.train, data.train_rows)],
-    ["Held-out data", data?.held_out && source(data.held_out, data.held_out_rows)],
+    ["Held-out data", data?.held_out.map((set) => `${set.name ? `${set.name}: ` : ""}${source(set.uri, set.rows)}`).join("\n")],
     ["Reward", summary.reward],
     ["vLLM against trainer", summary.mean_abs_logprob_diff != null && `log-probabilities differ by ${number(summary.mean_abs_logprob_diff)} nats on average, ${number(summary.worst_mean_abs_logprob_diff)} in the worst step`],
     ["Started", start && date(summary.starts[0].at)],

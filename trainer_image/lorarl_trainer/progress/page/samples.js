@@ -105,9 +105,11 @@ function groupCard(group) {
   const mean = scored.reduce((sum, r) => sum + r, 0) / scored.length;
   const of = group.completions.length > 1 && scored.length ? ` · mean reward ${fixed(mean)} of ${group.completions.length}` : "";
   return el("article", { class: "card sample" },
-    el("header", {}, el("h3", {}, `Row ${group.row ?? "–"}`), el("span", {}, `${group.answer == null ? "no answer in the data" : `answer: ${group.answer}`}${of}`)),
+    el("header", {}, el("h3", {}, titleOf(group)), el("span", {}, `${group.answer == null ? "no answer in the data" : `answer: ${group.answer}`}${of}`)),
     prompt(group), el("ol", { class: "completions" }, group.found.map(completionRow)));
 }
+
+function titleOf(group) { return `${group.name ? `${group.name}: r` : "R"}ow ${group.row ?? "–"}`; }
 
 function prompt(group) {
   return el("pre", { class: "prompt", tabindex: "0", "aria-label": "Prompt as the model saw it" }, marked(group.model_prompt));
@@ -141,11 +143,11 @@ function marked(text) {
 // The first and the last step beside each other; held-out rows are the same in both, so each is one card.
 function versus(first, last) {
   const sides = [first, last].map((entry) => arranged(entry));
-  const byRow = new Map(sides[1].map((group) => [group.row, group]));
+  const byRow = new Map(sides[1].map((group) => [titleOf(group), group]));
   if (browser.kind === "held_out") {
-    return sides[0].filter((group) => byRow.has(group.row)).map((group) => el("article", { class: "card sample" },
-      el("header", {}, el("h3", {}, `Row ${group.row}`), el("span", {}, group.answer == null ? "" : `answer: ${group.answer}`)), prompt(group),
-      el("div", { class: "versus" }, [[first, group], [last, byRow.get(group.row)]].map(([entry, side]) =>
+    return sides[0].filter((group) => byRow.has(titleOf(group))).map((group) => el("article", { class: "card sample" },
+      el("header", {}, el("h3", {}, titleOf(group)), el("span", {}, group.answer == null ? "" : `answer: ${group.answer}`)), prompt(group),
+      el("div", { class: "versus" }, [[first, group], [last, byRow.get(titleOf(group))]].map(([entry, side]) =>
         el("div", {}, el("h4", {}, `step ${entry.step}`), el("ol", { class: "completions" }, side.found.map(completionRow)))))));
   }
   return [el("div", { class: "versus" }, [first, last].map((entry, i) =>
