@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.progress.console import duration
 from lorarl_trainer.progress.page import page
 from lorarl_trainer.progress.report import report_data
+from lorarl_trainer.progress.settings import flat_settings
 
 ABSENT = "–"
 NOT_A_SETTING = frozenset({"metadata.name", "metadata.uid"})
@@ -53,7 +51,7 @@ def distinct_names(folders: Sequence[str]) -> list[str]:
 
 def different_settings(runs: Sequence[Mapping[str, Any]]) -> Table:
     """Return the manifests' fields that are not equal in all runs. A field that has no value is a dash."""
-    manifests = [_flat(_with_defaults(run["summary"]["manifest"])) for run in runs]
+    manifests = [flat_settings(run["summary"]["manifest"]) for run in runs]
     fields = {name: None for manifest in manifests for name in manifest if name not in NOT_A_SETTING}
     rows = [(name, [str(manifest.get(name, ABSENT)) for manifest in manifests]) for name in fields]
     return [(name, values) for name, values in rows if len(set(values)) > 1]
@@ -90,20 +88,3 @@ def _score(row: Mapping[str, Any], metric: str) -> str:
     low, high = row.get(f"{metric}_low"), row.get(f"{metric}_high")
     interval = "" if low is None or high is None else f" ({low:.3f} to {high:.3f})"
     return f"{row[metric]:.3f}{interval} at step {row['step']}"
-
-
-def _with_defaults(text: str) -> Any:
-    """Return a manifest's fields with those that it leaves out; as written if it is of another version of lorarl."""
-    fields = yaml.safe_load(text) or {}
-    try:
-        return LoRARLJob.model_validate(fields).model_dump(by_alias=True, mode="json", exclude_none=True)
-    except ValueError:
-        return fields
-
-
-def _flat(value: Any, path: str = "") -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        return {path: value}
-    return {
-        name: leaf for key, part in value.items() for name, leaf in _flat(part, f"{path}.{key}".lstrip(".")).items()
-    }

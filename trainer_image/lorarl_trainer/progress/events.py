@@ -256,6 +256,16 @@ def row_of(event: StepDone | EvalDone) -> dict[str, Any]:
     }
 
 
+def scalars_of(event: StepDone | EvalDone) -> dict[str, float]:
+    """Return the event's numbers by their names in metrics.jsonl, phases as seconds/PHASE; nulls are left out."""
+    row = row_of(event)
+    step_seconds: Mapping[str, float] = row.pop("seconds", {})
+    flat = row | {f"seconds/{phase}": value for phase, value in step_seconds.items()}
+    return {
+        name: float(value) for name, value in flat.items() if value is not None and name not in ("step", "total_steps")
+    }
+
+
 def startup_of(event: StartedUp) -> dict[str, Any]:
     """Return the start as in run_summary.json, with times in seconds since the process began.
 

@@ -42,7 +42,10 @@ def events(out_dir: Path) -> list[Event]:
             with_metrics(grpo_step(step, STEPS), signal_share=0.5, **{"reward/right": step / STEPS}),
         ]
         if step % 4 == 0:
-            made += [EvalDone(step=step, rows=64, score=step / 20), sampled(step, groups=3, evaluation=True)]
+            score, ends = step / 20, {"score_low": step / 20 - 0.1, "score_high": step / 20 + 0.1}
+            hard = EvalDone(step=step, rows=8, name="hard", score=score / 2, metrics={"pass_at_4": score})
+            made += [EvalDone(step=step, rows=64, score=score, metrics=ends), hard]
+            made.append(sampled(step, groups=3, evaluation=True))
     return [*made, run_finished(out_dir, STEPS)]
 
 
@@ -79,9 +82,11 @@ def test_the_page_shows_all_and_reports_no_errors(page: Page) -> None:
     page.wait_for("document.querySelectorAll('.plot canvas').length > 12")
     assert page.text("#job") == "addition"
     assert page.text("#state") == "succeeded"
-    assert "0.300 → 0.600" in page.text("#tiles")
+    assert "0.300 → 0.600\n64 rows, 95% interval 0.500 to 0.700" in page.text("#tiles")
     titles = page.evaluate("[...document.querySelectorAll('figure h3')].map((h) => h.textContent)")
     assert {"Reward", "Parts of the reward", "Groups with signal", "Entropy", "Gradient norm", "Speed"} <= set(titles)
+    assert {"Further held-out scores", "Solved in k tries"} <= set(titles)
+    assert "held out 0.6 (0.5 to 0.7)" in page.text("figure .legend").replace("\n", " ")
     assert page.evaluate("document.querySelectorAll('figure .unit').length") == len(titles)
     assert page.errors == []
 

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from lorarl_trainer.progress import EvalDone, Event, Progress, StepDone, Warned, write_report
+from lorarl_trainer.progress.events import scalars_of
 from lorarl_trainer.progress.page import FOLDER, UPLOT, json_in_html
 from lorarl_trainer.progress.plots import binned, outcome
 from lorarl_trainer.progress.records import METRICS, MetricsFile, SummaryFile
 from lorarl_trainer.progress.report import MAX_POINTS, curves, report_data
 from lorarl_trainer.progress.samples import SAMPLES, SamplesFile, samples_by_step, thinned
-from lorarl_trainer.progress.trackers import scalars_of
 from unit.trainer.progress.runs import (
     grpo_run,
     grpo_step,
