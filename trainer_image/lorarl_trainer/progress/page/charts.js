@@ -20,7 +20,7 @@ function chartCard(key, options, series, weight, onPick) {
   chart.holder = el("div", { class: "plot", tabindex: "0", role: "img" });
   chart.card = el("figure", { class: options.wide ? "card chart wide" : "card chart" },
     el("figcaption", {}, el("h3", {}, options.title), el("span", { class: "unit" }, options.unit)),
-    el("div", { class: "legend" }, series.map((s, i) => el("span", {}, swatch(s), s.label, chart.values[i])), chart.at),
+    el("div", { class: "legend" }, series.map((s, i) => el("span", {}, swatch(s), `${s.label} `, chart.values[i])), chart.at),
     chart.holder);
   chart.holder.addEventListener("keydown", (event) => moveCursor(chart, event, onPick));
   chart.holder.addEventListener("blur", () => chart.plot?.setCursor({ left: -10, top: -10 }));
