@@ -48,7 +48,8 @@ class Page:
 
     def open(self, url: str) -> None:
         """Load a page and wait until it is drawn."""
-        self.call("Page.navigate", url=url)
+        went = self.call("Page.navigate", url=url)
+        assert "errorText" not in went, went
         self.wait_for("document.readyState === 'complete' && location.href !== 'about:blank'")
         self.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))")
 

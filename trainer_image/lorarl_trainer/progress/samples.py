@@ -47,9 +47,9 @@ class SamplesFile:
 
 
 def samples_by_step(out_dir: Path, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
-    """Return the samples for the report: {"training": [...], "held_out": [...], "left_out": whether steps are missing}.
+    """Return the samples for the report: {"training": [...], "held_out": [...], "left_out": ["training"]}.
 
-    Each list has {"step": ..., "groups": [...]} by step. A group has its row, prompts and answer once, and its
+    `left_out` names the lists that lack steps. Each list has {"step": ..., "groups": [...]} by step. A group has its row, prompts and answer once, and its
     completions.
     """
     lines: dict[bool, dict[int, list[bytes]]] = {False: defaultdict(list), True: defaultdict(list)}
@@ -61,7 +61,11 @@ def samples_by_step(out_dir: Path, most_bytes: int = MOST_BYTES) -> dict[str, An
     return {
         "training": [{"step": step, "groups": _groups(lines)} for step, lines in kept[False].items()],
         "held_out": [{"step": step, "groups": _groups(lines)} for step, lines in kept[True].items()],
-        "left_out": any(len(kept[evaluation]) < len(by_step) for evaluation, by_step in lines.items()),
+        "left_out": [
+            "held_out" if evaluation else "training"
+            for evaluation, by_step in lines.items()
+            if len(kept[evaluation]) < len(by_step)
+        ],
     }
 
 

@@ -180,7 +180,8 @@ def test_samples_of_a_step_are_whole_groups(tmp_path: Path) -> None:
     assert [len(group["completions"]) for group in step["groups"]] == [4, 4]
     assert step["groups"][0]["completions"][0]["advantage"] == -0.5
     assert "advantage" not in samples["held_out"][0]["groups"][0]["completions"][0]
-    assert not samples["left_out"]
+    assert samples["left_out"] == []
+    assert samples_by_step(tmp_path, most_bytes=1)["left_out"] == []  # a first and a last step are always kept
 
 
 def test_too_many_samples_lose_every_second_step_but_not_the_ends() -> None:

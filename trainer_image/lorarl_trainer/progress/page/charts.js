@@ -10,8 +10,9 @@ function chartCard(key, options, series, weight, onPick) {
   let chart = charts.get(key);
   if (chart?.shape === shape) {
     Object.assign(chart, content);
-    chart.plot?.setData(chart.data);
-    chart.show(null);
+    chart.plot?.setData(chart.data, !chart.zoomed);
+    if (chart.zoomed) chart.plot.redraw();
+    chart.show(chart.plot?.cursor.idx);
     return chart.card;
   }
   chart?.plot?.destroy();
@@ -41,6 +42,7 @@ function aligned(lines, span) {
 
 function build(chart, width, onPick) {
   chart.plot = new uPlot(uplotOptions(chart, width), chart.data, chart.holder);
+  chart.plot.over.addEventListener("dblclick", () => { chart.zoomed = false; });
   chart.plot.over.addEventListener("click", () => {
     const { idx } = chart.plot.cursor;
     if (onPick && idx != null) onPick(chart.data[0][idx]);

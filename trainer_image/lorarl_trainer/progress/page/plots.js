@@ -113,6 +113,7 @@ function uplotOptions(chart, width) {
     hooks: {
       draw: [(u) => { drawMarks(u, chart.options.marks ?? []); drawErrorBars(u, chart.lines); }],
       setCursor: [(u) => chart.show(u.cursor.idx)],
+      setSelect: [(u) => { chart.zoomed = u.select.width > 0; }],
     },
   };
 }
@@ -121,7 +122,7 @@ function tick(value) {
   const size = Math.abs(value);
   if (size >= 1e6) return `${value / 1e6}M`;
   if (size >= 1e4) return `${value / 1e3}k`;
-  if (size !== 0 && size < 1e-3) return value.toExponential(0);
+  if (size !== 0 && size < 1e-3) return Number(value.toPrecision(2)).toExponential();
   return String(Number(value.toPrecision(6)));
 }
 

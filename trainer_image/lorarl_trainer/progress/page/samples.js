@@ -1,6 +1,6 @@
 // The sample browser: whole groups of a step with rewards and advantages; sorted, searched, first against last.
 
-const browser = { run: null, kind: "training", index: null, follow: true, versus: false, query: "", sort: "sampled" };
+const browser = { run: null, kind: "training", index: 0, step: null, follow: true, versus: false, query: "", sort: "sampled", shown: "" };
 
 const SORTS = {
   sampled: ["in the order of the step", null],
@@ -18,7 +18,7 @@ function renderSamples(run) {
   if (!kinds.includes(browser.kind)) browser.kind = kinds[0];
   for (const kind of ["training", "held_out"]) byId(`kind-${kind}`).disabled = !kinds.includes(kind);
   byId(`kind-${browser.kind}`).checked = true;
-  if (browser.follow || browser.index == null) browser.index = stepsShown().length - 1;
+  browser.index = browser.follow ? stepsShown().length - 1 : nearestIndex(browser.step);
   showSamples();
 }
 
@@ -44,17 +44,21 @@ function setUpSamples() {
 
 function goTo(index) {
   browser.index = index;
+  browser.step = stepsShown()[index].step;
   browser.follow = index === stepsShown().length - 1;
   showSamples();
 }
 
 // Show the samples nearest to a step of the curves.
 function pickStep(step) {
-  const steps = stepsShown();
-  if (!steps?.length) return;
-  const distances = steps.map((s) => Math.abs(s.step - step));
-  goTo(distances.indexOf(Math.min(...distances)));
+  if (!stepsShown()?.length) return;
+  goTo(nearestIndex(step));
   byId("samples").scrollIntoView({ behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+}
+
+function nearestIndex(step) {
+  const distances = stepsShown().map((s) => Math.abs(s.step - step));
+  return distances.indexOf(Math.min(...distances));
 }
 
 function matches(group, completion) {
@@ -95,7 +99,11 @@ function showSamples() {
   byId("sample-next").disabled = !withMatches;
   byId("sample-count").textContent = browser.query
     ? `${count(found, "completion")} here; ${count(withMatches, "step")} of ${steps.length} with a match`
-    : `${count(entry.groups.length, "group")}, ${count(found, "completion")}${browser.run.samples.left_out ? `; the page has ${steps.length} steps, samples.jsonl all` : ""}`;
+    : `${count(entry.groups.length, "group")}, ${count(found, "completion")}${browser.run.samples.left_out.includes(browser.kind) ? `; the page has ${steps.length} steps, samples.jsonl all` : ""}`;
+  // While a run is followed, what has not changed stays, with the reader's selection and place in it.
+  const { run, ...choices } = browser, shown = JSON.stringify([{ ...choices, shown: "" }, browser.versus ? steps : entry]);
+  if (shown === browser.shown) return;
+  browser.shown = shown;
   const list = browser.versus ? versus(steps[0], steps.at(-1)) : arranged(entry).map((group) => groupCard(group));
   fill("sample-list", list.length ? list : el("p", { class: "empty" }, "No completion of this step matches."));
 }
