@@ -9,6 +9,7 @@ from typing import Any
 
 from lorarl_api.v1alpha1 import DataSource, LoRARLJobSpec
 from lorarl_trainer.data.encoding import EncodedRow, EncodedRows, PromptEncoder, encode_examples, encode_prompts
+from lorarl_trainer.data.rows import digest_of
 from lorarl_trainer.data.rows import load_rows as read_rows
 from lorarl_trainer.data.tokenizer import load_tokenizer, stop_token_ids, vocabulary_size
 from lorarl_trainer.planning.verdict import judge
@@ -39,14 +40,26 @@ class Vocabulary:
         texts: list[str] = self.tokenizer.batch_decode(completions, skip_special_tokens=True)
         return texts
 
+    def decode_prompts(self, prompts: Sequence[Sequence[int]]) -> list[str]:
+        """Return the prompts' texts with special tokens, as the model sees them."""
+        texts: list[str] = self.tokenizer.batch_decode(prompts, skip_special_tokens=False)
+        return texts
+
 
 @dataclass(frozen=True)
 class EncodedData:
-    """The encoded rows, and warnings for the user."""
+    """The encoded rows.
+
+    Attributes:
+        evals: the held-out rows by the names of `data.evaluations`.
+        warnings: for the user.
+        digests: rows and digest of each source as it was read, by its name.
+    """
 
     train: list[EncodedRow]
-    held_out: list[EncodedRow]
+    evals: dict[str, list[EncodedRow]]
     warnings: list[str]
+    digests: dict[str, dict[str, Any]]
 
 
 def judge_model(spec: LoRARLJobSpec, secrets: Secrets) -> tuple[str, ...]:
@@ -84,17 +97,21 @@ def load_rows(spec: LoRARLJobSpec, vocabulary: Vocabulary, secrets: Secrets) -> 
     encoder = PromptEncoder(
         vocabulary.tokenizer,
         chat_template=spec.data.chat_template,
+        template_arguments=spec.data.chat_template_arguments,
         stop_ids=vocabulary.stop_token_ids,
         vocabulary_size=vocabulary.size,
     )
     warnings: list[str] = []
+    digests: dict[str, dict[str, Any]] = {}
 
     def encoded(source: DataSource, field: str) -> list[EncodedRow]:
         fetch = partial(
             fetch_data, field=f"{field}.uri", secret=secret, open_folder=partial(open_store, field=f"{field}.uri")
         )
-        answers = spec.reward is None or needs_answers(spec.reward)
+        reward = getattr(source, "reward", None) or spec.reward
+        answers = reward is None or needs_answers(reward)
         rows = read_rows(source, field=field, needs_answer=answers, fetch=fetch, hub_token=secret.get("HF_TOKEN"))
+        digests[field.removeprefix("spec.data.")] = {"rows": len(rows), "sha256": digest_of(rows)}
         max_prompt = spec.rollout.max_prompt_tokens
         if spec.algorithm.type == "sft":
             max_response = spec.rollout.max_response_tokens
@@ -107,8 +124,11 @@ def load_rows(spec: LoRARLJobSpec, vocabulary: Vocabulary, secrets: Secrets) -> 
         return fitting.rows
 
     train = encoded(spec.data.train, "spec.data.train")
-    held_out = encoded(spec.data.eval, "spec.data.eval") if spec.data.eval else []
-    return EncodedData(train, held_out, warnings)
+    evals = {
+        name: encoded(source, f"spec.data.evals[{number - bool(spec.data.eval)}]" if name else "spec.data.eval")
+        for number, (name, source) in enumerate(spec.data.evaluations)
+    }
+    return EncodedData(train, evals, warnings, digests)
 
 
 def _left_out(rows: EncodedRows, field: str, spec: LoRARLJobSpec) -> list[str]:

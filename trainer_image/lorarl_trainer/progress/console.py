@@ -193,14 +193,11 @@ def first_times(startup: Mapping[str, Any]) -> str:
 def step_line(event: StepDone, left: float) -> str:
     """Return a step in one line."""
     metrics = event.metrics
-    parts = [f"step {event.step:>{len(str(event.total_steps))}}/{event.total_steps}"]
-    if "reward_mean" in metrics:
-        parts.append(f"reward {metrics['reward_mean']:.3f}")
-    parts.append(f"loss {metrics['loss']:.4f}")
+    parts = [f"step {event.step:>{len(str(event.total_steps))}}/{event.total_steps}", *learned(event)]
+    if "entropy" in metrics:
+        parts.append(f"entropy {metrics['entropy']:.3f}")
     if "kl" in metrics:
         parts.append(f"KL {metrics['kl']:.2e}")
-    if failures := metrics.get("reward_failures"):
-        parts.append(f"{failures:.0f} rewards failed")
     parts += [
         f"{event.tokens_per_second:,.0f} tokens/s",
         f"{sum(event.seconds.values()):.2f} s",
@@ -209,22 +206,45 @@ def step_line(event: StepDone, left: float) -> str:
     return "  ".join(parts)
 
 
+def learned(event: StepDone) -> list[str]:
+    """Return what a step says about learning: reward and signal; for sft the loss.
+
+    The loss of GRPO is left out. Advantages of a group add up to 0, so it is about 0 in good steps and bad ones.
+    """
+    metrics = event.metrics
+    if "reward_mean" not in metrics:
+        return [f"loss {metrics['loss']:.4f}"]
+    reward = f"reward {metrics['reward_mean']:.3f}"
+    if failures := metrics.get("reward_failures"):
+        reward += f" ({event.completions - failures:.0f} of {event.completions} scored)"
+    signal = metrics.get("signal_share")
+    return [reward] if signal is None else [reward, f"signal {signal * event.groups:.0f}/{event.groups}"]
+
+
 def bar_text(event: StepDone, left: float) -> str:
     """Return the text beside the bar."""
-    metrics = event.metrics
-    first = f"reward {metrics['reward_mean']:.3f}" if "reward_mean" in metrics else f"loss {metrics['loss']:.3f}"
-    kl = [f"KL {metrics['kl']:.1e}"] if "kl" in metrics else []
-    return "  ".join([first, *kl, f"{event.tokens_per_second:,.0f} tokens/s", f"{duration(left)} left"])
+    speed = f"{event.tokens_per_second:,.0f} tokens/s"
+    return "  ".join([*learned(event), speed, f"{duration(left)} left"])
 
 
 def eval_text(event: EvalDone) -> str:
     """Return an evaluation in a few words."""
-    result = "result missing"
+    results = ["result missing"]
     if event.score is not None:
-        result = f"score {event.score:.3f}"
+        results = [f"score {event.score:.3f}{_interval_text(event, 'score', 3)}"]
     elif event.loss is not None:
-        result = f"loss {event.loss:.4f}"
-    return f"held-out {result} ({event.rows:,} rows)"
+        results = [f"loss {event.loss:.4f}{_interval_text(event, 'loss', 4)}"]
+    for name, value in event.metrics.items():
+        if k := re.fullmatch(r"pass_at_(\d+)", name):
+            results.append(f"pass@{k[1]} {value:.3f}{_interval_text(event, name, 3)}")
+    times = f" x {event.samples}" if event.samples > 1 else ""
+    return f"{event.name or 'held-out'} {', '.join(results)} ({event.rows:,} rows{times})"
+
+
+def _interval_text(event: EvalDone, name: str, digits: int) -> str:
+    """Return a value's 95% interval in brackets, if there is one."""
+    low, high = event.metrics.get(f"{name}_low"), event.metrics.get(f"{name}_high")
+    return "" if low is None or high is None else f" [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def final_line(event: RunFinished) -> str:

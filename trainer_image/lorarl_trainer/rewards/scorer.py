@@ -12,25 +12,35 @@ from lorarl_trainer.rewards.scores import Scorer
 FIELD = "spec.reward"
 
 
-def make_scorer(spec: RewardSpec, manifest_folder: Path, *, processes: int | None = None) -> Scorer:
+def make_scorer(
+    spec: RewardSpec,
+    manifest_folder: Path,
+    *,
+    processes: int | None = None,
+    log: Path | None = None,
+    field: str = FIELD,
+) -> Scorer:
     """Make the scorer of a manifest's reward.
 
     Args:
         spec: `spec.reward`.
         manifest_folder: where functions are searched after the Python path and the working directory.
         processes: number of processes of a function and of math_verify; None for one per usable core, at most 8.
+        log: gets what a function prints; None for this process's own output.
+        field: the reward's path in the manifest, for errors.
 
     Raises:
         InputError: the pattern of a regex reward does not compile.
     """
     if spec.function is None and spec.type != "math_verify":
-        return BuiltinScorer(make_compare(spec), f"{FIELD}.type")
+        return BuiltinScorer(make_compare(spec), f"{field}.type")
     return PoolScorer(
         spec.function or "lorarl_trainer.rewards.mathematics:score",
         timeout_seconds=spec.timeout_seconds,
         search_path=[Path.cwd(), manifest_folder.resolve()],
-        field=f"{FIELD}.function" if spec.function else f"{FIELD}.type",
+        field=f"{field}.function" if spec.function else f"{field}.type",
         processes=processes,
+        log=log,
     )
 
 
