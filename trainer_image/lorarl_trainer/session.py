@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.algorithms import Algorithm
@@ -71,6 +71,7 @@ class Session:
         steer: says once per step what has changed for the job; None if nothing can.
         adapter_uri: the newest adapter that this run published.
         withheld_in_a_row: updates that were withheld since the last one that was made, see `guards.nonfinite`.
+        results: what the model card of the next checkpoint shows, values by name.
     """
 
     spec: LoRARLJobSpec
@@ -89,6 +90,7 @@ class Session:
     steer: Steer | None = None
     adapter_uri: str | None = None
     withheld_in_a_row: int = 0
+    results: Mapping[str, float] = field(default_factory=dict)
     _reported_step: int = 0
 
     def owes_evaluation(self, done: int) -> bool:
@@ -114,7 +116,7 @@ class Session:
 
     async def publish(self, step: int) -> None:
         """Hand a checkpoint of this step to the uploader of the first worker."""
-        await self.workers.publish(step, self.adapter_version, self.rollouts.position)
+        await self.workers.publish(step, self.adapter_version, self.rollouts.position, self.results)
         self.published_step = step
 
     async def report_uploads(self) -> None:

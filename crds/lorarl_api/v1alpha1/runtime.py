@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from lorarl_api.rules import Rule
 from lorarl_api.v1alpha1.common import Model, SecretName, Uri, uri_rules
+
+StopText = Annotated[str, Field(min_length=1, max_length=256, examples=["</answer>"])]
 
 
 class RolloutSpec(Model):
@@ -31,6 +33,32 @@ class RolloutSpec(Model):
         ge=0.01,
         le=10.0,
         description="Sampling temperature. vLLM and the trainer compute log-probabilities at the same temperature.",
+    )
+    top_p: float = Field(
+        1.0,
+        gt=0.0,
+        le=1.0,
+        description="Sample only from the most probable tokens that together have this probability. vLLM and the "
+        "trainer renormalise over the same number of tokens. topP counts in what minP and topK leave.",
+    )
+    top_k: int | None = Field(
+        None,
+        ge=2,
+        le=1_000_000,
+        description="Sample only from so many most probable tokens. Default: all.",
+        examples=[50],
+    )
+    min_p: float = Field(
+        0.0,
+        ge=0.0,
+        lt=1.0,
+        description="Sample only tokens that are at least this share as probable as the most probable one.",
+    )
+    stop: list[StopText] = Field(
+        default_factory=list,
+        max_length=16,
+        description="Texts that end a completion, in rollouts and evaluations. The text is the completion's end: it is "
+        "trained on, and the reward sees it.",
     )
     adapter_sync: Literal["tensor", "disk"] = Field(
         "tensor",
@@ -85,9 +113,29 @@ class TrainerSpec(Model):
         0,
         ge=0,
         le=1_000_000,
-        description="Steps over which the learning rate rises linearly from zero. It is constant afterwards.",
+        description="Steps over which the learning rate rises linearly from zero. learningRateSchedule says what "
+        "follows.",
+    )
+    learning_rate_schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant",
+        description="The learning rate after warmupSteps. constant: the peak. linear and cosine: it falls from the "
+        "peak to minLearningRateShare of it at the last step. A change of trainer.steps stretches the schedule.",
+    )
+    min_learning_rate_share: float = Field(
+        0.0,
+        ge=0.0,
+        le=1.0,
+        description="The learning rate of the last step, as a share of the peak, if learningRateSchedule is linear or "
+        "cosine.",
     )
     weight_decay: float = Field(0.0, ge=0.0, le=1.0, description="AdamW's decoupled weight decay.")
+    beta1: float = Field(0.9, ge=0.0, lt=1.0, description="AdamW's decay of the running average of the gradient.")
+    beta2: float = Field(
+        0.999, ge=0.0, lt=1.0, description="AdamW's decay of the running average of the gradient's square."
+    )
+    epsilon: float = Field(
+        1e-8, gt=0.0, le=1.0, description="What AdamW adds to the denominator of its update, for numerical stability."
+    )
     max_grad_norm: float = Field(
         1.0,
         gt=0.0,
@@ -133,6 +181,12 @@ class TrainerSpec(Model):
             "self.warmupSteps <= self.steps",
             "be at most trainer.steps",
             "Lower warmupSteps, or raise trainer.steps.",
+        ),
+        Rule(
+            "minLearningRateShare",
+            "self.minLearningRateShare == 0.0 || self.learningRateSchedule != 'constant'",
+            "be 0, the default, if learningRateSchedule is constant",
+            "Remove minLearningRateShare, or set learningRateSchedule: cosine.",
         ),
     )
 
@@ -205,7 +259,14 @@ class MlflowSpec(Model):
 
 
 class TrackingSpec(Model):
-    """Trackers that get the metrics, besides metrics.jsonl and TensorBoard."""
+    """What is recorded of a run, and trackers that get the metrics besides metrics.jsonl and TensorBoard."""
 
     wandb: WandbSpec | None = Field(None, description="Log to Weights & Biases.")
     mlflow: MlflowSpec | None = Field(None, description="Log to MLflow.")
+    samples_per_step: int = Field(
+        16,
+        ge=0,
+        le=4096,
+        description="Completions of each step, and of each evaluation, that samples.jsonl and the report keep. Those "
+        "of a step are whole groups, at least one. 0 keeps none.",
+    )

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from unit.contract.manifests import EVAL, GPUS, HUB, MLFLOW, SFT, TWO, Changes
-
-
-@dataclass(frozen=True)
-class Case:
-    """One rule: changes that break it, changes that keep it, the field in the message, and a part of the hint."""
-
-    name: str
-    bad: Changes
-    good: Changes
-    field: str
-    hint: str
+from unit.contract.manifests import EVAL, GPUS, HUB, MLFLOW, SFT, Case, Changes
+from unit.contract.reward_cases import REWARD_CASES
+from unit.contract.sampling_cases import SAMPLING_CASES
 
 
 def _only_grpo(name: str, value: Any) -> Case:
@@ -133,48 +123,6 @@ CASES = [
     _only_grpo("klCoefficient", 0.01),
     _only_grpo("updatesPerStep", 2),
     Case(
-        "one reward, not two",
-        {"spec.reward": {"type": "exact", "function": "m:f"}},
-        {"spec.reward": {"function": "m:f", "timeoutSeconds": 3}},
-        "spec.reward.type",
-        "Set type",
-    ),
-    Case(
-        "one reward, not none",
-        {"spec.reward": {}},
-        {"spec.reward": {"type": "math_verify", "timeoutSeconds": 3}},
-        "spec.reward.type",
-        "Set type",
-    ),
-    Case(
-        "pattern only with regex",
-        {"spec.reward": {"type": "exact", "pattern": "x"}},
-        {"spec.reward": {"type": "regex", "pattern": "x"}},
-        "spec.reward.pattern",
-        "Remove pattern",
-    ),
-    Case(
-        "pattern not with a function",
-        {"spec.reward": {"function": "m:f", "pattern": "x"}},
-        {"spec.reward": {"function": "m:f"}},
-        "spec.reward.pattern",
-        "Remove pattern",
-    ),
-    Case(
-        "regex needs a pattern",
-        {"spec.reward": {"type": "regex"}},
-        {"spec.reward": {"type": "numeric"}},
-        "spec.reward.pattern",
-        "Add a pattern",
-    ),
-    Case(
-        "tolerance only with numeric",
-        {"spec.reward": {"type": "exact", "tolerance": 0.1}},
-        {"spec.reward": {"type": "numeric", "tolerance": 0.1}},
-        "spec.reward.tolerance",
-        "Remove tolerance",
-    ),
-    Case(
         "data files have a known ending",
         {"spec.data.train.uri": "s3://a/train.json"},
         {"spec.data.train.uri": "s3://a/train.PARQUET"},
@@ -223,49 +171,6 @@ CASES = [
         "spec.trainer.warmupSteps",
         "Lower",
     ),
-    Case("grpo needs a reward", {"spec.reward": None}, SFT, "spec.reward", "Add a reward"),
-    Case(
-        "sft has no reward",
-        {"spec.algorithm.type": "sft"},
-        {"spec.algorithm.type": "grpo"},
-        "spec.reward",
-        "Remove reward",
-    ),
-    Case(
-        "sft has no rewards",
-        SFT | {"spec.rewards": TWO},
-        {"spec.reward": None, "spec.rewards": TWO},
-        "spec.rewards",
-        "Remove rewards, or set",
-    ),
-    Case(
-        "a reward or rewards",
-        {"spec.rewards": TWO},
-        {"spec.reward": None, "spec.rewards": TWO},
-        "spec.rewards",
-        "Move reward into the list",
-    ),
-    Case(
-        "rewards have names of their own",
-        {"spec.reward": None, "spec.rewards": [TWO[0], TWO[0]]},
-        {"spec.reward": None, "spec.rewards": [TWO[0], TWO[0] | {"name": "again"}]},
-        "spec.rewards",
-        "Rename a reward",
-    ),
-    Case(
-        "rewards that count",
-        {"spec.reward": None, "spec.rewards": [TWO[0] | {"weight": 0.0}]},
-        {"spec.reward": None, "spec.rewards": [TWO[0] | {"weight": -1.0}]},
-        "spec.rewards",
-        "Set the weight of a reward",
-    ),
-    Case(
-        "one of several rewards, not none",
-        {"spec.reward": None, "spec.rewards": [{"name": "a"}]},
-        {"spec.reward": None, "spec.rewards": [{"name": "a", "function": "m:f"}]},
-        "spec.rewards[0].type",
-        "Set type",
-    ),
     Case(
         "tolerance of log-probabilities only with grpo",
         SFT | {"spec.rollout.logprobTolerance": 0.1},
@@ -274,6 +179,10 @@ CASES = [
         "Remove rollout.logprobTolerance",
     ),
     _not_with_sft("temperature", 0.7),
+    _not_with_sft("topP", 0.9),
+    _not_with_sft("topK", 50),
+    _not_with_sft("minP", 0.1),
+    _not_with_sft("stop", ["</answer>"]),
     _not_with_sft("adapterSync", "disk"),
     _not_with_sft("verifySync", True),
     _not_with_sft("offload", ["kv_cache"], GPUS),
@@ -425,5 +334,7 @@ CASES = [
         "metadata.name",
         "Use another name",
     ),
+    *SAMPLING_CASES,
+    *REWARD_CASES,
     Case("a name has no dots", {"metadata.name": "a.b"}, {"metadata.name": "a-b"}, "metadata.name", "Use another name"),
 ]

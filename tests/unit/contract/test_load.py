@@ -130,7 +130,8 @@ def test_yaml_is_read_as_kubernetes_reads_it(trap: Trap) -> None:
         (
             {"spec.trainer.learning_rate": 1},
             "spec.trainer.learning_rate: got an unknown key, expected one of steps, learningRate, warmupSteps, "
-            "weightDecay, maxGradNorm, tokensPerMicroBatch, recompute, tensorParallelSize, precision, seed. "
+            "learningRateSchedule, minLearningRateShare, weightDecay, beta1, beta2, epsilon, maxGradNorm, "
+            "tokensPerMicroBatch, recompute, tensorParallelSize, precision, seed. "
             "Did you mean learningRate?",
         ),
         (
@@ -328,6 +329,18 @@ def test_validate_prints_one_line_per_fault(tmp_path: Path, capsys: pytest.Captu
         f"{bad}: spec.adapter.rank: got 0, expected an integer from 1 to 512. Use a value such as 32.",
         f"{bad}: spec.trainer.steps: got 0, expected an integer from 1 to 10000000. Use a value such as 200.",
         f"{tmp_path / 'none.yaml'}: got no such file or directory, expected a readable file. Check the path.",
+    ]
+
+
+def test_validate_takes_overrides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job.yaml").write_text(GOOD)
+    assert validate_files([tmp_path / "job.yaml"], overrides=["spec.adapter.rank=8"]) == 0
+    assert validate_files([tmp_path / "job.yaml"], overrides=["spec.adapter.rank=0"]) == 1
+    assert validate_files([tmp_path / "job.yaml"], overrides=["spec.adapter.rank"]) == 1
+    assert [line.partition(": ")[2].partition(". ")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "ok",
+        "spec.adapter.rank: got 0, expected an integer from 1 to 512",
+        '--set: got "spec.adapter.rank", expected PATH=VALUE',
     ]
 
 

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from lorarl_trainer.checkpoint.contents import ADAPTER, MANIFEST, Checkpoint, Manifest, folder_name, step_of
+from lorarl_trainer.checkpoint.contents import ADAPTER, CARD, MANIFEST, Checkpoint, Manifest, folder_name, step_of
 from lorarl_trainer.checkpoint.identity import Identity, require_same_training
 from lorarl_trainer.checkpoint.latest import NAME, Latest, retention
 from lorarl_trainer.checkpoint.reader import CheckpointReader, Found
@@ -310,6 +310,8 @@ def write_folder(store: Store, prefix: str, checkpoint: Checkpoint, manifest: Ma
     files = list(checkpoint.files.items())
     if not all(in_parallel(lambda file: store.put_if_absent(f"{prefix}/{file[0]}", file[1]), files, UPLOADS)):
         return False
+    if checkpoint.card is not None:
+        store.put_if_absent(f"{prefix}/{CARD}", checkpoint.card)
     path = f"{prefix}/{MANIFEST}"
     if store.put_if_absent(path, manifest.to_bytes()):
         return True

@@ -1,35 +1,49 @@
 """The composition root: from a manifest to a `Session` that is ready to train. The only file that knows every room.
 
-Mistakes in the manifest are looked for while Ray and the workers start, which takes most of the time.
+Mistakes in the manifest are looked for before Ray and the workers start, or while they do if that takes long.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
-from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_api.v1alpha1 import LoRARLJob, LoRARLJobSpec
 from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.checkpoint.identity import training_identity
-from lorarl_trainer.checkpoint.open import check_checkpoints
 from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.launch import inputs
-from lorarl_trainer.launch.init_from import read_initial_adapter
+from lorarl_trainer.launch.preparation import Prepared, look_into_stores, prepare
+from lorarl_trainer.launch.provenance import provenance
 from lorarl_trainer.launch.ray_cluster import RayCluster
 from lorarl_trainer.launch.runtime import Runtime
 from lorarl_trainer.launch.signals import Interruption
 from lorarl_trainer.lora.targets import last_parts
-from lorarl_trainer.progress import METRICS, AdapterSummary, Noted, Progress, RunStarted, Warned, read_rows
+from lorarl_trainer.progress import (
+    METRICS,
+    AdapterSummary,
+    DataSummary,
+    HeldOut,
+    Noted,
+    Progress,
+    RunStarted,
+    Warned,
+    read_rows,
+    this_environment,
+)
+from lorarl_trainer.progress.events import eval_prefix
 from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.protocols.workers import Built, Resumed, Workers
-from lorarl_trainer.rewards.scorer import make_job_scorer
+from lorarl_trainer.rewards.scorer import describe_reward, make_eval_scorers, make_job_scorer
 from lorarl_trainer.rewards.scores import Scorer
+from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.lockstep import Lockstep
+from lorarl_trainer.schedule import is_due
 from lorarl_trainer.session import Session
 from lorarl_trainer.sft import Answers
 from lorarl_trainer.storage.base_model import base_model_name
@@ -37,6 +51,9 @@ from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.threads import in_background
 from lorarl_trainer.timing import StartClock
 from lorarl_trainer.workers.group import WorkerGroup
+
+HEAD_START_SECONDS = 3.0
+"""How long Ray's start waits for the checks that need no worker. A mistake that they find costs no start and no end."""
 
 
 @dataclass(frozen=True)
@@ -76,48 +93,51 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
     """
     job, spec, clock, secrets = launch.job, launch.job.spec, launch.clock, launch.secrets
     with contextlib.ExitStack() as stack:
-        scorer = make_job_scorer(spec, launch.folder, launch.reward_log)
-        if scorer:
-            stack.callback(scorer.close)
-            scorer.warm_up()
+        scorer = make_job_scorer(spec, launch.folder, log=launch.reward_log)
+        scorers = make_eval_scorers(spec.data.evals, launch.folder, log=launch.reward_log)
+        every = [*([scorer] if scorer else []), *scorers.values()]
+        for one in every:
+            stack.callback(one.close)
+            one.warm_up()
+        progress.emit(Noted(f"checking base model {spec.model.uri}, data, reward and stores"))
+        here = not launch.runtime.in_pods
+        checks = asyncio.create_task(prepare(job, secrets, launch.unpublished, every, clock, here=here))
+        stack.callback(_forget, checks)
+        if here:
+            await _head_start(checks)
         progress.emit(
             Noted(f"starting Ray and {spec.world_size} worker(s); imports of torch, Megatron and vLLM take longest")
         )
         async with RayCluster(spec, launch.runtime.log_dir, clock) as cluster:
-            progress.emit(Noted(f"base model: {spec.model.uri}"))
-            with clock.part("model's configuration"):
-                slower = await in_background(inputs.judge_model, spec, secrets)
-            with clock.part("tokenizer"):
-                vocabulary = await in_background(inputs.load_vocabulary, spec, secrets)
-            rows, (workers, fingerprint), _ = await asyncio.gather(
-                in_background(clock.part("data")(inputs.load_rows), spec, vocabulary, secrets),
-                _fetch_model(cluster, secrets, interruption, clock),
-                scorer.ready() if scorer else asyncio.sleep(0),
+            prepared, (workers, fingerprint) = await asyncio.gather(
+                checks, _fetch_model(cluster, secrets, interruption, clock)
             )
+            model, rows, stored = prepared.model, prepared.rows, prepared.stored
+            if stored is None or stored.fingerprint != fingerprint:
+                stored = await in_background(look_into_stores, job, secrets, launch.unpublished, fingerprint, clock)
             identity = training_identity(spec, fingerprint)
-            with clock.part("look at checkpoints"):
-                initial_adapter, _ = await asyncio.gather(
-                    in_background(read_initial_adapter, spec, secrets, fingerprint),
-                    in_background(check_checkpoints, job, secrets, identity, launch.unpublished),
-                )
             progress.emit(
                 Noted(
-                    f"data: {len(rows.train):,} rows, {len(rows.held_out):,} held out; loading the model in the workers"
+                    f"data: {len(rows.train):,} rows, {sum(map(len, rows.evals.values())):,} held out; "
+                    "loading the model in the workers"
                 )
             )
-            await workers.open_checkpoints(job.name, job.uid, secrets, identity, launch.unpublished)
-            built = await workers.start(vocabulary.stop_token_ids, initial_adapter)
+            made_of = provenance(job, rows.digests, launch.folder)
+            await workers.open_checkpoints(job.name, job.uid, secrets, identity, launch.unpublished, made_of)
+            built = await workers.start(model.vocabulary.stop_token_ids, stored.initial_adapter)
             if built.memory:
                 progress.emit(Noted(f"memory of each {'GPU' if job.spec.on_gpu else 'worker'}:\n{built.memory}"))
             with clock.part("resume"):
                 resumed = await workers.resume()
-            for warning in (*slower, *rows.warnings, *built.warnings, *resumed.warnings):
+            for warning in (*model.verdict.slower, *rows.warnings, *built.warnings, *resumed.warnings):
                 progress.emit(Warned(warning))
             session = Session(
                 spec=spec,
                 workers=workers,
                 algorithm=get_algorithm(spec.algorithm),
-                rollouts=make_rollouts(launch, workers, rows, vocabulary, scorer, resumed.position, progress),
+                rollouts=make_rollouts(
+                    launch, workers, rows, model.vocabulary, scorer, scorers, resumed.position, progress
+                ),
                 progress=progress,
                 stop=interruption.asked,
                 clock=clock,
@@ -125,11 +145,11 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
                 families=last_parts(built.modules),
                 adapter_version=resumed.adapter_version or 1,
                 published_step=resumed.step,
-                evaluated=_was_evaluated(launch.out_dir, resumed.step),
+                evaluated=_was_evaluated(launch.out_dir, spec, resumed.step),
                 steer=launch.runtime.steering and launch.runtime.steering(workers),
                 adapter_uri=resumed.adapter_uri,
             )
-            progress.emit(_started(launch, built, resumed))
+            progress.emit(_started(launch, built, resumed, rows))
             if resumed.published:  # the previous run may have ended before it reported this one
                 session.report_checkpoints([resumed.published])
             yield session
@@ -141,6 +161,7 @@ def make_rollouts(
     rows: inputs.EncodedData,
     vocabulary: inputs.Vocabulary,
     scorer: Scorer | None,
+    scorers: Mapping[str, Scorer],
     position: int,
     progress: Progress,
 ) -> Rollouts:
@@ -148,17 +169,39 @@ def make_rollouts(
     spec = launch.job.spec
     stream = RowStream(rows.train, spec.trainer.seed, position)
     if scorer is None:
-        return Answers(stream, rows.held_out, spec.rollout.prompts_per_step, workers)
+        return Answers(stream, rows.evals, spec.rollout.prompts_per_step, workers)
     return Lockstep(
         spec=spec,
         rows=stream,
-        held_out=rows.held_out,
+        evaluations={
+            name: Evaluation.of(name, source, rows.evals[name], scorers.get(name, scorer), spec.rollout)
+            for name, source in spec.data.evaluations
+        },
         group_size=get_algorithm(spec.algorithm).group_size,
         workers=workers,
         scorer=scorer,
         decode=vocabulary.decode,
         progress=progress,
+        decode_prompts=vocabulary.decode_prompts,
     )
+
+
+async def _head_start(checks: asyncio.Task[Prepared]) -> None:
+    """Let the checks end before Ray starts, unless they take long, as with a download.
+
+    Raises:
+        LorarlError: one of them found a mistake.
+    """
+    await asyncio.wait([checks], timeout=HEAD_START_SECONDS)
+    if checks.done():
+        checks.result()
+
+
+def _forget(checks: asyncio.Task[Prepared]) -> None:
+    """Stop waiting for checks, and for what they found: another error came first."""
+    checks.cancel()
+    if checks.done() and not checks.cancelled():
+        checks.exception()
 
 
 async def _fetch_model(
@@ -171,13 +214,14 @@ async def _fetch_model(
         return workers, await workers.fetch_model(secrets)
 
 
-def _was_evaluated(out_dir: Path, step: int) -> bool | None:
-    """Return whether an earlier run evaluated this step; None if no run recorded it here, as in another pod."""
+def _was_evaluated(out_dir: Path, spec: LoRARLJobSpec, step: int) -> bool | None:
+    """Return whether an earlier run made all evaluations of a step; None if none recorded it, as in another pod."""
     row = next((row for row in read_rows(out_dir / METRICS) if row["step"] == step), None)
-    return None if row is None else (row.get("eval_score"), row.get("eval_loss")) != (None, None)
+    due = [name for name, source in spec.data.evaluations if is_due(step, source.every, spec.trainer.steps)]
+    return None if row is None else all(f"{eval_prefix(name)}rows" in row for name in due)
 
 
-def _started(launch: Launch, built: Built, resumed: Resumed) -> RunStarted:
+def _started(launch: Launch, built: Built, resumed: Resumed, rows: inputs.EncodedData) -> RunStarted:
     job, spec = launch.job, launch.job.spec
     return RunStarted(
         job=job.name,
@@ -196,4 +240,11 @@ def _started(launch: Launch, built: Built, resumed: Resumed) -> RunStarted:
         resumed_from_step=resumed.step or None,
         out_dir=str(launch.out_dir),
         manifest=yaml.safe_dump(job.model_dump(by_alias=True, mode="json", exclude_unset=True), sort_keys=False),
+        data=DataSummary(
+            train=spec.data.train.uri,
+            train_rows=len(rows.train),
+            held_out=tuple(HeldOut(name, source.uri, len(rows.evals[name])) for name, source in spec.data.evaluations),
+        ),
+        reward=describe_reward(spec),
+        environment=this_environment(f"{spec.world_size} x {built.gpu}" if built.gpu else ""),
     )

@@ -13,14 +13,17 @@ from typing import TextIO
 
 from lorarl_api.v1alpha1 import TrackingSpec
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.progress.console import ConsoleSink
+from lorarl_trainer.progress.console import ConsoleSink, duration
+from lorarl_trainer.progress.environment import this_environment
 from lorarl_trainer.progress.events import (
     PHASES,
     TIME_COLUMNS,
     AdapterSummary,
     CheckpointDone,
+    DataSummary,
     EvalDone,
     Event,
+    HeldOut,
     Noted,
     RunFinished,
     RunStarted,
@@ -43,8 +46,10 @@ __all__ = [
     "TIME_COLUMNS",
     "AdapterSummary",
     "CheckpointDone",
+    "DataSummary",
     "EvalDone",
     "Event",
+    "HeldOut",
     "Noted",
     "Progress",
     "RunFinished",
@@ -55,11 +60,13 @@ __all__ = [
     "StartedUp",
     "StepDone",
     "Warned",
+    "duration",
     "final_message",
     "open_progress",
     "read_lines",
     "read_rows",
     "read_summary",
+    "this_environment",
     "write_report",
 ]
 

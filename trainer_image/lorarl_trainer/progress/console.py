@@ -229,12 +229,22 @@ def bar_text(event: StepDone, left: float) -> str:
 
 def eval_text(event: EvalDone) -> str:
     """Return an evaluation in a few words."""
-    result = "result missing"
+    results = ["result missing"]
     if event.score is not None:
-        result = f"score {event.score:.3f}"
+        results = [f"score {event.score:.3f}{_interval_text(event, 'score', 3)}"]
     elif event.loss is not None:
-        result = f"loss {event.loss:.4f}"
-    return f"held-out {result} ({event.rows:,} rows)"
+        results = [f"loss {event.loss:.4f}{_interval_text(event, 'loss', 4)}"]
+    for name, value in event.metrics.items():
+        if k := re.fullmatch(r"pass_at_(\d+)", name):
+            results.append(f"pass@{k[1]} {value:.3f}{_interval_text(event, name, 3)}")
+    times = f" x {event.samples}" if event.samples > 1 else ""
+    return f"{event.name or 'held-out'} {', '.join(results)} ({event.rows:,} rows{times})"
+
+
+def _interval_text(event: EvalDone, name: str, digits: int) -> str:
+    """Return a value's 95% interval in brackets, if there is one."""
+    low, high = event.metrics.get(f"{name}_low"), event.metrics.get(f"{name}_high")
+    return "" if low is None or high is None else f" [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def final_line(event: RunFinished) -> str:

@@ -1,38 +1,36 @@
-"""Makes the scorer of a job: of `spec.reward`, or of `spec.rewards`."""
+"""Makes the scorers of a job: of `spec.reward` or `spec.rewards`, and of evaluations with a reward of their own."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from lorarl_api.v1alpha1 import LoRARLJobSpec, RewardSpec
+from lorarl_api.v1alpha1 import EvalSpec, LoRARLJobSpec, RewardSpec
 from lorarl_trainer.rewards.builtin import BuiltinScorer, make_compare
 from lorarl_trainer.rewards.pool import PoolScorer, usual_processes
 from lorarl_trainer.rewards.scores import Scorer
 from lorarl_trainer.rewards.weighted import Part, WeightedScorer
 
 
-def make_job_scorer(spec: LoRARLJobSpec, manifest_folder: Path, log: Path | None = None) -> Scorer | None:
-    """Make the scorer of a job; None if it has no reward.
+def make_job_scorer(
+    spec: LoRARLJobSpec, manifest_folder: Path, *, processes: int | None = None, log: Path | None = None
+) -> Scorer | None:
+    """Make the scorer of a job; None if it has no reward. For the arguments see `make_scorer`.
 
-    Several rewards share the usable cores.
-
-    Args:
-        spec: the job's.
-        manifest_folder: where functions are searched after the Python path and the working directory.
-        log: gets what functions print; None for this process's own output.
+    Several rewards share the processes.
 
     Raises:
         InputError: the pattern of a regex reward does not compile.
     """
     if spec.reward is not None:
-        return make_scorer(spec.reward, manifest_folder, log=log)
+        return make_scorer(spec.reward, manifest_folder, processes=processes, log=log)
     if spec.rewards is None:
         return None
     pools = sum(_needs_processes(reward) for reward in spec.rewards)
-    processes = max(1, usual_processes() // max(1, pools))
+    share = max(1, (processes or usual_processes()) // max(1, pools))
     parts = [
-        Part(path, reward.name, reward.weight, make_scorer(reward, manifest_folder, path, processes=processes, log=log))
-        for path, reward in zip(spec.rewards_by_path, spec.rewards, strict=True)
+        Part(field, reward.name, reward.weight, make_scorer(reward, manifest_folder, field, processes=share, log=log))
+        for field, reward in zip(spec.rewards_by_path, spec.rewards, strict=True)
     ]
     return WeightedScorer(parts)
 
@@ -40,7 +38,7 @@ def make_job_scorer(spec: LoRARLJobSpec, manifest_folder: Path, log: Path | None
 def make_scorer(
     spec: RewardSpec,
     manifest_folder: Path,
-    path: str = "spec.reward",
+    field: str = "spec.reward",
     *,
     processes: int | None = None,
     log: Path | None = None,
@@ -50,23 +48,50 @@ def make_scorer(
     Args:
         spec: the reward.
         manifest_folder: where functions are searched after the Python path and the working directory.
-        path: the reward's path in the manifest, for errors.
+        field: the reward's path in the manifest, for errors.
         processes: number of processes of a function and of math_verify; None for one per usable core, at most 8.
         log: gets what a function prints; None for this process's own output.
 
     Raises:
         InputError: the pattern of a regex reward does not compile.
     """
+    limits = {field: spec.max_failed_share}
     if not _needs_processes(spec):
-        return BuiltinScorer(make_compare(spec, path), f"{path}.type")
+        return BuiltinScorer(make_compare(spec, field), f"{field}.type", limits)
     return PoolScorer(
         spec.function or "lorarl_trainer.rewards.mathematics:score",
         timeout_seconds=spec.timeout_seconds,
         search_path=[Path.cwd(), manifest_folder.resolve()],
-        field=f"{path}.function" if spec.function else f"{path}.type",
+        field=f"{field}.function" if spec.function else f"{field}.type",
+        limits=limits,
         processes=processes,
         log=log,
     )
+
+
+def make_eval_scorers(
+    evals: Sequence[EvalSpec], manifest_folder: Path, *, processes: int | None = None, log: Path | None = None
+) -> dict[str, Scorer]:
+    """Make the scorers of the evaluations that have a reward of their own, by their names; see `make_scorer`."""
+    return {
+        source.name: make_scorer(
+            source.reward,
+            manifest_folder,
+            f"spec.data.evals[{number}].reward",
+            processes=processes,
+            log=log,
+        )
+        for number, source in enumerate(evals)
+        if source.reward
+    }
+
+
+def describe_reward(spec: LoRARLJobSpec) -> str | None:
+    """Return what a job is rewarded for in a few words: `1 right (numeric) + 0.2 tidy (my_rewards:tidy)`."""
+    if spec.reward is not None:
+        return spec.reward.function or spec.reward.type
+    terms = [f"{reward.weight:g} {reward.name} ({reward.function or reward.type})" for reward in spec.rewards or []]
+    return " + ".join(terms).replace("+ -", "- ") or None
 
 
 def needs_answers(spec: RewardSpec) -> bool:
