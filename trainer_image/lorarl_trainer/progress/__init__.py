@@ -18,6 +18,7 @@ from lorarl_trainer.progress.events import (
     PHASES,
     TIME_COLUMNS,
     AdapterSummary,
+    BestFound,
     CheckpointDone,
     EvalDone,
     Event,
@@ -29,6 +30,7 @@ from lorarl_trainer.progress.events import (
     StartedUp,
     StepDone,
     Warned,
+    results_of,
 )
 from lorarl_trainer.progress.fanout import Progress, Sink
 from lorarl_trainer.progress.records import METRICS, MetricsFile, SummaryFile, read_lines, read_rows, read_summary
@@ -42,6 +44,7 @@ __all__ = [
     "PHASES",
     "TIME_COLUMNS",
     "AdapterSummary",
+    "BestFound",
     "CheckpointDone",
     "EvalDone",
     "Event",
@@ -60,6 +63,7 @@ __all__ = [
     "read_lines",
     "read_rows",
     "read_summary",
+    "results_of",
     "write_report",
 ]
 

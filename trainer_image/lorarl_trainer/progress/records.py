@@ -14,6 +14,7 @@ from typing import Any, TextIO
 from lorarl_trainer.progress.evaluations import evaluations_of, is_eval_seconds
 from lorarl_trainer.progress.events import (
     EVALUATE,
+    BestFound,
     CheckpointDone,
     EvalDone,
     Event,
@@ -97,6 +98,7 @@ class SummaryFile:
         self._started_up: StartedUp | None = None
         self._finished: RunFinished | None = None
         self._checkpoint: CheckpointDone | None = None
+        self._best: BestFound | None = None
         self._warnings: list[str] = []
 
     def on_event(self, event: Event) -> None:
@@ -110,6 +112,8 @@ class SummaryFile:
                 self._write()
             case CheckpointDone():
                 self._checkpoint = event
+            case BestFound():
+                self._best = event
             case Warned():
                 self._warnings.append(event.text)
             case RunFinished():
@@ -125,6 +129,7 @@ class SummaryFile:
         if self._started is not None:
             rows = read_rows(self._out_dir / METRICS)
             summary = summarise(self._started, rows, self._checkpoint, self._finished, self._warnings, self._started_up)
+            summary["best"] = asdict(self._best) if self._best else None
             _replace(self._out_dir / SUMMARY, json.dumps(summary, indent=2, allow_nan=False) + "\n")
 
 
