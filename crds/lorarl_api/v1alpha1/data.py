@@ -74,7 +74,7 @@ class EvalSource(DataSource):
 
 
 class EvalSpec(EvalSource):
-    """Held-out rows with a name, a scorer and a sampling of their own."""
+    """Held-out rows with a name, their scorer and their sampling."""
 
     name: EvalName = Field(
         description="Name in metrics: the columns are eval_NAME/score, eval_NAME/pass_at_4 and so on."
