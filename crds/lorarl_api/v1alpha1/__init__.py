@@ -5,7 +5,7 @@ Each field has a description, a unit and a range. Unknown keys are refused. Rule
 """
 
 from lorarl_api.v1alpha1.adapter import MAX_LORA_RANK, SERVED_RANKS, AdapterSpec, BaseModelSpec, served_rank
-from lorarl_api.v1alpha1.algorithm import AlgorithmSpec, RewardSpec
+from lorarl_api.v1alpha1.algorithm import AlgorithmSpec, NamedReward, RewardSpec
 from lorarl_api.v1alpha1.cluster import (
     SCHEDULING_PREFIXES,
     ClusterSpec,
@@ -53,6 +53,7 @@ __all__ = [
     "MetricsStatus",
     "MlflowSpec",
     "Model",
+    "NamedReward",
     "PodTemplateOverride",
     "PodTemplateOverrides",
     "RdmaSpec",

@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from lorarl_api.rules import Immutable, Rule, broken_rules, immutable, immutable_except
 from lorarl_api.v1alpha1.adapter import AdapterSpec, BaseModelSpec
-from lorarl_api.v1alpha1.algorithm import AlgorithmSpec, RewardSpec
+from lorarl_api.v1alpha1.algorithm import AlgorithmSpec, NamedReward, RewardSpec
 from lorarl_api.v1alpha1.cluster import QUALIFIED_NAME, ClusterSpec, LabelValue
 from lorarl_api.v1alpha1.common import API_VERSION, KIND, Model, claim_of
 from lorarl_api.v1alpha1.data import DataSpec
@@ -72,7 +72,15 @@ class LoRARLJobSpec(Checked):
     adapter: AdapterSpec = Field(description="The LoRA adapter that is trained.")
     algorithm: AlgorithmSpec = Field(default_factory=AlgorithmSpec, description="How rewards become a loss.")
     reward: RewardSpec | None = Field(
-        None, description="How a completion is scored. Required for grpo, refused for sft."
+        None, description="How a completion is scored. grpo requires this or rewards; sft refuses both."
+    )
+    rewards: list[NamedReward] | None = Field(
+        None,
+        min_length=1,
+        max_length=16,
+        description="Several rewards in place of one. A completion's score is their weighted sum, and each is recorded "
+        "as a component. If one of them fails, the completion is left out, unless its weight is 0.",
+        examples=[[{"name": "right", "type": "numeric"}, {"name": "format", "weight": 0.2, "function": "mine:tidy"}]],
     )
     data: DataSpec = Field(description="Training and held-out rows.")
     rollout: RolloutSpec = Field(default_factory=RolloutSpec, description="How vLLM generates.")
@@ -124,8 +132,8 @@ class LoRARLJobSpec(Checked):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "reward",
-            "self.algorithm.type != 'grpo' || has(self.reward)",
-            "be set if algorithm.type is grpo",
+            "self.algorithm.type != 'grpo' || has(self.reward) || has(self.rewards)",
+            "be set if algorithm.type is grpo and there are no rewards",
             "Add a reward, for example reward: {type: exact}, or set algorithm.type to sft.",
         ),
         Rule(
@@ -133,6 +141,30 @@ class LoRARLJobSpec(Checked):
             "self.algorithm.type != 'sft' || !has(self.reward)",
             "not be set if algorithm.type is sft, which learns the answers themselves",
             "Remove reward, or set algorithm.type to grpo.",
+        ),
+        Rule(
+            "rewards",
+            "self.algorithm.type != 'sft' || !has(self.rewards)",
+            "not be set if algorithm.type is sft, which learns the answers themselves",
+            "Remove rewards, or set algorithm.type to grpo.",
+        ),
+        Rule(
+            "rewards",
+            "!has(self.reward) || !has(self.rewards)",
+            "not be set beside reward",
+            "Move reward into the list with a name, or remove rewards.",
+        ),
+        Rule(
+            "rewards",
+            "!has(self.rewards) || self.rewards.all(one, self.rewards.exists_one(other, other.name == one.name))",
+            "have names that differ",
+            "Rename a reward, since each name is recorded as reward/NAME.",
+        ),
+        Rule(
+            "rewards",
+            "!has(self.rewards) || self.rewards.exists(one, one.weight != 0.0)",
+            "have at least one weight that is not 0",
+            "Set the weight of a reward that the model should learn, for example to 1.",
         ),
         Rule(
             "rollout.logprobTolerance",
@@ -216,6 +248,7 @@ class LoRARLJobSpec(Checked):
         immutable("adapter", _OTHER_TRAINING),
         immutable("algorithm", _OTHER_TRAINING),
         immutable("reward", _OTHER_TRAINING, optional=True),
+        immutable("rewards", _OTHER_TRAINING, optional=True),
         immutable("data", _OTHER_TRAINING),
         immutable("rollout", _SAME_TRAINING),
         immutable_except("trainer", TrainerSpec, ["steps"], _SAME_TRAINING),
@@ -238,6 +271,13 @@ class LoRARLJobSpec(Checked):
     def workers_per_node(self) -> int:
         """Workers on each machine: one per GPU, or on CPU as many as one copy of the model is split over."""
         return self.cluster.gpus_per_node or self.trainer.tensor_parallel_size
+
+    @property
+    def rewards_by_path(self) -> dict[str, RewardSpec]:
+        """The reward or rewards by their path (`spec.rewards[0]`); none for sft."""
+        if self.reward is not None:
+            return {"spec.reward": self.reward}
+        return {f"spec.rewards[{index}]": reward for index, reward in enumerate(self.rewards or [])}
 
     @property
     def secrets(self) -> dict[str, str]:

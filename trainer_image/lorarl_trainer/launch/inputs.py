@@ -92,8 +92,9 @@ def read_rows(spec: LoRARLJobSpec, secrets: Secrets) -> Rows:
         fetch = partial(
             fetch_data, field=f"{field}.uri", secret=secret, open_folder=partial(open_store, field=f"{field}.uri")
         )
-        reward = getattr(source, "reward", None) or spec.reward
-        answers = reward is None or needs_answers(reward)
+        own = getattr(source, "reward", None)
+        rewards = [own] if own else list(spec.rewards_by_path.values())
+        answers = not rewards or any(needs_answers(reward) for reward in rewards)
         return load_rows(source, field=field, needs_answer=answers, fetch=fetch, hub_token=secret.get("HF_TOKEN"))
 
     train, fields = read(spec.data.train, "spec.data.train"), eval_fields(spec)
