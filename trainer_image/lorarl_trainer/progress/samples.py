@@ -49,8 +49,8 @@ class SamplesFile:
 def samples_by_step(out_dir: Path, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
     """Return the samples for the report: {"training": [...], "held_out": [...], "left_out": ["training"]}.
 
-    `left_out` names the lists that lack steps. Each list has {"step": ..., "groups": [...]} by step. A group has its row,
-    prompt and answer once, and its completions.
+    `left_out` names the lists that lack steps. Each list has {"step": ..., "groups": [...]} by step. A group has its
+    row, prompt and answer once, and its completions.
     """
     lines: dict[bool, dict[int, list[bytes]]] = {False: defaultdict(list), True: defaultdict(list)}
     path = out_dir / SAMPLES
