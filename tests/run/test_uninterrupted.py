@@ -66,7 +66,9 @@ def test_an_adapter_comes_with_tokenizer_card_and_what_it_was_made_of(reference:
     assert metadata["rewardCode"] == {"letters:score": digest(REWARD)}
     assert (adapter / "tokenizer.json").exists()
     card = (adapter / "README.md").read_text()
-    assert f"| reward_mean | {reference.rows[-1]['reward_mean']:.4g} |" in card
+    first, last = reference.rows[0], reference.rows[-1]
+    assert f"| reward_mean |  | {last['reward_mean']:.4g} |" in card
+    assert f"| eval_score | {first['eval_score']:.4g} | {last['eval_score']:.4g} |" in card
     assert "library_name: peft" in card
 
 

@@ -12,12 +12,12 @@ import torch
 
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
-from lorarl_trainer.checkpoint import Published
+from lorarl_trainer.checkpoint import Best, Published
 from lorarl_trainer.engine.colocated import ColocatedEngine
 from lorarl_trainer.engine.vllm.engine import RolloutEngine
 from lorarl_trainer.lora.config import Probe
 from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
-from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, Built, Resumed, TakeCompletions
+from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, Built, CardResults, Resumed, TakeCompletions
 from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.sampling import Sampling
@@ -201,8 +201,14 @@ class OneWorker:
     async def log_probabilities(self, samples: Sequence[Sample], temperature: float) -> list[Floats]:
         return self.worker.log_probabilities(Samples(samples), temperature)
 
-    async def publish(self, step: int, adapter_version: int, position: int, results: Mapping[str, float]) -> None:
+    async def publish(self, step: int, adapter_version: int, position: int, results: CardResults) -> None:
         self.worker.publish(step, adapter_version, position, results)
+
+    async def complete(self, step: int, results: CardResults, value: float | None) -> None:
+        self.worker.complete(step, results, value)
+
+    async def best(self) -> Best | None:
+        return self.worker.best()
 
     async def uploads(self) -> list[Published]:
         return self.worker.uploads()

@@ -31,7 +31,6 @@ class CountsEvenTokens:
     """The share of even tokens in a completion: dense, deterministic, and no text needed."""
 
     field = "spec.reward"
-    limits = {"spec.reward": 1.0}  # noqa: RUF012  a property of the protocol
 
     def warm_up(self) -> None: ...
 

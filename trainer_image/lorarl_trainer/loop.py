@@ -14,11 +14,11 @@ import numpy as np
 from lorarl_trainer.guards.nonfinite import count_withheld
 from lorarl_trainer.guards.start import check_engine
 from lorarl_trainer.guards.updates import require_agreement
-from lorarl_trainer.progress import Sampled, ScoredSample, StepDone, Warned
+from lorarl_trainer.progress import Sampled, ScoredSample, StepDone, Warned, results_of
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.samples.types import Samples, UpdateRequest
 from lorarl_trainer.schedule import is_due, learning_rate, seed_of
-from lorarl_trainer.session import Session, StepClock
+from lorarl_trainer.session import STEP_RESULTS, Session, StepClock
 
 SHOWN_RESULTS = ("reward_mean", "loss")
 """Metrics of a step that its checkpoint's model card shows."""
@@ -40,10 +40,10 @@ async def train(session: Session, done: int) -> int:
         step += 1
         clock = StepClock()
         event = await make_step(session, step, clock)
-        session.results = {name: event.metrics[name] for name in SHOWN_RESULTS if name in event.metrics}
+        session.results[STEP_RESULTS] = {name: event.metrics[name] for name in SHOWN_RESULTS if name in event.metrics}
         await session.apply_steering()
         # Publish and report before the evaluation, which may fail or be cut short.
-        if is_due(step, session.spec.checkpoint.every, session.total_steps) or session.stop.is_set():
+        if session.owes_checkpoint(step):
             with clock.phase("checkpoint"):
                 await session.publish(step)
         session.progress.emit(clock.finish(replace(event, total_steps=session.total_steps)))
@@ -142,6 +142,11 @@ def with_advantages(shown: Sequence[ScoredSample], advantages_S: np.ndarray) -> 
 
 async def evaluate_if_due(session: Session, step: int) -> None:
     """Make the evaluations that are due: after step 0, every so many steps, and after the last."""
+    found: dict[str, float] = {}
     for name, held_out in session.spec.data.evaluations:
         if is_due(step, held_out.every, session.total_steps):
-            session.progress.emit(await session.rollouts.evaluate(name, step, session.adapter_version))
+            event = await session.rollouts.evaluate(name, step, session.adapter_version)
+            session.progress.emit(event)
+            found |= results_of(event)
+    if found:
+        await session.complete(step, found)

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from lorarl_api.rules import Rule
 from lorarl_api.v1alpha1.algorithm import RewardSpec
-from lorarl_api.v1alpha1.common import FieldName, Model, SecretName, Uri, uri_rules
+from lorarl_api.v1alpha1.common import EvalName, FieldName, Model, SecretName, Uri, uri_rules
 
 
 def _only_hub(field: str) -> Rule:
@@ -73,27 +73,15 @@ class EvalSource(DataSource):
     )
 
 
-EvalName = Annotated[
-    str,
-    Field(
-        min_length=1,
-        max_length=40,
-        pattern=r"^[a-z][a-z0-9_-]*$",
-        examples=["gsm8k"],
-        json_schema_extra={"expected": "a name of at most 40 characters a-z, 0-9, _ and - that begins with a letter"},
-    ),
-]
-
-
 class EvalSpec(EvalSource):
-    """Held-out rows with a name, a scorer and a sampling of their own."""
+    """Held-out rows with a name, their scorer and their sampling."""
 
     name: EvalName = Field(
         description="Name in metrics: the columns are eval_NAME/score, eval_NAME/pass_at_4 and so on."
     )
     reward: RewardSpec | None = Field(
         None,
-        description="How a completion is scored here, for example without shaping. Default: spec.reward.",
+        description="How a completion is scored here, for example without shaping. Default: as the job scores it.",
     )
     temperature: float = Field(
         0.0,

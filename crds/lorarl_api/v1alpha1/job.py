@@ -173,6 +173,21 @@ class LoRARLJobSpec(Checked):
             "Remove rollout.logprobTolerance.",
         ),
         Rule(
+            "checkpoint.keepBest",
+            "!has(self.checkpoint.keepBest) || (has(self.checkpoint.keepBest.eval) "
+            "? self.data.evals.exists(e, e.name == self.checkpoint.keepBest.eval) : has(self.data.eval))",
+            "have an evaluation to choose by",
+            "Add data.eval, or name one of data.evals in keepBest.eval.",
+        ),
+        Rule(
+            "checkpoint.keepBest.passAtK",
+            "!has(self.checkpoint.keepBest) || !has(self.checkpoint.keepBest.passAtK) || "
+            "!has(self.checkpoint.keepBest.eval) || self.data.evals.exists("
+            "e, e.name == self.checkpoint.keepBest.eval && self.checkpoint.keepBest.passAtK in e.passAtK)",
+            "be in passAtK of the evaluation",
+            "Add it to the evaluation's passAtK, or remove it.",
+        ),
+        Rule(
             "data.evals",
             "self.algorithm.type != 'sft' || self.data.evals.all(e, !has(e.reward) && e.temperature == 0.0)",
             "have neither reward nor temperature if algorithm.type is sft, whose evaluation is the loss of the answers",

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from lorarl_api.rules import Rule
-from lorarl_api.v1alpha1.common import Model, SecretName, Uri, uri_rules
+from lorarl_api.v1alpha1.common import EvalName, Model, SecretName, Uri, uri_rules
 
 StopText = Annotated[str, Field(min_length=1, max_length=256, examples=["</answer>"])]
 
@@ -191,6 +191,28 @@ class TrainerSpec(Model):
     )
 
 
+class KeepBestSpec(Model):
+    """By which evaluation the best checkpoint is chosen."""
+
+    eval: EvalName | None = Field(None, description="Name of an evaluation of data.evals. Default: data.eval.")
+    pass_at_k: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="Choose by the evaluation's pass@k with this k. Default: by its score (grpo) or loss (sft).",
+        examples=[4],
+    )
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "passAtK",
+            "!has(self.passAtK) || has(self.eval)",
+            "not be set unless eval names an evaluation of data.evals",
+            "Add eval, or remove passAtK.",
+        ),
+    )
+
+
 class CheckpointSpec(Model):
     """Where adapters and the training state are stored, and how a run resumes."""
 
@@ -201,6 +223,12 @@ class CheckpointSpec(Model):
     )
     every: int = Field(10, ge=1, le=100_000, description="Steps between checkpoints. The last step has one too.")
     keep: int = Field(3, ge=1, le=1000, description="Number of newest checkpoints to keep. Older ones are deleted.")
+    keep_all: bool = Field(False, description="Keep all checkpoints.")
+    keep_best: KeepBestSpec | None = Field(
+        None,
+        description="Keep the best checkpoint besides the newest ones; latest.json names it. Then each step with this "
+        "evaluation has a checkpoint too. Default: the best one is not known.",
+    )
     credentials_secret: SecretName | None = Field(
         None,
         description="Name of a Secret with the store's keys (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, "
@@ -219,6 +247,12 @@ class CheckpointSpec(Model):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         *uri_rules("uri", ["s3", "gs", "az", "file"]),
+        Rule(
+            "keep",
+            "!self.keepAll || self.keep == 3",
+            "be 3, the default, if keepAll is true",
+            "Remove keep, or keepAll.",
+        ),
         Rule(
             "deletionPolicy",
             "self.deletionPolicy == 'Retain' || !self.uri.startsWith('file:')",

@@ -1,60 +1,10 @@
-"""Cases of the rules for rewards."""
+"""Cases of the rules for several rewards."""
 
 from __future__ import annotations
 
 from unit.contract.manifests import SFT, TWO, Case
 
 REWARD_CASES = [
-    Case(
-        "one reward, not two",
-        {"spec.reward": {"type": "exact", "function": "m:f"}},
-        {"spec.reward": {"function": "m:f", "timeoutSeconds": 3}},
-        "spec.reward.type",
-        "Set type",
-    ),
-    Case(
-        "one reward, not none",
-        {"spec.reward": {}},
-        {"spec.reward": {"type": "math_verify", "timeoutSeconds": 3}},
-        "spec.reward.type",
-        "Set type",
-    ),
-    Case(
-        "pattern only with regex",
-        {"spec.reward": {"type": "exact", "pattern": "x"}},
-        {"spec.reward": {"type": "regex", "pattern": "x"}},
-        "spec.reward.pattern",
-        "Remove pattern",
-    ),
-    Case(
-        "pattern not with a function",
-        {"spec.reward": {"function": "m:f", "pattern": "x"}},
-        {"spec.reward": {"function": "m:f"}},
-        "spec.reward.pattern",
-        "Remove pattern",
-    ),
-    Case(
-        "regex needs a pattern",
-        {"spec.reward": {"type": "regex"}},
-        {"spec.reward": {"type": "numeric"}},
-        "spec.reward.pattern",
-        "Add a pattern",
-    ),
-    Case(
-        "tolerance only with numeric",
-        {"spec.reward": {"type": "exact", "tolerance": 0.1}},
-        {"spec.reward": {"type": "numeric", "tolerance": 0.1}},
-        "spec.reward.tolerance",
-        "Remove tolerance",
-    ),
-    Case("grpo needs a reward", {"spec.reward": None}, SFT, "spec.reward", "Add a reward"),
-    Case(
-        "sft has no reward",
-        {"spec.algorithm.type": "sft"},
-        {"spec.algorithm.type": "grpo"},
-        "spec.reward",
-        "Remove reward",
-    ),
     Case(
         "sft has no rewards",
         SFT | {"spec.rewards": TWO},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unit.contract.manifests import SFT, Case
+from unit.contract.manifests import EVAL, SFT, Case
 
 HARD = {"name": "hard", "uri": "file:out/hard.jsonl"}
 DRAWN = {**HARD, "temperature": 1.0, "samples": 8, "passAtK": [1, 8]}
@@ -49,5 +49,40 @@ SAMPLING_CASES = [
         SFT | {"spec.data.evals": [HARD]},
         "spec.data.evals",
         "Remove them",
+    ),
+    Case(
+        "all checkpoints or a number of them",
+        {"spec.checkpoint.keep": 5, "spec.checkpoint.keepAll": True},
+        {"spec.checkpoint.keepAll": True},
+        "spec.checkpoint.keep",
+        "Remove keep",
+    ),
+    Case(
+        "the best by an evaluation that there is",
+        EVAL | {"spec.data.evals": [HARD], "spec.checkpoint.keepBest": {"eval": "harder"}},
+        EVAL | {"spec.data.evals": [HARD], "spec.checkpoint.keepBest": {"eval": "hard"}},
+        "spec.checkpoint.keepBest",
+        "Add data.eval",
+    ),
+    Case(
+        "the best by data.eval",
+        {"spec.checkpoint.keepBest": {}},
+        EVAL | {"spec.checkpoint.keepBest": {}},
+        "spec.checkpoint.keepBest",
+        "Add data.eval",
+    ),
+    Case(
+        "the best by a pass@k that there is",
+        {"spec.data.evals": [DRAWN], "spec.checkpoint.keepBest": {"eval": "hard", "passAtK": 4}},
+        {"spec.data.evals": [DRAWN], "spec.checkpoint.keepBest": {"eval": "hard", "passAtK": 8}},
+        "spec.checkpoint.keepBest.passAtK",
+        "Add it to",
+    ),
+    Case(
+        "pass@k of a named evaluation",
+        EVAL | {"spec.checkpoint.keepBest": {"passAtK": 4}},
+        {"spec.data.evals": [DRAWN], "spec.checkpoint.keepBest": {"eval": "hard", "passAtK": 1}},
+        "spec.checkpoint.keepBest.passAtK",
+        "Add eval",
     ),
 ]

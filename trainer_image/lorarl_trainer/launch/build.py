@@ -36,15 +36,16 @@ from lorarl_trainer.progress import (
     read_rows,
     this_environment,
 )
-from lorarl_trainer.progress.events import eval_prefix
+from lorarl_trainer.progress.evaluations import is_eval_seconds
 from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.protocols.workers import Built, Resumed, Workers
-from lorarl_trainer.rewards.scorer import describe_reward, make_eval_scorers, make_job_scorer
+from lorarl_trainer.rewards.scorer import make_eval_scorers, make_job_scorer
 from lorarl_trainer.rewards.scores import Scorer
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.lockstep import Lockstep
+from lorarl_trainer.samples.columns import eval_column
 from lorarl_trainer.schedule import is_due
-from lorarl_trainer.session import Session
+from lorarl_trainer.session import FIRST_RESULTS, Session
 from lorarl_trainer.sft import Answers
 from lorarl_trainer.storage.base_model import base_model_name
 from lorarl_trainer.storage.secrets import Secrets
@@ -145,6 +146,7 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
                 families=last_parts(built.modules),
                 adapter_version=resumed.adapter_version or 1,
                 published_step=resumed.step,
+                results=_first_results(launch.out_dir) if resumed.step else {},
                 evaluated=_was_evaluated(launch.out_dir, spec, resumed.step),
                 steer=launch.runtime.steering and launch.runtime.steering(workers),
                 adapter_uri=resumed.adapter_uri,
@@ -170,11 +172,12 @@ def make_rollouts(
     stream = RowStream(rows.train, spec.trainer.seed, position)
     if scorer is None:
         return Answers(stream, rows.evals, spec.rollout.prompts_per_step, workers)
+    paths = inputs.eval_fields(spec)
     return Lockstep(
         spec=spec,
         rows=stream,
         evaluations={
-            name: Evaluation.of(name, source, rows.evals[name], scorers.get(name, scorer), spec.rollout)
+            name: Evaluation.of(name, source, paths[name], rows.evals[name], scorers.get(name, scorer), spec.rollout)
             for name, source in spec.data.evaluations
         },
         group_size=get_algorithm(spec.algorithm).group_size,
@@ -218,7 +221,15 @@ def _was_evaluated(out_dir: Path, spec: LoRARLJobSpec, step: int) -> bool | None
     """Return whether an earlier run made all evaluations of a step; None if none recorded it, as in another pod."""
     row = next((row for row in read_rows(out_dir / METRICS) if row["step"] == step), None)
     due = [name for name, source in spec.data.evaluations if is_due(step, source.every, spec.trainer.steps)]
-    return None if row is None else all(f"{eval_prefix(name)}rows" in row for name in due)
+    return None if row is None else all(eval_column(name, "rows") in row for name in due)
+
+
+def _first_results(out_dir: Path) -> dict[str, dict[str, float]]:
+    """Return the results of the evaluation before training, if an earlier run recorded them here."""
+    row = next((row for row in read_rows(out_dir / METRICS) if row["step"] == 0), {})
+    columns = (name for name in row if name.startswith("eval_") and not is_eval_seconds(name))
+    found = {name: row[name] for name in columns if row[name] is not None}
+    return {FIRST_RESULTS: found} if found else {}
 
 
 def _started(launch: Launch, built: Built, resumed: Resumed, rows: inputs.EncodedData) -> RunStarted:
@@ -245,6 +256,6 @@ def _started(launch: Launch, built: Built, resumed: Resumed, rows: inputs.Encode
             train_rows=len(rows.train),
             held_out=tuple(HeldOut(name, source.uri, len(rows.evals[name])) for name, source in spec.data.evaluations),
         ),
-        reward=describe_reward(spec),
+        reward=", ".join(str(reward.function or reward.type) for reward in spec.rewards_by_path.values()) or None,
         environment=this_environment(f"{spec.world_size} x {built.gpu}" if built.gpu else ""),
     )

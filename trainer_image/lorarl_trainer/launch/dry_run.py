@@ -42,7 +42,7 @@ def dry_run(path: Path, out_dir: Path | None, overrides: list[str]) -> int:
 
 async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
     spec, secrets = job.spec, read_secrets(job.spec)
-    scorer = make_job_scorer(spec, folder, processes=1)
+    scorer = make_job_scorer(spec, folder)
     scorers = [*([scorer] if scorer else []), *make_eval_scorers(spec.data.evals, folder, processes=1).values()]
     try:
         for one in scorers:

@@ -21,13 +21,16 @@ _METHODS = {
 }
 
 
-def model_card(metadata: Mapping[str, Any], config: Mapping[str, Any], results: Mapping[str, float]) -> bytes:
+def model_card(
+    metadata: Mapping[str, Any], config: Mapping[str, Any], results: Mapping[str, Mapping[str, float]]
+) -> bytes:
     """Return the content of README.md.
 
     Args:
         metadata: the content of lorarl_metadata.json, with or without what `launch.provenance` adds.
         config: the content of adapter_config.json.
-        results: values by name, such as the step's mean reward.
+        results: columns of values by name, such as the step's mean reward. The ends of a value's 95% interval have its
+            name and _low and _high.
     """
     front = yaml.safe_dump(_front_matter(metadata), sort_keys=False, allow_unicode=True)
     body = "\n\n".join(_sections(metadata, config, results))
@@ -50,7 +53,9 @@ def _front_matter(metadata: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _sections(metadata: Mapping[str, Any], config: Mapping[str, Any], results: Mapping[str, float]) -> Iterator[str]:
+def _sections(
+    metadata: Mapping[str, Any], config: Mapping[str, Any], results: Mapping[str, Mapping[str, float]]
+) -> Iterator[str]:
     spec, base = _spec(metadata), metadata["baseModel"]
     yield f"# {metadata['job']}, step {metadata['step']}"
     yield (
@@ -59,7 +64,11 @@ def _sections(metadata: Mapping[str, Any], config: Mapping[str, Any], results: M
     )
     if results:
         yield "## Results"
-        yield _table(["", "value"], [[name, f"{value:.4g}"] for name, value in results.items()])
+        names = dict.fromkeys(name for column in results.values() for name in column)
+        shown = [name for name in names if not name.endswith(("_low", "_high"))]
+        yield _table(["", *results], [[name, *(_cell(column, name) for column in results.values())] for name in shown])
+        if len(shown) < len(names):
+            yield "In brackets: 95% intervals. `eval_score` is of held-out rows."
     yield "## How to load it"
     yield _loading(str(base), int(config["r"]))
     yield "## Training"
@@ -71,6 +80,14 @@ def _sections(metadata: Mapping[str, Any], config: Mapping[str, Any], results: M
         yield "## Manifest"
         yield f"```yaml\n{yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True)}```"
     yield f"`{METADATA_FILE}` has the same for programs. The base model's licence holds for this adapter too."
+
+
+def _cell(column: Mapping[str, float], name: str) -> str:
+    """Return a value with its interval."""
+    if name not in column:
+        return ""
+    low, high = column.get(f"{name}_low"), column.get(f"{name}_high")
+    return f"{column[name]:.4g}" + ("" if low is None or high is None else f" [{low:.4g}, {high:.4g}]")
 
 
 def _loading(base: str, rank: int) -> str:
@@ -98,7 +115,7 @@ def _facts(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[lis
         found = data.get(name, {})
         digest = f", {found['rows']:,} rows, SHA-256 `{found['sha256']}`" if found else ""
         yield [f"data, {name}", f"`{uri}`{digest}"]
-    if reward := spec.get("reward") or spec.get("rewards"):
+    if reward := spec.get("reward"):
         yield ["reward", f"`{yaml.safe_dump(reward, default_flow_style=True, width=1_000_000).strip()}`"]
     for name, digest in metadata.get("rewardCode", {}).items():
         yield [f"reward code `{name}`", f"SHA-256 `{digest}`"]

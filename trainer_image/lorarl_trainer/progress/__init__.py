@@ -19,6 +19,7 @@ from lorarl_trainer.progress.events import (
     PHASES,
     TIME_COLUMNS,
     AdapterSummary,
+    BestFound,
     CheckpointDone,
     DataSummary,
     EvalDone,
@@ -32,6 +33,7 @@ from lorarl_trainer.progress.events import (
     StartedUp,
     StepDone,
     Warned,
+    results_of,
 )
 from lorarl_trainer.progress.fanout import Progress, Sink
 from lorarl_trainer.progress.records import METRICS, MetricsFile, SummaryFile, read_lines, read_rows, read_summary
@@ -45,6 +47,7 @@ __all__ = [
     "PHASES",
     "TIME_COLUMNS",
     "AdapterSummary",
+    "BestFound",
     "CheckpointDone",
     "DataSummary",
     "EvalDone",
@@ -66,6 +69,7 @@ __all__ = [
     "read_lines",
     "read_rows",
     "read_summary",
+    "results_of",
     "this_environment",
     "write_report",
 ]

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from lorarl_trainer.progress.events import (
+    BestFound,
     CheckpointDone,
     EvalDone,
     Event,
@@ -140,7 +141,7 @@ def header_lines(event: RunStarted) -> list[str]:
     ]
 
 
-def styled_line(event: StartedUp | EvalDone | CheckpointDone | Noted | Warned) -> tuple[str, str | None]:
+def styled_line(event: StartedUp | EvalDone | CheckpointDone | BestFound | Noted | Warned) -> tuple[str, str | None]:
     """Return the line of an event that changes nothing but the output, and its style."""
     match event:
         case StartedUp():
@@ -149,6 +150,8 @@ def styled_line(event: StartedUp | EvalDone | CheckpointDone | Noted | Warned) -
             return f"step {event.step}  {eval_text(event)}", None
         case CheckpointDone():
             return f"step {event.step}  checkpoint {event.uri}", None
+        case BestFound():
+            return f"step {event.step}  best so far: {event.metric} {event.value:.4g}", None
         case Noted():
             return event.text, "dim"
         case Warned():

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lorarl_trainer.samples.columns import eval_column
+
 _RESULT = re.compile(r"eval_(?:(?P<name>[^/]+)/)?(?P<metric>score|loss)")
 _SECONDS = re.compile(r"eval_(?:[^/]+/)?seconds")
 
@@ -31,8 +33,7 @@ def evaluations_of(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _results(name: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    prefix = f"eval_{name}/" if name else "eval_"
-    column = prefix + metric
+    prefix, column = eval_column(name, ""), eval_column(name, metric)
     evaluated = [row for row in rows if row.get(column) is not None]
     before: Mapping[str, Any] = next((row for row in evaluated if row["step"] == 0), {})
     after: Mapping[str, Any] = next((row for row in reversed(evaluated) if row["step"] > 0), {})

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lorarl_trainer.progress.environment import Environment
+from lorarl_trainer.samples.columns import eval_column
 from lorarl_trainer.timing import Span, by_name, critical_path
 
 EVALUATE = "evaluate"
@@ -33,7 +34,9 @@ generation.
 TIME_COLUMNS = frozenset({"at", "seconds", "tokens_per_second", "eval_seconds"})
 """Columns of metrics.jsonl that measure time. All others are equal in two runs with one seed, interrupted or not."""
 
-type Event = Noted | RunStarted | StartedUp | Sampled | StepDone | EvalDone | CheckpointDone | Warned | RunFinished
+type Event = (
+    Noted | RunStarted | StartedUp | Sampled | StepDone | EvalDone | CheckpointDone | BestFound | Warned | RunFinished
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +196,18 @@ class CheckpointDone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BestFound:
+    """A checkpoint is the best so far, and `latest.json` names it."""
+
+    step: int
+    uri: str
+    """The adapter's folder."""
+    metric: str
+    """The column of metrics.jsonl that it was chosen by."""
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartedUp:
     """The first update is done, so the start is over. The event reports where its time went."""
 
@@ -266,6 +281,15 @@ def scalars_of(event: StepDone | EvalDone) -> dict[str, float]:
     }
 
 
+def results_of(event: EvalDone) -> dict[str, float]:
+    """Return the event's numbers but its duration, by column of metrics.jsonl."""
+    return {
+        column: float(value)
+        for column, value in _eval_columns(event).items()
+        if value is not None and column != eval_column(event.name, "seconds")
+    }
+
+
 def startup_of(event: StartedUp) -> dict[str, Any]:
     """Return the start as in run_summary.json, with times in seconds since the process began.
 
@@ -292,20 +316,15 @@ def startup_of(event: StartedUp) -> dict[str, Any]:
     }
 
 
-def eval_prefix(name: str) -> str:
-    """Return what the columns of an evaluation begin with."""
-    return f"eval_{name}/" if name else "eval_"
-
-
 def _eval_columns(event: EvalDone) -> dict[str, Any]:
-    prefix = eval_prefix(event.name)
-    return {
-        f"{prefix}score": _finite(event.score),
-        f"{prefix}loss": _finite(event.loss),
-        **{f"{prefix}{name}": _finite(value) for name, value in event.metrics.items()},
-        f"{prefix}rows": event.rows,
-        f"{prefix}seconds": round(event.seconds, 6),
+    values = {
+        "score": _finite(event.score),
+        "loss": _finite(event.loss),
+        **{name: _finite(value) for name, value in event.metrics.items()},
+        "rows": event.rows,
+        "seconds": round(event.seconds, 6),
     }
+    return {eval_column(event.name, metric): value for metric, value in values.items()}
 
 
 def _finite(value: float | int | None) -> float | int | None:

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 from lorarl_trainer.progress.evaluations import evaluations_of, is_eval_seconds
 from lorarl_trainer.progress.events import (
     EVALUATE,
+    BestFound,
     CheckpointDone,
     EvalDone,
     Event,
@@ -98,6 +99,7 @@ class SummaryFile:
         self._started_up: StartedUp | None = None
         self._finished: RunFinished | None = None
         self._checkpoint: CheckpointDone | None = None
+        self._best: BestFound | None = None
         self._warnings: list[str] = []
         self._starts: list[dict[str, Any]] = []
 
@@ -113,6 +115,9 @@ class SummaryFile:
                 self._write()
             case CheckpointDone():
                 self._checkpoint = event
+                self._write()
+            case BestFound():
+                self._best = event
                 self._write()
             case Warned():
                 self._warnings.append(event.text)
@@ -132,7 +137,9 @@ class SummaryFile:
             summary = {
                 **summarise(self._started, rows, self._checkpoint, self._finished, self._warnings, self._started_up),
                 "starts": self._starts,
+                "best": asdict(self._best) if self._best else None,
                 "finished_at": now() if self._finished else None,
+                "best": asdict(self._best) if self._best else None,
             }
             _replace(self._out_dir / SUMMARY, json.dumps(summary, indent=2, allow_nan=False) + "\n")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from lorarl_trainer.checkpoint import Published
+from lorarl_trainer.checkpoint import Best, Published
 from lorarl_trainer.lora.config import Probe
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.sampling import Sampling
@@ -17,6 +17,9 @@ from lorarl_trainer.timing import Span
 
 UPLOAD_SECONDS = 900.0
 """How long the end of a run waits for its last checkpoint: longer than storage retries a write."""
+
+type CardResults = Mapping[str, Mapping[str, float]]
+"""What a model card shows: the values of a column by name."""
 
 type TakeCompletions = Callable[[Sequence[int], Sequence[Completion]], None]
 """Takes completions that have ended: the indices of their prompts among all prompts, and the completions."""
@@ -112,8 +115,17 @@ class Workers(Protocol):
     async def log_probabilities(self, samples: Sequence[Sample], temperature: float) -> list[Floats]:
         """Return the trainer's log-probabilities of each sample's response tokens."""
 
-    async def publish(self, step: int, adapter_version: int, position: int, results: Mapping[str, float]) -> None:
+    async def publish(self, step: int, adapter_version: int, position: int, results: CardResults) -> None:
         """Take a checkpoint and publish it in the background. Its model card shows the results, values by name."""
+
+    async def complete(self, step: int, results: CardResults, value: float | None) -> None:
+        """Add an evaluation's results to the card of its step's checkpoint, and let the best one be chosen by `value`.
+
+        Nothing waits for it, and a step without a checkpoint is ignored.
+        """
+
+    async def best(self) -> Best | None:
+        """Return the best checkpoint so far, if the job keeps it."""
 
     async def uploads(self) -> list[Published]:
         """Return the checkpoints published so far."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import lru_cache
 
@@ -21,9 +21,9 @@ Compare = Callable[[str, str], bool]
 class BuiltinScorer:
     """Scores 1 if the completion gives the answer, else 0."""
 
-    def __init__(self, compare: Compare, field: str, limits: Mapping[str, float]) -> None:
-        """Score by `compare`. `field` is the reward's path in the manifest, for errors; for `limits` see `Scorer`."""
-        self._compare, self.field, self.limits = compare, field, limits
+    def __init__(self, compare: Compare, field: str) -> None:
+        """Score by `compare`. `field` is the reward's path in the manifest, for errors."""
+        self._compare, self.field = compare, field
 
     def warm_up(self) -> None:
         """Do nothing: no process has to start."""

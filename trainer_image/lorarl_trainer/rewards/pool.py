@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -41,7 +41,6 @@ class PoolScorer:
         timeout_seconds: float,
         search_path: Sequence[Path],
         field: str,
-        limits: Mapping[str, float],
         processes: int | None = None,
         log: Path | None = None,
     ) -> None:
@@ -52,11 +51,10 @@ class PoolScorer:
             timeout_seconds: time limit for one sample; past it the call is ended and the sample is left out.
             search_path: folders to search after the Python path.
             field: the reward's path in the manifest, for errors.
-            limits: see `Scorer`.
             processes: number of processes; None for one per usable core, at most 8.
             log: gets what the function prints; None for this process's own output.
         """
-        self.field, self.limits = field, limits
+        self.field = field
         count = processes or usual_processes()
         path = [*sys.path, *(str(folder) for folder in search_path)]
         self._backlog = Backlog()

@@ -1,4 +1,4 @@
-"""Makes the scorers of a job: of `spec.reward` or `spec.rewards`, and of evaluations with a reward of their own."""
+"""Makes the scorer of a job: of `spec.reward`, or of `spec.rewards`."""
 
 from __future__ import annotations
 
@@ -12,25 +12,28 @@ from lorarl_trainer.rewards.scores import Scorer
 from lorarl_trainer.rewards.weighted import Part, WeightedScorer
 
 
-def make_job_scorer(
-    spec: LoRARLJobSpec, manifest_folder: Path, *, processes: int | None = None, log: Path | None = None
-) -> Scorer | None:
-    """Make the scorer of a job; None if it has no reward. For the arguments see `make_scorer`.
+def make_job_scorer(spec: LoRARLJobSpec, manifest_folder: Path, log: Path | None = None) -> Scorer | None:
+    """Make the scorer of a job; None if it has no reward.
 
-    Several rewards share the processes.
+    Several rewards share the usable cores.
+
+    Args:
+        spec: the job's.
+        manifest_folder: where functions are searched after the Python path and the working directory.
+        log: gets what functions print; None for this process's own output.
 
     Raises:
         InputError: the pattern of a regex reward does not compile.
     """
     if spec.reward is not None:
-        return make_scorer(spec.reward, manifest_folder, processes=processes, log=log)
+        return make_scorer(spec.reward, manifest_folder, log=log)
     if spec.rewards is None:
         return None
     pools = sum(_needs_processes(reward) for reward in spec.rewards)
-    share = max(1, (processes or usual_processes()) // max(1, pools))
+    processes = max(1, usual_processes() // max(1, pools))
     parts = [
-        Part(field, reward.name, reward.weight, make_scorer(reward, manifest_folder, field, processes=share, log=log))
-        for field, reward in zip(spec.rewards_by_path, spec.rewards, strict=True)
+        Part(path, reward.name, reward.weight, make_scorer(reward, manifest_folder, path, processes=processes, log=log))
+        for path, reward in zip(spec.rewards_by_path, spec.rewards, strict=True)
     ]
     return WeightedScorer(parts)
 
@@ -38,7 +41,7 @@ def make_job_scorer(
 def make_scorer(
     spec: RewardSpec,
     manifest_folder: Path,
-    field: str = "spec.reward",
+    path: str = "spec.reward",
     *,
     processes: int | None = None,
     log: Path | None = None,
@@ -48,22 +51,20 @@ def make_scorer(
     Args:
         spec: the reward.
         manifest_folder: where functions are searched after the Python path and the working directory.
-        field: the reward's path in the manifest, for errors.
+        path: the reward's path in the manifest, for errors.
         processes: number of processes of a function and of math_verify; None for one per usable core, at most 8.
         log: gets what a function prints; None for this process's own output.
 
     Raises:
         InputError: the pattern of a regex reward does not compile.
     """
-    limits = {field: spec.max_failed_share}
     if not _needs_processes(spec):
-        return BuiltinScorer(make_compare(spec, field), f"{field}.type", limits)
+        return BuiltinScorer(make_compare(spec, path), f"{path}.type")
     return PoolScorer(
         spec.function or "lorarl_trainer.rewards.mathematics:score",
         timeout_seconds=spec.timeout_seconds,
         search_path=[Path.cwd(), manifest_folder.resolve()],
-        field=f"{field}.function" if spec.function else f"{field}.type",
-        limits=limits,
+        field=f"{path}.function" if spec.function else f"{path}.type",
         processes=processes,
         log=log,
     )
@@ -84,14 +85,6 @@ def make_eval_scorers(
         for number, source in enumerate(evals)
         if source.reward
     }
-
-
-def describe_reward(spec: LoRARLJobSpec) -> str | None:
-    """Return what a job is rewarded for in a few words: `1 right (numeric) + 0.2 tidy (my_rewards:tidy)`."""
-    if spec.reward is not None:
-        return spec.reward.function or spec.reward.type
-    terms = [f"{reward.weight:g} {reward.name} ({reward.function or reward.type})" for reward in spec.rewards or []]
-    return " + ".join(terms).replace("+ -", "- ") or None
 
 
 def needs_answers(spec: RewardSpec) -> bool:

@@ -92,10 +92,6 @@ class Scorer(Protocol):
     def field(self) -> str:
         """The reward's path in the manifest, for errors."""
 
-    @property
-    def limits(self) -> Mapping[str, float]:
-        """`maxFailedShare` of each reward, by the reward's path in the manifest."""
-
     def warm_up(self) -> None:
         """Start what scoring needs, without waiting for it."""
 
@@ -113,16 +109,15 @@ class Scorer(Protocol):
         """Stop everything that was started."""
 
 
-def collect(outcomes: Sequence[Outcome], scorer: Scorer) -> Scores:
-    """Combine the outcomes of a step or an evaluation.
+def collect(outcomes: Sequence[Outcome], path: str) -> Scores:
+    """Combine the outcomes of a step.
 
     Args:
         outcomes: one per sample, in the order of the samples.
-        scorer: what made them.
+        path: the reward's path in the manifest, for errors.
 
     Raises:
-        InputError: there are samples and all of them failed, so there is nothing to train on; or a reward failed for
-            more than its share, and the error shows its most common failure.
+        InputError: there are samples and all of them failed, so there is nothing to train on.
     """
     failures: dict[Cause, Failure] = {}
     for outcome in outcomes:
@@ -132,16 +127,25 @@ def collect(outcomes: Sequence[Outcome], scorer: Scorer) -> Scores:
     if outcomes and sum(failure.count for failure in failures.values()) == len(outcomes):
         causes = "; ".join(f"{failure.count} x {cause}: {failure.first_message}" for cause, failure in failures.items())
         raise InputError(
-            scorer.field,
+            path,
             f"no score for any of {len(outcomes)} completions ({causes})",
             "a finite number for each completion",
             "Fix the reward or its data.",
         )
-    _require_few_failures(outcomes, scorer.limits)
     return Scores(np.array([outcome.value for outcome in outcomes], dtype=np.float64), failures)
 
 
-def _require_few_failures(outcomes: Sequence[Outcome], limits: Mapping[str, float]) -> None:
+def require_scored(outcomes: Sequence[Outcome], limits: Mapping[str, float], when: str) -> None:
+    """Stop a run in which too many completions cannot be scored.
+
+    Args:
+        outcomes: of a step or an evaluation.
+        limits: `maxFailedShare` of each reward, by the reward's path in the manifest.
+        when: the step or evaluation in words, for the error.
+
+    Raises:
+        InputError: a reward failed for more than its share; it shows the most common failure.
+    """
     for path, limit in limits.items():
         failures = [outcome.failure for outcome in outcomes if outcome.cause and outcome.reward in (None, path)]
         if not failures or len(failures) / len(outcomes) <= limit:
@@ -149,7 +153,7 @@ def _require_few_failures(outcomes: Sequence[Outcome], limits: Mapping[str, floa
         [(failure, count)] = Counter(failures).most_common(1)
         raise InputError(
             f"{path}.maxFailedShare",
-            f"{len(failures)} of {len(outcomes)} completions without a score (most often, {count} x, {failure})",
+            f"{len(failures)} of {len(outcomes)} completions without a score {when} (most often, {count} x, {failure})",
             f"at most {limit:.4g} of them",
             f"Fix the reward or its data, or raise {path}.maxFailedShare.",
         )

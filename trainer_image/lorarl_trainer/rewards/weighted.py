@@ -34,7 +34,6 @@ class WeightedScorer:
     def __init__(self, parts: Sequence[Part]) -> None:
         """Take the rewards, at least one."""
         self._parts = parts
-        self.limits = {path: limit for part in parts for path, limit in part.scorer.limits.items()}
 
     def warm_up(self) -> None:
         """Start what the rewards need."""

@@ -55,7 +55,7 @@ async def generate_and_score(
     `sampling` is the job's by default.
 
     Raises:
-        InputError: not one could be scored, or more than `maxFailedShare` could not.
+        InputError: not one could be scored.
         StaleAdapterError: another adapter version generated a completion.
         LorarlError: a worker failed.
     """
@@ -89,7 +89,7 @@ async def generate_and_score(
             task.cancel()
         await asyncio.gather(*scoring, return_exceptions=True)
     in_order = [outcomes[index] for index in range(len(rows))]
-    scores = collect(in_order, scorer)
+    scores = collect(in_order, scorer.field)
     return ScoredRollouts(
         completions=[completions[index] for index in range(len(rows))],
         texts=[texts[index] for index in range(len(rows))],

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_FILE_BYTES
 from lorarl_trainer.checkpoint.open import open_checkpoints
 from lorarl_trainer.lora.files import TOKENIZER_FILES
-from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, Resumed
+from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, CardResults, Resumed
 from lorarl_trainer.storage.base_model import base_model_commit, base_model_name
 from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.threads import begin
 from lorarl_trainer.workers.worker import State, Worker
 
 if TYPE_CHECKING:
-    from lorarl_trainer.checkpoint import Checkpoint, Found, Published
+    from lorarl_trainer.checkpoint import Best, Checkpoint, Found, Published
 
 
 class CheckpointingWorker(Worker):
@@ -48,6 +48,7 @@ class CheckpointingWorker(Worker):
         self._store, self._unpublished = open_checkpoints(self._spec, job_name, job_uid, secrets, identity), unpublished
         self._metadata = {**provenance, "job": job_name, "baseModelFingerprint": identity["model.fingerprint"]}
         self._published: list[Published] = []
+        self._card: tuple[int, Callable[[CardResults], bytes] | None] = (0, None)
         self._found: Found | None = None
         self._read_ahead = (
             begin(self._store.newest_whole, [unpublished]) if self._spec.checkpoint.resume == "Auto" else None
@@ -104,7 +105,7 @@ class CheckpointingWorker(Worker):
         """Resume from a state; None: from the checkpoint that this worker has found."""
         super().restore(state or self.found_state())
 
-    def publish(self, step: int, adapter_version: int, position: int, results: Mapping[str, float]) -> None:
+    def publish(self, step: int, adapter_version: int, position: int, results: CardResults) -> None:
         """Take a checkpoint (collective) and hand it to the uploader; training continues while it is published.
 
         Raises:
@@ -147,7 +148,24 @@ class CheckpointingWorker(Worker):
             tokenizer=self._tokenizer,
             card=model_card(metadata, config, results),
         )
+        self._card = step, partial(model_card, metadata, config)
         self._uploader.submit(checkpoint)
+
+    def complete(self, step: int, results: CardResults, value: float | None) -> None:
+        """Add an evaluation's results to the card of its step's checkpoint, and let the best one be chosen by `value`.
+
+        Raises:
+            LorarlError: an earlier checkpoint could not be published.
+        """
+        from lorarl_trainer.checkpoint import Evaluated
+
+        published, card = self._card
+        if published == step and card is not None:
+            self._uploader.complete(Evaluated(step, card(results), value))
+
+    def best(self) -> Best | None:
+        """Return the best checkpoint so far, if the job keeps it."""
+        return self._uploader.best
 
     @cached_property
     def _tokenizer(self) -> dict[str, bytes]:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
-from lorarl_trainer.checkpoint import Published
+from lorarl_trainer.checkpoint import Best, Published
 from lorarl_trainer.devices.registry import get_device
 from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.lora.config import Probe
-from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, Built, Resumed, TakeCompletions
+from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, Built, CardResults, Resumed, TakeCompletions
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.packing import split_evenly
 from lorarl_trainer.samples.sampling import Sampling
@@ -192,9 +192,18 @@ class WorkerGroup:
         """Return the spans of the worker that reached its first update last."""
         return max(await self._all("startup_spans"), key=lambda spans: max((span.end for span in spans), default=0.0))
 
-    async def publish(self, step: int, adapter_version: int, position: int, results: Mapping[str, float]) -> None:
+    async def publish(self, step: int, adapter_version: int, position: int, results: CardResults) -> None:
         """Take a checkpoint and hand it to the first worker's uploader."""
         await self._all("publish", step, adapter_version, position, results)
+
+    async def complete(self, step: int, results: CardResults, value: float | None) -> None:
+        """Add an evaluation's results to its step's checkpoint."""
+        await self._await([self._actors[0].complete.remote(step, results, value)])
+
+    async def best(self) -> Best | None:
+        """Return the best checkpoint so far, if the job keeps it."""
+        best: Best | None = (await self._await([self._actors[0].best.remote()]))[0]
+        return best
 
     async def uploads(self) -> list[Published]:
         """Return the checkpoints published so far."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from lorarl_trainer.devices.imports import quick_imports
 from lorarl_trainer.devices.registry import get_device
 from lorarl_trainer.lora.files import INIT_FROM
 from lorarl_trainer.pods.drain import drain_asked, register
-from lorarl_trainer.protocols.workers import Built
+from lorarl_trainer.protocols.workers import Built, CardResults
 from lorarl_trainer.timing import Span, StartClock
 from lorarl_trainer.workers.gpu_memory import gpu_memory_explained
 
@@ -188,7 +188,7 @@ class Worker:
         with self._memory_explained("log-probabilities were computed"):
             return self.backend.log_probabilities(samples, temperature)
 
-    def publish(self, step: int, adapter_version: int, position: int, results: Mapping[str, float]) -> None:
+    def publish(self, step: int, adapter_version: int, position: int, results: CardResults) -> None:
         """Take part in a checkpoint (collective). The first worker, a `CheckpointingWorker`, publishes it."""
         with self._memory_explained("a checkpoint was taken"):
             self.backend.help_snapshot()

@@ -47,10 +47,16 @@ def test_a_local_base_is_no_name_on_the_hub() -> None:
 
 
 def test_a_person_finds_results_data_reward_code_and_how_to_load_it() -> None:
-    text = model_card(metadata(algorithm={"type": "grpo"}), CONFIG, {"reward_mean": 0.71234}).decode()
+    results = {
+        "before training": {"eval_score": 0.25},
+        "after this step": {"reward_mean": 0.71234, "eval_score": 0.5, "eval_score_low": 0.4, "eval_score_high": 0.6},
+    }
+    text = model_card(metadata(algorithm={"type": "grpo"}), CONFIG, results).decode()
     for part in (
         "# sums, step 20",
-        "| reward_mean | 0.7123 |",
+        "|  | before training | after this step |",
+        "| reward_mean |  | 0.7123 |",
+        "| eval_score | 0.25 | 0.5 [0.4, 0.6] |",
         "`hf://org/sums`, 1,200 rows, SHA-256 `d1`",
         "`file:held\\|out.jsonl`",
         "| reward code `sums:score` | SHA-256 `c0de` |",

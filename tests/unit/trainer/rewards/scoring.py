@@ -102,7 +102,7 @@ def score(scorer: Scorer, *completions: str, row: dict[str, Any] | None = None) 
 
 
 def score_samples(scorer: Scorer, samples: list[ToScore]) -> Scores:
-    return collect(score_outcomes(scorer, samples), scorer)
+    return collect(score_outcomes(scorer, samples), scorer.field)
 
 
 def score_outcomes(scorer: Scorer, samples: list[ToScore]) -> list[Outcome]:
@@ -117,6 +117,6 @@ def score_parts(scorer: Scorer, *parts: list[ToScore], seconds: float = 0.0) -> 
         for part in parts:
             scoring.append(asyncio.create_task(scorer.score(part)))
             await asyncio.sleep(seconds)
-        return [collect(outcomes, scorer) for outcomes in await asyncio.gather(*scoring)]
+        return [collect(outcomes, scorer.field) for outcomes in await asyncio.gather(*scoring)]
 
     return asyncio.run(run())

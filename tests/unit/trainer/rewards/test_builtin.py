@@ -19,7 +19,7 @@ from lorarl_trainer.rewards.scores import Scores, ToScore, collect
 def score(spec: RewardSpec, *pairs: tuple[str, str | None]) -> Scores:
     samples = [ToScore("prompt", completion, answer, {}) for completion, answer in pairs]
     scorer = make_scorer(spec, Path())
-    return collect(asyncio.run(scorer.score(samples)), scorer)
+    return collect(asyncio.run(scorer.score(samples)), scorer.field)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,8 @@ import pytest
 
 from lorarl_api.load import load_job
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.rewards.builtin import BuiltinScorer, is_exact
-from lorarl_trainer.rewards.scorer import describe_reward, make_job_scorer
-from lorarl_trainer.rewards.scores import Outcome, collect
+from lorarl_trainer.rewards.scorer import make_job_scorer
+from lorarl_trainer.rewards.scores import Outcome, require_scored
 from lorarl_trainer.rewards.weighted import Part, weighted_sum
 from unit.trainer.launch.test_identity import MANIFEST
 from unit.trainer.rewards.scoring import FUNCTIONS, samples
@@ -49,7 +48,6 @@ def test_built_in_and_own_rewards_score_together(tmp_path):
     (tmp_path / "my_rewards.py").write_text(FUNCTIONS)
     rewards = "[{name: right, type: exact}, {name: own, weight: 0.1, function: 'my_rewards:parts'}]"
     job = load_job(MANIFEST, ["spec.reward=null", f"spec.rewards={rewards}"])
-    assert describe_reward(job.spec) == "1 right (exact) + 0.1 own (my_rewards:parts)"
     scorer = make_job_scorer(job.spec, tmp_path)
     first, second = asyncio.run(scorer.score(samples("a", "<ab>")))
     scorer.close()
@@ -71,22 +69,18 @@ def outcomes(failed: int, scored: int, **more: str) -> list[Outcome]:
     return [*failures, Outcome(math.nan, "timeout", "took more than 1 s", **more), *[Outcome(1.0)] * scored]
 
 
-def limited(limits: dict[str, float]) -> BuiltinScorer:
-    return BuiltinScorer(is_exact, "spec.reward.type", limits)
-
-
 def test_more_failures_than_allowed_end_the_run_with_the_most_common_one():
-    assert len(collect(outcomes(3, 12), limited({"spec.reward": 0.25})).rewards) == 16
+    require_scored(outcomes(3, 12), {"spec.reward": 0.25}, "in step 7")
     with pytest.raises(InputError) as stopped:
-        collect(outcomes(3, 11), limited({"spec.reward": 0.25}))
+        require_scored(outcomes(3, 11), {"spec.reward": 0.25}, "in step 7")
     assert str(stopped.value) == (
-        "spec.reward.maxFailedShare: got 4 of 15 completions without a score (most often, 2 x, exception: "
+        "spec.reward.maxFailedShare: got 4 of 15 completions without a score in step 7 (most often, 2 x, exception: "
         "KeyError: 0), expected at most 0.25 of them. Fix the reward or its data, or raise spec.reward.maxFailedShare."
     )
 
 
 def test_each_of_several_rewards_has_its_own_limit():
     failed = outcomes(3, 4, reward="spec.rewards[1]")
-    collect(failed, limited({"spec.rewards[0]": 0.0, "spec.rewards[1]": 0.5}))
+    require_scored(failed, {"spec.rewards[0]": 0.0, "spec.rewards[1]": 0.5}, "in step 1")
     with pytest.raises(InputError, match=r"spec\.rewards\[1\]\.maxFailedShare: got 4 of 8"):
-        collect(failed, limited({"spec.rewards[0]": 0.5, "spec.rewards[1]": 0.4}))
+        require_scored(failed, {"spec.rewards[0]": 0.5, "spec.rewards[1]": 0.4}, "in step 1")
