@@ -135,6 +135,17 @@ def collect(outcomes: Sequence[Outcome], path: str) -> Scores:
     return Scores(np.array([outcome.value for outcome in outcomes], dtype=np.float64), failures)
 
 
+def first_failures(outcomes: Sequence[Outcome]) -> dict[str, tuple[Cause, Failure]]:
+    """Return cause, count and first message of each kind of failure. One cause in two rewards is two kinds."""
+    found: dict[str, tuple[Cause, Failure]] = {}
+    for outcome in outcomes:
+        if outcome.cause is not None:
+            kind = f"{outcome.reward or ''} {outcome.cause}"
+            _, seen = found.get(kind, (outcome.cause, Failure(0, outcome.message)))
+            found[kind] = outcome.cause, Failure(seen.count + 1, seen.first_message)
+    return found
+
+
 def require_scored(outcomes: Sequence[Outcome], limits: Mapping[str, float], when: str) -> None:
     """Stop a run in which too many completions cannot be scored.
 

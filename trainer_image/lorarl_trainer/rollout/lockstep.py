@@ -17,7 +17,7 @@ from lorarl_trainer.progress import EvalDone, Progress, Sampled, ScoredSample
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.rewards.components import component_metrics, odd_components
-from lorarl_trainer.rewards.scores import Scorer, require_scored
+from lorarl_trainer.rewards.scores import Scorer, first_failures, require_scored
 from lorarl_trainer.rollout.collect import ScoredRollouts, generate_and_score, shown_samples
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.signal import SignalWatch
@@ -135,9 +135,9 @@ class Lockstep:
         when: str,
     ) -> ScoredRollouts:
         rollouts = await generate_and_score(self.workers, scorer, self.decode, rows, seeds, adapter_version, sampling)
-        for cause, failure in rollouts.failures.items():
+        for kind, (cause, failure) in first_failures(rollouts.outcomes).items():
             self.progress.warn_once(
-                cause,
+                kind,
                 f"{failure.count} completions could not be scored and are left out ({cause}): {failure.first_message}",
             )
         require_scored(rollouts.outcomes, limits, when)

@@ -8,7 +8,7 @@ import pytest
 from lorarl_api.load import load_job
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.rewards.scorer import make_job_scorer
-from lorarl_trainer.rewards.scores import Outcome, require_scored
+from lorarl_trainer.rewards.scores import Outcome, first_failures, require_scored
 from lorarl_trainer.rewards.weighted import Part, weighted_sum
 from unit.trainer.launch.test_identity import MANIFEST
 from unit.trainer.rewards.scoring import FUNCTIONS, samples
@@ -77,6 +77,16 @@ def test_more_failures_than_allowed_end_the_run_with_the_most_common_one():
         "spec.reward.maxFailedShare: got 4 of 15 completions without a score in step 7 (most often, 2 x, exception: "
         "KeyError: 0), expected at most 0.25 of them. Fix the reward or its data, or raise spec.reward.maxFailedShare."
     )
+
+
+def test_each_reward_that_fails_has_its_own_warning():
+    failed = outcomes(2, 4, reward="spec.rewards[0]") + outcomes(1, 0, reward="spec.rewards[1]")
+    assert [(cause, failure.count) for cause, failure in first_failures(failed).values()] == [
+        ("exception", 2),
+        ("timeout", 1),
+        ("exception", 1),
+        ("timeout", 1),
+    ]
 
 
 def test_each_of_several_rewards_has_its_own_limit():
