@@ -1,0 +1,8 @@
+"""The tutorial's reward: 1 for the right desk alone, and a little for the right desk within a longer text."""
+
+
+def score(prompt, completion, answer, row):
+    said = completion.strip().strip(".").lower()
+    right = said == answer
+    mentioned = answer in said
+    return {"score": 1.0 if right else 0.2 * mentioned, "right": right, "mentioned": mentioned}
