@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lorarl_trainer.progress.console import collapse_layers, duration, first_times
+from lorarl_trainer.progress.console import collapse_layers, first_times
 from lorarl_trainer.progress.events import PHASES
 from lorarl_trainer.progress.records import METRICS, Row, read_rows, read_summary
 from lorarl_trainer.progress.samples import newest_samples
+from lorarl_trainer.progress.start_bar import duration
 from lorarl_trainer.progress.usage import download_commands, peft_snippet, vllm_command
 
 TEMPLATE = "report.html.jinja"
