@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
-from lorarl_trainer.cli import completion, drain, purge, run, upload, validate
+from lorarl_trainer.cli import chat, completion, drain, evaluate, merge, purge, run, upload, validate
 from lorarl_trainer.cli.help import Sections
 
 SECTIONS = {
     "Train": (validate.command, run.command),
+    "Use an adapter": (evaluate.command, chat.command, merge.command),
     "Stores": (upload.command, purge.command),
     "Your shell": (completion.command,),
     "Inside a cluster's pods": (drain.command,),
