@@ -29,7 +29,7 @@ def chat(source: Source, *, max_tokens: int, temperature: float, seed: int, talk
     model = load_adapted(source, seed=seed)
     has_template = bool(model.tokenizer.chat_template)
     if on_terminal:
-        memory = f"{_RESET} forgets the conversation, " if has_template else "Each line is a prompt of its own; "
+        memory = f"{_RESET} forgets the conversation, " if has_template else "Each line is a new prompt; "
         print(f"{memory}{_QUIT[0]} ends.", file=screen)
     told: list[list[dict[str, str]]] = [[], []]
     while (line := _next(talk, screen if on_terminal else None)) is not None:
