@@ -133,6 +133,11 @@ bench-gpu: setup ## Compare lorarl with TRL on this machine's GPU, into docs/per
 	$(VENV_PYTHON) benchmarks/bench_gpu.py --gpus $(or $(GPUS),1)
 	$(VENV_PYTHON) benchmarks/bench_gpu.py --render benchmarks/results/gpu-$$(date +%F).json
 
+.PHONY: bench-recipes
+bench-recipes: setup ## Teach a real model small tasks, beside TRL, into docs/recipes.md: GPUS=2 for two
+	$(VENV_PYTHON) benchmarks/bench_recipes.py --gpus $(or $(GPUS),1)
+	$(VENV_PYTHON) benchmarks/bench_recipes.py --render
+
 .PHONY: bench-gpu-cluster
 bench-gpu-cluster: setup ## Measure the cost of Kubernetes: JOB=job.yaml, KUBECONFIG=...
 	$(VENV_PYTHON) benchmarks/bench_gpu_cluster.py --job $(JOB)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lorarl_trainer.progress import read_lines
 from run.command import Ended
 from run.jobs import PROMPTS, Job, published_steps, shorten_weight
 
@@ -55,8 +56,29 @@ def test_completions_whose_reward_fails_are_left_out_and_counted(faulty_run: End
         warnings = [line for line in ended.stdout.splitlines() if line.startswith("warning: ") and f"({cause})" in line]
         assert len(warnings) == 1, "once for the run"
         assert f"warning: 4 completions could not be scored and are left out ({cause}): {told}" in warnings[0]
-    assert ended.stdout.count("16 rewards failed") == 2
+    assert ended.stdout.count("(16 of 32 scored)  signal 4/8") == 2
     assert ended.left_running == []
+
+
+def test_components_reach_metrics_and_samples(faulty_run: Ended) -> None:
+    steps = [row for row in faulty_run.rows if row["step"]]
+    assert all(row["reward/length"] > 0 and row["signal_share"] == 0.5 for row in steps)
+    assert "eval_reward/length" in faulty_run.rows[0]
+    samples = read_lines(faulty_run.out / "samples.jsonl")
+    assert {tuple(sample["components"]) for sample in samples} == {(), ("length", "cut_off")}
+    assert all(sample["components"].get("cut_off", sample["truncated"]) == sample["truncated"] for sample in samples)
+    assert "exception: ValueError: no small letters in here (letters.py, line" in str(samples[1]["failure"])
+
+
+def test_what_a_reward_prints_is_in_its_own_log(faulty_run: Ended) -> None:
+    log = (faulty_run.out / "logs" / "rewards.log").read_text()
+    assert log.count("prompt: sing\n") >= 8
+    assert "a warning of the reward's library\n" in log
+    assert log.count("ValueError: no small letters in here\n") in range(1, 9), (
+        "a traceback for each process, not each time"
+    )
+    assert "prompt:" not in faulty_run.stdout + faulty_run.stderr
+    assert "library" not in faulty_run.stdout + faulty_run.stderr
 
 
 def test_an_evaluation_that_fails_takes_no_finished_step_with_it(faulty_job: Job, faulty_run: Ended) -> None:
@@ -64,7 +86,7 @@ def test_an_evaluation_that_fails_takes_no_finished_step_with_it(faulty_job: Job
     ended, job = faulty_run, faulty_job
     require_one_message(ended)
     assert "no score for any of 1 completions" in ended.stderr
-    assert 'class="state failed"' in (job.out / "report.html").read_text()
+    assert '"state":"failed"' in (job.out / "report.html").read_text()
     assert published_steps(job.checkpoints) == [2]
     assert (ended.summary["step"], [row["step"] for row in ended.rows]) == (2, [0, 1, 2])
     (job.folder / "asked-before").unlink()

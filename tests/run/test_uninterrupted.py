@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from run.command import Ended, local_folder
-from run.jobs import EVERY, STEPS, Job, published_steps
+from run.command import Ended, digest, local_folder
+from run.jobs import EVERY, REWARD, STEPS, Job, published_steps
 
 PHASES = {"generate", "reward", "forward_backward", "optimizer", "sync", "checkpoint", "evaluate", "other"}
 
@@ -59,6 +59,20 @@ def test_every_checkpoint_is_published_and_whole(reference: Ended, reference_job
     assert adapter == reference_job.checkpoints / f"iter_{STEPS:07}" / "lora_adapter"
     config = json.loads((adapter / "adapter_config.json").read_text())
     assert (config["peft_type"], config["r"], config["lora_alpha"]) == ("LORA", 4, 8)
+
+
+def test_an_adapter_comes_with_tokenizer_card_and_what_it_was_made_of(reference: Ended) -> None:
+    adapter = local_folder(reference.adapter_uri)
+    metadata = json.loads((adapter / "lorarl_metadata.json").read_text())
+    assert metadata["manifest"]["spec"]["trainer"] == {"steps": STEPS, "learningRate": 5.0e-3}
+    assert metadata["data"]["train"]["rows"] == 8
+    assert metadata["rewardCode"] == {"letters:score": digest(REWARD)}
+    assert (adapter / "tokenizer.json").exists()
+    card = (adapter / "README.md").read_text()
+    first, last = reference.rows[0], reference.rows[-1]
+    assert f"| reward_mean |  | {last['reward_mean']:.4g} |" in card
+    assert f"| eval_score | {first['eval_score']:.4g} | {last['eval_score']:.4g} |" in card
+    assert "library_name: peft" in card
 
 
 def test_without_a_terminal_output_is_plain_lines(reference: Ended) -> None:

@@ -17,7 +17,7 @@ from lorarl_api.v1alpha1.cluster import (
     TopologySpec,
 )
 from lorarl_api.v1alpha1.common import API_VERSION, CLAIMS_FOLDER, GROUP, KIND, VERSION, Model, claim_of
-from lorarl_api.v1alpha1.data import DataSource, DataSpec, EvalSource
+from lorarl_api.v1alpha1.data import DataSource, DataSpec, EvalSource, EvalSpec
 from lorarl_api.v1alpha1.job import MAX_NAME, RULES_LATER, LoRARLJob, LoRARLJobSpec, Metadata
 from lorarl_api.v1alpha1.runtime import CheckpointSpec, MlflowSpec, RolloutSpec, TrackingSpec, TrainerSpec, WandbSpec
 from lorarl_api.v1alpha1.status import AdapterStatus, Condition, FailureStatus, LoRARLJobStatus, MetricsStatus
@@ -43,6 +43,7 @@ __all__ = [
     "DataSource",
     "DataSpec",
     "EvalSource",
+    "EvalSpec",
     "FailureStatus",
     "HeadSpec",
     "LoRARLJob",

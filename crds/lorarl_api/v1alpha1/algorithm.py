@@ -116,8 +116,10 @@ class RewardSpec(Model):
         None,
         max_length=256,
         pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$",
-        description="A Python function package.module:function(prompt, completion, answer, row) -> float, sync or "
-        "async. It is looked up on the Python path and beside the manifest.",
+        description="A Python function package.module:function(prompt, completion, answer, row), sync or async. It "
+        "returns a number, or a mapping with the number score and further numbers, which are recorded as components. "
+        "If it has a parameter truncated, that says whether the completion was cut off at rollout.maxResponseTokens. "
+        "It is looked up on the Python path and beside the manifest.",
         examples=["my_package.rewards:score"],
         json_schema_extra={"expected": "package.module:function"},
     )

@@ -80,7 +80,7 @@ class LoRARLJobSpec(Checked):
     checkpoint: CheckpointSpec = Field(description="Where adapters and the training state are stored.")
     tracking: TrackingSpec = Field(
         default_factory=TrackingSpec,
-        description="Trackers that get the metrics, besides metrics.jsonl and TensorBoard.",
+        description="What is recorded of a run, and trackers besides metrics.jsonl and TensorBoard.",
     )
     cluster: ClusterSpec = Field(default_factory=ClusterSpec, description="The machines, and the pods on them.")
     suspend: bool = Field(
@@ -140,7 +140,32 @@ class LoRARLJobSpec(Checked):
             "not be set unless algorithm.type is grpo (sft has no rollouts to compare with)",
             "Remove rollout.logprobTolerance.",
         ),
+        Rule(
+            "checkpoint.keepBest",
+            "!has(self.checkpoint.keepBest) || (has(self.checkpoint.keepBest.eval) "
+            "? self.data.evals.exists(e, e.name == self.checkpoint.keepBest.eval) : has(self.data.eval))",
+            "have an evaluation to choose by",
+            "Add data.eval, or name one of data.evals in keepBest.eval.",
+        ),
+        Rule(
+            "checkpoint.keepBest.passAtK",
+            "!has(self.checkpoint.keepBest) || !has(self.checkpoint.keepBest.passAtK) || "
+            "!has(self.checkpoint.keepBest.eval) || self.data.evals.exists("
+            "e, e.name == self.checkpoint.keepBest.eval && self.checkpoint.keepBest.passAtK in e.passAtK)",
+            "be in passAtK of the evaluation",
+            "Add it to the evaluation's passAtK, or remove it.",
+        ),
+        Rule(
+            "data.evals",
+            "self.algorithm.type != 'sft' || self.data.evals.all(e, !has(e.reward) && e.temperature == 0.0)",
+            "have neither reward nor temperature if algorithm.type is sft, whose evaluation is the loss of the answers",
+            "Remove them.",
+        ),
         _default_for_sft("temperature", "self.rollout.temperature == 1.0", "1, the default,"),
+        _default_for_sft("topP", "self.rollout.topP == 1.0", "1, the default,"),
+        _default_for_sft("topK", "!has(self.rollout.topK)", "absent"),
+        _default_for_sft("minP", "self.rollout.minP == 0.0", "0, the default,"),
+        _default_for_sft("stop", "size(self.rollout.stop) == 0", "empty"),
         _default_for_sft("adapterSync", "self.rollout.adapterSync == 'tensor'", "tensor, the default,"),
         _default_for_sft("verifySync", "!self.rollout.verifySync", "false, the default,"),
         _default_for_sft("offload", "!has(self.rollout.offload)", "absent"),
@@ -222,7 +247,7 @@ class LoRARLJobSpec(Checked):
     @property
     def claims(self) -> list[str]:
         """Names of the PersistentVolumeClaims with model and data, sorted."""
-        uris = [self.model.uri, self.data.train.uri, *([self.data.eval.uri] if self.data.eval else [])]
+        uris = [self.model.uri, self.data.train.uri, *(source.uri for _, source in self.data.evaluations)]
         return sorted({claim for uri in uris if (claim := claim_of(uri))})
 
     @property

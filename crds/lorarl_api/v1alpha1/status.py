@@ -56,6 +56,15 @@ class AdapterStatus(Model):
     published_at: Moment | None = Field(None, description="When it was complete in the store.")
 
 
+class BestStatus(Model):
+    """The best checkpoint so far, by checkpoint.keepBest."""
+
+    uri: str = Field(max_length=2048, description="Folder of its adapter.")
+    step: int = Field(ge=0, description="Step after which it was written.")
+    metric: str = Field(max_length=128, description="Column of metrics.jsonl that it was chosen by.")
+    value: float = Field(description="Its value there.")
+
+
 class FailureStatus(Model):
     """Why the newest attempt failed."""
 
@@ -85,6 +94,7 @@ class LoRARLJobStatus(Model):
     )
     metrics: MetricsStatus | None = Field(None, description="The newest metrics.")
     adapter: AdapterStatus | None = Field(None, description="The newest published adapter.")
+    best: BestStatus | None = Field(None, description="The best checkpoint so far, by checkpoint.keepBest.")
     failure: FailureStatus | None = Field(None, description="Why the newest attempt failed.")
     attempts: int | None = Field(None, ge=0, description="Attempts that failed by the job's own fault.")
     preemptions: int | None = Field(

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from unit.contract.manifests import EVAL, GPUS, HUB, MLFLOW, SFT, Changes
-
-
-@dataclass(frozen=True)
-class Case:
-    """One rule: changes that break it, changes that keep it, the field in the message, and a part of the hint."""
-
-    name: str
-    bad: Changes
-    good: Changes
-    field: str
-    hint: str
+from unit.contract.manifests import EVAL, GPUS, HUB, MLFLOW, SFT, Case, Changes
+from unit.contract.sampling_cases import SAMPLING_CASES
 
 
 def _only_grpo(name: str, value: Any) -> Case:
@@ -239,6 +228,10 @@ CASES = [
         "Remove rollout.logprobTolerance",
     ),
     _not_with_sft("temperature", 0.7),
+    _not_with_sft("topP", 0.9),
+    _not_with_sft("topK", 50),
+    _not_with_sft("minP", 0.1),
+    _not_with_sft("stop", ["</answer>"]),
     _not_with_sft("adapterSync", "disk"),
     _not_with_sft("verifySync", True),
     _not_with_sft("offload", ["kv_cache"], GPUS),
@@ -390,5 +383,6 @@ CASES = [
         "metadata.name",
         "Use another name",
     ),
+    *SAMPLING_CASES,
     Case("a name has no dots", {"metadata.name": "a.b"}, {"metadata.name": "a-b"}, "metadata.name", "Use another name"),
 ]

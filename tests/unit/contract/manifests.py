@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import Any
 
 Changes = dict[str, Any]
 """Dotted path -> value. None removes the field."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One rule: changes that break it, changes that keep it, the field in the message, and a part of the hint."""
+
+    name: str
+    bad: Changes
+    good: Changes
+    field: str
+    hint: str
+
 
 SMALLEST: dict[str, Any] = {
     "apiVersion": "lorarl.io/v1alpha1",

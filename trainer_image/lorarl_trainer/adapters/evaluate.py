@@ -106,7 +106,7 @@ def evaluate(request: Request) -> Result:
     scorer = make_scorer(spec.reward, folder)
     try:
         scorer.warm_up()
-        rows = inputs.Rows(inputs.read_rows(spec, read_secrets(spec)).train[: request.rows], [])
+        rows = inputs.Rows(inputs.read_rows(spec, read_secrets(spec)).train[: request.rows], {})
         asyncio.run(scorer.ready())
         temperature = request.temperature
         if temperature is None:
@@ -170,6 +170,7 @@ def _spec(request: Request, source: Source) -> LoRARLJobSpec:
         spec["rollout"] = {**spec.get("rollout", {}), "maxResponseTokens": request.max_tokens}
     data = spec["data"]
     held_out = data.pop("eval", None)
+    data.pop("evals", None)
     if request.data:
         data["train"] = {
             "uri": _uri(request.data),

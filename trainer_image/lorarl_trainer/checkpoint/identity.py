@@ -19,7 +19,8 @@ Identity = Mapping[str, Any]
 
 
 def training_identity(spec: LoRARLJobSpec, model_fingerprint: str) -> dict[str, Any]:
-    """Return the settings that define this training: model, adapter, algorithm, reward, data, its limits, and seed.
+    """Return the settings that define this training: model, adapter, algorithm, reward, data, its template and
+    limits, and seed.
 
     The limits decide which rows there are, and so their order in every epoch.
 
@@ -41,7 +42,10 @@ def training_identity(spec: LoRARLJobSpec, model_fingerprint: str) -> dict[str, 
         },
         "reward": spec.reward.model_dump(by_alias=True, exclude={"timeout_seconds"}) if spec.reward else {},
         "data.train": spec.data.train.model_dump(by_alias=True),
-        "data": {"chatTemplate": spec.data.chat_template},
+        "data": {
+            "chatTemplate": spec.data.chat_template,
+            "chatTemplateArguments": spec.data.chat_template_arguments or None,
+        },
         "rollout": limits,
         "trainer": {"seed": spec.trainer.seed},
     }

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import click
 
-from lorarl_trainer.cli import chat, completion, drain, evaluate, merge, purge, run, upload, validate
+from lorarl_trainer.cli import (
+    chat,
+    compare,
+    completion,
+    drain,
+    evaluate,
+    list_runs,
+    merge,
+    open_run,
+    purge,
+    run,
+    upload,
+    validate,
+)
 from lorarl_trainer.cli.help import Sections
 
 SECTIONS = {
     "Train": (validate.command, run.command),
+    "Look at runs": (list_runs.command, open_run.command, compare.command),
     "Use an adapter": (evaluate.command, chat.command, merge.command),
     "Stores": (upload.command, purge.command),
     "Your shell": (completion.command,),

@@ -187,7 +187,7 @@ def read_model_sizes(folder: Path) -> ModelSizes:
     """Read the sizes of the model in `folder`.
 
     Raises:
-        InputError: it has no weights in safetensors format, or config.json leaves out a size.
+        InputError: it has no weights in safetensors format, or they are not of the model that config.json describes.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     for file in sorted(path for path in folder.glob(WEIGHTS) if not fnmatch(path.name, REPEATED_WEIGHTS)):
@@ -196,10 +196,29 @@ def read_model_sizes(folder: Path) -> ModelSizes:
         raise InputError(
             "spec.model.uri", str(folder), "weights in *.safetensors files", "Save the model with save_pretrained."
         )
-    shape = read_model_shape(folder)
+    config = read_model_config(folder)
+    if fault := _other_model(sizes_of(config).shapes, shapes):
+        raise InputError(
+            "spec.model.uri",
+            f"{folder}, {fault}",
+            "weights of the model that config.json describes",
+            "Copy or download the model again. Its config.json may be that of another model.",
+        )
+    shape = shape_of(config)
     # A tied model may have been saved with its output layer.
     kept = {name: size for name, size in shapes.items() if not (shape.tied and name == "lm_head.weight")}
     return ModelSizes(**vars(shape), shapes=kept)
+
+
+def _other_model(described: Mapping[str, tuple[int, ...]], there: Mapping[str, tuple[int, ...]]) -> str | None:
+    """Return how weights contradict a config.json, None if they do not. Missing ones are found when they are loaded."""
+    for name, shape in there.items():
+        if name in described and shape != described[name]:
+            return f"whose {name} has the shape {list(shape)}, where config.json means {list(described[name])}"
+        # Old files also have tables of rotary positions, which follow from config.json.
+        if name not in described and name.startswith("model.layers.") and name.endswith((".weight", ".bias")):
+            return f"whose weights have {name}, which the model of config.json does not have"
+    return None
 
 
 def _incomplete(missing: KeyError) -> InputError:

@@ -1,6 +1,6 @@
 """The trainer's part of a LoRARLJob's status, derived from the events of the run. Pure.
 
-It writes step, totalSteps, metrics, adapter, failure and resumedFromStep (`lorarl_api.v1alpha1.LoRARLJobStatus`
+It writes step, totalSteps, metrics, adapter, best, failure and resumedFromStep (`lorarl_api.v1alpha1.LoRARLJobStatus`
 explains them). The rest of the status belongs to the operator.
 """
 
@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJob
-from lorarl_trainer.progress import CheckpointDone, EvalDone, Event, RunFinished, RunStarted, StepDone
+from lorarl_trainer.progress import BestFound, CheckpointDone, EvalDone, Event, RunFinished, RunStarted, StepDone
 
 LONGEST_MESSAGE = 4096
 """Characters of a failure's message. The log has all of it."""
@@ -43,6 +43,13 @@ class RunStatus:
                 }
             case CheckpointDone():
                 self._status["adapter"] = self._adapter(event)
+            case BestFound():
+                self._status["best"] = {
+                    "uri": event.uri,
+                    "step": event.step,
+                    "metric": event.metric,
+                    "value": float(f"{event.value:.4g}"),
+                }
             case RunFinished() if event.state != "succeeded":
                 message = event.message[:LONGEST_MESSAGE] or event.reason
                 self._status["failure"] = {"reason": event.reason, "message": message, "attempt": self._attempt}
@@ -57,11 +64,11 @@ class RunStatus:
         if "step" not in self._status:  # nothing is loaded yet, so there is no newer value
             kept = {
                 key: before[key]
-                for key in ("step", "totalSteps", "metrics", "adapter", "resumedFromStep")
+                for key in ("step", "totalSteps", "metrics", "adapter", "best", "resumedFromStep")
                 if key in before
             }
         elif "resumedFromStep" in self._status:
-            kept = {key: before[key] for key in ("metrics", "adapter") if key in before}
+            kept = {key: before[key] for key in ("metrics", "adapter", "best") if key in before}
         else:
             kept = {}
         known = {name: value for name, value in self._metrics.items() if value is not None}

@@ -14,13 +14,17 @@ from typing import TextIO
 from lorarl_api.v1alpha1 import TrackingSpec
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.progress.console import ConsoleSink
+from lorarl_trainer.progress.environment import this_environment
 from lorarl_trainer.progress.events import (
     PHASES,
     TIME_COLUMNS,
     AdapterSummary,
+    BestFound,
     CheckpointDone,
+    DataSummary,
     EvalDone,
     Event,
+    HeldOut,
     Noted,
     RunFinished,
     RunStarted,
@@ -29,6 +33,7 @@ from lorarl_trainer.progress.events import (
     StartedUp,
     StepDone,
     Warned,
+    results_of,
 )
 from lorarl_trainer.progress.fanout import Progress, Sink
 from lorarl_trainer.progress.records import (
@@ -51,9 +56,12 @@ __all__ = [
     "PHASES",
     "TIME_COLUMNS",
     "AdapterSummary",
+    "BestFound",
     "CheckpointDone",
+    "DataSummary",
     "EvalDone",
     "Event",
+    "HeldOut",
     "Noted",
     "Progress",
     "RunFinished",
@@ -70,6 +78,8 @@ __all__ = [
     "read_lines",
     "read_rows",
     "read_summary",
+    "results_of",
+    "this_environment",
     "write_report",
 ]
 

@@ -6,13 +6,14 @@ import os
 import re
 import statistics
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
-from typing import Any, TextIO
+from collections.abc import Iterable
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from lorarl_trainer.progress.events import (
+    BestFound,
     CheckpointDone,
     EvalDone,
     Event,
@@ -104,7 +105,7 @@ class ConsoleSink:
         if is_terminal(self._stream):
             self._start_bar(event)
 
-    def _after_line(self, event: EvalDone | CheckpointDone | Noted | Warned) -> None:
+    def _after_line(self, event: EvalDone | CheckpointDone | BestFound | Noted | Warned) -> None:
         """Move the clock or the bar after an event's line."""
         if isinstance(event, EvalDone):
             self._time_left.add_evaluation(event)
@@ -159,37 +160,29 @@ def resumption_line(event: RunStarted) -> str:
     return "; ".join([f"resuming after step {event.resumed_from_step}", *event.changes])
 
 
-def styled_line(event: EvalDone | CheckpointDone | Noted | Warned) -> tuple[str, str | None]:
+def styled_line(event: EvalDone | CheckpointDone | BestFound | Noted | Warned) -> tuple[str, str | None]:
     """Return the line of an event that changes nothing but the output, and its style."""
     match event:
         case EvalDone():
             return f"step {event.step}  {eval_text(event)}", None
         case CheckpointDone():
             return f"step {event.step}  checkpoint {event.uri}", None
+        case BestFound():
+            return f"step {event.step}  best so far: {event.metric} {event.value:.4g}", None
         case Noted():
             return event.text, "dim"
         case Warned():
             return f"warning: {event.text}", "yellow"
 
 
-def first_times(startup: Mapping[str, Any]) -> str:
-    """Return when the first token was generated and the first update was done, in words."""
-    token = startup["first_token_seconds"]
-    first_token = "" if token is None else f"first token after {token:.1f} s, "
-    return f"{first_token}first update after {startup['first_update_seconds']:.1f} s"
-
-
 def step_line(event: StepDone, left: float) -> str:
     """Return a step in one line."""
     metrics = event.metrics
-    parts = [f"step {event.step:>{len(str(event.total_steps))}}/{event.total_steps}"]
-    if "reward_mean" in metrics:
-        parts.append(f"reward {metrics['reward_mean']:.3f}")
-    parts.append(f"loss {metrics['loss']:.4f}")
+    parts = [f"step {event.step:>{len(str(event.total_steps))}}/{event.total_steps}", *learned(event)]
+    if "entropy" in metrics:
+        parts.append(f"entropy {metrics['entropy']:.3f}")
     if "kl" in metrics:
         parts.append(f"KL {metrics['kl']:.2e}")
-    if failures := metrics.get("reward_failures"):
-        parts.append(f"{failures:.0f} rewards failed")
     parts += [
         f"{event.tokens_per_second:,.0f} tokens/s",
         f"{sum(event.seconds.values()):.2f} s",
@@ -198,22 +191,45 @@ def step_line(event: StepDone, left: float) -> str:
     return "  ".join(parts)
 
 
+def learned(event: StepDone) -> list[str]:
+    """Return what a step says about learning: reward and signal; for sft the loss.
+
+    The loss of GRPO is left out. Advantages of a group add up to 0, so it is about 0 in good steps and bad ones.
+    """
+    metrics = event.metrics
+    if "reward_mean" not in metrics:
+        return [f"loss {metrics['loss']:.4f}"]
+    reward = f"reward {metrics['reward_mean']:.3f}"
+    if failures := metrics.get("reward_failures"):
+        reward += f" ({event.completions - failures:.0f} of {event.completions} scored)"
+    signal = metrics.get("signal_share")
+    return [reward] if signal is None else [reward, f"signal {signal * event.groups:.0f}/{event.groups}"]
+
+
 def bar_text(event: StepDone, left: float) -> str:
     """Return the text beside the bar."""
-    metrics = event.metrics
-    first = f"reward {metrics['reward_mean']:.3f}" if "reward_mean" in metrics else f"loss {metrics['loss']:.3f}"
-    kl = [f"KL {metrics['kl']:.1e}"] if "kl" in metrics else []
-    return "  ".join([first, *kl, f"{event.tokens_per_second:,.0f} tokens/s", f"{duration(left)} left"])
+    speed = f"{event.tokens_per_second:,.0f} tokens/s"
+    return "  ".join([*learned(event), speed, f"{duration(left)} left"])
 
 
 def eval_text(event: EvalDone) -> str:
     """Return an evaluation in a few words."""
-    result = "result missing"
+    results = ["result missing"]
     if event.score is not None:
-        result = f"score {event.score:.3f}"
+        results = [f"score {event.score:.3f}{_interval_text(event, 'score', 3)}"]
     elif event.loss is not None:
-        result = f"loss {event.loss:.4f}"
-    return f"held-out {result} ({event.rows:,} rows)"
+        results = [f"loss {event.loss:.4f}{_interval_text(event, 'loss', 4)}"]
+    for name, value in event.metrics.items():
+        if k := re.fullmatch(r"pass_at_(\d+)", name):
+            results.append(f"pass@{k[1]} {value:.3f}{_interval_text(event, name, 3)}")
+    times = f" x {event.samples}" if event.samples > 1 else ""
+    return f"{event.name or 'held-out'} {', '.join(results)} ({event.rows:,} rows{times})"
+
+
+def _interval_text(event: EvalDone, name: str, digits: int) -> str:
+    """Return a value's 95% interval in brackets, if there is one."""
+    low, high = event.metrics.get(f"{name}_low"), event.metrics.get(f"{name}_high")
+    return "" if low is None or high is None else f" [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def final_line(event: RunFinished) -> str:

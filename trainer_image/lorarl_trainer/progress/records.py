@@ -1,4 +1,4 @@
-"""metrics.jsonl, with one line per step and one per evaluation, and run_summary.json.
+"""metrics.jsonl, with one line per step and one per evaluation, each with its time, and run_summary.json.
 
 The report and the final message are made from these two files.
 """
@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
+from lorarl_trainer.progress.evaluations import evaluations_of, is_eval_seconds
 from lorarl_trainer.progress.events import (
     EVALUATE,
+    BestFound,
     CheckpointDone,
     EvalDone,
     Event,
@@ -78,7 +81,7 @@ class MetricsFile:
             case RunStarted():
                 self._lines.start(event)
             case StepDone() | EvalDone():
-                self._lines.append(row_of(event))
+                self._lines.append({**row_of(event), "at": now()})
 
     def close(self) -> None:
         """Close the file."""
@@ -86,7 +89,7 @@ class MetricsFile:
 
 
 class SummaryFile:
-    """Writes run_summary.json when the run starts, after its first step, and in full when it ends."""
+    """Writes run_summary.json when the run starts, whenever something in it changes, and in full when it ends."""
 
     name = SUMMARY
 
@@ -96,21 +99,29 @@ class SummaryFile:
         self._started_up: StartedUp | None = None
         self._finished: RunFinished | None = None
         self._checkpoint: CheckpointDone | None = None
+        self._best: BestFound | None = None
         self._warnings: list[str] = []
+        self._starts: list[dict[str, Any]] = []
 
     def on_event(self, event: Event) -> None:
         """Keep what the summary needs."""
         match event:
             case RunStarted():
                 self._started = event
+                self._starts = [*_earlier_starts(self._out_dir, event), start_of(event)]
                 self._write()
             case StartedUp():
                 self._started_up = event
                 self._write()
             case CheckpointDone():
                 self._checkpoint = event
+                self._write()
+            case BestFound():
+                self._best = event
+                self._write()
             case Warned():
                 self._warnings.append(event.text)
+                self._write()
             case RunFinished():
                 self._finished = event
             case _:
@@ -123,7 +134,12 @@ class SummaryFile:
     def _write(self) -> None:
         if self._started is not None:
             rows = read_rows(self._out_dir / METRICS)
-            summary = summarise(self._started, rows, self._checkpoint, self._finished, self._warnings, self._started_up)
+            summary = {
+                **summarise(self._started, rows, self._checkpoint, self._finished, self._warnings, self._started_up),
+                "starts": self._starts,
+                "finished_at": now() if self._finished else None,
+                "best": asdict(self._best) if self._best else None,
+            }
             _replace(self._out_dir / SUMMARY, json.dumps(summary, indent=2, allow_nan=False) + "\n")
 
 
@@ -139,16 +155,14 @@ def summarise(
 
     Times are in seconds. `train_seconds` is the sum over all steps, including those before an interruption;
     `total_seconds` is the wall-clock time of this process. `mean_abs_logprob_diff` is the mean over the steps, and
-    `worst_mean_abs_logprob_diff` the largest value of a step. `eval_metric` says whether `eval_before` and `eval_after`
-    are scores or losses. `startup` says where this process's start-up time went (`startup_of`); it is None until the
-    first step is done.
+    `worst_mean_abs_logprob_diff` the largest value of a step. `evals` has the results of all evaluations, see
+    `evaluations_of`, and `eval_...` repeats those of the first. `startup` says where this process's start-up time went
+    (`startup_of`); it is None until the first step is done.
     """
     steps = [row for row in rows if "loss" in row]
     differences = [row["mean_abs_logprob_diff"] for row in steps if row.get("mean_abs_logprob_diff") is not None]
-    metric = next((name for name in ("score", "loss") for row in rows if row.get(f"eval_{name}") is not None), None)
-    evaluations = [row for row in rows if row.get(f"eval_{metric}") is not None]
-    before = next((row for row in evaluations if row["step"] == 0), None)
-    after = next((row for row in reversed(evaluations) if row["step"] > 0), None)
+    evals = evaluations_of(rows)
+    first = evals[0] if evals else {}
     uri = finished.adapter_uri if finished is not None else None
     return {
         "job": started.job,
@@ -161,11 +175,14 @@ def summarise(
         "adapter_uri": uri or (checkpoint.uri if checkpoint is not None else None),
         "step": finished.step if finished is not None else (started.resumed_from_step or 0),
         "total_steps": started.total_steps,
+        "data": asdict(started.data) if started.data is not None else None,
+        "reward": started.reward,
         "resumed_from_step": started.resumed_from_step,
-        "eval_metric": metric,
-        "eval_before": before[f"eval_{metric}"] if before else None,
-        "eval_after": after[f"eval_{metric}"] if after else None,
-        "eval_rows": evaluations[-1]["eval_rows"] if evaluations else None,
+        "eval_metric": first.get("metric"),
+        "eval_before": first.get("before"),
+        "eval_after": first.get("after"),
+        "eval_rows": first.get("rows"),
+        "evals": evals,
         "mean_abs_logprob_diff": sum(differences) / len(differences) if differences else None,
         "worst_mean_abs_logprob_diff": max(differences, default=None),
         "train_seconds": sum(step_seconds(row) for row in steps),
@@ -174,6 +191,27 @@ def summarise(
         "warnings": list(warnings),
         "manifest": started.manifest,
     }
+
+
+def start_of(started: RunStarted) -> dict[str, Any]:
+    """Return one start of the run as in run_summary.json: when, where, with which versions, and after which step."""
+    return {"at": now(), "resumed_from_step": started.resumed_from_step, **asdict(started.environment)}
+
+
+def _earlier_starts(out_dir: Path, started: RunStarted) -> list[dict[str, Any]]:
+    """Return the starts that a resumed run continues; none for a run from the start or in a new folder."""
+    if started.resumed_from_step is None:
+        return []
+    try:
+        starts: list[dict[str, Any]] = read_summary(out_dir).get("starts", [])
+    except (OSError, ValueError):
+        return []
+    return starts
+
+
+def now() -> str:
+    """Return the time as in RFC 3339, in UTC and whole seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def step_seconds(row: Mapping[str, Any]) -> float:
@@ -190,8 +228,9 @@ def read_rows(path: Path) -> list[Row]:
     for line in read_lines(path):
         step = rows.setdefault(line["step"], {})
         step |= line
-        if "seconds" in step and "eval_seconds" in line:
-            step["seconds"] = {**step["seconds"], EVALUATE: line["eval_seconds"]}
+        seconds = [value for name, value in line.items() if is_eval_seconds(name)]
+        if "seconds" in step and seconds:
+            step["seconds"] = {**step["seconds"], EVALUATE: step["seconds"].get(EVALUATE, 0.0) + sum(seconds)}
     return list(rows.values())
 
 

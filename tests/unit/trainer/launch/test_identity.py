@@ -62,3 +62,10 @@ def test_a_checkpoint_of_an_earlier_release_is_resumed() -> None:
 def test_a_base_that_was_merged_in_place_is_another_training() -> None:
     was, now = (identity_with() | {"model.fingerprint": f"heads.{tensors}"} for tensors in ("before", "merged"))
     assert differences(was, now) == ["model.uri has other weights or another config.json than then"]
+
+
+def test_arguments_of_the_template_make_other_prompts_and_another_training() -> None:
+    assert identity_with("data.chatTemplateArguments={}") == identity_with()
+    assert differences(identity_with(), identity_with("data.chatTemplateArguments={enable_thinking: false}")) == [
+        'data.chatTemplateArguments was null, is {"enable_thinking": false}'
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,27 @@ def test_a_vocabulary_that_vllm_pads_is_not_shared(tmp_path: Path) -> None:
 def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(InputError, match="safetensors"):
+        read_model_sizes(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"hidden_size": 4096}, r"(lm_head|embed_tokens).weight has the shape \[152064, 3584\], where .* 4096\]"),
+        ({"intermediate_size": 9}, r"mlp\.\w+\.weight has the shape .* where config.json means \[9, 3584\]"),
+        ({"num_hidden_layers": 27}, r"have model\.layers\.27\.\S+, which the model of config.json does not have"),
+        ({"model_type": "llama"}, r"have model\.layers\.0\.self_attn\.\w_proj\.bias, which"),
+    ],
+)
+def test_weights_of_another_model_are_refused(
+    tmp_path: Path, model_7b: Path, change: dict[str, object], fault: str
+) -> None:
+    for file in model_7b.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    config = json.loads((model_7b / "config.json").read_text()) | change
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=rf"{fault}.*expected weights of the model that config.json describes"):
         read_model_sizes(tmp_path)
 
 

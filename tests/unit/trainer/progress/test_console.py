@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from lorarl_trainer.progress import CheckpointDone, EvalDone, Event, Noted, RunFinished, Warned
 from lorarl_trainer.progress.console import ConsoleSink, TimeLeft, collapse_layers
 from lorarl_trainer.progress.start_bar import duration, start_time
-from unit.trainer.progress.runs import grpo_run, grpo_step, run_finished, run_started, sft_step, started_up
+from unit.trainer.progress.runs import (
+    grpo_run,
+    grpo_step,
+    run_finished,
+    run_started,
+    sft_step,
+    started_up,
+    with_metrics,
+)
 
 
 def shown_in_a_pipe(events: list[Event]) -> str:
@@ -54,7 +62,7 @@ def test_a_pipe_gets_plain_lines_and_one_per_step(tmp_path: Path, monkeypatch: p
     assert "\x1b" not in text
     assert "\r" not in text
     assert [line for line in text.splitlines() if line.startswith("step 12/30")] == [
-        "step 12/30  reward 0.797  loss -0.0010  KL 3.24e-02  3,600 tokens/s  0.65 s  0:12 left"
+        "step 12/30  reward 0.797  signal 6/8  entropy 0.363  KL 3.24e-02  3,600 tokens/s  0.65 s  0:12 left"
     ]
     assert sum(line.startswith("step ") and "/30" in line for line in text.splitlines()) == 30
 
@@ -65,7 +73,7 @@ def test_a_terminal_also_gets_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "\x1b[" in text
     assert "━" in text
     assert "step 30/30" in text
-    assert text.count("reward 0.797  loss -0.0010") == 1
+    assert text.count("reward 0.797  signal 6/8  entropy") == 1
     assert text.rstrip().endswith("succeeded after step 30, 0:46 in total")
 
 
@@ -132,6 +140,11 @@ def test_sft_shows_its_loss_but_no_reward(tmp_path: Path) -> None:
     assert "step 1  held-out loss 0.5000 (9 rows)" in text
     assert "reward" not in text
     assert "KL" not in text
+
+
+def test_rewards_that_failed_are_counted_beside_their_mean() -> None:
+    text = shown_in_a_pipe([with_metrics(grpo_step(1, reward=0.5), reward_failures=16, signal_share=0.0)])
+    assert "reward 0.500 (48 of 64 scored)  signal 0/8  entropy" in text
 
 
 @pytest.mark.parametrize("show", [shown_in_a_pipe, shown_on_a_terminal])

@@ -1,0 +1,84 @@
+"""Makes a recipe's rows: train.jsonl and held_out.jsonl. No question is in both. The same recipe gives the same rows.
+
+python -m recipes.data FOLDER RECIPE ...
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from recipes.tasks import INSTRUCTION, RECIPES, Recipe
+
+TRAIN, HELD_OUT = 4096, 512
+SEED = 1
+MOST_DRAWN = 20 * (TRAIN + HELD_OUT)
+"""Questions that are drawn at most, so that a task without so many different ones ends with an error."""
+
+type Row = dict[str, str]
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    for name in sys.argv[2:]:
+        write(folder / name, RECIPES[name])
+
+
+def write(folder: Path, recipe: Recipe) -> None:
+    """Write a recipe's two files.
+
+    Raises:
+        ValueError: the task has too few different questions.
+    """
+    rows = [{"recipe": recipe.name, **row} for row in islice(distinct(questions(recipe)), HELD_OUT + TRAIN)]
+    if len(rows) <= 2 * HELD_OUT:
+        raise ValueError(f"{recipe.name} has {len(rows)} different questions, expected more than {2 * HELD_OUT}")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, part in (("held_out", rows[:HELD_OUT]), ("train", rows[HELD_OUT:])):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+
+
+def read(folder: Path, name: str) -> list[Row]:
+    """Return the rows of one of the files."""
+    return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+
+
+def distinct(rows: Iterator[Row]) -> Iterator[Row]:
+    """Leave out questions that came before."""
+    seen: set[str] = set()
+    for row in islice(rows, MOST_DRAWN):
+        if row["prompt"] not in seen:
+            seen.add(row["prompt"])
+            yield row
+
+
+def questions(recipe: Recipe) -> Iterator[Row]:
+    """Draw rows: the prompt, the answer, and for reasoning-gym's scorer the whole entry as JSON."""
+    if recipe.dataset is None:
+        yield from sums()
+        return
+    import reasoning_gym
+
+    drawn: Sequence[Any] = reasoning_gym.create_dataset(recipe.dataset, size=MOST_DRAWN, seed=SEED, **recipe.config)
+    for entry in drawn:
+        prompt = f"{entry['question']}\n{INSTRUCTION}"
+        yield {"prompt": prompt, "answer": entry["answer"], "entry": json.dumps(entry)}
+
+
+def sums() -> Iterator[Row]:
+    """Draw the sums of `make demo`."""
+    draw = random.Random(SEED)
+    pairs = [(a, b) for a in range(10, 100) for b in range(10, 100)]
+    draw.shuffle(pairs)
+    for a, b in pairs:
+        prompt = f"What is {a} plus {b}? Answer with only the number, nothing else."
+        yield {"prompt": prompt, "answer": str(a + b), "entry": ""}
+
+
+if __name__ == "__main__":
+    main()

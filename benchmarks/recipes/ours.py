@@ -1,0 +1,70 @@
+"""lorarl's side of a recipe: `lorarl run` on a manifest, as a user starts it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lorarl_trainer.progress import METRICS, read_rows
+from recipes.tasks import Recipe, Settings
+
+NAME = "recipe"
+
+
+def manifest(recipe: Recipe, settings: Settings, model: Path, data: Path, out: Path, seed: int, gpus: int) -> Any:
+    """Return the job. It is what a user would write, with a checkpoint wherever the held-out rows are measured."""
+    return {
+        "apiVersion": "lorarl.io/v1alpha1",
+        "kind": "LoRARLJob",
+        "metadata": {"name": NAME},
+        "spec": {
+            "model": {"uri": f"file://{model}"},
+            "adapter": {"rank": settings.rank, "alpha": settings.alpha, "targetModules": ["all-linear"]},
+            "algorithm": {"type": "grpo", "groupSize": settings.group},
+            "reward": {"function": "recipes.reward:score"},
+            "data": {"train": {"uri": f"file://{data}/train.jsonl"}},
+            "rollout": {
+                "promptsPerStep": settings.prompts,
+                "maxPromptTokens": settings.prompt_tokens,
+                "maxResponseTokens": recipe.response_tokens,
+                "temperature": settings.temperature,
+            },
+            "trainer": {"steps": settings.steps, "learningRate": settings.learning_rate, "seed": seed},
+            "checkpoint": {
+                "uri": f"file://{out}/checkpoints",
+                "every": settings.every,
+                "keep": settings.steps,
+                "resume": "Never",
+            },
+            "cluster": {"gpusPerNode": gpus},
+        },
+    }
+
+
+def command(job: Any, out: Path) -> list[str]:
+    """Write the manifest and return the command that runs it."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "job.yaml"
+    path.write_text(json.dumps(job, indent=1))
+    return ["-m", "lorarl_trainer.cli", "run", str(path), "--out", str(out / "run")]
+
+
+def steps_of(out: Path) -> list[dict[str, float]]:
+    """Return the steps of a run: seconds without writing checkpoints, mean reward, and how far its engines differ."""
+    return [
+        {
+            "seconds": sum(seconds for phase, seconds in row["seconds"].items() if phase != "checkpoint"),
+            "reward": row["reward_mean"],
+            "drift": row["mean_abs_logprob_diff"],
+            "kl": row["rollout_kl"],
+        }
+        for row in read_rows(out / "run" / METRICS)
+        if "seconds" in row
+    ]
+
+
+def adapters_of(out: Path, steps: Sequence[int]) -> dict[int, Path]:
+    """Return the published adapters, by step."""
+    return {step: out / "checkpoints" / NAME / f"iter_{step:07d}" / "lora_adapter" for step in steps}

@@ -1,0 +1,144 @@
+"""TRL's side of a recipe: GRPO with PEFT, and vLLM in the same process. Prints a JSON line per step.
+
+python -m recipes.trl_side RECIPE MODEL DATA OUT SEED '{"steps": 60, ...}' [corrected]
+
+`corrected` is TRL's default: it weighs tokens by the difference to vLLM's log-probabilities, and reports how large that
+is. Without it TRL is faster, and on policy the results are the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from recipes.data import read
+from recipes.reward import scored
+from recipes.tasks import RECIPES, Recipe, Settings
+
+DRIFT = "sampling/sampling_logp_difference/mean"
+ROWS_ON_CPU = 16
+"""Rows of a micro-batch there. A GPU takes all rows of a step at once, the fastest."""
+
+
+def main() -> None:
+    name, model, data, out, seed, settings, *mode = sys.argv[1:]
+    os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", WANDB_DISABLED="true")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    train(RECIPES[name], Path(model), Path(data), Path(out), int(seed), Settings(**json.loads(settings)), bool(mode))
+
+
+def train(recipe: Recipe, model: Path, data: Path, out: Path, seed: int, settings: Settings, corrected: bool) -> None:
+    """Train, and save the adapter wherever the held-out rows are measured."""
+    import torch
+    from transformers import TrainerCallback
+
+    trainer = make_trainer(recipe, model, data, out, seed, settings, corrected)
+    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+
+    class Steps(TrainerCallback):
+        """Takes the time of each step. Saving adapters does not count."""
+
+        started = 0.0
+
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            wait()
+            if not self.started:
+                self.started = time.perf_counter()
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            wait()
+            metrics = trainer._metrics["train"]
+            row = {"seconds": time.perf_counter() - self.started, "reward": metrics["reward"][-1]}
+            if corrected:
+                row["drift"] = metrics[DRIFT][-1]
+            print(json.dumps({"step": row}), flush=True)
+            if (step := trainer.state.global_step) % settings.every == 0:
+                trainer.model.save_pretrained(out / f"step-{step}")
+            self.started = time.perf_counter()
+
+    trainer.add_callback(Steps())
+    trainer.train()
+
+
+def adapter_folder(out: Path, step: int) -> Path:
+    return out / f"step-{step}"
+
+
+def make_trainer(
+    recipe: Recipe, model: Path, data: Path, out: Path, seed: int, settings: Settings, corrected: bool
+) -> Any:
+    """Return TRL's trainer with the settings of the recipe, and what else makes it fastest."""
+    import pyarrow
+    import torch
+    from datasets import Dataset
+    from peft import LoraConfig
+    from transformers import AutoTokenizer
+    from trl import GRPOConfig, GRPOTrainer
+
+    on_gpu = torch.cuda.is_available()
+    rows = settings.completions if on_gpu else ROWS_ON_CPU
+    colocated: dict[str, Any] = {
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+        "vllm_gpu_memory_utilization": 0.4,
+        "vllm_max_model_length": settings.prompt_tokens + recipe.response_tokens,
+        "vllm_importance_sampling_correction": corrected,
+    }
+    config = GRPOConfig(
+        output_dir=str(out),
+        per_device_train_batch_size=rows,
+        gradient_accumulation_steps=settings.completions // rows,
+        gradient_checkpointing=False,
+        num_generations=settings.group,
+        max_completion_length=recipe.response_tokens,
+        max_steps=settings.steps,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type="constant",
+        loss_type="dapo",  # the mean over all tokens of a step
+        scale_rewards="group",
+        temperature=settings.temperature,
+        beta=0.0,
+        max_grad_norm=1.0,
+        bf16=on_gpu,
+        logging_steps=1,
+        report_to=[],
+        save_strategy="no",
+        seed=seed,
+        model_init_kwargs={"dtype": "bfloat16" if on_gpu else "float32"},
+        **(colocated if on_gpu else {"use_cpu": True}),
+    )
+    train_rows = read(data, "train")
+    columns = {
+        "prompt": [[{"role": "user", "content": row["prompt"]}] for row in train_rows],
+        "answer": [row["answer"] for row in train_rows],
+        "entry": [row["entry"] for row in train_rows],
+    }
+
+    def rewards(completions: Any, answer: list[str], entry: list[str], **_: Any) -> list[float]:
+        texts = [completion[0]["content"] for completion in completions]
+        return [scored(recipe.name, *parts) for parts in zip(texts, answer, entry, strict=True)]
+
+    return GRPOTrainer(
+        model=str(model),
+        reward_funcs=rewards,
+        args=config,
+        # Without a fingerprint, a data set is named by pickling what made it. That fails for packages outside of
+        # site-packages.
+        train_dataset=Dataset(pyarrow.table(columns), fingerprint=recipe.name),
+        processing_class=AutoTokenizer.from_pretrained(model),
+        peft_config=LoraConfig(
+            r=settings.rank,
+            lora_alpha=settings.alpha,
+            lora_dropout=0.0,
+            target_modules="all-linear",
+            task_type="CAUSAL_LM",
+        ),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""What the benchmark of the recipes makes of raw figures: curves over seeds, times to a score, the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recipes import data, report, reward
+from recipes.curves import Curve, common_score, curve, drift, mean_start, mean_step, seconds_to
+from recipes.tasks import RECIPES
+
+
+def run(right: Sequence[float], system: str = "lorarl", seed: int = 0, seconds: float = 1.0) -> dict[str, Any]:
+    """Return a run of 20 steps that was measured at 0, 10 and 20."""
+    step = {"seconds": seconds, "reward": 0.5, **({"drift": 0.01} if system == "lorarl" else {})}
+    return {
+        "recipe": "gcd",
+        "seed": seed,
+        "system": system,
+        "date": "2026-01-02T03:04:05Z",
+        "device": "a GPU",
+        "start_seconds": 20.0 + seed,
+        "steps": [step] * 20,
+        "held_out": [{"step": step, "right": share} for step, share in zip((0, 10, 20), right, strict=True)],
+    }
+
+
+OURS = [run((0.2, 0.5, 0.6), seed=0), run((0.2, 0.6, 0.8), seed=1)]
+TRL = [run((0.2, 0.3, 0.6), "trl", seed, seconds=4.0) for seed in (0, 1)]
+
+
+def test_a_curve_is_the_mean_over_the_seeds_with_their_range() -> None:
+    found = curve(OURS)
+    assert found.steps == (0, 10, 20)
+    assert found.seconds == (0.0, 10.0, 20.0)
+    assert found.right == pytest.approx((0.2, 0.55, 0.7))
+    assert (found.least[-1], found.most[-1]) == (0.6, 0.8)
+    assert (mean_start(OURS), mean_step(OURS)) == (20.5, 1.0)
+
+
+def test_runs_measured_at_other_steps_make_no_curve() -> None:
+    other = run((0.2, 0.5, 0.6))
+    other["held_out"] = other["held_out"][:2]
+    with pytest.raises(ValueError, match="same steps"):
+        curve([*OURS, other])
+
+
+def test_time_is_compared_at_a_score_that_both_reach() -> None:
+    ours, trl = curve(OURS), curve(TRL)
+    score = common_score(ours, trl)
+    assert score == pytest.approx(0.2 + 0.9 * 0.4)
+    assert seconds_to(ours, score) == pytest.approx(10 + 10 * 0.01 / 0.15)
+    assert seconds_to(trl, score) == pytest.approx(40 + 40 * 0.26 / 0.3)
+
+
+@pytest.mark.parametrize(("score", "seconds"), [(0.1, 0.0), (0.2, 0.0), (0.3, 5.0), (0.9, None)])
+def test_the_time_to_a_score(score: float, seconds: float | None) -> None:
+    falls = Curve((0, 10, 20), (0.0, 10.0, 20.0), (0.2, 0.4, 0.3), (0.2, 0.4, 0.3), (0.2, 0.4, 0.3))
+    assert seconds_to(falls, score) == (None if seconds is None else pytest.approx(seconds))
+
+
+def test_drift_is_shown_only_where_it_is_reported() -> None:
+    assert drift(OURS) == (0.01, 0.01)
+    assert drift(TRL) is None
+
+
+def test_the_page_has_tables_and_pictures(tmp_path: Path) -> None:
+    page = tmp_path / report.DOCUMENT
+    page.parent.mkdir()
+    page.write_text(f"Before.\n{report.BEGIN}\nold\n{report.END}\nAfter.\n")
+    raw = tmp_path / "raw.json"
+    raw.write_text(json.dumps({"settings": {"prompts": 64, "learning_rate": 1e-4}, "runs": [*OURS, *TRL]}))
+    report.render(tmp_path, raw)
+    text = page.read_text()
+    assert text.startswith("Before.\n") and text.endswith("After.\n") and "old" not in text
+    title = RECIPES["gcd"].title
+    assert f"| {title} | 2 | 20.0% | 70.0% (60.0 to 80.0) | 60.0% (60.0 to 60.0) | +10.0 |" in text
+    assert f"| {title} | 56.0% | 10.7 | 74.7 | 0.14 | 1.00 s | 4.00 s | 20 s | 20 s |" in text
+    assert f"| {title} | lorarl | 1.0e-02 | 1.0e-02 |" in text
+    for picture in (report.BY_TIME, report.BY_STEP):
+        assert (tmp_path / picture).read_text().startswith("<?xml")
+
+
+def test_the_repositorys_page_has_a_place_for_figures() -> None:
+    text = (Path(__file__).parents[3] / report.DOCUMENT).read_text()
+    assert text.index(report.BEGIN) < text.index(report.END)
+
+
+def test_no_question_of_the_sums_comes_twice() -> None:
+    rows = list(data.distinct(data.sums()))
+    assert len({row["prompt"] for row in rows}) == len(rows) > data.TRAIN + data.HELD_OUT
+    assert list(islice(data.sums(), 5)) == rows[:5]
+
+
+def test_the_sums_are_scored_by_the_last_number() -> None:
+    row = {"recipe": "sums", "entry": ""}
+    assert reward.score("", "29 + 62 = 91", "91", row) == 1.0
+    assert reward.score("", "91 is 29 + 62", "91", row) == 0.0
+    assert reward.score("", "no idea", "91", row) == 0.0
+
+
+def test_reasoning_gyms_scorers_judge_what_a_completion_ends_with() -> None:
+    pytest.importorskip("reasoning_gym", reason="the recipes' package reasoning-gym is not installed")
+    for name, wrong in (("gcd", "The answer is 7777."), ("needle_haystack", "It is Nobody.")):
+        row = next(data.questions(RECIPES[name]))
+        asked = {"recipe": name, **row}
+        assert reward.score("", f"It is {row['answer']}.", row["answer"], asked) >= reward.RIGHT
+        assert reward.score("", wrong, row["answer"], asked) < reward.RIGHT
