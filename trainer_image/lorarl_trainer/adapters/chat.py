@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import TextIO
 
-from lorarl_trainer.adapters.model import AdaptedModel, load_adapted
+from lorarl_trainer.adapters.model import AdaptedModel, Sampling, load_adapted
 from lorarl_trainer.adapters.source import Source
 
 _RESET, _QUIT = "/reset", ("/quit", "/exit")
@@ -64,7 +64,7 @@ def _answer(
     else:
         ids = tokenizer(conversation[-1]["content"])["input_ids"]
     with model.plain() if side == "base" else contextlib.nullcontext():
-        return model.generate([ids], samples=1, temperature=temperature, max_tokens=max_tokens)[0][0]
+        return model.generate([ids], Sampling(1, temperature, max_tokens))[0][0].text
 
 
 def side_by_side(base: str, adapter: str, width: int) -> Iterator[str]:

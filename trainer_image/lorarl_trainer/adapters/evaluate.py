@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from lorarl_api.load import load_job
-from lorarl_api.v1alpha1 import API_VERSION, KIND, LoRARLJobSpec
+from lorarl_api.v1alpha1 import API_VERSION, KIND, LoRARLJobSpec, RolloutSpec
 from lorarl_trainer.adapters.intervals import Interval, mean_interval, pass_at
-from lorarl_trainer.adapters.model import AdaptedModel, load_adapted
+from lorarl_trainer.adapters.model import AdaptedModel, Sampling, load_adapted
 from lorarl_trainer.adapters.source import Source, find_adapter
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.errors import InputError
@@ -111,13 +111,14 @@ def evaluate(request: Request) -> Result:
         temperature = request.temperature
         if temperature is None:
             temperature = spec.rollout.temperature if request.samples > 1 else 0.0
+        sampling = _sampling(spec.rollout, request.samples, temperature)
         model = load_adapted(source, seed=request.seed)
         data = inputs.encode_rows(spec, rows, model.vocabulary)
         for warning in data.warnings:
             print(f"warning: {warning}", file=sys.stderr)
         with model.plain():
-            base_scores = _scores("base", model, request.samples, temperature, spec, data.train, scorer)
-        adapter_scores = _scores("adapter", model, request.samples, temperature, spec, data.train, scorer)
+            base_scores = _scores("base", model, sampling, data.train, scorer)
+        adapter_scores = _scores("adapter", model, sampling, data.train, scorer)
     finally:
         scorer.close()
     return Result(
@@ -208,38 +209,38 @@ def _uri(data: str) -> str:
     return data if "://" in data or data.startswith("file:") else f"file:{data}"
 
 
+def _sampling(rollout: RolloutSpec, samples: int, temperature: float) -> Sampling:
+    return Sampling(
+        samples=samples,
+        temperature=temperature,
+        max_tokens=rollout.max_response_tokens,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k or 0,
+        min_p=rollout.min_p,
+        stop=tuple(rollout.stop),
+    )
+
+
 def _scores(
-    name: str,
-    model: AdaptedModel,
-    samples: int,
-    temperature: float,
-    spec: LoRARLJobSpec,
-    rows: Sequence[EncodedRow],
-    scorer: Scorer,
+    name: str, model: AdaptedModel, sampling: Sampling, rows: Sequence[EncodedRow], scorer: Scorer
 ) -> list[list[float]]:
     """Return the scores of one side by row and sample. A completion that cannot be scored counts as 0."""
 
     def done(count: int) -> None:
         print(f"{name}: {count} of {len(rows)} rows", file=sys.stderr, flush=True)
 
-    texts = model.generate(
-        [row.prompt_ids for row in rows],
-        samples=samples,
-        temperature=temperature,
-        max_tokens=spec.rollout.max_response_tokens,
-        done=done,
-    )
+    answers = model.generate([row.prompt_ids for row in rows], sampling, done)
     made = [
-        ToScore(row.row.prompt, text, row.row.answer, row.row.raw)
-        for row, each in zip(rows, texts, strict=True)
-        for text in each
+        ToScore(row.row.prompt, answer.text, row.row.answer, row.row.raw, answer.truncated)
+        for row, each in zip(rows, answers, strict=True)
+        for answer in each
     ]
     found = collect(asyncio.run(scorer.score(made)), scorer.field)
     for cause, failure in found.failures.items():
         count, why = failure.count, failure.first_message
         print(f"warning: {count} completions of {name} have no score and count as 0 ({cause}): {why}", file=sys.stderr)
     values = [0.0 if math.isnan(value) else float(value) for value in found.rewards]
-    return [values[start : start + samples] for start in range(0, len(values), samples)]
+    return [values[start : start + sampling.samples] for start in range(0, len(values), sampling.samples)]
 
 
 def _shown(interval: Interval, *, signed: bool) -> str:

@@ -18,6 +18,27 @@ _TOKENS_AT_A_TIME = 16_384
 
 
 @dataclass(frozen=True)
+class Sampling:
+    """How completions are chosen, as in `spec.rollout`; temperature 0 is greedy."""
+
+    samples: int
+    temperature: float
+    max_tokens: int
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    stop: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A completion's text, and whether it was cut off at the longest length."""
+
+    text: str
+    truncated: bool
+
+
+@dataclass(frozen=True)
 class AdaptedModel:
     """A loaded model.
 
@@ -42,55 +63,64 @@ class AdaptedModel:
         return context
 
     def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        *,
-        samples: int,
-        temperature: float,
-        max_tokens: int,
-        done: Callable[[int], None] = lambda _: None,
-    ) -> list[list[str]]:
-        """Return `samples` completions of each prompt, in the prompts' order; greedy ones with temperature 0.
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, done: Callable[[int], None] = lambda _: None
+    ) -> list[list[Answer]]:
+        """Return `sampling.samples` completions of each prompt, in the prompts' order.
 
         Long and short prompts are in batches of their own, so that little is computed for padding. `done` is called
         with the number of prompts that are ready.
         """
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
-        found: dict[int, list[str]] = {}
+        found: dict[int, list[Answer]] = {}
         while len(found) < len(prompts):
             rest = order[len(found) :]
-            longest = len(prompts[rest[0]]) + max_tokens
-            batch = rest[: max(1, _TOKENS_AT_A_TIME // (longest * samples))]
-            texts = self._batch([prompts[index] for index in batch], samples, temperature, max_tokens)
-            found |= dict(zip(batch, texts, strict=True))
+            longest = len(prompts[rest[-1]]) + sampling.max_tokens
+            batch = rest[: max(1, _TOKENS_AT_A_TIME // (longest * sampling.samples))]
+            answers = self._batch([prompts[index] for index in batch], sampling)
+            found |= dict(zip(batch, answers, strict=True))
             done(len(found))
         return [found[index] for index in range(len(prompts))]
 
-    def _batch(
-        self, prompts: Sequence[Sequence[int]], samples: int, temperature: float, max_tokens: int
-    ) -> list[list[str]]:
+    def _batch(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[list[Answer]]:
         import torch
-        from transformers import GenerationConfig
 
         width, pad = max(map(len, prompts)), self._pad
         tokens = torch.tensor([[pad] * (width - len(prompt)) + list(prompt) for prompt in prompts])
         mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-        # Not the model's own defaults: its top_p or penalties are not those of a run.
-        config = GenerationConfig(
-            max_new_tokens=max_tokens,
-            do_sample=temperature > 0,
-            num_return_sequences=samples,
-            eos_token_id=list(self.stops),
-            pad_token_id=pad,
-            **({"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature > 0 else {}),
-        )
         device = self.model.device
         with torch.inference_mode():
             made = self.model.generate(
-                input_ids=tokens.to(device), attention_mask=mask.to(device), generation_config=config
+                input_ids=tokens.to(device),
+                attention_mask=mask.to(device),
+                generation_config=self._configuration(sampling),
+                tokenizer=self.tokenizer,  # it finds stop texts with it
             )
-        texts = self.tokenizer.batch_decode(made[:, width:], skip_special_tokens=True)
-        return [texts[start : start + samples] for start in range(0, len(texts), samples)]
+        answers = [self._answer(ids, sampling.stop) for ids in made[:, width:].tolist()]
+        return [answers[start : start + sampling.samples] for start in range(0, len(answers), sampling.samples)]
+
+    def _configuration(self, sampling: Sampling) -> Any:
+        """Return Transformers' settings; not the model's own defaults, whose penalties are not those of a run."""
+        from transformers import GenerationConfig
+
+        chosen = {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
+        if sampling.min_p:
+            chosen["min_p"] = sampling.min_p
+        return GenerationConfig(
+            max_new_tokens=sampling.max_tokens,
+            do_sample=sampling.temperature > 0,
+            num_return_sequences=sampling.samples,
+            eos_token_id=list(self.stops),
+            pad_token_id=self._pad,
+            stop_strings=list(sampling.stop) or None,
+            **(chosen if sampling.temperature > 0 else {}),
+        )
+
+    def _answer(self, ids: Sequence[int], stop: Sequence[str]) -> Answer:
+        """Return a completion as a reward sees it: without a stop token, but with a stop text."""
+        end = next((place for place, token in enumerate(ids) if token in self.stops), None)
+        text: str = self.tokenizer.decode(ids[:end], skip_special_tokens=True)
+        found = [text.index(word) + len(word) for word in stop if word in text]
+        return Answer(text[: min(found)] if found else text, truncated=end is None and not found)
 
     @property
     def _pad(self) -> int:

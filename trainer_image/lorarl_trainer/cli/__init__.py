@@ -10,6 +10,7 @@ from lorarl_trainer.cli import (
     completion,
     drain,
     evaluate,
+    init,
     list_runs,
     merge,
     open_run,
@@ -21,7 +22,7 @@ from lorarl_trainer.cli import (
 from lorarl_trainer.cli.help import Sections
 
 SECTIONS = {
-    "Train": (validate.command, run.command),
+    "Train": (init.command, validate.command, run.command),
     "Look at runs": (list_runs.command, open_run.command, compare.command),
     "Use an adapter": (evaluate.command, chat.command, merge.command),
     "Stores": (upload.command, purge.command),
