@@ -9,6 +9,7 @@ from lorarl_trainer.cli import (
     compare,
     completion,
     drain,
+    env,
     evaluate,
     init,
     list_runs,
@@ -26,7 +27,7 @@ SECTIONS = {
     "Look at runs": (list_runs.command, open_run.command, compare.command),
     "Use an adapter": (evaluate.command, chat.command, merge.command),
     "Stores": (upload.command, purge.command),
-    "Your shell": (completion.command,),
+    "Your machine": (env.command, completion.command),
     "Inside a cluster's pods": (drain.command,),
 }
 """The commands under each heading of `lorarl --help`."""
