@@ -81,7 +81,13 @@ def test_without_a_terminal_output_is_plain_lines(reference: Ended) -> None:
     assert len([line for line in lines if line.startswith("step ") and "reward" in line]) == STEPS
     assert len([line for line in lines if "checkpoint file://" in line]) == STEPS // EVERY
     assert lines[-1].split() == ["Adapter", reference.adapter_uri]
-    assert [line.split()[0] for line in lines if line[:1].isalpha()][-4:] == ["succeeded", "PEFT", "vLLM", "Adapter"]
+    assert [line.split()[0] for line in lines if line[:1].isalpha()][-5:] == [
+        "succeeded",
+        "Report",
+        "PEFT",
+        "vLLM",
+        "Adapter",
+    ]
 
 
 def test_libraries_say_nothing(reference: Ended) -> None:
