@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lorarl_trainer.progress.console import duration
 from lorarl_trainer.progress.page import page
 from lorarl_trainer.progress.report import report_data
 from lorarl_trainer.progress.settings import flat_settings
+from lorarl_trainer.progress.start_bar import duration
 
 ABSENT = "–"
 NOT_A_SETTING = frozenset({"metadata.name", "metadata.uid"})

@@ -251,6 +251,14 @@ def read_summary(out_dir: Path) -> dict[str, Any]:
     return summary
 
 
+def last_start_seconds(out_dir: Path) -> float | None:
+    """Return how long the last start of the run in `out_dir` took up to its first update; None if that is not known."""
+    try:
+        return float(read_summary(out_dir)["startup"]["first_update_seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def _parse(lines: Iterable[str]) -> Iterable[Row]:
     for line in lines:
         try:
