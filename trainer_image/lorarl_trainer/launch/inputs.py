@@ -1,21 +1,19 @@
-"""What the driver reads before the first step: the model's configuration, the tokenizer and the rows."""
+"""What the driver reads before the first step: the tokenizer and the rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from lorarl_api.v1alpha1 import DataSource, LoRARLJobSpec
+from lorarl_api.v1alpha1 import DataSource, EvalSpec, LoRARLJobSpec
 from lorarl_trainer.data.encoding import EncodedRow, EncodedRows, PromptEncoder, encode_examples, encode_prompts
-from lorarl_trainer.data.rows import digest_of
-from lorarl_trainer.data.rows import load_rows as read_rows
+from lorarl_trainer.data.rows import Row, digest_of, load_rows
 from lorarl_trainer.data.tokenizer import load_tokenizer, stop_token_ids, vocabulary_size
-from lorarl_trainer.planning.verdict import judge
 from lorarl_trainer.rewards.scorer import needs_answers
 from lorarl_trainer.storage import open_store
-from lorarl_trainer.storage.base_model import fetch_base_config, fetch_model_folder
+from lorarl_trainer.storage.base_model import fetch_model_folder
 from lorarl_trainer.storage.downloads import fetch_data, read_generation_config, read_model_config
 from lorarl_trainer.storage.secrets import Secrets, secret_of
 
@@ -56,17 +54,17 @@ class EncodedData:
     warnings: list[str]
     digests: dict[str, dict[str, Any]]
 
+    @property
+    def held_out(self) -> list[EncodedRow]:
+        """The held-out rows of all evaluations."""
+        return [row for rows in self.evals.values() for row in rows]
 
-def judge_model(spec: LoRARLJobSpec, secrets: Secrets) -> tuple[str, ...]:
-    """Judge the base model by its config.json, which is all that is fetched.
 
-    Returns:
-        Why it trains slower than it could.
+class Rows(NamedTuple):
+    """The rows as they are in the data. Held-out rows are by the names of `data.evaluations`."""
 
-    Raises:
-        LorarlError: there is no such model, or it cannot be trained as the job asks.
-    """
-    return judge(spec, fetch_base_config(spec, secrets)).slower
+    train: list[Row]
+    evals: dict[str, list[Row]]
 
 
 def load_vocabulary(spec: LoRARLJobSpec, secrets: Secrets) -> Vocabulary:
@@ -82,13 +80,32 @@ def load_vocabulary(spec: LoRARLJobSpec, secrets: Secrets) -> Vocabulary:
     return Vocabulary(tokenizer, tuple(stops), vocabulary_size(config))
 
 
-def load_rows(spec: LoRARLJobSpec, vocabulary: Vocabulary, secrets: Secrets) -> EncodedData:
-    """Read and encode the training and the held-out rows.
+def read_rows(spec: LoRARLJobSpec, secrets: Secrets) -> Rows:
+    """Read the training and the held-out rows.
 
     Raises:
-        LorarlError: they cannot be read, or none is short enough.
+        LorarlError: they cannot be read, or a row lacks what the job needs.
     """
     secret = secret_of(secrets, spec.data.credentials_secret)
+
+    def read(source: DataSource, field: str) -> list[Row]:
+        fetch = partial(
+            fetch_data, field=f"{field}.uri", secret=secret, open_folder=partial(open_store, field=f"{field}.uri")
+        )
+        reward = (source.reward if isinstance(source, EvalSpec) else None) or spec.reward
+        answers = reward is None or needs_answers(reward)
+        return load_rows(source, field=field, needs_answer=answers, fetch=fetch, hub_token=secret.get("HF_TOKEN"))
+
+    train = read(spec.data.train, "spec.data.train")
+    return Rows(train, {name: read(source, _field(spec, name)) for name, source in spec.data.evaluations})
+
+
+def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary) -> EncodedData:
+    """Encode rows, and leave out those that are too long.
+
+    Raises:
+        InputError: one does not fit the model's chat template, or none is short enough.
+    """
     encoder = PromptEncoder(
         vocabulary.tokenizer,
         chat_template=spec.data.chat_template,
@@ -99,14 +116,8 @@ def load_rows(spec: LoRARLJobSpec, vocabulary: Vocabulary, secrets: Secrets) -> 
     warnings: list[str] = []
     digests: dict[str, dict[str, Any]] = {}
 
-    def encoded(source: DataSource, field: str) -> list[EncodedRow]:
-        fetch = partial(
-            fetch_data, field=f"{field}.uri", secret=secret, open_folder=partial(open_store, field=f"{field}.uri")
-        )
-        reward = getattr(source, "reward", None) or spec.reward
-        answers = reward is None or needs_answers(reward)
-        rows = read_rows(source, field=field, needs_answer=answers, fetch=fetch, hub_token=secret.get("HF_TOKEN"))
-        digests[field.removeprefix("spec.data.")] = {"rows": len(rows), "sha256": digest_of(rows)}
+    def encoded(rows: list[Row], name: str, field: str) -> list[EncodedRow]:
+        digests[name] = {"rows": len(rows), "sha256": digest_of(rows)}
         max_prompt = spec.rollout.max_prompt_tokens
         if spec.algorithm.type == "sft":
             max_response = spec.rollout.max_response_tokens
@@ -118,12 +129,15 @@ def load_rows(spec: LoRARLJobSpec, vocabulary: Vocabulary, secrets: Secrets) -> 
         warnings.extend(_left_out(fitting, field, spec))
         return fitting.rows
 
-    train = encoded(spec.data.train, "spec.data.train")
-    evals = {
-        name: encoded(source, f"spec.data.evals[{number - bool(spec.data.eval)}]" if name else "spec.data.eval")
-        for number, (name, source) in enumerate(spec.data.evaluations)
-    }
+    train = encoded(rows.train, "train", "spec.data.train")
+    evals = {name: encoded(part, name or "eval", _field(spec, name)) for name, part in rows.evals.items()}
     return EncodedData(train, evals, warnings, digests)
+
+
+def _field(spec: LoRARLJobSpec, name: str) -> str:
+    """Return the path in the manifest of an evaluation's rows."""
+    names = [source.name for source in spec.data.evals]
+    return f"spec.data.evals[{names.index(name)}]" if name else "spec.data.eval"
 
 
 def _left_out(rows: EncodedRows, field: str, spec: LoRARLJobSpec) -> list[str]:

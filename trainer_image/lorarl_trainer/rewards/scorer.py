@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lorarl_api.v1alpha1 import RewardSpec
+from lorarl_api.v1alpha1 import LoRARLJobSpec, RewardSpec
 from lorarl_trainer.rewards.builtin import BuiltinScorer, make_compare
 from lorarl_trainer.rewards.pool import PoolScorer
 from lorarl_trainer.rewards.scores import Scorer
@@ -42,6 +42,19 @@ def make_scorer(
         processes=processes,
         log=log,
     )
+
+
+def make_eval_scorers(
+    spec: LoRARLJobSpec, manifest_folder: Path, *, processes: int | None = None, log: Path | None = None
+) -> dict[str, Scorer]:
+    """Make the scorers of the evaluations that have a reward of their own, by their names; see `make_scorer`."""
+    return {
+        source.name: make_scorer(
+            source.reward, manifest_folder, processes=processes, log=log, field=f"spec.data.evals[{number}].reward"
+        )
+        for number, source in enumerate(spec.data.evals)
+        if source.reward
+    }
 
 
 def needs_answers(spec: RewardSpec) -> bool:
