@@ -28,7 +28,7 @@ from lorarl_trainer.progress import METRICS, AdapterSummary, Noted, Progress, Ru
 from lorarl_trainer.progress.evaluations import is_eval_seconds
 from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.protocols.workers import Built, Resumed, Workers
-from lorarl_trainer.rewards.scorer import make_eval_scorers, make_scorer
+from lorarl_trainer.rewards.scorer import make_eval_scorers, make_job_scorer
 from lorarl_trainer.rewards.scores import Scorer
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.lockstep import Lockstep
@@ -83,7 +83,7 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
     """
     job, spec, clock, secrets = launch.job, launch.job.spec, launch.clock, launch.secrets
     with contextlib.ExitStack() as stack:
-        scorer = make_scorer(spec.reward, launch.folder, log=launch.reward_log) if spec.reward else None
+        scorer = make_job_scorer(spec, launch.folder, launch.reward_log)
         if scorer:
             stack.callback(scorer.close)
             scorer.warm_up()
@@ -167,7 +167,7 @@ def make_rollouts(
         spec=spec,
         rows=stream,
         evaluations={
-            name: Evaluation.of(name, source, rows.evals[name], scorers.get(name, scorer), spec.rollout)
+            name: Evaluation.of(name, source, rows.evals[name], scorers.get(name, scorer), spec)
             for name, source in spec.data.evaluations
         },
         group_size=get_algorithm(spec.algorithm).group_size,

@@ -17,7 +17,7 @@ from lorarl_trainer.launch.preparation import JudgedModel, prepare
 from lorarl_trainer.launch.runtime import local_runtime
 from lorarl_trainer.planning.duration import SHORT, arithmetic_speed, step_time
 from lorarl_trainer.progress import METRICS, duration, read_rows
-from lorarl_trainer.rewards.scorer import make_eval_scorers, make_scorer
+from lorarl_trainer.rewards.scorer import make_eval_scorers, make_job_scorer
 from lorarl_trainer.rewards.scores import Outcome, Scorer, ToScore
 from lorarl_trainer.storage.secrets import read_secrets
 from lorarl_trainer.timing import StartClock
@@ -42,7 +42,7 @@ def dry_run(path: Path, out_dir: Path | None, overrides: list[str]) -> int:
 
 async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
     spec, secrets = job.spec, read_secrets(job.spec)
-    scorer = make_scorer(spec.reward, folder, processes=1) if spec.reward else None
+    scorer = make_job_scorer(spec, folder)
     of_evals = make_eval_scorers(spec, folder, processes=1).values()
     scorers = [*([scorer] if scorer else []), *of_evals]
     try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from lorarl_api.v1alpha1 import DataSource, EvalSpec, LoRARLJobSpec
+from lorarl_api.v1alpha1 import DataSource, LoRARLJobSpec
 from lorarl_trainer.data.encoding import EncodedRow, EncodedRows, PromptEncoder, encode_examples, encode_prompts
 from lorarl_trainer.data.rows import Row, digest_of, load_rows
 from lorarl_trainer.data.tokenizer import load_tokenizer, stop_token_ids, vocabulary_size
@@ -88,16 +88,16 @@ def read_rows(spec: LoRARLJobSpec, secrets: Secrets) -> Rows:
     """
     secret = secret_of(secrets, spec.data.credentials_secret)
 
-    def read(source: DataSource, field: str) -> list[Row]:
+    def read(source: DataSource, field: str, name: str = "") -> list[Row]:
         fetch = partial(
             fetch_data, field=f"{field}.uri", secret=secret, open_folder=partial(open_store, field=f"{field}.uri")
         )
-        reward = (source.reward if isinstance(source, EvalSpec) else None) or spec.reward
-        answers = reward is None or needs_answers(reward)
+        rewards = spec.rewards_of(name).values()
+        answers = not rewards or any(needs_answers(reward) for reward in rewards)
         return load_rows(source, field=field, needs_answer=answers, fetch=fetch, hub_token=secret.get("HF_TOKEN"))
 
     train = read(spec.data.train, "spec.data.train")
-    return Rows(train, {name: read(source, _field(spec, name)) for name, source in spec.data.evaluations})
+    return Rows(train, {name: read(source, _field(spec, name), name) for name, source in spec.data.evaluations})
 
 
 def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary) -> EncodedData:

@@ -17,9 +17,9 @@ from lorarl_trainer.progress import EvalDone, Progress, Sampled
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.rewards.components import component_metrics, odd_components
-from lorarl_trainer.rewards.scores import Scorer
+from lorarl_trainer.rewards.scores import Scorer, require_scored
 from lorarl_trainer.rollout.collect import ScoredRollouts, generate_and_score, shown_samples
-from lorarl_trainer.rollout.evaluation import Evaluation
+from lorarl_trainer.rollout.evaluation import Evaluation, failure_limits
 from lorarl_trainer.rollout.signal import SignalWatch
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.statistics import eval_metrics
@@ -63,7 +63,8 @@ class Lockstep:
         rows_S = [row for row in rows_P for _ in range(self.group_size)]
         # One seed per sample: the same completions on any number of engines.
         seeds_S = [seed_of(self.spec.trainer.seed, "sample", step, index) for index in range(len(rows_S))]
-        rollouts = await self._roll_out(rows_S, seeds_S, None, adapter_version, self.scorer)
+        limits = failure_limits(self.spec.rewards_by_path)
+        rollouts = await self._roll_out(rows_S, seeds_S, None, adapter_version, self.scorer, limits, f"in step {step}")
         shown = shown_samples(rollouts, rows_S, self.group_size)
         self.progress.emit(Sampled(step=step, samples=shown))
         rewards_P_G = rollouts.rewards.reshape(-1, self.group_size)
@@ -99,7 +100,10 @@ class Lockstep:
         # The same random numbers each time, so that a difference between two steps is the adapter's.
         seeds = [seed_of(self.spec.trainer.seed, f"evaluation {name}", index) for index in range(len(rows))]
         sampled = seeds if evaluation.sampling else None
-        rollouts = await self._roll_out(rows, sampled, evaluation.sampling, adapter_version, evaluation.scorer)
+        when = f"in the evaluation {name or 'eval'} after step {step}"
+        rollouts = await self._roll_out(
+            rows, sampled, evaluation.sampling, adapter_version, evaluation.scorer, evaluation.limits, when
+        )
         shown = shown_samples(rollouts, rows, evaluation.samples)
         self.progress.emit(Sampled(step=step, samples=shown, evaluation=True))
         score, metrics = eval_metrics(
@@ -122,6 +126,8 @@ class Lockstep:
         sampling: Sampling | None,
         adapter_version: int,
         scorer: Scorer,
+        limits: Mapping[str, float],
+        when: str,
     ) -> ScoredRollouts:
         rollouts = await generate_and_score(self.workers, scorer, self.decode, rows, seeds, adapter_version, sampling)
         for cause, failure in rollouts.failures.items():
@@ -129,6 +135,7 @@ class Lockstep:
                 cause,
                 f"{failure.count} completions could not be scored and are left out ({cause}): {failure.first_message}",
             )
+        require_scored(rollouts.outcomes, limits, when)
         for kind, warning in odd_components(rollouts.outcomes):
             self.progress.warn_once(f"components: {kind}", warning)
         return rollouts
