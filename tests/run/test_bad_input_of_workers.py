@@ -86,7 +86,7 @@ def test_an_evaluation_that_fails_takes_no_finished_step_with_it(faulty_job: Job
     ended, job = faulty_run, faulty_job
     require_one_message(ended)
     assert "no score for any of 1 completions" in ended.stderr
-    assert 'class="state failed"' in (job.out / "report.html").read_text()
+    assert '"state":"failed"' in (job.out / "report.html").read_text()
     assert published_steps(job.checkpoints) == [2]
     assert (ended.summary["step"], [row["step"] for row in ended.rows]) == (2, [0, 1, 2])
     (job.folder / "asked-before").unlink()

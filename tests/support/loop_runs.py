@@ -94,7 +94,7 @@ async def run_in_process(
         rollouts = Answers(stream, {}, spec.rollout.prompts_per_step, workers)
     else:
         scorer = CountsEvenTokens()
-        rollouts = Lockstep(spec, stream, {}, algorithm.group_size, workers, scorer, spelled, progress)
+        rollouts = Lockstep(spec, stream, {}, algorithm.group_size, workers, scorer, spelled, progress, spelled)
     session = Session(
         spec=spec,
         workers=workers,

@@ -29,7 +29,7 @@ def evaluate(worker: Colocated, count: int, scorer: Scorer, **settings: Any) -> 
     told = Collected()
     learning, held_out = RowStream(rows(), 0), {"": Evaluation("", rows(count), scorer, **settings)}
     rollouts = Lockstep(
-        worker.spec, learning, held_out, 4, OneWorker(worker.worker), scorer, spelled, Progress([told], [])
+        worker.spec, learning, held_out, 4, OneWorker(worker.worker), scorer, spelled, Progress([told], []), spelled
     )
     worker.sync()
     return asyncio.run(rollouts.evaluate("", 5, worker.version)), told

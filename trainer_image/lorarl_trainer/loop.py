@@ -6,7 +6,7 @@ Shape suffixes: P prompts of a step, G completions per prompt, S = P * G samples
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from lorarl_trainer.guards.nonfinite import count_withheld
 from lorarl_trainer.guards.start import check_engine
 from lorarl_trainer.guards.updates import require_agreement
-from lorarl_trainer.progress import StepDone, Warned, results_of
+from lorarl_trainer.progress import Sampled, ScoredSample, StepDone, Warned, results_of
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.samples.types import Samples, UpdateRequest
 from lorarl_trainer.schedule import is_due, learning_rate, seed_of
@@ -65,6 +65,8 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
 
     # Advantages: the algorithm compares each sample with its group. Nothing after this looks at rewards.
     advantages_S = session.algorithm.advantages(batch.rewards_P_G).reshape(-1)
+    if batch.shown:
+        session.progress.emit(Sampled(step=step, samples=with_advantages(batch.shown, advantages_S)))
 
     # Updates: one, or several on equal shares of the prompts. Only the first sees the very policy that generated.
     metrics: dict[str, list[float]] = {}
@@ -128,6 +130,14 @@ def update_requests(session: Session, batch: StepBatch, advantages_S: np.ndarray
             limits=session.limits,
         )
         first = False
+
+
+def with_advantages(shown: Sequence[ScoredSample], advantages_S: np.ndarray) -> tuple[ScoredSample, ...]:
+    """Return the step's first samples with their advantages. One without a reward takes no part, so it has none."""
+    return tuple(
+        sample if sample.reward is None else replace(sample, advantage=float(advantage))
+        for sample, advantage in zip(shown, advantages_S, strict=False)
+    )
 
 
 async def evaluate_if_due(session: Session, step: int) -> None:

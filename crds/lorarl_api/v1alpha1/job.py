@@ -86,7 +86,7 @@ class LoRARLJobSpec(Checked):
     checkpoint: CheckpointSpec = Field(description="Where adapters and the training state are stored.")
     tracking: TrackingSpec = Field(
         default_factory=TrackingSpec,
-        description="Trackers that get the metrics, besides metrics.jsonl and TensorBoard.",
+        description="What is recorded of a run, and trackers besides metrics.jsonl and TensorBoard.",
     )
     cluster: ClusterSpec = Field(default_factory=ClusterSpec, description="The machines, and the pods on them.")
     suspend: bool = Field(

@@ -293,7 +293,14 @@ class MlflowSpec(Model):
 
 
 class TrackingSpec(Model):
-    """Trackers that get the metrics, besides metrics.jsonl and TensorBoard."""
+    """What is recorded of a run, and trackers that get the metrics besides metrics.jsonl and TensorBoard."""
 
     wandb: WandbSpec | None = Field(None, description="Log to Weights & Biases.")
     mlflow: MlflowSpec | None = Field(None, description="Log to MLflow.")
+    samples_per_step: int = Field(
+        16,
+        ge=0,
+        le=4096,
+        description="Completions of each step, and of each evaluation, that samples.jsonl and the report keep. Those "
+        "of a step are whole groups, at least one. 0 keeps none.",
+    )

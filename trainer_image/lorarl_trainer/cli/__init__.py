@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
-from lorarl_trainer.cli import completion, drain, purge, run, upload, validate
+from lorarl_trainer.cli import compare, completion, drain, list_runs, open_run, purge, run, upload, validate
 from lorarl_trainer.cli.help import Sections
 
 SECTIONS = {
     "Train": (validate.command, run.command),
+    "Look at runs": (list_runs.command, open_run.command, compare.command),
     "Stores": (upload.command, purge.command),
     "Your shell": (completion.command,),
     "Inside a cluster's pods": (drain.command,),

@@ -24,7 +24,18 @@ from lorarl_trainer.launch.ray_cluster import RayCluster
 from lorarl_trainer.launch.runtime import Runtime
 from lorarl_trainer.launch.signals import Interruption
 from lorarl_trainer.lora.targets import last_parts
-from lorarl_trainer.progress import METRICS, AdapterSummary, Noted, Progress, RunStarted, Warned, read_rows
+from lorarl_trainer.progress import (
+    METRICS,
+    AdapterSummary,
+    DataSummary,
+    HeldOut,
+    Noted,
+    Progress,
+    RunStarted,
+    Warned,
+    read_rows,
+    this_environment,
+)
 from lorarl_trainer.progress.evaluations import is_eval_seconds
 from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.protocols.workers import Built, Resumed, Workers
@@ -84,17 +95,14 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
     job, spec, clock, secrets = launch.job, launch.job.spec, launch.clock, launch.secrets
     with contextlib.ExitStack() as stack:
         scorer = make_job_scorer(spec, launch.folder, launch.reward_log)
-        if scorer:
-            stack.callback(scorer.close)
-            scorer.warm_up()
-        scorers = make_eval_scorers(spec, launch.folder, log=launch.reward_log)
-        for own in scorers.values():
-            stack.callback(own.close)
-            own.warm_up()
-        all_scorers = [*([scorer] if scorer else []), *scorers.values()]
+        scorers = make_eval_scorers(spec.data.evals, launch.folder, log=launch.reward_log)
+        every = [*([scorer] if scorer else []), *scorers.values()]
+        for one in every:
+            stack.callback(one.close)
+            one.warm_up()
         progress.emit(Noted(f"checking base model {spec.model.uri}, data, reward and stores"))
         here = not launch.runtime.in_pods
-        checks = asyncio.create_task(prepare(job, secrets, launch.unpublished, all_scorers, clock, here=here))
+        checks = asyncio.create_task(prepare(job, secrets, launch.unpublished, every, clock, here=here))
         stack.callback(_forget, checks)
         if here:
             await _head_start(checks)
@@ -142,7 +150,7 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
                 steer=launch.runtime.steering and launch.runtime.steering(workers),
                 adapter_uri=resumed.adapter_uri,
             )
-            progress.emit(_started(launch, built, resumed))
+            progress.emit(_started(launch, built, resumed, rows))
             if resumed.published:  # the previous run may have ended before it reported this one
                 session.report_checkpoints([resumed.published])
             yield session
@@ -175,6 +183,7 @@ def make_rollouts(
         scorer=scorer,
         decode=vocabulary.decode,
         progress=progress,
+        decode_prompts=vocabulary.decode_prompts,
     )
 
 
@@ -221,7 +230,7 @@ def _first_results(out_dir: Path) -> dict[str, dict[str, float]]:
     return {FIRST_RESULTS: found} if found else {}
 
 
-def _started(launch: Launch, built: Built, resumed: Resumed) -> RunStarted:
+def _started(launch: Launch, built: Built, resumed: Resumed, rows: inputs.EncodedData) -> RunStarted:
     job, spec = launch.job, launch.job.spec
     return RunStarted(
         job=job.name,
@@ -240,4 +249,11 @@ def _started(launch: Launch, built: Built, resumed: Resumed) -> RunStarted:
         resumed_from_step=resumed.step or None,
         out_dir=str(launch.out_dir),
         manifest=yaml.safe_dump(job.model_dump(by_alias=True, mode="json", exclude_unset=True), sort_keys=False),
+        data=DataSummary(
+            train=spec.data.train.uri,
+            train_rows=len(rows.train),
+            held_out=tuple(HeldOut(name, source.uri, len(rows.evals[name])) for name, source in spec.data.evaluations),
+        ),
+        reward=", ".join(str(reward.function or reward.type) for reward in spec.rewards_by_path.values()) or None,
+        environment=this_environment(f"{spec.world_size} x {built.gpu}" if built.gpu else ""),
     )

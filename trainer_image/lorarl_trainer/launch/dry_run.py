@@ -43,8 +43,7 @@ def dry_run(path: Path, out_dir: Path | None, overrides: list[str]) -> int:
 async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
     spec, secrets = job.spec, read_secrets(job.spec)
     scorer = make_job_scorer(spec, folder)
-    of_evals = make_eval_scorers(spec, folder, processes=1).values()
-    scorers = [*([scorer] if scorer else []), *of_evals]
+    scorers = [*([scorer] if scorer else []), *make_eval_scorers(spec.data.evals, folder, processes=1).values()]
     try:
         for one in scorers:
             one.warm_up()
@@ -76,9 +75,9 @@ def model_lines(job: LoRARLJob, model: JudgedModel) -> list[str]:
 def data_lines(data: inputs.EncodedData, vocabulary: inputs.Vocabulary) -> list[str]:
     """Return what the data is, and the first prompt as the model sees it."""
     lengths = sorted(len(row.prompt_ids) for row in data.train)
-    first = data.train[0]
+    first, held_out = data.train[0], sum(map(len, data.evals.values()))
     return [
-        f"data     {len(data.train):,} rows, {len(data.held_out):,} held out; prompts of {lengths[0]} to {lengths[-1]} "
+        f"data     {len(data.train):,} rows, {held_out:,} held out; prompts of {lengths[0]} to {lengths[-1]} "
         f"tokens, median {lengths[len(lengths) // 2]}",
         *(f"warning: {warning}" for warning in data.warnings),
         f"row {first.row.number} as the model sees it, special tokens included:",

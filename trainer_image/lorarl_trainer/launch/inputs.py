@@ -38,6 +38,11 @@ class Vocabulary:
         texts: list[str] = self.tokenizer.batch_decode(completions, skip_special_tokens=True)
         return texts
 
+    def decode_prompts(self, prompts: Sequence[Sequence[int]]) -> list[str]:
+        """Return the prompts' texts with special tokens, as the model sees them."""
+        texts: list[str] = self.tokenizer.batch_decode(prompts, skip_special_tokens=False)
+        return texts
+
 
 @dataclass(frozen=True)
 class EncodedData:
@@ -96,8 +101,8 @@ def read_rows(spec: LoRARLJobSpec, secrets: Secrets) -> Rows:
         answers = not rewards or any(needs_answers(reward) for reward in rewards)
         return load_rows(source, field=field, needs_answer=answers, fetch=fetch, hub_token=secret.get("HF_TOKEN"))
 
-    train = read(spec.data.train, "spec.data.train")
-    return Rows(train, {name: read(source, _field(spec, name), name) for name, source in spec.data.evaluations})
+    train, fields = read(spec.data.train, "spec.data.train"), eval_fields(spec)
+    return Rows(train, {name: read(source, fields[name], name) for name, source in spec.data.evaluations})
 
 
 def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary) -> EncodedData:
@@ -130,14 +135,15 @@ def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary) -> Enco
         return fitting.rows
 
     train = encoded(rows.train, "train", "spec.data.train")
-    evals = {name: encoded(part, name or "eval", _field(spec, name)) for name, part in rows.evals.items()}
+    fields = eval_fields(spec)
+    evals = {name: encoded(part, name or "eval", fields[name]) for name, part in rows.evals.items()}
     return EncodedData(train, evals, warnings, digests)
 
 
-def _field(spec: LoRARLJobSpec, name: str) -> str:
-    """Return the path in the manifest of an evaluation's rows."""
-    names = [source.name for source in spec.data.evals]
-    return f"spec.data.evals[{names.index(name)}]" if name else "spec.data.eval"
+def eval_fields(spec: LoRARLJobSpec) -> dict[str, str]:
+    """Return where each of `data.evaluations` is in the manifest, by its name."""
+    others = {source.name: f"spec.data.evals[{number}]" for number, source in enumerate(spec.data.evals)}
+    return {"": "spec.data.eval", **others}
 
 
 def _left_out(rows: EncodedRows, field: str, spec: LoRARLJobSpec) -> list[str]:

@@ -86,7 +86,7 @@ async def prepare(
         job: the job.
         secrets: its Secrets by name.
         unpublished: the folder of checkpoints that could not be published.
-        scorers: those of the job's reward and of its evaluations; none for sft.
+        scorers: all that the job's rewards need; none for sft.
         clock: times the parts.
         here: whether the workers run on this machine, so that its memory is theirs.
 
@@ -94,8 +94,9 @@ async def prepare(
         LorarlError: one of the inputs cannot be used, or the memory is too small.
     """
     judging = asyncio.create_task(in_background(_judge_model, job.spec, secrets, clock, here))
-    ready = asyncio.gather(*(scorer.ready() for scorer in scorers))
-    model, rows, _ = await asyncio.gather(judging, _rows(job.spec, secrets, clock, judging), ready)
+    model, rows, _ = await asyncio.gather(
+        judging, _rows(job.spec, secrets, clock, judging), asyncio.gather(*(scorer.ready() for scorer in scorers))
+    )
     stored = None
     if not is_remote(job.spec):
         base = await in_background(fetch_base_model, job.spec, secrets)

@@ -14,14 +14,17 @@ from typing import TextIO
 from lorarl_api.v1alpha1 import TrackingSpec
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.progress.console import ConsoleSink, duration
+from lorarl_trainer.progress.environment import this_environment
 from lorarl_trainer.progress.events import (
     PHASES,
     TIME_COLUMNS,
     AdapterSummary,
     BestFound,
     CheckpointDone,
+    DataSummary,
     EvalDone,
     Event,
+    HeldOut,
     Noted,
     RunFinished,
     RunStarted,
@@ -46,8 +49,10 @@ __all__ = [
     "AdapterSummary",
     "BestFound",
     "CheckpointDone",
+    "DataSummary",
     "EvalDone",
     "Event",
+    "HeldOut",
     "Noted",
     "Progress",
     "RunFinished",
@@ -65,6 +70,7 @@ __all__ = [
     "read_rows",
     "read_summary",
     "results_of",
+    "this_environment",
     "write_report",
 ]
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from lorarl_trainer.progress.environment import Environment
 from lorarl_trainer.samples.columns import eval_column
 from lorarl_trainer.timing import Span, by_name, critical_path
 
@@ -30,7 +31,7 @@ and scored as they finish, while others are still being generated; `reward` is t
 generation.
 """
 
-TIME_COLUMNS = frozenset({"seconds", "tokens_per_second", "eval_seconds"})
+TIME_COLUMNS = frozenset({"at", "seconds", "tokens_per_second", "eval_seconds"})
 """Columns of metrics.jsonl that measure time. All others are equal in two runs with one seed, interrupted or not."""
 
 type Event = (
@@ -52,6 +53,25 @@ class AdapterSummary:
     """Parameters of base and adapter together."""
 
 
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """The rows of an evaluation."""
+
+    name: str
+    """Of `data.evals`; empty for `data.eval`."""
+    uri: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSummary:
+    """The rows that fit the limits, and where they are from."""
+
+    train: str
+    train_rows: int
+    held_out: tuple[HeldOut, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
     """Everything is loaded, and the first step is next."""
@@ -68,25 +88,37 @@ class RunStarted:
     out_dir: str
     manifest: str
     """The manifest in YAML, with overrides applied. The report shows it."""
+    data: DataSummary | None = None
+    reward: str | None = None
+    """The reward's type or function; None for sft."""
+    environment: Environment = field(default_factory=Environment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredSample:
     """A completion and its reward."""
 
+    group: int
+    """Number of its prompt in the step, from 0. Completions of one prompt are compared with each other."""
+    row: int
+    """Number of the row in its data source, from 1."""
     prompt: str | Sequence[Mapping[str, Any]]
     """The prompt as in the data: a text or chat messages."""
+    model_prompt: str
+    """The prompt as the model sees it, after the chat template, with special tokens."""
     completion: str
     answer: str | None
     reward: float | None
     """None if it could not be scored."""
+    advantage: float | None = None
+    """None if it has no reward, and in an evaluation, which trains on nothing."""
     components: Mapping[str, float] = field(default_factory=dict)
     """Numbers that the reward returned besides its score, by name."""
     failure: str | None = None
     """Why it could not be scored."""
     tokens: int
     truncated: bool
-    """Whether it was truncated at `rollout.maxResponseTokens`."""
+    """Whether it was cut off at `rollout.maxResponseTokens`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +128,8 @@ class Sampled:
     step: int
     samples: tuple[ScoredSample, ...]
     evaluation: bool = False
+    name: str = ""
+    """Of the evaluation, see `EvalDone`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +277,16 @@ def results_of(event: EvalDone) -> dict[str, float]:
         column: float(value)
         for column, value in _eval_columns(event).items()
         if value is not None and column != eval_column(event.name, "seconds")
+    }
+
+
+def scalars_of(event: StepDone | EvalDone) -> dict[str, float]:
+    """Return the event's numbers by their names in metrics.jsonl, phases as seconds/PHASE; nulls are left out."""
+    row = row_of(event)
+    step_seconds: Mapping[str, float] = row.pop("seconds", {})
+    flat = row | {f"seconds/{phase}": value for phase, value in step_seconds.items()}
+    return {
+        name: float(value) for name, value in flat.items() if value is not None and name not in ("step", "total_steps")
     }
 
 

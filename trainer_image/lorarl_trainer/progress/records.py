@@ -1,4 +1,4 @@
-"""metrics.jsonl, with one line per step and one per evaluation, and run_summary.json.
+"""metrics.jsonl, with one line per step and one per evaluation, each with its time, and run_summary.json.
 
 The report and the final message are made from these two files.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -80,7 +81,7 @@ class MetricsFile:
             case RunStarted():
                 self._lines.start(event)
             case StepDone() | EvalDone():
-                self._lines.append(row_of(event))
+                self._lines.append({**row_of(event), "at": now()})
 
     def close(self) -> None:
         """Close the file."""
@@ -88,7 +89,7 @@ class MetricsFile:
 
 
 class SummaryFile:
-    """Writes run_summary.json when the run starts, after its first step, and in full when it ends."""
+    """Writes run_summary.json when the run starts, whenever something in it changes, and in full when it ends."""
 
     name = SUMMARY
 
@@ -100,22 +101,27 @@ class SummaryFile:
         self._checkpoint: CheckpointDone | None = None
         self._best: BestFound | None = None
         self._warnings: list[str] = []
+        self._starts: list[dict[str, Any]] = []
 
     def on_event(self, event: Event) -> None:
         """Keep what the summary needs."""
         match event:
             case RunStarted():
                 self._started = event
+                self._starts = [*_earlier_starts(self._out_dir, event), start_of(event)]
                 self._write()
             case StartedUp():
                 self._started_up = event
                 self._write()
             case CheckpointDone():
                 self._checkpoint = event
+                self._write()
             case BestFound():
                 self._best = event
+                self._write()
             case Warned():
                 self._warnings.append(event.text)
+                self._write()
             case RunFinished():
                 self._finished = event
             case _:
@@ -128,8 +134,12 @@ class SummaryFile:
     def _write(self) -> None:
         if self._started is not None:
             rows = read_rows(self._out_dir / METRICS)
-            summary = summarise(self._started, rows, self._checkpoint, self._finished, self._warnings, self._started_up)
-            summary["best"] = asdict(self._best) if self._best else None
+            summary = {
+                **summarise(self._started, rows, self._checkpoint, self._finished, self._warnings, self._started_up),
+                "best": asdict(self._best) if self._best else None,
+                "starts": self._starts,
+                "finished_at": now() if self._finished else None,
+            }
             _replace(self._out_dir / SUMMARY, json.dumps(summary, indent=2, allow_nan=False) + "\n")
 
 
@@ -165,6 +175,8 @@ def summarise(
         "adapter_uri": uri or (checkpoint.uri if checkpoint is not None else None),
         "step": finished.step if finished is not None else (started.resumed_from_step or 0),
         "total_steps": started.total_steps,
+        "data": asdict(started.data) if started.data is not None else None,
+        "reward": started.reward,
         "resumed_from_step": started.resumed_from_step,
         "eval_metric": first.get("metric"),
         "eval_before": first.get("before"),
@@ -179,6 +191,27 @@ def summarise(
         "warnings": list(warnings),
         "manifest": started.manifest,
     }
+
+
+def start_of(started: RunStarted) -> dict[str, Any]:
+    """Return one start of the run as in run_summary.json: when, where, with which versions, and after which step."""
+    return {"at": now(), "resumed_from_step": started.resumed_from_step, **asdict(started.environment)}
+
+
+def _earlier_starts(out_dir: Path, started: RunStarted) -> list[dict[str, Any]]:
+    """Return the starts that a resumed run continues; none for a run from the start or in a new folder."""
+    if started.resumed_from_step is None:
+        return []
+    try:
+        starts: list[dict[str, Any]] = read_summary(out_dir).get("starts", [])
+    except (OSError, ValueError):
+        return []
+    return starts
+
+
+def now() -> str:
+    """Return the time as in RFC 3339, in UTC and whole seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def step_seconds(row: Mapping[str, Any]) -> float:

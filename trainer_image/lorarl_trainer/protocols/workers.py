@@ -33,6 +33,7 @@ class Built:
         modules: full Hugging Face names of the layers with an adapter.
         trainable_parameters, total_parameters: over all tensor-parallel ranks.
         memory: the plan of a GPU's memory as a table; None on CPU.
+        gpu: the product's name of each worker's GPU; empty on CPU.
         warnings: what the user should know about the model.
     """
 
@@ -41,6 +42,7 @@ class Built:
     total_parameters: int
     memory: str | None
     warnings: tuple[str, ...]
+    gpu: str = ""
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from lorarl_api.v1alpha1 import LoRARLJobSpec, RewardSpec
+from lorarl_api.v1alpha1 import EvalSpec, LoRARLJobSpec, RewardSpec
 from lorarl_trainer.rewards.builtin import BuiltinScorer, make_compare
 from lorarl_trainer.rewards.pool import PoolScorer, usual_processes
 from lorarl_trainer.rewards.scores import Scorer
@@ -70,14 +71,14 @@ def make_scorer(
 
 
 def make_eval_scorers(
-    spec: LoRARLJobSpec, manifest_folder: Path, *, processes: int | None = None, log: Path | None = None
+    evals: Sequence[EvalSpec], manifest_folder: Path, *, processes: int | None = None, log: Path | None = None
 ) -> dict[str, Scorer]:
     """Make the scorers of the evaluations that have a reward of their own, by their names; see `make_scorer`."""
     return {
         source.name: make_scorer(
             source.reward, manifest_folder, f"spec.data.evals[{number}].reward", processes=processes, log=log
         )
-        for number, source in enumerate(spec.data.evals)
+        for number, source in enumerate(evals)
         if source.reward
     }
 

@@ -19,9 +19,6 @@ from lorarl_trainer.rewards.scores import Cause, Failure, Outcome, Scorer, ToSco
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.types import Completion
 
-SHOWN = 4
-"""Completions per step that samples.jsonl keeps."""
-
 
 @dataclass(frozen=True)
 class ScoredRollouts:
@@ -103,11 +100,31 @@ async def generate_and_score(
     )
 
 
-def shown_samples(rollouts: ScoredRollouts, rows: Sequence[EncodedRow], stride: int = 1) -> tuple[ScoredSample, ...]:
-    """Pick a few rollouts for people: every `stride`-th of the first ones, so that each is of another prompt."""
+def shown_samples(
+    rollouts: ScoredRollouts,
+    rows: Sequence[EncodedRow],
+    decode_prompts: Callable[[Sequence[Any]], list[str]],
+    *,
+    group_size: int,
+    limit: int,
+) -> tuple[ScoredSample, ...]:
+    """Pick rollouts for people: as many of the first whole groups as `limit` completions allow, and at least one.
+
+    Args:
+        rollouts: all of a step or of an evaluation, group by group.
+        rows: the row of each.
+        decode_prompts: turns prompts' token ids into texts, with special tokens.
+        group_size: completions per prompt.
+        limit: `tracking.samplesPerStep`; 0 for none.
+    """
+    groups = min(len(rows) // group_size, max(1, limit // group_size)) if limit else 0
+    prompts = decode_prompts([rows[group * group_size].prompt_ids for group in range(groups)])
     return tuple(
         ScoredSample(
+            group=index // group_size,
+            row=rows[index].row.number,
             prompt=rows[index].row.prompt,
+            model_prompt=prompts[index // group_size],
             completion=rollouts.texts[index],
             answer=rows[index].row.answer,
             reward=None if np.isnan(reward := float(rollouts.rewards[index])) else reward,
@@ -116,7 +133,7 @@ def shown_samples(rollouts: ScoredRollouts, rows: Sequence[EncodedRow], stride: 
             tokens=len(rollouts.completions[index].tokens),
             truncated=not rollouts.completions[index].finished,
         )
-        for index in range(0, len(rows), stride)[:SHOWN]
+        for index in range(groups * group_size)
     )
 
 

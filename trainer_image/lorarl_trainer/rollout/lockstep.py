@@ -13,7 +13,7 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.algorithms.groups import with_signal
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.stream import RowStream
-from lorarl_trainer.progress import EvalDone, Progress, Sampled
+from lorarl_trainer.progress import EvalDone, Progress, Sampled, ScoredSample
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.rewards.components import component_metrics, odd_components
@@ -36,6 +36,7 @@ class Lockstep:
         evaluations: by name.
         group_size: G.
         decode: turns completions' token ids into texts, without special tokens.
+        decode_prompts: turns prompts' token ids into texts, with special tokens: what the model sees.
     """
 
     spec: LoRARLJobSpec
@@ -46,6 +47,7 @@ class Lockstep:
     scorer: Scorer
     decode: Callable[[Sequence[Any]], list[str]]
     progress: Progress
+    decode_prompts: Callable[[Sequence[Any]], list[str]]
     _watch: SignalWatch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -65,8 +67,6 @@ class Lockstep:
         seeds_S = [seed_of(self.spec.trainer.seed, "sample", step, index) for index in range(len(rows_S))]
         limits = failure_limits(self.spec.rewards_by_path)
         rollouts = await self._roll_out(rows_S, seeds_S, None, adapter_version, self.scorer, limits, f"in step {step}")
-        shown = shown_samples(rollouts, rows_S, self.group_size)
-        self.progress.emit(Sampled(step=step, samples=shown))
         rewards_P_G = rollouts.rewards.reshape(-1, self.group_size)
         metrics = metrics_of(rollouts, self.group_size)
         if nothing_to_learn := self._watch.after_step(rewards_P_G, rollouts.texts, metrics["truncated_share"]):
@@ -87,6 +87,7 @@ class Lockstep:
             on_policy=True,
             metrics=metrics,
             seconds=rollouts.seconds,
+            shown=self._shown(rollouts, rows_S, self.group_size),
         )
 
     def probe_prompts(self, count: int) -> list[list[int]]:
@@ -104,8 +105,8 @@ class Lockstep:
         rollouts = await self._roll_out(
             rows, sampled, evaluation.sampling, adapter_version, evaluation.scorer, evaluation.limits, when
         )
-        shown = shown_samples(rollouts, rows, evaluation.samples)
-        self.progress.emit(Sampled(step=step, samples=shown, evaluation=True))
+        shown = self._shown(rollouts, rows, evaluation.samples)
+        self.progress.emit(Sampled(step=step, samples=shown, evaluation=True, name=name))
         score, metrics = eval_metrics(
             rollouts.rewards.reshape(-1, evaluation.samples), evaluation.pass_at, evaluation.pass_reward
         )
@@ -140,6 +141,10 @@ class Lockstep:
             self.progress.warn_once(f"components: {kind}", warning)
         return rollouts
 
+    def _shown(self, rollouts: ScoredRollouts, rows: Sequence[EncodedRow], group_size: int) -> tuple[ScoredSample, ...]:
+        limit = self.spec.tracking.samples_per_step
+        return shown_samples(rollouts, rows, self.decode_prompts, group_size=group_size, limit=limit)
+
 
 def metrics_of(rollouts: ScoredRollouts, group_size: int) -> dict[str, float]:
     """Return a step's metrics of rewards and completions.
@@ -147,6 +152,8 @@ def metrics_of(rollouts: ScoredRollouts, group_size: int) -> dict[str, float]:
     reward_mean, reward_std: over all scored completions. reward_failures: completions that could not be scored.
     reward/NAME: means of the reward's components. signal_share: groups with different rewards, 0 to 1.
     response_tokens_mean: tokens per completion. truncated_share: completions cut off at maxResponseTokens, 0 to 1.
+    response_tokens_high_reward, response_tokens_low_reward: the same over the completions whose reward is above the
+    step's mean, and over the other scored ones; absent if all rewards are equal.
     """
     completions = rollouts.completions
     return {
@@ -157,4 +164,16 @@ def metrics_of(rollouts: ScoredRollouts, group_size: int) -> dict[str, float]:
         **component_metrics(rollouts.outcomes),
         "response_tokens_mean": float(np.mean([len(completion.tokens) for completion in completions])),
         "truncated_share": float(np.mean([not completion.finished for completion in completions])),
+        **_lengths_by_outcome(rollouts),
+    }
+
+
+def _lengths_by_outcome(rollouts: ScoredRollouts) -> dict[str, float]:
+    lengths = np.array([len(completion.tokens) for completion in rollouts.completions])
+    high, low = rollouts.rewards > np.nanmean(rollouts.rewards), rollouts.rewards <= np.nanmean(rollouts.rewards)
+    if not high.any():
+        return {}
+    return {
+        "response_tokens_high_reward": float(lengths[high].mean()),
+        "response_tokens_low_reward": float(lengths[low].mean()),
     }

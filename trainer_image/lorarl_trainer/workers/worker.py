@@ -120,7 +120,8 @@ class Worker:
         spec, self._model_path = self._spec, model_path
         with self._clock.part("device"):
             self._init_process_group()
-            plan = plan_job(spec, model_path, self._memory())
+            memory = self._memory()
+            plan = plan_job(spec, model_path, memory)
         self._memory_table = plan.memory_table
         with self._clock.part("trainer"), self._memory_explained("the base model was loaded"):
             self.backend = get_backend()(self._device, spec, model_path, plan, self._clock)
@@ -139,6 +140,7 @@ class Worker:
             total_parameters=counts.total,
             memory=plan.memory_table,
             warnings=self._warnings(plan),
+            gpu=memory.name if isinstance(memory, Gpu) else "",
         )
 
     def sync(self, version: int, verify: bool = False) -> float:
