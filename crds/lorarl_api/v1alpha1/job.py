@@ -277,13 +277,6 @@ class LoRARLJobSpec(Checked):
             return {"spec.reward": self.reward}
         return {f"spec.rewards[{index}]": reward for index, reward in enumerate(self.rewards or [])}
 
-    def rewards_of(self, name: str) -> dict[str, RewardSpec]:
-        """The rewards of an evaluation (`data.evaluations`) by their path: its own, or else the job's."""
-        for index, source in enumerate(self.data.evals):
-            if source.name == name and source.reward is not None:
-                return {f"spec.data.evals[{index}].reward": source.reward}
-        return self.rewards_by_path
-
     @property
     def secrets(self) -> dict[str, str]:
         """The Secrets that the job names, by the path of the field (`spec.checkpoint.credentialsSecret`)."""

@@ -94,7 +94,7 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
     """
     job, spec, clock, secrets = launch.job, launch.job.spec, launch.clock, launch.secrets
     with contextlib.ExitStack() as stack:
-        scorer = make_job_scorer(spec, launch.folder, launch.reward_log)
+        scorer = make_job_scorer(spec, launch.folder, log=launch.reward_log)
         scorers = make_eval_scorers(spec.data.evals, launch.folder, log=launch.reward_log)
         every = [*([scorer] if scorer else []), *scorers.values()]
         for one in every:
@@ -119,7 +119,8 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
             identity = training_identity(spec, fingerprint)
             progress.emit(
                 Noted(
-                    f"data: {len(rows.train):,} rows, {len(rows.held_out):,} held out; loading the model in the workers"
+                    f"data: {len(rows.train):,} rows, {sum(map(len, rows.evals.values())):,} held out; "
+                    "loading the model in the workers"
                 )
             )
             made_of = provenance(job, rows.digests, launch.folder)
@@ -171,11 +172,12 @@ def make_rollouts(
     stream = RowStream(rows.train, spec.trainer.seed, position)
     if scorer is None:
         return Answers(stream, rows.evals, spec.rollout.prompts_per_step, workers)
+    paths = inputs.eval_fields(spec)
     return Lockstep(
         spec=spec,
         rows=stream,
         evaluations={
-            name: Evaluation.of(name, source, rows.evals[name], scorers.get(name, scorer), spec)
+            name: Evaluation.of(name, source, paths[name], rows.evals[name], scorers.get(name, scorer), spec.rollout)
             for name, source in spec.data.evaluations
         },
         group_size=get_algorithm(spec.algorithm).group_size,

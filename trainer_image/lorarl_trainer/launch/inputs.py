@@ -59,14 +59,9 @@ class EncodedData:
     warnings: list[str]
     digests: dict[str, dict[str, Any]]
 
-    @property
-    def held_out(self) -> list[EncodedRow]:
-        """The held-out rows of all evaluations."""
-        return [row for rows in self.evals.values() for row in rows]
-
 
 class Rows(NamedTuple):
-    """The rows as they are in the data. Held-out rows are by the names of `data.evaluations`."""
+    """The rows as they are in the data."""
 
     train: list[Row]
     evals: dict[str, list[Row]]
@@ -93,16 +88,17 @@ def read_rows(spec: LoRARLJobSpec, secrets: Secrets) -> Rows:
     """
     secret = secret_of(secrets, spec.data.credentials_secret)
 
-    def read(source: DataSource, field: str, name: str = "") -> list[Row]:
+    def read(source: DataSource, field: str) -> list[Row]:
         fetch = partial(
             fetch_data, field=f"{field}.uri", secret=secret, open_folder=partial(open_store, field=f"{field}.uri")
         )
-        rewards = spec.rewards_of(name).values()
+        own = getattr(source, "reward", None)
+        rewards = [own] if own else list(spec.rewards_by_path.values())
         answers = not rewards or any(needs_answers(reward) for reward in rewards)
         return load_rows(source, field=field, needs_answer=answers, fetch=fetch, hub_token=secret.get("HF_TOKEN"))
 
     train, fields = read(spec.data.train, "spec.data.train"), eval_fields(spec)
-    return Rows(train, {name: read(source, fields[name], name) for name, source in spec.data.evaluations})
+    return Rows(train, {name: read(source, fields[name]) for name, source in spec.data.evaluations})
 
 
 def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary) -> EncodedData:
@@ -136,7 +132,7 @@ def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary) -> Enco
 
     train = encoded(rows.train, "train", "spec.data.train")
     fields = eval_fields(spec)
-    evals = {name: encoded(part, name or "eval", fields[name]) for name, part in rows.evals.items()}
+    evals = {name: encoded(held_out, name or "eval", fields[name]) for name, held_out in rows.evals.items()}
     return EncodedData(train, evals, warnings, digests)
 
 

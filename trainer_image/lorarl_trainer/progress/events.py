@@ -271,15 +271,6 @@ def row_of(event: StepDone | EvalDone) -> dict[str, Any]:
     }
 
 
-def results_of(event: EvalDone) -> dict[str, float]:
-    """Return the event's numbers but its duration, by column of metrics.jsonl."""
-    return {
-        column: float(value)
-        for column, value in _eval_columns(event).items()
-        if value is not None and column != eval_column(event.name, "seconds")
-    }
-
-
 def scalars_of(event: StepDone | EvalDone) -> dict[str, float]:
     """Return the event's numbers by their names in metrics.jsonl, phases as seconds/PHASE; nulls are left out."""
     row = row_of(event)
@@ -287,6 +278,15 @@ def scalars_of(event: StepDone | EvalDone) -> dict[str, float]:
     flat = row | {f"seconds/{phase}": value for phase, value in step_seconds.items()}
     return {
         name: float(value) for name, value in flat.items() if value is not None and name not in ("step", "total_steps")
+    }
+
+
+def results_of(event: EvalDone) -> dict[str, float]:
+    """Return the event's numbers but its duration, by column of metrics.jsonl."""
+    return {
+        column: float(value)
+        for column, value in _eval_columns(event).items()
+        if value is not None and column != eval_column(event.name, "seconds")
     }
 
 

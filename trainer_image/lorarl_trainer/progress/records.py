@@ -136,9 +136,10 @@ class SummaryFile:
             rows = read_rows(self._out_dir / METRICS)
             summary = {
                 **summarise(self._started, rows, self._checkpoint, self._finished, self._warnings, self._started_up),
-                "best": asdict(self._best) if self._best else None,
                 "starts": self._starts,
+                "best": asdict(self._best) if self._best else None,
                 "finished_at": now() if self._finished else None,
+                "best": asdict(self._best) if self._best else None,
             }
             _replace(self._out_dir / SUMMARY, json.dumps(summary, indent=2, allow_nan=False) + "\n")
 

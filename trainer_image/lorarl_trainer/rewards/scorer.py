@@ -76,7 +76,11 @@ def make_eval_scorers(
     """Make the scorers of the evaluations that have a reward of their own, by their names; see `make_scorer`."""
     return {
         source.name: make_scorer(
-            source.reward, manifest_folder, f"spec.data.evals[{number}].reward", processes=processes, log=log
+            source.reward,
+            manifest_folder,
+            f"spec.data.evals[{number}].reward",
+            processes=processes,
+            log=log,
         )
         for number, source in enumerate(evals)
         if source.reward

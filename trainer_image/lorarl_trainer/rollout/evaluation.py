@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lorarl_api.v1alpha1 import EvalSource, EvalSpec, LoRARLJobSpec, RewardSpec
+from lorarl_api.v1alpha1 import EvalSource, EvalSpec, RolloutSpec
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.rewards.scores import Scorer
 from lorarl_trainer.samples.sampling import Sampling
@@ -23,7 +23,7 @@ class Evaluation:
         samples: completions of each row.
         pass_at: the k of each pass@k.
         pass_reward: least reward of a completion that passes.
-        limits: `maxFailedShare` of each reward, by the reward's path in the manifest.
+        limits: `maxFailedShare` by the path of its own reward; empty if it is scored as the job is.
     """
 
     name: str
@@ -37,24 +37,18 @@ class Evaluation:
 
     @classmethod
     def of(
-        cls, name: str, source: EvalSource, rows: Sequence[EncodedRow], scorer: Scorer, spec: LoRARLJobSpec
+        cls, name: str, source: EvalSource, path: str, rows: Sequence[EncodedRow], scorer: Scorer, rollout: RolloutSpec
     ) -> Evaluation:
-        """Return the evaluation of a field. `data.eval` has no settings of its own: it is greedy."""
-        limits = failure_limits(spec.rewards_of(name))
+        """Return the evaluation at a path of the manifest. `data.eval` has no settings of its own: it is greedy."""
         if not isinstance(source, EvalSpec):
-            return cls(name, rows, scorer, limits=limits)
+            return cls(name, rows, scorer)
         return cls(
             name=name,
             rows=rows,
             scorer=scorer,
-            sampling=Sampling.of(spec.rollout).at(source.temperature) if source.temperature else None,
+            sampling=Sampling.of(rollout).at(source.temperature) if source.temperature else None,
             samples=source.samples,
             pass_at=source.pass_at_k,
             pass_reward=source.pass_reward,
-            limits=limits,
+            limits={f"{path}.reward": source.reward.max_failed_share} if source.reward else {},
         )
-
-
-def failure_limits(rewards: Mapping[str, RewardSpec]) -> dict[str, float]:
-    """Return `maxFailedShare` of each reward, by the reward's path in the manifest."""
-    return {path: reward.max_failed_share for path, reward in rewards.items()}

@@ -19,7 +19,7 @@ from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.rewards.components import component_metrics, odd_components
 from lorarl_trainer.rewards.scores import Scorer, require_scored
 from lorarl_trainer.rollout.collect import ScoredRollouts, generate_and_score, shown_samples
-from lorarl_trainer.rollout.evaluation import Evaluation, failure_limits
+from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.signal import SignalWatch
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.statistics import eval_metrics
@@ -55,6 +55,11 @@ class Lockstep:
         self._watch = SignalWatch(self.spec.rollout)
 
     @property
+    def limits(self) -> dict[str, float]:
+        """`maxFailedShare` of each of the job's rewards, by its path in the manifest."""
+        return {path: reward.max_failed_share for path, reward in self.spec.rewards_by_path.items()}
+
+    @property
     def position(self) -> int:
         """Rows taken so far."""
         return self.rows.position
@@ -65,8 +70,8 @@ class Lockstep:
         rows_S = [row for row in rows_P for _ in range(self.group_size)]
         # One seed per sample: the same completions on any number of engines.
         seeds_S = [seed_of(self.spec.trainer.seed, "sample", step, index) for index in range(len(rows_S))]
-        limits = failure_limits(self.spec.rewards_by_path)
-        rollouts = await self._roll_out(rows_S, seeds_S, None, adapter_version, self.scorer, limits, f"in step {step}")
+        when = f"in step {step}"
+        rollouts = await self._roll_out(rows_S, seeds_S, None, adapter_version, self.scorer, self.limits, when)
         rewards_P_G = rollouts.rewards.reshape(-1, self.group_size)
         metrics = metrics_of(rollouts, self.group_size)
         if nothing_to_learn := self._watch.after_step(rewards_P_G, rollouts.texts, metrics["truncated_share"]):
@@ -101,10 +106,9 @@ class Lockstep:
         # The same random numbers each time, so that a difference between two steps is the adapter's.
         seeds = [seed_of(self.spec.trainer.seed, f"evaluation {name}", index) for index in range(len(rows))]
         sampled = seeds if evaluation.sampling else None
-        when = f"in the evaluation {name or 'eval'} after step {step}"
-        rollouts = await self._roll_out(
-            rows, sampled, evaluation.sampling, adapter_version, evaluation.scorer, evaluation.limits, when
-        )
+        scorer, limits = evaluation.scorer, evaluation.limits or self.limits
+        when = f"in the evaluation {name} after step {step}" if name else f"in the evaluation after step {step}"
+        rollouts = await self._roll_out(rows, sampled, evaluation.sampling, adapter_version, scorer, limits, when)
         shown = self._shown(rollouts, rows, evaluation.samples)
         self.progress.emit(Sampled(step=step, samples=shown, evaluation=True, name=name))
         score, metrics = eval_metrics(
