@@ -139,7 +139,6 @@ class SummaryFile:
                 "starts": self._starts,
                 "best": asdict(self._best) if self._best else None,
                 "finished_at": now() if self._finished else None,
-                "best": asdict(self._best) if self._best else None,
             }
             _replace(self._out_dir / SUMMARY, json.dumps(summary, indent=2, allow_nan=False) + "\n")
 
