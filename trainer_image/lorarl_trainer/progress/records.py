@@ -137,7 +137,6 @@ class SummaryFile:
             summary = {
                 **summarise(self._started, rows, self._checkpoint, self._finished, self._warnings, self._started_up),
                 "starts": self._starts,
-                "best": asdict(self._best) if self._best else None,
                 "finished_at": now() if self._finished else None,
                 "best": asdict(self._best) if self._best else None,
             }
