@@ -51,6 +51,11 @@ def test_a_default_that_is_written_out_is_no_difference(tmp_path: Path) -> None:
     assert compare_runs([a, b])["settings"] == []
 
 
+def test_a_manifest_of_another_version_is_compared_as_written(tmp_path: Path) -> None:
+    a, b = made_run(tmp_path / "a"), made_run(tmp_path / "b", spec_laterField=1)
+    assert compare_runs([a, b])["settings"] == [("spec.laterField", ["–", "1"])]
+
+
 def test_an_evaluation_with_an_interval_shows_it(tmp_path: Path) -> None:
     a, b = made_run(tmp_path / "a"), made_run(tmp_path / "b")
     lines = [json.loads(line) for line in (b / "metrics.jsonl").read_text().splitlines()]
