@@ -134,7 +134,7 @@ bench-gpu: setup ## Compare lorarl with TRL on this machine's GPU, into docs/per
 	$(VENV_PYTHON) benchmarks/bench_gpu.py --render benchmarks/results/gpu-$$(date +%F).json
 
 .PHONY: bench-recipes
-bench-recipes: setup ## Teach a real model small tasks, beside TRL, into docs/recipes.md: GPUS=2 for two
+bench-recipes: setup ## Teach small tasks, beside TRL, into docs/recipes.md
 	$(VENV_PYTHON) benchmarks/bench_recipes.py --gpus $(or $(GPUS),1)
 	$(VENV_PYTHON) benchmarks/bench_recipes.py --render
 

@@ -96,6 +96,23 @@ def test_an_evaluation_that_fails_takes_no_finished_step_with_it(faulty_job: Job
     assert again.adapter_uri == (job.checkpoints / "iter_0000002" / "lora_adapter").as_uri()
 
 
+def test_several_rewards_of_which_one_fails_too_often(faulty_job: Job, tmp_path: Path) -> None:
+    """The evaluation before the first step is recorded by reward; the first step ends the run."""
+    job = Job(tmp_path, faulty_job.base)
+    shutil.copy(faulty_job.folder / "train.jsonl", job.folder)
+    shutil.copy(faulty_job.folder / "held_out.jsonl", job.folder)
+    letters = "{name: letters, weight: 2, function: 'letters:score'}"
+    faulty = "{name: faulty, weight: -1, function: 'letters:faulty', timeoutSeconds: 1.5, maxFailedShare: 0.4}"
+    ended = job.run("reward=null", f"rewards=[{letters}, {faulty}]", *FAULTY[2:])
+    require_one_message(ended)
+    assert "spec.rewards[1].maxFailedShare: got 16 of 32 completions without a score in step 1" in ended.stderr
+    assert "x, exception: faulty: ValueError: no small letters in here (letters.py, line" in ended.stderr
+    (row,) = ended.rows
+    assert row["eval_score"] == row["eval_reward/letters"] == row["eval_reward/faulty"], "2 - 1 times the same"
+    assert "eval_reward/faulty/length" in row
+    assert ended.summary["state"] == "failed"
+
+
 @pytest.fixture(scope="module")
 def faulty_job(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
     """A job with four prompts whose rewards fail, each in its own way, and an evaluation that fails the second time."""

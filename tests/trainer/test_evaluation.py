@@ -49,7 +49,7 @@ def test_several_samples_of_a_row_give_pass_at_k_and_the_same_again(colocated) -
     assert (done.rows, done.samples) == (5, 3)
     assert done.score is not None and done.metrics["score_low"] < done.score < done.metrics["score_high"]
     assert 0 <= done.metrics["pass_at_1"] <= done.metrics["pass_at_3"] <= 1
-    assert [len(event.samples) for event in told.events if isinstance(event, Sampled)] == [4], "of different rows"
+    assert [len(event.samples) for event in told.events if isinstance(event, Sampled)] == [15], "whole groups"
     again, _ = evaluate(worker, 5, CountsEvenTokens(), **settings)
     assert (again.score, again.metrics) == (done.score, done.metrics)
 

@@ -81,7 +81,7 @@ class EvalSpec(EvalSource):
     )
     reward: RewardSpec | None = Field(
         None,
-        description="How a completion is scored here, for example without shaping. Default: spec.reward.",
+        description="How a completion is scored here, for example without shaping. Default: as the job scores it.",
     )
     temperature: float = Field(
         0.0,

@@ -54,6 +54,7 @@ def changed(document: dict[str, Any], changes: Changes) -> dict[str, Any]:
     return document
 
 
+TWO = [{"name": "right", "type": "exact"}, {"name": "tidy", "weight": 0.5, "function": "m:f"}]
 SFT = {"spec.algorithm": {"type": "sft"}, "spec.reward": None}
 HUB = {"spec.data.train": {"uri": "hf://openai/gsm8k"}}
 GPUS = {"spec.cluster": {"nodes": 2, "gpusPerNode": 4}}

@@ -14,6 +14,9 @@ _FINGERPRINT = "model.fingerprint"
 _RECORDED_LATER = frozenset(["rollout.maxPromptTokens", "rollout.maxResponseTokens"])
 """Keys that checkpoints of earlier releases lack."""
 
+_NOT_OF_REWARDS = {"timeout_seconds", "max_failed_share"}
+"""What a reward may change without being another: it scores the same."""
+
 Identity = Mapping[str, Any]
 """The settings that define a training, flat: {"adapter.rank": 8, "model.uri": "hf://...", ...}. Values are JSON."""
 
@@ -40,7 +43,11 @@ def training_identity(spec: LoRARLJobSpec, model_fingerprint: str) -> dict[str, 
             "klCoefficient": algorithm.effective_kl_coefficient,
             "updatesPerStep": algorithm.effective_updates_per_step,
         },
-        "reward": spec.reward.model_dump(by_alias=True, exclude={"timeout_seconds"}) if spec.reward else {},
+        "reward": spec.reward.model_dump(by_alias=True, exclude=_NOT_OF_REWARDS) if spec.reward else {},
+        "rewards": {
+            reward.name: reward.model_dump(by_alias=True, exclude=_NOT_OF_REWARDS, exclude_none=True)
+            for reward in spec.rewards or []
+        },
         "data.train": spec.data.train.model_dump(by_alias=True),
         "data": {
             "chatTemplate": spec.data.chat_template,

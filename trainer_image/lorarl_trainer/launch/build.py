@@ -40,7 +40,7 @@ from lorarl_trainer.progress import (
 from lorarl_trainer.progress.evaluations import is_eval_seconds
 from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.protocols.workers import Built, Resumed, Workers
-from lorarl_trainer.rewards.scorer import make_eval_scorers, make_scorer
+from lorarl_trainer.rewards.scorer import make_eval_scorers, make_job_scorer
 from lorarl_trainer.rewards.scores import Scorer
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.lockstep import Lockstep
@@ -95,7 +95,7 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
     """
     job, spec, clock, secrets = launch.job, launch.job.spec, launch.clock, launch.secrets
     with contextlib.ExitStack() as stack:
-        scorer = make_scorer(spec.reward, launch.folder, log=launch.reward_log) if spec.reward else None
+        scorer = make_job_scorer(spec, launch.folder, log=launch.reward_log)
         scorers = make_eval_scorers(spec.data.evals, launch.folder, log=launch.reward_log)
         every = [*([scorer] if scorer else []), *scorers.values()]
         for one in every:
@@ -175,11 +175,12 @@ def make_rollouts(
     stream = RowStream(rows.train, spec.trainer.seed, position)
     if scorer is None:
         return Answers(stream, rows.evals, spec.rollout.prompts_per_step, workers)
+    paths = inputs.eval_fields(spec)
     return Lockstep(
         spec=spec,
         rows=stream,
         evaluations={
-            name: Evaluation.of(name, source, rows.evals[name], scorers.get(name, scorer), spec.rollout)
+            name: Evaluation.of(name, source, paths[name], rows.evals[name], scorers.get(name, scorer), spec.rollout)
             for name, source in spec.data.evaluations
         },
         group_size=get_algorithm(spec.algorithm).group_size,
@@ -259,6 +260,6 @@ def _started(launch: Launch, built: Built, resumed: Resumed, rows: inputs.Encode
             train_rows=len(rows.train),
             held_out=tuple(HeldOut(name, source.uri, len(rows.evals[name])) for name, source in spec.data.evaluations),
         ),
-        reward=(spec.reward.function or spec.reward.type) if spec.reward else None,
+        reward=", ".join(str(reward.function or reward.type) for reward in spec.rewards_by_path.values()) or None,
         environment=this_environment(f"{spec.world_size} x {built.gpu}" if built.gpu else ""),
     )

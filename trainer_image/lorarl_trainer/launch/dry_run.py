@@ -17,7 +17,7 @@ from lorarl_trainer.launch.preparation import JudgedModel, prepare
 from lorarl_trainer.launch.runtime import local_runtime
 from lorarl_trainer.planning.duration import SHORT, arithmetic_speed, step_time
 from lorarl_trainer.progress import METRICS, duration, read_rows
-from lorarl_trainer.rewards.scorer import make_eval_scorers, make_scorer
+from lorarl_trainer.rewards.scorer import make_eval_scorers, make_job_scorer
 from lorarl_trainer.rewards.scores import Outcome, Scorer, ToScore
 from lorarl_trainer.storage import LocalStore
 from lorarl_trainer.storage.secrets import read_secrets
@@ -51,7 +51,7 @@ def _require_folder(out_dir: Path) -> None:
 
 async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
     spec, secrets = job.spec, read_secrets(job.spec)
-    scorer = make_scorer(spec.reward, folder, processes=1) if spec.reward else None
+    scorer = make_job_scorer(spec, folder)
     scorers = [*([scorer] if scorer else []), *make_eval_scorers(spec.data.evals, folder, processes=1).values()]
     try:
         for one in scorers:

@@ -92,8 +92,9 @@ def read_rows(spec: LoRARLJobSpec, secrets: Secrets) -> Rows:
         fetch = partial(
             fetch_data, field=f"{field}.uri", secret=secret, open_folder=partial(open_store, field=f"{field}.uri")
         )
-        reward = getattr(source, "reward", None) or spec.reward
-        answers = reward is None or needs_answers(reward)
+        own = getattr(source, "reward", None)
+        rewards = [own] if own else list(spec.rewards_by_path.values())
+        answers = not rewards or any(needs_answers(reward) for reward in rewards)
         return load_rows(source, field=field, needs_answer=answers, fetch=fetch, hub_token=secret.get("HF_TOKEN"))
 
     train, fields = read(spec.data.train, "spec.data.train"), eval_fields(spec)
@@ -116,8 +117,8 @@ def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary) -> Enco
     warnings: list[str] = []
     digests: dict[str, dict[str, Any]] = {}
 
-    def encoded(rows: list[Row], field: str) -> list[EncodedRow]:
-        digests[field.removeprefix("spec.data.")] = {"rows": len(rows), "sha256": digest_of(rows)}
+    def encoded(rows: list[Row], name: str, field: str) -> list[EncodedRow]:
+        digests[name] = {"rows": len(rows), "sha256": digest_of(rows)}
         max_prompt = spec.rollout.max_prompt_tokens
         if spec.algorithm.type == "sft":
             max_response = spec.rollout.max_response_tokens
@@ -129,9 +130,9 @@ def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary) -> Enco
         warnings.extend(_left_out(fitting, field, spec))
         return fitting.rows
 
-    train = encoded(rows.train, "spec.data.train")
+    train = encoded(rows.train, "train", "spec.data.train")
     fields = eval_fields(spec)
-    evals = {name: encoded(held_out, fields[name]) for name, held_out in rows.evals.items()}
+    evals = {name: encoded(held_out, name or "eval", fields[name]) for name, held_out in rows.evals.items()}
     return EncodedData(train, evals, warnings, digests)
 
 

@@ -22,6 +22,11 @@ _SHARES_PER_PROCESS = 4  # of a sync function: shares are small enough that no p
 _MAX_CONCURRENT = 256
 
 
+def usual_processes() -> int:
+    """Return how many processes score at a time: one per usable core, at most 8."""
+    return min(8, len(os.sched_getaffinity(0)))
+
+
 class PoolScorer:
     """Scores by a function `package.module:function(prompt, completion, answer, row) -> float` in several processes.
 
@@ -50,7 +55,7 @@ class PoolScorer:
             log: gets what the function prints; None for this process's own output.
         """
         self.field = field
-        count = processes or min(8, len(os.sched_getaffinity(0)))
+        count = processes or usual_processes()
         path = [*sys.path, *(str(folder) for folder in search_path)]
         self._backlog = Backlog()
         self._processes = [ScoringProcess(function, path, timeout_seconds, field, log) for _ in range(count)]

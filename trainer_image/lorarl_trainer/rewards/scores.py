@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -43,12 +44,14 @@ class Outcome:
         cause: why there is none.
         message: the cause in detail.
         components: further numbers of a reward that returned a mapping, by name. They are recorded, not trained on.
+        reward: path of the reward that failed, of several (`spec.rewards[0]`).
     """
 
     value: float
     cause: Cause | None = None
     message: str = ""
     components: Mapping[str, float] = field(default_factory=dict)
+    reward: str | None = None
 
     @classmethod
     def failed(cls, cause: Cause, message: str) -> Outcome:
@@ -130,3 +133,27 @@ def collect(outcomes: Sequence[Outcome], path: str) -> Scores:
             "Fix the reward or its data.",
         )
     return Scores(np.array([outcome.value for outcome in outcomes], dtype=np.float64), failures)
+
+
+def require_scored(outcomes: Sequence[Outcome], limits: Mapping[str, float], when: str) -> None:
+    """Stop a run in which too many completions cannot be scored.
+
+    Args:
+        outcomes: of a step or an evaluation.
+        limits: `maxFailedShare` of each reward, by the reward's path in the manifest.
+        when: the step or evaluation in words, for the error.
+
+    Raises:
+        InputError: a reward failed for more than its share; it shows the most common failure.
+    """
+    for path, limit in limits.items():
+        failures = [outcome.failure for outcome in outcomes if outcome.cause and outcome.reward in (None, path)]
+        if not failures or len(failures) / len(outcomes) <= limit:
+            continue
+        [(failure, count)] = Counter(failures).most_common(1)
+        raise InputError(
+            f"{path}.maxFailedShare",
+            f"{len(failures)} of {len(outcomes)} completions without a score {when} (most often, {count} x, {failure})",
+            f"at most {limit:.4g} of them",
+            f"Fix the reward or its data, or raise {path}.maxFailedShare.",
+        )

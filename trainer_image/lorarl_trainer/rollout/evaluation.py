@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from lorarl_api.v1alpha1 import EvalSource, EvalSpec, RolloutSpec
 from lorarl_trainer.data.encoding import EncodedRow
@@ -23,6 +23,7 @@ class Evaluation:
         samples: completions of each row.
         pass_at: the k of each pass@k.
         pass_reward: least reward of a completion that passes.
+        limits: `maxFailedShare` by the path of its own reward; empty if it is scored as the job is.
     """
 
     name: str
@@ -32,12 +33,13 @@ class Evaluation:
     samples: int = 1
     pass_at: Sequence[int] = ()
     pass_reward: float = 1.0
+    limits: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, name: str, source: EvalSource, rows: Sequence[EncodedRow], scorer: Scorer, rollout: RolloutSpec
+        cls, name: str, source: EvalSource, path: str, rows: Sequence[EncodedRow], scorer: Scorer, rollout: RolloutSpec
     ) -> Evaluation:
-        """Return the evaluation of a field. `data.eval` has no settings of its own: it is greedy."""
+        """Return the evaluation at a path of the manifest. `data.eval` has no settings of its own: it is greedy."""
         if not isinstance(source, EvalSpec):
             return cls(name, rows, scorer)
         return cls(
@@ -48,4 +50,5 @@ class Evaluation:
             samples=source.samples,
             pass_at=source.pass_at_k,
             pass_reward=source.pass_reward,
+            limits={f"{path}.reward": source.reward.max_failed_share} if source.reward else {},
         )

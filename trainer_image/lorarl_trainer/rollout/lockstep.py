@@ -17,7 +17,7 @@ from lorarl_trainer.progress import EvalDone, Progress, Sampled, ScoredSample
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.rewards.components import component_metrics, odd_components
-from lorarl_trainer.rewards.scores import Scorer
+from lorarl_trainer.rewards.scores import Scorer, require_scored
 from lorarl_trainer.rollout.collect import ScoredRollouts, generate_and_score, shown_samples
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.signal import SignalWatch
@@ -55,6 +55,11 @@ class Lockstep:
         self._watch = SignalWatch(self.spec.rollout)
 
     @property
+    def limits(self) -> dict[str, float]:
+        """`maxFailedShare` of each of the job's rewards, by its path in the manifest."""
+        return {path: reward.max_failed_share for path, reward in self.spec.rewards_by_path.items()}
+
+    @property
     def position(self) -> int:
         """Rows taken so far."""
         return self.rows.position
@@ -65,7 +70,8 @@ class Lockstep:
         rows_S = [row for row in rows_P for _ in range(self.group_size)]
         # One seed per sample: the same completions on any number of engines.
         seeds_S = [seed_of(self.spec.trainer.seed, "sample", step, index) for index in range(len(rows_S))]
-        rollouts = await self._roll_out(rows_S, seeds_S, None, adapter_version, self.scorer)
+        when = f"in step {step}"
+        rollouts = await self._roll_out(rows_S, seeds_S, None, adapter_version, self.scorer, self.limits, when)
         rewards_P_G = rollouts.rewards.reshape(-1, self.group_size)
         metrics = metrics_of(rollouts, self.group_size)
         if nothing_to_learn := self._watch.after_step(rewards_P_G, rollouts.texts, metrics["truncated_share"]):
@@ -100,7 +106,9 @@ class Lockstep:
         # The same random numbers each time, so that a difference between two steps is the adapter's.
         seeds = [seed_of(self.spec.trainer.seed, f"evaluation {name}", index) for index in range(len(rows))]
         sampled = seeds if evaluation.sampling else None
-        rollouts = await self._roll_out(rows, sampled, evaluation.sampling, adapter_version, evaluation.scorer)
+        scorer, limits = evaluation.scorer, evaluation.limits or self.limits
+        when = f"in the evaluation {name} after step {step}" if name else f"in the evaluation after step {step}"
+        rollouts = await self._roll_out(rows, sampled, evaluation.sampling, adapter_version, scorer, limits, when)
         shown = self._shown(rollouts, rows, evaluation.samples)
         self.progress.emit(Sampled(step=step, samples=shown, evaluation=True, name=name))
         score, metrics = eval_metrics(
@@ -123,6 +131,8 @@ class Lockstep:
         sampling: Sampling | None,
         adapter_version: int,
         scorer: Scorer,
+        limits: Mapping[str, float],
+        when: str,
     ) -> ScoredRollouts:
         rollouts = await generate_and_score(self.workers, scorer, self.decode, rows, seeds, adapter_version, sampling)
         for cause, failure in rollouts.failures.items():
@@ -130,6 +140,7 @@ class Lockstep:
                 cause,
                 f"{failure.count} completions could not be scored and are left out ({cause}): {failure.first_message}",
             )
+        require_scored(rollouts.outcomes, limits, when)
         for kind, warning in odd_components(rollouts.outcomes):
             self.progress.warn_once(f"components: {kind}", warning)
         return rollouts
@@ -164,7 +175,7 @@ def metrics_of(rollouts: ScoredRollouts, group_size: int) -> dict[str, float]:
 def _lengths_by_outcome(rollouts: ScoredRollouts) -> dict[str, float]:
     lengths = np.array([len(completion.tokens) for completion in rollouts.completions])
     high, low = rollouts.rewards > np.nanmean(rollouts.rewards), rollouts.rewards <= np.nanmean(rollouts.rewards)
-    if not high.any():
+    if not (high.any() and low.any()):  # the mean of equal rewards is rounded
         return {}
     return {
         "response_tokens_high_reward": float(lengths[high].mean()),

@@ -38,6 +38,18 @@ def test_fields_that_may_change_are_not_part_of_the_identity() -> None:
     )
 
 
+def test_what_scores_belongs_to_the_identity_and_how_patiently_does_not() -> None:
+    two = "rewards=[{name: right, type: exact}, {name: tidy, weight: 0.5, function: 'm:f'}]"
+    several = identity_with("reward=null", two)
+    assert several["rewards.right"] == {"name": "right", "weight": 1.0, "type": "exact"}
+    patient = two.replace("type: exact", "type: exact, maxFailedShare: 0.5, timeoutSeconds: 3")
+    assert identity_with("reward=null", patient) == several
+    heavier = identity_with("reward=null", two.replace("0.5", "0.7"))
+    assert [change.partition(" was ")[0] for change in differences(several, heavier)] == ["rewards.tidy"]
+    assert not [key for key in identity_with("reward.maxFailedShare=0.5") if key.startswith("rewards")]
+    assert identity_with("reward.maxFailedShare=0.5") == identity_with()
+
+
 def test_limits_that_decide_which_rows_there_are_belong_to_the_identity() -> None:
     """With other rows, the order of each epoch is another: a resumed run would repeat rows and miss others."""
     assert differences(identity_with(), identity_with("rollout.maxPromptTokens=600")) == [

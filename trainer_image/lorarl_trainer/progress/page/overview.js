@@ -81,6 +81,7 @@ function factsOf(run) {
     ["Ended", summary.finished_at && date(summary.finished_at)],
     ["Machine", start?.host && `${start.host}: ${start.hardware}`],
     ["Versions", start && Object.entries(start.versions).map(([name, version]) => `${name} ${version}`).join(", ")],
+    ["Best checkpoint", summary.best && `step ${summary.best.step}, ${summary.best.metric} ${number(summary.best.value)}\n${summary.best.uri}`],
     ["Adapter URI", summary.adapter_uri ?? "no adapter was published"],
     ["Files", run.folder],
   ].filter(([, value]) => value);

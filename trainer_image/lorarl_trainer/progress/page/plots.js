@@ -35,10 +35,10 @@ function uplotSeries(line) {
   return {
     label: line.label,
     stroke: line.faint ? () => css(line.colour) + "40" : colour,
-    width: line.faint ? 1 : 1.75,
+    width: line.stack ? 0 : line.faint ? 1 : 1.75,
     dash: line.dash && !line.faint ? [6, 4] : undefined,
     fill: line.stack ? colour : undefined,
-    paths: line.stack ? uPlot.paths.stepped({ align: 0 }) : undefined,
+    paths: line.stack ? uPlot.paths.bars({ size: [1, 40], gap: few ? 2 : 0 }) : undefined,
     points: { show: line.stack || line.faint ? false : line.points || few, size: line.points ? 7 : 4, fill: colour },
   };
 }

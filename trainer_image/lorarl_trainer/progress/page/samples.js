@@ -90,7 +90,7 @@ function showSamples() {
   slider.max = steps.length - 1;
   slider.value = browser.index;
   slider.setAttribute("aria-valuetext", `step ${entry.step}`);
-  byId("sample-at").textContent = `step ${entry.step.toLocaleString("en")}`;
+  byId("sample-at").textContent = browser.versus ? `${steps[0].step} and ${steps.at(-1).step}` : `step ${entry.step.toLocaleString("en")}`;
   byId("sample-first").textContent = steps[0].step;
   byId("sample-last").textContent = steps.at(-1).step;
   slider.disabled = browser.versus;
@@ -111,7 +111,8 @@ function showSamples() {
 function groupCard(group) {
   const scored = group.completions.map((c) => c.reward).filter((r) => r != null);
   const mean = scored.reduce((sum, r) => sum + r, 0) / scored.length;
-  const of = group.completions.length > 1 && scored.length ? ` · mean reward ${fixed(mean)} of ${group.completions.length}` : "";
+  const signal = browser.kind === "training" && new Set(scored).size < 2 ? ", no signal" : "";
+  const of = group.completions.length > 1 && scored.length ? ` · ${group.completions.length} completions, mean reward ${fixed(mean)}${signal}` : "";
   return el("article", { class: "card sample" },
     el("header", {}, el("h3", {}, titleOf(group)), el("span", {}, `${group.answer == null ? "no answer in the data" : `answer: ${group.answer}`}${of}`)),
     prompt(group), el("ol", { class: "completions" }, group.found.map(completionRow)));
