@@ -11,7 +11,7 @@ from lorarl_api.faults import ManifestError
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.data.encoding import EncodedRow
-from lorarl_trainer.errors import InputError, LorarlError, StorageError
+from lorarl_trainer.errors import LorarlError, StorageError
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.preparation import JudgedModel, prepare
 from lorarl_trainer.launch.runtime import local_runtime
@@ -46,7 +46,7 @@ def _require_folder(out_dir: Path) -> None:
     try:
         LocalStore(out_dir).require_writable("")
     except StorageError as error:
-        raise InputError("--out", str(error), "a folder for the run's files", "Choose another one.") from error
+        raise StorageError(f"--out: {error}") from error
 
 
 async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
