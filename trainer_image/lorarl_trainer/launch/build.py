@@ -48,7 +48,7 @@ from lorarl_trainer.samples.columns import eval_column
 from lorarl_trainer.schedule import is_due
 from lorarl_trainer.session import FIRST_RESULTS, Session
 from lorarl_trainer.sft import Answers
-from lorarl_trainer.storage.base_model import base_model_name
+from lorarl_trainer.storage.base_model import base_model_name, is_remote
 from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.threads import in_background
 from lorarl_trainer.timing import StartClock
@@ -112,7 +112,7 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
         )
         async with RayCluster(spec, launch.runtime.log_dir, clock) as cluster:
             prepared, (workers, fingerprint) = await asyncio.gather(
-                checks, _fetch_model(cluster, secrets, interruption, clock)
+                checks, _fetch_model(launch, cluster, interruption, progress)
             )
             model, rows, stored = prepared.model, prepared.rows, prepared.stored
             if stored is None or stored.fingerprint != fingerprint:
@@ -211,13 +211,15 @@ def _forget(checks: asyncio.Task[Prepared]) -> None:
 
 
 async def _fetch_model(
-    cluster: RayCluster, secrets: Secrets, interruption: Interruption, clock: StartClock
+    launch: Launch, cluster: RayCluster, interruption: Interruption, progress: Progress
 ) -> tuple[WorkerGroup, str]:
     """Fetch the base model to the workers' machines; return the workers and the model's fingerprint."""
     workers = await cluster.workers()
     interruption.install()
-    with clock.part("base model"):
-        return workers, await workers.fetch_model(secrets)
+    if is_remote(launch.job.spec):
+        progress.emit(Noted(f"downloading {launch.job.spec.model.uri}, unless it was downloaded before"))
+    with launch.clock.part("base model"):
+        return workers, await workers.fetch_model(launch.secrets)
 
 
 def _was_evaluated(out_dir: Path, spec: LoRARLJobSpec, step: int) -> bool | None:
