@@ -21,7 +21,7 @@ from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.preparation import Prepared, look_into_stores, prepare
 from lorarl_trainer.launch.provenance import provenance
 from lorarl_trainer.launch.ray_cluster import RayCluster
-from lorarl_trainer.launch.resumption import changes_since_last_start, keep_manifest
+from lorarl_trainer.launch.resumption import STARTS, changes_since_last_start, keep_manifest
 from lorarl_trainer.launch.runtime import Runtime
 from lorarl_trainer.launch.signals import Interruption
 from lorarl_trainer.lora.targets import last_parts
@@ -154,7 +154,10 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
             )
             started = _started(launch, built, resumed, rows)
             progress.emit(started)
-            keep_manifest(launch.out_dir, started.manifest, started.resumed_from_step)
+            try:
+                keep_manifest(launch.out_dir, started.manifest, started.resumed_from_step)
+            except OSError as error:  # a full disk stops no training before its checkpoints do
+                progress.emit(Warned(f"the manifest of this start is not kept in {launch.out_dir / STARTS}: {error}"))
             if resumed.published:  # the previous run may have ended before it reported this one
                 session.report_checkpoints([resumed.published])
             yield session
