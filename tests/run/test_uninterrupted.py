@@ -48,6 +48,12 @@ def test_the_start_is_reported_part_by_part(reference: Ended) -> None:
     )
 
 
+def test_a_healthy_run_s_log_has_no_traceback(reference: Ended) -> None:
+    log = (reference.out / "logs" / "worker-0.log").read_text()
+    assert log
+    assert "Traceback" not in log
+
+
 def test_the_reward_grows(reference: Ended) -> None:
     rewards = [row["reward_mean"] for row in reference.rows[1:]]
     assert sum(rewards[-3:]) > 1.5 * sum(rewards[:3]), rewards

@@ -56,7 +56,11 @@ def command(
     asks = sys.stdin.isatty() and sys.stdout.isatty()
     if asks:
         model = model or click.prompt("Base model (a folder, or ORG/NAME on the Hugging Face hub)")
-        data = data if data is not None else click.prompt("Training data (empty: write example rows)", default="")
+        data = (
+            data
+            if data is not None
+            else click.prompt("Training data (empty: write example rows)", default="", show_default=False)
+        )
         reward = reward or _chosen(new_job.REWARDS)
     try:
         if not model:
