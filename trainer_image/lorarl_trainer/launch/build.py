@@ -21,6 +21,7 @@ from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.preparation import Prepared, look_into_stores, prepare
 from lorarl_trainer.launch.provenance import provenance
 from lorarl_trainer.launch.ray_cluster import RayCluster
+from lorarl_trainer.launch.resumption import changes_since_last_start, keep_manifest
 from lorarl_trainer.launch.runtime import Runtime
 from lorarl_trainer.launch.signals import Interruption
 from lorarl_trainer.lora.targets import last_parts
@@ -151,7 +152,9 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
                 steer=launch.runtime.steering and launch.runtime.steering(workers),
                 adapter_uri=resumed.adapter_uri,
             )
-            progress.emit(_started(launch, built, resumed, rows))
+            started = _started(launch, built, resumed, rows)
+            progress.emit(started)
+            keep_manifest(launch.out_dir, started.manifest, started.resumed_from_step)
             if resumed.published:  # the previous run may have ended before it reported this one
                 session.report_checkpoints([resumed.published])
             yield session
@@ -250,6 +253,7 @@ def _started(launch: Launch, built: Built, resumed: Resumed, rows: inputs.Encode
         total_steps=spec.trainer.steps,
         resumed_from_step=resumed.step or None,
         out_dir=str(launch.out_dir),
+        changes=tuple(changes_since_last_start(launch.out_dir, job)) if resumed.step else (),
         manifest=yaml.safe_dump(job.model_dump(by_alias=True, mode="json", exclude_unset=True), sort_keys=False),
         data=DataSummary(
             train=spec.data.train.uri,

@@ -159,7 +159,10 @@ def _for_all(seconds: float, steps: int) -> str:
 
 
 def _score(outcome: Outcome) -> str:
-    return f"-> {outcome.value:g}" if outcome.cause is None else f"-> no score ({outcome.cause})"
+    if outcome.cause is not None:
+        return f"-> no score ({outcome.cause})"
+    parts = ", ".join(f"{name} {value:.3g}" for name, value in outcome.components.items())
+    return f"-> {outcome.value:.3g}" + (f" ({parts})" if parts else "")
 
 
 def _quoted(text: str) -> list[str]:
