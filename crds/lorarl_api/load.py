@@ -34,8 +34,7 @@ def load_job(source: str | Path, overrides: Sequence[str] = ()) -> LoRARLJob:
             [Fault("the manifest", f"{len(jobs)} {KIND} objects", "one", "Put each job into its own file.")]
         )
     document = jobs[0]
-    for assignment in overrides:
-        _assign(document, assignment)
+    assign(document, overrides)
     if found := faults(document):
         raise ManifestError(found)
     return LoRARLJob.model_validate(
@@ -88,6 +87,16 @@ def _identity(document: dict[Any, Any]) -> list[Fault]:
         elif document[key] != wanted:
             found.append(Fault(key, shown(document[key]), wanted, f"Write {key}: {wanted}, or validate another file."))
     return found
+
+
+def assign(document: Any, overrides: Sequence[str]) -> None:
+    """Apply assignments such as `spec.trainer.steps=5` to a parsed manifest, in place. The values are YAML.
+
+    Raises:
+        ManifestError: One is not an assignment, or its path leads through something that is no mapping.
+    """
+    for assignment in overrides:
+        _assign(document, assignment)
 
 
 def _assign(document: Any, assignment: str) -> None:

@@ -5,30 +5,30 @@ The folder is that of a job that has been trained, so there is something to lose
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
+from transformers import AutoTokenizer
 
-from lorarl_api.load import load_job
-from lorarl_trainer.checkpoint.identity import training_identity
-from lorarl_trainer.checkpoint.open import check_checkpoints
-from lorarl_trainer.errors import InputError
-from lorarl_trainer.launch import inputs
-from lorarl_trainer.launch.init_from import read_initial_adapter
-from lorarl_trainer.rewards.scorer import make_scorer
-from lorarl_trainer.storage.base_model import fetch_base_model
+from lorarl_trainer.launch.dry_run import dry_run
 from run.command import Ended
-from run.jobs import Job
+from run.jobs import PROMPTS, STEPS, Job
 
-SECONDS = 45.0
-"""Time for Ray and the wrong part of the manifest, on a busy machine. A whole start takes longer."""
+SECONDS = 3.0
+"""Longest time in which a mistake is found in this process, which has imported Transformers already."""
+COMMAND_SECONDS = 20.0
+"""Longest time for the whole command, on a busy machine. Less than half of Ray's start and end."""
+WEIGHTS = "adapter_model.safetensors"
 NEW = "checkpoint.uri=file:new"
 """A folder without a checkpoint, which would belong to another training."""
 
+LARGE = ("rollout.promptsPerStep=16384", "algorithm.groupSize=256")
 BY_THE_COMMAND = [
     (
         ["suspend=true"],
@@ -108,6 +108,89 @@ BY_ITS_PREPARATION = [
         ["adapter.initFrom=file:nowhere"],
         "spec.adapter.initFrom: got file:nowhere, which contains no adapter_config.json, expected",
     ),
+    (
+        ["reward.function=mistakes:three"],
+        "mistakes:three(prompt, completion, answer) in ",
+    ),
+    (["reward.function=mistakes:LETTERS"], "has no such function, expected a function package.module:function"),
+    (["reward.function=mistakes:scor"], "has no such function"),
+    (["reward.function=unfinished:score"], "SyntaxError"),
+    (["reward.function=needs_more:score"], "No module named 'a_package_that_is_not_here'"),
+    (["reward.function=ends:score"], "whose module ended the process when imported: it exited with code 3"),
+    (
+        ["data.train.uri=file:broken.jsonl"],
+        "spec.data.train.uri: got line 2 of file:broken.jsonl, which is not JSON (",
+    ),
+    (
+        ["data.train.uri=file:latin.jsonl"],
+        "spec.data.train.uri: got file:latin.jsonl, but line 1 is not UTF-8, expected text in UTF-8. Convert it,",
+    ),
+    (
+        ["data.train.uri=file:list.jsonl"],
+        "got line 1 of file:list.jsonl, which is a JSON list, expected one JSON object per line. Fix that line.",
+    ),
+    (
+        ["data.train.uri=file:rows.txt"],
+        'spec.data.train.uri: got "file:rows.txt", must end in .jsonl, .parquet or .csv,',
+    ),
+    (
+        ["data.train.uri=file:silent.jsonl"],
+        "spec.data.train.promptField: got an empty str in row 1 of file:silent.jsonl",
+    ),
+    (["data.train.uri=file:roles.jsonl"], "expected a text, or a list of chat messages with role and content, both"),
+    (["data.train.promptField=promt"], "expected one of the existing fields (prompt). Did you mean prompt?"),
+    (["data.eval.uri=file:gone.jsonl"], "spec.data.eval.uri: got file:gone.jsonl, which does not exist"),
+    (
+        ["reward.function=null", "reward.type=exact"],
+        "spec.data.train.answerField: got answer, which row 1 of file:train.jsonl does not have",
+    ),
+    (
+        ["data.train.uri=file:chats.jsonl", "data.chatTemplate=false", NEW],
+        "chatTemplate",
+    ),
+    (
+        ["model.uri=file:bad-template", NEW],
+        "spec.data.chatTemplate: got a template that refuses row 1 (",
+    ),
+    (
+        ["rollout.maxPromptTokens=5", NEW],
+        "spec.rollout.maxPromptTokens: got 5, but every prompt of spec.data.train is longer (23 to 32 tokens, 8 rows)",
+    ),
+    (["adapter.targetModules=[q_projj]", NEW], "Did you mean q_proj?"),
+    (
+        ["adapter.targetModules=[q_proj]", "adapter.excludeModules=['*.q_proj']", NEW],
+        "expected at least one module left",
+    ),
+    (["model.uri=file:another-family", NEW], "spec.model.uri: got "),
+    (["model.uri=file:no-weights", NEW], "which has no *.safetensors weights"),
+    (["model.uri=file:no-tokenizer", NEW], "which has no tokenizer"),
+    (
+        ["adapter.initFrom=file:trained", "adapter.targetModules=[q_proj, v_proj]", NEW],
+        "initFrom: got an adapter with model.layers.0.mlp.down_proj (it has down_proj, gate_proj, up_proj, "
+        "k_proj, o_proj, q_proj, v_proj), expected the modules of spec.adapter.targetModules (q_proj, v_proj). "
+        "Set spec.adapter.targetModules: [down_proj, gate_proj,",
+    ),
+    (
+        ["adapter.initFrom=file:fewer", NEW],
+        "spec.adapter.initFrom: got an adapter without model.layers.0.mlp.",
+    ),
+    (
+        ["adapter.initFrom=file:cut", NEW],
+        "spec.adapter.initFrom: got an adapter whose adapter_model.safetensors is not a whole safetensors file (",
+    ),
+    (
+        ["adapter.initFrom=file:dora", NEW],
+        "spec.adapter.initFrom: got an adapter with use_dora: true, expected plain LoRA",
+    ),
+    (
+        ["adapter.initFrom=file:wide", NEW],
+        "has the shape [4, 65], expected [4, 64]. Use an adapter of this base model.",
+    ),
+    (["checkpoint.uri=file:train.jsonl"], "train.jsonl is not a folder. Use another folder."),
+    (
+        [*LARGE, "trainer.tokensPerMicroBatch=100000000", NEW],
+        "spec: got a job that needs ",
+    ),
 ]
 
 
@@ -123,7 +206,8 @@ def test_bad_input_ends_the_command_in_seconds_and_costs_nothing(
     ended = trained_job.run(*overrides)
     assert message in ended.stderr
     require_one_message(ended)
-    assert ended.seconds < SECONDS
+    assert "starting Ray" not in ended.stdout
+    assert ended.seconds < COMMAND_SECONDS
     assert trained_job.contents() == before
 
 
@@ -136,32 +220,67 @@ def test_a_manifest_that_is_not_there(trained_job: Job) -> None:
 
 
 @pytest.mark.parametrize(("overrides", "message"), BY_ITS_PREPARATION, ids=named)
-def test_bad_input_is_refused_while_the_run_is_prepared_and_costs_nothing(
-    trained_job: Job, overrides: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+def test_bad_input_is_refused_before_ray_starts_and_costs_nothing(
+    trained_job: Job,
+    overrides: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """In this process, with the same functions in the same order, but without Ray, which would start meanwhile."""
+    """By a dry run, in this process: it makes all checks that a run makes before it starts Ray."""
+    AutoTokenizer.from_pretrained(trained_job.base)
     monkeypatch.chdir(trained_job.folder)
-    before = trained_job.contents()
-    with pytest.raises(InputError) as refused:
-        prepare_run(trained_job, overrides)
-    assert message in str(refused.value)
+    before, began = trained_job.contents(), time.monotonic()
+    assert dry_run(Path("job.yaml"), None, [f"spec.{change}" for change in overrides]) == 1
+    assert time.monotonic() - began < SECONDS
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.startswith("lorarl: ")
     assert trained_job.contents() == before
 
 
-def prepare_run(a_job: Job, overrides: list[str]) -> None:
-    job = load_job(a_job.folder / "job.yaml", [f"spec.{change}" for change in overrides])
-    spec = job.spec
-    inputs.judge_model(spec, {})
-    inputs.load_rows(spec, inputs.load_vocabulary(spec, {}), {})
-    assert spec.reward is not None
-    scorer = make_scorer(spec.reward, a_job.folder, processes=1)
-    try:
-        asyncio.run(scorer.ready())
-    finally:
-        scorer.close()
-    model = fetch_base_model(spec, {})
-    read_initial_adapter(spec, {}, model.fingerprint)
-    check_checkpoints(job, {}, training_identity(spec, model.fingerprint), a_job.out / "unpublished")
+def test_a_dry_run_shows_what_a_run_would_do(
+    trained_job: Job, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(trained_job.folder)
+    before = trained_job.contents()
+    assert dry_run(Path("job.yaml"), None, []) == 0
+    shown = capsys.readouterr().out
+    for part in (
+        "grpo on file://",
+        "rank 4, alpha 8, 8,960 parameters in 14 layers",
+        "8 rows, 1 held out; prompts of 23 to 32 tokens, median 29",
+        "  | <|im_start|>user\n  | say a word<|im_end|>\n  | <|im_start|>assistant",
+        "row 1: 'I do not know.' -> 0.75;  '' -> 0\n",
+        "training, in all",
+        f"for {STEPS} steps, as in the last run in out/letters",
+        "Everything that needs no worker is in order.",
+    ):
+        assert part in shown
+    assert trained_job.contents() == before
+
+
+@pytest.mark.parametrize(
+    ("function", "warning"),
+    [
+        ("return 1.0", "warning: every completion got 1. A reward without differences teaches nothing."),
+        ("return 'good'", "warning: 12 of 12 completions have no score (wrong_type): returned str 'good'."),
+        (
+            "return row['gold']",
+            "warning: 12 of 12 completions have no score (exception): KeyError: 'gold' (rewards.py,",
+        ),
+        ("return completion != answer", "warning: a made-up completion scores higher than every row's own answer."),
+    ],
+)
+def test_a_dry_run_warns_of_a_reward_that_teaches_nothing(
+    trained_job: Job, function: str, warning: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(trained_job.folder)
+    (trained_job.folder / "rewards.py").write_text(f"def score(prompt, completion, answer, row):\n    {function}\n")
+    changes = ["reward.function=rewards:score", "data.train.uri=file:answers.jsonl", NEW]
+    assert dry_run(Path("job.yaml"), None, [f"spec.{change}" for change in changes]) == 0
+    assert warning in capsys.readouterr().out
+    (trained_job.folder / "rewards.py").unlink()
 
 
 def require_one_message(ended: Ended) -> None:
@@ -194,6 +313,45 @@ def trained_job(base: Path, reference: Ended, reference_job: Job, tmp_path_facto
     shutil.copytree(base, job.folder / "experts")
     config = job.folder / "experts" / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"num_experts": 8}))
+    add_mistakes(job)
     (job.folder / "empty.jsonl").touch()
     (job.folder / "questions.jsonl").write_text('{"prompt": "hello"}\n{"question": "hello"}\n')
     return job
+
+
+def add_mistakes(job: Job) -> None:
+    """Add rewards, data, models and adapters that are each wrong in one way."""
+    files = {
+        "mistakes.py": "LETTERS = 1\ndef three(prompt, completion, answer): ...\ndef score(*all): ...\n",
+        "unfinished.py": "def score(prompt, completion, answer, row)\n    return 1.0\n",
+        "needs_more.py": "import a_package_that_is_not_here\n",
+        "ends.py": "import os\nos._exit(3)\n",
+        "broken.jsonl": '{"prompt": "a"}\n{"prompt": "b"\n',
+        "list.jsonl": '["a"]\n',
+        "rows.txt": '{"prompt": "a"}\n',
+        "silent.jsonl": '{"prompt": ""}\n',
+        "roles.jsonl": '{"prompt": [{"content": "a"}]}\n',
+        "chats.jsonl": '{"prompt": [{"role": "user", "content": "a"}]}\n',
+        "answers.jsonl": "".join(json.dumps({"prompt": prompt, "answer": "7"}) + "\n" for prompt in PROMPTS),
+    }
+    for name, content in files.items():
+        (job.folder / name).write_text(content)
+    (job.folder / "latin.jsonl").write_bytes('{"prompt": "caf\xe9"}\n'.encode("latin-1"))
+    for name in ("bad-template", "another-family", "no-weights", "no-tokenizer"):
+        shutil.copytree(job.base, job.folder / name)
+    change_json(job.folder / "bad-template" / "tokenizer_config.json", chat_template="{{ raise_exception('no') }}")
+    change_json(job.folder / "another-family" / "config.json", model_type="gpt2")
+    (job.folder / "no-weights" / "model.safetensors").unlink()
+    (job.folder / "no-tokenizer" / "tokenizer.json").unlink()
+    for name in ("fewer", "cut", "dora", "wide"):
+        shutil.copytree(job.folder / "trained", job.folder / name)
+    change_json(job.folder / "dora" / "adapter_config.json", use_dora=True)
+    tensors = load_file(job.folder / "trained" / WEIGHTS)
+    save_file({name: value for name, value in tensors.items() if "mlp" not in name}, job.folder / "fewer" / WEIGHTS)
+    os.truncate(job.folder / "cut" / WEIGHTS, (job.folder / "trained" / WEIGHTS).stat().st_size - 8)
+    first = next(name for name in tensors if name.endswith("layers.0.self_attn.q_proj.lora_A.weight"))
+    save_file(tensors | {first: np.pad(tensors[first], ((0, 0), (0, 1)))}, job.folder / "wide" / WEIGHTS)
+
+
+def change_json(file: Path, **changes: object) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))

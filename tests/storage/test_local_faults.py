@@ -82,6 +82,8 @@ def test_a_read_only_disk_is_named(small_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises(StorageError, match=r"/out/b: cannot write: the file system is read-only\. Mount it writable"):
         store.put("b", b"x")
+    with pytest.raises(StorageError, match=r"/out/job: cannot write: the file system is read-only"):
+        store.require_writable("job")
     assert store.get("a") == b"x"
 
 
@@ -95,6 +97,8 @@ def test_a_folder_of_another_user_is_named(tmp_path: Path) -> None:
             match=r"/out/a: cannot write: permission denied for user 65534 at .* Give that user permission",
         ):
             open_store(f"file://{tmp_path}/out").put("a", b"x")
+        with pytest.raises(StorageError, match=r"/out/job: cannot write: permission denied for user 65534 at "):
+            open_store(f"file://{tmp_path}/out").require_writable("job")
     finally:
         os.seteuid(0)
 
@@ -103,7 +107,14 @@ def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
     with pytest.raises(StorageError, match=rf"{tmp_path}/out is not a folder"):
         open_store(f"file://{tmp_path}/out").put("a", b"x")
+    with pytest.raises(StorageError, match=rf"{tmp_path}/out is not a folder"):
+        open_store(f"file://{tmp_path}/out").require_writable("job")
     assert open_store(f"file://{tmp_path}/out").get("a") is None
+
+
+def test_asking_whether_a_folder_can_be_written_writes_nothing(tmp_path: Path) -> None:
+    open_store(f"file://{tmp_path}/a/b").require_writable("job")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_lock_that_somebody_holds_is_named(tmp_path: Path) -> None:

@@ -176,3 +176,10 @@ def test_a_google_key_that_is_none_is_refused_without_showing_it() -> None:
         open_store("gs://bucket/folder", {"GOOGLE_APPLICATION_CREDENTIALS": '{"private_key": "hush"}'})
     assert "GOOGLE_SERVICE_ACCOUNT_KEY" in str(refused.value)
     assert "hush" not in str(refused.value)
+
+
+def test_a_store_that_can_be_written_says_so_and_keeps_nothing(store: Store) -> None:
+    store.put("job/a", b"x")
+    store.require_writable("job")
+    assert [entry.path for entry in store.entries()] == ["job/a"]
+    assert store.folders("job") == []

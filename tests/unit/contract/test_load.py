@@ -331,6 +331,18 @@ def test_validate_prints_one_line_per_fault(tmp_path: Path, capsys: pytest.Captu
     ]
 
 
+def test_validate_takes_overrides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job.yaml").write_text(GOOD)
+    assert validate_files([tmp_path / "job.yaml"], overrides=["spec.adapter.rank=8"]) == 0
+    assert validate_files([tmp_path / "job.yaml"], overrides=["spec.adapter.rank=0"]) == 1
+    assert validate_files([tmp_path / "job.yaml"], overrides=["spec.adapter.rank"]) == 1
+    assert [line.partition(": ")[2].partition(". ")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "ok",
+        "spec.adapter.rank: got 0, expected an integer from 1 to 512",
+        '--set: got "spec.adapter.rank", expected PATH=VALUE',
+    ]
+
+
 def test_validation_loads_none_of_the_heavy_packages() -> None:
     program = (
         "import sys; from lorarl_api.validate import validate_files; validate_files(sys.argv[1:]); print(*sys.modules)"

@@ -55,7 +55,10 @@ TEXTS = sorted(
     ]
 )
 """Files of which users read every line."""
-COMMANDS = ("trainer_image/lorarl_trainer/cli.py", "operator/lorarl_operator/main.py")
+COMMANDS = (
+    *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("trainer_image/lorarl_trainer/cli/*.py"))),
+    "operator/lorarl_operator/main.py",
+)
 """Files whose docstrings `--help` prints."""
 
 

@@ -23,12 +23,12 @@ def open_checkpoints(
 
 
 def check_checkpoints(job: LoRARLJob, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path) -> None:
-    """Check early that the store can be reached and that its checkpoints belong to this training. Claims nothing.
+    """Check early that the store takes checkpoints, and that those in it belong to this training. Claims nothing.
 
     Raises:
         LorarlError: the store cannot be used, or holds another training.
     """
-    if job.spec.checkpoint.resume == "Auto":
-        store = open_checkpoints(job.spec, job.name, job.uid, secrets, identity)
-        if (found := store.newest_unverified([unpublished])) is not None:
-            require_same_training(found.manifest.identity, store.identity, found.uri)
+    store = open_checkpoints(job.spec, job.name, job.uid, secrets, identity)
+    store.store.require_writable(job.name)
+    if job.spec.checkpoint.resume == "Auto" and (found := store.newest_unverified([unpublished])) is not None:
+        require_same_training(found.manifest.identity, store.identity, found.uri)

@@ -1,6 +1,6 @@
 """The composition root: from a manifest to a `Session` that is ready to train. The only file that knows every room.
 
-Mistakes in the manifest are looked for while Ray and the workers start, which takes most of the time.
+Mistakes in the manifest are looked for before Ray and the workers start, or while they do if that takes long.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ import yaml
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.checkpoint.identity import training_identity
-from lorarl_trainer.checkpoint.open import check_checkpoints
 from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.launch import inputs
-from lorarl_trainer.launch.init_from import read_initial_adapter
+from lorarl_trainer.launch.preparation import Prepared, look_into_stores, prepare
 from lorarl_trainer.launch.ray_cluster import RayCluster
 from lorarl_trainer.launch.runtime import Runtime
 from lorarl_trainer.launch.signals import Interruption
@@ -37,6 +36,9 @@ from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.threads import in_background
 from lorarl_trainer.timing import StartClock
 from lorarl_trainer.workers.group import WorkerGroup
+
+HEAD_START_SECONDS = 3.0
+"""How long Ray's start waits for the checks that need no worker. A mistake that they find costs no start and no end."""
 
 
 @dataclass(frozen=True)
@@ -75,44 +77,41 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
         if scorer:
             stack.callback(scorer.close)
             scorer.warm_up()
+        progress.emit(Noted(f"checking base model {spec.model.uri}, data, reward and stores"))
+        here = not launch.runtime.in_pods
+        checks = asyncio.create_task(prepare(job, secrets, launch.unpublished, scorer, clock, here=here))
+        stack.callback(_forget, checks)
+        if here:
+            await _head_start(checks)
         progress.emit(
             Noted(f"starting Ray and {spec.world_size} worker(s); imports of torch, Megatron and vLLM take longest")
         )
         async with RayCluster(spec, launch.runtime.log_dir, clock) as cluster:
-            progress.emit(Noted(f"base model: {spec.model.uri}"))
-            with clock.part("model's configuration"):
-                slower = await in_background(inputs.judge_model, spec, secrets)
-            with clock.part("tokenizer"):
-                vocabulary = await in_background(inputs.load_vocabulary, spec, secrets)
-            rows, (workers, fingerprint), _ = await asyncio.gather(
-                in_background(clock.part("data")(inputs.load_rows), spec, vocabulary, secrets),
-                _fetch_model(cluster, secrets, interruption, clock),
-                scorer.ready() if scorer else asyncio.sleep(0),
+            prepared, (workers, fingerprint) = await asyncio.gather(
+                checks, _fetch_model(cluster, secrets, interruption, clock)
             )
+            model, rows, stored = prepared.model, prepared.rows, prepared.stored
+            if stored is None or stored.fingerprint != fingerprint:
+                stored = await in_background(look_into_stores, job, secrets, launch.unpublished, fingerprint, clock)
             identity = training_identity(spec, fingerprint)
-            with clock.part("look at checkpoints"):
-                initial_adapter, _ = await asyncio.gather(
-                    in_background(read_initial_adapter, spec, secrets, fingerprint),
-                    in_background(check_checkpoints, job, secrets, identity, launch.unpublished),
-                )
             progress.emit(
                 Noted(
                     f"data: {len(rows.train):,} rows, {len(rows.held_out):,} held out; loading the model in the workers"
                 )
             )
             await workers.open_checkpoints(job.name, job.uid, secrets, identity, launch.unpublished)
-            built = await workers.start(vocabulary.stop_token_ids, initial_adapter)
+            built = await workers.start(model.vocabulary.stop_token_ids, stored.initial_adapter)
             if built.memory:
                 progress.emit(Noted(f"memory of each {'GPU' if job.spec.on_gpu else 'worker'}:\n{built.memory}"))
             with clock.part("resume"):
                 resumed = await workers.resume()
-            for warning in (*slower, *rows.warnings, *built.warnings, *resumed.warnings):
+            for warning in (*model.verdict.slower, *rows.warnings, *built.warnings, *resumed.warnings):
                 progress.emit(Warned(warning))
             session = Session(
                 spec=spec,
                 workers=workers,
                 algorithm=get_algorithm(spec.algorithm),
-                rollouts=make_rollouts(launch, workers, rows, vocabulary, scorer, resumed.position, progress),
+                rollouts=make_rollouts(launch, workers, rows, model.vocabulary, scorer, resumed.position, progress),
                 progress=progress,
                 stop=interruption.asked,
                 clock=clock,
@@ -154,6 +153,24 @@ def make_rollouts(
         decode=vocabulary.decode,
         progress=progress,
     )
+
+
+async def _head_start(checks: asyncio.Task[Prepared]) -> None:
+    """Let the checks end before Ray starts, unless they take long, as with a download.
+
+    Raises:
+        LorarlError: one of them found a mistake.
+    """
+    await asyncio.wait([checks], timeout=HEAD_START_SECONDS)
+    if checks.done():
+        checks.result()
+
+
+def _forget(checks: asyncio.Task[Prepared]) -> None:
+    """Stop waiting for checks, and for what they found: another error came first."""
+    checks.cancel()
+    if checks.done() and not checks.cancelled():
+        checks.exception()
 
 
 async def _fetch_model(

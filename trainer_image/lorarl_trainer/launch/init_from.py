@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import struct
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_api.v1alpha1 import AdapterSpec, LoRARLJobSpec
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.files import CONFIG_FILE, INIT_FROM, METADATA_FILE, WEIGHTS_FILE
 from lorarl_trainer.lora.peft_options import refused_options
+from lorarl_trainer.lora.targets import last_parts
+from lorarl_trainer.planning.model_sizes import ModelSizes
 from lorarl_trainer.storage import open_store
 from lorarl_trainer.storage.fingerprint import same_base_model
 from lorarl_trainer.storage.secrets import Secrets, secret_of
@@ -52,6 +55,61 @@ def read_initial_adapter(spec: LoRARLJobSpec, secrets: Secrets, base_fingerprint
     if weights is None:
         raise _missing(WEIGHTS_FILE, uri)
     return weights
+
+
+def require_fitting_modules(weights: bytes, model: ModelSizes, adapter: AdapterSpec) -> None:
+    """Check that the adapter to start from has exactly the modules that the job trains, in its shapes.
+
+    Args:
+        weights: the content of adapter_model.safetensors, of which only the header is read.
+        model: sizes of the base model.
+        adapter: `spec.adapter`.
+
+    Raises:
+        InputError: modules or shapes differ, or the file is not whole.
+    """
+    shapes = _shapes(weights)
+    has = {name.rpartition(".lora_")[0] for name in shapes}
+    wanted = {linear.name: linear for linear in model.adapted(adapter)}
+    if missing := [name for name in wanted if name not in has]:
+        raise _other_modules(f"an adapter without {missing[0]}", has, wanted)
+    if foreign := sorted(has - set(wanted)):
+        raise _other_modules(f"an adapter with {foreign[0]}", has, wanted)
+    for name, linear in wanted.items():
+        for part, shape in (("A", [adapter.rank, linear.inputs]), ("B", [linear.outputs, adapter.rank])):
+            if (found := shapes.get(f"{name}.lora_{part}.weight")) != shape:
+                raise InputError(
+                    INIT_FROM,
+                    f"an adapter whose {name}.lora_{part} has the shape {found}",
+                    f"{shape}",
+                    "Use an adapter of this base model.",
+                )
+
+
+def _shapes(weights: bytes) -> dict[str, list[int]]:
+    """Return the shapes in a safetensors file's header, by names without PEFT's prefix."""
+    try:
+        (length,) = struct.unpack("<Q", weights[:8])
+        header = json.loads(weights[8 : 8 + length])
+        size = (
+            8 + length + max((entry["data_offsets"][1] for name, entry in header.items() if name[0] != "_"), default=0)
+        )
+        if size != len(weights):
+            raise ValueError(f"it has {len(weights)} bytes instead of {size}")
+        return {
+            name.removeprefix("base_model.model."): entry["shape"] for name, entry in header.items() if name[0] != "_"
+        }
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        got = f"an adapter whose {WEIGHTS_FILE} is not a whole safetensors file ({error})"
+        raise InputError(INIT_FROM, got, "a PEFT LoRA adapter", "Copy the adapter again.") from error
+
+
+def _other_modules(got: str, has: Collection[str], wanted: Collection[str]) -> InputError:
+    there, asked = (", ".join(last_parts(names)) or "none" for names in (sorted(has), wanted))
+    hint = f"Set spec.adapter.targetModules: [{there}], or use another adapter."
+    return InputError(
+        INIT_FROM, f"{got} (it has {there})", f"the modules of spec.adapter.targetModules ({asked})", hint
+    )
 
 
 def _check_kind(config: Mapping[str, Any], uri: str) -> None:

@@ -1,20 +1,19 @@
-"""What the driver reads before the first step: the model's configuration, the tokenizer and the rows."""
+"""What the driver reads before the first step: the tokenizer and the rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from lorarl_api.v1alpha1 import DataSource, LoRARLJobSpec
 from lorarl_trainer.data.encoding import EncodedRow, EncodedRows, PromptEncoder, encode_examples, encode_prompts
-from lorarl_trainer.data.rows import load_rows as read_rows
+from lorarl_trainer.data.rows import Row, load_rows
 from lorarl_trainer.data.tokenizer import load_tokenizer, stop_token_ids, vocabulary_size
-from lorarl_trainer.planning.verdict import judge
 from lorarl_trainer.rewards.scorer import needs_answers
 from lorarl_trainer.storage import open_store
-from lorarl_trainer.storage.base_model import fetch_base_config, fetch_model_folder
+from lorarl_trainer.storage.base_model import fetch_model_folder
 from lorarl_trainer.storage.downloads import fetch_data, read_generation_config, read_model_config
 from lorarl_trainer.storage.secrets import Secrets, secret_of
 
@@ -49,16 +48,11 @@ class EncodedData:
     warnings: list[str]
 
 
-def judge_model(spec: LoRARLJobSpec, secrets: Secrets) -> tuple[str, ...]:
-    """Judge the base model by its config.json, which is all that is fetched.
+class Rows(NamedTuple):
+    """The rows as they are in the data."""
 
-    Returns:
-        Why it trains slower than it could.
-
-    Raises:
-        LorarlError: there is no such model, or it cannot be trained as the job asks.
-    """
-    return judge(spec, fetch_base_config(spec, secrets)).slower
+    train: list[Row]
+    held_out: list[Row]
 
 
 def load_vocabulary(spec: LoRARLJobSpec, secrets: Secrets) -> Vocabulary:
@@ -74,13 +68,31 @@ def load_vocabulary(spec: LoRARLJobSpec, secrets: Secrets) -> Vocabulary:
     return Vocabulary(tokenizer, tuple(stops), vocabulary_size(config))
 
 
-def load_rows(spec: LoRARLJobSpec, vocabulary: Vocabulary, secrets: Secrets) -> EncodedData:
-    """Read and encode the training and the held-out rows.
+def read_rows(spec: LoRARLJobSpec, secrets: Secrets) -> Rows:
+    """Read the training and the held-out rows.
 
     Raises:
-        LorarlError: they cannot be read, or none is short enough.
+        LorarlError: they cannot be read, or a row lacks what the job needs.
     """
     secret = secret_of(secrets, spec.data.credentials_secret)
+
+    def read(source: DataSource, field: str) -> list[Row]:
+        fetch = partial(
+            fetch_data, field=f"{field}.uri", secret=secret, open_folder=partial(open_store, field=f"{field}.uri")
+        )
+        answers = spec.reward is None or needs_answers(spec.reward)
+        return load_rows(source, field=field, needs_answer=answers, fetch=fetch, hub_token=secret.get("HF_TOKEN"))
+
+    train = read(spec.data.train, "spec.data.train")
+    return Rows(train, read(spec.data.eval, "spec.data.eval") if spec.data.eval else [])
+
+
+def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary) -> EncodedData:
+    """Encode rows, and leave out those that are too long.
+
+    Raises:
+        InputError: one does not fit the model's chat template, or none is short enough.
+    """
     encoder = PromptEncoder(
         vocabulary.tokenizer,
         chat_template=spec.data.chat_template,
@@ -89,12 +101,7 @@ def load_rows(spec: LoRARLJobSpec, vocabulary: Vocabulary, secrets: Secrets) -> 
     )
     warnings: list[str] = []
 
-    def encoded(source: DataSource, field: str) -> list[EncodedRow]:
-        fetch = partial(
-            fetch_data, field=f"{field}.uri", secret=secret, open_folder=partial(open_store, field=f"{field}.uri")
-        )
-        answers = spec.reward is None or needs_answers(spec.reward)
-        rows = read_rows(source, field=field, needs_answer=answers, fetch=fetch, hub_token=secret.get("HF_TOKEN"))
+    def encoded(rows: list[Row], field: str) -> list[EncodedRow]:
         max_prompt = spec.rollout.max_prompt_tokens
         if spec.algorithm.type == "sft":
             max_response = spec.rollout.max_response_tokens
@@ -106,9 +113,8 @@ def load_rows(spec: LoRARLJobSpec, vocabulary: Vocabulary, secrets: Secrets) -> 
         warnings.extend(_left_out(fitting, field, spec))
         return fitting.rows
 
-    train = encoded(spec.data.train, "spec.data.train")
-    held_out = encoded(spec.data.eval, "spec.data.eval") if spec.data.eval else []
-    return EncodedData(train, held_out, warnings)
+    train = encoded(rows.train, "spec.data.train")
+    return EncodedData(train, encoded(rows.held_out, "spec.data.eval") if rows.held_out else [], warnings)
 
 
 def _left_out(rows: EncodedRows, field: str, spec: LoRARLJobSpec) -> list[str]:

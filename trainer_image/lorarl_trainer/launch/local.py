@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from collections.abc import Iterable, Iterator
 
 from lorarl_api.v1alpha1 import SCHEDULING_PREFIXES, ClusterSpec, LoRARLJob, Model
@@ -25,6 +27,20 @@ def refuse_cluster_jobs(job: LoRARLJob) -> None:
         raise InputError(
             "spec.cluster.nodes", str(job.spec.cluster.nodes), "1 for `lorarl run`, which uses only this machine", hint
         )
+
+
+def require_gpu_packages(job: LoRARLJob) -> None:
+    """Refuse GPUs in an environment that was made for CPUs.
+
+    Raises:
+        InputError: the job asks for GPUs, and the packages for them are not installed.
+    """
+    gpus = job.spec.cluster.gpus_per_node
+    elsewhere = "RAY_ADDRESS" in os.environ  # the workers have an environment of another machine
+    if gpus and not elsewhere and importlib.util.find_spec("transformer_engine") is None:
+        expected = "0 in this environment, which lacks the GPU packages"
+        hint = "Install them with `make setup GPU=1`, or use --set spec.cluster.gpusPerNode=0."
+        raise InputError("spec.cluster.gpusPerNode", str(gpus), expected, hint)
 
 
 def ignored_fields(job: LoRARLJob) -> list[str]:

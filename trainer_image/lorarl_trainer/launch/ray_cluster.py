@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import logging
 import os
 import threading
@@ -86,14 +85,6 @@ def _start_ray(spec: LoRARLJobSpec) -> None:
     if "RAY_ADDRESS" in os.environ:
         ray.init(log_to_driver=True)
         return
-    if spec.on_gpu and importlib.util.find_spec("transformer_engine") is None:
-        hint = "Install them with `make setup GPU=1`, or use --set spec.cluster.gpusPerNode=0."
-        raise InputError(
-            "spec.cluster.gpusPerNode",
-            str(spec.cluster.gpus_per_node),
-            "0 in this environment, which lacks the GPU packages",
-            hint,
-        )
     # Ray warns about a thread that cannot handle SIGTERM (we do that) and about its own defaults, which no user can
     # fix.
     logging.getLogger("ray").setLevel(logging.ERROR)

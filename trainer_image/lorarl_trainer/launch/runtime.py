@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from lorarl_api.v1alpha1 import LoRARLJob
-from lorarl_trainer.launch.local import ignored_fields, refuse_cluster_jobs
+from lorarl_trainer.launch.local import ignored_fields, refuse_cluster_jobs, require_gpu_packages
 from lorarl_trainer.pods.drain import DRIVER, drain_asked, register
 from lorarl_trainer.pods.status_sink import StatusSink
 from lorarl_trainer.pods.steering import PodSteering
@@ -51,6 +51,7 @@ def local_runtime(job: LoRARLJob, out_dir: Path) -> Runtime:
         InputError: the manifest asks for what one machine cannot do, naming the field.
     """
     refuse_cluster_jobs(job)
+    require_gpu_packages(job)
     return Runtime(out_dir / "logs", ignored=tuple(ignored_fields(job)))
 
 

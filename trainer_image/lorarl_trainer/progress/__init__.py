@@ -13,7 +13,7 @@ from typing import TextIO
 
 from lorarl_api.v1alpha1 import TrackingSpec
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.progress.console import ConsoleSink
+from lorarl_trainer.progress.console import ConsoleSink, duration
 from lorarl_trainer.progress.events import (
     PHASES,
     TIME_COLUMNS,
@@ -55,6 +55,7 @@ __all__ = [
     "StartedUp",
     "StepDone",
     "Warned",
+    "duration",
     "final_message",
     "open_progress",
     "read_lines",

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
+
+from lorarl_trainer.errors import StorageError
 
 UPLOADS = 4
 """Parallel uploads of one large file or of a checkpoint's files.
@@ -109,6 +113,13 @@ class Store(ABC):
 
         The file appears whole or not at all.
         """
+
+    def require_writable(self, prefix: str) -> None:
+        """Check that objects can be written under the folder `prefix`: write a small one, and delete it again."""
+        folder = f"{prefix}/.write-check-{secrets.token_hex(4)}"
+        self.put(f"{folder}/empty", b"")
+        with contextlib.suppress(StorageError):  # where deleting is not allowed, a run says so itself
+            self.delete_folder(folder)
 
     def download(self, prefix: str, target: Path) -> list[Path]:
         """Copy everything under the folder `prefix` into the folder `target`.

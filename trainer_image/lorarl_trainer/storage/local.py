@@ -109,6 +109,12 @@ class LocalStore(Store):
             finally:
                 staged.unlink(missing_ok=True)
 
+    def require_writable(self, prefix: str) -> None:
+        """See `Store`. Nothing is written: the folder may not exist yet."""
+        with self._explaining_errors("write", prefix):
+            for folder in {self.root, self.root / prefix}:
+                _require_writable(folder)
+
     def _entry(self, file: Path) -> Entry:
         stat = file.stat()
         return Entry(file.relative_to(self.root).as_posix(), stat.st_size, str(stat.st_mtime_ns))
@@ -221,6 +227,17 @@ def _flush_folders(folder: Path, root: Path) -> None:
         if folder == root or folder == folder.parent:
             return
         folder = folder.parent
+
+
+def _require_writable(folder: Path) -> None:
+    """Raise an OSError if a folder, or the first existing one above it, takes no files from this user."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there))
+    if os.statvfs(there).f_flag & os.ST_RDONLY:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(there))
+    if not os.access(there, os.W_OK | os.X_OK, effective_ids=True):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(there))
 
 
 def _raise_unless_gone(error: BaseException) -> None:

@@ -10,11 +10,11 @@ from lorarl_trainer.storage.secrets import Secrets
 
 
 def fetch_fitting_model(spec: LoRARLJobSpec, secrets: Secrets) -> BaseModel:
-    """Fetch the base model to this machine. No weight of a remote one is downloaded if the job cannot fit the GPUs.
+    """Fetch the base model to this machine. No weight of a remote one is downloaded if the job cannot train it.
 
     Raises:
-        LorarlError: there is no usable model, no space for it, or the GPUs are too small or too old.
+        LorarlError: there is no usable model, no space for it, it cannot be trained, or the GPUs are too small.
     """
-    if spec.on_gpu and is_remote(spec) and (gpu := largest_gpu()) is not None:
-        judge(spec, fetch_base_config(spec, secrets), gpu)
+    if is_remote(spec):
+        judge(spec, fetch_base_config(spec, secrets), largest_gpu() if spec.on_gpu else None)
     return fetch_base_model(spec, secrets)

@@ -1,0 +1,39 @@
+"""A step's time follows from its arithmetic: twice the work takes twice as long, and sft generates nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.planning.duration import SHORT, arithmetic_speed, step_time
+from lorarl_trainer.planning.model_sizes import sizes_of
+from unit.contract.manifests import manifest
+from unit.trainer.planning.shapes import SHAPES
+
+MODEL = sizes_of(SHAPES["0.5B"])
+
+
+def times(changes: dict[str, Any], speed: float = 1e11) -> tuple[float, float]:
+    spec = LoRARLJobSpec.model_validate(manifest(changes)["spec"])
+    time = step_time(spec, MODEL, 100.0, speed)
+    return time.least, time.most
+
+
+def test_the_formula() -> None:
+    """Per parameter, a token takes 2 operations generated and 4 trained; a group's prompt is generated from once."""
+    least, most = times(
+        {"spec.rollout.promptsPerStep": 2, "spec.algorithm.groupSize": 4, "spec.rollout.maxResponseTokens": 50}
+    )
+    for seconds, response in ((least, 50 * SHORT), (most, 50)):
+        operations = 2 * MODEL.parameters(1) * (2 * 100 + 8 * response + 2 * 8 * (100 + response))
+        assert seconds == pytest.approx(operations / (1e11 * 0.4))
+
+
+def test_a_machine_of_half_the_speed_takes_twice_as_long() -> None:
+    assert times({}, 5e10) == pytest.approx([2 * seconds for seconds in times({}, 1e11)])
+
+
+def test_this_machine_computes() -> None:
+    assert 1e8 < arithmetic_speed() < 1e15

@@ -1,0 +1,51 @@
+"""What `--help` shows: commands under headings, and examples for each command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+
+class Command(click.Command):
+    """A command whose help ends with examples.
+
+    Attributes:
+        examples: lines as one types them in a shell.
+    """
+
+    def __init__(self, *arguments: Any, examples: Sequence[str] = (), **options: Any) -> None:
+        """The other arguments are click's."""
+        super().__init__(*arguments, **options)
+        self.examples = examples
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples as they are: wrapped, they could not be copied."""
+        if self.examples:
+            with formatter.section("Examples"):
+                for line in self.examples:
+                    formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+
+
+class Sections(click.Group):
+    """A group whose help lists its commands under headings."""
+
+    def __init__(self, sections: Mapping[str, Sequence[click.Command]], **options: Any) -> None:
+        """`sections` has the commands under each heading; the other options are click's."""
+        commands = {str(command.name): command for section in sections.values() for command in section}
+        super().__init__(commands=commands, **options)
+        self._sections = sections
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Keep the order of the sections."""
+        return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one list for each heading, all in the same columns."""
+        width = max(len(name) for name in self.commands)
+        for heading, commands in self._sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(
+                    [(f"{command.name:<{width}}", command.get_short_help_str(90)) for command in commands]
+                )

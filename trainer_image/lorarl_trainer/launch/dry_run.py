@@ -1,0 +1,170 @@
+"""`lorarl run --dry-run`: all checks that need no worker, and what the run would do, in seconds. No Ray, no weights."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from lorarl_api.faults import ManifestError
+from lorarl_api.load import load_job
+from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_trainer.data.encoding import EncodedRow
+from lorarl_trainer.errors import LorarlError
+from lorarl_trainer.launch import inputs
+from lorarl_trainer.launch.preparation import JudgedModel, prepare
+from lorarl_trainer.launch.runtime import local_runtime
+from lorarl_trainer.planning.duration import SHORT, arithmetic_speed, step_time
+from lorarl_trainer.progress import METRICS, duration, read_rows
+from lorarl_trainer.rewards.scorer import make_scorer
+from lorarl_trainer.rewards.scores import Outcome, Scorer, ToScore
+from lorarl_trainer.storage.secrets import read_secrets
+from lorarl_trainer.timing import StartClock
+
+SCORED_ROWS = 4
+_WRONG = "I do not know."
+_LONGEST = 100
+
+
+def dry_run(path: Path, out_dir: Path | None, overrides: list[str]) -> int:
+    """Check a manifest's job, print what a run would do, and return the exit code. Nothing is written."""
+    try:
+        job = load_job(path, overrides)
+        out_dir = out_dir or Path("out") / job.name
+        local_runtime(job, out_dir)
+        asyncio.run(_look(job, path.parent, out_dir))
+    except (LorarlError, ManifestError) as error:
+        print(f"lorarl: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
+    spec, secrets = job.spec, read_secrets(job.spec)
+    scorer = make_scorer(spec.reward, folder, processes=1) if spec.reward else None
+    try:
+        if scorer:
+            scorer.warm_up()
+        prepared = await prepare(job, secrets, out_dir / "unpublished", scorer, StartClock("driver", "process"))
+        model, data = prepared.model, prepared.rows
+        print("\n".join([*model_lines(job, model), "", *data_lines(data, model.vocabulary)]), end="\n\n", flush=True)
+        if scorer:
+            print("\n".join(await _reward_lines(scorer, data.train[:SCORED_ROWS])), end="\n\n")
+        print("\n".join(plan_lines(job, model, data, out_dir)))
+        print(f"\nEverything that needs no worker is in order. Start it with `lorarl run`: {out_dir} gets its files.")
+    finally:
+        if scorer:
+            scorer.close()
+
+
+def model_lines(job: LoRARLJob, model: JudgedModel) -> list[str]:
+    """Return what is trained."""
+    spec, adapted = job.spec, model.sizes.adapted(job.spec.adapter)
+    trainable = sum(spec.adapter.rank * (linear.inputs + linear.outputs) for linear in adapted)
+    start = f", starts from {spec.adapter.init_from}" if spec.adapter.init_from else ""
+    return [
+        f"job {job.name}: {spec.algorithm.type} on {spec.model.uri}",
+        f"model    {model.verdict}; {model.sizes.parameters(1):,} parameters",
+        f"adapter  {spec.adapter.type}, rank {spec.adapter.rank}, alpha {spec.adapter.alpha}, "
+        f"{trainable:,} parameters in {len(adapted)} layers{start}",
+    ]
+
+
+def data_lines(data: inputs.EncodedData, vocabulary: inputs.Vocabulary) -> list[str]:
+    """Return what the data is, and the first prompt as the model sees it."""
+    lengths = sorted(len(row.prompt_ids) for row in data.train)
+    first = data.train[0]
+    return [
+        f"data     {len(data.train):,} rows, {len(data.held_out):,} held out; prompts of {lengths[0]} to {lengths[-1]} "
+        f"tokens, median {lengths[len(lengths) // 2]}",
+        *(f"warning: {warning}" for warning in data.warnings),
+        f"row {first.row.number} as the model sees it, special tokens included:",
+        *_quoted(vocabulary.tokenizer.decode(first.prompt_ids)),
+        *(
+            [f"and what it learns to answer: {_brief(vocabulary.tokenizer.decode(first.answer_ids))}"]
+            * bool(first.answer_ids)
+        ),
+    ]
+
+
+async def _reward_lines(scorer: Scorer, rows: Sequence[EncodedRow]) -> list[str]:
+    """Score the rows' own answers and a wrong completion, and say what the scores mean."""
+    right = [row for row in rows if row.row.answer is not None]
+    tries = [
+        *((row, str(row.row.answer)) for row in right),
+        *((row, _WRONG) for row in rows),
+        *((row, "") for row in rows),
+    ]
+    outcomes = await scorer.score(
+        [ToScore(row.row.prompt, completion, row.row.answer, row.row.raw) for row, completion in tries]
+    )
+    scores = {(id(row), completion): outcome for (row, completion), outcome in zip(tries, outcomes, strict=True)}
+    lines = [f"reward   {len(rows)} rows, scored without the model, with completions that are made up here:"]
+    for row in rows:
+        shown = [f"{_WRONG!r} {_score(scores[id(row), _WRONG])}", f"'' {_score(scores[id(row), ''])}"]
+        if row in right:
+            answer = str(row.row.answer)
+            shown.insert(0, f"its own answer {_brief(answer, 40)} {_score(scores[id(row), answer])}")
+        lines.append(f"  row {row.row.number}: " + ";  ".join(shown))
+    return [*lines, *reward_warnings(outcomes, has_answers=bool(right), right=len(right))]
+
+
+def reward_warnings(outcomes: Sequence[Outcome], *, has_answers: bool, right: int) -> Iterator[str]:
+    """Yield what looks wrong about the scores; the first `right` outcomes are those of the rows' own answers."""
+    failed = [outcome for outcome in outcomes if outcome.cause is not None]
+    if failed:
+        yield (
+            f"warning: {len(failed)} of {len(outcomes)} completions have no score ({failed[0].cause}): "
+            f"{failed[0].message}. A run leaves such completions out."
+        )
+    values = [outcome.value for outcome in outcomes if outcome.cause is None]
+    if len(values) > 1 and len(set(values)) == 1:
+        yield f"warning: every completion got {values[0]:g}. A reward without differences teaches nothing."
+    own, wrong = ([one.value for one in part if one.cause is None] for part in (outcomes[:right], outcomes[right:]))
+    if has_answers and own and wrong and max(own) < max(wrong):
+        yield "warning: a made-up completion scores higher than every row's own answer. Check the reward."
+
+
+def plan_lines(job: LoRARLJob, model: JudgedModel, data: inputs.EncodedData, out_dir: Path) -> list[str]:
+    """Return what the run takes of memory and time."""
+    what = "GPU" if job.spec.on_gpu else "worker"
+    memory = [f"memory of each {what}:", *_quoted(model.memory.table())] if model.memory else []
+    return [
+        *(memory or ["memory   planned when the workers start: no GPU is known here"]),
+        *_time_lines(job, model, data, out_dir),
+    ]
+
+
+def _time_lines(job: LoRARLJob, model: JudgedModel, data: inputs.EncodedData, out_dir: Path) -> list[str]:
+    steps = job.spec.trainer.steps
+    measured = [sum(row["seconds"].values()) for row in read_rows(out_dir / METRICS) if row.get("seconds")]
+    if measured:
+        seconds = sorted(measured)[len(measured) // 2]
+        return [f"time     {_for_all(seconds, steps)}, as in the last run in {out_dir}"]
+    if job.spec.on_gpu:
+        return ["time     not estimated for GPUs; the first steps show it"]
+    prompt = sum(len(row.prompt_ids) for row in data.train) / len(data.train)
+    time = step_time(job.spec, model.sizes, prompt, arithmetic_speed())
+    short, longest = round(SHORT * job.spec.rollout.max_response_tokens), job.spec.rollout.max_response_tokens
+    return [
+        f"time     roughly {_for_all(time.least, steps)}, if completions have {short} tokens,",
+        f"         to {_for_all(time.most, steps)}, if all have {longest}; and half a minute to start",
+    ]
+
+
+def _for_all(seconds: float, steps: int) -> str:
+    return f"{seconds:.2g} s a step, {duration(seconds * steps)} for {steps} steps"
+
+
+def _score(outcome: Outcome) -> str:
+    return f"-> {outcome.value:g}" if outcome.cause is None else f"-> no score ({outcome.cause})"
+
+
+def _quoted(text: str) -> list[str]:
+    return [f"  | {line}" for line in text.splitlines()]
+
+
+def _brief(text: str, longest: int = _LONGEST) -> str:
+    shown = repr(text)
+    return shown if len(shown) <= longest else f"{shown[: longest - 4]}...'"

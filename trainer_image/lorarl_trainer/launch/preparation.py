@@ -1,0 +1,140 @@
+"""What a run reads before its first step, and every check that needs no worker. Nothing here needs Ray or torch."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from lorarl_api.v1alpha1 import LoRARLJob, LoRARLJobSpec
+from lorarl_trainer.checkpoint.identity import training_identity
+from lorarl_trainer.checkpoint.open import check_checkpoints
+from lorarl_trainer.devices.base import Gpu, Host
+from lorarl_trainer.devices.host_memory import host_memory
+from lorarl_trainer.devices.nvidia_smi import largest_gpu
+from lorarl_trainer.launch import inputs
+from lorarl_trainer.launch.init_from import read_initial_adapter, require_fitting_modules
+from lorarl_trainer.planning.memory import MemoryPlan, plan_memory
+from lorarl_trainer.planning.model_sizes import ModelSizes, sizes_of
+from lorarl_trainer.planning.remedies import require_fit
+from lorarl_trainer.planning.verdict import Verdict, judge
+from lorarl_trainer.rewards.scores import Scorer
+from lorarl_trainer.storage.base_model import fetch_base_config, fetch_base_model, is_remote
+from lorarl_trainer.storage.secrets import Secrets
+from lorarl_trainer.threads import in_background
+from lorarl_trainer.timing import StartClock
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What the job's stores hold for a base model.
+
+    Attributes:
+        fingerprint: the base model's.
+        initial_adapter: the safetensors file of `spec.adapter.initFrom`; None for a new adapter.
+    """
+
+    fingerprint: str
+    initial_adapter: bytes | None
+
+
+@dataclass(frozen=True)
+class JudgedModel:
+    """A base model that can be trained.
+
+    Attributes:
+        verdict: its family, and why it trains slower than it could.
+        sizes: those of its layers.
+        memory: what each worker needs on this machine; None where workers run elsewhere, or no GPU is known.
+        vocabulary: its tokenizer, and what ends a completion.
+    """
+
+    verdict: Verdict
+    sizes: ModelSizes
+    memory: MemoryPlan | None
+    vocabulary: inputs.Vocabulary
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """All that a run reads before its workers load.
+
+    Attributes:
+        stored: what the stores hold; None if the base model must be fetched first, to know its fingerprint.
+    """
+
+    model: JudgedModel
+    rows: inputs.EncodedData
+    stored: Stored | None
+
+
+async def prepare(
+    job: LoRARLJob, secrets: Secrets, unpublished: Path, scorer: Scorer | None, clock: StartClock, *, here: bool = True
+) -> Prepared:
+    """Read a job's inputs and check them. Of a remote model, only configuration and tokenizer are fetched.
+
+    The stores come last: they would call a mistake in the manifest another training.
+
+    Args:
+        job: the job.
+        secrets: its Secrets by name.
+        unpublished: the folder of checkpoints that could not be published.
+        scorer: that of the job's reward; None for sft.
+        clock: times the parts.
+        here: whether the workers run on this machine, so that its memory is theirs.
+
+    Raises:
+        LorarlError: one of the inputs cannot be used, or the memory is too small.
+    """
+    judging = asyncio.create_task(in_background(_judge_model, job.spec, secrets, clock, here))
+    model, rows, _ = await asyncio.gather(
+        judging, _rows(job.spec, secrets, clock, judging), scorer.ready() if scorer else asyncio.sleep(0)
+    )
+    stored = None
+    if not is_remote(job.spec):
+        base = await in_background(fetch_base_model, job.spec, secrets)
+        stored = await in_background(look_into_stores, job, secrets, unpublished, base.fingerprint, clock)
+    return Prepared(model, rows, stored)
+
+
+def _judge_model(spec: LoRARLJobSpec, secrets: Secrets, clock: StartClock, here: bool) -> JudgedModel:
+    with clock.part("model's configuration"):
+        config = fetch_base_config(spec, secrets)
+        there = _memory(spec) if here else None
+        verdict = judge(spec, config, there if isinstance(there, Gpu) else None)
+        sizes = sizes_of(config)
+        memory = plan_memory(spec, sizes, there) if there else None
+        if memory:
+            require_fit(memory)
+    with clock.part("tokenizer"):
+        return JudgedModel(verdict, sizes, memory, inputs.load_vocabulary(spec, secrets))
+
+
+async def _rows(
+    spec: LoRARLJobSpec, secrets: Secrets, clock: StartClock, judging: asyncio.Task[JudgedModel]
+) -> inputs.EncodedData:
+    """Read the data while the tokenizer is loaded, and then encode it."""
+    rows = await in_background(clock.part("data")(inputs.read_rows), spec, secrets)
+    model = await judging
+    return await in_background(clock.part("tokens of the data")(inputs.encode_rows), spec, rows, model.vocabulary)
+
+
+def _memory(spec: LoRARLJobSpec) -> Gpu | Host | None:
+    """Return the memory of this machine's largest GPU, or for a CPU job the machine's own; None if there is no GPU."""
+    return largest_gpu() if spec.on_gpu else host_memory()
+
+
+def look_into_stores(
+    job: LoRARLJob, secrets: Secrets, unpublished: Path, fingerprint: str, clock: StartClock
+) -> Stored:
+    """Check the adapter to start from, and that the job can resume and publish. Claims nothing.
+
+    Raises:
+        LorarlError: the adapter does not fit, a store cannot be used, or it holds another training.
+    """
+    with clock.part("look at checkpoints"):
+        initial_adapter = read_initial_adapter(job.spec, secrets, fingerprint)
+        if initial_adapter is not None:
+            require_fitting_modules(initial_adapter, sizes_of(fetch_base_config(job.spec, secrets)), job.spec.adapter)
+        check_checkpoints(job, secrets, training_identity(job.spec, fingerprint), unpublished)
+        return Stored(fingerprint, initial_adapter)

@@ -1,0 +1,61 @@
+"""How long a step takes on a CPU, roughly: from the arithmetic that it needs and this machine's speed at it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.planning.model_sizes import ModelSizes
+
+_SHARE_OF_SPEED = 0.4
+"""Share of the speed at plain matrix products that a step reaches: the demo on two cores, SmolLM2-135M, measured."""
+_SIZE, _SECONDS = 768, 0.15
+SHORT = 0.1
+"""Share of `rollout.maxResponseTokens` that a short completion has."""
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of a step with short completions, and with completions that all reach `rollout.maxResponseTokens`."""
+
+    least: float
+    most: float
+
+
+def step_time(spec: LoRARLJobSpec, model: ModelSizes, prompt_tokens: float, speed: float) -> StepTime:
+    """Estimate a step.
+
+    A token takes two operations per parameter forward, and as many backward: the base is frozen, so its weights have
+    no gradients. A prompt is generated from once per group, and trained on with each completion.
+
+    Args:
+        spec: the job.
+        model: sizes of its base model.
+        prompt_tokens: mean length of a prompt.
+        speed: this machine's floating-point operations per second.
+    """
+    prompts, group = spec.rollout.prompts_per_step, spec.algorithm.effective_group_size
+    forward = 2.0 * model.parameters(1)
+
+    def seconds(response_tokens: float) -> float:
+        generated = prompts * prompt_tokens + prompts * group * response_tokens if spec.algorithm.type != "sft" else 0.0
+        trained = prompts * group * (prompt_tokens + response_tokens)
+        return forward * (generated + 2 * trained) / (speed * _SHARE_OF_SPEED)
+
+    longest = spec.rollout.max_response_tokens
+    return StepTime(seconds(SHORT * longest), seconds(longest))
+
+
+def arithmetic_speed() -> float:
+    """Measure this machine's floating-point operations per second at a product of fp32 matrices."""
+    matrix = np.ones((_SIZE, _SIZE), dtype=np.float32)
+    matrix @ matrix  # the first one starts the threads
+    best, deadline = 0.0, time.perf_counter() + _SECONDS
+    while time.perf_counter() < deadline:
+        began = time.perf_counter()
+        matrix @ matrix
+        best = max(best, 2.0 * _SIZE**3 / (time.perf_counter() - began))
+    return best
