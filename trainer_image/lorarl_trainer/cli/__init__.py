@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from lorarl_trainer.cli import completion, drain, purge, run, upload, validate
+from lorarl_trainer.cli import completion, drain, purge, run, setup, upload, validate
 from lorarl_trainer.cli.help import Sections
 
 SECTIONS = {
     "Train": (validate.command, run.command),
     "Stores": (upload.command, purge.command),
-    "Your shell": (completion.command,),
+    "Your environment": (setup.command, completion.command),
     "Inside a cluster's pods": (drain.command,),
 }
 """The commands under each heading of `lorarl --help`."""
