@@ -18,6 +18,7 @@ from lorarl_trainer.devices.cuda import CudaDevice
 from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.planning.execution import kv_cache_bytes
 from lorarl_trainer.planning.model_sizes import read_model_shape
+from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.timing import StartClock
 from side_by_side import ours
 from side_by_side.work import SHAPES, Work
@@ -85,7 +86,7 @@ def start(options: argparse.Namespace, variant: str, folder: Path, parts: StartC
         target_modules=LINEARS,
         max_prompt_tokens=options.prompt,
         max_response_tokens=options.tokens,
-        temperature=work.temperature,
+        sampling=Sampling(work.temperature),
         stop_token_ids=(),
     )
     return RolloutEngine(device, config, seed=0, base=None, clock=parts)

@@ -241,13 +241,25 @@ def label(run: Run) -> str:
     return f"{TITLES.get(run['size'], run['size'])} {run['system']}{setting}{gpus}"
 
 
+PHASE_COLOURS = {
+    "wake": "#93c5fd",
+    "generate": "#2563eb",
+    "reward": "#7c3aed",
+    "sleep": "#5eead4",
+    "forward_backward": "#0d9488",
+    "optimizer": "#84cc16",
+    "sync": "#f59e0b",
+    "checkpoint": "#ef4444",
+    "evaluate": "#ec4899",
+    "other": "#94a3b8",
+    "old_logprobs": "#fca5a5",  # a phase that only the peer has
+}
+
+
 def plot(result: Result) -> Any:
     """Draw one bar per run: the seconds of a step by phase."""
     from matplotlib.figure import Figure
 
-    from lorarl_trainer.progress.plots import PHASE_COLOURS
-
-    colours = {**PHASE_COLOURS, "old_logprobs": "#fca5a5"}  # a phase that only the peer has
     sizes: Sequence[str] = list(dict.fromkeys(run["size"] for run in shown(result)))
     figure = Figure(figsize=(7.2, 1.1 + 0.42 * len(shown(result))), layout="constrained")
     heights = [sum(run["size"] == size for run in shown(result)) for size in sizes]
@@ -262,7 +274,7 @@ def plot(result: Result) -> Any:
                 [label(run) for run in runs],
                 seconds,
                 left=left,
-                color=colours[phase],
+                color=PHASE_COLOURS[phase],
                 label=phase.replace("_", " "),
                 height=0.65,
             )

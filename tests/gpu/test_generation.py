@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
-from support.in_process import Colocated, prompts
+from support.in_process import Colocated, prompts, samples_of
 from support.own_layers import in_common, layer_kinds, vllm_lora_layers
 from support.own_scheduler import vllm_generate, vllm_scheduler
 
@@ -85,3 +86,18 @@ def test_our_scheduler_and_vllms_own_agree(on_gpu, monkeypatch) -> None:
         assert len({c.finished for c in made}) == 2
     scheduler = ours.engine.llm.llm_engine.engine_core.engine_core.scheduler
     assert not scheduler.requests and scheduler.kv_cache_manager.usage == 0.0
+
+
+def test_a_truncated_rollout_and_the_trainer_have_one_distribution(on_gpu) -> None:
+    worker: Colocated = on_gpu("qwen3-gpu", **BATCH, rollout__topP=0.8, rollout__topK=50, rollout__minP=0.01)
+    worker.randomise(scale=0.02)
+    worker.sync()
+    rollouts = worker.generate(prompts(64))
+    kept = np.concatenate([completion.kept for completion in rollouts])
+    assert kept.min() >= 1 and kept.max() <= 50 and len(np.unique(kept)) > 3
+    samples = samples_of(prompts(64), rollouts)
+    apart = [
+        np.abs(trainer - completion.logprobs)
+        for trainer, completion in zip(worker.trainer_logprobs(samples), rollouts, strict=True)
+    ]
+    assert np.concatenate(apart).mean() < 0.02

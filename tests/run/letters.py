@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from pathlib import Path
@@ -15,19 +16,23 @@ def score(prompt: str, completion: str, answer: str | None, row: dict[str, objec
     return sum(letter.islower() for letter in completion) / 12
 
 
-def faulty(prompt: str, completion: str, answer: str | None, row: dict[str, object]) -> float:
+def faulty(
+    prompt: str, completion: str, answer: str | None, row: dict[str, object], truncated: bool
+) -> dict[str, object]:
     """Score as `score` does, but let a row ask for an exception, a hang, a wrong type, or the end of the process."""
+    print(f"prompt: {prompt}")
+    logging.getLogger("letters").warning("a warning of the reward's library")
     match row.get("fault"):
         case "raise":
             raise ValueError("no small letters in here")
         case "hang":
             time.sleep(3600)
         case "nan":
-            return float("nan")
+            return {"score": float("nan")}
         case "raise the second time":
             if Path("asked-before").exists():
                 raise ValueError("not again")
             Path("asked-before").touch()
         case "crash":
             os._exit(3)
-    return score(prompt, completion, answer, row)
+    return {"score": score(prompt, completion, answer, row), "length": len(completion), "cut_off": truncated}

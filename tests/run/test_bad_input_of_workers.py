@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lorarl_trainer.progress import read_lines
 from run.command import Ended
 from run.jobs import PROMPTS, Job, published_steps, shorten_weight
 
@@ -55,8 +56,29 @@ def test_completions_whose_reward_fails_are_left_out_and_counted(faulty_run: End
         warnings = [line for line in ended.stdout.splitlines() if line.startswith("warning: ") and f"({cause})" in line]
         assert len(warnings) == 1, "once for the run"
         assert f"warning: 4 completions could not be scored and are left out ({cause}): {told}" in warnings[0]
-    assert ended.stdout.count("16 rewards failed") == 2
+    assert ended.stdout.count("(16 of 32 scored)  signal 4/8") == 2
     assert ended.left_running == []
+
+
+def test_components_reach_metrics_and_samples(faulty_run: Ended) -> None:
+    steps = [row for row in faulty_run.rows if row["step"]]
+    assert all(row["reward/length"] > 0 and row["signal_share"] == 0.5 for row in steps)
+    assert "eval_reward/length" in faulty_run.rows[0]
+    samples = read_lines(faulty_run.out / "samples.jsonl")
+    assert {tuple(sample["components"]) for sample in samples} == {(), ("length", "cut_off")}
+    assert all(sample["components"].get("cut_off", sample["truncated"]) == sample["truncated"] for sample in samples)
+    assert "exception: ValueError: no small letters in here (letters.py, line" in str(samples[1]["failure"])
+
+
+def test_what_a_reward_prints_is_in_its_own_log(faulty_run: Ended) -> None:
+    log = (faulty_run.out / "logs" / "rewards.log").read_text()
+    assert log.count("prompt: sing\n") >= 8
+    assert "a warning of the reward's library\n" in log
+    assert log.count("ValueError: no small letters in here\n") in range(1, 9), (
+        "a traceback for each process, not each time"
+    )
+    assert "prompt:" not in faulty_run.stdout + faulty_run.stderr
+    assert "library" not in faulty_run.stdout + faulty_run.stderr
 
 
 def test_an_evaluation_that_fails_takes_no_finished_step_with_it(faulty_job: Job, faulty_run: Ended) -> None:
@@ -64,7 +86,7 @@ def test_an_evaluation_that_fails_takes_no_finished_step_with_it(faulty_job: Job
     ended, job = faulty_run, faulty_job
     require_one_message(ended)
     assert "no score for any of 1 completions" in ended.stderr
-    assert 'class="state failed"' in (job.out / "report.html").read_text()
+    assert '"state":"failed"' in (job.out / "report.html").read_text()
     assert published_steps(job.checkpoints) == [2]
     assert (ended.summary["step"], [row["step"] for row in ended.rows]) == (2, [0, 1, 2])
     (job.folder / "asked-before").unlink()
@@ -72,6 +94,23 @@ def test_an_evaluation_that_fails_takes_no_finished_step_with_it(faulty_job: Job
     assert again.code == 0, again
     assert (again.rows[-1]["step"], again.rows[-1]["eval_score"] is not None) == (2, True)
     assert again.adapter_uri == (job.checkpoints / "iter_0000002" / "lora_adapter").as_uri()
+
+
+def test_several_rewards_of_which_one_fails_too_often(faulty_job: Job, tmp_path: Path) -> None:
+    """The evaluation before the first step is recorded by reward; the first step ends the run."""
+    job = Job(tmp_path, faulty_job.base)
+    shutil.copy(faulty_job.folder / "train.jsonl", job.folder)
+    shutil.copy(faulty_job.folder / "held_out.jsonl", job.folder)
+    letters = "{name: letters, weight: 2, function: 'letters:score'}"
+    faulty = "{name: faulty, weight: -1, function: 'letters:faulty', timeoutSeconds: 1.5, maxFailedShare: 0.4}"
+    ended = job.run("reward=null", f"rewards=[{letters}, {faulty}]", *FAULTY[2:])
+    require_one_message(ended)
+    assert "spec.rewards[1].maxFailedShare: got 16 of 32 completions without a score in step 1" in ended.stderr
+    assert "x, exception: faulty: ValueError: no small letters in here (letters.py, line" in ended.stderr
+    (row,) = ended.rows
+    assert row["eval_score"] == row["eval_reward/letters"] == row["eval_reward/faulty"], "2 - 1 times the same"
+    assert "eval_reward/faulty/length" in row
+    assert ended.summary["state"] == "failed"
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from run.command import Ended, local_folder
-from run.jobs import EVERY, STEPS, Job, published_steps
+from run.command import Ended, digest, local_folder
+from run.jobs import EVERY, REWARD, STEPS, Job, published_steps
 
 PHASES = {"generate", "reward", "forward_backward", "optimizer", "sync", "checkpoint", "evaluate", "other"}
 
@@ -42,7 +42,10 @@ def test_the_start_is_reported_part_by_part(reference: Ended) -> None:
     assert abs(sum(startup["waited_for"].values()) - startup["first_update_seconds"]) < 0.1
     assert startup["waited_for"]["other"] < 0.25 * startup["first_update_seconds"], startup
     assert 0 < startup["first_token_seconds"] < startup["first_update_seconds"] < reference.seconds
-    assert f"first token after {startup['first_token_seconds']:.1f} s, first update after" in reference.stdout
+    assert "first token after" not in reference.stdout, "it is for the report"
+    assert f"Report    {reference.out.relative_to(reference.out.parents[1])}/report.html, with the numbers in " in (
+        reference.stdout
+    )
 
 
 def test_the_reward_grows(reference: Ended) -> None:
@@ -58,13 +61,33 @@ def test_every_checkpoint_is_published_and_whole(reference: Ended, reference_job
     assert (config["peft_type"], config["r"], config["lora_alpha"]) == ("LORA", 4, 8)
 
 
+def test_an_adapter_comes_with_tokenizer_card_and_what_it_was_made_of(reference: Ended) -> None:
+    adapter = local_folder(reference.adapter_uri)
+    metadata = json.loads((adapter / "lorarl_metadata.json").read_text())
+    assert metadata["manifest"]["spec"]["trainer"] == {"steps": STEPS, "learningRate": 5.0e-3}
+    assert metadata["data"]["train"]["rows"] == 8
+    assert metadata["rewardCode"] == {"letters:score": digest(REWARD)}
+    assert (adapter / "tokenizer.json").exists()
+    card = (adapter / "README.md").read_text()
+    first, last = reference.rows[0], reference.rows[-1]
+    assert f"| reward_mean |  | {last['reward_mean']:.4g} |" in card
+    assert f"| eval_score | {first['eval_score']:.4g} | {last['eval_score']:.4g} |" in card
+    assert "library_name: peft" in card
+
+
 def test_without_a_terminal_output_is_plain_lines(reference: Ended) -> None:
     lines = reference.stdout.splitlines()
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", reference.stdout), "no control characters"
     assert len([line for line in lines if line.startswith("step ") and "reward" in line]) == STEPS
     assert len([line for line in lines if "checkpoint file://" in line]) == STEPS // EVERY
     assert lines[-1].split() == ["Adapter", reference.adapter_uri]
-    assert [line.split()[0] for line in lines if line[:1].isalpha()][-4:] == ["succeeded", "PEFT", "vLLM", "Adapter"]
+    assert [line.split()[0] for line in lines if line[:1].isalpha()][-5:] == [
+        "succeeded",
+        "Report",
+        "PEFT",
+        "vLLM",
+        "Adapter",
+    ]
 
 
 def test_libraries_say_nothing(reference: Ended) -> None:

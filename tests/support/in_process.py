@@ -12,14 +12,15 @@ import torch
 
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
-from lorarl_trainer.checkpoint import Published
+from lorarl_trainer.checkpoint import Best, Published
 from lorarl_trainer.engine.colocated import ColocatedEngine
 from lorarl_trainer.engine.vllm.engine import RolloutEngine
 from lorarl_trainer.lora.config import Probe
 from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
-from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, Built, Resumed, TakeCompletions
+from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, Built, CardResults, Resumed, TakeCompletions
 from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.samples.arrays import Floats
+from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.types import (
     Completion,
     CompletionChunk,
@@ -157,9 +158,15 @@ class OneWorker:
         self.worker = worker
 
     async def open_checkpoints(
-        self, job_name: str, job_uid: str | None, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path
+        self,
+        job_name: str,
+        job_uid: str | None,
+        secrets: Secrets,
+        identity: Mapping[str, Any],
+        unpublished: Path,
+        provenance: Mapping[str, Any],
     ) -> None:
-        self.worker.open_checkpoints(job_name, job_uid, secrets, identity, unpublished)
+        self.worker.open_checkpoints(job_name, job_uid, secrets, identity, unpublished, provenance)
 
     async def resume(self) -> Resumed:
         resumed = self.worker.claim_checkpoints()
@@ -179,9 +186,10 @@ class OneWorker:
         seeds: Sequence[int] | None,
         take: TakeCompletions,
         max_tokens: int | None = None,
+        sampling: Sampling | None = None,
     ) -> dict[str, float]:
         seconds: Mapping[str, float] = {}
-        for chunk in self.worker.generate(prompts, seeds, max_tokens):
+        for chunk in self.worker.generate(prompts, seeds, max_tokens, sampling):
             seconds = chunk.seconds
             if chunk.completions:
                 take(chunk.indices, chunk.completions)
@@ -193,8 +201,14 @@ class OneWorker:
     async def log_probabilities(self, samples: Sequence[Sample], temperature: float) -> list[Floats]:
         return self.worker.log_probabilities(Samples(samples), temperature)
 
-    async def publish(self, step: int, adapter_version: int, position: int) -> None:
-        self.worker.publish(step, adapter_version, position)
+    async def publish(self, step: int, adapter_version: int, position: int, results: CardResults) -> None:
+        self.worker.publish(step, adapter_version, position, results)
+
+    async def complete(self, step: int, results: CardResults, value: float | None) -> None:
+        self.worker.complete(step, results, value)
+
+    async def best(self) -> Best | None:
+        return self.worker.best()
 
     async def uploads(self) -> list[Published]:
         return self.worker.uploads()
@@ -240,7 +254,7 @@ def prompts(count: int = 12, seed: int = 0) -> list[list[int]]:
 def samples_of(prompts: Sequence[list[int]], completions: Sequence[Completion], advantage: float = 1.0) -> list[Sample]:
     """Samples to train on, with the rollout's log-probabilities."""
     return [
-        Sample(np.concatenate([p, c.tokens]), len(p), advantage, c.logprobs)
+        Sample(np.concatenate([p, c.tokens]), len(p), advantage, c.logprobs, c.kept)
         for p, c in zip(prompts, completions, strict=True)
     ]
 

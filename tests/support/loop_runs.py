@@ -84,17 +84,17 @@ async def run_in_process(
     spec, sink = worker.spec, Collected()
     workers, stop = OneWorker(worker.worker), asyncio.Event()
     identity = training_identity(spec, "fingerprint")
-    await workers.open_checkpoints(worker.job.name, worker.job.uid, {}, identity, worker.out / "unpublished")
+    await workers.open_checkpoints(worker.job.name, worker.job.uid, {}, identity, worker.out / "unpublished", {})
     resumed = await workers.resume()
     algorithm, learning = get_algorithm(spec.algorithm), list(train_rows or rows())
     progress = Progress(direct=[sink, _StopAfter(stop_after, stop), _AfterStep(after_step)], queued=[])
     stream = RowStream(learning, spec.trainer.seed, resumed.position)
     rollouts: Rollouts
     if spec.algorithm.type == "sft":
-        rollouts = Answers(stream, [], spec.rollout.prompts_per_step, workers)
+        rollouts = Answers(stream, {}, spec.rollout.prompts_per_step, workers)
     else:
         scorer = CountsEvenTokens()
-        rollouts = Lockstep(spec, stream, [], algorithm.group_size, workers, scorer, spelled, progress)
+        rollouts = Lockstep(spec, stream, {}, algorithm.group_size, workers, scorer, spelled, progress, spelled)
     session = Session(
         spec=spec,
         workers=workers,

@@ -39,7 +39,7 @@ def vllm_generate(worker: Colocated, prompts: Sequence[list[int]], seeds: Sequen
     if seeds is None:
         parameters = [SamplingParams(temperature=0.0, **limits) for _ in prompts]
     else:
-        sampled = {"temperature": own._config.temperature, "logprobs": 0, "flat_logprobs": True}
+        sampled = {"temperature": own._config.sampling.temperature, "logprobs": 0, "flat_logprobs": True}
         parameters = [SamplingParams(seed=seed, **sampled, **limits) for seed in seeds]
     requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
     outputs = own.llm.generate(requests, parameters, lora_request=own.slot.request, use_tqdm=False)

@@ -65,5 +65,5 @@ def recorded_request(folder: Path, learning_rate: float, rank: int = 0, tensor_p
 def state_file(worker: Worker, rank: int = 0) -> memoryview | None:
     """The optimizer's state as a checkpoint holds it, on the first rank (collective, as `Worker.publish`)."""
     if rank:
-        return worker.publish(0, 0, 0)  # type: ignore[func-returns-value]  # it only helps
+        return worker.publish(0, 0, 0, {})  # type: ignore[func-returns-value]  # it only helps
     return write_tensors(worker.backend.snapshot().state)

@@ -6,7 +6,7 @@ Shape suffixes: P prompts of a step, G completions per prompt, S = P * G samples
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,11 +14,14 @@ import numpy as np
 from lorarl_trainer.guards.nonfinite import count_withheld
 from lorarl_trainer.guards.start import check_engine
 from lorarl_trainer.guards.updates import require_agreement
-from lorarl_trainer.progress import StepDone, Warned
+from lorarl_trainer.progress import Sampled, ScoredSample, StepDone, Warned, results_of
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.samples.types import Samples, UpdateRequest
 from lorarl_trainer.schedule import is_due, learning_rate, seed_of
-from lorarl_trainer.session import Session, StepClock
+from lorarl_trainer.session import STEP_RESULTS, Session, StepClock
+
+SHOWN_RESULTS = ("reward_mean", "loss")
+"""Metrics of a step that its checkpoint's model card shows."""
 
 
 async def train(session: Session, done: int) -> int:
@@ -37,12 +40,14 @@ async def train(session: Session, done: int) -> int:
         step += 1
         clock = StepClock()
         event = await make_step(session, step, clock)
+        session.results[STEP_RESULTS] = {name: event.metrics[name] for name in SHOWN_RESULTS if name in event.metrics}
         await session.apply_steering()
         # Publish and report before the evaluation, which may fail or be cut short.
-        if is_due(step, session.spec.checkpoint.every, session.total_steps) or session.stop.is_set():
+        if session.owes_checkpoint(step):
             with clock.phase("checkpoint"):
                 await session.publish(step)
         session.progress.emit(clock.finish(replace(event, total_steps=session.total_steps)))
+        await session.report_uploads()  # before the evaluation, which takes a while
         if not session.stop.is_set() or step >= session.total_steps:  # a run that must end has no time to evaluate
             await evaluate_if_due(session, step)
         await session.report_uploads()
@@ -61,6 +66,8 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
 
     # Advantages: the algorithm compares each sample with its group. Nothing after this looks at rewards.
     advantages_S = session.algorithm.advantages(batch.rewards_P_G).reshape(-1)
+    if batch.shown:
+        session.progress.emit(Sampled(step=step, samples=with_advantages(batch.shown, advantages_S)))
 
     # Updates: one, or several on equal shares of the prompts. Only the first sees the very policy that generated.
     metrics: dict[str, list[float]] = {}
@@ -87,12 +94,14 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
         total_steps=session.total_steps,
         adapter_version=session.adapter_version,
         metrics={
-            "learning_rate": learning_rate(session.spec.trainer, step),
+            "learning_rate": learning_rate(session.spec.trainer, step, session.total_steps),
             **batch.metrics,
             **{name: float(np.mean(values)) for name, values in metrics.items()},
             **({"withheld_updates": float(withheld)} if withheld else {}),
         },
         tokens=sum(len(sample.tokens) for sample in batch.samples_S),
+        groups=len(batch.rewards_P_G),
+        completions=batch.rewards_P_G.size,
     )
 
 
@@ -116,7 +125,7 @@ def update_requests(session: Session, batch: StepBatch, advantages_S: np.ndarray
             loss=algorithm.loss,
             total_tokens=max(1, sum(sample.response_length for sample in samples)),
             temperature=batch.temperature,
-            learning_rate=learning_rate(trainer, step),
+            learning_rate=learning_rate(trainer, step, session.total_steps),
             seed=seed_of(trainer.seed, "dropout", step, number),
             on_policy=batch.on_policy and first,
             limits=session.limits,
@@ -124,10 +133,21 @@ def update_requests(session: Session, batch: StepBatch, advantages_S: np.ndarray
         first = False
 
 
+def with_advantages(shown: Sequence[ScoredSample], advantages_S: np.ndarray) -> tuple[ScoredSample, ...]:
+    """Return the step's first samples with their advantages. One without a reward takes no part, so it has none."""
+    return tuple(
+        sample if sample.reward is None else replace(sample, advantage=float(advantage))
+        for sample, advantage in zip(shown, advantages_S, strict=False)
+    )
+
+
 async def evaluate_if_due(session: Session, step: int) -> None:
-    """Evaluate after step 0, every so many steps, and after the last, if there are held-out rows."""
-    held_out = session.spec.data.eval
-    if not held_out or not is_due(step, held_out.every, session.total_steps):
-        return
-    if (event := await session.rollouts.evaluate(step, session.adapter_version)) is not None:
-        session.progress.emit(event)
+    """Make the evaluations that are due: after step 0, every so many steps, and after the last."""
+    found: dict[str, float] = {}
+    for name, held_out in session.spec.data.evaluations:
+        if is_due(step, held_out.every, session.total_steps):
+            event = await session.rollouts.evaluate(name, step, session.adapter_version)
+            session.progress.emit(event)
+            found |= results_of(event)
+    if found:
+        await session.complete(step, found)

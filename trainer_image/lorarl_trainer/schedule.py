@@ -6,13 +6,31 @@ Because the seeds depend only on the step, resuming needs no random state.
 from __future__ import annotations
 
 import hashlib
+import math
 
 from lorarl_api.v1alpha1 import TrainerSpec
 
 
-def learning_rate(spec: TrainerSpec, step: int) -> float:
-    """Return the learning rate of a step, counted from 1: linear warm-up, then constant."""
-    return spec.learning_rate * min(1.0, step / spec.warmup_steps if spec.warmup_steps else 1.0)
+def learning_rate(spec: TrainerSpec, step: int, last: int) -> float:
+    """Return the learning rate of a step, counted from 1: linear warm-up, then the schedule.
+
+    The first step after the warm-up has the peak (without a warm-up, the first step), and the last step has the minimum
+    share of it. The cosine is that of SGDR (arXiv:1608.03983) without restarts.
+
+    Args:
+        spec: the schedule.
+        step: the step.
+        last: the last step, which may change during a run. Steps after it have the minimum.
+    """
+    if step < spec.warmup_steps:
+        return spec.learning_rate * (step / spec.warmup_steps)
+    if spec.learning_rate_schedule == "constant":
+        return spec.learning_rate
+    first = max(spec.warmup_steps, 1)
+    done = min(1.0, (step - first) / (last - first)) if last > first else 0.0
+    share = 1 - done if spec.learning_rate_schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
+    least = spec.min_learning_rate_share
+    return spec.learning_rate * (least + (1 - least) * share)
 
 
 def seed_of(seed: int, purpose: str, *numbers: int) -> int:

@@ -6,19 +6,24 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.algorithms import Algorithm
-from lorarl_trainer.checkpoint import Published
+from lorarl_trainer.checkpoint import Best, Published
+from lorarl_trainer.checkpoint.contents import ADAPTER
+from lorarl_trainer.checkpoint.open import best_by
 from lorarl_trainer.errors import LorarlError, WorkerError
-from lorarl_trainer.progress import CheckpointDone, Progress, StartedUp, StepDone, Warned
+from lorarl_trainer.progress import BestFound, CheckpointDone, Progress, StartedUp, StepDone, Warned
 from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.protocols.steering import Steer
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.samples.agreement import AgreementLimits
+from lorarl_trainer.schedule import is_due
 from lorarl_trainer.timing import StartClock
 
+FIRST_RESULTS, STEP_RESULTS = "before training", "after this step"
+"""The columns of results on a model card."""
 RESCUE_SECONDS = 60.0
 """How long checkpoints that are still uploading may take when the loop has failed."""
 
@@ -71,6 +76,8 @@ class Session:
         steer: says once per step what has changed for the job; None if nothing can.
         adapter_uri: the newest adapter that this run published.
         withheld_in_a_row: updates that were withheld since the last one that was made, see `guards.nonfinite`.
+        results: what the model card of the next checkpoint shows: columns of values by name.
+        best: the best checkpoint that was reported.
     """
 
     spec: LoRARLJobSpec
@@ -89,6 +96,8 @@ class Session:
     steer: Steer | None = None
     adapter_uri: str | None = None
     withheld_in_a_row: int = 0
+    results: dict[str, dict[str, float]] = field(default_factory=dict)
+    best: Best | None = None
     _reported_step: int = 0
 
     def owes_evaluation(self, done: int) -> bool:
@@ -112,19 +121,42 @@ class Session:
         if steering.stop:
             self.stop.set()
 
+    def is_chosen_by(self, name: str) -> bool:
+        """Return whether the best checkpoint is chosen by the evaluation of this name."""
+        chosen = self.spec.checkpoint.keep_best
+        return chosen is not None and name == (chosen.eval or "")
+
+    def owes_checkpoint(self, step: int) -> bool:
+        """Return whether a step has a checkpoint: every so many steps, at the end, and where the best is chosen."""
+        evaluated = (
+            is_due(step, source.every, self.total_steps)
+            for name, source in self.spec.data.evaluations
+            if self.is_chosen_by(name)
+        )
+        return is_due(step, self.spec.checkpoint.every, self.total_steps) or self.stop.is_set() or any(evaluated)
+
+    async def complete(self, step: int, found: Mapping[str, float]) -> None:
+        """Add a step's evaluations, columns of metrics.jsonl, to its checkpoint. All cards show those of step 0."""
+        self.results.setdefault(FIRST_RESULTS if step == 0 else STEP_RESULTS, {}).update(found)
+        if step and step == self.published_step:
+            by = best_by(self.spec)
+            await self.workers.complete(step, self.results, found.get(by.metric) if by else None)
+
     async def publish(self, step: int) -> None:
         """Hand a checkpoint of this step to the uploader of the first worker."""
-        await self.workers.publish(step, self.adapter_version, self.rollouts.position)
+        await self.workers.publish(step, self.adapter_version, self.rollouts.position, self.results)
         self.published_step = step
 
     async def report_uploads(self) -> None:
         """Report checkpoints that have been published; raise if one cannot be."""
         if self._reported_step < self.published_step:
             self.report_checkpoints(await self.workers.uploads())
+        await self._report_best()
 
     async def drain_uploads(self) -> None:
         """Wait until every checkpoint is published."""
         self.report_checkpoints(await self.workers.drain_uploads())
+        await self._report_best()
 
     async def rescue_uploads(self, failure: Exception) -> None:
         """After a failure of the loop, publish what was handed over before, or keep it on the worker's disk.
@@ -154,6 +186,21 @@ class Session:
                         published_at=done.published_at,
                     )
                 )
+
+    async def _report_best(self) -> None:
+        """Report the best checkpoint if it is another one than before."""
+        if self.spec.checkpoint.keep_best is None:
+            return
+        best = await self.workers.best()
+        if best is not None and best != self.best:
+            self.best = best
+            uri = f"{self._job_uri}/{best.path}/{ADAPTER}" if self._job_uri else best.path
+            self.progress.emit(BestFound(step=best.step, uri=uri, metric=best.metric, value=best.value))
+
+    @property
+    def _job_uri(self) -> str | None:
+        """The job's folder in the store, above a published adapter's."""
+        return self.adapter_uri and self.adapter_uri.rsplit("/", 2)[0]
 
     async def report_startup(self) -> None:
         """Report where the time went up to the first update."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.progress import EvalDone
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.protocols.workers import Workers
+from lorarl_trainer.samples.statistics import ratio_interval
 from lorarl_trainer.samples.types import Sample
 
 
@@ -21,7 +22,7 @@ class Answers:
     """The next rows' own answers."""
 
     rows: RowStream
-    held_out: Sequence[EncodedRow]
+    held_out: Mapping[str, Sequence[EncodedRow]]
     rows_per_step: int
     workers: Workers
 
@@ -39,15 +40,22 @@ class Answers:
         """Return none: there is no engine to check."""
         return []
 
-    async def evaluate(self, step: int, adapter_version: int) -> EvalDone | None:
+    async def evaluate(self, name: str, step: int, adapter_version: int) -> EvalDone:
         """Return the mean of -log p over the held-out answers' tokens, in nats."""
-        if not self.held_out:
-            return None
         start = time.perf_counter()
-        samples = [_sample(row) for row in self.held_out]
+        samples = [_sample(row) for row in self.held_out[name]]
         logprobs = await self.workers.log_probabilities(samples, temperature=1.0)
-        loss = -sum(float(values.sum()) for values in logprobs) / sum(sample.response_length for sample in samples)
-        return EvalDone(step=step, rows=len(samples), loss=loss, seconds=time.perf_counter() - start)
+        sums = [-float(values.sum()) for values in logprobs]
+        lengths = [sample.response_length for sample in samples]
+        ends = ratio_interval(sums, lengths)
+        return EvalDone(
+            step=step,
+            name=name,
+            rows=len(samples),
+            loss=sum(sums) / sum(lengths),
+            metrics={"loss_low": ends[0], "loss_high": ends[1]} if ends else {},
+            seconds=time.perf_counter() - start,
+        )
 
 
 def _sample(row: EncodedRow) -> Sample:

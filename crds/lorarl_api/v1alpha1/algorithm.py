@@ -116,8 +116,10 @@ class RewardSpec(Model):
         None,
         max_length=256,
         pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$",
-        description="A Python function package.module:function(prompt, completion, answer, row) -> float, sync or "
-        "async. It is looked up on the Python path and beside the manifest.",
+        description="A Python function package.module:function(prompt, completion, answer, row), sync or async. It "
+        "returns a number, or a mapping with the number score and further numbers, which are recorded as components. "
+        "If it has a parameter truncated, that says whether the completion was cut off at rollout.maxResponseTokens. "
+        "It is looked up on the Python path and beside the manifest.",
         examples=["my_package.rewards:score"],
         json_schema_extra={"expected": "package.module:function"},
     )
@@ -126,6 +128,15 @@ class RewardSpec(Model):
         gt=0.0,
         le=3600.0,
         description="Longest time for scoring one completion, in seconds. After that the sample is left out.",
+    )
+    max_failed_share: float = Field(
+        1.0,
+        ge=0.0,
+        le=1.0,
+        description="Largest share of the completions of a step or an evaluation that may be left out because they "
+        "could not be scored. If more are, the run stops and names the most common failure. With 1, only a step "
+        "without any score stops it.",
+        examples=[0.1],
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (
@@ -169,3 +180,24 @@ class RewardSpec(Model):
     def effective_tolerance(self) -> float:
         """Largest absolute difference that the type numeric accepts."""
         return self.tolerance or 0.0
+
+
+class NamedReward(RewardSpec):
+    """One of several rewards. Set exactly one of type and function."""
+
+    name: str = Field(
+        min_length=1,
+        max_length=64,
+        pattern=r"^[A-Za-z0-9_.-]+$",
+        description="Name of the reward. Its mean is recorded as reward/NAME.",
+        examples=["format"],
+        json_schema_extra={"expected": "a name of letters, digits, _, . and -, at most 64 characters"},
+    )
+    weight: float = Field(
+        1.0,
+        ge=-1e6,
+        le=1e6,
+        description="What the reward is multiplied by in the sum. A negative weight is a penalty. A reward with weight "
+        "0 is recorded only.",
+        examples=[0.2],
+    )

@@ -52,6 +52,16 @@ def claim_of(uri: str) -> str | None:
 
 
 FieldName = Annotated[str, Field(min_length=1, max_length=128)]
+EvalName = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=40,
+        pattern=r"^[a-z][a-z0-9_-]*$",
+        examples=["gsm8k"],
+        json_schema_extra={"expected": "a name of at most 40 characters a-z, 0-9, _ and - that begins with a letter"},
+    ),
+]
 Uri = Annotated[str, Field(min_length=1, max_length=1024)]
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from lorarl_api.rules import Rule
-from lorarl_api.v1alpha1.common import FieldName, Model, SecretName, Uri, uri_rules
+from lorarl_api.v1alpha1.algorithm import RewardSpec
+from lorarl_api.v1alpha1.common import EvalName, FieldName, Model, SecretName, Uri, uri_rules
 
 
 def _only_hub(field: str) -> Rule:
@@ -61,12 +62,68 @@ class DataSource(Model):
     )
 
 
+PassAt = Annotated[int, Field(ge=1, le=1024, examples=[4])]
+
+
 class EvalSource(DataSource):
     """Held-out rows."""
 
     every: int = Field(
         20, ge=1, le=100_000, description="Steps between evaluations. The start and the end are evaluated too."
     )
+
+
+class EvalSpec(EvalSource):
+    """Held-out rows with a name, their scorer and their sampling."""
+
+    name: EvalName = Field(
+        description="Name in metrics: the columns are eval_NAME/score, eval_NAME/pass_at_4 and so on."
+    )
+    reward: RewardSpec | None = Field(
+        None,
+        description="How a completion is scored here, for example without shaping. Default: as the job scores it.",
+    )
+    temperature: float = Field(
+        0.0,
+        ge=0.0,
+        le=10.0,
+        description="Sampling temperature. 0 takes the most probable token everywhere. Above 0, rollout.topP, topK and "
+        "minP hold here too, and each evaluation draws with the same random numbers.",
+    )
+    samples: int = Field(1, ge=1, le=1024, description="Completions of each row. The score is the mean over all.")
+    pass_at_k: list[PassAt] = Field(
+        default_factory=list,
+        max_length=8,
+        description="Values of k, at most samples: pass@k is the unbiased estimate that at least one of k completions "
+        "passes (arXiv:2107.03374).",
+    )
+    pass_reward: float = Field(1.0, description="Least reward of a completion that passes, for passAtK.")
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        *EvalSource.rules,
+        Rule(
+            "samples",
+            "self.samples == 1 || self.temperature > 0.0",
+            "be 1 if temperature is 0, because greedy completions of one prompt are the same",
+            "Set temperature, for example to 1, or remove samples.",
+        ),
+        Rule(
+            "passAtK",
+            "self.passAtK.all(k, k <= self.samples)",
+            "be at most samples",
+            "Raise samples, or lower passAtK.",
+        ),
+    )
+
+
+TemplateArguments = Annotated[
+    dict[str, Any],
+    Field(
+        max_length=64,
+        examples=[{"enable_thinking": False}],
+        json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
+    ),
+]
 
 
 class DataSpec(Model):
@@ -77,13 +134,44 @@ class DataSpec(Model):
         None,
         description="Held-out rows, scored with greedy sampling (grpo) or by their loss (sft). Default: no evaluation.",
     )
+    evals: list[EvalSpec] = Field(
+        default_factory=list,
+        max_length=16,
+        description="More evaluations, each with a name and, if needed, its own reward and sampling.",
+    )
     chat_template: bool = Field(
         True,
         description="Format prompts with the tokenizer's chat template. Set it to false for a base model without a "
         "template: then prompts are used unchanged.",
+    )
+    chat_template_arguments: TemplateArguments = Field(
+        default_factory=dict,
+        description="Arguments of the chat template, such as enable_thinking: false for Qwen3. The template must read "
+        "each of them.",
     )
     credentials_secret: SecretName | None = Field(
         None,
         description="Name of a Secret whose keys give access to the data, with the same key names as "
         "model.credentialsSecret.",
     )
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "evals",
+            "self.evals.all(e, self.evals.exists_one(other, other.name == e.name))",
+            "have a different name for each evaluation",
+            "Rename one of the two with the same name.",
+        ),
+        Rule(
+            "chatTemplateArguments",
+            "self.chatTemplate || size(self.chatTemplateArguments) == 0",
+            "be absent if chatTemplate is false, because then no template is used",
+            "Remove chatTemplateArguments, or chatTemplate: false.",
+        ),
+    )
+
+    @property
+    def evaluations(self) -> list[tuple[str, EvalSource]]:
+        """All evaluations by name, in order: `eval`, whose name is empty, and those of `evals`."""
+        first: list[tuple[str, EvalSource]] = [("", self.eval)] if self.eval else []
+        return [*first, *((source.name, source) for source in self.evals)]

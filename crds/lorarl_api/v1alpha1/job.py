@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
 from lorarl_api.rules import Immutable, Rule, broken_rules, immutable, immutable_except
 from lorarl_api.v1alpha1.adapter import AdapterSpec, BaseModelSpec
-from lorarl_api.v1alpha1.algorithm import AlgorithmSpec, RewardSpec
-from lorarl_api.v1alpha1.cluster import QUALIFIED_NAME, ClusterSpec, LabelValue
+from lorarl_api.v1alpha1.algorithm import AlgorithmSpec, NamedReward, RewardSpec
+from lorarl_api.v1alpha1.cluster import ClusterSpec
 from lorarl_api.v1alpha1.common import API_VERSION, KIND, Model, claim_of
 from lorarl_api.v1alpha1.data import DataSpec
+from lorarl_api.v1alpha1.metadata import MAX_NAME, Metadata
 from lorarl_api.v1alpha1.runtime import CheckpointSpec, RolloutSpec, TrackingSpec, TrainerSpec
 from lorarl_api.v1alpha1.status import LoRARLJobStatus
 
-MAX_NAME = 42
-"""Longest name of a job. A RayJob's name is longer by the attempt, and KubeRay allows 47 characters."""
 MAX_SECONDS = 2**31 - 1
 """The longest time in Kubernetes' own job APIs."""
 RULES_LATER = {"rules": "later"}
@@ -72,7 +70,15 @@ class LoRARLJobSpec(Checked):
     adapter: AdapterSpec = Field(description="The LoRA adapter that is trained.")
     algorithm: AlgorithmSpec = Field(default_factory=AlgorithmSpec, description="How rewards become a loss.")
     reward: RewardSpec | None = Field(
-        None, description="How a completion is scored. Required for grpo, refused for sft."
+        None, description="How a completion is scored. grpo requires this or rewards; sft refuses both."
+    )
+    rewards: list[NamedReward] | None = Field(
+        None,
+        min_length=1,
+        max_length=16,
+        description="Several rewards in place of one. A completion's score is their weighted sum, and each is recorded "
+        "as a component. If one of them fails, the completion is left out, unless its weight is 0.",
+        examples=[[{"name": "right", "type": "numeric"}, {"name": "format", "weight": 0.2, "function": "mine:tidy"}]],
     )
     data: DataSpec = Field(description="Training and held-out rows.")
     rollout: RolloutSpec = Field(default_factory=RolloutSpec, description="How vLLM generates.")
@@ -80,7 +86,7 @@ class LoRARLJobSpec(Checked):
     checkpoint: CheckpointSpec = Field(description="Where adapters and the training state are stored.")
     tracking: TrackingSpec = Field(
         default_factory=TrackingSpec,
-        description="Trackers that get the metrics, besides metrics.jsonl and TensorBoard.",
+        description="What is recorded of a run, and trackers besides metrics.jsonl and TensorBoard.",
     )
     cluster: ClusterSpec = Field(default_factory=ClusterSpec, description="The machines, and the pods on them.")
     suspend: bool = Field(
@@ -124,8 +130,8 @@ class LoRARLJobSpec(Checked):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "reward",
-            "self.algorithm.type != 'grpo' || has(self.reward)",
-            "be set if algorithm.type is grpo",
+            "self.algorithm.type != 'grpo' || has(self.reward) || has(self.rewards)",
+            "be set if algorithm.type is grpo and there are no rewards",
             "Add a reward, for example reward: {type: exact}, or set algorithm.type to sft.",
         ),
         Rule(
@@ -135,12 +141,61 @@ class LoRARLJobSpec(Checked):
             "Remove reward, or set algorithm.type to grpo.",
         ),
         Rule(
+            "rewards",
+            "self.algorithm.type != 'sft' || !has(self.rewards)",
+            "not be set if algorithm.type is sft, which learns the answers themselves",
+            "Remove rewards, or set algorithm.type to grpo.",
+        ),
+        Rule(
+            "rewards",
+            "!has(self.reward) || !has(self.rewards)",
+            "not be set beside reward",
+            "Move reward into the list with a name, or remove rewards.",
+        ),
+        Rule(
+            "rewards",
+            "!has(self.rewards) || self.rewards.all(one, self.rewards.exists_one(other, other.name == one.name))",
+            "have names that differ",
+            "Rename a reward, since each name is recorded as reward/NAME.",
+        ),
+        Rule(
+            "rewards",
+            "!has(self.rewards) || self.rewards.exists(one, one.weight != 0.0)",
+            "have at least one weight that is not 0",
+            "Set the weight of a reward that the model should learn, for example to 1.",
+        ),
+        Rule(
             "rollout.logprobTolerance",
             "!has(self.rollout.logprobTolerance) || self.algorithm.type == 'grpo'",
             "not be set unless algorithm.type is grpo (sft has no rollouts to compare with)",
             "Remove rollout.logprobTolerance.",
         ),
+        Rule(
+            "checkpoint.keepBest",
+            "!has(self.checkpoint.keepBest) || (has(self.checkpoint.keepBest.eval) "
+            "? self.data.evals.exists(e, e.name == self.checkpoint.keepBest.eval) : has(self.data.eval))",
+            "have an evaluation to choose by",
+            "Add data.eval, or name one of data.evals in keepBest.eval.",
+        ),
+        Rule(
+            "checkpoint.keepBest.passAtK",
+            "!has(self.checkpoint.keepBest) || !has(self.checkpoint.keepBest.passAtK) || "
+            "!has(self.checkpoint.keepBest.eval) || self.data.evals.exists("
+            "e, e.name == self.checkpoint.keepBest.eval && self.checkpoint.keepBest.passAtK in e.passAtK)",
+            "be in passAtK of the evaluation",
+            "Add it to the evaluation's passAtK, or remove it.",
+        ),
+        Rule(
+            "data.evals",
+            "self.algorithm.type != 'sft' || self.data.evals.all(e, !has(e.reward) && e.temperature == 0.0)",
+            "have neither reward nor temperature if algorithm.type is sft, whose evaluation is the loss of the answers",
+            "Remove them.",
+        ),
         _default_for_sft("temperature", "self.rollout.temperature == 1.0", "1, the default,"),
+        _default_for_sft("topP", "self.rollout.topP == 1.0", "1, the default,"),
+        _default_for_sft("topK", "!has(self.rollout.topK)", "absent"),
+        _default_for_sft("minP", "self.rollout.minP == 0.0", "0, the default,"),
+        _default_for_sft("stop", "size(self.rollout.stop) == 0", "empty"),
         _default_for_sft("adapterSync", "self.rollout.adapterSync == 'tensor'", "tensor, the default,"),
         _default_for_sft("verifySync", "!self.rollout.verifySync", "false, the default,"),
         _default_for_sft("offload", "!has(self.rollout.offload)", "absent"),
@@ -191,6 +246,7 @@ class LoRARLJobSpec(Checked):
         immutable("adapter", _OTHER_TRAINING),
         immutable("algorithm", _OTHER_TRAINING),
         immutable("reward", _OTHER_TRAINING, optional=True),
+        immutable("rewards", _OTHER_TRAINING, optional=True),
         immutable("data", _OTHER_TRAINING),
         immutable("rollout", _SAME_TRAINING),
         immutable_except("trainer", TrainerSpec, ["steps"], _SAME_TRAINING),
@@ -215,6 +271,13 @@ class LoRARLJobSpec(Checked):
         return self.cluster.gpus_per_node or self.trainer.tensor_parallel_size
 
     @property
+    def rewards_by_path(self) -> dict[str, RewardSpec]:
+        """The reward or rewards by their path (`spec.rewards[0]`); none for sft."""
+        if self.reward is not None:
+            return {"spec.reward": self.reward}
+        return {f"spec.rewards[{index}]": reward for index, reward in enumerate(self.rewards or [])}
+
+    @property
     def secrets(self) -> dict[str, str]:
         """The Secrets that the job names, by the path of the field (`spec.checkpoint.credentialsSecret`)."""
         return dict(_secrets("spec", self))
@@ -222,7 +285,7 @@ class LoRARLJobSpec(Checked):
     @property
     def claims(self) -> list[str]:
         """Names of the PersistentVolumeClaims with model and data, sorted."""
-        uris = [self.model.uri, self.data.train.uri, *([self.data.eval.uri] if self.data.eval else [])]
+        uris = [self.model.uri, self.data.train.uri, *(source.uri for _, source in self.data.evaluations)]
         return sorted({claim for uri in uris if (claim := claim_of(uri))})
 
     @property
@@ -238,68 +301,6 @@ def _secrets(path: str, part: Model) -> Iterator[tuple[str, str]]:
             yield from _secrets(inner, value)
         elif name == "credentials_secret" and value is not None:
             yield inner, value
-
-
-AnnotationText = Annotated[str, Field(max_length=262_144)]
-Namespace = Annotated[
-    str,
-    Field(
-        max_length=63,
-        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
-        json_schema_extra={
-            "expected": "the name of a namespace: at most 63 characters a-z, 0-9 and -, "
-            "with a letter or digit at both ends"
-        },
-    ),
-]
-
-# The rest of Kubernetes' ObjectMeta, which objects from a cluster have.
-_OTHER_METADATA = frozenset(
-    [
-        *(
-            "creationTimestamp",
-            "deletionGracePeriodSeconds",
-            "deletionTimestamp",
-            "finalizers",
-            "generateName",
-            "generation",
-        ),
-        *("managedFields", "ownerReferences", "resourceVersion", "selfLink", "uid"),
-    ]
-)
-
-
-class Metadata(Model):
-    """The object's name and labels. The other keys of Kubernetes' ObjectMeta are not changed."""
-
-    model_config = ConfigDict(extra="allow")
-
-    name: str = Field(
-        description=f"Name of the job: a letter, then a-z, 0-9 and -, at most {MAX_NAME} characters. It is part of "
-        "the path of its checkpoints.",
-        examples=["gsm8k"],
-    )
-    namespace: Namespace | None = Field(None, description="Namespace in the cluster.", examples=["default"])
-    labels: dict[str, LabelValue] = Field(default_factory=dict, description="Labels.")
-    annotations: dict[str, AnnotationText] = Field(default_factory=dict, description="Annotations.")
-
-    @field_validator("labels", "annotations")
-    @classmethod
-    def _keys_for_kubernetes(cls, value: dict[str, str]) -> dict[str, str]:
-        if refused := [key for key in value if not re.fullmatch(QUALIFIED_NAME, key)]:
-            raise PydanticCustomError("label_keys", "keys {refused}", {"refused": refused})
-        return value
-
-    @model_validator(mode="before")
-    @classmethod
-    def _known_keys(cls, data: Any) -> Any:
-        if isinstance(data, dict) and (unknown := sorted(str(key) for key in data if key not in cls._keys())):
-            raise PydanticCustomError("metadata_keys", "unknown keys {unknown}", {"unknown": unknown})
-        return data
-
-    @classmethod
-    def _keys(cls) -> frozenset[str]:
-        return _OTHER_METADATA | cls.model_fields.keys()
 
 
 class LoRARLJob(Checked):

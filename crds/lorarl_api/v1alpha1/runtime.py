@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from lorarl_api.rules import Rule
-from lorarl_api.v1alpha1.common import Model, SecretName, Uri, uri_rules
+from lorarl_api.v1alpha1.common import EvalName, Model, SecretName, Uri, uri_rules
+
+StopText = Annotated[str, Field(min_length=1, max_length=256, examples=["</answer>"])]
 
 
 class RolloutSpec(Model):
@@ -31,6 +33,32 @@ class RolloutSpec(Model):
         ge=0.01,
         le=10.0,
         description="Sampling temperature. vLLM and the trainer compute log-probabilities at the same temperature.",
+    )
+    top_p: float = Field(
+        1.0,
+        gt=0.0,
+        le=1.0,
+        description="Sample only from the most probable tokens that together have this probability. vLLM and the "
+        "trainer renormalise over the same number of tokens. topP counts in what minP and topK leave.",
+    )
+    top_k: int | None = Field(
+        None,
+        ge=2,
+        le=1_000_000,
+        description="Sample only from so many most probable tokens. Default: all.",
+        examples=[50],
+    )
+    min_p: float = Field(
+        0.0,
+        ge=0.0,
+        lt=1.0,
+        description="Sample only tokens that are at least this share as probable as the most probable one.",
+    )
+    stop: list[StopText] = Field(
+        default_factory=list,
+        max_length=16,
+        description="Texts that end a completion, in rollouts and evaluations. The text is the completion's end: it is "
+        "trained on, and the reward sees it.",
     )
     adapter_sync: Literal["tensor", "disk"] = Field(
         "tensor",
@@ -85,9 +113,29 @@ class TrainerSpec(Model):
         0,
         ge=0,
         le=1_000_000,
-        description="Steps over which the learning rate rises linearly from zero. It is constant afterwards.",
+        description="Steps over which the learning rate rises linearly from zero. learningRateSchedule says what "
+        "follows.",
+    )
+    learning_rate_schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant",
+        description="The learning rate after warmupSteps. constant: the peak. linear and cosine: it falls from the "
+        "peak to minLearningRateShare of it at the last step. A change of trainer.steps stretches the schedule.",
+    )
+    min_learning_rate_share: float = Field(
+        0.0,
+        ge=0.0,
+        le=1.0,
+        description="The learning rate of the last step, as a share of the peak, if learningRateSchedule is linear or "
+        "cosine.",
     )
     weight_decay: float = Field(0.0, ge=0.0, le=1.0, description="AdamW's decoupled weight decay.")
+    beta1: float = Field(0.9, ge=0.0, lt=1.0, description="AdamW's decay of the running average of the gradient.")
+    beta2: float = Field(
+        0.999, ge=0.0, lt=1.0, description="AdamW's decay of the running average of the gradient's square."
+    )
+    epsilon: float = Field(
+        1e-8, gt=0.0, le=1.0, description="What AdamW adds to the denominator of its update, for numerical stability."
+    )
     max_grad_norm: float = Field(
         1.0,
         gt=0.0,
@@ -134,6 +182,34 @@ class TrainerSpec(Model):
             "be at most trainer.steps",
             "Lower warmupSteps, or raise trainer.steps.",
         ),
+        Rule(
+            "minLearningRateShare",
+            "self.minLearningRateShare == 0.0 || self.learningRateSchedule != 'constant'",
+            "be 0, the default, if learningRateSchedule is constant",
+            "Remove minLearningRateShare, or set learningRateSchedule: cosine.",
+        ),
+    )
+
+
+class KeepBestSpec(Model):
+    """By which evaluation the best checkpoint is chosen."""
+
+    eval: EvalName | None = Field(None, description="Name of an evaluation of data.evals. Default: data.eval.")
+    pass_at_k: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="Choose by the evaluation's pass@k with this k. Default: by its score (grpo) or loss (sft).",
+        examples=[4],
+    )
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "passAtK",
+            "!has(self.passAtK) || has(self.eval)",
+            "not be set unless eval names an evaluation of data.evals",
+            "Add eval, or remove passAtK.",
+        ),
     )
 
 
@@ -147,6 +223,12 @@ class CheckpointSpec(Model):
     )
     every: int = Field(10, ge=1, le=100_000, description="Steps between checkpoints. The last step has one too.")
     keep: int = Field(3, ge=1, le=1000, description="Number of newest checkpoints to keep. Older ones are deleted.")
+    keep_all: bool = Field(False, description="Keep all checkpoints.")
+    keep_best: KeepBestSpec | None = Field(
+        None,
+        description="Keep the best checkpoint besides the newest ones; latest.json names it. Then each step with this "
+        "evaluation has a checkpoint too. Default: the best one is not known.",
+    )
     credentials_secret: SecretName | None = Field(
         None,
         description="Name of a Secret with the store's keys (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, "
@@ -165,6 +247,12 @@ class CheckpointSpec(Model):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         *uri_rules("uri", ["s3", "gs", "az", "file"]),
+        Rule(
+            "keep",
+            "!self.keepAll || self.keep == 3",
+            "be 3, the default, if keepAll is true",
+            "Remove keep, or keepAll.",
+        ),
         Rule(
             "deletionPolicy",
             "self.deletionPolicy == 'Retain' || !self.uri.startsWith('file:')",
@@ -205,7 +293,14 @@ class MlflowSpec(Model):
 
 
 class TrackingSpec(Model):
-    """Trackers that get the metrics, besides metrics.jsonl and TensorBoard."""
+    """What is recorded of a run, and trackers that get the metrics besides metrics.jsonl and TensorBoard."""
 
     wandb: WandbSpec | None = Field(None, description="Log to Weights & Biases.")
     mlflow: MlflowSpec | None = Field(None, description="Log to MLflow.")
+    samples_per_step: int = Field(
+        16,
+        ge=0,
+        le=4096,
+        description="Completions of each step, and of each evaluation, that samples.jsonl and the report keep. Those "
+        "of a step are whole groups, at least one. 0 keeps none.",
+    )

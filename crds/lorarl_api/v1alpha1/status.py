@@ -31,7 +31,8 @@ class MetricsStatus(Model):
 
     reward: float | None = Field(None, description="Mean reward of the newest step's completions.")
     eval_score: float | None = Field(
-        None, description="Score of the newest held-out evaluation: mean reward (grpo) or loss (sft)."
+        None,
+        description="Newest mean reward (grpo) or loss (sft) of data.eval, or else of the first of data.evals.",
     )
     kl: float | None = Field(
         None, description="Mean KL divergence to the base model, in nats per token, if klCoefficient is above 0."
@@ -54,6 +55,15 @@ class AdapterStatus(Model):
     base_model: str | None = Field(None, max_length=1024, description="URI of its base model.")
     rank: int | None = Field(None, ge=1, description="Rank r.")
     published_at: Moment | None = Field(None, description="When it was complete in the store.")
+
+
+class BestStatus(Model):
+    """The best checkpoint so far, by checkpoint.keepBest."""
+
+    uri: str = Field(max_length=2048, description="Folder of its adapter.")
+    step: int = Field(ge=0, description="Step after which it was written.")
+    metric: str = Field(max_length=128, description="Column of metrics.jsonl that it was chosen by.")
+    value: float = Field(description="Its value there.")
 
 
 class FailureStatus(Model):
@@ -85,6 +95,7 @@ class LoRARLJobStatus(Model):
     )
     metrics: MetricsStatus | None = Field(None, description="The newest metrics.")
     adapter: AdapterStatus | None = Field(None, description="The newest published adapter.")
+    best: BestStatus | None = Field(None, description="The best checkpoint so far, by checkpoint.keepBest.")
     failure: FailureStatus | None = Field(None, description="Why the newest attempt failed.")
     attempts: int | None = Field(None, ge=0, description="Attempts that failed by the job's own fault.")
     preemptions: int | None = Field(

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from unit.contract.manifests import EVAL, GPUS, HUB, MLFLOW, SFT, Changes
-
-
-@dataclass(frozen=True)
-class Case:
-    """One rule: changes that break it, changes that keep it, the field in the message, and a part of the hint."""
-
-    name: str
-    bad: Changes
-    good: Changes
-    field: str
-    hint: str
+from unit.contract.cluster_cases import CLUSTER_CASES
+from unit.contract.manifests import EVAL, GPUS, HUB, MLFLOW, SFT, Case, Changes
+from unit.contract.reward_cases import REWARD_CASES
+from unit.contract.sampling_cases import SAMPLING_CASES
 
 
 def _only_grpo(name: str, value: Any) -> Case:
@@ -65,18 +56,6 @@ def _uri(path: str, suffix: str = "", around: Changes | None = None) -> list[Cas
             "Remove them from the URI",
         ),
     ]
-
-
-def _toleration(field: str, bad: Changes, good: Changes, hint: str) -> Case:
-    """A rule of one toleration, the second one in the list."""
-    first = {"operator": "Exists", "effect": "NoSchedule"}
-    return Case(
-        f"{field} of a toleration",
-        {"spec.cluster.tolerations": [first, bad]},
-        {"spec.cluster.tolerations": [first, good]},
-        f"spec.cluster.tolerations[1].{field}",
-        hint,
-    )
 
 
 CASES = [
@@ -231,6 +210,7 @@ CASES = [
         "spec.reward",
         "Remove reward",
     ),
+    *REWARD_CASES,
     Case(
         "tolerance of log-probabilities only with grpo",
         SFT | {"spec.rollout.logprobTolerance": 0.1},
@@ -239,6 +219,10 @@ CASES = [
         "Remove rollout.logprobTolerance",
     ),
     _not_with_sft("temperature", 0.7),
+    _not_with_sft("topP", 0.9),
+    _not_with_sft("topK", 50),
+    _not_with_sft("minP", 0.1),
+    _not_with_sft("stop", ["</answer>"]),
     _not_with_sft("adapterSync", "disk"),
     _not_with_sft("verifySync", True),
     _not_with_sft("offload", ["kv_cache"], GPUS),
@@ -301,53 +285,6 @@ CASES = [
         "Remove trainer.precision",
     ),
     Case(
-        "the user's own ServiceAccount is not annotated",
-        {
-            "spec.cluster": {
-                "serviceAccountName": "mine",
-                "serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn"},
-            }
-        },
-        {"spec.cluster": {"serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn"}}},
-        "spec.cluster.serviceAccountAnnotations",
-        "Annotate that ServiceAccount yourself",
-    ),
-    Case(
-        "annotations have keys that Kubernetes accepts",
-        {"spec.cluster.serviceAccountAnnotations": {"a b": "c"}},
-        {"spec.cluster.serviceAccountAnnotations": {"iam.gke.io/gcp_service.Account": "any text: @/"}},
-        "spec.cluster.serviceAccountAnnotations",
-        "Write a key such as example.com/name",
-    ),
-    Case(
-        "labels have keys that Kubernetes accepts",
-        {"spec.cluster.nodeSelector": {"/pool": "a"}},
-        {"spec.cluster.nodeSelector": {"example.com/pool": "", "pool": "h200"}},
-        "spec.cluster.nodeSelector",
-        "Write a key such as example.com/name",
-    ),
-    Case(
-        "CPUs are a quantity",
-        {"spec.cluster.cpusPerNode": "8 cores"},
-        {"spec.cluster.cpusPerNode": "7500m"},
-        "spec.cluster.cpusPerNode",
-        "Write a quantity such as 8",
-    ),
-    Case(
-        "the head's CPUs are a quantity",
-        {"spec.cluster.head.cpus": "0"},
-        {"spec.cluster.head.cpus": 4},
-        "spec.cluster.head.cpus",
-        "Write a quantity such as 8",
-    ),
-    Case(
-        "rdma only with GPUs",
-        {"spec.cluster.rdma": {"resourceName": "rdma/hca"}},
-        {"spec.cluster": {"gpusPerNode": 8, "rdma": {"resourceName": "rdma/hca"}}},
-        "spec.cluster.rdma",
-        "Remove rdma",
-    ),
-    Case(
         "files of a pod are not deleted later",
         {"spec.checkpoint.deletionPolicy": "Delete"},
         {"spec.checkpoint": {"uri": "s3://a/b", "deletionPolicy": "Delete"}},
@@ -368,14 +305,6 @@ CASES = [
         "spec.data.train.uri",
         "Convert the data",
     ),
-    _toleration("key", {"value": "a"}, {"key": "nvidia.com/gpu", "value": "a"}, "Add the taint's key"),
-    _toleration("value", {"operator": "Exists", "value": "a"}, {"operator": "Exists"}, "Remove value"),
-    _toleration(
-        "tolerationSeconds",
-        {"key": "a", "tolerationSeconds": 1},
-        {"key": "a", "effect": "NoExecute", "tolerationSeconds": 0},
-        "Remove tolerationSeconds",
-    ),
     Case(
         "a name is not too long",
         {"metadata.name": "a" * 43},
@@ -390,5 +319,7 @@ CASES = [
         "metadata.name",
         "Use another name",
     ),
+    *SAMPLING_CASES,
+    *CLUSTER_CASES,
     Case("a name has no dots", {"metadata.name": "a.b"}, {"metadata.name": "a-b"}, "metadata.name", "Use another name"),
 ]

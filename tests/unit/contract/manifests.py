@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import Any
 
 Changes = dict[str, Any]
 """Dotted path -> value. None removes the field."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One rule: changes that break it, changes that keep it, the field in the message, and a part of the hint."""
+
+    name: str
+    bad: Changes
+    good: Changes
+    field: str
+    hint: str
+
 
 SMALLEST: dict[str, Any] = {
     "apiVersion": "lorarl.io/v1alpha1",
@@ -41,6 +54,7 @@ def changed(document: dict[str, Any], changes: Changes) -> dict[str, Any]:
     return document
 
 
+TWO = [{"name": "right", "type": "exact"}, {"name": "tidy", "weight": 0.5, "function": "m:f"}]
 SFT = {"spec.algorithm": {"type": "sft"}, "spec.reward": None}
 HUB = {"spec.data.train": {"uri": "hf://openai/gsm8k"}}
 GPUS = {"spec.cluster": {"nodes": 2, "gpusPerNode": 4}}

@@ -16,7 +16,7 @@ from lorarl_api.validate import validate_files
 from unit.contract.manifests import SMALLEST, manifest
 from unit.contract.traps import PYTHON_IS_STRICTER, TRAPS, Trap
 
-EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples").rglob("*.yaml"))
 GOOD = json.dumps(SMALLEST)
 
 
@@ -130,7 +130,8 @@ def test_yaml_is_read_as_kubernetes_reads_it(trap: Trap) -> None:
         (
             {"spec.trainer.learning_rate": 1},
             "spec.trainer.learning_rate: got an unknown key, expected one of steps, learningRate, warmupSteps, "
-            "weightDecay, maxGradNorm, tokensPerMicroBatch, recompute, tensorParallelSize, precision, seed. "
+            "learningRateSchedule, minLearningRateShare, weightDecay, beta1, beta2, epsilon, maxGradNorm, "
+            "tokensPerMicroBatch, recompute, tensorParallelSize, precision, seed. "
             "Did you mean learningRate?",
         ),
         (

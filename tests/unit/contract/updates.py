@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unit.contract.manifests import EVAL, GPUS, SFT, Changes
+from unit.contract.manifests import EVAL, GPUS, SFT, TWO, Changes
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,12 @@ UPDATES = [
     Update("no reward any more", {}, SFT, "spec.reward"),
     Update(
         "a reward all at once", SFT, {"spec.algorithm.type": "grpo", "spec.reward": {"type": "exact"}}, "spec.reward"
+    ),
+    Update(
+        "another weight",
+        {"spec.reward": None, "spec.rewards": TWO},
+        {"spec.rewards": [TWO[0] | {"weight": 2.0}, TWO[1]]},
+        "spec.rewards",
     ),
     Update("other data", {}, {"spec.data.train.uri": "s3://a/b.csv"}, "spec.data"),
     Update("held-out data", {}, EVAL, "spec.data"),

@@ -36,7 +36,7 @@ class Environment:
         program, *arguments = command
         # Without this machine's uv, unless a test names it.
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
-        clean |= {"PATH": "/usr/bin:/bin", **environment}
+        clean |= {"PATH": "/usr/bin:/bin", "LORARL_CACHE": str(self.folder.parent / "cache"), **environment}
         called = [self.folder / "bin" / program, *arguments]
         return subprocess.run(called, cwd=self.folder.parent, env=clean, capture_output=True, text=True)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from lorarl_api.v1alpha1 import TrainerSpec
@@ -10,11 +12,29 @@ from lorarl_trainer.schedule import is_due, learning_rate, seed_of
 
 def test_the_learning_rate_rises_over_the_warm_up_and_stays() -> None:
     spec = TrainerSpec(learning_rate=1e-3, warmup_steps=4)
-    assert [learning_rate(spec, step) for step in (1, 2, 4, 5, 1000)] == pytest.approx([2.5e-4, 5e-4, 1e-3, 1e-3, 1e-3])
+    assert [learning_rate(spec, step, 1000) for step in (1, 2, 4, 5, 1000)] == pytest.approx(
+        [2.5e-4, 5e-4, 1e-3, 1e-3, 1e-3]
+    )
 
 
 def test_without_a_warm_up_the_learning_rate_is_there_from_the_first_step() -> None:
-    assert learning_rate(TrainerSpec(learning_rate=1e-3), 1) == 1e-3
+    assert learning_rate(TrainerSpec(learning_rate=1e-3), 1, 9) == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [("linear", [0.5, 1.0, 0.775, 0.55, 0.325, 0.1]), ("cosine", [0.5, 1.0, 0.868, 0.55, 0.232, 0.1])],
+)
+def test_a_schedule_falls_from_the_peak_to_its_share_at_the_last_step(schedule: Any, rates: list[float]) -> None:
+    spec = TrainerSpec(
+        learning_rate=1.0, warmup_steps=2, steps=6, learning_rate_schedule=schedule, min_learning_rate_share=0.1
+    )
+    assert [learning_rate(spec, step, 6) for step in range(1, 7)] == pytest.approx(rates, abs=1e-3)
+    assert learning_rate(spec, 9, 6) == pytest.approx(0.1), "trainer.steps was lowered during the run"
+
+
+def test_a_schedule_of_one_step_has_the_peak() -> None:
+    assert learning_rate(TrainerSpec(learning_rate=1e-3, learning_rate_schedule="cosine"), 1, 1) == 1e-3
 
 
 def test_seeds_are_the_same_everywhere_and_differ_by_purpose_and_place() -> None:

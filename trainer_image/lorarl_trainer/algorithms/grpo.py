@@ -8,6 +8,7 @@ import numpy as np
 
 from lorarl_api.v1alpha1 import AlgorithmSpec
 from lorarl_trainer.algorithms.base import Floats, Rewards
+from lorarl_trainer.algorithms.groups import with_signal
 from lorarl_trainer.samples.types import LossChoice
 
 _EPSILON = 1e-6
@@ -31,7 +32,7 @@ class Grpo:
             warnings.simplefilter("ignore", RuntimeWarning)  # groups without two scored completions: handled below
             mean_P_1 = np.nanmean(rewards_P_G, axis=1, keepdims=True)
             deviation_P_1 = np.nanstd(rewards_P_G, axis=1, ddof=1, keepdims=True)
-            # The mean of equal rewards is rounded: its error would be divided by itself.
-            equal_P_1 = np.nanmax(rewards_P_G, axis=1, keepdims=True) == np.nanmin(rewards_P_G, axis=1, keepdims=True)
-        advantages_P_G = np.where(equal_P_1, 0.0, (rewards_P_G - mean_P_1) / (deviation_P_1 + _EPSILON))
+        # The mean of equal rewards is rounded: its error would be divided by itself.
+        signal_P_1 = with_signal(rewards_P_G)[:, np.newaxis]
+        advantages_P_G = np.where(signal_P_1, (rewards_P_G - mean_P_1) / (deviation_P_1 + _EPSILON), 0.0)
         return np.nan_to_num(advantages_P_G).astype(np.float32)

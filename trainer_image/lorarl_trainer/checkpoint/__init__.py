@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from lorarl_trainer.checkpoint.contents import Checkpoint, Manifest, build_checkpoint
 from lorarl_trainer.checkpoint.identity import Identity, differences
-from lorarl_trainer.checkpoint.latest import Latest
+from lorarl_trainer.checkpoint.latest import Best, Latest
 from lorarl_trainer.checkpoint.reader import Found
-from lorarl_trainer.checkpoint.store import CheckpointStore, Published, Started
-from lorarl_trainer.checkpoint.uploader import BackgroundUploader
+from lorarl_trainer.checkpoint.store import BestBy, CheckpointStore, Published, Started
+from lorarl_trainer.checkpoint.uploader import BackgroundUploader, Evaluated
 
 __all__ = [
     "BackgroundUploader",
+    "Best",
+    "BestBy",
     "Checkpoint",
     "CheckpointStore",
+    "Evaluated",
     "Found",
     "Identity",
     "Latest",

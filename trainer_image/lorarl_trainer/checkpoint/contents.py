@@ -17,6 +17,8 @@ ADAPTER = "lora_adapter"
 ADAPTER_CONFIG = f"{ADAPTER}/adapter_config.json"
 ADAPTER_MODEL = f"{ADAPTER}/adapter_model.safetensors"
 ADAPTER_METADATA = f"{ADAPTER}/lorarl_metadata.json"
+CARD = f"{ADAPTER}/README.md"
+"""The model card. checkpoint.json does not list it: its results are completed after the step's evaluation."""
 STATE = "trainer_state/state.json"
 _STATE_PART = re.compile(r"trainer_state/state(-\d+-of-\d+)?\.safetensors")
 MANIFEST = "checkpoint.json"
@@ -41,6 +43,7 @@ class Checkpoint:
     step: int
     adapter_version: int
     files: Mapping[str, Data] = field(repr=False)
+    card: bytes | None = field(default=None, repr=False, compare=False)
 
     @property
     def adapter_config(self) -> dict[str, Any]:
@@ -72,19 +75,23 @@ def build_checkpoint(
     metadata: Mapping[str, Any],
     state: Mapping[str, Any],
     state_tensors: Sequence[Data],
+    tokenizer: Mapping[str, Data] | None = None,
+    card: bytes | None = None,
 ) -> Checkpoint:
     """Make the files of a checkpoint.
 
-    Tensors are given as safetensors files; the same arguments give the same bytes.
+    Tensors are given as safetensors files; the same arguments give the same bytes. `tokenizer` has files of the base
+    model by name, and `card` is the model card: both go into the adapter's folder.
     """
     files = {
         ADAPTER_CONFIG: to_json(adapter_config),
         ADAPTER_MODEL: adapter_tensors,
         ADAPTER_METADATA: to_json(metadata),
+        **{f"{ADAPTER}/{name}": data for name, data in (tokenizer or {}).items()},
         STATE: to_json(state),
         **{_state_part(number, len(state_tensors)): part for number, part in enumerate(state_tensors, 1)},
     }
-    return Checkpoint(step, adapter_version, files)
+    return Checkpoint(step, adapter_version, files, card)
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,16 @@ _FINGERPRINT = "model.fingerprint"
 _RECORDED_LATER = frozenset(["rollout.maxPromptTokens", "rollout.maxResponseTokens"])
 """Keys that checkpoints of earlier releases lack."""
 
+_NOT_OF_REWARDS = {"timeout_seconds", "max_failed_share"}
+"""What a reward may change without being another: it scores the same."""
+
 Identity = Mapping[str, Any]
 """The settings that define a training, flat: {"adapter.rank": 8, "model.uri": "hf://...", ...}. Values are JSON."""
 
 
 def training_identity(spec: LoRARLJobSpec, model_fingerprint: str) -> dict[str, Any]:
-    """Return the settings that define this training: model, adapter, algorithm, reward, data, its limits, and seed.
+    """Return the settings that define this training: model, adapter, algorithm, reward, data, its template and
+    limits, and seed.
 
     The limits decide which rows there are, and so their order in every epoch.
 
@@ -39,9 +43,16 @@ def training_identity(spec: LoRARLJobSpec, model_fingerprint: str) -> dict[str, 
             "klCoefficient": algorithm.effective_kl_coefficient,
             "updatesPerStep": algorithm.effective_updates_per_step,
         },
-        "reward": spec.reward.model_dump(by_alias=True, exclude={"timeout_seconds"}) if spec.reward else {},
+        "reward": spec.reward.model_dump(by_alias=True, exclude=_NOT_OF_REWARDS) if spec.reward else {},
+        "rewards": {
+            reward.name: reward.model_dump(by_alias=True, exclude=_NOT_OF_REWARDS, exclude_none=True)
+            for reward in spec.rewards or []
+        },
         "data.train": spec.data.train.model_dump(by_alias=True),
-        "data": {"chatTemplate": spec.data.chat_template},
+        "data": {
+            "chatTemplate": spec.data.chat_template,
+            "chatTemplateArguments": spec.data.chat_template_arguments or None,
+        },
         "rollout": limits,
         "trainer": {"seed": spec.trainer.seed},
     }

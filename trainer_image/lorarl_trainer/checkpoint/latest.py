@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from lorarl_trainer.checkpoint.contents import Manifest, step_of, to_json
 
 NAME = "latest.json"
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best checkpoint so far.
+
+    Attributes:
+        path: its folder within the job's folder.
+        step: its step.
+        metric: the column of metrics.jsonl that it was chosen by.
+        value: its value there.
+    """
+
+    path: str
+    step: int
+    metric: str
+    value: float
 
 
 @dataclass(frozen=True)
@@ -30,6 +47,7 @@ class Latest:
         checkpoints: folders of all checkpoints that are kept, oldest first; the last is `path`.
         deleting: folders whose deletion has begun and is not known to have ended. A later start must not write under
             these names, because a delayed deletion would hit its files.
+        best: the best checkpoint, if the job keeps it.
     """
 
     epoch: int
@@ -45,6 +63,7 @@ class Latest:
     checkpoints: tuple[str, ...] = ()
     deleting: tuple[str, ...] = ()
     job_uid: str | None = None
+    best: Best | None = None
 
     def claimed_by(self, epoch: int, writer: str, host: str, now: str, job_uid: str | None) -> Latest:
         """Return this with the right to publish given to a new start."""
@@ -64,6 +83,7 @@ class Latest:
             published_epoch=self.epoch,
             checkpoints=checkpoints,
             deleting=deleting,
+            best=self.best if self.best and self.best.path in checkpoints else None,
         )
 
     def still_deleting(self, folders: tuple[str, ...]) -> Latest:
@@ -87,6 +107,7 @@ class Latest:
                 "publishedEpoch": self.published_epoch,
                 "checkpoints": list(self.checkpoints),
                 "deleting": list(self.deleting),
+                **({"best": asdict(self.best)} if self.best else {}),
             }
         )
 
@@ -113,6 +134,7 @@ class Latest:
                 tuple(raw["checkpoints"]),
                 tuple(raw["deleting"]),
                 raw.get("jobUid"),
+                Best(**raw["best"]) if raw.get("best") else None,
             )
         except (KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
             raise ValueError(f"lorarl did not write it ({type(error).__name__}: {error})") from error
@@ -124,6 +146,8 @@ class Latest:
         ]
         if unexpected:
             raise ValueError(f"{unexpected[0]!r} is not a checkpoint's folder")
+        if latest.best is not None and latest.best.path not in latest.checkpoints:
+            raise ValueError(f"best {latest.best.path!r} is not one of its checkpoints")
         if latest.path is not None and latest.path not in latest.checkpoints:
             raise ValueError(f"path {latest.path!r} is not one of its checkpoints")
         return latest
@@ -132,27 +156,31 @@ class Latest:
 def retention(
     published: tuple[str, ...],
     folder: str,
-    keep: int,
+    keep: int | None,
     existing: list[str],
     deleting: tuple[str, ...],
     from_scratch: bool,
+    best: str | None = None,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Decide which folders to keep when `folder` is published.
 
     Args:
         published: published folders of this training so far, oldest first.
         folder: the folder that is being published.
-        keep: how many to keep, `folder` included.
+        keep: how many to keep, `folder` included; None for all.
         existing: all checkpoint folders in the store, including leftovers of killed runs.
         deleting: folders whose deletion began earlier.
         from_scratch: whether this is the first publication of a training from scratch: everything older is deleted,
             whatever its step.
+        best: the folder of the best checkpoint, which is kept besides.
 
     Returns:
         The folders to keep, oldest first, and those to delete. A leftover of a later step is in neither: its writer may
         still be running.
     """
     step = step_of(folder) or 0
-    kept = (*(name for name in published if name != folder), folder)[-keep:]
+    all_of_them = (*(name for name in published if name != folder), folder)
+    newest = all_of_them if keep is None else all_of_them[-keep:]
+    kept = tuple(name for name in all_of_them if name in newest or name == best)
     obsolete = {name for name in existing if name not in kept and (from_scratch or (step_of(name) or 0) <= step)}
     return kept, tuple(sorted(obsolete | (set(deleting) - set(kept))))

@@ -8,7 +8,8 @@ from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJob, LoRARLJobSpec
 from lorarl_trainer.checkpoint.identity import require_same_training
-from lorarl_trainer.checkpoint.store import CheckpointStore
+from lorarl_trainer.checkpoint.store import BestBy, CheckpointStore
+from lorarl_trainer.samples.columns import eval_column
 from lorarl_trainer.storage import open_store
 from lorarl_trainer.storage.secrets import Secrets, secret_of
 
@@ -19,7 +20,24 @@ def open_checkpoints(
     """Return the job's checkpoints. Nothing is read yet."""
     secret = secret_of(secrets, spec.checkpoint.credentials_secret)
     store = open_store(spec.checkpoint.uri, secret, field="spec.checkpoint.uri")
-    return CheckpointStore(store, job_name, keep=spec.checkpoint.keep, identity=identity, job_uid=job_uid)
+    return CheckpointStore(
+        store,
+        job_name,
+        keep=None if spec.checkpoint.keep_all else spec.checkpoint.keep,
+        identity=identity,
+        best_by=best_by(spec),
+        job_uid=job_uid,
+    )
+
+
+def best_by(spec: LoRARLJobSpec) -> BestBy | None:
+    """Return how `spec.checkpoint.keepBest` chooses; None if it is not set."""
+    chosen = spec.checkpoint.keep_best
+    if chosen is None:
+        return None
+    result = "loss" if spec.algorithm.type == "sft" else "score"
+    metric = result if chosen.pass_at_k is None else f"pass_at_{chosen.pass_at_k}"
+    return BestBy(eval_column(chosen.eval or "", metric), largest=metric != "loss")
 
 
 def check_checkpoints(job: LoRARLJob, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lorarl_trainer.checkpoint.contents import MANIFEST, Checkpoint, Manifest, step_of
+from lorarl_trainer.checkpoint.contents import CARD, MANIFEST, Checkpoint, Manifest, step_of
 from lorarl_trainer.checkpoint.identity import Identity, differences
 from lorarl_trainer.checkpoint.latest import NAME, Latest
 from lorarl_trainer.storage import LocalStore, Store, Tag
@@ -127,7 +127,10 @@ class CheckpointReader:
                 warnings.append(f"Skipped {store.uri_of(prefix)}: {fault}.")
                 return None
             files[path] = data
-        return Found(Checkpoint(manifest.step, manifest.adapter_version, files), manifest, store.uri_of(prefix), folder)
+        # Only a checkpoint that is still to be published is written again, with its card.
+        card = store.get(f"{prefix}/{CARD}") if folder is None and with_files else None
+        checkpoint = Checkpoint(manifest.step, manifest.adapter_version, files, card)
+        return Found(checkpoint, manifest, store.uri_of(prefix), folder)
 
     def _manifest(self, store: Store, prefix: str, warnings: list[str]) -> Manifest | None:
         data = store.get(f"{prefix}/{MANIFEST}")

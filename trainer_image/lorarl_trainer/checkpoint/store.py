@@ -11,18 +11,19 @@ This stays correct wherever a run is paused, killed or repeated:
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import socket
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from lorarl_trainer.checkpoint.contents import ADAPTER, MANIFEST, Checkpoint, Manifest, folder_name, step_of
+from lorarl_trainer.checkpoint.contents import ADAPTER, CARD, MANIFEST, Checkpoint, Manifest, folder_name, step_of
 from lorarl_trainer.checkpoint.identity import Identity, require_same_training
-from lorarl_trainer.checkpoint.latest import NAME, Latest, retention
+from lorarl_trainer.checkpoint.latest import NAME, Best, Latest, retention
 from lorarl_trainer.checkpoint.reader import CheckpointReader, Found
 from lorarl_trainer.errors import FencedError, StorageError
 from lorarl_trainer.storage import UPLOADS, Store, Tag
@@ -30,6 +31,20 @@ from lorarl_trainer.threads import in_parallel
 
 SWAP_ATTEMPTS = 20
 NAME_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class BestBy:
+    """How the best checkpoint is chosen: by a column of metrics.jsonl."""
+
+    metric: str
+    largest: bool
+
+    def is_better(self, value: float, best: Best | None) -> bool:
+        """Return whether a checkpoint with this value takes the place of the best one. A tie leaves the earlier one."""
+        if not math.isfinite(value):
+            return False
+        return best is None or (value > best.value if self.largest else value < best.value)
 
 
 @dataclass(frozen=True)
@@ -66,8 +81,9 @@ class CheckpointStore:
         store: Store,
         job: str,
         *,
-        keep: int,
+        keep: int | None,
         identity: Identity,
+        best_by: BestBy | None = None,
         job_uid: str | None = None,
         now: Callable[[], datetime] | None = None,
     ) -> None:
@@ -76,12 +92,13 @@ class CheckpointStore:
         Args:
             store: where checkpoints go.
             job: name of the job, and of its folder in the store.
-            keep: how many of the newest checkpoints to keep.
+            keep: how many of the newest checkpoints to keep; None for all.
             identity: what training this is; a checkpoint of another one is refused.
+            best_by: how the best checkpoint is chosen, which is kept too; None if none is.
             job_uid: uid of the LoRARLJob in a cluster; None outside.
             now: the clock; only tests set it.
         """
-        self.store, self.job, self.keep, self._job_uid = store, job, keep, job_uid
+        self.store, self.job, self.keep, self._best_by, self._job_uid = store, job, keep, best_by, job_uid
         self.identity: Identity = json.loads(json.dumps(dict(identity)))  # as JSON returns it: lists, not tuples
         self.uri = store.uri_of(job)
         self._now = now or (lambda: datetime.now(UTC))
@@ -163,7 +180,8 @@ class CheckpointStore:
         manifest = Manifest.of(checkpoint, self.job, self.epoch, self.time(), self.identity)
         folder = self._write(checkpoint, manifest)
         there = [name for name in self.store.folders(self.job) if step_of(name) is not None]
-        stay, gone = retention(self._lineage, folder, self.keep, there, self._claimed().deleting, self._from_scratch)
+        latest, best = self._claimed(), self.best.path if self.best else None
+        stay, gone = retention(self._lineage, folder, self.keep, there, latest.deleting, self._from_scratch, best)
         published = self._swap_latest(lambda latest: latest.publishing(folder, manifest, self.time(), stay, gone))
         self._lineage, self._from_scratch = stay, False
         return Published(
@@ -176,6 +194,37 @@ class CheckpointStore:
             published_at=published.published_at or "",
             warnings=tuple(self._delete(gone)),
         )
+
+    def complete(self, step: int, card: bytes, value: float | None) -> None:
+        """Add what an evaluation found to a published checkpoint: its model card, and whether it is the best.
+
+        A step without a checkpoint is ignored: a newer one took its place while it waited.
+
+        Args:
+            step: the step that was evaluated.
+            card: the model card with the results.
+            value: what the best checkpoint is chosen by; None if none is.
+
+        Raises:
+            FencedError: a newer start of the job has taken over.
+            StorageError: the store failed.
+        """
+        folder = next((name for name in reversed(self._lineage) if step_of(name) == step), None)
+        if folder is None:
+            return
+        self._require_not_fenced()
+        self.store.put(self._path(f"{folder}/{CARD}"), card)
+        if self._best_by and value is not None and self._best_by.is_better(value, self.best):
+            best = Best(folder, step, self._best_by.metric, value)
+            self._swap_latest(lambda latest: replace(latest, best=best))
+
+    @property
+    def best(self) -> Best | None:
+        """The best checkpoint of this training so far, by the metric that the job asks for; None if it is not known."""
+        best = self._claimed().best
+        if best is None or self._best_by is None or best.metric != self._best_by.metric:
+            return None
+        return best if best.path in self._lineage else None
 
     def published(self, found: Found) -> Published | None:
         """Return what readers see of a checkpoint that `start` found; None if it is not published."""
@@ -310,6 +359,8 @@ def write_folder(store: Store, prefix: str, checkpoint: Checkpoint, manifest: Ma
     files = list(checkpoint.files.items())
     if not all(in_parallel(lambda file: store.put_if_absent(f"{prefix}/{file[0]}", file[1]), files, UPLOADS)):
         return False
+    if checkpoint.card is not None:
+        store.put_if_absent(f"{prefix}/{CARD}", checkpoint.card)
     path = f"{prefix}/{MANIFEST}"
     if store.put_if_absent(path, manifest.to_bytes()):
         return True

@@ -5,12 +5,23 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from lorarl_trainer.checkpoint.contents import Checkpoint, Manifest, folder_name
+from lorarl_trainer.checkpoint.latest import Best
 from lorarl_trainer.checkpoint.store import CheckpointStore, Published, write_folder
 from lorarl_trainer.errors import LorarlError, StorageError
 from lorarl_trainer.storage import LocalStore
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What an evaluation adds to its step's checkpoint: see `CheckpointStore.complete`."""
+
+    step: int
+    card: bytes
+    value: float | None
 
 
 class BackgroundUploader:
@@ -31,6 +42,9 @@ class BackgroundUploader:
         self._store, self._unpublished, self._on_published = store, unpublished, on_published
         self._changed = threading.Condition()
         self._waiting: Checkpoint | None = None
+        self._evaluated: list[Evaluated] = []
+        self._busy = False
+        self._best = store.best
         self._under_way: Checkpoint | None = None
         self._failure: BaseException | None = None
         self._last: Published | None = None
@@ -54,6 +68,23 @@ class BackgroundUploader:
             self._waiting = checkpoint
             self._changed.notify_all()
 
+    def complete(self, evaluated: Evaluated) -> None:
+        """Add an evaluation's results to the checkpoint of its step when that is published. Returns at once.
+
+        Raises:
+            FencedError, StorageError: an earlier publication failed.
+        """
+        with self._changed:
+            self._raise_failure()
+            self._evaluated.append(evaluated)
+            self._changed.notify_all()
+
+    @property
+    def best(self) -> Best | None:
+        """The best checkpoint of this training so far."""
+        with self._changed:
+            return self._best
+
     def raise_if_failed(self) -> None:
         """Raise the error that ended the uploads, if any. It is cheap: call it every step."""
         with self._changed:
@@ -70,7 +101,7 @@ class BackgroundUploader:
         """
         with self._changed:
             self._changed.wait_for(
-                lambda: self._failure is not None or (self._waiting is None and self._under_way is None), timeout
+                lambda: self._failure is not None or not (self._waiting or self._evaluated or self._busy), timeout
             )
             if self._failure is None and (unsent := self._waiting or self._under_way) is not None:
                 self._waiting = None
@@ -84,17 +115,20 @@ class BackgroundUploader:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting is not None)
+                self._changed.wait_for(lambda: self._waiting is not None or self._evaluated)
                 checkpoint, self._waiting = self._waiting, None
-                if checkpoint is None or self._failure is not None:
+                evaluated, self._evaluated = self._evaluated, []
+                if self._failure is not None:
                     return
-                self._under_way = checkpoint
-            failure = self._publish(checkpoint)
+                self._under_way, self._busy = checkpoint, True
+            failure = self._publish(checkpoint) if checkpoint else None
+            unsent = checkpoint if failure else None
+            failure = failure or self._complete(evaluated)
             with self._changed:
-                if isinstance(failure, StorageError) and self._failure is None:
-                    failure = self._kept_locally(self._waiting or checkpoint, str(failure))
+                if isinstance(failure, StorageError) and self._failure is None and (unsent := self._waiting or unsent):
+                    failure = self._kept_locally(unsent, str(failure))
                 self._failure = self._failure or failure
-                self._under_way = None
+                self._under_way, self._busy, self._best = None, False, self._store.best
                 self._changed.notify_all()
                 if self._failure is not None:
                     return
@@ -106,6 +140,14 @@ class BackgroundUploader:
                 self._last = published
             if self._on_published is not None:
                 self._on_published(published)
+        except BaseException as error:  # noqa: BLE001 - raised in the loop's thread
+            return error
+        return None
+
+    def _complete(self, evaluated: list[Evaluated]) -> BaseException | None:
+        try:
+            for one in evaluated:
+                self._store.complete(one.step, one.card, one.value)
         except BaseException as error:  # noqa: BLE001 - raised in the loop's thread
             return error
         return None

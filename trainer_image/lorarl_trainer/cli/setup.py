@@ -41,4 +41,4 @@ def command(flavour: str | None) -> None:
     except LorarlError as error:
         sys.exit(f"lorarl: {error}")
     done = f"installed {count} packages" if count else "nothing to install: all packages are there"
-    click.echo(f"lorarl: {done}. Next: `lorarl run job.yaml --dry-run`, then `lorarl run job.yaml`.")
+    click.echo(f"lorarl: {done}. Next: `lorarl init`, which writes a job.")

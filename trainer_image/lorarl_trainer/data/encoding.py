@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import batched
 from typing import Any
@@ -11,6 +14,14 @@ from lorarl_trainer.data.rows import Message, Row
 from lorarl_trainer.errors import InputError
 
 _TEXTS_PER_BATCH = 2000
+_SET_HERE = frozenset(
+    [
+        *("messages", "conversation", "chat_template", "add_generation_prompt", "continue_final_message", "tokenize"),
+        *("padding", "truncation", "max_length", "tokenizer_kwargs"),
+        *("return_tensors", "return_dict", "return_assistant_tokens_mask"),
+    ]
+)
+"""Arguments of `apply_chat_template` that a manifest may not set: they would change what comes back."""
 
 
 class PromptEncoder:
@@ -22,7 +33,13 @@ class PromptEncoder:
     """
 
     def __init__(
-        self, tokenizer: Any, *, chat_template: bool, stop_ids: Sequence[int], vocabulary_size: int | None = None
+        self,
+        tokenizer: Any,
+        *,
+        chat_template: bool,
+        stop_ids: Sequence[int],
+        vocabulary_size: int | None = None,
+        template_arguments: Mapping[str, Any] | None = None,
     ) -> None:
         """Encode with a tokenizer of Transformers.
 
@@ -31,9 +48,10 @@ class PromptEncoder:
             chat_template: `spec.data.chatTemplate`.
             stop_ids: from `stop_token_ids`; an answer to learn ends with one of them.
             vocabulary_size: tokens that the model has an embedding for; None if that is not known.
+            template_arguments: `spec.data.chatTemplateArguments`.
 
         Raises:
-            InputError: `chat_template` is true and the tokenizer has none.
+            InputError: `chat_template` is true and the tokenizer has none, or the template does not read an argument.
         """
         if chat_template and not tokenizer.chat_template:
             raise InputError(
@@ -44,6 +62,9 @@ class PromptEncoder:
             )
         self._tokenizer, self._chat_template, self._stop_ids = tokenizer, chat_template, frozenset(stop_ids)
         self._vocabulary_size = vocabulary_size
+        self._arguments = dict(template_arguments or {})
+        if chat_template:
+            _require_read(self._arguments, str(tokenizer.chat_template))
         self._prefix = [] if chat_template else _default_prefix(tokenizer)
 
     def encode_prompts(self, rows: Sequence[Row]) -> list[list[int]]:
@@ -120,9 +141,16 @@ class PromptEncoder:
     def _render(self, row: Row, messages: Sequence[Message], *, open_turn: bool) -> str:
         try:
             text: str = self._tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=open_turn
+                list(messages), tokenize=False, add_generation_prompt=open_turn, **self._arguments
             )
         except Exception as error:  # a template is the model author's program and may raise anything
+            if self._arguments and self._renders_without_arguments(messages, open_turn):
+                raise InputError(
+                    "spec.data.chatTemplateArguments",
+                    f"{json.dumps(self._arguments)}, with which the template fails ({type(error).__name__}: {error})",
+                    "arguments that the model's template takes",
+                    "Correct their values; the template in the model's folder shows how it uses them.",
+                ) from error
             raise InputError(
                 "spec.data.chatTemplate",
                 f"a template that refuses row {row.number} ({type(error).__name__}: {error})",
@@ -130,6 +158,13 @@ class PromptEncoder:
                 "Fix the row's roles, or set spec.data.chatTemplate to false.",
             ) from error
         return text
+
+    def _renders_without_arguments(self, messages: Sequence[Message], open_turn: bool) -> bool:
+        try:
+            self._tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=open_turn)
+        except Exception:  # noqa: BLE001 - see `_render`
+            return False
+        return True
 
     def _ids(self, texts: list[str]) -> list[list[int]]:
         # The tokenizer need not warn of texts that are too long: the length filter handles them. Batches limit memory,
@@ -141,6 +176,25 @@ class PromptEncoder:
 
     def _with_prefix(self, ids: list[int]) -> list[int]:
         return ids if ids[: len(self._prefix)] == self._prefix else [*self._prefix, *ids]
+
+
+def _require_read(arguments: Mapping[str, Any], template: str) -> None:
+    """Require that the template reads each argument: Jinja ignores those that it does not.
+
+    Raises:
+        InputError: naming one that it does not read, or that lorarl sets.
+    """
+    words = set(re.findall(r"[A-Za-z_]\w*", template))
+    for name in arguments:
+        field = f"spec.data.chatTemplateArguments.{name}"
+        if name in _SET_HERE:
+            raise InputError(field, "an argument that lorarl sets itself", "an argument of the template", "Remove it.")
+        if name not in words:
+            near = difflib.get_close_matches(name, words, n=1, cutoff=0.7)
+            hint = f"Did you mean {near[0]}?" if near else "Remove it, or look it up in the template."
+            raise InputError(
+                field, "an argument that the model's chat template does not read", "a variable of the template", hint
+            )
 
 
 def _default_prefix(tokenizer: Any) -> list[int]:

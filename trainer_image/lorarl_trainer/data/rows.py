@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from difflib import get_close_matches
@@ -64,6 +66,14 @@ def load_rows(
             f"{field}.uri", f"{source.uri} with no rows", "at least one row", f"Set {field}.uri to a source with rows."
         )
     return rows
+
+
+def digest_of(rows: Sequence[Row]) -> str:
+    """Return a SHA-256 over the rows as they were read: the same for .jsonl, .parquet and the hub."""
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(json.dumps(row.raw, sort_keys=True, default=str).encode() + b"\n")
+    return digest.hexdigest()
 
 
 def _row(raw: dict[str, Any], number: int, source: DataSource, field: str, needs_answer: bool) -> Row:

@@ -15,6 +15,7 @@ from lorarl_trainer.engine.vllm.shared_base import SharedBase
 from lorarl_trainer.lora.targets import short_names
 from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.protocols.adapter import Adapter, SharesBase
+from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.types import CompletionChunk
 from lorarl_trainer.timing import StartClock
 
@@ -57,8 +58,9 @@ class ColocatedEngine:
             target_modules=tuple(short_names(adapter.targets)),
             max_prompt_tokens=spec.rollout.max_prompt_tokens,
             max_response_tokens=spec.rollout.max_response_tokens,
-            temperature=spec.rollout.temperature,
+            sampling=Sampling.of(spec.rollout),
             stop_token_ids=stop_token_ids,
+            stop=tuple(spec.rollout.stop),
         )
         self.base = SharedBase(trainer.base_in_hf_names()) if plan.shared_base else None
         self.engine = RolloutEngine(device, config, spec.trainer.seed, self.base, clock)
@@ -86,14 +88,18 @@ class ColocatedEngine:
         return seconds
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None, max_tokens: int | None = None
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[int] | None,
+        max_tokens: int | None = None,
+        sampling: Sampling | None = None,
     ) -> Iterator[CompletionChunk]:
         """Generate one completion per prompt (greedily without seeds); yield chunks of them as they end."""
         clock = time.perf_counter()
         woke = self.engine.wake("weights", "kv_cache")
         awake = time.perf_counter()
         waking = {"wake": awake - clock} if woke else {}
-        for indices, completions in self.engine.generate(prompts, seeds, max_tokens):
+        for indices, completions in self.engine.generate(prompts, seeds, max_tokens, sampling):
             yield CompletionChunk(indices, completions, waking | {"generate": time.perf_counter() - awake})
 
     def sleep(self) -> Mapping[str, float]:

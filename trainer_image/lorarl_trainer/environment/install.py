@@ -54,13 +54,24 @@ _CAUSES = (
 )
 
 
-def find_uv() -> str | None:
-    """Return the path of a uv that runs: from this environment, or from the PATH."""
-    for uv in (shutil.which("uv", path=str(Path(sys.executable).parent)), shutil.which("uv")):
+def installer() -> list[str]:
+    """Return the beginning of the command that installs packages here: a uv that runs, otherwise pip.
+
+    Raises:
+        LorarlError: there is neither.
+    """
+    cache = Path(os.environ.get("LORARL_CACHE") or "~/.cache/lorarl").expanduser()  # where `make setup` keeps its uv
+    for folder in (Path(sys.executable).parent, *map(Path, os.get_exec_path()), cache / "uv/bin"):
+        uv = shutil.which("uv", path=str(folder))
         # A shim of pyenv is on the PATH, and fails, where another version of Python has uv.
         if uv and subprocess.run([uv, "--version"], capture_output=True, check=False).returncode == 0:
-            return uv
-    return None
+            return [uv, "pip", "install", "--python", sys.executable]
+    if importlib.util.find_spec("pip"):
+        return [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    raise LorarlError(
+        "neither uv nor pip is installed. Run `python -m ensurepip`, or install uv: "
+        "https://docs.astral.sh/uv/getting-started/installation"
+    )
 
 
 def install(lock: Path, flavour: Flavour, say: Callable[[str], None]) -> int:
@@ -81,31 +92,32 @@ def install(lock: Path, flavour: Flavour, say: Callable[[str], None]) -> int:
     absent = missing(pins(text))
     if not absent:
         return 0
-    uv = find_uv()
-    if uv is None and importlib.util.find_spec("pip") is None:
-        raise LorarlError("neither uv nor pip is installed. Run `python -m ensurepip`, or install uv")
-    say(f"installing {len(absent)} packages into {sys.prefix} with {'uv' if uv else 'pip'}; this takes some minutes")
+    program = installer()
+    with_pip = "-m" in program
+    name = "pip" if with_pip else "uv"
+    say(f"installing {len(absent)} packages into {sys.prefix} with {name}; this takes some minutes")
     with tempfile.TemporaryDirectory(prefix="lorarl-setup-") as scratch:
-        for command in [uv_command(uv, lock)] if uv else pip_commands(text, Path(scratch)):
-            _run(command, build_environment(flavour, os.environ), say)
+        commands = pip_options(text, Path(scratch)) if with_pip else [uv_options(lock)]
+        for options in commands:
+            _run([*program, *options], build_environment(flavour, os.environ), say)
     importlib.invalidate_caches()
     if left := missing(pins(text)):
         raise LorarlError(f"the installer reported success, but {len(left)} packages are missing: {', '.join(left)}")
     return len(absent)
 
 
-def uv_command(uv: str, lock: Path) -> list[str]:
-    """Return the command with which uv installs a lock."""
+def uv_options(lock: Path) -> list[str]:
+    """Return the options with which uv installs a lock."""
     # Compile now. If Python may not write bytecode later (PYTHONDONTWRITEBYTECODE, a read-only image), every start
     # would compile 8,000 modules.
     options = ["--no-deps", "--require-hashes", "--compile-bytecode"]
     for name in sorted(COMPILED):
         options += ["--no-build-isolation-package", name]
-    return [uv, "pip", "install", "--python", sys.executable, *options, "-r", str(lock)]
+    return [*options, "-r", str(lock)]
 
 
-def pip_commands(lock: str, folder: Path) -> list[list[str]]:
-    """Return the commands with which pip installs a lock, and write their parts of it to a folder.
+def pip_options(lock: str, folder: Path) -> list[list[str]]:
+    """Return the options of the commands with which pip installs a lock, and write their parts of it to a folder.
 
     For pip, build isolation is for all packages of a command or for none.
     """
@@ -114,10 +126,9 @@ def pip_commands(lock: str, folder: Path) -> list[list[str]]:
         ("packages", "compiled"), extract(lock, COMPILED), ([], ["--no-build-isolation"]), strict=True
     ):
         if pins(part):
-            (folder / f"{name}.lock").write_text(part, encoding="utf-8")
-            pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-            wanted = ["--no-deps", "--require-hashes", *options, "-r", str(folder / f"{name}.lock")]
-            commands.append([*pip, *wanted])
+            path = folder / f"{name}.lock"
+            path.write_text(part, encoding="utf-8")
+            commands.append(["--no-deps", "--require-hashes", *options, "-r", str(path)])
     return commands
 
 

@@ -19,6 +19,7 @@ from lorarl_trainer.progress import Noted
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.samples.agreement import Agreement, AgreementLimits, positions_of
 from lorarl_trainer.samples.arrays import Floats
+from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.types import Completion, Sample, Samples
 from lorarl_trainer.schedule import seed_of
 from lorarl_trainer.session import Session
@@ -45,7 +46,7 @@ class _Check:
     prompts: Sequence[Sequence[int]]
     seeds: Sequence[int]
     max_tokens: int
-    temperature: float
+    sampling: Sampling
     version: int = FIRST_VERSION
 
     async def generate(self, probe: Probe) -> Samples:
@@ -58,7 +59,7 @@ class _Check:
         def take(indices: Sequence[int], ended: Sequence[Completion]) -> None:
             completions.update(zip(indices, ended, strict=True))
 
-        await self.workers.generate(self.prompts, self.seeds, take, self.max_tokens)
+        await self.workers.generate(self.prompts, self.seeds, take, self.max_tokens, self.sampling)
         return Samples(
             Sample(np.concatenate([prompt, completions[index].tokens]), len(prompt), 0.0, completions[index].logprobs)
             for index, prompt in enumerate(self.prompts)
@@ -66,7 +67,7 @@ class _Check:
 
     async def score(self, samples: Samples) -> Floats:
         """Return the trainer's log-probabilities with the adapter that it has."""
-        return np.concatenate(await self.workers.log_probabilities(samples, self.temperature))
+        return np.concatenate(await self.workers.log_probabilities(samples, self.sampling.temperature))
 
     async def agreement(self, probe: Probe) -> Agreement:
         """Compare engine and trainer with a probe."""
@@ -112,7 +113,8 @@ async def check_engine(session: Session) -> AgreementLimits | None:
         prompts=[prompt[-LONGEST_PROMPT:] for prompt in prompts for _ in range(_COMPLETIONS)],
         seeds=[seed_of(spec.trainer.seed, "probe", 0, index) for index in range(_COMPLETIONS * len(prompts))],
         max_tokens=min(rollout.max_response_tokens, 32 if spec.on_gpu else 8),
-        temperature=rollout.temperature,
+        # Whatever is truncated later: a token that is the only possible one would say nothing.
+        sampling=Sampling.of(rollout).untruncated,
     )
     try:
         samples = await check.generate(Probe(0.0))

@@ -7,29 +7,46 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
-from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_api.v1alpha1 import LoRARLJob, LoRARLJobSpec
 from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.preparation import Prepared, look_into_stores, prepare
+from lorarl_trainer.launch.provenance import provenance
 from lorarl_trainer.launch.ray_cluster import RayCluster
+from lorarl_trainer.launch.resumption import changes_since_last_start, keep_manifest
 from lorarl_trainer.launch.runtime import Runtime
 from lorarl_trainer.launch.signals import Interruption
 from lorarl_trainer.lora.targets import last_parts
-from lorarl_trainer.progress import METRICS, AdapterSummary, Noted, Progress, RunStarted, Warned, read_rows
+from lorarl_trainer.progress import (
+    METRICS,
+    AdapterSummary,
+    DataSummary,
+    HeldOut,
+    Noted,
+    Progress,
+    RunStarted,
+    Warned,
+    read_rows,
+    this_environment,
+)
+from lorarl_trainer.progress.evaluations import is_eval_seconds
 from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.protocols.workers import Built, Resumed, Workers
-from lorarl_trainer.rewards.scorer import make_scorer
+from lorarl_trainer.rewards.scorer import make_eval_scorers, make_job_scorer
 from lorarl_trainer.rewards.scores import Scorer
+from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.lockstep import Lockstep
-from lorarl_trainer.session import Session
+from lorarl_trainer.samples.columns import eval_column
+from lorarl_trainer.schedule import is_due
+from lorarl_trainer.session import FIRST_RESULTS, Session
 from lorarl_trainer.sft import Answers
 from lorarl_trainer.storage.base_model import base_model_name
 from lorarl_trainer.storage.secrets import Secrets
@@ -63,6 +80,11 @@ class Launch:
         """Where checkpoints go that could not be published."""
         return self.out_dir / "unpublished"
 
+    @property
+    def reward_log(self) -> Path | None:
+        """What reward functions print; None in a pod, whose own log keeps it longer than its disk."""
+        return self.runtime.log_dir and self.runtime.log_dir / "rewards.log"
+
 
 @contextlib.asynccontextmanager
 async def open_session(launch: Launch, progress: Progress, interruption: Interruption) -> AsyncIterator[Session]:
@@ -73,13 +95,15 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
     """
     job, spec, clock, secrets = launch.job, launch.job.spec, launch.clock, launch.secrets
     with contextlib.ExitStack() as stack:
-        scorer = make_scorer(spec.reward, launch.folder) if spec.reward else None
-        if scorer:
-            stack.callback(scorer.close)
-            scorer.warm_up()
+        scorer = make_job_scorer(spec, launch.folder, log=launch.reward_log)
+        scorers = make_eval_scorers(spec.data.evals, launch.folder, log=launch.reward_log)
+        every = [*([scorer] if scorer else []), *scorers.values()]
+        for one in every:
+            stack.callback(one.close)
+            one.warm_up()
         progress.emit(Noted(f"checking base model {spec.model.uri}, data, reward and stores"))
         here = not launch.runtime.in_pods
-        checks = asyncio.create_task(prepare(job, secrets, launch.unpublished, scorer, clock, here=here))
+        checks = asyncio.create_task(prepare(job, secrets, launch.unpublished, every, clock, here=here))
         stack.callback(_forget, checks)
         if here:
             await _head_start(checks)
@@ -96,10 +120,12 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
             identity = training_identity(spec, fingerprint)
             progress.emit(
                 Noted(
-                    f"data: {len(rows.train):,} rows, {len(rows.held_out):,} held out; loading the model in the workers"
+                    f"data: {len(rows.train):,} rows, {sum(map(len, rows.evals.values())):,} held out; "
+                    "loading the model in the workers"
                 )
             )
-            await workers.open_checkpoints(job.name, job.uid, secrets, identity, launch.unpublished)
+            made_of = provenance(job, rows.digests, launch.folder)
+            await workers.open_checkpoints(job.name, job.uid, secrets, identity, launch.unpublished, made_of)
             built = await workers.start(model.vocabulary.stop_token_ids, stored.initial_adapter)
             if built.memory:
                 progress.emit(Noted(f"memory of each {'GPU' if job.spec.on_gpu else 'worker'}:\n{built.memory}"))
@@ -111,7 +137,9 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
                 spec=spec,
                 workers=workers,
                 algorithm=get_algorithm(spec.algorithm),
-                rollouts=make_rollouts(launch, workers, rows, model.vocabulary, scorer, resumed.position, progress),
+                rollouts=make_rollouts(
+                    launch, workers, rows, model.vocabulary, scorer, scorers, resumed.position, progress
+                ),
                 progress=progress,
                 stop=interruption.asked,
                 clock=clock,
@@ -119,11 +147,14 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
                 families=last_parts(built.modules),
                 adapter_version=resumed.adapter_version or 1,
                 published_step=resumed.step,
-                evaluated=_was_evaluated(launch.out_dir, resumed.step),
+                results=_first_results(launch.out_dir) if resumed.step else {},
+                evaluated=_was_evaluated(launch.out_dir, spec, resumed.step),
                 steer=launch.runtime.steering and launch.runtime.steering(workers),
                 adapter_uri=resumed.adapter_uri,
             )
-            progress.emit(_started(launch, built, resumed))
+            started = _started(launch, built, resumed, rows)
+            progress.emit(started)
+            keep_manifest(launch.out_dir, started.manifest, started.resumed_from_step)
             if resumed.published:  # the previous run may have ended before it reported this one
                 session.report_checkpoints([resumed.published])
             yield session
@@ -135,6 +166,7 @@ def make_rollouts(
     rows: inputs.EncodedData,
     vocabulary: inputs.Vocabulary,
     scorer: Scorer | None,
+    scorers: Mapping[str, Scorer],
     position: int,
     progress: Progress,
 ) -> Rollouts:
@@ -142,16 +174,21 @@ def make_rollouts(
     spec = launch.job.spec
     stream = RowStream(rows.train, spec.trainer.seed, position)
     if scorer is None:
-        return Answers(stream, rows.held_out, spec.rollout.prompts_per_step, workers)
+        return Answers(stream, rows.evals, spec.rollout.prompts_per_step, workers)
+    paths = inputs.eval_fields(spec)
     return Lockstep(
         spec=spec,
         rows=stream,
-        held_out=rows.held_out,
+        evaluations={
+            name: Evaluation.of(name, source, paths[name], rows.evals[name], scorers.get(name, scorer), spec.rollout)
+            for name, source in spec.data.evaluations
+        },
         group_size=get_algorithm(spec.algorithm).group_size,
         workers=workers,
         scorer=scorer,
         decode=vocabulary.decode,
         progress=progress,
+        decode_prompts=vocabulary.decode_prompts,
     )
 
 
@@ -183,13 +220,22 @@ async def _fetch_model(
         return workers, await workers.fetch_model(secrets)
 
 
-def _was_evaluated(out_dir: Path, step: int) -> bool | None:
-    """Return whether an earlier run evaluated this step; None if no run recorded it here, as in another pod."""
+def _was_evaluated(out_dir: Path, spec: LoRARLJobSpec, step: int) -> bool | None:
+    """Return whether an earlier run made all evaluations of a step; None if none recorded it, as in another pod."""
     row = next((row for row in read_rows(out_dir / METRICS) if row["step"] == step), None)
-    return None if row is None else (row.get("eval_score"), row.get("eval_loss")) != (None, None)
+    due = [name for name, source in spec.data.evaluations if is_due(step, source.every, spec.trainer.steps)]
+    return None if row is None else all(eval_column(name, "rows") in row for name in due)
 
 
-def _started(launch: Launch, built: Built, resumed: Resumed) -> RunStarted:
+def _first_results(out_dir: Path) -> dict[str, dict[str, float]]:
+    """Return the results of the evaluation before training, if an earlier run recorded them here."""
+    row = next((row for row in read_rows(out_dir / METRICS) if row["step"] == 0), {})
+    columns = (name for name in row if name.startswith("eval_") and not is_eval_seconds(name))
+    found = {name: row[name] for name in columns if row[name] is not None}
+    return {FIRST_RESULTS: found} if found else {}
+
+
+def _started(launch: Launch, built: Built, resumed: Resumed, rows: inputs.EncodedData) -> RunStarted:
     job, spec = launch.job, launch.job.spec
     return RunStarted(
         job=job.name,
@@ -207,5 +253,13 @@ def _started(launch: Launch, built: Built, resumed: Resumed) -> RunStarted:
         total_steps=spec.trainer.steps,
         resumed_from_step=resumed.step or None,
         out_dir=str(launch.out_dir),
+        changes=tuple(changes_since_last_start(launch.out_dir, job)) if resumed.step else (),
         manifest=yaml.safe_dump(job.model_dump(by_alias=True, mode="json", exclude_unset=True), sort_keys=False),
+        data=DataSummary(
+            train=spec.data.train.uri,
+            train_rows=len(rows.train),
+            held_out=tuple(HeldOut(name, source.uri, len(rows.evals[name])) for name, source in spec.data.evaluations),
+        ),
+        reward=", ".join(str(reward.function or reward.type) for reward in spec.rewards_by_path.values()) or None,
+        environment=this_environment(f"{spec.world_size} x {built.gpu}" if built.gpu else ""),
     )

@@ -17,7 +17,7 @@ from lorarl_trainer.launch.preparation import JudgedModel, prepare
 from lorarl_trainer.launch.runtime import local_runtime
 from lorarl_trainer.planning.duration import SHORT, arithmetic_speed, step_time
 from lorarl_trainer.progress import METRICS, duration, read_rows
-from lorarl_trainer.rewards.scorer import make_scorer
+from lorarl_trainer.rewards.scorer import make_eval_scorers, make_job_scorer
 from lorarl_trainer.rewards.scores import Outcome, Scorer, ToScore
 from lorarl_trainer.storage.secrets import read_secrets
 from lorarl_trainer.timing import StartClock
@@ -42,11 +42,12 @@ def dry_run(path: Path, out_dir: Path | None, overrides: list[str]) -> int:
 
 async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
     spec, secrets = job.spec, read_secrets(job.spec)
-    scorer = make_scorer(spec.reward, folder, processes=1) if spec.reward else None
+    scorer = make_job_scorer(spec, folder)
+    scorers = [*([scorer] if scorer else []), *make_eval_scorers(spec.data.evals, folder, processes=1).values()]
     try:
-        if scorer:
-            scorer.warm_up()
-        prepared = await prepare(job, secrets, out_dir / "unpublished", scorer, StartClock("driver", "process"))
+        for one in scorers:
+            one.warm_up()
+        prepared = await prepare(job, secrets, out_dir / "unpublished", scorers, StartClock("driver", "process"))
         model, data = prepared.model, prepared.rows
         print("\n".join([*model_lines(job, model), "", *data_lines(data, model.vocabulary)]), end="\n\n", flush=True)
         if scorer:
@@ -54,8 +55,8 @@ async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
         print("\n".join(plan_lines(job, model, data, out_dir)))
         print(f"\nEverything that needs no worker is in order. Start it with `lorarl run`: {out_dir} gets its files.")
     finally:
-        if scorer:
-            scorer.close()
+        for one in scorers:
+            one.close()
 
 
 def model_lines(job: LoRARLJob, model: JudgedModel) -> list[str]:
@@ -74,9 +75,9 @@ def model_lines(job: LoRARLJob, model: JudgedModel) -> list[str]:
 def data_lines(data: inputs.EncodedData, vocabulary: inputs.Vocabulary) -> list[str]:
     """Return what the data is, and the first prompt as the model sees it."""
     lengths = sorted(len(row.prompt_ids) for row in data.train)
-    first = data.train[0]
+    first, held_out = data.train[0], sum(map(len, data.evals.values()))
     return [
-        f"data     {len(data.train):,} rows, {len(data.held_out):,} held out; prompts of {lengths[0]} to {lengths[-1]} "
+        f"data     {len(data.train):,} rows, {held_out:,} held out; prompts of {lengths[0]} to {lengths[-1]} "
         f"tokens, median {lengths[len(lengths) // 2]}",
         *(f"warning: {warning}" for warning in data.warnings),
         f"row {first.row.number} as the model sees it, special tokens included:",
@@ -158,7 +159,10 @@ def _for_all(seconds: float, steps: int) -> str:
 
 
 def _score(outcome: Outcome) -> str:
-    return f"-> {outcome.value:g}" if outcome.cause is None else f"-> no score ({outcome.cause})"
+    if outcome.cause is not None:
+        return f"-> no score ({outcome.cause})"
+    parts = ", ".join(f"{name} {value:.3g}" for name, value in outcome.components.items())
+    return f"-> {outcome.value:.3g}" + (f" ({parts})" if parts else "")
 
 
 def _quoted(text: str) -> list[str]:

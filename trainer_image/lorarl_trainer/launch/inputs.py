@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from lorarl_api.v1alpha1 import DataSource, LoRARLJobSpec
 from lorarl_trainer.data.encoding import EncodedRow, EncodedRows, PromptEncoder, encode_examples, encode_prompts
-from lorarl_trainer.data.rows import Row, load_rows
+from lorarl_trainer.data.rows import Row, digest_of, load_rows
 from lorarl_trainer.data.tokenizer import load_tokenizer, stop_token_ids, vocabulary_size
 from lorarl_trainer.rewards.scorer import needs_answers
 from lorarl_trainer.storage import open_store
@@ -38,21 +38,33 @@ class Vocabulary:
         texts: list[str] = self.tokenizer.batch_decode(completions, skip_special_tokens=True)
         return texts
 
+    def decode_prompts(self, prompts: Sequence[Sequence[int]]) -> list[str]:
+        """Return the prompts' texts with special tokens, as the model sees them."""
+        texts: list[str] = self.tokenizer.batch_decode(prompts, skip_special_tokens=False)
+        return texts
+
 
 @dataclass(frozen=True)
 class EncodedData:
-    """The encoded rows, and warnings for the user."""
+    """The encoded rows.
+
+    Attributes:
+        evals: the held-out rows by the names of `data.evaluations`.
+        warnings: for the user.
+        digests: rows and digest of each source as it was read, by its name.
+    """
 
     train: list[EncodedRow]
-    held_out: list[EncodedRow]
+    evals: dict[str, list[EncodedRow]]
     warnings: list[str]
+    digests: dict[str, dict[str, Any]]
 
 
 class Rows(NamedTuple):
     """The rows as they are in the data."""
 
     train: list[Row]
-    held_out: list[Row]
+    evals: dict[str, list[Row]]
 
 
 def load_vocabulary(spec: LoRARLJobSpec, secrets: Secrets) -> Vocabulary:
@@ -80,11 +92,13 @@ def read_rows(spec: LoRARLJobSpec, secrets: Secrets) -> Rows:
         fetch = partial(
             fetch_data, field=f"{field}.uri", secret=secret, open_folder=partial(open_store, field=f"{field}.uri")
         )
-        answers = spec.reward is None or needs_answers(spec.reward)
+        own = getattr(source, "reward", None)
+        rewards = [own] if own else list(spec.rewards_by_path.values())
+        answers = not rewards or any(needs_answers(reward) for reward in rewards)
         return load_rows(source, field=field, needs_answer=answers, fetch=fetch, hub_token=secret.get("HF_TOKEN"))
 
-    train = read(spec.data.train, "spec.data.train")
-    return Rows(train, read(spec.data.eval, "spec.data.eval") if spec.data.eval else [])
+    train, fields = read(spec.data.train, "spec.data.train"), eval_fields(spec)
+    return Rows(train, {name: read(source, fields[name]) for name, source in spec.data.evaluations})
 
 
 def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary) -> EncodedData:
@@ -96,12 +110,15 @@ def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary) -> Enco
     encoder = PromptEncoder(
         vocabulary.tokenizer,
         chat_template=spec.data.chat_template,
+        template_arguments=spec.data.chat_template_arguments,
         stop_ids=vocabulary.stop_token_ids,
         vocabulary_size=vocabulary.size,
     )
     warnings: list[str] = []
+    digests: dict[str, dict[str, Any]] = {}
 
-    def encoded(rows: list[Row], field: str) -> list[EncodedRow]:
+    def encoded(rows: list[Row], name: str, field: str) -> list[EncodedRow]:
+        digests[name] = {"rows": len(rows), "sha256": digest_of(rows)}
         max_prompt = spec.rollout.max_prompt_tokens
         if spec.algorithm.type == "sft":
             max_response = spec.rollout.max_response_tokens
@@ -113,8 +130,16 @@ def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary) -> Enco
         warnings.extend(_left_out(fitting, field, spec))
         return fitting.rows
 
-    train = encoded(rows.train, "spec.data.train")
-    return EncodedData(train, encoded(rows.held_out, "spec.data.eval") if rows.held_out else [], warnings)
+    train = encoded(rows.train, "train", "spec.data.train")
+    fields = eval_fields(spec)
+    evals = {name: encoded(held_out, name or "eval", fields[name]) for name, held_out in rows.evals.items()}
+    return EncodedData(train, evals, warnings, digests)
+
+
+def eval_fields(spec: LoRARLJobSpec) -> dict[str, str]:
+    """Return where each of `data.evaluations` is in the manifest, by its name."""
+    others = {source.name: f"spec.data.evals[{number}]" for number, source in enumerate(spec.data.evals)}
+    return {"": "spec.data.eval", **others}
 
 
 def _left_out(rows: EncodedRows, field: str, spec: LoRARLJobSpec) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,7 +70,13 @@ class Prepared:
 
 
 async def prepare(
-    job: LoRARLJob, secrets: Secrets, unpublished: Path, scorer: Scorer | None, clock: StartClock, *, here: bool = True
+    job: LoRARLJob,
+    secrets: Secrets,
+    unpublished: Path,
+    scorers: Sequence[Scorer],
+    clock: StartClock,
+    *,
+    here: bool = True,
 ) -> Prepared:
     """Read a job's inputs and check them. Of a remote model, only configuration and tokenizer are fetched.
 
@@ -79,7 +86,7 @@ async def prepare(
         job: the job.
         secrets: its Secrets by name.
         unpublished: the folder of checkpoints that could not be published.
-        scorer: that of the job's reward; None for sft.
+        scorers: all that the job's rewards need; none for sft.
         clock: times the parts.
         here: whether the workers run on this machine, so that its memory is theirs.
 
@@ -88,7 +95,7 @@ async def prepare(
     """
     judging = asyncio.create_task(in_background(_judge_model, job.spec, secrets, clock, here))
     model, rows, _ = await asyncio.gather(
-        judging, _rows(job.spec, secrets, clock, judging), scorer.ready() if scorer else asyncio.sleep(0)
+        judging, _rows(job.spec, secrets, clock, judging), asyncio.gather(*(scorer.ready() for scorer in scorers))
     )
     stored = None
     if not is_remote(job.spec):

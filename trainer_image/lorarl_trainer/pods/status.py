@@ -1,6 +1,6 @@
 """The trainer's part of a LoRARLJob's status, derived from the events of the run. Pure.
 
-It writes step, totalSteps, metrics, adapter, failure and resumedFromStep (`lorarl_api.v1alpha1.LoRARLJobStatus`
+It writes step, totalSteps, metrics, adapter, best, failure and resumedFromStep (`lorarl_api.v1alpha1.LoRARLJobStatus`
 explains them). The rest of the status belongs to the operator.
 """
 
@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJob
-from lorarl_trainer.progress import CheckpointDone, EvalDone, Event, RunFinished, RunStarted, StepDone
+from lorarl_trainer.progress import BestFound, CheckpointDone, EvalDone, Event, RunFinished, RunStarted, StepDone
 
 LONGEST_MESSAGE = 4096
 """Characters of a failure's message. The log has all of it."""
@@ -24,6 +24,7 @@ class RunStatus:
         self._job, self._attempt = job, attempt
         self._status: dict[str, Any] = {}
         self._metrics: dict[str, Any] = {}
+        self._shown_evaluation = next((name for name, _ in job.spec.data.evaluations), "")
 
     def on_event(self, event: Event) -> None:
         """Apply one event. Events that do not affect the status are ignored."""
@@ -32,7 +33,7 @@ class RunStatus:
                 self._status |= {"step": event.resumed_from_step or 0, "totalSteps": event.total_steps}
                 if event.resumed_from_step is not None:
                     self._status["resumedFromStep"] = event.resumed_from_step
-            case EvalDone():
+            case EvalDone() if event.name == self._shown_evaluation:
                 self._metrics["evalScore"] = _short(event.score if event.score is not None else event.loss)
             case StepDone():
                 self._status |= {"step": event.step, "totalSteps": event.total_steps}
@@ -43,6 +44,13 @@ class RunStatus:
                 }
             case CheckpointDone():
                 self._status["adapter"] = self._adapter(event)
+            case BestFound():
+                self._status["best"] = {
+                    "uri": event.uri,
+                    "step": event.step,
+                    "metric": event.metric,
+                    "value": float(f"{event.value:.4g}"),
+                }
             case RunFinished() if event.state != "succeeded":
                 message = event.message[:LONGEST_MESSAGE] or event.reason
                 self._status["failure"] = {"reason": event.reason, "message": message, "attempt": self._attempt}
@@ -57,11 +65,11 @@ class RunStatus:
         if "step" not in self._status:  # nothing is loaded yet, so there is no newer value
             kept = {
                 key: before[key]
-                for key in ("step", "totalSteps", "metrics", "adapter", "resumedFromStep")
+                for key in ("step", "totalSteps", "metrics", "adapter", "best", "resumedFromStep")
                 if key in before
             }
         elif "resumedFromStep" in self._status:
-            kept = {key: before[key] for key in ("metrics", "adapter") if key in before}
+            kept = {key: before[key] for key in ("metrics", "adapter", "best") if key in before}
         else:
             kept = {}
         known = {name: value for name, value in self._metrics.items() if value is not None}

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from lorarl_trainer.progress.environment import Environment
+from lorarl_trainer.samples.columns import eval_column
 from lorarl_trainer.timing import Span, by_name, critical_path
 
 EVALUATE = "evaluate"
@@ -29,10 +31,12 @@ and scored as they finish, while others are still being generated; `reward` is t
 generation.
 """
 
-TIME_COLUMNS = frozenset({"seconds", "tokens_per_second", "eval_seconds"})
+TIME_COLUMNS = frozenset({"at", "seconds", "tokens_per_second", "eval_seconds"})
 """Columns of metrics.jsonl that measure time. All others are equal in two runs with one seed, interrupted or not."""
 
-type Event = Noted | RunStarted | StartedUp | Sampled | StepDone | EvalDone | CheckpointDone | Warned | RunFinished
+type Event = (
+    Noted | RunStarted | StartedUp | Sampled | StepDone | EvalDone | CheckpointDone | BestFound | Warned | RunFinished
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,25 @@ class AdapterSummary:
     trainable_parameters: int
     total_parameters: int
     """Parameters of base and adapter together."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """The rows of an evaluation."""
+
+    name: str
+    """Of `data.evals`; empty for `data.eval`."""
+    uri: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSummary:
+    """The rows that fit the limits, and where they are from."""
+
+    train: str
+    train_rows: int
+    held_out: tuple[HeldOut, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,21 +88,39 @@ class RunStarted:
     out_dir: str
     manifest: str
     """The manifest in YAML, with overrides applied. The report shows it."""
+    changes: tuple[str, ...] = ()
+    """What the manifest changes for a run that resumes, as `trainer.learningRate 2e-05 -> 0.0001`."""
+    data: DataSummary | None = None
+    reward: str | None = None
+    """The reward's type or function; None for sft."""
+    environment: Environment = field(default_factory=Environment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredSample:
     """A completion and its reward."""
 
+    group: int
+    """Number of its prompt in the step, from 0. Completions of one prompt are compared with each other."""
+    row: int
+    """Number of the row in its data source, from 1."""
     prompt: str | Sequence[Mapping[str, Any]]
     """The prompt as in the data: a text or chat messages."""
+    model_prompt: str
+    """The prompt as the model sees it, after the chat template, with special tokens."""
     completion: str
     answer: str | None
     reward: float | None
     """None if it could not be scored."""
+    advantage: float | None = None
+    """None if it has no reward, and in an evaluation, which trains on nothing."""
+    components: Mapping[str, float] = field(default_factory=dict)
+    """Numbers that the reward returned besides its score, by name."""
+    failure: str | None = None
+    """Why it could not be scored."""
     tokens: int
     truncated: bool
-    """Whether it was truncated at `rollout.maxResponseTokens`."""
+    """Whether it was cut off at `rollout.maxResponseTokens`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,19 +130,30 @@ class Sampled:
     step: int
     samples: tuple[ScoredSample, ...]
     evaluation: bool = False
+    name: str = ""
+    """Of the evaluation, see `EvalDone`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalDone:
-    """The adapter of `step` was evaluated on the held-out rows: a score (grpo) or a loss (sft).
+    """The adapter of `step` was evaluated on held-out rows: a score (grpo) or a loss (sft).
 
     The event follows the step's `StepDone`. Step 0 is the evaluation before training and has no `StepDone`.
     """
 
     step: int
     rows: int
+    name: str = ""
+    """Of `data.evals`; empty for `data.eval`."""
+    samples: int = 1
+    """Completions of each row."""
     score: float | None = None
     loss: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Further means over the rows, by name: the components of the reward as reward/NAME, pass@4 as pass_at_4.
+
+    The ends of a value's 95% interval have its name and _low and _high: score_low, pass_at_4_high.
+    """
     seconds: float = 0.0
 
 
@@ -121,6 +173,10 @@ class StepDone:
     """Values by column of metrics.jsonl. A metric that an algorithm does not have is absent: sft has no reward_mean."""
     tokens: int
     """Prompt and response tokens that the step trained on."""
+    groups: int = 0
+    """Groups of completions, or for sft the rows."""
+    completions: int = 0
+    """Completions of all groups together, also those that could not be scored."""
     tokens_per_second: float = 0.0
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Seconds by phase, see PHASES. Their sum is the duration of the step."""
@@ -139,6 +195,18 @@ class CheckpointDone:
     """Hash of adapter_model.safetensors."""
     published_at: str
     """Time in RFC 3339."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestFound:
+    """A checkpoint is the best so far, and `latest.json` names it."""
+
+    step: int
+    uri: str
+    """The adapter's folder."""
+    metric: str
+    """The column of metrics.jsonl that it was chosen by."""
+    value: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,12 +252,15 @@ class RunFinished:
     """Why the run failed or was interrupted."""
     reason: str = ""
     """The message in one CamelCase word, for programs."""
+    what_next: str = ""
+    """After a failure: what the same command will do, by what is in the store. Empty if that is not known."""
 
 
 def row_of(event: StepDone | EvalDone) -> dict[str, Any]:
     """Return the event as a line of metrics.jsonl.
 
-    The line is flat except for `seconds`. An evaluation's columns begin with `eval_`. NaN and infinity become null.
+    The line is flat except for `seconds`. An evaluation's columns begin with `eval_`, and those of `data.evals` with
+    `eval_NAME/`. NaN and infinity become null.
     """
     if isinstance(event, EvalDone):
         return {"step": event.step, **_eval_columns(event)}
@@ -201,6 +272,25 @@ def row_of(event: StepDone | EvalDone) -> dict[str, Any]:
         "tokens": event.tokens,
         "tokens_per_second": _finite(event.tokens_per_second),
         "seconds": {phase: round(seconds, 6) for phase, seconds in event.seconds.items()},
+    }
+
+
+def scalars_of(event: StepDone | EvalDone) -> dict[str, float]:
+    """Return the event's numbers by their names in metrics.jsonl, phases as seconds/PHASE; nulls are left out."""
+    row = row_of(event)
+    step_seconds: Mapping[str, float] = row.pop("seconds", {})
+    flat = row | {f"seconds/{phase}": value for phase, value in step_seconds.items()}
+    return {
+        name: float(value) for name, value in flat.items() if value is not None and name not in ("step", "total_steps")
+    }
+
+
+def results_of(event: EvalDone) -> dict[str, float]:
+    """Return the event's numbers but its duration, by column of metrics.jsonl."""
+    return {
+        column: float(value)
+        for column, value in _eval_columns(event).items()
+        if value is not None and column != eval_column(event.name, "seconds")
     }
 
 
@@ -231,12 +321,14 @@ def startup_of(event: StartedUp) -> dict[str, Any]:
 
 
 def _eval_columns(event: EvalDone) -> dict[str, Any]:
-    return {
-        "eval_score": _finite(event.score),
-        "eval_loss": _finite(event.loss),
-        "eval_rows": event.rows,
-        "eval_seconds": round(event.seconds, 6),
+    values = {
+        "score": _finite(event.score),
+        "loss": _finite(event.loss),
+        **{name: _finite(value) for name, value in event.metrics.items()},
+        "rows": event.rows,
+        "seconds": round(event.seconds, 6),
     }
+    return {eval_column(event.name, metric): value for metric, value in values.items()}
 
 
 def _finite(value: float | int | None) -> float | int | None:

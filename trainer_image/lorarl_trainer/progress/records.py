@@ -1,4 +1,4 @@
-"""metrics.jsonl, with one line per step and one per evaluation, and run_summary.json.
+"""metrics.jsonl, with one line per step and one per evaluation, each with its time, and run_summary.json.
 
 The report and the final message are made from these two files.
 """
@@ -6,13 +6,17 @@ The report and the final message are made from these two files.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
+from lorarl_trainer.progress.evaluations import evaluations_of, is_eval_seconds
 from lorarl_trainer.progress.events import (
     EVALUATE,
+    BestFound,
     CheckpointDone,
     EvalDone,
     Event,
@@ -26,6 +30,9 @@ from lorarl_trainer.progress.events import (
 )
 
 METRICS, SUMMARY = "metrics.jsonl", "run_summary.json"
+
+MOST_WRITING = 0.01
+"""The share of a run's time that run_summary.json may take while the run trains."""
 
 type Row = dict[str, Any]
 
@@ -78,7 +85,7 @@ class MetricsFile:
             case RunStarted():
                 self._lines.start(event)
             case StepDone() | EvalDone():
-                self._lines.append(row_of(event))
+                self._lines.append({**row_of(event), "at": now()})
 
     def close(self) -> None:
         """Close the file."""
@@ -86,7 +93,7 @@ class MetricsFile:
 
 
 class SummaryFile:
-    """Writes run_summary.json when the run starts, after its first step, and in full when it ends."""
+    """Writes run_summary.json when the run starts, whenever something in it changes, and in full when it ends."""
 
     name = SUMMARY
 
@@ -96,21 +103,30 @@ class SummaryFile:
         self._started_up: StartedUp | None = None
         self._finished: RunFinished | None = None
         self._checkpoint: CheckpointDone | None = None
+        self._best: BestFound | None = None
         self._warnings: list[str] = []
+        self._starts: list[dict[str, Any]] = []
+        self._not_before = 0.0
 
     def on_event(self, event: Event) -> None:
         """Keep what the summary needs."""
         match event:
             case RunStarted():
                 self._started = event
+                self._starts = [*_earlier_starts(self._out_dir, event), start_of(event)]
                 self._write()
             case StartedUp():
                 self._started_up = event
                 self._write()
             case CheckpointDone():
                 self._checkpoint = event
+                self._write_if_cheap()
+            case BestFound():
+                self._best = event
+                self._write_if_cheap()
             case Warned():
                 self._warnings.append(event.text)
+                self._write_if_cheap()
             case RunFinished():
                 self._finished = event
             case _:
@@ -120,10 +136,21 @@ class SummaryFile:
         """Write the file. This happens at the end, so that it includes the warnings of the other sinks."""
         self._write()
 
+    def _write_if_cheap(self) -> None:
+        """Write for those who watch the run, unless that took much of the latest time: a write reads all rows."""
+        if time.monotonic() >= self._not_before:
+            began = time.monotonic()
+            self._write()
+            self._not_before = began + (time.monotonic() - began) / MOST_WRITING
+
     def _write(self) -> None:
         if self._started is not None:
             rows = read_rows(self._out_dir / METRICS)
-            summary = summarise(self._started, rows, self._checkpoint, self._finished, self._warnings, self._started_up)
+            summary = {
+                **summarise(self._started, rows, self._checkpoint, self._finished, self._warnings, self._started_up),
+                "starts": self._starts,
+                "finished_at": now() if self._finished else None,
+            }
             _replace(self._out_dir / SUMMARY, json.dumps(summary, indent=2, allow_nan=False) + "\n")
 
 
@@ -139,16 +166,14 @@ def summarise(
 
     Times are in seconds. `train_seconds` is the sum over all steps, including those before an interruption;
     `total_seconds` is the wall-clock time of this process. `mean_abs_logprob_diff` is the mean over the steps, and
-    `worst_mean_abs_logprob_diff` the largest value of a step. `eval_metric` says whether `eval_before` and `eval_after`
-    are scores or losses. `startup` says where this process's start-up time went (`startup_of`); it is None until the
-    first step is done.
+    `worst_mean_abs_logprob_diff` the largest value of a step. `evals` has the results of all evaluations, see
+    `evaluations_of`, and `eval_...` repeats those of the first. `startup` says where this process's start-up time went
+    (`startup_of`); it is None until the first step is done.
     """
     steps = [row for row in rows if "loss" in row]
     differences = [row["mean_abs_logprob_diff"] for row in steps if row.get("mean_abs_logprob_diff") is not None]
-    metric = next((name for name in ("score", "loss") for row in rows if row.get(f"eval_{name}") is not None), None)
-    evaluations = [row for row in rows if row.get(f"eval_{metric}") is not None]
-    before = next((row for row in evaluations if row["step"] == 0), None)
-    after = next((row for row in reversed(evaluations) if row["step"] > 0), None)
+    evals = evaluations_of(rows)
+    first = evals[0] if evals else {}
     uri = finished.adapter_uri if finished is not None else None
     return {
         "job": started.job,
@@ -161,11 +186,14 @@ def summarise(
         "adapter_uri": uri or (checkpoint.uri if checkpoint is not None else None),
         "step": finished.step if finished is not None else (started.resumed_from_step or 0),
         "total_steps": started.total_steps,
+        "data": asdict(started.data) if started.data is not None else None,
+        "reward": started.reward,
         "resumed_from_step": started.resumed_from_step,
-        "eval_metric": metric,
-        "eval_before": before[f"eval_{metric}"] if before else None,
-        "eval_after": after[f"eval_{metric}"] if after else None,
-        "eval_rows": evaluations[-1]["eval_rows"] if evaluations else None,
+        "eval_metric": first.get("metric"),
+        "eval_before": first.get("before"),
+        "eval_after": first.get("after"),
+        "eval_rows": first.get("rows"),
+        "evals": evals,
         "mean_abs_logprob_diff": sum(differences) / len(differences) if differences else None,
         "worst_mean_abs_logprob_diff": max(differences, default=None),
         "train_seconds": sum(step_seconds(row) for row in steps),
@@ -174,6 +202,27 @@ def summarise(
         "warnings": list(warnings),
         "manifest": started.manifest,
     }
+
+
+def start_of(started: RunStarted) -> dict[str, Any]:
+    """Return one start of the run as in run_summary.json: when, where, with which versions, and after which step."""
+    return {"at": now(), "resumed_from_step": started.resumed_from_step, **asdict(started.environment)}
+
+
+def _earlier_starts(out_dir: Path, started: RunStarted) -> list[dict[str, Any]]:
+    """Return the starts that a resumed run continues; none for a run from the start or in a new folder."""
+    if started.resumed_from_step is None:
+        return []
+    try:
+        starts: list[dict[str, Any]] = read_summary(out_dir).get("starts", [])
+    except (OSError, ValueError):
+        return []
+    return starts
+
+
+def now() -> str:
+    """Return the time as in RFC 3339, in UTC and whole seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def step_seconds(row: Mapping[str, Any]) -> float:
@@ -190,8 +239,9 @@ def read_rows(path: Path) -> list[Row]:
     for line in read_lines(path):
         step = rows.setdefault(line["step"], {})
         step |= line
-        if "seconds" in step and "eval_seconds" in line:
-            step["seconds"] = {**step["seconds"], EVALUATE: line["eval_seconds"]}
+        seconds = [value for name, value in line.items() if is_eval_seconds(name)]
+        if "seconds" in step and seconds:
+            step["seconds"] = {**step["seconds"], EVALUATE: step["seconds"].get(EVALUATE, 0.0) + sum(seconds)}
     return list(rows.values())
 
 
@@ -209,6 +259,14 @@ def read_summary(out_dir: Path) -> dict[str, Any]:
     """Return the run_summary.json in `out_dir`."""
     summary: dict[str, Any] = json.loads((out_dir / SUMMARY).read_text(encoding="utf-8"))
     return summary
+
+
+def last_start_seconds(out_dir: Path) -> float | None:
+    """Return how long the last start of the run in `out_dir` took up to its first update; None if that is not known."""
+    try:
+        return float(read_summary(out_dir)["startup"]["first_update_seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _parse(lines: Iterable[str]) -> Iterable[Row]:

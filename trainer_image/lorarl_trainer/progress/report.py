@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lorarl_trainer.progress.console import collapse_layers, duration, first_times
+from lorarl_trainer.progress.console import collapse_layers
 from lorarl_trainer.progress.events import PHASES
-from lorarl_trainer.progress.records import METRICS, Row, read_rows, read_summary
-from lorarl_trainer.progress.samples import newest_samples
+from lorarl_trainer.progress.page import page
+from lorarl_trainer.progress.records import METRICS, Row, read_rows, read_summary, step_seconds
+from lorarl_trainer.progress.runs import state_of
+from lorarl_trainer.progress.samples import samples_by_step
 from lorarl_trainer.progress.usage import download_commands, peft_snippet, vllm_command
 
-TEMPLATE = "report.html.jinja"
+MAX_POINTS = 4000
+"""Longer series are averaged over equal shares, so that the report of 100,000 steps stays small."""
+NO_CURVES = frozenset({"step", "total_steps", "adapter_version"})
+"""Numbers of metrics.jsonl that are no metrics."""
 
 
 def write_report(out_dir: Path) -> list[Path]:
@@ -25,133 +30,85 @@ def write_report(out_dir: Path) -> list[Path]:
     Raises:
         FileNotFoundError: `out_dir` has no run_summary.json.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
+    data = report_data(out_dir)
+    report = out_dir / "report.html"
+    report.write_text(report_page(data), encoding="utf-8")
+    if not data["steps"]:
+        return [report]
     # Not at the top: importing matplotlib takes a second, which would delay the start of a run.
     from lorarl_trainer.progress import plots
 
-    def encoded(draw: Callable[[], Any]) -> str:
-        return base64.b64encode(plots.to_svg(draw)).decode()
-
-    summary, rows = read_summary(out_dir), read_rows(out_dir / METRICS)
-    steps = [row for row in rows if "loss" in row]
-    algorithm = summary["algorithm"]
-    pictures: list[tuple[str, Callable[[], Any]]] = []
-    if steps:
-        pictures.append(("Loss" if algorithm == "sft" else "Reward", lambda: plots.outcome(rows, algorithm)))
-        if plots.has_values(steps, "mean_abs_logprob_diff"):
-            pictures.append(("KL and log-probability difference", lambda: plots.divergence(steps)))
-        if plots.has_values(steps, "response_tokens_mean"):
-            pictures.append(("Response length", lambda: plots.response_length(steps)))
-        pictures.append(("Where a step's time goes", lambda: plots.phase_seconds(steps)))
-    names = plots.unplotted_metrics(steps, algorithm)
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    html = environment.get_template(TEMPLATE).render(
-        summary=summary,
-        tiles=tiles(summary, steps),
-        run_table=run_table(summary),
-        phase_table=phase_table(steps),
-        startup_table=startup_table(summary["startup"]),
-        pictures=[(title, encoded(draw)) for title, draw in pictures],
-        more_metrics=encoded(lambda: plots.small_multiples(steps, names)) if names else None,
-        snippets=snippets(summary),
-        samples=newest_samples(out_dir),
-    )
-    report = out_dir / "report.html"
-    report.write_text(html, encoding="utf-8")
-    if not steps:
-        return [report]
+    rows, algorithm = read_rows(out_dir / METRICS), data["summary"]["algorithm"]
     image = out_dir / ("loss.png" if algorithm == "sft" else "reward.png")
-    image.write_bytes(plots.to_png(lambda: plots.outcome(rows, algorithm, title=summary["job"])))
+    image.write_bytes(plots.to_png(lambda: plots.outcome(rows, algorithm, title=data["summary"]["job"])))
     return [report, image]
 
 
-def tiles(summary: Mapping[str, Any], steps: Sequence[Row]) -> list[tuple[str, str]]:
-    """Return the numbers at the top of the report, as (label, value)."""
-    result = []
-    if summary["eval_metric"] is not None:
-        label = f"held-out {summary['eval_metric']}, {summary['eval_rows']:,} rows"
-        result.append((label, f"{format_metric(summary['eval_before'])} → {format_metric(summary['eval_after'])}"))
-    elif steps and summary["algorithm"] != "sft":
-        first, last = (format_metric(row["reward_mean"]) for row in (steps[0], steps[-1]))
-        result.append(("mean reward, first → last step", f"{first} → {last}"))
-    result.append(("steps", f"{summary['step']:,} / {summary['total_steps']:,}"))
-    result.append(("training", duration(summary["train_seconds"])))
-    if steps:
-        tokens = sum(row["tokens"] for row in steps)
-        result.append(
-            ("tokens per second", f"{tokens / summary['train_seconds']:,.0f}" if summary["train_seconds"] else "–")
-        )
-    result.append(("trainable parameters", f"{summary['adapter']['trainable_parameters']:,}"))
-    return result
+def report_page(data: Mapping[str, Any], *, live: bool = False) -> str:
+    """Return the report as HTML; with `live`, one that asks its server for newer data."""
+    return page("report", data, title=data["summary"]["job"], live=live)
 
 
-def run_table(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the rows of the table "Run", as (label, value)."""
-    adapter, modules = summary["adapter"], summary["adapter"]["modules"]
-    share = adapter["trainable_parameters"] / adapter["total_parameters"]
-    resumed = (
-        "" if summary["resumed_from_step"] is None else f", last resumed after step {summary['resumed_from_step']:,}"
-    )
-    rows = [
-        ("Job", summary["job"]),
-        ("Base model", summary["base_model"] + (f" @ {summary['base_revision']}" if summary["base_revision"] else "")),
-        ("Algorithm", summary["algorithm"]),
-        ("Adapter", f"{adapter['type']}, rank {adapter['rank']}, alpha {adapter['alpha']}, on {len(modules)} modules"),
-        ("Modules", "\n".join(collapse_layers(modules))),
-        (
-            "Parameters",
-            f"{adapter['trainable_parameters']:,} trainable of {adapter['total_parameters']:,} ({share:.2%})",
-        ),
-        ("Steps", f"{summary['step']:,} of {summary['total_steps']:,}{resumed}"),
+def report_data(out_dir: Path) -> dict[str, Any]:
+    """Return what the report shows, as JSON values.
+
+    Raises:
+        FileNotFoundError: `out_dir` has no run_summary.json.
+    """
+    summary, rows = read_summary(out_dir), read_rows(out_dir / METRICS)
+    steps = [row for row in rows if "loss" in row]
+    return {
+        "summary": {"starts": [], "finished_at": None, "data": None, "reward": None, **summary},
+        "state": state_of(summary),
+        "folder": str(out_dir.resolve()),
+        "step_count": len(steps),
+        "last_step": steps[-1]["step"] if steps else 0,
+        "train_seconds": sum(step_seconds(row) for row in steps),
+        "phase_seconds": phase_seconds(steps),
+        **curves(steps),
+        "evaluations": evaluations(rows),
+        "samples": samples_by_step(out_dir),
+        "modules": collapse_layers(summary["adapter"]["modules"]),
+        "snippets": snippets(summary),
+    }
+
+
+def curves(steps: Sequence[Row]) -> dict[str, Any]:
+    """Return {"steps": [...], "columns": {name: [...]}, "phases": {name: [...]}} with null where there is no number.
+
+    Of more than MAX_POINTS steps, each point is the mean of several.
+    """
+    numbers = {name for row in steps for name, value in row.items() if _is_number(value)}
+    names = {name for name in numbers - NO_CURVES if not name.startswith("eval_")}
+    size = math.ceil(len(steps) / MAX_POINTS)
+    shares = [steps[at : at + size] for at in range(0, len(steps), size)] if steps else []
+    return {
+        "steps": [share[-1]["step"] for share in shares],
+        "columns": {
+            **{name: [_mean([row.get(name) for row in share]) for share in shares] for name in sorted(names)},
+            "step_seconds": [_mean([step_seconds(row) for row in share]) for share in shares],
+        },
+        "phases": {
+            phase: [_mean([row["seconds"].get(phase, 0.0) for row in share]) for share in shares]
+            for phase in phase_seconds(steps)
+        },
+    }
+
+
+def evaluations(rows: Sequence[Row]) -> list[Row]:
+    """Return the numbers of each evaluation by their names without `eval_`, with its step."""
+    found = [
+        {"step": row["step"], **{n.removeprefix("eval_"): v for n, v in row.items() if n.startswith("eval_")}}
+        for row in rows
     ]
-    if summary["eval_metric"] is not None:
-        before, after = format_metric(summary["eval_before"]), format_metric(summary["eval_after"])
-        rows.append(
-            (f"Held-out {summary['eval_metric']}", f"{before} before, {after} after ({summary['eval_rows']:,} rows)")
-        )
-    if summary["mean_abs_logprob_diff"] is not None:
-        mean, worst = summary["mean_abs_logprob_diff"], summary["worst_mean_abs_logprob_diff"]
-        rows.append(
-            (
-                "Log-probability difference",
-                f"{mean:.1e} nats on average, {worst:.1e} in the worst step (vLLM vs. trainer)",
-            )
-        )
-    total = "" if summary["total_seconds"] is None else f", {duration(summary['total_seconds'])} including start-up"
-    rows.append(("Time", f"{duration(summary['train_seconds'])} training{total}"))
-    if startup := summary["startup"]:
-        rows.append(("Last start", first_times(startup)))
-    rows.append(("Adapter URI", summary["adapter_uri"] or "no adapter was published"))
-    return rows
+    numbers = [{name: value for name, value in row.items() if _is_number(value)} for row in found]
+    return [row for row in numbers if len(row) > 1]
 
 
-def phase_table(steps: Sequence[Row]) -> list[tuple[str, float, float]]:
-    """Return each phase with its seconds in all steps and its share of the time, 0 to 1.
-
-    Phases that took no time are left out.
-    """
-    totals = [(phase, sum(row["seconds"].get(phase, 0.0) for row in steps)) for phase in PHASES]
-    everything = sum(seconds for _, seconds in totals)
-    return [(phase.replace("_", "/"), seconds, seconds / everything) for phase, seconds in totals if seconds > 0]
-
-
-def startup_table(startup: Mapping[str, Any] | None) -> list[tuple[str, str, float, float, float]]:
-    """Return the parts of the last start: name, process, seconds, and the left end and width of the bar.
-
-    Left end and width are shares of the whole start, 0 to 1.
-    """
-    if startup is None:
-        return []
-    whole = startup["first_update_seconds"]
-    bars = [(part, min(1.0, max(0.0, part["begin"] / whole))) for part in startup["parts"]]
-    return [(p["name"], p["who"], p["seconds"], left, min(1.0 - left, p["seconds"] / whole)) for p, left in bars]
+def phase_seconds(steps: Sequence[Row]) -> dict[str, float]:
+    """Return the seconds of all steps by phase, without phases that took no time."""
+    totals = {phase: sum(row["seconds"].get(phase, 0.0) for row in steps) for phase in PHASES}
+    return {phase: seconds for phase, seconds in totals.items() if seconds > 0}
 
 
 def snippets(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -160,11 +117,16 @@ def snippets(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         return []
     return [
         *(("Download", command) for command in download_commands(summary)),
-        ("PEFT", peft_snippet(summary)),
+        ("Transformers and PEFT", peft_snippet(summary)),
         ("vLLM", vllm_command(summary)),
+        ("Adapter", summary["adapter_uri"]),
     ]
 
 
-def format_metric(value: float | None) -> str:
-    """Return a score or loss with three decimals."""
-    return "–" if value is None else f"{value:.3f}"
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    there = [value for value in values if value is not None]
+    return float(f"{sum(there) / len(there):.6g}") if there else None

@@ -13,8 +13,9 @@ from typing import Any
 
 from lorarl_api.v1alpha1 import MlflowSpec, TrackingSpec, WandbSpec
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.progress.events import EvalDone, Event, RunFinished, RunStarted, StepDone, row_of
+from lorarl_trainer.progress.events import EvalDone, Event, RunFinished, RunStarted, StepDone, scalars_of
 from lorarl_trainer.progress.fanout import CLOSE_SECONDS, Sink
+from lorarl_trainer.progress.tensorboard_sink import TensorBoardSink
 
 OPEN_SECONDS = 15.0
 """How long W&B may take to answer at the start of a run."""
@@ -47,61 +48,6 @@ def trackers(tracking: TrackingSpec, secrets: Secrets, out_dir: Path) -> list[Si
         )
         sinks.append(MlflowSink(tracking.mlflow, credentials, out_dir))
     return sinks
-
-
-def scalars_of(event: StepDone | EvalDone) -> dict[str, float]:
-    """Return the event's numbers by their names in metrics.jsonl, phases as seconds/PHASE; nulls are left out."""
-    row = row_of(event)
-    step_seconds: Mapping[str, float] = row.pop("seconds", {})
-    flat = row | {f"seconds/{phase}": value for phase, value in step_seconds.items()}
-    return {
-        name: float(value) for name, value in flat.items() if value is not None and name not in ("step", "total_steps")
-    }
-
-
-class TensorBoardSink:
-    """Writes scalars into a TensorBoard event file with tensorboard's own writer."""
-
-    name = "TensorBoard"
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._writer: Any = None
-
-    def on_event(self, event: Event) -> None:
-        """Open the file when the run starts; add the scalars of each step and evaluation."""
-        match event:
-            case RunStarted():
-                self._open(event)
-            case StepDone() | EvalDone():
-                from tensorboard.compat.proto.summary_pb2 import Summary
-
-                values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars_of(event).items()]
-                self._add(event.step, summary=Summary(value=values))
-            case _:
-                pass
-
-    def close(self) -> None:
-        """Write what is left and close the file."""
-        if self._writer is not None:
-            self._writer.close()
-
-    def _open(self, event: RunStarted) -> None:
-        from tensorboard.compat.proto.event_pb2 import SessionLog
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-        if event.resumed_from_step is None:
-            for old in self._folder.glob("events.out.tfevents.*"):
-                old.unlink()
-        self._writer = EventFileWriter(str(self._folder), flush_secs=10)
-        if event.resumed_from_step is not None:
-            # A session start makes TensorBoard drop the steps that are repeated.
-            self._add(event.resumed_from_step + 1, session_log=SessionLog(status=SessionLog.START))
-
-    def _add(self, step: int, **content: Any) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event as Record
-
-        self._writer.add_event(Record(wall_time=time.time(), step=step, **content))
 
 
 class WandbSink:

@@ -81,6 +81,11 @@ def vllm_command(summary: Mapping[str, Any]) -> str:
     return f"vllm serve {base}{revision} --enable-lora --max-lora-rank {rank} --lora-modules {module}"
 
 
+def _best_line(best: Mapping[str, Any]) -> str:
+    """Return which checkpoint is the best, if the job keeps it."""
+    return f"Best      {best['uri']} (step {best['step']}, {best['metric']} {best['value']:.4g})"
+
+
 def final_message(summary: Mapping[str, Any]) -> str:
     """Return the last lines of a run, from its run_summary.json: how to load the adapter, and its URI."""
     uri = summary["adapter_uri"]
@@ -93,6 +98,7 @@ def final_message(summary: Mapping[str, Any]) -> str:
             "PEFT      from peft import PeftModel; from transformers import AutoModelForCausalLM",
             f"          PeftModel.from_pretrained({base}, {local_path(uri)!r})",
             f"vLLM      {vllm_command(summary)}",
+            *([_best_line(best)] if (best := summary.get("best")) else []),
             f"Adapter   {uri}",
         ]
     )

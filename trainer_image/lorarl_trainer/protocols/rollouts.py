@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from lorarl_trainer.algorithms.base import Rewards
-from lorarl_trainer.progress import EvalDone
+from lorarl_trainer.progress import EvalDone, ScoredSample
 from lorarl_trainer.samples.types import Sample
 
 
@@ -25,6 +25,7 @@ class StepBatch:
         on_policy: the newest adapter generated all samples, so engine and trainer must agree about them.
         metrics: columns of metrics.jsonl, by name.
         seconds: by phase.
+        shown: the first of the samples, for people; empty where the data has them.
     """
 
     samples_S: Sequence[Sample]
@@ -33,6 +34,7 @@ class StepBatch:
     on_policy: bool
     metrics: Mapping[str, float] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
+    shown: Sequence[ScoredSample] = ()
 
 
 class Rollouts(Protocol):
@@ -48,5 +50,5 @@ class Rollouts(Protocol):
     def probe_prompts(self, count: int) -> Sequence[Sequence[int]]:
         """Return a few prompts, at most `count`, to check the engine with; none if there is no engine."""
 
-    async def evaluate(self, step: int, adapter_version: int) -> EvalDone | None:
-        """Evaluate the held-out rows with the newest adapter; None if there are none."""
+    async def evaluate(self, name: str, step: int, adapter_version: int) -> EvalDone:
+        """Evaluate the newest adapter on the held-out rows of this name; the empty name is that of `data.eval`."""

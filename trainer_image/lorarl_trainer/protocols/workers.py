@@ -7,15 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from lorarl_trainer.checkpoint import Published
+from lorarl_trainer.checkpoint import Best, Published
 from lorarl_trainer.lora.config import Probe
 from lorarl_trainer.samples.arrays import Floats
+from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.types import Completion, Sample, UpdateRequest, UpdateResult
 from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.timing import Span
 
 UPLOAD_SECONDS = 900.0
 """How long the end of a run waits for its last checkpoint: longer than storage retries a write."""
+
+type CardResults = Mapping[str, Mapping[str, float]]
+"""What a model card shows: the values of a column by name."""
 
 type TakeCompletions = Callable[[Sequence[int], Sequence[Completion]], None]
 """Takes completions that have ended: the indices of their prompts among all prompts, and the completions."""
@@ -29,6 +33,7 @@ class Built:
         modules: full Hugging Face names of the layers with an adapter.
         trainable_parameters, total_parameters: over all tensor-parallel ranks.
         memory: the plan of a GPU's memory as a table; None on CPU.
+        gpu: the product's name of each worker's GPU; empty on CPU.
         warnings: what the user should know about the model.
     """
 
@@ -37,6 +42,7 @@ class Built:
     total_parameters: int
     memory: str | None
     warnings: tuple[str, ...]
+    gpu: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,9 +70,15 @@ class Workers(Protocol):
     """All workers of a job, addressed together. Every method raises LorarlError for what a user can act on."""
 
     async def open_checkpoints(
-        self, job_name: str, job_uid: str | None, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path
+        self,
+        job_name: str,
+        job_uid: str | None,
+        secrets: Secrets,
+        identity: Mapping[str, Any],
+        unpublished: Path,
+        provenance: Mapping[str, Any],
     ) -> None:
-        """Name the job's checkpoints. The newest one is read while the model loads."""
+        """Name the job's checkpoints, and what their adapters are made of. The newest is read while the model loads."""
 
     async def resume(self) -> Resumed:
         """Take over the job's checkpoints and bring every worker to the newest whole one, after `open_checkpoints`."""
@@ -86,10 +98,12 @@ class Workers(Protocol):
         seeds: Sequence[int] | None,
         take: TakeCompletions,
         max_tokens: int | None = None,
+        sampling: Sampling | None = None,
     ) -> dict[str, float]:
         """Generate one completion per prompt, greedily without seeds, and hand each to `take` when it has ended.
 
-        It has at most `max_tokens` tokens, by default the job's.
+        It has at most `max_tokens` tokens, by default the job's, and with seeds comes from `sampling`, by default the
+        job's.
 
         Returns:
             The slowest engine's seconds by phase.
@@ -101,8 +115,17 @@ class Workers(Protocol):
     async def log_probabilities(self, samples: Sequence[Sample], temperature: float) -> list[Floats]:
         """Return the trainer's log-probabilities of each sample's response tokens."""
 
-    async def publish(self, step: int, adapter_version: int, position: int) -> None:
-        """Take a checkpoint and publish it in the background."""
+    async def publish(self, step: int, adapter_version: int, position: int, results: CardResults) -> None:
+        """Take a checkpoint and publish it in the background. Its model card shows the results, values by name."""
+
+    async def complete(self, step: int, results: CardResults, value: float | None) -> None:
+        """Add an evaluation's results to the card of its step's checkpoint, and let the best one be chosen by `value`.
+
+        Nothing waits for it, and a step without a checkpoint is ignored.
+        """
+
+    async def best(self) -> Best | None:
+        """Return the best checkpoint so far, if the job keeps it."""
 
     async def uploads(self) -> list[Published]:
         """Return the checkpoints published so far."""

@@ -47,8 +47,10 @@ class BuiltinScorer:
             return Outcome.failed("timeout", str(error))
 
 
-def make_compare(spec: RewardSpec) -> Compare:
-    """Make the comparison of `spec.reward.type` exact, numeric or regex.
+def make_compare(spec: RewardSpec, path: str = "spec.reward") -> Compare:
+    """Make the comparison of a reward's type exact, numeric or regex.
+
+    `path` is the reward's in the manifest, for errors.
 
     Raises:
         InputError: the pattern does not compile, or is missing.
@@ -58,7 +60,7 @@ def make_compare(spec: RewardSpec) -> Compare:
     if spec.type == "numeric":
         tolerance = Fraction(str(spec.effective_tolerance))  # the decimal 0.3, not the double nearest to it
         return lambda completion, answer: is_numerically_equal(completion, answer, tolerance)
-    return _pattern_compare(spec.pattern, spec.timeout_seconds)
+    return _pattern_compare(spec.pattern, spec.timeout_seconds, f"{path}.pattern")
 
 
 def is_exact(completion: str, answer: str) -> bool:
@@ -66,20 +68,17 @@ def is_exact(completion: str, answer: str) -> bool:
     return completion.strip() == answer.strip()
 
 
-def _pattern_compare(pattern: str | None, timeout_seconds: float) -> Compare:
-    expected, hint = "a Python regular expression", "Fix spec.reward.pattern."
+def _pattern_compare(pattern: str | None, timeout_seconds: float, field: str) -> Compare:
+    expected = "a Python regular expression"
     if pattern is None:
-        raise InputError(
-            "spec.reward.pattern", "nothing", expected, "Set spec.reward.pattern, for example to 'answer: (.*)'."
-        )
+        raise InputError(field, "nothing", expected, f"Set {field}, for example to 'answer: (.*)'.")
     try:
         # Python's own re blocks every thread while it searches, and cannot be stopped when a pattern backtracks
         # forever.
         compiled = regex.compile(_BRACE.sub(lambda found: r"\{" if found["brace"] else found[0], pattern))
     except regex.error as error:
-        raise InputError(
-            "spec.reward.pattern", f"{pattern!r}, which does not compile ({error})", expected, hint
-        ) from error
+        got = f"{pattern!r}, which does not compile ({error})"
+        raise InputError(field, got, expected, f"Fix {field}.") from error
 
     def compare(completion: str, answer: str) -> bool:
         try:

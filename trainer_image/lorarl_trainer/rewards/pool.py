@@ -22,6 +22,11 @@ _SHARES_PER_PROCESS = 4  # of a sync function: shares are small enough that no p
 _MAX_CONCURRENT = 256
 
 
+def usual_processes() -> int:
+    """Return how many processes score at a time: one per usable core, at most 8."""
+    return min(8, len(os.sched_getaffinity(0)))
+
+
 class PoolScorer:
     """Scores by a function `package.module:function(prompt, completion, answer, row) -> float` in several processes.
 
@@ -37,6 +42,7 @@ class PoolScorer:
         search_path: Sequence[Path],
         field: str,
         processes: int | None = None,
+        log: Path | None = None,
     ) -> None:
         """Make a scorer. Nothing starts before `warm_up`.
 
@@ -46,12 +52,13 @@ class PoolScorer:
             search_path: folders to search after the Python path.
             field: the reward's path in the manifest, for errors.
             processes: number of processes; None for one per usable core, at most 8.
+            log: gets what the function prints; None for this process's own output.
         """
         self.field = field
-        count = processes or min(8, len(os.sched_getaffinity(0)))
+        count = processes or usual_processes()
         path = [*sys.path, *(str(folder) for folder in search_path)]
         self._backlog = Backlog()
-        self._processes = [ScoringProcess(function, path, timeout_seconds, field) for _ in range(count)]
+        self._processes = [ScoringProcess(function, path, timeout_seconds, field, log) for _ in range(count)]
         self._servers = [
             _Server(process, self._backlog, timeout_seconds, count, self._wake) for process in self._processes
         ]

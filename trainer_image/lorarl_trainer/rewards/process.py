@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import BinaryIO
 
 from lorarl_trainer.errors import InputError, LorarlError
 from lorarl_trainer.rewards.scores import Outcome, ToScore
@@ -36,9 +37,17 @@ class ScoringProcess:
         is_async: whether the function is async; known once the process is ready.
     """
 
-    def __init__(self, function: str, path: Sequence[str], limit: float, field: str) -> None:
-        """Nothing starts before `start`. `limit`: seconds per sample; `field`: the reward's path in the manifest."""
-        self._function, self._path, self._limit, self._field = function, list(path), limit, field
+    def __init__(self, function: str, path: Sequence[str], limit: float, field: str, log: Path | None = None) -> None:
+        """Nothing starts before `start`.
+
+        Args:
+            function: `package.module:function`.
+            path: the process's sys.path.
+            limit: seconds per sample.
+            field: the reward's path in the manifest, for errors.
+            log: gets what the function prints, line by line; None for this process's own output.
+        """
+        self._function, self._path, self._limit, self._field, self._log = function, list(path), limit, field, log
         self._starting = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
@@ -73,9 +82,15 @@ class ScoringProcess:
                 ]
                 # In its own session: the trainer alone handles Ctrl-C, and all that the function starts can be ended
                 # with it.
-                self._process = subprocess.Popen(
-                    command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
-                )
+                with self._output() as output:
+                    self._process = subprocess.Popen(
+                        command,
+                        pass_fds=[theirs.fileno()],
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=output,
+                        start_new_session=True,
+                    )
             self._connection = Connection(ours.detach())
             self._connection.send((self._function, self._path))
 
@@ -127,7 +142,7 @@ class ScoringProcess:
         self._open().send(
             (
                 self._limit,
-                [(number, sample.prompt, sample.completion, sample.answer, sample.row) for number, sample in samples],
+                [(number, s.prompt, s.completion, s.answer, s.row, s.truncated) for number, s in samples],
             )
         )
 
@@ -146,8 +161,8 @@ class ScoringProcess:
             os.eventfd_read(self._bell)
         if connection.fileno() not in ready:
             return None
-        number, value, cause, message = connection.recv()
-        return number, Outcome(value, cause, message)
+        number, *outcome = connection.recv()
+        return number, Outcome(*outcome)
 
     def sleep(self) -> None:
         """Wait until `wake` is called. Returns at once if it was called since the last `sleep`."""
@@ -180,6 +195,15 @@ class ScoringProcess:
         if process is not None:
             _kill(process)
         self.wake()
+
+    def _output(self) -> contextlib.AbstractContextManager[BinaryIO | None]:
+        if self._log is None:
+            return contextlib.nullcontext()
+        try:
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+            return self._log.open("ab", buffering=0)
+        except OSError as error:
+            raise LorarlError(f"{self._log}, the log of the reward's output, cannot be written: {error}.") from error
 
     def _open(self) -> Connection:
         if self._connection is None:

@@ -1,39 +1,96 @@
-"""Makes the scorer of `spec.reward`."""
+"""Makes the scorer of a job: of `spec.reward`, or of `spec.rewards`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from lorarl_api.v1alpha1 import RewardSpec
+from lorarl_api.v1alpha1 import EvalSpec, LoRARLJobSpec, RewardSpec
 from lorarl_trainer.rewards.builtin import BuiltinScorer, make_compare
-from lorarl_trainer.rewards.pool import PoolScorer
+from lorarl_trainer.rewards.pool import PoolScorer, usual_processes
 from lorarl_trainer.rewards.scores import Scorer
+from lorarl_trainer.rewards.weighted import Part, WeightedScorer
 
-FIELD = "spec.reward"
 
+def make_job_scorer(spec: LoRARLJobSpec, manifest_folder: Path, log: Path | None = None) -> Scorer | None:
+    """Make the scorer of a job; None if it has no reward.
 
-def make_scorer(spec: RewardSpec, manifest_folder: Path, *, processes: int | None = None) -> Scorer:
-    """Make the scorer of a manifest's reward.
+    Several rewards share the usable cores.
 
     Args:
-        spec: `spec.reward`.
+        spec: the job's.
         manifest_folder: where functions are searched after the Python path and the working directory.
-        processes: number of processes of a function and of math_verify; None for one per usable core, at most 8.
+        log: gets what functions print; None for this process's own output.
 
     Raises:
         InputError: the pattern of a regex reward does not compile.
     """
-    if spec.function is None and spec.type != "math_verify":
-        return BuiltinScorer(make_compare(spec), f"{FIELD}.type")
+    if spec.reward is not None:
+        return make_scorer(spec.reward, manifest_folder, log=log)
+    if spec.rewards is None:
+        return None
+    pools = sum(_needs_processes(reward) for reward in spec.rewards)
+    processes = max(1, usual_processes() // max(1, pools))
+    parts = [
+        Part(path, reward.name, reward.weight, make_scorer(reward, manifest_folder, path, processes=processes, log=log))
+        for path, reward in zip(spec.rewards_by_path, spec.rewards, strict=True)
+    ]
+    return WeightedScorer(parts)
+
+
+def make_scorer(
+    spec: RewardSpec,
+    manifest_folder: Path,
+    path: str = "spec.reward",
+    *,
+    processes: int | None = None,
+    log: Path | None = None,
+) -> Scorer:
+    """Make the scorer of one reward.
+
+    Args:
+        spec: the reward.
+        manifest_folder: where functions are searched after the Python path and the working directory.
+        path: the reward's path in the manifest, for errors.
+        processes: number of processes of a function and of math_verify; None for one per usable core, at most 8.
+        log: gets what a function prints; None for this process's own output.
+
+    Raises:
+        InputError: the pattern of a regex reward does not compile.
+    """
+    if not _needs_processes(spec):
+        return BuiltinScorer(make_compare(spec, path), f"{path}.type")
     return PoolScorer(
         spec.function or "lorarl_trainer.rewards.mathematics:score",
         timeout_seconds=spec.timeout_seconds,
         search_path=[Path.cwd(), manifest_folder.resolve()],
-        field=f"{FIELD}.function" if spec.function else f"{FIELD}.type",
+        field=f"{path}.function" if spec.function else f"{path}.type",
         processes=processes,
+        log=log,
     )
+
+
+def make_eval_scorers(
+    evals: Sequence[EvalSpec], manifest_folder: Path, *, processes: int | None = None, log: Path | None = None
+) -> dict[str, Scorer]:
+    """Make the scorers of the evaluations that have a reward of their own, by their names; see `make_scorer`."""
+    return {
+        source.name: make_scorer(
+            source.reward,
+            manifest_folder,
+            f"spec.data.evals[{number}].reward",
+            processes=processes,
+            log=log,
+        )
+        for number, source in enumerate(evals)
+        if source.reward
+    }
 
 
 def needs_answers(spec: RewardSpec) -> bool:
     """Whether every row must have an answer. The built-in rewards compare with it; functions may not need it."""
     return spec.function is None
+
+
+def _needs_processes(spec: RewardSpec) -> bool:
+    return spec.function is not None or spec.type == "math_verify"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -24,26 +25,43 @@ class ToScore:
         completion: the model's text, without the stop token.
         answer: the row's reference answer, if it has one.
         row: the whole row.
+        truncated: whether the completion was cut off at maxResponseTokens.
     """
 
     prompt: Prompt
     completion: str
     answer: str | None
     row: Mapping[str, Any]
+    truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One sample's score, or the reason why it has none."""
+    """One sample's score, or the reason why it has none.
+
+    Attributes:
+        value: the score; NaN if there is none.
+        cause: why there is none.
+        message: the cause in detail.
+        components: further numbers of a reward that returned a mapping, by name. They are recorded, not trained on.
+        reward: path of the reward that failed, of several (`spec.rewards[0]`).
+    """
 
     value: float
     cause: Cause | None = None
     message: str = ""
+    components: Mapping[str, float] = field(default_factory=dict)
+    reward: str | None = None
 
     @classmethod
     def failed(cls, cause: Cause, message: str) -> Outcome:
         """Make the outcome of a sample that could not be scored."""
         return cls(float("nan"), cause, message)
+
+    @property
+    def failure(self) -> str | None:
+        """Why there is no score, in words; None if there is one."""
+        return f"{self.cause}: {self.message}" if self.cause else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +109,12 @@ class Scorer(Protocol):
         """Stop everything that was started."""
 
 
-def collect(outcomes: Sequence[Outcome], field: str) -> Scores:
+def collect(outcomes: Sequence[Outcome], path: str) -> Scores:
     """Combine the outcomes of a step.
 
     Args:
         outcomes: one per sample, in the order of the samples.
-        field: the reward's path in the manifest, for errors.
+        path: the reward's path in the manifest, for errors.
 
     Raises:
         InputError: there are samples and all of them failed, so there is nothing to train on.
@@ -109,9 +127,33 @@ def collect(outcomes: Sequence[Outcome], field: str) -> Scores:
     if outcomes and sum(failure.count for failure in failures.values()) == len(outcomes):
         causes = "; ".join(f"{failure.count} x {cause}: {failure.first_message}" for cause, failure in failures.items())
         raise InputError(
-            field,
+            path,
             f"no score for any of {len(outcomes)} completions ({causes})",
             "a finite number for each completion",
             "Fix the reward or its data.",
         )
     return Scores(np.array([outcome.value for outcome in outcomes], dtype=np.float64), failures)
+
+
+def require_scored(outcomes: Sequence[Outcome], limits: Mapping[str, float], when: str) -> None:
+    """Stop a run in which too many completions cannot be scored.
+
+    Args:
+        outcomes: of a step or an evaluation.
+        limits: `maxFailedShare` of each reward, by the reward's path in the manifest.
+        when: the step or evaluation in words, for the error.
+
+    Raises:
+        InputError: a reward failed for more than its share; it shows the most common failure.
+    """
+    for path, limit in limits.items():
+        failures = [outcome.failure for outcome in outcomes if outcome.cause and outcome.reward in (None, path)]
+        if not failures or len(failures) / len(outcomes) <= limit:
+            continue
+        [(failure, count)] = Counter(failures).most_common(1)
+        raise InputError(
+            f"{path}.maxFailedShare",
+            f"{len(failures)} of {len(outcomes)} completions without a score {when} (most often, {count} x, {failure})",
+            f"at most {limit:.4g} of them",
+            f"Fix the reward or its data, or raise {path}.maxFailedShare.",
+        )

@@ -5,8 +5,8 @@ carries tuples of plain values:
 
     to it:    (function, sys.path)                                   once
     from it:  ("ready", is it async)  or  ("refused", got, hint)     once
-    to it:    (time limit per sample in seconds, [(number, prompt, completion, answer, row), ...])
-    from it:  (number, value, cause or None, message) for each sample, as soon as it is scored
+    to it:    (time limit per sample in seconds, [(number, prompt, completion, answer, row, truncated), ...])
+    from it:  (number, value, cause or None, message, components) for each sample, as soon as it is scored
 
 If the function is async, more samples may come while others are being scored.
 """
@@ -19,19 +19,31 @@ import importlib
 import inspect
 import math
 import os
+import re
 import select
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
-Reply = tuple[float, str | None, str]
-"""Value, cause of failure, message."""
+if TYPE_CHECKING:
+    import io
+
+Reply = tuple[float, str | None, str, Mapping[str, float]]
+"""Value, cause of failure, message, components by name."""
 PARAMETERS = ("prompt", "completion", "answer", "row")
+TRUNCATED = "truncated"
+"""A keyword for functions that have such a parameter: whether the completion was cut off."""
+SCORE = "score"
+"""The key of a mapping that is the reward; the other keys are its components."""
+MOST_COMPONENTS = 32
+"""Each name is a column of metrics.jsonl and a curve."""
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_printed: set[tuple[Any, ...]] = set()
 
 
 class RefusedError(Exception):
@@ -43,6 +55,8 @@ def main() -> None:
     connection = Connection(int(sys.argv[1]))
     threading.Thread(target=_end_with_parent, args=(connection.fileno(), int(sys.argv[2])), daemon=True).start()
     faulthandler.enable()  # if the function crashes the process, its traceback goes to standard error
+    for stream in (sys.stdout, sys.stderr):  # whole lines, since several processes may write to one file
+        cast("io.TextIOWrapper", stream).reconfigure(line_buffering=True, errors="backslashreplace")
     name, search_path = connection.recv()
     sys.path[:] = search_path
     try:
@@ -52,12 +66,17 @@ def main() -> None:
         return
     is_async = inspect.iscoroutinefunction(function)
     connection.send(("ready", is_async))
+    takes_truncated = takes(function, TRUNCATED)
+
+    def call(prompt: Any, completion: str, answer: str | None, row: Any, truncated: bool) -> Any:
+        return function(prompt, completion, answer, row, **({TRUNCATED: truncated} if takes_truncated else {}))
+
     with Path(os.devnull).open("w") as nowhere, contextlib.suppress(EOFError):
-        (_serve_async if is_async else _serve)(connection, function, nowhere)
+        (_serve_async if is_async else _serve)(connection, call, nowhere)
 
 
 def load_function(name: str) -> Callable[..., Any]:
-    """Import `package.module:function` and check that it can be called with PARAMETERS.
+    """Import `package.module:function` and check that it can be called with PARAMETERS, and TRUNCATED if it has that.
 
     Raises:
         RefusedError: it cannot.
@@ -87,13 +106,28 @@ def load_function(name: str) -> Callable[..., Any]:
     with contextlib.suppress(ValueError):  # some functions written in C have no readable signature
         signature = inspect.signature(function)
         try:
-            signature.bind(*PARAMETERS)
+            signature.bind(*PARAMETERS, **({TRUNCATED: False} if takes(function, TRUNCATED) else {}))
         except TypeError as error:
             hint = f"Define it as {function_name}({', '.join(PARAMETERS)})."
             raise RefusedError(
                 f"{name}{signature} in {where}, which cannot be called with four arguments", hint
             ) from error
     return function
+
+
+def takes(function: Callable[..., Any], keyword: str) -> bool:
+    """Return whether the function has this parameter beside those that PARAMETERS fill.
+
+    Arbitrary keywords (`**options`) do not count: such functions were written for the four arguments alone.
+    """
+    try:
+        signature = inspect.signature(function)
+        filled = signature.bind_partial(*PARAMETERS).arguments
+    except (TypeError, ValueError):
+        return False
+    parameter = signature.parameters.get(keyword)
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return parameter is not None and parameter.kind in named and keyword not in filled
 
 
 def _serve(connection: Connection, function: Callable[..., Any], nowhere: TextIO) -> None:
@@ -105,7 +139,7 @@ def _serve(connection: Connection, function: Callable[..., Any], nowhere: TextIO
             try:
                 reply = check(function(*sample))
             except BaseException as error:  # noqa: BLE001  a user's function may raise anything, SystemExit included
-                reply = _failed("exception", _describe(error))
+                reply = _failed("exception", _logged(error))
             connection.send((number, *reply))
         faulthandler.cancel_dump_traceback_later()
 
@@ -122,7 +156,7 @@ def _serve_async(connection: Connection, function: Callable[..., Any], nowhere: 
             reply = (
                 _failed("timeout", f"took more than {limit:g} s")
                 if timer.expired()
-                else _failed("exception", _describe(error))
+                else _failed("exception", _logged(error))
             )
         connection.send((number, *reply))
 
@@ -164,23 +198,53 @@ def _end_after(seconds: float, nowhere: TextIO) -> None:
 
 
 def check(value: Any) -> Reply:
-    """Accept a function's result if it is one finite number (Python's, NumPy's, or a tensor with one element)."""
+    """Accept a function's result: one finite number, or a mapping with SCORE and components, all finite numbers."""
+    if not isinstance(value, Mapping):
+        number, cause, message = _number(value)
+        return number, cause, message, {}
+    if SCORE not in value:
+        return _failed("wrong_type", f"returned a mapping without {SCORE!r}: {_shown(value)}")
+    if len(value) - 1 > MOST_COMPONENTS:
+        return _failed("wrong_type", f"returned {len(value) - 1} components; at most {MOST_COMPONENTS} are recorded")
+    numbers = {}
+    for name, part in value.items():
+        if not (isinstance(name, str) and _NAME.fullmatch(name)):
+            return _failed("wrong_type", f"returned a component {name!r}; use at most 64 of A-Z a-z 0-9 _ . - in names")
+        number, cause, message = _number(part)
+        if cause is not None:
+            return _failed(cause, f"{message} as {name!r}")
+        numbers[name] = number
+    return numbers.pop(SCORE), None, "", numbers
+
+
+def _number(value: Any) -> tuple[float, str | None, str]:
+    """Return a finite number (Python's, NumPy's, or a tensor with one element), or why it is none."""
     try:
         if isinstance(value, str | bytes):
             raise TypeError
         number = float(value)
     except (TypeError, ValueError, RuntimeError):
-        text = repr(value)
-        return _failed(
-            "wrong_type", f"returned {type(value).__name__} {text if len(text) <= 80 else text[:77] + '...'}"
-        )
-    if not math.isfinite(number):
-        return _failed("non_finite", f"returned {number}")
-    return number, None, ""
+        return math.nan, "wrong_type", f"returned {type(value).__name__} {_shown(value)}"
+    return (number, None, "") if math.isfinite(number) else (math.nan, "non_finite", f"returned {number}")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _failed(cause: str, message: str) -> Reply:
-    return math.nan, cause, message
+    return math.nan, cause, message, {}
+
+
+def _logged(error: BaseException) -> str:
+    """Describe an exception, and print its traceback unless the process has printed one from the same line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = (type(error), frames[-1].filename, frames[-1].lineno) if frames else (type(error),)
+    if place not in _printed:
+        _printed.add(place)
+        traceback.print_exception(error)
+    return _describe(error)
 
 
 def _describe(error: BaseException) -> str:

@@ -16,10 +16,8 @@ from lorarl_trainer.errors import StaleAdapterError
 from lorarl_trainer.progress import ScoredSample
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.rewards.scores import Cause, Failure, Outcome, Scorer, ToScore, collect
+from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.types import Completion
-
-SHOWN = 4
-"""Completions per step that samples.jsonl keeps."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +29,7 @@ class ScoredRollouts:
         texts: [S]; the completions as the reward sees them.
         rewards: [S]; NaN where a completion could not be scored.
         failures: those completions, by cause.
+        outcomes: [S]; the rewards with their components, or why there is none.
         seconds: by phase. `reward` is how much longer scoring took than generation.
     """
 
@@ -38,6 +37,7 @@ class ScoredRollouts:
     texts: list[str]
     rewards: Rewards
     failures: Mapping[Cause, Failure]
+    outcomes: Sequence[Outcome]
     seconds: dict[str, float]
 
 
@@ -48,8 +48,11 @@ async def generate_and_score(
     rows: Sequence[EncodedRow],
     seeds: Sequence[int] | None,
     adapter_version: int,
+    sampling: Sampling | None = None,
 ) -> ScoredRollouts:
     """Generate one completion per row, greedily without seeds, with this adapter version and no other, and score it.
+
+    `sampling` is the job's by default.
 
     Raises:
         InputError: not one could be scored.
@@ -73,40 +76,64 @@ async def generate_and_score(
         decoded = decode([completion.tokens for completion in ended])
         texts.update(zip(indices, decoded, strict=True))
         samples = [
-            ToScore(rows[index].row.prompt, text, rows[index].row.answer, rows[index].row.raw)
-            for index, text in zip(indices, decoded, strict=True)
+            ToScore(row.prompt, text, row.answer, row.raw, truncated=not completion.finished)
+            for row, text, completion in zip((rows[index].row for index in indices), decoded, ended, strict=True)
         ]
         scoring.append(asyncio.create_task(score(indices, samples)))
 
     try:
-        seconds = await workers.generate([row.prompt_ids for row in rows], seeds, take)
+        seconds = await workers.generate([row.prompt_ids for row in rows], seeds, take, sampling=sampling)
         await asyncio.gather(*scoring)
     finally:
         for task in scoring:
             task.cancel()
         await asyncio.gather(*scoring, return_exceptions=True)
-    scores = collect([outcomes[index] for index in range(len(rows))], scorer.field)
+    in_order = [outcomes[index] for index in range(len(rows))]
+    scores = collect(in_order, scorer.field)
     return ScoredRollouts(
         completions=[completions[index] for index in range(len(rows))],
         texts=[texts[index] for index in range(len(rows))],
         rewards=scores.rewards,
         failures=scores.failures,
+        outcomes=in_order,
         seconds=seconds | {"reward": time.perf_counter() - last_arrival},
     )
 
 
-def shown_samples(rollouts: ScoredRollouts, rows: Sequence[EncodedRow], stride: int = 1) -> tuple[ScoredSample, ...]:
-    """Pick a few rollouts for people: every `stride`-th of the first ones, so that each is of another prompt."""
+def shown_samples(
+    rollouts: ScoredRollouts,
+    rows: Sequence[EncodedRow],
+    decode_prompts: Callable[[Sequence[Any]], list[str]],
+    *,
+    group_size: int,
+    limit: int,
+) -> tuple[ScoredSample, ...]:
+    """Pick rollouts for people: as many of the first whole groups as `limit` completions allow, and at least one.
+
+    Args:
+        rollouts: all of a step or of an evaluation, group by group.
+        rows: the row of each.
+        decode_prompts: turns prompts' token ids into texts, with special tokens.
+        group_size: completions per prompt.
+        limit: `tracking.samplesPerStep`; 0 for none.
+    """
+    groups = min(len(rows) // group_size, max(1, limit // group_size)) if limit else 0
+    prompts = decode_prompts([rows[group * group_size].prompt_ids for group in range(groups)])
     return tuple(
         ScoredSample(
+            group=index // group_size,
+            row=rows[index].row.number,
             prompt=rows[index].row.prompt,
+            model_prompt=prompts[index // group_size],
             completion=rollouts.texts[index],
             answer=rows[index].row.answer,
             reward=None if np.isnan(reward := float(rollouts.rewards[index])) else reward,
+            components=rollouts.outcomes[index].components,
+            failure=rollouts.outcomes[index].failure,
             tokens=len(rollouts.completions[index].tokens),
             truncated=not rollouts.completions[index].finished,
         )
-        for index in range(0, len(rows), stride)[:SHOWN]
+        for index in range(groups * group_size)
     )
 
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.algorithms.groups import with_signal
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.stream import RowStream
-from lorarl_trainer.progress import EvalDone, Progress, Sampled
+from lorarl_trainer.progress import EvalDone, Progress, Sampled, ScoredSample
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.protocols.workers import Workers
-from lorarl_trainer.rewards.scores import Scorer
+from lorarl_trainer.rewards.components import component_metrics, odd_components
+from lorarl_trainer.rewards.scores import Scorer, require_scored
 from lorarl_trainer.rollout.collect import ScoredRollouts, generate_and_score, shown_samples
+from lorarl_trainer.rollout.evaluation import Evaluation
+from lorarl_trainer.rollout.signal import SignalWatch
+from lorarl_trainer.samples.sampling import Sampling
+from lorarl_trainer.samples.statistics import eval_metrics
 from lorarl_trainer.samples.types import Sample
 from lorarl_trainer.schedule import seed_of
 
@@ -27,19 +33,31 @@ class Lockstep:
 
     Attributes:
         rows: the training rows.
-        held_out: the rows of an evaluation.
+        evaluations: by name.
         group_size: G.
         decode: turns completions' token ids into texts, without special tokens.
+        decode_prompts: turns prompts' token ids into texts, with special tokens: what the model sees.
     """
 
     spec: LoRARLJobSpec
     rows: RowStream
-    held_out: Sequence[EncodedRow]
+    evaluations: Mapping[str, Evaluation]
     group_size: int
     workers: Workers
     scorer: Scorer
     decode: Callable[[Sequence[Any]], list[str]]
     progress: Progress
+    decode_prompts: Callable[[Sequence[Any]], list[str]]
+    _watch: SignalWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin to watch for signal."""
+        self._watch = SignalWatch(self.spec.rollout)
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """`maxFailedShare` of each of the job's rewards, by its path in the manifest."""
+        return {path: reward.max_failed_share for path, reward in self.spec.rewards_by_path.items()}
 
     @property
     def position(self) -> int:
@@ -52,62 +70,114 @@ class Lockstep:
         rows_S = [row for row in rows_P for _ in range(self.group_size)]
         # One seed per sample: the same completions on any number of engines.
         seeds_S = [seed_of(self.spec.trainer.seed, "sample", step, index) for index in range(len(rows_S))]
-        rollouts = await self._roll_out(rows_S, seeds_S, adapter_version)
-        shown = shown_samples(rollouts, rows_S, self.group_size)
-        self.progress.emit(Sampled(step=step, samples=shown))
+        when = f"in step {step}"
+        rollouts = await self._roll_out(rows_S, seeds_S, None, adapter_version, self.scorer, self.limits, when)
+        rewards_P_G = rollouts.rewards.reshape(-1, self.group_size)
+        metrics = metrics_of(rollouts, self.group_size)
+        if nothing_to_learn := self._watch.after_step(rewards_P_G, rollouts.texts, metrics["truncated_share"]):
+            cause, warning = nothing_to_learn
+            self.progress.warn_once(f"no signal: {cause}", warning)
         return StepBatch(
             samples_S=[
                 Sample(
                     np.concatenate([np.asarray(row.prompt_ids), completion.tokens]),
                     len(row.prompt_ids),
                     rollout_logprobs=completion.logprobs,
+                    kept=completion.kept,
                 )
                 for row, completion in zip(rows_S, rollouts.completions, strict=True)
             ],
-            rewards_P_G=rollouts.rewards.reshape(-1, self.group_size),
+            rewards_P_G=rewards_P_G,
             temperature=self.spec.rollout.temperature,
             on_policy=True,
-            metrics=metrics_of(rollouts),
+            metrics=metrics,
             seconds=rollouts.seconds,
+            shown=self._shown(rollouts, rows_S, self.group_size),
         )
 
     def probe_prompts(self, count: int) -> list[list[int]]:
         """Return the first prompts of the data."""
         return [list(row.prompt_ids) for row in self.rows.first(count)]
 
-    async def evaluate(self, step: int, adapter_version: int) -> EvalDone | None:
-        """Return the mean reward of greedy completions of the held-out prompts."""
-        if not self.held_out:
-            return None
-        start = time.perf_counter()
-        rollouts = await self._roll_out(self.held_out, None, adapter_version)
-        self.progress.emit(Sampled(step=step, samples=shown_samples(rollouts, self.held_out), evaluation=True))
-        score = float(np.nanmean(rollouts.rewards))
-        return EvalDone(step=step, rows=len(self.held_out), score=score, seconds=time.perf_counter() - start)
+    async def evaluate(self, name: str, step: int, adapter_version: int) -> EvalDone:
+        """Return the mean reward of completions of the held-out prompts, and each pass@k, with 95% intervals."""
+        start, evaluation = time.perf_counter(), self.evaluations[name]
+        rows = [row for row in evaluation.rows for _ in range(evaluation.samples)]
+        # The same random numbers each time, so that a difference between two steps is the adapter's.
+        seeds = [seed_of(self.spec.trainer.seed, f"evaluation {name}", index) for index in range(len(rows))]
+        sampled = seeds if evaluation.sampling else None
+        scorer, limits = evaluation.scorer, evaluation.limits or self.limits
+        when = f"in the evaluation {name} after step {step}" if name else f"in the evaluation after step {step}"
+        rollouts = await self._roll_out(rows, sampled, evaluation.sampling, adapter_version, scorer, limits, when)
+        shown = self._shown(rollouts, rows, evaluation.samples)
+        self.progress.emit(Sampled(step=step, samples=shown, evaluation=True, name=name))
+        score, metrics = eval_metrics(
+            rollouts.rewards.reshape(-1, evaluation.samples), evaluation.pass_at, evaluation.pass_reward
+        )
+        return EvalDone(
+            step=step,
+            name=name,
+            rows=len(evaluation.rows),
+            samples=evaluation.samples,
+            score=score,
+            metrics=metrics | component_metrics(rollouts.outcomes),
+            seconds=time.perf_counter() - start,
+        )
 
     async def _roll_out(
-        self, rows: Sequence[EncodedRow], seeds: Sequence[int] | None, adapter_version: int
+        self,
+        rows: Sequence[EncodedRow],
+        seeds: Sequence[int] | None,
+        sampling: Sampling | None,
+        adapter_version: int,
+        scorer: Scorer,
+        limits: Mapping[str, float],
+        when: str,
     ) -> ScoredRollouts:
-        rollouts = await generate_and_score(self.workers, self.scorer, self.decode, rows, seeds, adapter_version)
+        rollouts = await generate_and_score(self.workers, scorer, self.decode, rows, seeds, adapter_version, sampling)
         for cause, failure in rollouts.failures.items():
             self.progress.warn_once(
                 cause,
                 f"{failure.count} completions could not be scored and are left out ({cause}): {failure.first_message}",
             )
+        require_scored(rollouts.outcomes, limits, when)
+        for kind, warning in odd_components(rollouts.outcomes):
+            self.progress.warn_once(f"components: {kind}", warning)
         return rollouts
 
+    def _shown(self, rollouts: ScoredRollouts, rows: Sequence[EncodedRow], group_size: int) -> tuple[ScoredSample, ...]:
+        limit = self.spec.tracking.samples_per_step
+        return shown_samples(rollouts, rows, self.decode_prompts, group_size=group_size, limit=limit)
 
-def metrics_of(rollouts: ScoredRollouts) -> dict[str, float]:
+
+def metrics_of(rollouts: ScoredRollouts, group_size: int) -> dict[str, float]:
     """Return a step's metrics of rewards and completions.
 
     reward_mean, reward_std: over all scored completions. reward_failures: completions that could not be scored.
+    reward/NAME: means of the reward's components. signal_share: groups with different rewards, 0 to 1.
     response_tokens_mean: tokens per completion. truncated_share: completions cut off at maxResponseTokens, 0 to 1.
+    response_tokens_high_reward, response_tokens_low_reward: the same over the completions whose reward is above the
+    step's mean, and over the other scored ones; absent if all rewards are equal.
     """
     completions = rollouts.completions
     return {
         "reward_mean": float(np.nanmean(rollouts.rewards)),
         "reward_std": float(np.nanstd(rollouts.rewards)),
         "reward_failures": sum(failure.count for failure in rollouts.failures.values()),
+        "signal_share": float(np.mean(with_signal(rollouts.rewards.reshape(-1, group_size)))),
+        **component_metrics(rollouts.outcomes),
         "response_tokens_mean": float(np.mean([len(completion.tokens) for completion in completions])),
         "truncated_share": float(np.mean([not completion.finished for completion in completions])),
+        **_lengths_by_outcome(rollouts),
+    }
+
+
+def _lengths_by_outcome(rollouts: ScoredRollouts) -> dict[str, float]:
+    lengths = np.array([len(completion.tokens) for completion in rollouts.completions])
+    high, low = rollouts.rewards > np.nanmean(rollouts.rewards), rollouts.rewards <= np.nanmean(rollouts.rewards)
+    if not (high.any() and low.any()):  # the mean of equal rewards is rounded
+        return {}
+    return {
+        "response_tokens_high_reward": float(lengths[high].mean()),
+        "response_tokens_low_reward": float(lengths[low].mean()),
     }

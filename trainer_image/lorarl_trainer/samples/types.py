@@ -27,12 +27,14 @@ class Completion:
         logprobs: log-probability of each at the sampling temperature, in nats, [T]; empty for greedy ones.
         finished: it ended by itself; False if it was cut off at maxResponseTokens.
         adapter_version: the version that generated all of it.
+        kept: how many tokens, the most probable ones, were possible in the place of each, [T]; None if all were.
     """
 
     tokens: Ints
     logprobs: Floats
     finished: bool
     adapter_version: int
+    kept: Ints | None = None
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,14 @@ class Sample:
         prompt_length: number of prompt tokens, 1 <= prompt_length < T.
         advantage: the weight of each of the response's tokens in the policy gradient.
         rollout_logprobs: vLLM's log-probabilities of the response's tokens, [T - prompt_length]; None for sft.
+        kept: see `Completion.kept`, [T - prompt_length]. All samples of an update have it, or none.
     """
 
     tokens: Ints
     prompt_length: int
     advantage: float = 0.0
     rollout_logprobs: Floats | None = None
+    kept: Ints | None = None
 
     @property
     def response_length(self) -> int:
@@ -125,7 +129,14 @@ class Completions(tuple[Completion, ...]):
         """Travel flat."""
         versions = np.array([c.adapter_version for c in self])
         finished = np.array([c.finished for c in self], dtype=bool)
-        return _completions, (*_flat([c.tokens for c in self]), *_flat([c.logprobs for c in self]), finished, versions)
+        kept = [c.kept for c in self if c.kept is not None]
+        return _completions, (
+            *_flat([c.tokens for c in self]),
+            *_flat([c.logprobs for c in self]),
+            finished,
+            versions,
+            _flat(kept)[0] if kept else None,
+        )
 
 
 class Samples(tuple[Sample, ...]):
@@ -136,11 +147,13 @@ class Samples(tuple[Sample, ...]):
         prompts = np.array([s.prompt_length for s in self])
         advantages = np.array([s.advantage for s in self])
         rollouts = [s.rollout_logprobs for s in self if s.rollout_logprobs is not None]
+        kept = [s.kept for s in self if s.kept is not None]
         return _samples, (
             *_flat([s.tokens for s in self]),
             prompts,
             advantages,
             *(_flat(rollouts) if rollouts else (None, None)),
+            _flat(kept)[0] if kept else None,
         )
 
 
@@ -160,19 +173,30 @@ class CompletionChunk:
 
 
 def _completions(
-    tokens: Ints, lengths: Ints, logprobs: Floats, counts: Ints, finished: Any, versions: Ints
+    tokens: Ints, lengths: Ints, logprobs: Floats, counts: Ints, finished: Any, versions: Ints, kept: Ints | None
 ) -> Completions:
-    parts = zip(_split(tokens, lengths), _split(logprobs, counts), finished.tolist(), versions.tolist(), strict=True)
+    parts = zip(
+        *(_split(tokens, lengths), _split(logprobs, counts), finished.tolist(), versions.tolist()),
+        [None] * len(lengths) if kept is None else _split(kept, lengths),
+        strict=True,
+    )
     return Completions(Completion(*part) for part in parts)
 
 
 def _samples(
-    tokens: Ints, lengths: Ints, prompts: Ints, advantages: Any, rollouts: Floats | None, counts: Ints | None
+    tokens: Ints,
+    lengths: Ints,
+    prompts: Ints,
+    advantages: Any,
+    rollouts: Floats | None,
+    counts: Ints | None,
+    kept: Ints | None,
 ) -> Samples:
+    possible = [None] * len(lengths) if kept is None else _split(kept, lengths - prompts)
     logprobs = [None] * len(lengths) if rollouts is None or counts is None else _split(rollouts, counts)
     return Samples(
         Sample(*part)
-        for part in zip(_split(tokens, lengths), prompts.tolist(), advantages.tolist(), logprobs, strict=True)
+        for part in zip(_split(tokens, lengths), prompts.tolist(), advantages.tolist(), logprobs, possible, strict=True)
     )
 
 

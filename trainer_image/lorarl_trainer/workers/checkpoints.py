@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_FILE_BYTES
 from lorarl_trainer.checkpoint.open import open_checkpoints
-from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, Resumed
+from lorarl_trainer.lora.files import TOKENIZER_FILES
+from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, CardResults, Resumed
 from lorarl_trainer.storage.base_model import base_model_commit, base_model_name
 from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.threads import begin
 from lorarl_trainer.workers.worker import State, Worker
 
 if TYPE_CHECKING:
-    from lorarl_trainer.checkpoint import Checkpoint, Found, Published
+    from lorarl_trainer.checkpoint import Best, Checkpoint, Found, Published
 
 
 class CheckpointingWorker(Worker):
     """Rank 0. Its checkpoints hold the whole adapter and the whole state, which `Worker.publish` helps to gather."""
 
     def open_checkpoints(
-        self, job_name: str, job_uid: str | None, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path
+        self,
+        job_name: str,
+        job_uid: str | None,
+        secrets: Secrets,
+        identity: Mapping[str, Any],
+        unpublished: Path,
+        provenance: Mapping[str, Any],
     ) -> None:
         """Name the job's checkpoints, and begin to read the newest one while `start` loads the model.
 
@@ -32,13 +40,15 @@ class CheckpointingWorker(Worker):
             secrets: the store's credentials, by the Secret's name.
             identity: what makes this training what it is; a checkpoint of another training is refused.
             unpublished: the folder for checkpoints that could not be published.
+            provenance: what the adapter is made of, for its metadata.
 
         Raises:
             LorarlError: the store cannot be used.
         """
         self._store, self._unpublished = open_checkpoints(self._spec, job_name, job_uid, secrets, identity), unpublished
-        self._metadata = {"job": job_name, "baseModelFingerprint": identity["model.fingerprint"]}
+        self._metadata = {**provenance, "job": job_name, "baseModelFingerprint": identity["model.fingerprint"]}
         self._published: list[Published] = []
+        self._card: tuple[int, Callable[[CardResults], bytes] | None] = (0, None)
         self._found: Found | None = None
         self._read_ahead = (
             begin(self._store.newest_whole, [unpublished]) if self._spec.checkpoint.resume == "Auto" else None
@@ -95,7 +105,7 @@ class CheckpointingWorker(Worker):
         """Resume from a state; None: from the checkpoint that this worker has found."""
         super().restore(state or self.found_state())
 
-    def publish(self, step: int, adapter_version: int, position: int) -> None:
+    def publish(self, step: int, adapter_version: int, position: int, results: CardResults) -> None:
         """Take a checkpoint (collective) and hand it to the uploader; training continues while it is published.
 
         Raises:
@@ -103,6 +113,7 @@ class CheckpointingWorker(Worker):
         """
         from lorarl_trainer.checkpoint import build_checkpoint
         from lorarl_trainer.lora import peft_format
+        from lorarl_trainer.lora.model_card import model_card
         from lorarl_trainer.lora.tensor_file import in_parts, write_tensors
 
         with self._memory_explained("a checkpoint was taken"):
@@ -119,7 +130,7 @@ class CheckpointingWorker(Worker):
             dropout=adapter_spec.dropout,
             excluded=taken.excluded_names,
         )
-        metadata = {
+        metadata = self._metadata | {
             "step": step,
             "adapterVersion": adapter_version,
             "baseModel": base,
@@ -131,11 +142,36 @@ class CheckpointingWorker(Worker):
             adapter_version,
             adapter_config=config,
             adapter_tensors=peft_format.weights_bytes(taken.adapter),
-            metadata=self._metadata | metadata,
+            metadata=metadata,
             state={"updates": taken.updates, "position": position},
             state_tensors=[write_tensors(part) for part in in_parts(taken.state, STATE_FILE_BYTES)],
+            tokenizer=self._tokenizer,
+            card=model_card(metadata, config, results),
         )
+        self._card = step, partial(model_card, metadata, config)
         self._uploader.submit(checkpoint)
+
+    def complete(self, step: int, results: CardResults, value: float | None) -> None:
+        """Add an evaluation's results to the card of its step's checkpoint, and let the best one be chosen by `value`.
+
+        Raises:
+            LorarlError: an earlier checkpoint could not be published.
+        """
+        from lorarl_trainer.checkpoint import Evaluated
+
+        published, card = self._card
+        if published == step and card is not None:
+            self._uploader.complete(Evaluated(step, card(results), value))
+
+    def best(self) -> Best | None:
+        """Return the best checkpoint so far, if the job keeps it."""
+        return self._uploader.best
+
+    @cached_property
+    def _tokenizer(self) -> dict[str, bytes]:
+        """The base model's tokenizer files by name."""
+        files = [self._model_path / name for name in TOKENIZER_FILES]
+        return {file.name: file.read_bytes() for file in files if file.is_file()}
 
     def uploads(self) -> list[Published]:
         """Return the checkpoints published so far.

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
-from lorarl_trainer.checkpoint import Published
+from lorarl_trainer.checkpoint import Best, Published
 from lorarl_trainer.devices.registry import get_device
 from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.lora.config import Probe
-from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, Built, Resumed, TakeCompletions
+from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, Built, CardResults, Resumed, TakeCompletions
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.packing import split_evenly
+from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.types import CompletionChunk, Sample, Samples, UpdateRequest, UpdateResult
 from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.timing import Span
@@ -87,14 +88,23 @@ class WorkerGroup:
         return str(fingerprints.pop())
 
     async def open_checkpoints(
-        self, job_name: str, job_uid: str | None, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path
+        self,
+        job_name: str,
+        job_uid: str | None,
+        secrets: Secrets,
+        identity: Mapping[str, Any],
+        unpublished: Path,
+        provenance: Mapping[str, Any],
     ) -> None:
         """Name the job's checkpoints. The first worker reads the newest one while `start` loads the model.
 
         Raises:
             LorarlError: the store cannot be used.
         """
-        await self._await([self._actors[0].open_checkpoints.remote(job_name, job_uid, secrets, identity, unpublished)])
+        first = self._actors[0]
+        await self._await(
+            [first.open_checkpoints.remote(job_name, job_uid, secrets, identity, unpublished, provenance)]
+        )
 
     async def start(self, stop_token_ids: tuple[int, ...], initial_adapter: bytes | None) -> Built:
         """Build model, adapter and engine in every worker. `fetch_model` comes before."""
@@ -132,6 +142,7 @@ class WorkerGroup:
         seeds: Sequence[int] | None,
         take: TakeCompletions,
         max_tokens: int | None = None,
+        sampling: Sampling | None = None,
     ) -> dict[str, float]:
         """Generate one completion per prompt, spread over the engines, and hand each to `take` when it has ended.
 
@@ -148,7 +159,7 @@ class WorkerGroup:
             engine = rank // self._rollout_tp
             share = slice(bounds[engine], bounds[engine + 1])
             own_seeds = seeds[share] if seeds is not None else None
-            stream = actor.generate.remote(prompts[share], own_seeds, max_tokens)
+            stream = actor.generate.remote(prompts[share], own_seeds, max_tokens, sampling)
             streams.append(asyncio.create_task(_follow(stream, share.start, take)))
         try:
             results = await self._await(streams)
@@ -181,9 +192,18 @@ class WorkerGroup:
         """Return the spans of the worker that reached its first update last."""
         return max(await self._all("startup_spans"), key=lambda spans: max((span.end for span in spans), default=0.0))
 
-    async def publish(self, step: int, adapter_version: int, position: int) -> None:
+    async def publish(self, step: int, adapter_version: int, position: int, results: CardResults) -> None:
         """Take a checkpoint and hand it to the first worker's uploader."""
-        await self._all("publish", step, adapter_version, position)
+        await self._all("publish", step, adapter_version, position, results)
+
+    async def complete(self, step: int, results: CardResults, value: float | None) -> None:
+        """Add an evaluation's results to its step's checkpoint."""
+        await self._await([self._actors[0].complete.remote(step, results, value)])
+
+    async def best(self) -> Best | None:
+        """Return the best checkpoint so far, if the job keeps it."""
+        best: Best | None = (await self._await([self._actors[0].best.remote()]))[0]
+        return best
 
     async def uploads(self) -> list[Published]:
         """Return the checkpoints published so far."""

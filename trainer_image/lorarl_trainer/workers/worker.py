@@ -20,7 +20,7 @@ from lorarl_trainer.devices.imports import quick_imports
 from lorarl_trainer.devices.registry import get_device
 from lorarl_trainer.lora.files import INIT_FROM
 from lorarl_trainer.pods.drain import drain_asked, register
-from lorarl_trainer.protocols.workers import Built
+from lorarl_trainer.protocols.workers import Built, CardResults
 from lorarl_trainer.timing import Span, StartClock
 from lorarl_trainer.workers.gpu_memory import gpu_memory_explained
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lorarl_trainer.engine.colocated import ColocatedEngine
     from lorarl_trainer.lora.config import Probe
     from lorarl_trainer.planning.execution import ExecutionPlan
+    from lorarl_trainer.samples.sampling import Sampling
     from lorarl_trainer.samples.types import CompletionChunk, Samples, UpdateRequest, UpdateResult
     from lorarl_trainer.storage import Data
 
@@ -119,7 +120,8 @@ class Worker:
         spec, self._model_path = self._spec, model_path
         with self._clock.part("device"):
             self._init_process_group()
-            plan = plan_job(spec, model_path, self._memory())
+            memory = self._memory()
+            plan = plan_job(spec, model_path, memory)
         self._memory_table = plan.memory_table
         with self._clock.part("trainer"), self._memory_explained("the base model was loaded"):
             self.backend = get_backend()(self._device, spec, model_path, plan, self._clock)
@@ -138,6 +140,7 @@ class Worker:
             total_parameters=counts.total,
             memory=plan.memory_table,
             warnings=self._warnings(plan),
+            gpu=memory.name if isinstance(memory, Gpu) else "",
         )
 
     def sync(self, version: int, verify: bool = False) -> float:
@@ -152,7 +155,11 @@ class Worker:
         self.backend.hold(probe and probe_adapter(probe, self.backend.adapter))
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None, max_tokens: int | None = None
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[int] | None,
+        max_tokens: int | None = None,
+        sampling: Sampling | None = None,
     ) -> Iterator[CompletionChunk]:
         """Generate one completion per prompt, greedily without seeds; yield them in chunks as they end.
 
@@ -163,7 +170,7 @@ class Worker:
         # An evaluation of few rows may leave nothing to some engines.
         timed = self._clock.part("first generation") if prompts else nullcontext()
         with timed, self._memory_explained("vLLM generated"):
-            for chunk in self.engine.generate(prompts, seeds, max_tokens):
+            for chunk in self.engine.generate(prompts, seeds, max_tokens, sampling):
                 if first:
                     yield chunk
 
@@ -181,7 +188,7 @@ class Worker:
         with self._memory_explained("log-probabilities were computed"):
             return self.backend.log_probabilities(samples, temperature)
 
-    def publish(self, step: int, adapter_version: int, position: int) -> None:
+    def publish(self, step: int, adapter_version: int, position: int, results: CardResults) -> None:
         """Take part in a checkpoint (collective). The first worker, a `CheckpointingWorker`, publishes it."""
         with self._memory_explained("a checkpoint was taken"):
             self.backend.help_snapshot()

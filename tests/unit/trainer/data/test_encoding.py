@@ -74,6 +74,41 @@ def test_a_row_that_the_template_refuses_is_named(tokenizer):
         encoder(tok).encode_prompts([row("a", number=7)])
 
 
+THINKING = CHATML.replace("assistant\n", "assistant\n{% if not enable_thinking %}<think></think>{% endif %}")
+
+
+def with_arguments(tok, **arguments):
+    return PromptEncoder(tok, chat_template=True, stop_ids=stop_token_ids(tok, {}), template_arguments=arguments)
+
+
+def test_arguments_reach_the_template(tokenizer):
+    tok = tokenizer(THINKING)
+    texts = [
+        tok.decode(with_arguments(tok, enable_thinking=on).encode_prompts([row("2+2")])[0]) for on in (True, False)
+    ]
+    assert [text.endswith("<think></think>") for text in texts] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("enable_thinkin", r"chatTemplateArguments.enable_thinkin: .* does not read.* Did you mean enable_thinking\?"),
+        ("tokenize", r"chatTemplateArguments.tokenize: got an argument that lorarl sets itself"),
+    ],
+)
+def test_an_argument_that_does_nothing_or_harm_is_refused(tokenizer, name, told):
+    with pytest.raises(InputError, match=told):
+        with_arguments(tokenizer(THINKING), **{name: False})
+
+
+def test_an_argument_with_which_the_template_fails_is_named(tokenizer):
+    tok = tokenizer(CHATML + "{{ 'a' * budget if budget }}")
+    with pytest.raises(
+        InputError, match=r"chatTemplateArguments: got {\"budget\": \"x\"}, with which the template fails"
+    ):
+        with_arguments(tok, budget="x").encode_prompts([row("2+2")])
+
+
 @pytest.mark.parametrize(("template", "bos"), [(CHATML, False), (BOS_TEMPLATE, True)])
 def test_prompt_and_answer_are_the_conversation_up_to_its_end_of_turn(tokenizer, template, bos):
     tok = tokenizer(template, bos=bos)

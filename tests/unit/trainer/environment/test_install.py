@@ -13,9 +13,10 @@ from lorarl_trainer.environment.install import (
     build_environment,
     cause_of,
     install,
+    installer,
     is_progress,
-    pip_commands,
-    uv_command,
+    pip_options,
+    uv_options,
 )
 from lorarl_trainer.environment.locks import extract, missing, pins
 
@@ -56,18 +57,20 @@ def test_a_lock_is_divided_without_losing_a_line() -> None:
 
 
 def test_pip_compiles_against_torch_after_torch_is_there(tmp_path: Path) -> None:
-    packages, compiled = pip_commands(GPU, tmp_path)
+    packages, compiled = pip_options(GPU, tmp_path)
     assert "--no-build-isolation" not in packages and "--no-build-isolation" in compiled
     assert all("--require-hashes" in command and "--no-deps" in command for command in (packages, compiled))
     assert "torch" in pins(Path(packages[-1]).read_text())
     assert pins(Path(compiled[-1]).read_text()).keys() == COMPILED
-    assert len(pip_commands(CPU, tmp_path)) == 1
+    assert len(pip_options(CPU, tmp_path)) == 1
 
 
 def test_uv_installs_into_the_environment_that_runs_it() -> None:
-    command = uv_command("/uv", ROOT / "requirements/gpu.lock")
-    assert command[command.index("--python") + 1] == sys.executable
-    assert "--require-hashes" in command and "--no-deps" in command
+    begin = installer()
+    assert begin[begin.index("--python") + 1] == sys.executable
+    options = uv_options(ROOT / "requirements/gpu.lock")
+    assert {"--require-hashes", "--no-deps"} <= set(options)
+    assert options[options.index("--no-build-isolation-package") + 1] in COMPILED
 
 
 def test_the_extension_is_compiled_and_not_fetched(tmp_path: Path) -> None:

@@ -38,6 +38,18 @@ def test_fields_that_may_change_are_not_part_of_the_identity() -> None:
     )
 
 
+def test_what_scores_belongs_to_the_identity_and_how_patiently_does_not() -> None:
+    two = "rewards=[{name: right, type: exact}, {name: tidy, weight: 0.5, function: 'm:f'}]"
+    several = identity_with("reward=null", two)
+    assert several["rewards.right"] == {"name": "right", "weight": 1.0, "type": "exact"}
+    patient = two.replace("type: exact", "type: exact, maxFailedShare: 0.5, timeoutSeconds: 3")
+    assert identity_with("reward=null", patient) == several
+    heavier = identity_with("reward=null", two.replace("0.5", "0.7"))
+    assert [change.partition(" was ")[0] for change in differences(several, heavier)] == ["rewards.tidy"]
+    assert not [key for key in identity_with("reward.maxFailedShare=0.5") if key.startswith("rewards")]
+    assert identity_with("reward.maxFailedShare=0.5") == identity_with()
+
+
 def test_limits_that_decide_which_rows_there_are_belong_to_the_identity() -> None:
     """With other rows, the order of each epoch is another: a resumed run would repeat rows and miss others."""
     assert differences(identity_with(), identity_with("rollout.maxPromptTokens=600")) == [
@@ -62,3 +74,10 @@ def test_a_checkpoint_of_an_earlier_release_is_resumed() -> None:
 def test_a_base_that_was_merged_in_place_is_another_training() -> None:
     was, now = (identity_with() | {"model.fingerprint": f"heads.{tensors}"} for tensors in ("before", "merged"))
     assert differences(was, now) == ["model.uri has other weights or another config.json than then"]
+
+
+def test_arguments_of_the_template_make_other_prompts_and_another_training() -> None:
+    assert identity_with("data.chatTemplateArguments={}") == identity_with()
+    assert differences(identity_with(), identity_with("data.chatTemplateArguments={enable_thinking: false}")) == [
+        'data.chatTemplateArguments was null, is {"enable_thinking": false}'
+    ]

@@ -8,7 +8,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from lorarl_trainer.progress import AdapterSummary, EvalDone, Event, RunFinished, RunStarted, StartedUp, StepDone
+from lorarl_trainer.progress import (
+    AdapterSummary,
+    EvalDone,
+    Event,
+    RunFinished,
+    RunStarted,
+    Sampled,
+    ScoredSample,
+    StartedUp,
+    StepDone,
+)
 from lorarl_trainer.timing import Span
 
 MODULES = tuple(
@@ -57,12 +67,15 @@ def grpo_step(step: int, total: int = 3, reward: float | None = None, pace: floa
             "reward_mean": min(1.0, 0.34 + 0.63 * grown + noise.uniform(-0.05, 0.05)) if reward is None else reward,
             "reward_std": 0.4,
             "reward_failures": 0,
+            "signal_share": 0.75,
             "kl": 0.05 * grown * noise.uniform(0.9, 1.1),
             "mean_abs_logprob_diff": 1.3e-7 * noise.uniform(0.7, 1.5),
             "response_tokens_mean": 3.2 + 0.3 * grown * noise.uniform(0.9, 1.1),
             "truncated_share": 0.02 * (1 - grown),
         },
         tokens=2400,
+        groups=8,
+        completions=64,
         tokens_per_second=3600.0,
         seconds={
             "generate": 0.42 * pace,
@@ -91,6 +104,28 @@ def sft_step(step: int, total: int = 3) -> StepDone:
         tokens_per_second=9000.0,
         seconds={"forward_backward": 0.25, "optimizer": 0.004, "other": 0.01},
     )
+
+
+def sampled(step: int, groups: int = 1, *, evaluation: bool = False) -> Sampled:
+    """Return samples of a step: groups of 4, or single completions of an evaluation. Each is right every other time."""
+    size = 1 if evaluation else 4
+    samples = [
+        ScoredSample(
+            group=group,
+            row=group + 1 if evaluation else 10 * step + group,
+            prompt=f"{group}+{step}=",
+            model_prompt=f"<|im_start|>user\n{group}+{step}=<|im_end|>\n",
+            completion=f"completion {number} of step {step}: <b>{group + step}</b>",
+            answer=str(group + step),
+            reward=float(number % 2),
+            advantage=None if evaluation else number % 2 - 0.5,
+            tokens=3 + number,
+            truncated=number == 3,
+        )
+        for group in range(groups)
+        for number in range(size)
+    ]
+    return Sampled(step=step, samples=tuple(samples), evaluation=evaluation)
 
 
 def grpo_run(out_dir: Path, total: int = 3, every: int = 10) -> list[Event]:

@@ -3,15 +3,25 @@
 import io
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lorarl_trainer.progress import EvalDone, Event, Warned
-from lorarl_trainer.progress.console import ConsoleSink, TimeLeft, collapse_layers, duration
-from unit.trainer.progress.runs import grpo_run, grpo_step, run_finished, run_started, sft_step, started_up
+from lorarl_trainer.progress import CheckpointDone, EvalDone, Event, Noted, RunFinished, Warned
+from lorarl_trainer.progress.console import ConsoleSink, TimeLeft, collapse_layers
+from lorarl_trainer.progress.start_bar import duration, start_time
+from unit.trainer.progress.runs import (
+    grpo_run,
+    grpo_step,
+    run_finished,
+    run_started,
+    sft_step,
+    started_up,
+    with_metrics,
+)
 
 
 def shown_in_a_pipe(events: list[Event]) -> str:
@@ -52,7 +62,7 @@ def test_a_pipe_gets_plain_lines_and_one_per_step(tmp_path: Path, monkeypatch: p
     assert "\x1b" not in text
     assert "\r" not in text
     assert [line for line in text.splitlines() if line.startswith("step 12/30")] == [
-        "step 12/30  reward 0.797  loss -0.0010  KL 3.24e-02  3,600 tokens/s  0.65 s  0:12 left"
+        "step 12/30  reward 0.797  signal 6/8  entropy 0.363  KL 3.24e-02  3,600 tokens/s  0.65 s  0:12 left"
     ]
     assert sum(line.startswith("step ") and "/30" in line for line in text.splitlines()) == 30
 
@@ -63,7 +73,7 @@ def test_a_terminal_also_gets_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "\x1b[" in text
     assert "━" in text
     assert "step 30/30" in text
-    assert text.count("reward 0.797  loss -0.0010") == 1
+    assert text.count("reward 0.797  signal 6/8  entropy") == 1
     assert text.rstrip().endswith("succeeded after step 30, 0:46 in total")
 
 
@@ -76,14 +86,49 @@ def test_the_start_says_what_is_trained(tmp_path: Path) -> None:
     text = shown_in_a_pipe([run_started(tmp_path, 30, resumed_from_step=10)])
     assert "model.layers.{0-3}.self_attn.q_proj\n" in text
     assert "trainable parameters: 225,280 of 1,022,080 (22.04%)" in text
-    assert "steps: 30, resuming after step 10" in text
+    assert "\nresuming after step 10\n" in text
 
 
-def test_after_the_first_step_the_time_of_the_start_is_broken_down() -> None:
-    assert shown_in_a_pipe([started_up()]) == (
-        "first token after 40.5 s, first update after 45.0 s: process 1.0, Ray 4.0, imports 12.5 (torch 2.5), "
-        "engine 22.0 (graphs 6.0), first generation 2.9, first update 2.0, other 0.6; meanwhile data 7.0\n"
-    )
+def test_a_resumed_run_says_what_its_manifest_changes(tmp_path: Path) -> None:
+    started = replace(run_started(tmp_path, 30, resumed_from_step=5), changes=("trainer.learningRate 2e-05 -> 0.0001",))
+    assert "\nresuming after step 5; trainer.learningRate 2e-05 -> 0.0001\n" in shown_in_a_pipe([started])
+
+
+def test_the_checkpoint_that_a_run_resumes_from_is_no_new_one(tmp_path: Path) -> None:
+    checkpoints = [
+        CheckpointDone(step=step, uri=f"file:/c/{step}", version=step, sha256="", published_at="") for step in (10, 12)
+    ]
+    text = shown_in_a_pipe([run_started(tmp_path, 30, resumed_from_step=10), *checkpoints])
+    assert "checkpoint file:/c/12" in text
+    assert "file:/c/10" not in text
+
+
+def test_where_the_time_of_a_start_went_is_left_to_the_report() -> None:
+    assert shown_in_a_pipe([started_up()]) == ""
+
+
+def test_a_terminal_sees_what_a_start_is_doing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    text = shown_on_a_terminal([Noted("starting Ray and 1 worker(s); imports take longest")])
+    assert "\x1b[" in text
+    assert "0:00" in text
+
+
+@pytest.mark.parametrize(
+    ("passed", "last", "text"),
+    [
+        (7, None, "0:07"),
+        (7, 30, "0:07, about 0:23 left"),
+        (31, 30, "0:31, longer than the last start (0:30)"),
+    ],
+)
+def test_the_time_left_of_a_start_is_that_of_the_last_one(passed: float, last: float | None, text: str) -> None:
+    assert start_time(passed, last) == text
+
+
+def test_a_failure_says_what_the_same_command_will_do() -> None:
+    ended = RunFinished(state="failed", step=4, adapter_uri=None, total_seconds=9, what_next="the same command resumes")
+    assert shown_in_a_pipe([ended]) == "failed after step 4, 0:09 in total; the same command resumes\n"
 
 
 def test_sft_shows_its_loss_but_no_reward(tmp_path: Path) -> None:
@@ -95,6 +140,11 @@ def test_sft_shows_its_loss_but_no_reward(tmp_path: Path) -> None:
     assert "step 1  held-out loss 0.5000 (9 rows)" in text
     assert "reward" not in text
     assert "KL" not in text
+
+
+def test_rewards_that_failed_are_counted_beside_their_mean() -> None:
+    text = shown_in_a_pipe([with_metrics(grpo_step(1, reward=0.5), reward_failures=16, signal_share=0.0)])
+    assert "reward 0.500 (48 of 64 scored)  signal 0/8  entropy" in text
 
 
 @pytest.mark.parametrize("show", [shown_in_a_pipe, shown_on_a_terminal])

@@ -21,11 +21,10 @@ from lorarl_trainer.progress import (
     read_lines,
     read_rows,
     read_summary,
-    write_report,
 )
 from lorarl_trainer.progress.fanout import Progress
 from lorarl_trainer.progress.records import MetricsFile, SummaryFile
-from lorarl_trainer.progress.samples import SAMPLES, SamplesFile, newest_samples
+from lorarl_trainer.progress.samples import SAMPLES, SamplesFile
 from unit.trainer.progress.runs import (
     grpo_run,
     grpo_step,
@@ -158,6 +157,18 @@ def test_the_summary_of_a_killed_run_says_running(tmp_path: Path) -> None:
     assert (read_summary(tmp_path)["state"], read_summary(tmp_path)["adapter_uri"]) == ("running", None)
 
 
+def test_the_summary_of_a_run_that_trains_has_its_warnings_and_starts(tmp_path: Path) -> None:
+    """`lorarl open` shows them before the run ends."""
+    for resumed in (None, 2):
+        progress = Progress([MetricsFile(tmp_path), SummaryFile(tmp_path)], [])
+        progress.emit(run_started(tmp_path, resumed_from_step=resumed))
+        progress.emit(Warned("the store is slow"))
+        summary = read_summary(tmp_path)
+        assert (summary["state"], summary["warnings"]) == ("running", ["the store is slow"])
+    assert [start["resumed_from_step"] for start in summary["starts"]] == [None, 2]
+    assert summary["starts"][1]["at"].endswith("Z")
+
+
 def test_a_failed_run_names_its_newest_checkpoint(tmp_path: Path) -> None:
     failed = replace(run_finished(tmp_path, 12), state="failed", adapter_uri=None, message="spec.reward.function: ...")
     checkpoint = CheckpointDone(
@@ -192,7 +203,16 @@ def test_the_summary_of_sft_has_losses(tmp_path: Path) -> None:
 
 def sampled(step: int, *, evaluation: bool = False, prompt: Any = "1+1", reward: float | None = 0.5) -> Sampled:
     sample = ScoredSample(
-        prompt=prompt, completion=f"<b>{step}</b>", answer="2", reward=reward, tokens=3, truncated=False
+        group=0,
+        row=7,
+        prompt=prompt,
+        model_prompt="<s>1+1",
+        completion=f"<b>{step}</b>",
+        answer="2",
+        reward=reward,
+        advantage=None if evaluation else -0.5,
+        tokens=3,
+        truncated=False,
     )
     return Sampled(step=step, samples=(sample,), evaluation=evaluation)
 
@@ -217,16 +237,16 @@ def test_samples_after_the_checkpoint_are_dropped_on_resume(tmp_path: Path) -> N
     assert rows[1] == {
         "step": 1,
         "evaluation": False,
+        "group": 0,
+        "row": 7,
         "prompt": "1+1",
+        "model_prompt": "<s>1+1",
         "completion": "<b>1</b>",
         "answer": "2",
         "reward": 0.5,
+        "advantage": -0.5,
+        "components": {},
+        "failure": None,
         "tokens": 3,
         "truncated": False,
     }
-    (newest,) = newest_samples(tmp_path)
-    assert (newest["step"], newest["prompt"], newest["reward"]) == (3, "user: and 2+2?", None)
-    play(tmp_path, [*grpo_run(tmp_path, total=3), run_finished(tmp_path, 3)])
-    write_report(tmp_path)
-    html = (tmp_path / "report.html").read_text()
-    assert "Completions of step 3" in html and "&lt;b&gt;3&lt;/b&gt;" in html and "reward –, 3 tokens" in html

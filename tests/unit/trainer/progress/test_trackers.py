@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 from lorarl_api.v1alpha1 import MlflowSpec, TrackingSpec, WandbSpec
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.progress import Event, Progress, Sink, Warned, open_progress, read_rows
-from lorarl_trainer.progress.trackers import MlflowSink, TensorBoardSink, WandbSink, scalars_of, trackers
-from unit.trainer.progress.runs import Recorder, grpo_run, grpo_step, run_started, sft_step, with_metrics
+from lorarl_trainer.progress.events import scalars_of
+from lorarl_trainer.progress.tensorboard_sink import TensorBoardSink, markdown_of, tag_of
+from lorarl_trainer.progress.trackers import MlflowSink, WandbSink, trackers
+from unit.trainer.progress.runs import Recorder, grpo_run, grpo_step, run_started, sampled, sft_step, with_metrics
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +38,7 @@ def tensorboard_rewards(folder: Path) -> dict[int, float]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     accumulator = EventAccumulator(str(folder)).Reload()
-    return {event.step: event.value for event in accumulator.Scalars("reward_mean")}
+    return {event.step: event.value for event in accumulator.Scalars("reward/mean")}
 
 
 def test_scalars_have_the_names_of_metrics_jsonl() -> None:
@@ -54,6 +57,40 @@ def test_tensorboard_can_read_back_every_step(tmp_path: Path) -> None:
     assert tensorboard_rewards(tmp_path) == {
         step: pytest.approx(grpo_step(step, 20).metrics["reward_mean"]) for step in range(1, 21)
     }
+
+
+def test_tensorboard_has_groups_texts_and_settings(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    events = grpo_run(tmp_path, total=20)
+    play(TensorBoardSink(tmp_path), [*events, sampled(20), sampled(20, evaluation=True)])
+    accumulator = EventAccumulator(str(tmp_path)).Reload()
+    tags = accumulator.Tags()
+    assert {tag.partition("/")[0] for tag in tags["scalars"]} == {"train", "eval", "reward", "perf"}
+    assert {"train/grad_norm", "eval/score", "perf/seconds/generate"} <= set(tags["scalars"])
+    assert set(accumulator.PluginTagToContent("text")) == {"samples/training", "samples/held_out"}
+    (text,) = accumulator.Tensors("samples/training")
+    assert b"    completion 3 of step 20" in text.tensor_proto.string_val[0]
+    (content,) = accumulator.PluginTagToContent("hparams").values()
+    settings = HParamsPluginData.FromString(content).session_start_info.hparams
+    assert settings["metadata.name"].string_value == "addition"
+
+
+def test_every_metric_has_a_group() -> None:
+    for name, tag in {
+        "loss": "train/loss",
+        "signal_share": "reward/signal_share",
+        "reward/mean": "reward/components/mean",
+        "eval_hard/pass_at_4": "eval/hard/pass_at_4",
+        "tokens_per_second": "perf/tokens_per_second",
+    }.items():
+        assert tag_of(name) == tag
+
+
+def test_a_text_cannot_leave_its_block() -> None:
+    sample = replace(sampled(1).samples[0], completion="```\n# Not a heading")
+    assert "\n\n    ```\n    # Not a heading" in markdown_of((sample,))
 
 
 def test_tensorboard_shows_the_repeated_steps_of_a_resumed_run_once(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from lorarl_trainer.rewards.scores import Scorer, Scores, ToScore, collect
+from lorarl_trainer.rewards.scores import Outcome, Scorer, Scores, ToScore, collect
 
 FUNCTIONS = """
 import asyncio, ctypes, os, re, subprocess, sys, time
@@ -58,6 +58,33 @@ def with_child(prompt, completion, answer, row):
     os.rename(row["file"], row["file"] + ".done")
     time.sleep(1e6)
 
+def parts(prompt, completion, answer, row):
+    return {"score": len(completion), "format": completion.startswith("<"), "length": float(len(completion))}
+
+async def parts_async(prompt, completion, answer, row):
+    await asyncio.sleep(0)
+    return parts(prompt, completion, answer, row)
+
+def bad_parts(prompt, completion, answer, row):
+    return {
+        "fine": {"score": 1},
+        "no score": {"format": 1.0},
+        "none": {"score": 1, "format": None},
+        "nan": {"score": 1, "format": float("nan")},
+        "score": {"score": "high"},
+        "name": {"score": 1, "a name": 2},
+        "number": {"score": 1, 3: 2},
+        "many": {"score": 1, **{f"c{i}": i for i in range(33)}},
+    }[completion]
+
+def told(prompt, completion, answer, row, truncated): return float(truncated)
+
+async def told_by_keyword(prompt, completion, answer, row, *, truncated): return float(truncated)
+
+def with_options(prompt, completion, answer, row, **options): return len(options)
+
+def other_order(prompt, truncated, answer, row): return len(truncated)
+
 def wrong_signature(prompt, completion): return 1.0
 
 def defaults(prompt, completion, answer, row, scale=2): return scale
@@ -75,7 +102,11 @@ def score(scorer: Scorer, *completions: str, row: dict[str, Any] | None = None) 
 
 
 def score_samples(scorer: Scorer, samples: list[ToScore]) -> Scores:
-    return collect(asyncio.run(scorer.score(samples)), scorer.field)
+    return collect(score_outcomes(scorer, samples), scorer.field)
+
+
+def score_outcomes(scorer: Scorer, samples: list[ToScore]) -> list[Outcome]:
+    return asyncio.run(scorer.score(samples))
 
 
 def score_parts(scorer: Scorer, *parts: list[ToScore], seconds: float = 0.0) -> list[Scores]:

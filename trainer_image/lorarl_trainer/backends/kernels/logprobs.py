@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from lorarl_trainer.backends.kernels.dispatch import with_kernel
+from lorarl_trainer.backends.kernels.truncation import keep_largest, place
 
 _ROWS_MULTIPLE = 16
 
@@ -28,6 +29,7 @@ def token_log_probabilities(
     vocabulary: int,
     group: Any,
     chunk_rows: int,
+    kept_N: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return log softmax(W h / temperature)[target], [N], float32, differentiable by the hidden states.
 
@@ -39,6 +41,7 @@ def token_log_probabilities(
         vocabulary: number of tokens, over all ranks.
         group: the tensor-parallel ranks.
         chunk_rows: hidden states whose logits exist at a time, see `rows_of_chunk`.
+        kept_N: the softmax is over so many largest logits of each token, see `truncation`; None: over all.
     """
     first = dist.get_rank(group) * weight_V_H.shape[0]
     in_vocabulary = weight_V_H.detach()[: max(vocabulary - first, 0)]
@@ -49,6 +52,7 @@ def token_log_probabilities(
         temperature,
         group if dist.get_world_size(group) > 1 else None,
         chunk_rows,
+        kept_N,
     )
     return result
 
@@ -70,6 +74,7 @@ class _TokenLogProbabilities(torch.autograd.Function):
         temperature: float,
         group: Any,
         rows: int,
+        kept_N: torch.Tensor | None,
     ) -> torch.Tensor:
         logprobs_N = torch.empty(hidden_N_H.shape[0], dtype=torch.float32, device=hidden_N_H.device)
         gradient_N_H = torch.empty_like(hidden_N_H) if ctx.needs_input_grad[0] else None
@@ -78,6 +83,8 @@ class _TokenLogProbabilities(torch.autograd.Function):
             chunk = slice(start, start + rows)
             hidden_C_H, targets_C = hidden_N_H[chunk], targets_N[chunk]
             logits_C_V = _product(hidden_C_H, weight_V_H.t())
+            if kept_N is not None:
+                keep_largest(logits_C_V, kept_N[chunk], targets_C, group)
             largest_C, sum_C, of_target_C = softmax_statistics(logits_C_V, targets_C, scale)
             if group is not None:
                 own_largest_C = largest_C.clone()
@@ -101,7 +108,7 @@ class _TokenLogProbabilities(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, by_logprobs_N: torch.Tensor) -> Any:
         (gradient_N_H,) = ctx.saved_tensors
-        return (gradient_N_H * by_logprobs_N[:, None]).to(gradient_N_H.dtype), None, None, None, None, None
+        return (gradient_N_H * by_logprobs_N[:, None]).to(gradient_N_H.dtype), None, None, None, None, None, None
 
 
 def _triton() -> Any:
@@ -120,7 +127,7 @@ def softmax_statistics(
     """
     z_C_V = logits_C_V * scale
     largest_C = z_C_V.amax(1)
-    mine_C, column_C = _place(targets_C, logits_C_V.shape[1])
+    mine_C, column_C = place(targets_C, logits_C_V.shape[1])
     return largest_C, (z_C_V - largest_C[:, None]).exp().sum(1), z_C_V.gather(1, column_C[:, None])[:, 0] * mine_C
 
 
@@ -137,16 +144,10 @@ def target_minus_softmax(
 
     It is scale * (one-hot target - exp(z - largest) / sum).
     """
-    mine_C, column_C = _place(targets_C, logits_C_V.shape[1])
+    mine_C, column_C = place(targets_C, logits_C_V.shape[1])
     gradient_C_V = (logits_C_V * scale - largest_C[:, None]).exp() / -sum_C[:, None]
     # Before rounding to the model's precision: if a probability is near 1, the difference is what counts.
     return gradient_C_V.scatter_add_(1, column_C[:, None], mine_C[:, None].float()).mul_(scale).to(dtype)
-
-
-def _place(targets_C: torch.Tensor, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return which targets are in this rank's part of the vocabulary, and their columns there (0 for others)."""
-    mine_C = (targets_C >= 0) & (targets_C < vocabulary)
-    return mine_C, targets_C.where(mine_C, 0)
 
 
 def _product_on_gpu(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

@@ -35,6 +35,7 @@ class MicroBatch:
         predictors: takes the hidden states that predict the response tokens out of all [S * B] (Megatron's order),
             padded at the end.
         targets: the response tokens, padded likewise.
+        kept: how many tokens were possible in the place of each, padded likewise; None if all were.
         count: N, without that padding.
     """
 
@@ -44,6 +45,7 @@ class MicroBatch:
     predictors: Gather
     targets: torch.Tensor
     count: int
+    kept: torch.Tensor | None
 
 
 def grouped(samples: Sequence[Sample], token_budget: int, packed: bool) -> list[list[int]]:
@@ -60,7 +62,8 @@ def packed_batch(samples: Sequence[Sample], device: torch.device, multiple: int)
     """Lay samples out in one row whose length is a multiple of `multiple`, each distinct prompt once."""
     packing = pack(samples, multiple)
     tokens, positions = (to_device(values, device)[None] for values in (packing.tokens, packing.positions))
-    return _micro_batch(tokens, positions, Segments.of(packing, device), packing.predictors, packing.targets, device)
+    segments = Segments.of(packing, device)
+    return _micro_batch(tokens, positions, segments, packing.predictors, packing.targets, _kept(samples), device)
 
 
 def padded_batch(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
@@ -73,7 +76,8 @@ def padded_batch(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
         predictors.append(np.arange(sample.prompt_length - 1, len(sample.tokens) - 1) * count + row)
     targets = np.concatenate([sample.tokens[sample.prompt_length :] for sample in samples])
     positions = torch.arange(length, device=device).expand(count, length)
-    return _micro_batch(to_device(tokens_B_S, device), positions, None, np.concatenate(predictors), targets, device)
+    tokens, taken = to_device(tokens_B_S, device), np.concatenate(predictors)
+    return _micro_batch(tokens, positions, None, taken, targets, _kept(samples), device)
 
 
 def _micro_batch(
@@ -82,6 +86,7 @@ def _micro_batch(
     segments: Segments | None,
     predictors: np.ndarray,
     targets: np.ndarray,
+    kept: np.ndarray | None,
     device: torch.device,
 ) -> MicroBatch:
     padding = np.zeros(_padded(len(predictors)) - len(predictors), np.int64)
@@ -92,7 +97,13 @@ def _micro_batch(
         predictors=Gather(np.concatenate([predictors, padding]), tokens.numel(), device),
         targets=to_device(np.concatenate([targets, padding]).astype(np.int64), device),
         count=len(predictors),
+        kept=None if kept is None else to_device(np.concatenate([kept, padding + 1]), device),
     )
+
+
+def _kept(samples: Sequence[Sample]) -> np.ndarray | None:
+    kept = [sample.kept for sample in samples if sample.kept is not None]
+    return np.concatenate(kept).astype(np.int64) if kept else None
 
 
 def _padded(length: int) -> int:

@@ -153,6 +153,8 @@ class LoraModel:
     def log_probabilities(self, batch: MicroBatch, temperature: float) -> torch.Tensor:
         """Return log p(response token | all before it) at the given temperature, [N], float32, sample by sample.
 
+        Tokens that were not possible in the rollout are not in the distribution.
+
         The backward pass has to come before another micro-batch's forward.
         """
         from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
@@ -173,9 +175,12 @@ class LoraModel:
                 )
             weight = output_layer.weight if output_weight is None else output_weight
             hidden = batch.predictors(hidden_states.flatten(0, 1))
-            rows = rows_of_chunk(self._plan.logits_chunk, weight)
+            # A truncation sorts the logits, which takes three times their memory.
+            logits = self._plan.logits_chunk if batch.kept is None else self._plan.logits_chunk // 4
+            rows = rows_of_chunk(logits, weight)
+            group = self.parallel.tensor_group
             return token_log_probabilities(
-                hidden, weight, batch.targets, temperature, self._vocabulary, self.parallel.tensor_group, rows
+                hidden, weight, batch.targets, temperature, self._vocabulary, group, rows, batch.kept
             )
 
         logprobs: torch.Tensor = self.module(batch.tokens, batch.positions, mask, output_processor=predict)

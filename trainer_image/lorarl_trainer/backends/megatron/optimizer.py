@@ -49,7 +49,13 @@ class AdapterOptimizer:
         for (name, parameter), gradient in zip(model.parameters.items(), self.gradients, strict=True):
             parameter.register_post_accumulate_grad_hook(partial(self._add, name, gradient))
         self._adamw = torch.optim.AdamW(
-            self.masters, lr=spec.learning_rate, weight_decay=spec.weight_decay, fused=fused, foreach=not fused
+            self.masters,
+            lr=spec.learning_rate,
+            betas=(spec.beta1, spec.beta2),
+            eps=spec.epsilon,
+            weight_decay=spec.weight_decay,
+            fused=fused,
+            foreach=not fused,
         )
         self.updates = 0
 

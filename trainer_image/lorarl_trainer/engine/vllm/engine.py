@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,8 +21,10 @@ from lorarl_trainer.engine.vllm.batching import in_chunks
 from lorarl_trainer.engine.vllm.memory import EngineMemory, Offloaded
 from lorarl_trainer.engine.vllm.refusals import refusals
 from lorarl_trainer.engine.vllm.shared_base import LOAD_FORMAT, SharedBase
+from lorarl_trainer.engine.vllm.stop_strings import StopStrings
 from lorarl_trainer.errors import StaleAdapterError
 from lorarl_trainer.planning.execution import ExecutionPlan
+from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.types import Completion, Completions
 from lorarl_trainer.timing import StartClock
 
@@ -39,8 +41,9 @@ class EngineConfig:
         rank: of the adapter.
         target_modules: the linear layers that it changes, by the last part of their Hugging Face names (q_proj).
         max_prompt_tokens, max_response_tokens: together the longest sequence.
-        temperature: of sampling. Evaluation is greedy.
+        sampling: of rollouts.
         stop_token_ids: any of them ends a completion.
+        stop: texts that end a completion too.
     """
 
     model_path: Path
@@ -49,8 +52,9 @@ class EngineConfig:
     target_modules: tuple[str, ...]
     max_prompt_tokens: int
     max_response_tokens: int
-    temperature: float
+    sampling: Sampling
     stop_token_ids: tuple[int, ...]
+    stop: tuple[str, ...] = ()
 
 
 def import_vllm() -> None:
@@ -114,7 +118,7 @@ class RolloutEngine:
         if base:
             base.register()
         with (
-            lean_start(hf_config.architectures or (), config.temperature),
+            lean_start(hf_config.architectures or (), config.sampling.temperature),
             one_adapter_layers() if plan.one_adapter else nullcontext(),
             rollout_sampler(),
             cpu_sampler(),
@@ -152,6 +156,7 @@ class RolloutEngine:
         self.vllm_worker = names.worker(self.llm)
         self.slot = AdapterSlot(self.vllm_worker, self.llm.llm_engine)
         self._core = names.engine_core(self.llm)
+        self._stop_strings = StopStrings.of_model(config.model_path, config.stop)
         self._memory = EngineMemory(self.vllm_worker, plan.offload) if plan.offload else None
 
     def sleep(self) -> bool:
@@ -166,11 +171,15 @@ class RolloutEngine:
         return woke
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None, max_tokens: int | None = None
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[int] | None,
+        max_tokens: int | None = None,
+        sampling: Sampling | None = None,
     ) -> Iterator[tuple[list[int], Completions]]:
         """Generate one completion per prompt: sampled with a seed each, or greedily without seeds.
 
-        It has at most `max_tokens` tokens, by default the job's.
+        It has at most `max_tokens` tokens, by default the job's. `sampling` is the job's too by default.
 
         vLLM's core is asked directly: its front end would process every token of every request.
 
@@ -197,21 +206,24 @@ class RolloutEngine:
             "max_tokens": max_tokens or self._config.max_response_tokens,
             "stop_token_ids": list(self._config.stop_token_ids),
         }
+        sampling = sampling or self._config.sampling
+        truncated = seeds is not None and sampling.truncates
         if seeds is None:
             parameters = [SamplingParams(temperature=0.0, **limits)] * len(prompts)
         else:
-            sampled = {"temperature": self._config.temperature, "logprobs": 0}
-            parameters = [SamplingParams(seed=seed, **sampled, **limits) for seed in seeds]
+            parameters = [SamplingParams(seed=seed, logprobs=0, **asdict(sampling), **limits) for seed in seeds]
         for chunk in in_chunks(self._run(prompts, parameters), len(prompts)):
             indices = [int(output.request_id) for output in chunk]
-            yield indices, Completions(_completion(output, version) for output in chunk)
+            yield indices, Completions(_completion(output, version, truncated) for output in chunk)
 
     def _run(
         self, prompts: Sequence[Sequence[int]], parameters: Sequence[Any]
     ) -> Iterator[Sequence[slices.EngineCoreOutput]]:
         """Yield the outputs of the requests that end in each of vLLM's steps, named by the indices of their prompts."""
         core, began = self._core, time.time()
-        cast("RolloutScheduler", core.scheduler).adapter_version = self.slot.version
+        scheduler = cast("RolloutScheduler", core.scheduler)  # the class that vLLM was given
+        scheduler.adapter_version = self.slot.version
+        scheduler.stop_at(self._stop_strings)
         for index, (prompt, wanted) in enumerate(zip(prompts, parameters, strict=True)):
             request = names.Requests.Request(
                 str(index),
@@ -226,12 +238,12 @@ class RolloutEngine:
         while core.scheduler.has_requests() or core.batch_queue:
             outputs, _ = core.step_fn()
             yield outputs[0].outputs if outputs else ()
-        first_tokens = cast("RolloutScheduler", core.scheduler).first_tokens  # the class that vLLM was given
-        if first_tokens is not None:
-            self._clock.add_first("first generation/first token", began, first_tokens)
+        if scheduler.first_tokens is not None:
+            self._clock.add_first("first generation/first token", began, scheduler.first_tokens)
 
 
-def _completion(output: slices.EngineCoreOutput, version: int) -> Completion:
+def _completion(output: slices.EngineCoreOutput, version: int, truncated: bool) -> Completion:
     tokens = np.asarray(output.new_token_ids, dtype=np.int64)
     logprobs = output.new_logprobs.logprobs[:, 0] if output.new_logprobs else np.empty(0, np.float32)
-    return Completion(tokens, logprobs, str(output.finish_reason) == "stop", version)
+    kept = output.new_logprobs.sampled_token_ranks if output.new_logprobs and truncated else None
+    return Completion(tokens, logprobs, str(output.finish_reason) == "stop", version, kept)

@@ -187,7 +187,11 @@ class CpuSampling(Feature):
     """`patches/cpu_sampler.py`."""
 
     what = "the rollout sampler"
+    follows = ("vllm.v1.sample.sampler:Sampler.sample", "vllm.v1.sample.sampler:Sampler.gather_logprobs")
     forward_cpu: Place = _replaced("vllm.v1.sample.ops.topk_topp_sampler:TopKTopPSampler.forward_cpu")
+    sampler_of_runner: Place = _replaced("vllm.v1.worker.gpu_model_runner:Sampler")
+    LogprobsTensors: Any = _used("vllm.v1.outputs:LogprobsTensors")
+    apply_top_k_top_p: Any = _used("vllm.v1.sample.ops.topk_topp_sampler:apply_top_k_top_p")
 
 
 class LeanStart(Feature):

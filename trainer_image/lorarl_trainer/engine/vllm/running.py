@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lorarl_trainer.engine.vllm.stop_strings import StopStrings
 from lorarl_trainer.samples.arrays import Floats, Ints
 
 
@@ -18,12 +19,14 @@ class Ended:
         name: the request's.
         tokens: its completion, [T].
         logprobs: [T]; NaN for a greedy completion.
-        stopped: it ended with a stop token, and not because it reached its longest length.
+        kept: [T]; how many tokens were possible in the place of each, if the sampling truncates.
+        stopped: it ended with a stop token or text, and not because it reached its longest length.
     """
 
     name: str
     tokens: Ints
     logprobs: Floats
+    kept: Ints
     stopped: bool
 
 
@@ -40,6 +43,7 @@ class RunningRequests:
         requested: tokens whose keys and values are computed, or requested.
         end: `requested` when the last token has been requested. The last token itself is never computed.
         rows: the rows in use, in the order of admission.
+        stop_strings: texts that end a completion; None if there are none.
     """
 
     def __init__(self, count: int, longest: int) -> None:
@@ -56,6 +60,8 @@ class RunningRequests:
         # Memory that is never written to takes no space.
         self._tokens = np.empty((count, longest), np.int64)
         self._logprobs = np.empty((count, longest), np.float32)
+        self._kept = np.empty((count, longest), np.int64)
+        self.stop_strings: StopStrings | None = None
 
     @property
     def free_rows(self) -> int:
@@ -91,7 +97,7 @@ class RunningRequests:
         """Return the rows with a part of their prompt still to be computed."""
         return self.rows[self.requested[self.rows] < self.prompt[self.rows]]
 
-    def receive(self, names: list[str], tokens: Ints, logprobs: Floats | None) -> list[Ended]:
+    def receive(self, names: list[str], tokens: Ints, logprobs: Floats | None, kept: Ints | None = None) -> list[Ended]:
         """Keep a step's answer; return the requests that end with it and free their rows.
 
         Args:
@@ -99,6 +105,7 @@ class RunningRequests:
             tokens: one per name; -1 is no token, because only a part of the prompt was computed. The tokens of requests
                 that have already ended are dropped.
             logprobs: one per name; None for greedy completions.
+            kept: one per name: how many tokens were possible; None for greedy completions.
         """
         rows = np.fromiter((self._row_of.get(name, -1) for name in names), np.int64, len(names))
         valid = np.flatnonzero((rows >= 0) & (tokens >= 0))
@@ -106,8 +113,13 @@ class RunningRequests:
         column = self._arrived[rows]
         self._tokens[rows, column] = tokens
         self._logprobs[rows, column] = np.nan if logprobs is None else logprobs[valid]
+        self._kept[rows, column] = 0 if kept is None else kept[valid]
         self._arrived[rows] = column + 1
         stopped = (tokens[:, None] == self._stops[rows]).any(axis=1)
+        if self.stop_strings is not None and len(rows):
+            first = np.maximum(column + 1 - self.stop_strings.window, 0)
+            parts = zip(rows.tolist(), first.tolist(), (column + 1).tolist(), strict=True)
+            stopped |= self.stop_strings.found([self._tokens[row, begin:end] for row, begin, end in parts])
         last = self.prompt[rows] + column == self.end[rows]
         ended = np.flatnonzero(stopped | last)
         return [self._release(int(rows[index]), bool(stopped[index])) for index in ended]
@@ -117,4 +129,5 @@ class RunningRequests:
         del self._row_of[name]
         self._free.append(row)
         self.rows = self.rows[self.rows != row]
-        return Ended(name, self._tokens[row, :length].copy(), self._logprobs[row, :length].copy(), stopped)
+        tokens, logprobs, kept = self._tokens[row], self._logprobs[row], self._kept[row]
+        return Ended(name, tokens[:length].copy(), logprobs[:length].copy(), kept[:length].copy(), stopped)

@@ -22,6 +22,7 @@ import numpy as np
 from lorarl_trainer.engine.vllm import names, slices
 from lorarl_trainer.engine.vllm.names import Scheduling
 from lorarl_trainer.engine.vllm.running import Ended, RunningRequests
+from lorarl_trainer.engine.vllm.stop_strings import StopStrings
 from lorarl_trainer.errors import StaleAdapterError
 
 _AsyncScheduler: Any = Scheduling.AsyncScheduler
@@ -32,7 +33,7 @@ _NULL_BLOCK = 0
 
 
 class RolloutScheduler(_AsyncScheduler):
-    """vLLM's `scheduler_cls`. Without stop strings, n > 1, structured output, speculative decoding and aborts."""
+    """vLLM's `scheduler_cls`. Without n > 1, structured output, speculative decoding and aborts."""
 
     max_num_running_reqs: int
     max_num_scheduled_tokens: int
@@ -55,6 +56,10 @@ class RolloutScheduler(_AsyncScheduler):
         self.adapter_version = 0  # of the requests that are added next
         self._made_by = np.zeros(self.kv_cache_config.num_blocks, np.int64)  # the adapter version, by block
         self._no_common_prefix = [0] * len(self.kv_cache_config.kv_cache_groups)
+
+    def stop_at(self, strings: StopStrings | None) -> None:
+        """End completions at these texts too."""
+        self._table.stop_strings = strings
 
     def add_request(self, request: slices.Request) -> None:
         """Queue a request. Its prompt is shorter than the longest sequence.
@@ -183,7 +188,8 @@ class RolloutScheduler(_AsyncScheduler):
             (made[0] if made else -1 for made in answer.sampled_token_ids), np.int64, len(answer.req_ids)
         )
         logprobs = answer.logprobs.logprobs[:, 0] if answer.logprobs else None
-        ended = self._table.receive(answer.req_ids, tokens, logprobs)
+        kept = answer.logprobs.sampled_token_ranks if answer.logprobs else None
+        ended = self._table.receive(answer.req_ids, tokens, logprobs, kept)
         if not ended:
             return {}
         for one in ended:
@@ -201,11 +207,10 @@ class RolloutScheduler(_AsyncScheduler):
 
 
 def _output(ended: Ended, with_logprobs: bool) -> slices.EngineCoreOutput:
-    """Return it in vLLM's form. The tokens' ranks in the vocabulary are not kept: they are 0, which is no rank."""
+    """Return it in vLLM's form, with the numbers of possible tokens in the place of the tokens' ranks."""
     lists = None
     if with_logprobs:
-        ranks = np.zeros_like(ended.tokens)
-        lists = Scheduling.LogprobsLists(ended.tokens[:, None], ended.logprobs[:, None], ranks)
+        lists = Scheduling.LogprobsLists(ended.tokens[:, None], ended.logprobs[:, None], ended.kept)
     reason = Scheduling.FinishReason.STOP if ended.stopped else Scheduling.FinishReason.LENGTH
     output: slices.EngineCoreOutput = Scheduling.EngineCoreOutput(
         ended.name, ended.tokens.tolist(), new_logprobs=lists, finish_reason=reason

@@ -65,6 +65,8 @@ class Request(Protocol):
 class LogprobsLists(Protocol):
     logprobs: Floats
     """[tokens, 1 + top log-probabilities]: column 0 belongs to the sampled token."""
+    sampled_token_ranks: Ints
+    """[tokens]: our samplers put there how many tokens were possible."""
 
 
 @slice_of("vllm.v1.engine:EngineCoreOutput")
@@ -254,8 +256,19 @@ class UvaBackedTensor(Protocol):
 class SamplingStates(Protocol):
     temperature: UvaBackedTensor
     """[R], float32."""
+    top_p: UvaBackedTensor
+    """[R], float32; 1 keeps all."""
+    top_k: UvaBackedTensor
+    """[R], int32; the size of the vocabulary keeps all."""
+    min_p: UvaBackedTensor
+    """[R], float32; 0 keeps all."""
     seeds: UvaBackedTensor
     """[R], int64."""
+
+    def apply_min_p(self, logits: torch.Tensor, expanded_idx_mapping: torch.Tensor, idx_mapping_np: Ints) -> None: ...
+    def apply_top_k_top_p(
+        self, logits: torch.Tensor, expanded_idx_mapping: torch.Tensor, idx_mapping_np: Ints
+    ) -> torch.Tensor: ...
 
 
 @slice_of("vllm.v1.worker.gpu.states:RequestState")

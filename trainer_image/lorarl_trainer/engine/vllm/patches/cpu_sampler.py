@@ -26,22 +26,32 @@ def cpu_sampler() -> Iterator[None]:
     if names.on_gpu():
         yield
         return
-    place = CpuSampling.forward_cpu
+    place, of_runner = CpuSampling.forward_cpu, CpuSampling.sampler_of_runner
     own = getattr(place.owner, place.name)
+    base: Any = getattr(of_runner.owner, of_runner.name)
+
+    class CountingSampler(base):
+        """Returns with each token's log-probability how many tokens were possible, in the place of its rank."""
+
+        @staticmethod
+        def gather_logprobs(logprobs: torch.Tensor, num_logprobs: int, token_ids: torch.Tensor) -> Any:
+            tokens_N_1 = token_ids[:, None]
+            counts_N = (logprobs > float("-inf")).sum(1)
+            return CpuSampling.LogprobsTensors(tokens_N_1.int(), logprobs.gather(1, tokens_N_1), counts_N)
 
     def forward_cpu(
         sampler: Any, logits_N_V: torch.Tensor, generators: dict[int, torch.Generator], k: Any, p: Any
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        # vLLM's trial run has no seeds.
-        if k is not None or p is not None or len(generators) != len(logits_N_V):
+        if len(generators) != len(logits_N_V):  # vLLM's trial run has no seeds
             result: tuple[torch.Tensor, torch.Tensor | None] = own(sampler, logits_N_V, generators, k, p)
             return result
-        logprobs_N_V = logits_N_V.log_softmax(dim=-1, dtype=torch.float32)
+        # vLLM has divided by the temperature and applied minP.
+        logprobs_N_V = CpuSampling.apply_top_k_top_p(logits_N_V, k, p).log_softmax(dim=-1, dtype=torch.float32)
         ordered = [generators[row] for row in range(len(generators))]
         uniform_N = torch.cat([torch.rand(1, dtype=torch.float64, generator=generator) for generator in ordered])
         return draw(logprobs_N_V, uniform_N), logprobs_N_V
 
-    with replaced(place, forward_cpu):
+    with replaced(place, forward_cpu), replaced(of_runner, CountingSampler):
         yield
 
 

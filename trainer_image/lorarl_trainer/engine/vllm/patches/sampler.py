@@ -53,16 +53,28 @@ def _sampler_class() -> type:
             for buffer in (states.temperature, states.seeds, lengths):
                 names.checked(buffer, slices.UvaBackedTensor, Sampling)
 
+        def _truncates(self, row: int, vocabulary: int) -> bool:
+            states = self.sampling_states
+            return bool(states.top_p.np[row] < 1 or states.top_k.np[row] < vocabulary or states.min_p.np[row] > 0)
+
         def __call__(self, logits: torch.Tensor, input_batch: slices.InputBatch) -> Any:
             states, batch = self.sampling_states, input_batch
-            # A rollout samples all prompts at one temperature. An evaluation takes the best token everywhere.
+            # All requests of a call have one temperature and one truncation, or all take the best token.
             temperature = float(states.temperature.np[batch.idx_mapping_np[0]])
             positions = batch.positions[batch.logits_indices]
+            kept = None
+            if temperature and self._truncates(int(batch.idx_mapping_np[0]), logits.shape[1]):
+                logits = logits.float() / temperature
+                states.apply_min_p(logits, batch.expanded_idx_mapping, batch.idx_mapping_np)
+                logits = states.apply_top_k_top_p(logits, batch.expanded_idx_mapping, batch.idx_mapping_np)
+                kept, temperature = (logits > float("-inf")).sum(1), 1.0
             tokens, logprobs = draw(logits, batch.expanded_idx_mapping, positions, states.seeds.gpu, temperature)
             returned = None
             if self.returns_logprobs(batch.idx_mapping_np):
-                # No one asks for the token's rank among the logits. The token stands in its place.
-                returned = Sampling.LogprobsTensors(tokens[:, None], logprobs[:, None], selected_token_ranks=tokens)
+                # No one asks for the token's rank among the logits. In its place is the number of possible tokens, or,
+                # if all are possible, the token.
+                ranks = tokens if kept is None else kept
+                returned = Sampling.LogprobsTensors(tokens[:, None], logprobs[:, None], selected_token_ranks=ranks)
             counts = Sampling.get_num_sampled_and_rejected(
                 batch.seq_lens.new_ones(batch.num_reqs),
                 batch.seq_lens,

@@ -1,0 +1,82 @@
+"""The best checkpoint: which one it is, that it stays, and what an evaluation adds to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lorarl_trainer.checkpoint import BackgroundUploader, BestBy, CheckpointStore, Evaluated
+from lorarl_trainer.checkpoint.contents import step_of
+from lorarl_trainer.errors import FencedError
+from lorarl_trainer.storage import Store
+from support.checkpoints import IDENTITY, JOB, checkpoint, read_latest, require_whole
+
+SCORE = BestBy("eval_score", largest=True)
+
+
+def start(store: Store, best_by: BestBy | None = SCORE, keep: int | None = 1, resume: str = "Auto") -> CheckpointStore:
+    run = CheckpointStore(store, JOB, keep=keep, identity=IDENTITY, best_by=best_by)
+    run.start(resume)  # type: ignore[arg-type]
+    return run
+
+
+def publish(run: CheckpointStore, **scores: float) -> None:
+    """Publish the checkpoint of each step (s10=0.5 for step 10), and then what its evaluation found."""
+    for name, score in scores.items():
+        step = int(name[1:])
+        run.publish(checkpoint(step))
+        run.complete(step, f"card {step}".encode(), score)
+
+
+def kept(store: Store) -> list[int | None]:
+    return [step_of(folder) for folder in read_latest(store)["checkpoints"]]
+
+
+def test_the_best_stays_until_a_better_one_comes(store: Store) -> None:
+    run = start(store)
+    publish(run, s10=0.5, s20=0.9, s30=0.1, s40=float("nan"))
+    assert kept(store) == [20, 40] and require_whole(store) == 40
+    assert read_latest(store)["best"] == {"path": "iter_0000020", "step": 20, "metric": "eval_score", "value": 0.9}
+    assert store.get(f"{JOB}/iter_0000020/lora_adapter/README.md") == b"card 20"
+    publish(run, s50=0.9, s60=0.95, s70=0.2)
+    assert kept(store) == [60, 70], "a tie leaves the earlier one, and what was best before goes"
+    assert sorted(store.folders(JOB)) == ["iter_0000060", "iter_0000070"]
+
+
+def test_a_later_run_knows_the_best_and_another_metric_forgets_it(store: Store) -> None:
+    publish(start(store), s10=0.5, s20=0.9, s30=0.1)
+    publish(start(store), s40=0.6)
+    assert kept(store) == [20, 40]
+    publish(start(store, BestBy("eval_loss", largest=False)), s50=0.7, s60=0.8)
+    assert kept(store) == [50, 60] and read_latest(store)["best"]["metric"] == "eval_loss"
+    publish(start(store, resume="Never"), s5=0.1)
+    assert kept(store) == [5] and read_latest(store)["best"]["step"] == 5
+
+
+def test_without_a_best_nothing_is_named_and_all_may_be_kept(store: Store) -> None:
+    publish(start(store, None, keep=None), s10=0.5, s20=0.9, s30=0.1, s40=0.2, s50=0.3)
+    assert kept(store) == [10, 20, 30, 40, 50]
+    assert "best" not in read_latest(store)
+
+
+def test_the_uploader_completes_a_checkpoint_when_it_is_published(store: Store, tmp_path: Path) -> None:
+    run = start(store, keep=2)
+    uploader = BackgroundUploader(run, tmp_path)
+    for step, score in ((10, 0.5), (20, 0.4)):
+        uploader.submit(checkpoint(step))
+        uploader.complete(Evaluated(step, f"card {step}".encode(), score))
+        uploader.drain(10)
+    uploader.complete(Evaluated(15, b"no checkpoint has this step", 1.0))
+    uploader.drain(10)
+    assert uploader.best is not None and uploader.best.step == 10
+    assert store.get(f"{JOB}/iter_0000020/lora_adapter/README.md") == b"card 20"
+
+
+def test_a_run_that_was_fenced_off_completes_nothing(store: Store) -> None:
+    older = start(store)
+    publish(older, s10=0.5)
+    start(store)
+    with pytest.raises(FencedError):
+        older.complete(10, b"late", 0.9)
+    assert store.get(f"{JOB}/iter_0000010/lora_adapter/README.md") == b"card 10"

@@ -1,0 +1,88 @@
+"""Cases of the rules for prompts, sampling, evaluations, schedules and checkpoints."""
+
+from __future__ import annotations
+
+from unit.contract.manifests import EVAL, SFT, Case
+
+HARD = {"name": "hard", "uri": "file:out/hard.jsonl"}
+DRAWN = {**HARD, "temperature": 1.0, "samples": 8, "passAtK": [1, 8]}
+
+SAMPLING_CASES = [
+    Case(
+        "arguments only for a template",
+        {"spec.data.chatTemplateArguments": {"a": 1}, "spec.data.chatTemplate": False},
+        {"spec.data.chatTemplateArguments": {"enable_thinking": False, "deep": [{"a": 1.5}]}},
+        "spec.data.chatTemplateArguments",
+        "Remove chatTemplateArguments",
+    ),
+    Case(
+        "a smallest learning rate only with a schedule",
+        {"spec.trainer.minLearningRateShare": 0.1},
+        {"spec.trainer": {"minLearningRateShare": 0.1, "learningRateSchedule": "cosine"}},
+        "spec.trainer.minLearningRateShare",
+        "set learningRateSchedule: cosine",
+    ),
+    Case(
+        "evaluations have different names",
+        {"spec.data.evals": [HARD, DRAWN]},
+        {"spec.data.evals": [HARD, DRAWN | {"name": "harder"}]},
+        "spec.data.evals",
+        "Rename one",
+    ),
+    Case(
+        "greedy completions are the same",
+        {"spec.data.evals": [HARD | {"samples": 4}]},
+        {"spec.data.evals": [DRAWN]},
+        "spec.data.evals[0].samples",
+        "Set temperature",
+    ),
+    Case(
+        "pass@k needs k samples",
+        {"spec.data.evals": [HARD, DRAWN | {"name": "harder", "passAtK": [16]}]},
+        {"spec.data.evals": [HARD, DRAWN | {"name": "harder", "passAtK": [2]}]},
+        "spec.data.evals[1].passAtK",
+        "Raise samples",
+    ),
+    Case(
+        "an evaluation of sft is a loss",
+        SFT | {"spec.data.evals": [HARD | {"reward": {"type": "exact"}}]},
+        SFT | {"spec.data.evals": [HARD]},
+        "spec.data.evals",
+        "Remove them",
+    ),
+    Case(
+        "all checkpoints or a number of them",
+        {"spec.checkpoint.keep": 5, "spec.checkpoint.keepAll": True},
+        {"spec.checkpoint.keepAll": True},
+        "spec.checkpoint.keep",
+        "Remove keep",
+    ),
+    Case(
+        "the best by an evaluation that there is",
+        EVAL | {"spec.data.evals": [HARD], "spec.checkpoint.keepBest": {"eval": "harder"}},
+        EVAL | {"spec.data.evals": [HARD], "spec.checkpoint.keepBest": {"eval": "hard"}},
+        "spec.checkpoint.keepBest",
+        "Add data.eval",
+    ),
+    Case(
+        "the best by data.eval",
+        {"spec.checkpoint.keepBest": {}},
+        EVAL | {"spec.checkpoint.keepBest": {}},
+        "spec.checkpoint.keepBest",
+        "Add data.eval",
+    ),
+    Case(
+        "the best by a pass@k that there is",
+        {"spec.data.evals": [DRAWN], "spec.checkpoint.keepBest": {"eval": "hard", "passAtK": 4}},
+        {"spec.data.evals": [DRAWN], "spec.checkpoint.keepBest": {"eval": "hard", "passAtK": 8}},
+        "spec.checkpoint.keepBest.passAtK",
+        "Add it to",
+    ),
+    Case(
+        "pass@k of a named evaluation",
+        EVAL | {"spec.checkpoint.keepBest": {"passAtK": 4}},
+        {"spec.data.evals": [DRAWN], "spec.checkpoint.keepBest": {"eval": "hard", "passAtK": 1}},
+        "spec.checkpoint.keepBest.passAtK",
+        "Add eval",
+    ),
+]

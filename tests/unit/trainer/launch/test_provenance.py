@@ -1,0 +1,44 @@
+"""What an adapter's metadata says about its making, and what it does not."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from lorarl_api.load import load_job
+from lorarl_trainer.launch.provenance import code_digest, provenance
+
+MANIFEST = """
+apiVersion: lorarl.io/v1alpha1
+kind: LoRARLJob
+metadata: {name: same, labels: {team: a}, uid: 0a}
+spec:
+  model: {uri: "file:base"}
+  adapter: {targetModules: [all-linear]}
+  reward: {function: "letters:score"}
+  data: {train: {uri: "file:train.jsonl"}}
+  checkpoint: {uri: "file:checkpoints"}
+  cluster: {nodes: 1}
+"""
+
+
+def test_what_made_the_adapter_is_there_and_the_cluster_is_not(tmp_path: Path) -> None:
+    (tmp_path / "letters.py").write_text("def score(): ...\n")
+    made_of = provenance(load_job(MANIFEST), {"train": {"rows": 2, "sha256": "d"}}, tmp_path)
+    assert made_of["rewardCode"] == {"letters:score": hashlib.sha256(b"def score(): ...\n").hexdigest()}
+    assert made_of["data"] == {"train": {"rows": 2, "sha256": "d"}}
+    assert {"python", "lorarl", "torch", "transformers"} <= set(made_of["versions"])
+    assert made_of["manifest"]["metadata"] == {"name": "same"}
+    assert set(made_of["manifest"]["spec"]) == {"model", "adapter", "reward", "data", "checkpoint"}
+    assert json.loads(json.dumps(made_of)) == made_of
+
+
+def test_the_code_of_a_package_is_found_and_that_of_nothing_is_none(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("")
+    (tmp_path / "package" / "module.py").write_text("x = 1\n")
+    path = [str(tmp_path / "missing"), str(tmp_path)]
+    assert code_digest("package.module:score", path) == hashlib.sha256(b"x = 1\n").hexdigest()
+    assert code_digest("package:score", path) == hashlib.sha256(b"").hexdigest()
+    assert code_digest("absent:score", path) is None

@@ -1,0 +1,147 @@
+"""Runs beside each other (compare.py), and all runs of a folder (runs.py)."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.progress import Progress
+from lorarl_trainer.progress.compare import compare_page, compare_runs, distinct_names
+from lorarl_trainer.progress.environment import this_environment
+from lorarl_trainer.progress.records import MetricsFile, SummaryFile
+from lorarl_trainer.progress.runs import find_run, find_runs
+from lorarl_trainer.progress.tables import age, table
+from unit.contract.manifests import manifest
+from unit.trainer.progress.runs import grpo_run, run_started
+
+
+def made_run(folder: Path, steps: int = 20, **changes: Any) -> Path:
+    """Record a run whose manifest has these changes of the smallest one, by dotted path with _ for the dots."""
+    first, *rest = grpo_run(folder, total=steps)
+    written = yaml.safe_dump(manifest({name.replace("_", "."): value for name, value in changes.items()}))
+    with Progress([MetricsFile(folder), SummaryFile(folder)], []) as progress:
+        for event in (replace(first, manifest=written), *rest):
+            progress.emit(event)
+    return folder
+
+
+def test_a_comparison_has_what_differs_and_how_it_ended(tmp_path: Path) -> None:
+    a = made_run(tmp_path / "sums", spec_adapter_rank=8)
+    b = made_run(tmp_path / "sums-more", steps=30, spec_adapter_rank=32, metadata_name="other")
+    comparison = compare_runs([a, b])
+    assert comparison["settings"] == [("spec.adapter.rank", ["8", "32"])]
+    results = dict(comparison["results"])
+    assert results["steps"] == ["20 of 20", "30 of 30"]
+    assert results["held-out score, first"] == ["0.300 at step 0"] * 2
+    assert results["held-out score, best"][1] == "0.938 at step 30"
+    page = compare_page(comparison)
+    assert "sums-more" in page and "default-src 'none'" in page
+
+
+def test_a_default_that_is_written_out_is_no_difference(tmp_path: Path) -> None:
+    a, b = made_run(tmp_path / "a"), made_run(tmp_path / "b", spec_adapter_rank=32)
+    assert compare_runs([a, b])["settings"] == []
+
+
+def test_a_manifest_of_another_version_is_compared_as_written(tmp_path: Path) -> None:
+    a, b = made_run(tmp_path / "a"), made_run(tmp_path / "b", spec_laterField=1)
+    assert compare_runs([a, b])["settings"] == [("spec.laterField", ["–", "1"])]
+
+
+def test_an_evaluation_with_an_interval_shows_it(tmp_path: Path) -> None:
+    a, b = made_run(tmp_path / "a"), made_run(tmp_path / "b")
+    lines = [json.loads(line) for line in (b / "metrics.jsonl").read_text().splitlines()]
+    lines[0] |= {"eval_score_low": 0.26, "eval_score_high": 0.34}
+    (b / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    first = dict(compare_runs([a, b])["results"])["held-out score, first"]
+    assert first == ["0.300 at step 0", "0.300 (0.260 to 0.340) at step 0"]
+
+
+def test_names_are_what_tells_the_runs_apart() -> None:
+    assert distinct_names(["out/a/run", "out/b/run"]) == ["a", "b"]
+    assert distinct_names(["out/a", "more/a"]) == ["out", "more"]
+    assert distinct_names(["out/a", "out/a"]) == ["a", "a"]
+
+
+def test_runs_are_listed_newest_first(tmp_path: Path) -> None:
+    made_run(tmp_path / "old")
+    made_run(tmp_path / "demo" / "run", steps=3)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "run_summary.json").write_text("{")
+    newest, old = find_runs(tmp_path)
+    assert (newest.folder, newest.state, newest.step, newest.total_steps) == (tmp_path / "demo/run", "succeeded", 3, 3)
+    assert (old.folder, old.score) == (tmp_path / "old", "held-out score 0.938")
+    assert newest.changed >= old.changed
+
+
+def test_a_run_whose_process_is_gone_is_not_running(tmp_path: Path) -> None:
+    """kill -9 leaves a summary that says running."""
+    here = this_environment()
+    ended = subprocess.run(
+        [sys.executable, "-c", "from lorarl_trainer.progress import *; print(this_environment().process)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for process, state in ((here.process, "running"), (ended.stdout.strip(), "stopped")):
+        sink = SummaryFile(tmp_path)
+        sink.on_event(replace(run_started(tmp_path), environment=replace(here, process=process)))
+        (run,) = find_runs(tmp_path)
+        assert run.state == state
+
+
+def test_a_run_can_be_named_by_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made_run(Path("out/sums"))
+    assert find_run("sums") == find_run("out/sums") == Path("out/sums")
+    with pytest.raises(InputError, match=r"RUN: got summs, which has no run_summary.json.*Runs here: out/sums"):
+        find_run("summs")
+
+
+def test_a_run_that_is_starting_is_waited_for(tmp_path: Path) -> None:
+    """`lorarl open` is often typed right after `lorarl run`."""
+    log = tmp_path / "logs" / "worker-0.log"
+    log.parent.mkdir()
+    log.write_text("loading\n")
+    waited: list[Path] = []
+
+    def start(folder: Path) -> None:
+        waited.append(folder)
+        made_run(folder)
+
+    assert find_run(str(tmp_path), start) == tmp_path
+    assert waited == [tmp_path]
+    (tmp_path / "run_summary.json").unlink()
+    os.utime(log, (0, 0))
+    with pytest.raises(InputError, match=r"has no run_summary\.json"):
+        find_run(str(tmp_path), start)
+
+
+def test_the_commands_print_tables_and_write_a_page(tmp_path: Path) -> None:
+    made_run(tmp_path / "out/a")
+    made_run(tmp_path / "out/b", spec_adapter_rank=4)
+
+    def lorarl(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "lorarl_trainer.cli", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    listed, compared, alone = lorarl("list"), lorarl("compare", "a", "b"), lorarl("compare", "a")
+    assert [line.split()[0] for line in listed.stdout.splitlines()] == ["FOLDER", "out/b", "out/a"]
+    assert "spec.adapter.rank" in compared.stdout and "Page  compare.html" in compared.stdout
+    assert (tmp_path / "compare.html").stat().st_size > 50_000
+    assert (alone.returncode, alone.stderr[:38]) == (1, "lorarl: RUN: got only a, expected two ")
+
+
+def test_columns_are_aligned_and_ages_are_short() -> None:
+    assert table([("a", "b"), ("long", "c")]) == "a     b\nlong  c"
+    now = datetime(2026, 1, 31, tzinfo=UTC)
+    passed = [timedelta(seconds=5), timedelta(minutes=7), timedelta(hours=30), timedelta(days=3)]
+    assert [age(now - time, now) for time in passed] == ["5 s ago", "7 min ago", "1 day ago", "3 days ago"]

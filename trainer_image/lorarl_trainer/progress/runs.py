@@ -1,0 +1,121 @@
+"""Finds the runs under a folder, and says how each stands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.progress.environment import is_running
+from lorarl_trainer.progress.evaluations import evaluations_of
+from lorarl_trainer.progress.records import METRICS, SUMMARY, read_rows, read_summary
+
+DEEPEST = 3
+"""How many folders below the given one a run is looked for: out/demo/run is two below out."""
+
+
+QUIET_SECONDS = 120.0
+"""A start whose logs have been still for so long is taken for dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """A run in one line of `lorarl list`.
+
+    Attributes:
+        folder: the run's folder.
+        state: as `state_of` says.
+        score: the newest held-out score or loss with its name, or else the newest reward; empty before the first.
+        changed: when a step was last recorded.
+    """
+
+    folder: Path
+    job: str
+    state: str
+    step: int
+    total_steps: int
+    score: str
+    changed: datetime
+
+
+def state_of(summary: Mapping[str, Any]) -> str:
+    """Return running, succeeded, failed or interrupted; stopped if the process of a running one is gone."""
+    state: str = summary["state"]
+    if state != "running" or not (starts := summary.get("starts")):
+        return state
+    alive = is_running(starts[-1].get("host", ""), starts[-1].get("process", ""))
+    return "stopped" if alive is False else state
+
+
+def find_runs(folder: Path) -> list[RunLine]:
+    """Return the runs in a folder and below it, the one that changed last first.
+
+    Raises:
+        InputError: there is no such folder.
+    """
+    if not folder.is_dir():
+        raise InputError("FOLDER", f"{folder}, which is no folder", "a folder with runs", "Name another one.")
+    patterns = ["/".join(["*"] * depth + [SUMMARY]) for depth in range(DEEPEST + 1)]
+    runs = []
+    for path in {path for pattern in patterns for path in folder.glob(pattern)}:
+        try:
+            runs.append(_line(path.parent))
+        except (OSError, ValueError, KeyError):
+            continue  # a file of that name that no run wrote, or one that is being deleted
+    return sorted(runs, key=lambda run: run.changed, reverse=True)
+
+
+def find_run(name: str, on_wait: Callable[[Path], None] | None = None) -> Path:
+    """Return the folder of a run that a user named: the folder itself, or a job's name under out/.
+
+    Args:
+        name: the folder or the job.
+        on_wait: if given, a run that is still starting is waited for, and this is called first with its folder.
+
+    Raises:
+        InputError: neither is a run's folder.
+    """
+    folders = (Path(name), Path("out") / name, Path("out") / name / "run")
+    is_there = any((folder / SUMMARY).is_file() for folder in folders)
+    if on_wait and not is_there and (starting := next(filter(_is_starting, folders), None)):
+        on_wait(starting)
+        while not (starting / SUMMARY).is_file() and _is_starting(starting):
+            time.sleep(1)
+    for folder in folders:
+        if (folder / SUMMARY).is_file():
+            return folder
+    known = [str(run.folder) for run in find_runs(Path("out"))] if Path("out").is_dir() else []
+    hint = f"Runs here: {', '.join(known[:5])}." if known else "A run's folder is out/NAME, or what --out named."
+    raise InputError("RUN", f"{name}, which has no {SUMMARY}", "the folder of a run that has loaded its model", hint)
+
+
+def _is_starting(folder: Path) -> bool:
+    """Return whether a run writes logs there, but has not loaded its model yet."""
+    written = [path.stat().st_mtime for path in folder.glob("logs/*.log")]
+    return bool(written) and time.time() - max(written) < QUIET_SECONDS
+
+
+def _line(folder: Path) -> RunLine:
+    summary, rows = read_summary(folder), read_rows(folder / METRICS)
+    steps = [row for row in rows if "loss" in row]
+    newest = max((folder / name).stat().st_mtime for name in (METRICS, SUMMARY) if (folder / name).exists())
+    score = ""
+    if evaluations := evaluations_of(rows):
+        first = evaluations[0]
+        value = first["before"] if first["after"] is None else first["after"]
+        score = f"held-out {first['metric']} {value:.3f}"
+    elif steps and steps[-1].get("reward_mean") is not None:
+        score = f"reward {steps[-1]['reward_mean']:.3f}"
+    return RunLine(
+        folder=folder,
+        job=summary["job"],
+        state=state_of(summary),
+        step=steps[-1]["step"] if steps else 0,
+        total_steps=summary["total_steps"],
+        score=score,
+        changed=datetime.fromtimestamp(newest, UTC),
+    )

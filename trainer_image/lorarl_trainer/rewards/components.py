@@ -1,0 +1,51 @@
+"""The components of rewards over the completions of a step or an evaluation: their means, and odd names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from lorarl_trainer.rewards.scores import Outcome
+
+MOST_NAMES = 64
+"""Names that a step may record. Names made of the data, such as a row's id, would fill the trackers with curves."""
+METRIC = "reward/"
+"""What the names of components begin with in metrics.jsonl and the trackers."""
+
+
+def component_metrics(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Return the mean of each component as a metric, over the scored completions that have it."""
+    values: dict[str, list[float]] = {}
+    for outcome in _scored(outcomes):
+        for name, value in outcome.components.items():
+            if name in values or len(values) < MOST_NAMES:
+                values.setdefault(name, []).append(value)
+    return {f"{METRIC}{name}": sum(found) / len(found) for name, found in values.items()}
+
+
+def odd_components(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, str]]:
+    """Yield what a user should know about the names, as (kind, warning)."""
+    scored = list(_scored(outcomes))
+    counts: dict[str, int] = {}
+    for outcome in scored:
+        for name in outcome.components:
+            counts[name] = counts.get(name, 0) + 1
+    if len(counts) > MOST_NAMES:
+        yield (
+            "names",
+            f"the reward returned {len(counts)} names of components in one step; the first {MOST_NAMES} are recorded. "
+            "Return the same names for each completion.",
+        )
+        return
+    partial = {name: count for name, count in counts.items() if count < len(scored)}
+    if partial:
+        name, count = next(iter(partial.items()))
+        others = f", and {len(partial) - 1} more" if len(partial) > 1 else ""
+        yield (
+            "partial",
+            f"the reward returned the component {name!r} for {count} of {len(scored)} completions{others}. "
+            "Its mean is over those; return it for each completion to compare steps.",
+        )
+
+
+def _scored(outcomes: Sequence[Outcome]) -> Iterator[Outcome]:
+    return (outcome for outcome in outcomes if outcome.cause is None)

@@ -1,0 +1,8 @@
+"""The names of an evaluation's columns in metrics.jsonl."""
+
+from __future__ import annotations
+
+
+def eval_column(name: str, metric: str) -> str:
+    """Return the column of an evaluation of `data.evals`, or with an empty name of `data.eval`."""
+    return f"eval_{name}/{metric}" if name else f"eval_{metric}"

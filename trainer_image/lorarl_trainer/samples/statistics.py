@@ -1,0 +1,87 @@
+"""What an evaluation's rewards say, and how sure that is. Pure.
+
+Shape suffixes: P prompts, K completions of each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from lorarl_trainer.samples.arrays import Sums
+
+_Z = 1.959964
+"""Quantile of the normal distribution for 95%."""
+
+
+def eval_metrics(rewards_P_K: Sums, pass_at: Sequence[int], least: float) -> tuple[float, dict[str, float]]:
+    """Return the mean reward, and by name its 95% interval, and each pass@k with its own.
+
+    A prompt counts once, whatever number of its completions could be scored. One without any is left out.
+
+    Args:
+        rewards_P_K: NaN where a completion could not be scored.
+        pass_at: the k of each pass@k.
+        least: the least reward of a completion that passes.
+    """
+    scored_P_K = ~np.isnan(rewards_P_K)
+    counts_P = scored_P_K.sum(1)
+    some_P = counts_P > 0
+    means_P = np.nansum(rewards_P_K, axis=1)[some_P] / counts_P[some_P]
+    metrics = _ends("score", means_P)
+    passed_P = (np.where(scored_P_K, rewards_P_K, -np.inf) >= least).sum(1)
+    for k in pass_at:
+        values = [pass_at_k(int(n), int(c), k) for n, c in zip(counts_P, passed_P, strict=True) if n >= k]
+        if values:
+            metrics |= {f"pass_at_{k}": float(np.mean(values)), **_ends(f"pass_at_{k}", np.array(values))}
+    return float(np.mean(means_P)), metrics
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Return the unbiased estimate that at least one of k completions passes, if c of n did: 1 - C(n-c, k) / C(n, k).
+
+    Chen et al., "Evaluating Large Language Models Trained on Code", 2021 (arXiv:2107.03374), equation 1.
+    """
+    return 1.0 - math.comb(n - c, k) / math.comb(n, k)
+
+
+def interval(values: Sequence[float] | Sums) -> tuple[float, float] | None:
+    """Return the 95% interval of the mean of independent values; None for fewer than two.
+
+    Of values that are all 0 or 1 it is Wilson's (E. B. Wilson, 1927), which is right for few values and near 0 and 1,
+    where the normal one would have no width. Otherwise it is the normal one, with the standard error of the prompts'
+    means (E. Miller, "Adding Error Bars to Evals", 2024, arXiv:2411.00640).
+    """
+    values = np.asarray(values, dtype=np.float64)
+    n = len(values)
+    if n < 2:
+        return None
+    mean = float(values.mean())
+    if np.isin(values, (0.0, 1.0)).all():
+        middle = (mean + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
+        half = _Z / (1 + _Z**2 / n) * math.sqrt(mean * (1 - mean) / n + _Z**2 / (4 * n**2))
+    else:
+        middle, half = mean, _Z * float(values.std(ddof=1)) / math.sqrt(n)
+    return middle - half, middle + half
+
+
+def ratio_interval(sums: Sequence[float], weights: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95% interval of sum(sums) / sum(weights) over independent rows; None for fewer than two.
+
+    For a loss per token: a row's sum over its tokens, and their number. The variance is that of the linearised ratio
+    (W. G. Cochran, "Sampling Techniques", 1977, chapter 6).
+    """
+    n, total = len(sums), float(np.sum(weights))
+    if n < 2:
+        return None
+    ratio = float(np.sum(sums)) / total
+    rests = np.asarray(sums, dtype=np.float64) - ratio * np.asarray(weights, dtype=np.float64)
+    half = _Z * math.sqrt(n / (n - 1) * float(np.square(rests).sum())) / total
+    return ratio - half, ratio + half
+
+
+def _ends(name: str, values: Sums) -> dict[str, float]:
+    ends = interval(values)
+    return {} if ends is None else {f"{name}_low": ends[0], f"{name}_high": ends[1]}
