@@ -17,6 +17,7 @@ from lorarl_trainer.cli import (
     open_run,
     purge,
     run,
+    setup,
     upload,
     validate,
 )
@@ -27,7 +28,7 @@ SECTIONS = {
     "Look at runs": (list_runs.command, open_run.command, compare.command),
     "Use an adapter": (evaluate.command, chat.command, merge.command),
     "Stores": (upload.command, purge.command),
-    "Your machine": (env.command, completion.command),
+    "Your machine": (setup.command, env.command, completion.command),
     "Inside a cluster's pods": (drain.command,),
 }
 """The commands under each heading of `lorarl --help`."""

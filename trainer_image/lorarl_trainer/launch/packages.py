@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from importlib import metadata
 
-from lorarl_trainer.errors import InputError, LorarlError
-from lorarl_trainer.storage.downloads import cache_dir
+from lorarl_trainer.environment.install import installer
+from lorarl_trainer.errors import InputError
 
 
 def add_packages(packages: Sequence[str], *, dry_run: bool = False) -> str:
@@ -31,7 +28,7 @@ def add_packages(packages: Sequence[str], *, dry_run: bool = False) -> str:
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
         constraints.write("".join(f"{line}\n" for line in installed()))
         constraints.flush()
-        command = [*_installer(), "--constraint", constraints.name, *(["--dry-run"] if dry_run else []), *packages]
+        command = [*installer(), "--constraint", constraints.name, *(["--dry-run"] if dry_run else []), *packages]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode:
         raise InputError(
@@ -47,14 +44,3 @@ def installed() -> list[str]:
     """Return the packages of this environment as requirements; lorarl itself is left out, since no index has it."""
     found = {(one.metadata["Name"], one.version) for one in metadata.distributions()}
     return sorted(f"{name}=={version}" for name, version in found if name and name != "lorarl")
-
-
-def _installer() -> list[str]:
-    """Return the beginning of the command: uv, which `make setup` brings, or this environment's pip."""
-    own = cache_dir() / "uv" / "bin" / "uv"
-    uv = shutil.which("uv") or (str(own) if own.exists() else None)
-    if uv:
-        return [uv, "pip", "install", "--python", sys.executable]
-    if importlib.util.find_spec("pip"):
-        return [sys.executable, "-m", "pip", "install"]
-    raise LorarlError("There is neither uv nor pip. Install uv: https://docs.astral.sh/uv/getting-started/installation")
