@@ -27,7 +27,9 @@ RUN --mount=type=bind,source=requirements/build.lock,target=/tmp/build.lock \
 
 FROM tools AS wheel
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md CHANGELOG.md LICENSE ./
+COPY docs/licences.md docs/
+COPY requirements/wheel-cpu.lock requirements/gpu.lock requirements/
 COPY crds/lorarl_api crds/lorarl_api
 COPY operator/lorarl_operator operator/lorarl_operator
 COPY trainer_image/lorarl_trainer trainer_image/lorarl_trainer

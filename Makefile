@@ -47,7 +47,9 @@ lint: setup ## Check format, lint, types, the imports between packages, and gene
 	.venv/bin/mypy
 	.venv/bin/lint-imports --no-cache
 	$(VENV_PYTHON) -m lorarl_api.generate --check
+	$(VENV_PYTHON) scripts/version.py --check
 	$(VENV_PYTHON) scripts/generate_chart.py --check
+	$(VENV_PYTHON) scripts/licences.py --check
 
 .PHONY: format
 format: setup ## Format the code and fix what ruff can fix
@@ -55,13 +57,19 @@ format: setup ## Format the code and fix what ruff can fix
 	.venv/bin/ruff check --fix .
 
 .PHONY: generate
-generate: setup ## Write the CRD, docs/reference.md and the chart's generated files
+generate: setup ## Write the CRD, the reference, the chart's files, versions and licences
+	$(VENV_PYTHON) scripts/version.py
 	$(VENV_PYTHON) -m lorarl_api.generate
 	$(VENV_PYTHON) scripts/generate_chart.py
+	$(VENV_PYTHON) scripts/licences.py
 
 .PHONY: lock
 lock: ## Resolve the packages again into requirements/*.lock
 	@scripts/lock.sh
+
+.PHONY: dist
+dist: ## Build the wheel into dist/, with locked tools: docs/releasing.md
+	@scripts/dist.sh
 
 ##@ Tests
 

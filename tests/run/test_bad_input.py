@@ -239,6 +239,15 @@ def test_bad_input_is_refused_before_ray_starts_and_costs_nothing(
     assert trained_job.contents() == before
 
 
+def test_a_folder_for_the_run_that_cannot_be_made_is_named(
+    trained_job: Job, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(trained_job.folder)
+    assert dry_run(Path("job.yaml"), Path("letters.py/out"), []) == 1
+    assert "--out: " in (said := capsys.readouterr().err)
+    assert "letters.py is not a folder. Use another folder." in said
+
+
 def test_a_dry_run_shows_what_a_run_would_do(
     trained_job: Job, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -59,12 +59,25 @@ def test_a_checkpoint_cut_short_is_skipped_and_sigterm_publishes_one(interrupted
     assert ended.left_in_memory == []
 
 
+def test_an_interrupted_start_denies_no_checkpoint_that_is_there(interrupted_job: Job) -> None:
+    """The run has read no checkpoint yet. What it says comes from the store."""
+    run = interrupted_job.start()
+    run.wait_until((interrupted_job.out / "logs" / "worker-0.log").exists, "the worker began")
+    run.wait_for_output("starting Ray")
+    run.signal(signal.SIGTERM)
+    ended = run.end()
+    assert ended.code == 75, ended
+    assert "interrupted before the first step finished" in ended.stdout
+    assert f"the same command resumes from the newest checkpoint, {newest(interrupted_job).as_uri()}" in ended.stdout
+
+
 def test_a_garbage_latest_json_is_told_and_ctrl_c_twice_ends_at_once(interrupted_job: Job) -> None:
     before = published_steps(interrupted_job.checkpoints)
     (interrupted_job.checkpoints / "latest.json").write_text("{ garbage")
 
-    run = interrupted_job.start(terminal=True)
-    run.wait_for_output(f"resuming after step {before[-1]}")
+    run = interrupted_job.start("reward.timeoutSeconds=121", terminal=True)
+    run.wait_for_output(f"resuming after step {before[-1]}; reward.timeoutSeconds 120 -> 121")
+    assert f"step {before[-1]}  checkpoint" not in run.stdout, "it is no new one"
     assert "latest.json is corrupt" in run.stdout
     run.wait_for_step(before[-1] + 1)
     interrupted_job.gate.touch()
@@ -101,6 +114,8 @@ def test_a_worker_that_is_killed_ends_the_run_with_the_end_of_its_log(interrupte
     assert len(told) == 1, "beside the end of the log one sentence"
     assert "raylet" not in ended.stdout
     assert ended.summary["state"] == "failed"
+    assert f"; the same command resumes from the newest checkpoint, {newest(interrupted_job).as_uri()}" in ended.stdout
+    assert len(list((interrupted_job.out / "starts").iterdir())) == 4, "one for each start that trained"
     assert ended.left_running == []
 
 

@@ -47,6 +47,7 @@ async def train(session: Session, done: int) -> int:
             with clock.phase("checkpoint"):
                 await session.publish(step)
         session.progress.emit(clock.finish(replace(event, total_steps=session.total_steps)))
+        await session.report_uploads()  # before the evaluation, which takes a while
         if not session.stop.is_set() or step >= session.total_steps:  # a run that must end has no time to evaluate
             await evaluate_if_due(session, step)
         await session.report_uploads()

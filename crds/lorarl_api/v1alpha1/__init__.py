@@ -18,7 +18,8 @@ from lorarl_api.v1alpha1.cluster import (
 )
 from lorarl_api.v1alpha1.common import API_VERSION, CLAIMS_FOLDER, GROUP, KIND, VERSION, Model, claim_of
 from lorarl_api.v1alpha1.data import DataSource, DataSpec, EvalSource, EvalSpec
-from lorarl_api.v1alpha1.job import MAX_NAME, RULES_LATER, LoRARLJob, LoRARLJobSpec, Metadata
+from lorarl_api.v1alpha1.job import RULES_LATER, LoRARLJob, LoRARLJobSpec
+from lorarl_api.v1alpha1.metadata import MAX_NAME, Metadata
 from lorarl_api.v1alpha1.runtime import CheckpointSpec, MlflowSpec, RolloutSpec, TrackingSpec, TrainerSpec, WandbSpec
 from lorarl_api.v1alpha1.status import AdapterStatus, Condition, FailureStatus, LoRARLJobStatus, MetricsStatus
 

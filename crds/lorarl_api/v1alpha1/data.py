@@ -144,10 +144,10 @@ class DataSpec(Model):
         description="Format prompts with the tokenizer's chat template. Set it to false for a base model without a "
         "template: then prompts are used unchanged.",
     )
-    chat_template_arguments: TemplateArguments = Field(
-        default_factory=dict,
+    chat_template_arguments: TemplateArguments | None = Field(
+        None,
         description="Arguments of the chat template, such as enable_thinking: false for Qwen3. The template must read "
-        "each of them.",
+        "each of them. Default: none.",
     )
     credentials_secret: SecretName | None = Field(
         None,
@@ -164,7 +164,7 @@ class DataSpec(Model):
         ),
         Rule(
             "chatTemplateArguments",
-            "self.chatTemplate || size(self.chatTemplateArguments) == 0",
+            "self.chatTemplate || !has(self.chatTemplateArguments)",
             "be absent if chatTemplate is false, because then no template is used",
             "Remove chatTemplateArguments, or chatTemplate: false.",
         ),

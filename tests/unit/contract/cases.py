@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from unit.contract.cluster_cases import CLUSTER_CASES
 from unit.contract.manifests import EVAL, GPUS, HUB, MLFLOW, SFT, Case, Changes
 from unit.contract.reward_cases import REWARD_CASES
 from unit.contract.sampling_cases import SAMPLING_CASES
@@ -55,18 +56,6 @@ def _uri(path: str, suffix: str = "", around: Changes | None = None) -> list[Cas
             "Remove them from the URI",
         ),
     ]
-
-
-def _toleration(field: str, bad: Changes, good: Changes, hint: str) -> Case:
-    """A rule of one toleration, the second one in the list."""
-    first = {"operator": "Exists", "effect": "NoSchedule"}
-    return Case(
-        f"{field} of a toleration",
-        {"spec.cluster.tolerations": [first, bad]},
-        {"spec.cluster.tolerations": [first, good]},
-        f"spec.cluster.tolerations[1].{field}",
-        hint,
-    )
 
 
 CASES = [
@@ -296,53 +285,6 @@ CASES = [
         "Remove trainer.precision",
     ),
     Case(
-        "the user's own ServiceAccount is not annotated",
-        {
-            "spec.cluster": {
-                "serviceAccountName": "mine",
-                "serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn"},
-            }
-        },
-        {"spec.cluster": {"serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn"}}},
-        "spec.cluster.serviceAccountAnnotations",
-        "Annotate that ServiceAccount yourself",
-    ),
-    Case(
-        "annotations have keys that Kubernetes accepts",
-        {"spec.cluster.serviceAccountAnnotations": {"a b": "c"}},
-        {"spec.cluster.serviceAccountAnnotations": {"iam.gke.io/gcp_service.Account": "any text: @/"}},
-        "spec.cluster.serviceAccountAnnotations",
-        "Write a key such as example.com/name",
-    ),
-    Case(
-        "labels have keys that Kubernetes accepts",
-        {"spec.cluster.nodeSelector": {"/pool": "a"}},
-        {"spec.cluster.nodeSelector": {"example.com/pool": "", "pool": "h200"}},
-        "spec.cluster.nodeSelector",
-        "Write a key such as example.com/name",
-    ),
-    Case(
-        "CPUs are a quantity",
-        {"spec.cluster.cpusPerNode": "8 cores"},
-        {"spec.cluster.cpusPerNode": "7500m"},
-        "spec.cluster.cpusPerNode",
-        "Write a quantity such as 8",
-    ),
-    Case(
-        "the head's CPUs are a quantity",
-        {"spec.cluster.head.cpus": "0"},
-        {"spec.cluster.head.cpus": 4},
-        "spec.cluster.head.cpus",
-        "Write a quantity such as 8",
-    ),
-    Case(
-        "rdma only with GPUs",
-        {"spec.cluster.rdma": {"resourceName": "rdma/hca"}},
-        {"spec.cluster": {"gpusPerNode": 8, "rdma": {"resourceName": "rdma/hca"}}},
-        "spec.cluster.rdma",
-        "Remove rdma",
-    ),
-    Case(
         "files of a pod are not deleted later",
         {"spec.checkpoint.deletionPolicy": "Delete"},
         {"spec.checkpoint": {"uri": "s3://a/b", "deletionPolicy": "Delete"}},
@@ -363,14 +305,6 @@ CASES = [
         "spec.data.train.uri",
         "Convert the data",
     ),
-    _toleration("key", {"value": "a"}, {"key": "nvidia.com/gpu", "value": "a"}, "Add the taint's key"),
-    _toleration("value", {"operator": "Exists", "value": "a"}, {"operator": "Exists"}, "Remove value"),
-    _toleration(
-        "tolerationSeconds",
-        {"key": "a", "tolerationSeconds": 1},
-        {"key": "a", "effect": "NoExecute", "tolerationSeconds": 0},
-        "Remove tolerationSeconds",
-    ),
     Case(
         "a name is not too long",
         {"metadata.name": "a" * 43},
@@ -386,5 +320,6 @@ CASES = [
         "Use another name",
     ),
     *SAMPLING_CASES,
+    *CLUSTER_CASES,
     Case("a name has no dots", {"metadata.name": "a.b"}, {"metadata.name": "a-b"}, "metadata.name", "Use another name"),
 ]

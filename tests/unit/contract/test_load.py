@@ -16,7 +16,7 @@ from lorarl_api.validate import validate_files
 from unit.contract.manifests import SMALLEST, manifest
 from unit.contract.traps import PYTHON_IS_STRICTER, TRAPS, Trap
 
-EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples").rglob("*.yaml"))
 GOOD = json.dumps(SMALLEST)
 
 

@@ -47,7 +47,7 @@ TEXTS = sorted(
     [
         ROOT / "Makefile",
         *ROOT.glob("crds/*.yaml"),
-        *ROOT.glob("examples/*.yaml"),
+        *ROOT.glob("examples/**/*.yaml"),
         *ROOT.glob("helm/*/values.yaml"),
         *ROOT.glob("helm/*/Chart.yaml"),
         *ROOT.glob("helm/*/templates/**/*.*"),

@@ -11,19 +11,24 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-# The hundreds of packages of a lock take minutes: this uv makes an empty .venv, and notes what it was asked for.
+# The hundreds of packages of a lock take minutes: the lock is empty here. This uv notes what it was asked for.
 UV = """#!/bin/sh
 echo "$@" >> asked
-[ "$1" != venv ] || mkdir -p .venv
+[ "$1" != venv ] || "$PYTHON" -m venv --clear --without-pip .venv
 """
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """What setup reads, and a cache with that uv."""
-    for name in ("scripts/setup.sh", "scripts/python.sh", "scripts/uv.sh", "requirements/cpu.lock", "pyproject.toml"):
+    trainer = Path("trainer_image/lorarl_trainer")
+    installer = [trainer / "__init__.py", trainer / "errors.py"]
+    installer += [path.relative_to(ROOT) for path in (ROOT / trainer / "environment").glob("*.py")]
+    for name in ("scripts/setup.sh", "scripts/python.sh", "scripts/uv.sh", "pyproject.toml", *installer):
         (tmp_path / "one" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / "one" / name)
+    (tmp_path / "one/requirements").mkdir()
+    (tmp_path / "one/requirements/cpu.lock").write_text("")
     uv = tmp_path / "cache/uv/bin/uv"
     uv.parent.mkdir(parents=True)
     uv.write_text(UV)

@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import click
 
-from lorarl_trainer.cli import compare, completion, drain, list_runs, open_run, purge, run, upload, validate
+from lorarl_trainer.cli import (
+    chat,
+    compare,
+    completion,
+    drain,
+    env,
+    evaluate,
+    init,
+    list_runs,
+    merge,
+    open_run,
+    purge,
+    run,
+    setup,
+    upload,
+    validate,
+)
 from lorarl_trainer.cli.help import Sections
 
 SECTIONS = {
-    "Train": (validate.command, run.command),
+    "Train": (init.command, validate.command, run.command),
     "Look at runs": (list_runs.command, open_run.command, compare.command),
+    "Use an adapter": (evaluate.command, chat.command, merge.command),
     "Stores": (upload.command, purge.command),
-    "Your shell": (completion.command,),
+    "Your machine": (setup.command, env.command, completion.command),
     "Inside a cluster's pods": (drain.command,),
 }
 """The commands under each heading of `lorarl --help`."""

@@ -37,7 +37,7 @@ def command(runs: tuple[str, ...], page_path: Path) -> None:
         heading = ("", *(run["name"] for run in comparison["runs"]))
         settings = [(name, *values) for name, values in comparison["settings"]]
         results = [(name, *values) for name, values in comparison["results"]]
-        print(table([heading, *results, *settings]))
+        print(table([heading, *results, ("",) * len(heading), *settings]))
         try:
             page_path.write_text(compare_page(comparison), encoding="utf-8")
         except OSError as error:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+
+from lorarl_trainer.environment.locks import NOT_INSTALLED, installed_flavour
 
 
 class Command(click.Command):
@@ -36,6 +39,15 @@ class Sections(click.Group):
         commands = {str(command.name): command for section in sections.values() for command in section}
         super().__init__(commands=commands, **options)
         self._sections = sections
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; where it needs the trainer's packages and they are not installed, say how to get them."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError:
+            if installed_flavour():
+                raise
+            sys.exit(f"lorarl: {NOT_INSTALLED}")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Keep the order of the sections."""

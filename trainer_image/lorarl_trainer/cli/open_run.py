@@ -30,7 +30,7 @@ def command(run: str, port: int | None) -> None:
     from lorarl_trainer.progress.serve import open_server
 
     try:
-        folder = find_run(run)
+        folder = find_run(run, lambda folder: print(f"{folder} is starting; the report follows.", flush=True))
         server = open_server(folder, port)
     except LorarlError as error:
         sys.exit(f"lorarl: {error}")

@@ -22,3 +22,12 @@ out_dir = click.option(
     type=FILE,
     help="Folder for metrics, the report and logs.  [default: out/NAME]",
 )
+adapter = click.argument("adapter")
+job = click.option("--job", type=FILE, metavar="FILE", help="The job's manifest.  [default: that of the run's folder]")
+base = click.option("--base", metavar="MODEL", help="Base model: a folder or a hub name.  [default: the adapter's]")
+temperature = click.option(
+    "--temperature",
+    type=click.FloatRange(min=0),
+    help="0 is greedy.  [default: greedy; several samples take the job's]",
+)
+seed = click.option("--seed", type=int, default=0, show_default=True, help="Of the samples.")

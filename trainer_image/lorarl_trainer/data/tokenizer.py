@@ -23,8 +23,9 @@ def load_tokenizer(folder: Path) -> Any:
         InputError: Transformers cannot load the folder's tokenizer, or its config.json.
     """
     with _without_torch():
-        from transformers import AutoTokenizer
+        from transformers import AutoTokenizer, logging
 
+        logging.set_verbosity_error()  # its advice is for those who call it
         try:
             return AutoTokenizer.from_pretrained(folder, local_files_only=True)
         except Exception as error:  # Transformers raises nearly every type for a broken tokenizer

@@ -21,6 +21,7 @@ from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.preparation import Prepared, look_into_stores, prepare
 from lorarl_trainer.launch.provenance import provenance
 from lorarl_trainer.launch.ray_cluster import RayCluster
+from lorarl_trainer.launch.resumption import STARTS, changes_since_last_start, keep_manifest
 from lorarl_trainer.launch.runtime import Runtime
 from lorarl_trainer.launch.signals import Interruption
 from lorarl_trainer.lora.targets import last_parts
@@ -47,7 +48,7 @@ from lorarl_trainer.samples.columns import eval_column
 from lorarl_trainer.schedule import is_due
 from lorarl_trainer.session import FIRST_RESULTS, Session
 from lorarl_trainer.sft import Answers
-from lorarl_trainer.storage.base_model import base_model_name
+from lorarl_trainer.storage.base_model import base_model_name, is_remote
 from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.threads import in_background
 from lorarl_trainer.timing import StartClock
@@ -111,7 +112,7 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
         )
         async with RayCluster(spec, launch.runtime.log_dir, clock) as cluster:
             prepared, (workers, fingerprint) = await asyncio.gather(
-                checks, _fetch_model(cluster, secrets, interruption, clock)
+                checks, _fetch_model(launch, cluster, interruption, progress)
             )
             model, rows, stored = prepared.model, prepared.rows, prepared.stored
             if stored is None or stored.fingerprint != fingerprint:
@@ -151,7 +152,12 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
                 steer=launch.runtime.steering and launch.runtime.steering(workers),
                 adapter_uri=resumed.adapter_uri,
             )
-            progress.emit(_started(launch, built, resumed, rows))
+            started = _started(launch, built, resumed, rows)
+            progress.emit(started)
+            try:
+                keep_manifest(launch.out_dir, started.manifest, started.resumed_from_step)
+            except OSError as error:  # a full disk stops no training before its checkpoints do
+                progress.emit(Warned(f"the manifest of this start is not kept in {launch.out_dir / STARTS}: {error}"))
             if resumed.published:  # the previous run may have ended before it reported this one
                 session.report_checkpoints([resumed.published])
             yield session
@@ -208,13 +214,15 @@ def _forget(checks: asyncio.Task[Prepared]) -> None:
 
 
 async def _fetch_model(
-    cluster: RayCluster, secrets: Secrets, interruption: Interruption, clock: StartClock
+    launch: Launch, cluster: RayCluster, interruption: Interruption, progress: Progress
 ) -> tuple[WorkerGroup, str]:
     """Fetch the base model to the workers' machines; return the workers and the model's fingerprint."""
     workers = await cluster.workers()
     interruption.install()
-    with clock.part("base model"):
-        return workers, await workers.fetch_model(secrets)
+    if is_remote(launch.job.spec):
+        progress.emit(Noted(f"downloading {launch.job.spec.model.uri}, unless it was downloaded before"))
+    with launch.clock.part("base model"):
+        return workers, await workers.fetch_model(launch.secrets)
 
 
 def _was_evaluated(out_dir: Path, spec: LoRARLJobSpec, step: int) -> bool | None:
@@ -250,6 +258,7 @@ def _started(launch: Launch, built: Built, resumed: Resumed, rows: inputs.Encode
         total_steps=spec.trainer.steps,
         resumed_from_step=resumed.step or None,
         out_dir=str(launch.out_dir),
+        changes=tuple(changes_since_last_start(launch.out_dir, job)) if resumed.step else (),
         manifest=yaml.safe_dump(job.model_dump(by_alias=True, mode="json", exclude_unset=True), sort_keys=False),
         data=DataSummary(
             train=spec.data.train.uri,

@@ -11,7 +11,7 @@ from lorarl_api.faults import ManifestError
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.data.encoding import EncodedRow
-from lorarl_trainer.errors import LorarlError
+from lorarl_trainer.errors import LorarlError, StorageError
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.preparation import JudgedModel, prepare
 from lorarl_trainer.launch.runtime import local_runtime
@@ -19,6 +19,7 @@ from lorarl_trainer.planning.duration import SHORT, arithmetic_speed, step_time
 from lorarl_trainer.progress import METRICS, duration, read_rows
 from lorarl_trainer.rewards.scorer import make_eval_scorers, make_job_scorer
 from lorarl_trainer.rewards.scores import Outcome, Scorer, ToScore
+from lorarl_trainer.storage import LocalStore
 from lorarl_trainer.storage.secrets import read_secrets
 from lorarl_trainer.timing import StartClock
 
@@ -33,11 +34,19 @@ def dry_run(path: Path, out_dir: Path | None, overrides: list[str]) -> int:
         job = load_job(path, overrides)
         out_dir = out_dir or Path("out") / job.name
         local_runtime(job, out_dir)
+        _require_folder(out_dir)
         asyncio.run(_look(job, path.parent, out_dir))
     except (LorarlError, ManifestError) as error:
         print(f"lorarl: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _require_folder(out_dir: Path) -> None:
+    try:
+        LocalStore(out_dir).require_writable("")
+    except StorageError as error:
+        raise StorageError(f"--out: {error}") from error
 
 
 async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
@@ -159,7 +168,10 @@ def _for_all(seconds: float, steps: int) -> str:
 
 
 def _score(outcome: Outcome) -> str:
-    return f"-> {outcome.value:g}" if outcome.cause is None else f"-> no score ({outcome.cause})"
+    if outcome.cause is not None:
+        return f"-> no score ({outcome.cause})"
+    parts = ", ".join(f"{name} {value:.3g}" for name, value in outcome.components.items())
+    return f"-> {outcome.value:.3g}" + (f" ({parts})" if parts else "")
 
 
 def _quoted(text: str) -> list[str]:

@@ -117,8 +117,8 @@ def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary) -> Enco
     warnings: list[str] = []
     digests: dict[str, dict[str, Any]] = {}
 
-    def encoded(rows: list[Row], field: str) -> list[EncodedRow]:
-        digests[field.removeprefix("spec.data.")] = {"rows": len(rows), "sha256": digest_of(rows)}
+    def encoded(rows: list[Row], name: str, field: str) -> list[EncodedRow]:
+        digests[name] = {"rows": len(rows), "sha256": digest_of(rows)}
         max_prompt = spec.rollout.max_prompt_tokens
         if spec.algorithm.type == "sft":
             max_response = spec.rollout.max_response_tokens
@@ -130,9 +130,9 @@ def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary) -> Enco
         warnings.extend(_left_out(fitting, field, spec))
         return fitting.rows
 
-    train = encoded(rows.train, "spec.data.train")
+    train = encoded(rows.train, "train", "spec.data.train")
     fields = eval_fields(spec)
-    evals = {name: encoded(held_out, fields[name]) for name, held_out in rows.evals.items()}
+    evals = {name: encoded(held_out, name or "eval", fields[name]) for name, held_out in rows.evals.items()}
     return EncodedData(train, evals, warnings, digests)
 
 

@@ -13,8 +13,9 @@ from typing import Literal
 
 from lorarl_api.faults import ManifestError
 from lorarl_api.load import load_job
-from lorarl_trainer.errors import LorarlError, in_one_line
+from lorarl_trainer.errors import FencedError, InputError, LorarlError, in_one_line
 from lorarl_trainer.launch.build import Launch, open_session
+from lorarl_trainer.launch.resumption import what_next
 from lorarl_trainer.launch.runtime import cluster_runtime, local_runtime
 from lorarl_trainer.launch.signals import Interruption
 from lorarl_trainer.loop import train
@@ -79,7 +80,9 @@ async def _run(launch: Launch) -> int:
         Interruption(progress) as interruption,
     ):
 
-        def finish(state: Literal["succeeded", "interrupted", "failed"], message: str = "", reason: str = "") -> None:
+        def finish(
+            state: Literal["succeeded", "interrupted", "failed"], message: str = "", reason: str = "", then: str = ""
+        ) -> None:
             seconds = time.perf_counter() - began
             if outcome.trained and (rows := read_rows(out_dir / METRICS)):
                 outcome.step = rows[-1]["step"]  # known also when the loop ended with an error
@@ -91,6 +94,7 @@ async def _run(launch: Launch) -> int:
                     total_seconds=seconds,
                     message=message,
                     reason=reason,
+                    what_next=then,
                 )
             )
 
@@ -100,18 +104,18 @@ async def _run(launch: Launch) -> int:
             await _train(launch, progress, interruption, outcome)
         except asyncio.CancelledError:
             outcome.aborted = interruption.twice
-            finish("interrupted", f"stopped at once; {_what_next(launch, outcome)}", INTERRUPTED)
+            finish("interrupted", f"stopped at once; {_after_interruption(launch, outcome)}", INTERRUPTED)
             return EXIT_ABORTED if interruption.twice else EXIT_INTERRUPTED
         except LorarlError as error:
-            finish("failed", str(error), error.reason)
+            finish("failed", str(error), error.reason, _after_failure(launch, outcome, error))
             raise
         except Exception as error:
-            finish("failed", in_one_line(error), "InternalError")
+            finish("failed", in_one_line(error), "InternalError", _after_failure(launch, outcome, error))
             raise
         if outcome.done:
             finish("succeeded")
         else:
-            finish("interrupted", _what_next(launch, outcome), INTERRUPTED)
+            finish("interrupted", _after_interruption(launch, outcome), INTERRUPTED)
     print(final_message(read_summary(out_dir)))
     return 0 if outcome.done else EXIT_INTERRUPTED
 
@@ -132,15 +136,26 @@ async def _train(launch: Launch, progress: Progress, interruption: Interruption,
             outcome.adapter_uri = session.adapter_uri
 
 
-def _what_next(launch: Launch, outcome: _Outcome) -> str:
+def _after_interruption(launch: Launch, outcome: _Outcome) -> str:
     """Return what the same command will do; in a pod, where the operator decides that, what it will find."""
-    newest = outcome.adapter_uri and outcome.adapter_uri.removesuffix("/lora_adapter")
-    if launch.runtime.in_pods:
-        found = f"its newest checkpoint is {newest}" if newest else "no checkpoint is published yet"
-        return f"it was asked to end; {found}"
-    if newest:
-        return f"the same command resumes from the newest checkpoint, {newest}"
-    return "no checkpoint is published yet, so the same command starts from the beginning"
+    if not launch.runtime.in_pods:
+        return what_next(launch.job, launch.secrets, launch.unpublished)
+    if outcome.adapter_uri:
+        found = f"its newest checkpoint is {outcome.adapter_uri.removesuffix('/lora_adapter')}"
+    else:
+        found = "no checkpoint is published yet" if outcome.trained else "checkpoints that are published stay"
+    return f"it was asked to end; {found}"
+
+
+def _after_failure(launch: Launch, outcome: _Outcome, error: Exception) -> str:
+    """Return what the same command will do; nothing where it would fail again, or where the operator decides."""
+    if (
+        launch.runtime.in_pods
+        or isinstance(error, FencedError)
+        or (isinstance(error, InputError) and not outcome.trained)
+    ):
+        return ""
+    return what_next(launch.job, launch.secrets, launch.unpublished)
 
 
 @contextlib.contextmanager
@@ -152,5 +167,6 @@ def _report_after(launch: Launch, outcome: _Outcome) -> Iterator[None]:
         if outcome.trained and not outcome.aborted and not launch.runtime.is_leaving():
             try:
                 write_report(launch.out_dir)
+                print(f"Report    {launch.out_dir / 'report.html'}, with the numbers in {launch.out_dir / METRICS}")
             except Exception as error:  # noqa: BLE001 - a failed picture must not fail the training
                 print(f"warning: report.html could not be written: {type(error).__name__}: {error}")

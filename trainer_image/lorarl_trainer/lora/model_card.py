@@ -79,7 +79,7 @@ def _sections(
     if manifest := metadata.get("manifest"):
         yield "## Manifest"
         yield f"```yaml\n{yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True)}```"
-    yield f"`{METADATA_FILE}` has the same for programs. The base model's licence holds for this adapter too."
+    yield f"`{METADATA_FILE}` has the same for programs. Look at the base model's licence before you share the adapter."
 
 
 def _cell(column: Mapping[str, float], name: str) -> str:
@@ -115,8 +115,9 @@ def _facts(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[lis
         found = data.get(name, {})
         digest = f", {found['rows']:,} rows, SHA-256 `{found['sha256']}`" if found else ""
         yield [f"data, {name}", f"`{uri}`{digest}"]
-    if reward := spec.get("reward"):
-        yield ["reward", f"`{yaml.safe_dump(reward, default_flow_style=True, width=1_000_000).strip()}`"]
+    for name in ("reward", "rewards"):
+        if spec.get(name):
+            yield [name, f"`{yaml.safe_dump(spec[name], default_flow_style=True, width=1_000_000).strip()}`"]
     for name, digest in metadata.get("rewardCode", {}).items():
         yield [f"reward code `{name}`", f"SHA-256 `{digest}`"]
 

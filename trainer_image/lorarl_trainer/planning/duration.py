@@ -11,8 +11,10 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.planning.model_sizes import ModelSizes
 
 _SHARE_OF_SPEED = 0.4
-"""Share of the speed at plain matrix products that a step reaches: the demo on two cores, SmolLM2-135M, measured."""
-_SIZE, _SECONDS = 768, 0.15
+"""Share of the speed at plain matrix products that a step reaches: measured in the demo, SmolLM2-135M on two cores."""
+_SIZE, _SECONDS = 768, 0.3
+_OVERHEAD_SECONDS = 0.3
+"""What a step takes of the smallest model."""
 SHORT = 0.1
 """Share of `rollout.maxResponseTokens` that a short completion has."""
 
@@ -29,7 +31,7 @@ def step_time(spec: LoRARLJobSpec, model: ModelSizes, prompt_tokens: float, spee
     """Estimate a step.
 
     A token takes two operations per parameter forward, and as many backward: the base is frozen, so its weights have
-    no gradients. A prompt is generated from once per group, and trained on with each completion.
+    no gradients. A prompt is computed once for all completions of its group.
 
     Args:
         spec: the job.
@@ -42,8 +44,8 @@ def step_time(spec: LoRARLJobSpec, model: ModelSizes, prompt_tokens: float, spee
 
     def seconds(response_tokens: float) -> float:
         generated = prompts * prompt_tokens + prompts * group * response_tokens if spec.algorithm.type != "sft" else 0.0
-        trained = prompts * group * (prompt_tokens + response_tokens)
-        return forward * (generated + 2 * trained) / (speed * _SHARE_OF_SPEED)
+        trained = prompts * prompt_tokens + prompts * group * response_tokens
+        return _OVERHEAD_SECONDS + forward * (generated + 2 * trained) / (speed * _SHARE_OF_SPEED)
 
     longest = spec.rollout.max_response_tokens
     return StepTime(seconds(SHORT * longest), seconds(longest))

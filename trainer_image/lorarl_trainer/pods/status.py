@@ -24,6 +24,7 @@ class RunStatus:
         self._job, self._attempt = job, attempt
         self._status: dict[str, Any] = {}
         self._metrics: dict[str, Any] = {}
+        self._shown_evaluation = next((name for name, _ in job.spec.data.evaluations), "")
 
     def on_event(self, event: Event) -> None:
         """Apply one event. Events that do not affect the status are ignored."""
@@ -32,7 +33,7 @@ class RunStatus:
                 self._status |= {"step": event.resumed_from_step or 0, "totalSteps": event.total_steps}
                 if event.resumed_from_step is not None:
                     self._status["resumedFromStep"] = event.resumed_from_step
-            case EvalDone():
+            case EvalDone() if event.name == self._shown_evaluation:
                 self._metrics["evalScore"] = _short(event.score if event.score is not None else event.loss)
             case StepDone():
                 self._status |= {"step": event.step, "totalSteps": event.total_steps}

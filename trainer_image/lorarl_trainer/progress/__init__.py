@@ -13,7 +13,7 @@ from typing import TextIO
 
 from lorarl_api.v1alpha1 import TrackingSpec
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.progress.console import ConsoleSink, duration
+from lorarl_trainer.progress.console import ConsoleSink
 from lorarl_trainer.progress.environment import this_environment
 from lorarl_trainer.progress.events import (
     PHASES,
@@ -36,9 +36,18 @@ from lorarl_trainer.progress.events import (
     results_of,
 )
 from lorarl_trainer.progress.fanout import Progress, Sink
-from lorarl_trainer.progress.records import METRICS, MetricsFile, SummaryFile, read_lines, read_rows, read_summary
+from lorarl_trainer.progress.records import (
+    METRICS,
+    MetricsFile,
+    SummaryFile,
+    last_start_seconds,
+    read_lines,
+    read_rows,
+    read_summary,
+)
 from lorarl_trainer.progress.report import write_report
 from lorarl_trainer.progress.samples import SamplesFile
+from lorarl_trainer.progress.start_bar import duration
 from lorarl_trainer.progress.trackers import Secrets, trackers
 from lorarl_trainer.progress.usage import final_message
 
@@ -96,7 +105,7 @@ def open_progress(
     except OSError as error:
         got = f"{out_dir}, which cannot be created ({error.strerror})"
         raise InputError("--out", got, "a folder for the run's files", "Choose another one.") from error
-    console = ConsoleSink(stream or sys.stdout)
+    console = ConsoleSink(stream or sys.stdout, last_start_seconds(out_dir))
     return Progress(
         direct=[MetricsFile(out_dir), SamplesFile(out_dir), SummaryFile(out_dir)],
         queued=[console, *trackers(tracking, secrets, out_dir), *more],

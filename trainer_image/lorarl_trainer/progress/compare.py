@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lorarl_trainer.progress.console import duration
 from lorarl_trainer.progress.page import page
 from lorarl_trainer.progress.report import report_data
 from lorarl_trainer.progress.settings import flat_settings
+from lorarl_trainer.progress.start_bar import duration
 
 ABSENT = "–"
 NOT_A_SETTING = frozenset({"metadata.name", "metadata.uid"})
@@ -51,7 +51,7 @@ def distinct_names(folders: Sequence[str]) -> list[str]:
 
 def different_settings(runs: Sequence[Mapping[str, Any]]) -> Table:
     """Return the manifests' fields that are not equal in all runs. A field that has no value is a dash."""
-    manifests = [flat_settings(run["summary"]["manifest"]) for run in runs]
+    manifests = flat_settings([run["summary"]["manifest"] for run in runs])
     fields = {name: None for manifest in manifests for name in manifest if name not in NOT_A_SETTING}
     rows = [(name, [str(manifest.get(name, ABSENT)) for manifest in manifests]) for name in fields]
     return [(name, values) for name, values in rows if len(set(values)) > 1]

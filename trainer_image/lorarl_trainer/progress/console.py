@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import statistics
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
-from typing import Any, TextIO
+from collections.abc import Iterable
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
@@ -25,13 +24,10 @@ from lorarl_trainer.progress.events import (
     StartedUp,
     StepDone,
     Warned,
-    startup_of,
 )
-from lorarl_trainer.timing import OTHER
+from lorarl_trainer.progress.start_bar import duration, start_bar
 
 RECENT_STEPS = 50
-SHORT_SECONDS = 0.5
-"""Parts of the start that took less are summed up as `other`."""
 
 
 class TimeLeft:
@@ -59,8 +55,11 @@ class ConsoleSink:
 
     name = "console"
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, start_seconds: float | None = None) -> None:
+        """`start_seconds` is how long the last start took; None if there was none."""
         self._stream = stream
+        self._start_seconds = start_seconds
+        self._started, self._resumed_from = False, 0
         self._time_left = TimeLeft()
         self._bar: Progress | None = None
         self._task = TaskID(0)
@@ -69,10 +68,7 @@ class ConsoleSink:
         """Print the event's line, if it has one, and move the bar."""
         match event:
             case RunStarted():
-                for line in header_lines(event):
-                    self._print(line)
-                if is_terminal(self._stream):
-                    self._start_bar(event)
+                self._begin(event)
             case StepDone():
                 left = self._time_left.after_step(event)
                 self._print(step_line(event, left))
@@ -81,13 +77,13 @@ class ConsoleSink:
             case RunFinished():
                 self._stop_bar()
                 self._print(final_line(event))
-            case EvalDone():
-                self._time_left.add_evaluation(event)
-                self._print(*styled_line(event))
-            case Sampled():
-                pass  # samples are long: they go to samples.jsonl and the report
+            case Sampled() | StartedUp():
+                pass  # these are long: they go to files and the report
+            case CheckpointDone() if event.step <= self._resumed_from:
+                pass  # the run resumes from it, and has said so
             case _:
                 self._print(*styled_line(event))
+                self._after_line(event)
 
     def close(self) -> None:
         """Remove the bar."""
@@ -99,6 +95,24 @@ class ConsoleSink:
             self._bar.console.print(line, style=style, highlight=False, markup=False, soft_wrap=True)
         else:
             print(line, file=self._stream, flush=True)
+
+    def _begin(self, event: RunStarted) -> None:
+        """Print the header, and start the bar of the steps in place of that of the start."""
+        self._stop_bar()
+        self._started, self._resumed_from = True, event.resumed_from_step or 0
+        for line in header_lines(event):
+            self._print(line)
+        if is_terminal(self._stream):
+            self._start_bar(event)
+
+    def _after_line(self, event: EvalDone | CheckpointDone | BestFound | Noted | Warned) -> None:
+        """Move the clock or the bar after an event's line."""
+        if isinstance(event, EvalDone):
+            self._time_left.add_evaluation(event)
+        elif isinstance(event, Noted) and not self._started and is_terminal(self._stream):
+            if self._bar is None:
+                self._bar, self._task = start_bar(self._stream, self._start_seconds)
+            self._bar.update(self._task, description=event.text.partition("\n")[0].partition(";")[0])
 
     def _start_bar(self, event: RunStarted) -> None:
         console = Console(file=self._stream)
@@ -131,21 +145,24 @@ def header_lines(event: RunStarted) -> list[str]:
     """Return the first lines of a run: what is trained, on which modules, with how many parameters."""
     adapter = event.adapter
     share = adapter.trainable_parameters / adapter.total_parameters
-    resumed = "" if event.resumed_from_step is None else f", resuming after step {event.resumed_from_step}"
     return [
         f"job {event.job}: {event.algorithm} on {event.base_model}",
         f"adapter: {adapter.type}, rank {adapter.rank}, alpha {adapter.alpha}, on {len(adapter.modules)} modules:",
         *(f"  {name}" for name in collapse_layers(adapter.modules)),
         f"trainable parameters: {adapter.trainable_parameters:,} of {adapter.total_parameters:,} ({share:.2%})",
-        f"steps: {event.total_steps}{resumed}; output in {event.out_dir}",
+        f"steps: {event.total_steps}; output in {event.out_dir}",
+        *([resumption_line(event)] if event.resumed_from_step is not None else []),
     ]
 
 
-def styled_line(event: StartedUp | EvalDone | CheckpointDone | BestFound | Noted | Warned) -> tuple[str, str | None]:
+def resumption_line(event: RunStarted) -> str:
+    """Return where a run resumes, and what its manifest changes."""
+    return "; ".join([f"resuming after step {event.resumed_from_step}", *event.changes])
+
+
+def styled_line(event: EvalDone | CheckpointDone | BestFound | Noted | Warned) -> tuple[str, str | None]:
     """Return the line of an event that changes nothing but the output, and its style."""
     match event:
-        case StartedUp():
-            return startup_line(event), "dim"
         case EvalDone():
             return f"step {event.step}  {eval_text(event)}", None
         case CheckpointDone():
@@ -156,41 +173,6 @@ def styled_line(event: StartedUp | EvalDone | CheckpointDone | BestFound | Noted
             return event.text, "dim"
         case Warned():
             return f"warning: {event.text}", "yellow"
-
-
-def startup_line(event: StartedUp) -> str:
-    """Return a line that says where the start's time went.
-
-    It names the parts that were waited for, with their own parts in brackets, then the parts that ran in parallel.
-    Short parts are summed up as `other`.
-    """
-    startup = startup_of(event)
-    waited_for: dict[str, float] = startup["waited_for"]
-    shown = {name: seconds for name, seconds in waited_for.items() if seconds >= SHORT_SECONDS and name != OTHER}
-    rest = sum(waited_for.values()) - sum(shown.values())
-    inner_parts: dict[str, list[str]] = defaultdict(list)
-    outer_parts: dict[str, float] = defaultdict(float)
-    for part in startup["parts"]:
-        outer, _, inner = part["name"].partition("/")
-        if part["seconds"] >= SHORT_SECONDS:
-            if inner:
-                inner_parts[outer].append(f"{inner} {part['seconds']:.1f}")
-            else:
-                outer_parts[outer] += part["seconds"]
-    parts = [
-        f"{name} {seconds:.1f}" + (f" ({', '.join(inner_parts[name])})" if inner_parts[name] else "")
-        for name, seconds in shown.items()
-    ]
-    parallel = [f"{name} {seconds:.1f}" for name, seconds in outer_parts.items() if name not in shown]
-    line = f"{first_times(startup)}: {', '.join([*parts, f'{OTHER} {rest:.1f}'])}"
-    return line + (f"; meanwhile {', '.join(parallel)}" if parallel else "")
-
-
-def first_times(startup: Mapping[str, Any]) -> str:
-    """Return when the first token was generated and the first update was done, in words."""
-    token = startup["first_token_seconds"]
-    first_token = "" if token is None else f"first token after {token:.1f} s, "
-    return f"{first_token}first update after {startup['first_update_seconds']:.1f} s"
 
 
 def step_line(event: StepDone, left: float) -> str:
@@ -253,17 +235,9 @@ def _interval_text(event: EvalDone, name: str, digits: int) -> str:
 def final_line(event: RunFinished) -> str:
     """Return how the run ended. A failure's message is left out: it goes to standard error."""
     because = f": {event.message}" if event.message and event.state != "failed" else ""
+    then = f"; {event.what_next}" if event.what_next else ""
     when = f"after step {event.step}" if event.step else "before the first step finished"
-    return f"{event.state} {when}, {duration(event.total_seconds)} in total{because}"
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as 0:07, 12:30 or 3:04:05."""
-    if not math.isfinite(seconds):
-        return "?"
-    minutes, second = divmod(round(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+    return f"{event.state} {when}, {duration(event.total_seconds)} in total{because}{then}"
 
 
 def collapse_layers(names: Iterable[str]) -> list[str]:

@@ -88,6 +88,8 @@ class RunStarted:
     out_dir: str
     manifest: str
     """The manifest in YAML, with overrides applied. The report shows it."""
+    changes: tuple[str, ...] = ()
+    """What the manifest changes for a run that resumes, as `trainer.learningRate 2e-05 -> 0.0001`."""
     data: DataSummary | None = None
     reward: str | None = None
     """The reward's type or function; None for sft."""
@@ -250,6 +252,8 @@ class RunFinished:
     """Why the run failed or was interrupted."""
     reason: str = ""
     """The message in one CamelCase word, for programs."""
+    what_next: str = ""
+    """After a failure: what the same command will do, by what is in the store. Empty if that is not known."""
 
 
 def row_of(event: StepDone | EvalDone) -> dict[str, Any]:

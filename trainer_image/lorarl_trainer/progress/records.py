@@ -6,6 +6,7 @@ The report and the final message are made from these two files.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -29,6 +30,9 @@ from lorarl_trainer.progress.events import (
 )
 
 METRICS, SUMMARY = "metrics.jsonl", "run_summary.json"
+
+MOST_WRITING = 0.01
+"""The share of a run's time that run_summary.json may take while the run trains."""
 
 type Row = dict[str, Any]
 
@@ -102,6 +106,7 @@ class SummaryFile:
         self._best: BestFound | None = None
         self._warnings: list[str] = []
         self._starts: list[dict[str, Any]] = []
+        self._not_before = 0.0
 
     def on_event(self, event: Event) -> None:
         """Keep what the summary needs."""
@@ -115,13 +120,13 @@ class SummaryFile:
                 self._write()
             case CheckpointDone():
                 self._checkpoint = event
-                self._write()
+                self._write_if_cheap()
             case BestFound():
                 self._best = event
-                self._write()
+                self._write_if_cheap()
             case Warned():
                 self._warnings.append(event.text)
-                self._write()
+                self._write_if_cheap()
             case RunFinished():
                 self._finished = event
             case _:
@@ -131,15 +136,20 @@ class SummaryFile:
         """Write the file. This happens at the end, so that it includes the warnings of the other sinks."""
         self._write()
 
+    def _write_if_cheap(self) -> None:
+        """Write for those who watch the run, unless that took much of the latest time: a write reads all rows."""
+        if time.monotonic() >= self._not_before:
+            began = time.monotonic()
+            self._write()
+            self._not_before = began + (time.monotonic() - began) / MOST_WRITING
+
     def _write(self) -> None:
         if self._started is not None:
             rows = read_rows(self._out_dir / METRICS)
             summary = {
                 **summarise(self._started, rows, self._checkpoint, self._finished, self._warnings, self._started_up),
                 "starts": self._starts,
-                "best": asdict(self._best) if self._best else None,
                 "finished_at": now() if self._finished else None,
-                "best": asdict(self._best) if self._best else None,
             }
             _replace(self._out_dir / SUMMARY, json.dumps(summary, indent=2, allow_nan=False) + "\n")
 
@@ -249,6 +259,14 @@ def read_summary(out_dir: Path) -> dict[str, Any]:
     """Return the run_summary.json in `out_dir`."""
     summary: dict[str, Any] = json.loads((out_dir / SUMMARY).read_text(encoding="utf-8"))
     return summary
+
+
+def last_start_seconds(out_dir: Path) -> float | None:
+    """Return how long the last start of the run in `out_dir` took up to its first update; None if that is not known."""
+    try:
+        return float(read_summary(out_dir)["startup"]["first_update_seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _parse(lines: Iterable[str]) -> Iterable[Row]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,10 @@ from lorarl_trainer.progress.records import METRICS, SUMMARY, read_rows, read_su
 
 DEEPEST = 3
 """How many folders below the given one a run is looked for: out/demo/run is two below out."""
+
+
+QUIET_SECONDS = 120.0
+"""A start whose logs have been still for so long is taken for dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +69,34 @@ def find_runs(folder: Path) -> list[RunLine]:
     return sorted(runs, key=lambda run: run.changed, reverse=True)
 
 
-def find_run(name: str) -> Path:
+def find_run(name: str, on_wait: Callable[[Path], None] | None = None) -> Path:
     """Return the folder of a run that a user named: the folder itself, or a job's name under out/.
+
+    Args:
+        name: the folder or the job.
+        on_wait: if given, a run that is still starting is waited for, and this is called first with its folder.
 
     Raises:
         InputError: neither is a run's folder.
     """
-    for folder in (Path(name), Path("out") / name, Path("out") / name / "run"):
+    folders = (Path(name), Path("out") / name, Path("out") / name / "run")
+    is_there = any((folder / SUMMARY).is_file() for folder in folders)
+    if on_wait and not is_there and (starting := next(filter(_is_starting, folders), None)):
+        on_wait(starting)
+        while not (starting / SUMMARY).is_file() and _is_starting(starting):
+            time.sleep(1)
+    for folder in folders:
         if (folder / SUMMARY).is_file():
             return folder
     known = [str(run.folder) for run in find_runs(Path("out"))] if Path("out").is_dir() else []
     hint = f"Runs here: {', '.join(known[:5])}." if known else "A run's folder is out/NAME, or what --out named."
     raise InputError("RUN", f"{name}, which has no {SUMMARY}", "the folder of a run that has loaded its model", hint)
+
+
+def _is_starting(folder: Path) -> bool:
+    """Return whether a run writes logs there, but has not loaded its model yet."""
+    written = [path.stat().st_mtime for path in folder.glob("logs/*.log")]
+    return bool(written) and time.time() - max(written) < QUIET_SECONDS
 
 
 def _line(folder: Path) -> RunLine:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -11,15 +10,18 @@ import yaml
 from lorarl_api.v1alpha1 import LoRARLJob
 
 
-def flat_settings(manifest: str) -> dict[str, Any]:
-    """Return each field of a manifest in YAML by its path, with the defaults of fields that it leaves out.
+def flat_settings(manifests: Sequence[str]) -> list[dict[str, Any]]:
+    """Return each field of manifests in YAML by its path, with the defaults of fields that they leave out.
 
-    A manifest of another version of lorarl, which this one refuses, is returned as it is written.
+    Without defaults if one of them is of another version of lorarl, and refused by this one: the defaults of the others
+    alone would look like differences.
     """
-    fields = yaml.safe_load(manifest) or {}
-    with contextlib.suppress(ValueError):
-        fields = LoRARLJob.model_validate(fields).model_dump(by_alias=True, mode="json", exclude_none=True)
-    return _flat(fields, "")
+    written = [yaml.safe_load(manifest) or {} for manifest in manifests]
+    try:
+        jobs = [LoRARLJob.model_validate(fields) for fields in written]
+    except ValueError:
+        return [_flat(fields, "") for fields in written]
+    return [_flat(job.model_dump(by_alias=True, mode="json", exclude_none=True), "") for job in jobs]
 
 
 def _flat(value: Any, path: str) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class TensorBoardSink:
         if event.resumed_from_step is not None:
             # A session start makes TensorBoard drop the steps that are repeated.
             self._add(event.resumed_from_step + 1, session_log=SessionLog(status=SessionLog.START))
-        settings = flat_settings(event.manifest)
+        (settings,) = flat_settings([event.manifest])
         named = {
             name: value if isinstance(value, bool | int | float) else str(value) for name, value in settings.items()
         }

@@ -175,7 +175,7 @@ def metrics_of(rollouts: ScoredRollouts, group_size: int) -> dict[str, float]:
 def _lengths_by_outcome(rollouts: ScoredRollouts) -> dict[str, float]:
     lengths = np.array([len(completion.tokens) for completion in rollouts.completions])
     high, low = rollouts.rewards > np.nanmean(rollouts.rewards), rollouts.rewards <= np.nanmean(rollouts.rewards)
-    if not high.any():
+    if not (high.any() and low.any()):  # the mean of equal rewards is rounded
         return {}
     return {
         "response_tokens_high_reward": float(lengths[high].mean()),

@@ -118,7 +118,8 @@ class Failures:
             else "its machine's memory was used up"
         )
         hint = f"{'Raise spec.cluster.memoryPerNode, or lower' if limit else 'Lower'} spec.trainer.tokensPerMicroBatch"
-        return OutOfMemoryError(self._with_log_tail(f"a worker process was killed because {used}. {hint}{words}"))
+        # Without the end of the log: what the worker printed last has nothing to do with it.
+        return OutOfMemoryError(f"a worker process was killed because {used}. {hint}{words}")
 
     def _with_log_tail(self, sentence: str, traceback: str = "") -> str:
         """Add where the workers' output is. A traceback goes there too: the worker did not print it itself."""
@@ -130,7 +131,7 @@ class Failures:
             driver_log = _DRIVER_LOGS[self._spec.cluster.submission_mode].format(pod=socket.gethostname())
             return sentence if any(self._logs) else f"{sentence}; its output is in {driver_log}"
         newest = max(logs, key=lambda log: log.stat().st_mtime)
-        sentence = f"{sentence}; the same command resumes from the newest checkpoint."
+        sentence = f"{sentence}."
         if traceback:
             with newest.open("a") as file:
                 print(traceback, file=file)

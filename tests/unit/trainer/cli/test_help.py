@@ -14,7 +14,13 @@ from lorarl_trainer.cli import SECTIONS, main
 from lorarl_trainer.cli.help import Command
 
 INSIDE = "Inside a cluster's pods"
-PUBLIC = [command for heading, commands in SECTIONS.items() if heading != INSIDE for command in commands]
+PUBLIC = [
+    each
+    for heading, commands in SECTIONS.items()
+    if heading != INSIDE
+    for command in commands
+    for each in (command.commands.values() if isinstance(command, click.Group) else [command])
+]
 
 
 def helped(command: click.Command) -> str:
@@ -32,7 +38,7 @@ def test_every_example_is_shown_and_can_be_parsed(command: click.Command) -> Non
     for example in command.examples:
         assert f"  {example}" in helped(command).splitlines()
         (typed,) = re.findall(r"\blorarl ([^|#)]+)", example)
-        name, *words = shlex.split(typed)
+        name, *words = shlex.split(typed.removeprefix("env "))
         assert name == command.name
         command.make_context(name, words)
 

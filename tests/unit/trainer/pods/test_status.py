@@ -8,11 +8,10 @@ from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJobStatus
 from lorarl_trainer.pods.status import RunStatus
 from lorarl_trainer.pods.status_sink import readable
-from lorarl_trainer.progress import CheckpointDone, EvalDone, RunFinished, RunStarted, StepDone
+from lorarl_trainer.progress import BestFound, CheckpointDone, EvalDone, RunFinished, RunStarted, StepDone
 from lorarl_trainer.progress.events import AdapterSummary
 
-JOB = load_job(
-    """
+MANIFEST = """
 apiVersion: lorarl.io/v1alpha1
 kind: LoRARLJob
 metadata: {name: tiny, namespace: team}
@@ -23,7 +22,7 @@ spec:
   data: {train: {uri: file:rows.jsonl}}
   checkpoint: {uri: file:out}
 """
-)
+JOB = load_job(MANIFEST)
 STARTED = RunStarted(
     job="tiny",
     base_model="org/base",
@@ -137,3 +136,19 @@ def test_characters_that_the_api_server_cannot_read_are_replaced() -> None:
             "message": 'ZeroDivisionError in "\N{REPLACEMENT CHARACTER} grün\\u0041"',
         },
     }
+
+
+def test_the_first_evaluation_and_the_best_checkpoint_are_shown() -> None:
+    evals = "[{name: hard, uri: 'file:a.jsonl'}, {name: easy, uri: 'file:b.jsonl'}]"
+    job = load_job(MANIFEST, [f"spec.data.evals={evals}"])
+    status = RunStatus(job, 1)
+    best = BestFound(step=7, uri="s3://b/tiny/iter_7", metric="eval_hard/score", value=0.750049)
+    for event in (STARTED, STEP, replace(EVALUATED, name="hard"), replace(EVALUATED, name="easy", score=0.25), best):
+        status.on_event(event)
+    found = status.as_dict({})
+    assert found["metrics"]["evalScore"] == 0.75
+    assert found["best"] == {"uri": best.uri, "step": 7, "metric": best.metric, "value": 0.75}
+    LoRARLJobStatus.model_validate(found)
+    resumed = RunStatus(job, 2)
+    resumed.on_event(replace(STARTED, resumed_from_step=7))
+    assert resumed.as_dict(found)["best"] == found["best"]

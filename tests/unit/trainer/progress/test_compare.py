@@ -1,6 +1,7 @@
 """Runs beside each other (compare.py), and all runs of a folder (runs.py)."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -48,6 +49,11 @@ def test_a_comparison_has_what_differs_and_how_it_ended(tmp_path: Path) -> None:
 def test_a_default_that_is_written_out_is_no_difference(tmp_path: Path) -> None:
     a, b = made_run(tmp_path / "a"), made_run(tmp_path / "b", spec_adapter_rank=32)
     assert compare_runs([a, b])["settings"] == []
+
+
+def test_a_manifest_of_another_version_is_compared_as_written(tmp_path: Path) -> None:
+    a, b = made_run(tmp_path / "a"), made_run(tmp_path / "b", spec_laterField=1)
+    assert compare_runs([a, b])["settings"] == [("spec.laterField", ["–", "1"])]
 
 
 def test_an_evaluation_with_an_interval_shows_it(tmp_path: Path) -> None:
@@ -98,6 +104,25 @@ def test_a_run_can_be_named_by_its_job(tmp_path: Path, monkeypatch: pytest.Monke
     assert find_run("sums") == find_run("out/sums") == Path("out/sums")
     with pytest.raises(InputError, match=r"RUN: got summs, which has no run_summary.json.*Runs here: out/sums"):
         find_run("summs")
+
+
+def test_a_run_that_is_starting_is_waited_for(tmp_path: Path) -> None:
+    """`lorarl open` is often typed right after `lorarl run`."""
+    log = tmp_path / "logs" / "worker-0.log"
+    log.parent.mkdir()
+    log.write_text("loading\n")
+    waited: list[Path] = []
+
+    def start(folder: Path) -> None:
+        waited.append(folder)
+        made_run(folder)
+
+    assert find_run(str(tmp_path), start) == tmp_path
+    assert waited == [tmp_path]
+    (tmp_path / "run_summary.json").unlink()
+    os.utime(log, (0, 0))
+    with pytest.raises(InputError, match=r"has no run_summary\.json"):
+        find_run(str(tmp_path), start)
 
 
 def test_the_commands_print_tables_and_write_a_page(tmp_path: Path) -> None:

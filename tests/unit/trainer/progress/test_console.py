@@ -3,14 +3,16 @@
 import io
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lorarl_trainer.progress import EvalDone, Event, Warned
-from lorarl_trainer.progress.console import ConsoleSink, TimeLeft, collapse_layers, duration
+from lorarl_trainer.progress import CheckpointDone, EvalDone, Event, Noted, RunFinished, Warned
+from lorarl_trainer.progress.console import ConsoleSink, TimeLeft, collapse_layers
+from lorarl_trainer.progress.start_bar import duration, start_time
 from unit.trainer.progress.runs import (
     grpo_run,
     grpo_step,
@@ -84,14 +86,49 @@ def test_the_start_says_what_is_trained(tmp_path: Path) -> None:
     text = shown_in_a_pipe([run_started(tmp_path, 30, resumed_from_step=10)])
     assert "model.layers.{0-3}.self_attn.q_proj\n" in text
     assert "trainable parameters: 225,280 of 1,022,080 (22.04%)" in text
-    assert "steps: 30, resuming after step 10" in text
+    assert "\nresuming after step 10\n" in text
 
 
-def test_after_the_first_step_the_time_of_the_start_is_broken_down() -> None:
-    assert shown_in_a_pipe([started_up()]) == (
-        "first token after 40.5 s, first update after 45.0 s: process 1.0, Ray 4.0, imports 12.5 (torch 2.5), "
-        "engine 22.0 (graphs 6.0), first generation 2.9, first update 2.0, other 0.6; meanwhile data 7.0\n"
-    )
+def test_a_resumed_run_says_what_its_manifest_changes(tmp_path: Path) -> None:
+    started = replace(run_started(tmp_path, 30, resumed_from_step=5), changes=("trainer.learningRate 2e-05 -> 0.0001",))
+    assert "\nresuming after step 5; trainer.learningRate 2e-05 -> 0.0001\n" in shown_in_a_pipe([started])
+
+
+def test_the_checkpoint_that_a_run_resumes_from_is_no_new_one(tmp_path: Path) -> None:
+    checkpoints = [
+        CheckpointDone(step=step, uri=f"file:/c/{step}", version=step, sha256="", published_at="") for step in (10, 12)
+    ]
+    text = shown_in_a_pipe([run_started(tmp_path, 30, resumed_from_step=10), *checkpoints])
+    assert "checkpoint file:/c/12" in text
+    assert "file:/c/10" not in text
+
+
+def test_where_the_time_of_a_start_went_is_left_to_the_report() -> None:
+    assert shown_in_a_pipe([started_up()]) == ""
+
+
+def test_a_terminal_sees_what_a_start_is_doing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    text = shown_on_a_terminal([Noted("starting Ray and 1 worker(s); imports take longest")])
+    assert "\x1b[" in text
+    assert "0:00" in text
+
+
+@pytest.mark.parametrize(
+    ("passed", "last", "text"),
+    [
+        (7, None, "0:07"),
+        (7, 30, "0:07, about 0:23 left"),
+        (31, 30, "0:31, longer than the last start (0:30)"),
+    ],
+)
+def test_the_time_left_of_a_start_is_that_of_the_last_one(passed: float, last: float | None, text: str) -> None:
+    assert start_time(passed, last) == text
+
+
+def test_a_failure_says_what_the_same_command_will_do() -> None:
+    ended = RunFinished(state="failed", step=4, adapter_uri=None, total_seconds=9, what_next="the same command resumes")
+    assert shown_in_a_pipe([ended]) == "failed after step 4, 0:09 in total; the same command resumes\n"
 
 
 def test_sft_shows_its_loss_but_no_reward(tmp_path: Path) -> None:

@@ -157,6 +157,18 @@ def test_the_summary_of_a_killed_run_says_running(tmp_path: Path) -> None:
     assert (read_summary(tmp_path)["state"], read_summary(tmp_path)["adapter_uri"]) == ("running", None)
 
 
+def test_the_summary_of_a_run_that_trains_has_its_warnings_and_starts(tmp_path: Path) -> None:
+    """`lorarl open` shows them before the run ends."""
+    for resumed in (None, 2):
+        progress = Progress([MetricsFile(tmp_path), SummaryFile(tmp_path)], [])
+        progress.emit(run_started(tmp_path, resumed_from_step=resumed))
+        progress.emit(Warned("the store is slow"))
+        summary = read_summary(tmp_path)
+        assert (summary["state"], summary["warnings"]) == ("running", ["the store is slow"])
+    assert [start["resumed_from_step"] for start in summary["starts"]] == [None, 2]
+    assert summary["starts"][1]["at"].endswith("Z")
+
+
 def test_a_failed_run_names_its_newest_checkpoint(tmp_path: Path) -> None:
     failed = replace(run_finished(tmp_path, 12), state="failed", adapter_uri=None, message="spec.reward.function: ...")
     checkpoint = CheckpointDone(

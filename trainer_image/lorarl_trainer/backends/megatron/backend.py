@@ -63,6 +63,8 @@ class MegatronBackend:
         """Import all of Megatron that a worker needs. torch comes before."""
         for library in ("megatron", "megatron.bridge", "megatron.core"):
             logging.getLogger(library).setLevel(logging.ERROR)  # they warn about each optional package that is missing
+        # It logs a traceback for each symbol that it does not find, at a level that it sets itself when it is imported.
+        logging.getLogger("megatron.bridge.utils.import_utils").addFilter(lambda _: False)
         platform_of(device).prepare()
         import megatron.bridge.peft.canonical_lora  # noqa: F401  # it imports the rest
 

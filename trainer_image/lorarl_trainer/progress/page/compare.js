@@ -28,7 +28,7 @@ function overlaid(curve) {
 function renderComparison() {
   const span = spanOf(runs);
   showGroups(curvesOf(runs).map(([title, list]) => [title, list.filter((curve) => !curve.phases).flatMap((curve) =>
-    overlaid(curve).map(([name, series]) =>
+    overlaid(curve).filter(([, series]) => isShown(curve, series)).map(([name, series]) =>
       chartCard(name, { ...optionsOf(curve, series, [], span), title: name, wide: false }, series, weight)))])
     .filter(([, cards]) => cards.length));
 }

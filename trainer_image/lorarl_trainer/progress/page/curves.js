@@ -83,6 +83,9 @@ function curvesOf(runs) {
   return [...CURVES, ["More evaluations", moreEvals], ["More metrics", more]];
 }
 
+// Whether a curve says something: that of failures does not while there are none.
+function isShown(curve, series) { return series.length && !(curve.unlessZero && series.every((s) => s.y.every((value) => !value))); }
+
 function optionsOf(curve, series, marks, span) {
   const most = curve.percent ? 100 : undefined;
   const wide = curve.phases || series.length > 4;
@@ -106,7 +109,7 @@ function renderCurves(run, weight, onPick) {
   const marks = marksOf(run), span = spanOf([run]);
   const groups = curvesOf([run]).map(([title, list]) => [title, list.map((curve) => {
     const series = seriesOf(curve, run).map((s, i) => ({ ...s, colour: colourOf(i) }));
-    if (!series.length || (curve.unlessZero && series.every((s) => s.y.every((v) => !v)))) return null;
+    if (!isShown(curve, series)) return null;
     return chartCard(curve.title, optionsOf(curve, series, marks, span), series, weight, onPick);
   }).filter(Boolean)]).filter(([, cards]) => cards.length);
   showGroups(groups);

@@ -1,0 +1,76 @@
+"""Cases of the rules for machines and pods."""
+
+from __future__ import annotations
+
+from unit.contract.manifests import Case, Changes
+
+
+def _toleration(field: str, bad: Changes, good: Changes, hint: str) -> Case:
+    """A rule of one toleration, the second one in the list."""
+    first = {"operator": "Exists", "effect": "NoSchedule"}
+    return Case(
+        f"{field} of a toleration",
+        {"spec.cluster.tolerations": [first, bad]},
+        {"spec.cluster.tolerations": [first, good]},
+        f"spec.cluster.tolerations[1].{field}",
+        hint,
+    )
+
+
+CLUSTER_CASES = [
+    Case(
+        "the user's own ServiceAccount is not annotated",
+        {
+            "spec.cluster": {
+                "serviceAccountName": "mine",
+                "serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn"},
+            }
+        },
+        {"spec.cluster": {"serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn"}}},
+        "spec.cluster.serviceAccountAnnotations",
+        "Annotate that ServiceAccount yourself",
+    ),
+    Case(
+        "annotations have keys that Kubernetes accepts",
+        {"spec.cluster.serviceAccountAnnotations": {"a b": "c"}},
+        {"spec.cluster.serviceAccountAnnotations": {"iam.gke.io/gcp_service.Account": "any text: @/"}},
+        "spec.cluster.serviceAccountAnnotations",
+        "Write a key such as example.com/name",
+    ),
+    Case(
+        "labels have keys that Kubernetes accepts",
+        {"spec.cluster.nodeSelector": {"/pool": "a"}},
+        {"spec.cluster.nodeSelector": {"example.com/pool": "", "pool": "h200"}},
+        "spec.cluster.nodeSelector",
+        "Write a key such as example.com/name",
+    ),
+    Case(
+        "CPUs are a quantity",
+        {"spec.cluster.cpusPerNode": "8 cores"},
+        {"spec.cluster.cpusPerNode": "7500m"},
+        "spec.cluster.cpusPerNode",
+        "Write a quantity such as 8",
+    ),
+    Case(
+        "the head's CPUs are a quantity",
+        {"spec.cluster.head.cpus": "0"},
+        {"spec.cluster.head.cpus": 4},
+        "spec.cluster.head.cpus",
+        "Write a quantity such as 8",
+    ),
+    Case(
+        "rdma only with GPUs",
+        {"spec.cluster.rdma": {"resourceName": "rdma/hca"}},
+        {"spec.cluster": {"gpusPerNode": 8, "rdma": {"resourceName": "rdma/hca"}}},
+        "spec.cluster.rdma",
+        "Remove rdma",
+    ),
+    _toleration("key", {"value": "a"}, {"key": "nvidia.com/gpu", "value": "a"}, "Add the taint's key"),
+    _toleration("value", {"operator": "Exists", "value": "a"}, {"operator": "Exists"}, "Remove value"),
+    _toleration(
+        "tolerationSeconds",
+        {"key": "a", "tolerationSeconds": 1},
+        {"key": "a", "effect": "NoExecute", "tolerationSeconds": 0},
+        "Remove tolerationSeconds",
+    ),
+]

@@ -1,0 +1,45 @@
+"""`lorarl env add`: with the real installer, and without a package index."""
+
+from __future__ import annotations
+
+import importlib.util
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.launch.packages import add_packages, installed
+
+
+def wheel(folder: Path, requirement: str) -> str:
+    """Write a package that needs another one."""
+    path = folder / "a_reward_of_mine-1.0-py3-none-any.whl"
+    info = "a_reward_of_mine-1.0.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: a-reward-of-mine\nVersion: 1.0\nRequires-Dist: {requirement}\n"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("a_reward_of_mine.py", "def score(*_): return 1.0\n")
+        file.writestr(f"{info}/METADATA", metadata)
+        file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{info}/RECORD", "")
+    return str(path)
+
+
+def test_what_is_installed_stays_as_it_is(tmp_path: Path) -> None:
+    said = add_packages([wheel(tmp_path, "click>=8")], dry_run=True)
+    assert "Would install 1 package" in said
+    assert "a-reward-of-mine" in said
+    assert "click" not in said, "the installed one is kept"
+    assert importlib.util.find_spec("a_reward_of_mine") is None, "a dry run installs nothing"
+
+
+def test_a_package_that_needs_another_version_of_one_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="which cannot be installed here") as refused:
+        add_packages([wheel(tmp_path, "click<1")], dry_run=True)
+    assert "click" in str(refused.value)
+    assert "Name another version, or check the network." in str(refused.value)
+
+
+def test_the_installed_packages_are_requirements() -> None:
+    assert any(line.startswith("click==") for line in installed())
+    assert not any(line.startswith("lorarl==") for line in installed())

@@ -1,0 +1,80 @@
+"""What a resumed run says of its manifest, and what the next start will do, by what is in the store."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lorarl_api.load import load_job
+from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_trainer.checkpoint import CheckpointStore
+from lorarl_trainer.launch.resumption import STARTS, changes, changes_since_last_start, keep_manifest, what_next
+from lorarl_trainer.storage import LocalStore
+from support.checkpoints import checkpoint
+from unit.contract.manifests import manifest
+
+
+def job(changed: dict[str, Any] | None = None) -> LoRARLJob:
+    return load_job(json.dumps(manifest(changed or {})))
+
+
+def test_each_changed_field_is_named_with_both_values() -> None:
+    before = job({"spec.trainer.learningRate": 2e-5, "spec.trainer.steps": 100})
+    now = job({"spec.trainer.learningRate": 1e-4, "spec.trainer.steps": 200, "spec.data.eval": {"uri": "file:e.jsonl"}})
+    assert "trainer.learningRate 2e-05 -> 0.0001" in changes(before, now)
+    assert "trainer.steps 100 -> 200" in changes(before, now)
+    assert "data.eval.uri unset -> file:e.jsonl" in changes(before, now)
+
+
+def test_a_default_that_is_written_out_is_no_change() -> None:
+    assert changes(job(), job({"spec.trainer.learningRate": job().spec.trainer.learning_rate})) == []
+
+
+def test_the_manifest_of_every_start_is_kept_and_the_last_is_compared(tmp_path: Path) -> None:
+    assert changes_since_last_start(tmp_path, job()) == []
+    for number, rate in enumerate((2e-5, 5e-5)):
+        text = json.dumps(manifest({"spec.trainer.learningRate": rate}))
+        keep_manifest(tmp_path, text, resumed_from_step=5 * number or None)
+    assert sorted(path.name for path in (tmp_path / STARTS).iterdir()) == [
+        "0001-after-step-0.yaml",
+        "0002-after-step-5.yaml",
+    ]
+    assert changes_since_last_start(tmp_path, job({"spec.trainer.learningRate": 1e-4})) == [
+        "trainer.learningRate 5e-05 -> 0.0001"
+    ]
+
+
+def test_a_manifest_of_another_release_is_passed_over(tmp_path: Path) -> None:
+    keep_manifest(tmp_path, "spec: {}", None)
+    assert changes_since_last_start(tmp_path, job()) == []
+
+
+@pytest.mark.parametrize(
+    ("resume", "published", "said"),
+    [
+        ("Auto", False, "no checkpoint is published yet, so the same command starts from the beginning"),
+        ("Auto", True, "the same command resumes from the newest checkpoint, {uri}"),
+        ("Never", True, "the same command starts from the beginning, because spec.checkpoint.resume is Never"),
+    ],
+)
+def test_the_next_start_follows_from_the_store(tmp_path: Path, resume: str, published: bool, said: str) -> None:
+    uri = ""
+    asked = job({"spec.checkpoint": {"uri": f"file://{tmp_path}/store", "resume": resume}})
+    if published:
+        store = CheckpointStore(LocalStore(tmp_path / "store"), asked.name, keep=2, identity={})
+        store.start("Auto")
+        uri = store.publish(checkpoint(7)).uri
+    assert what_next(asked, {}, tmp_path / "unpublished") == said.format(uri=uri)
+
+
+def test_where_the_store_does_not_answer_nothing_false_is_said(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    latest = tmp_path / "store" / job().name / "latest.json"
+    latest.mkdir(parents=True)  # a folder in its place cannot be read
+    asked = job({"spec.checkpoint": {"uri": f"file://{tmp_path}/store"}})
+    assert what_next(asked, {}, tmp_path / "unpublished") == (
+        "checkpoints that are published stay, and the same command resumes from the newest one"
+    )

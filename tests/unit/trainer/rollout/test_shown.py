@@ -1,0 +1,54 @@
+"""What people see of a step: whole groups with their prompts and advantages, and the lengths by outcome."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lorarl_trainer.data.encoding import EncodedRow
+from lorarl_trainer.data.rows import Row
+from lorarl_trainer.loop import with_advantages
+from lorarl_trainer.rewards.scores import Outcome
+from lorarl_trainer.rollout.collect import ScoredRollouts, shown_samples
+from lorarl_trainer.rollout.lockstep import metrics_of
+from lorarl_trainer.samples.types import Completion
+
+GROUP = 4
+PROMPTS = 3
+
+
+def rollouts(rewards: list[float]) -> ScoredRollouts:
+    """Completions of 1, 2, 3, ... tokens with these rewards."""
+    completions = [Completion(np.zeros(n + 1, dtype=int), np.zeros(n + 1), n % 2 == 0, 1) for n in range(len(rewards))]
+    outcomes = [Outcome(reward) for reward in rewards]
+    return ScoredRollouts(completions, [f"text {n}" for n in range(len(rewards))], np.array(rewards), {}, outcomes, {})
+
+
+ROWS = [EncodedRow(Row(f"prompt {p}", "42", {}, 10 + p), [p, p], []) for p in range(PROMPTS) for _ in range(GROUP)]
+
+
+@pytest.mark.parametrize(("limit", "groups"), [(0, 0), (1, 1), (8, 2), (9, 2), (100, 3)])
+def test_the_shown_samples_are_whole_groups(limit: int, groups: int) -> None:
+    shown = shown_samples(
+        rollouts([0.0, 1.0] * 6), ROWS, lambda prompts: [f"<s>{ids}" for ids in prompts], group_size=GROUP, limit=limit
+    )
+    assert [(s.group, s.row, s.model_prompt) for s in shown] == [
+        (g, 10 + g, f"<s>[{g}, {g}]") for g in range(groups) for _ in range(GROUP)
+    ]
+    assert [s.completion for s in shown] == [f"text {n}" for n in range(groups * GROUP)]
+    assert all(s.truncated == (n % 2 == 1) and s.tokens == n + 1 for n, s in enumerate(shown))
+
+
+def test_a_sample_without_a_reward_has_no_advantage() -> None:
+    shown = shown_samples(
+        rollouts([0.5, np.nan, 1.0, 1.0]), ROWS[:GROUP], lambda prompts: ["p"], group_size=GROUP, limit=4
+    )
+    given = with_advantages(shown, np.array([-1.0, 0.0, 0.5, 0.5, 9.0]))
+    assert [sample.advantage for sample in given] == [-1.0, None, 0.5, 0.5]
+
+
+def test_lengths_are_told_by_outcome() -> None:
+    metrics = metrics_of(rollouts([1.0, 0.0, 1.0, np.nan]), GROUP)
+    assert (metrics["response_tokens_high_reward"], metrics["response_tokens_low_reward"]) == (2.0, 2.0)
+    assert metrics_of(rollouts([1.0, 1.0, 0.0, 0.0]), GROUP)["response_tokens_low_reward"] == 3.5
+    assert "response_tokens_low_reward" not in metrics_of(rollouts([0.1] * 3), 3), "all are equal"

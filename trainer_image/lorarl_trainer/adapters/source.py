@@ -1,0 +1,117 @@
+"""Finds an adapter: a folder or URI with a PEFT adapter, or the folder of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lorarl_api.load import load_job
+from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_trainer.errors import InputError, LorarlError
+from lorarl_trainer.lora.files import CONFIG_FILE, WEIGHTS_FILE
+from lorarl_trainer.progress import read_summary
+from lorarl_trainer.storage import open_store
+from lorarl_trainer.storage.base_model import fetch_model_folder
+from lorarl_trainer.storage.downloads import cache_dir, local_path
+from lorarl_trainer.storage.secrets import Secrets, read_secrets, secret_of
+
+ARGUMENT = "ADAPTER"
+_EXPECTED = "the folder or URI of a PEFT adapter, or a run's folder such as out/NAME"
+_SUMMARY = "run_summary.json"
+
+
+@dataclass(frozen=True)
+class Source:
+    """An adapter and its base model on this machine.
+
+    Attributes:
+        name: what the user called it.
+        adapter: PEFT's folder.
+        base: the base model's folder, or its name on the hub.
+        revision: the base model's commit, if the adapter names one.
+        job: the job that trained it, if that is known.
+    """
+
+    name: str
+    adapter: Path
+    base: str
+    revision: str | None
+    job: LoRARLJob | None
+
+
+def find_adapter(name: str, job_file: Path | None, overrides: Sequence[str], base: str | None = None) -> Source:
+    """Find an adapter and its base model; fetch them if they are elsewhere.
+
+    Args:
+        name: a folder, a file: or remote URI, or a run's folder.
+        job_file: the manifest of the job; None takes the one that a run's folder has.
+        overrides: assignments that change the manifest.
+        base: the base model's folder or name, in place of the one that the adapter names.
+
+    Raises:
+        LorarlError: there is no such adapter or base model.
+        ManifestError: the manifest has faults.
+    """
+    summary = _summary(Path(name))
+    uri = str(summary.get("adapter_uri") or "") if summary is not None else name
+    if not uri:
+        raise LorarlError(f"{name}: this run has published no adapter yet. Its checkpoints appear every few steps.")
+    manifest = job_file or (str(summary["manifest"]) if summary else None)
+    job = load_job(manifest, overrides) if manifest else None
+    secrets = read_secrets(job.spec) if job else {}
+    folder = _adapter_folder(uri, secrets, job)
+    config = _config(folder, name)
+    return Source(
+        name=name,
+        adapter=folder,
+        base=base or (str(fetch_model_folder(job.spec, secrets)) if job else str(config["base_model_name_or_path"])),
+        revision=None if base or job else config.get("revision"),
+        job=job,
+    )
+
+
+def _summary(folder: Path) -> dict[str, Any] | None:
+    """Return the summary of a run's folder; None for another folder."""
+    try:
+        return read_summary(folder) if (folder / _SUMMARY).is_file() else None
+    except ValueError as error:
+        raise _not_an_adapter(f"{folder}, whose {_SUMMARY} cannot be read ({error})") from error
+
+
+def _adapter_folder(uri: str, secrets: Secrets, job: LoRARLJob | None) -> Path:
+    """Return the local folder of an adapter; a checkpoint's folder has it in lora_adapter."""
+    if "://" in uri and not uri.startswith("file:"):
+        store = open_store(
+            uri, secret_of(secrets, job.spec.checkpoint.credentials_secret) if job else {}, field=ARGUMENT
+        )
+        folder = cache_dir() / "adapters" / uri.replace("://", "/")
+        if not store.download("", folder):
+            raise _not_an_adapter(f"{uri}, which contains nothing")
+        return folder
+    folder = local_path(uri, ARGUMENT) if uri.startswith("file:") else Path(uri)
+    inner = folder / "lora_adapter"
+    return inner if inner.is_dir() and not (folder / CONFIG_FILE).exists() else folder
+
+
+def _config(folder: Path, name: str) -> Mapping[str, Any]:
+    if not folder.is_dir():
+        raise _not_an_adapter(f"{name}, which is not a folder")
+    for file in (CONFIG_FILE, WEIGHTS_FILE):
+        if not (folder / file).is_file():
+            raise _not_an_adapter(f"{name}, which contains no {file}")
+    try:
+        config: Mapping[str, Any] = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        if config["peft_type"] and config["base_model_name_or_path"]:
+            return config
+        raise KeyError("base_model_name_or_path")
+    except (ValueError, KeyError, TypeError) as error:
+        raise _not_an_adapter(
+            f"{name}, whose {CONFIG_FILE} cannot be used ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _not_an_adapter(got: str) -> InputError:
+    return InputError(ARGUMENT, got, _EXPECTED, "Name a folder that lorarl, or PEFT's save_pretrained, wrote.")

@@ -1,0 +1,55 @@
+"""`lorarl chat`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from lorarl_trainer.cli import options
+from lorarl_trainer.cli.help import Command
+
+
+@click.command(
+    "chat",
+    cls=Command,
+    examples=[
+        "lorarl chat out/sums",
+        "lorarl chat adapters/sums --base models/SmolLM2 --temperature 0.7",
+        "echo 'What is 2 plus 3?' | lorarl chat out/sums",
+    ],
+)
+@options.adapter
+@options.job
+@options.overrides
+@options.base
+@options.temperature
+@click.option("--max-tokens", type=click.IntRange(min=1), default=256, show_default=True, help="Longest answer.")
+@options.seed
+def command(
+    adapter: str,
+    job: Path | None,
+    overrides: tuple[str, ...],
+    base: str | None,
+    temperature: float | None,
+    max_tokens: int,
+    seed: int,
+) -> None:
+    """Ask base model and adapter the same questions, side by side.
+
+    ADAPTER is a folder or URI with a PEFT adapter, or the folder of a run, such as out/NAME.
+    """
+    from lorarl_api.faults import ManifestError
+    from lorarl_trainer.adapters.chat import chat
+    from lorarl_trainer.adapters.source import find_adapter
+    from lorarl_trainer.errors import LorarlError
+
+    try:
+        source = find_adapter(adapter, job, overrides, base)
+        settings = {"max_tokens": max_tokens, "seed": seed}
+        chat(source, **settings, temperature=temperature or 0.0, talk=sys.stdin, screen=sys.stdout)
+    except KeyboardInterrupt:
+        print()
+    except (LorarlError, ManifestError) as error:
+        sys.exit(f"lorarl: {error}")

@@ -1,0 +1,39 @@
+"""`lorarl env`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from lorarl_trainer.cli.help import Command
+
+
+@click.group("env", short_help="Add packages to lorarl's environment.")
+def command() -> None:
+    """Manage the Python environment that lorarl runs in."""
+
+
+@command.command(
+    "add",
+    cls=Command,
+    examples=[
+        "lorarl env add reasoning-gym",
+        "lorarl env add 'sympy>=1.13' ./my_rewards --dry-run",
+    ],
+)
+@click.argument("packages", nargs=-1, required=True, metavar="PACKAGE...")
+@click.option("--dry-run", is_flag=True, help="Only show what would be installed.")
+def add(packages: tuple[str, ...], dry_run: bool) -> None:
+    """Install packages that a reward needs, and keep every installed package at its version.
+
+    `make setup` makes the environment again when lorarl's own packages change; add them again then. In a cluster, add
+    them to the trainer's image.
+    """
+    from lorarl_trainer.errors import LorarlError
+    from lorarl_trainer.launch.packages import add_packages
+
+    try:
+        print(add_packages(packages, dry_run=dry_run))
+    except LorarlError as error:
+        sys.exit(f"lorarl: {error}")

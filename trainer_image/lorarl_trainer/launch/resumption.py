@@ -1,0 +1,92 @@
+"""What a start resumes from, what has changed since the last one, and what the next one will do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from lorarl_api.faults import ManifestError
+from lorarl_api.load import load_job
+from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_trainer.checkpoint.reader import CheckpointReader
+from lorarl_trainer.errors import LorarlError
+from lorarl_trainer.storage import RetryPolicy, open_store
+from lorarl_trainer.storage.secrets import Secrets, secret_of
+
+STARTS = "starts"
+"""Folder in a run's folder with the manifest of each start."""
+_LOOK = RetryPolicy(read_deadline_seconds=3.0, request_seconds=3.0)
+"""How long a run that has ended looks into the store."""
+
+
+def newest_checkpoint(job: LoRARLJob, secrets: Secrets, unpublished: Path) -> str | None:
+    """Return the URI of the checkpoint that the next start finds; None if there is none.
+
+    Raises:
+        LorarlError: the store does not answer.
+    """
+    if job.spec.checkpoint.resume == "Never":
+        return None
+    secret = secret_of(secrets, job.spec.checkpoint.credentials_secret)
+    store = open_store(job.spec.checkpoint.uri, secret, field="spec.checkpoint.uri", retries=_LOOK)
+    _, found, _ = CheckpointReader(store, job.name, {}).survey([unpublished], with_files=False)
+    return found.uri if found else None
+
+
+def what_next(job: LoRARLJob, secrets: Secrets, unpublished: Path) -> str:
+    """Return what the same command will do, by what is in the store now."""
+    try:
+        newest = newest_checkpoint(job, secrets, unpublished)
+    except LorarlError:
+        return "checkpoints that are published stay, and the same command resumes from the newest one"
+    if newest:
+        return f"the same command resumes from the newest checkpoint, {newest}"
+    if job.spec.checkpoint.resume == "Never":
+        return "the same command starts from the beginning, because spec.checkpoint.resume is Never"
+    return "no checkpoint is published yet, so the same command starts from the beginning"
+
+
+def keep_manifest(out_dir: Path, manifest: str, resumed_from_step: int | None) -> None:
+    """Keep the manifest of a start: starts/0002-after-step-5.yaml is that of the second one."""
+    folder = out_dir / STARTS
+    folder.mkdir(parents=True, exist_ok=True)
+    number = len(list(folder.glob("*.yaml"))) + 1
+    (folder / f"{number:04}-after-step-{resumed_from_step or 0}.yaml").write_text(manifest, encoding="utf-8")
+
+
+def changes_since_last_start(out_dir: Path, job: LoRARLJob) -> list[str]:
+    """Return each field that the last start of this run had otherwise: `trainer.learningRate 2e-05 -> 0.0001`.
+
+    Empty if no earlier start is known here, as in another pod, or if its manifest can no longer be read.
+    """
+    manifests = sorted((out_dir / STARTS).glob("*.yaml"))
+    try:
+        before = load_job(manifests[-1]) if manifests else None
+    except ManifestError:
+        return []
+    return changes(before, job) if before else []
+
+
+def changes(before: LoRARLJob, now: LoRARLJob) -> list[str]:
+    """Return the fields of spec that differ, defaults included, as `path before -> now`."""
+    was, is_now = (dict(_flat(job.spec.model_dump(by_alias=True, mode="json"))) for job in (before, now))
+    return [
+        f"{path} {_shown(was.get(path))} -> {_shown(is_now.get(path))}"
+        for path in dict.fromkeys([*was, *is_now])
+        if was.get(path) != is_now.get(path)
+    ]
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, inner in value.items():
+        if isinstance(inner, Mapping) and inner:
+            yield from _flat(inner, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", inner
+
+
+def _shown(value: Any) -> str:
+    if value is None or value in ([], {}):
+        return "unset"
+    return f"{value:g}" if isinstance(value, float) else str(value)
