@@ -34,7 +34,7 @@ _HEAD = """\
 # Licences
 
 lorarl itself is under Apache-2.0.
-It contains no code of these packages; they are installed beside it.
+It contains uPlot (MIT), which draws the report's curves, with its licence beside it.
 This table lists each package that `lorarl setup` or `lorarl[operator]` installs.
 Its licence is what the package's metadata names.
 `make generate` writes it from `requirements/*.lock`; do not edit it.

@@ -1,4 +1,4 @@
-"""The images' locks are what pyproject.toml resolves to: that of the CUDA flavour, which no test builds, too."""
+"""The locks of images and wheel are what pyproject.toml resolves to: that of the CUDA flavour, which no test builds, too."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def skip_without_an_index(said: str) -> None:
         pytest.skip(f"the package index cannot be reached: {said.strip().splitlines()[-1]}")
 
 
-@pytest.mark.parametrize("lock", ["gpu", "operator", "trainer-cpu", "build"])
+@pytest.mark.parametrize("lock", ["gpu", "wheel-cpu", "operator", "trainer-cpu", "build"])
 def test_a_lock_resolves_to_itself(lock: str) -> None:
     checked = subprocess.run(["scripts/lock.sh", "--check", lock], cwd=ROOT, capture_output=True, text=True)
     skip_without_an_index(checked.stderr)

@@ -26,7 +26,7 @@ class Machine:
         python: the version of Python, such as (3, 12).
         system: system, processor and C library, such as "linux-x86_64-glibc".
         prefix: folder of the environment.
-        isolated: whether it is an environment of its own, not the system's Python.
+        isolated: whether it is a virtual environment, not the system's Python.
         installed: the flavour that the environment has.
         free_gigabytes: free space on the environment's disk.
         compiler: path of the C++ compiler.

@@ -18,7 +18,7 @@ from lorarl_trainer.environment.locks import Flavour, extract, missing, pins
 from lorarl_trainer.errors import LorarlError
 
 COMPILED = frozenset({"transformer-engine-torch"})
-"""Packages that are compiled against the installed torch, so without a build environment of their own."""
+"""Packages that are compiled against the installed torch, so without build isolation."""
 _KEPT_LINES = 12
 # What these programs print, by the cause that a person can do something about; the first that is found counts.
 _CAUSES = (
@@ -172,7 +172,7 @@ def _run(command: list[str], environment: dict[str, str], say: Callable[[str], N
 
 
 def is_progress(line: str) -> bool:
-    """Tell whether a line of uv or pip says what takes long: downloads, compilations, installation."""
+    """Return whether a line of uv or pip says what takes long: downloads, compilations, installation."""
     # pip names every file; those of less than a megabyte are done before a person has read the line.
     return bool(
         re.match(r" *(Downloading|Building|Prepared|Installed|Installing|Bytecode compiled)\b", line)
