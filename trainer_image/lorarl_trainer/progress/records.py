@@ -205,8 +205,16 @@ def summarise(
 
 
 def start_of(started: RunStarted) -> dict[str, Any]:
-    """Return one start of the run as in run_summary.json: when, where, with which versions, and after which step."""
-    return {"at": now(), "resumed_from_step": started.resumed_from_step, **asdict(started.environment)}
+    """Return one start of the run as in run_summary.json: when, where, with which versions, and after which step.
+
+    `changes` are the manifest's fields that differ from those of the start before.
+    """
+    return {
+        "at": now(),
+        "resumed_from_step": started.resumed_from_step,
+        "changes": list(started.changes),
+        **asdict(started.environment),
+    }
 
 
 def _earlier_starts(out_dir: Path, started: RunStarted) -> list[dict[str, Any]]:

@@ -161,12 +161,14 @@ def test_the_summary_of_a_run_that_trains_has_its_warnings_and_starts(tmp_path: 
     """`lorarl open` shows them before the run ends."""
     for resumed in (None, 2):
         progress = Progress([MetricsFile(tmp_path), SummaryFile(tmp_path)], [])
-        progress.emit(run_started(tmp_path, resumed_from_step=resumed))
+        changes = ("trainer.steps 2 -> 3",) if resumed else ()
+        progress.emit(replace(run_started(tmp_path, resumed_from_step=resumed), changes=changes))
         progress.emit(Warned("the store is slow"))
         summary = read_summary(tmp_path)
         assert (summary["state"], summary["warnings"]) == ("running", ["the store is slow"])
     assert [start["resumed_from_step"] for start in summary["starts"]] == [None, 2]
     assert summary["starts"][1]["at"].endswith("Z")
+    assert [start["changes"] for start in summary["starts"]] == [[], ["trainer.steps 2 -> 3"]]
 
 
 def test_a_failed_run_names_its_newest_checkpoint(tmp_path: Path) -> None:

@@ -89,7 +89,8 @@ function factsOf(run) {
 
 function startRow(start) {
   const where = start.resumed_from_step == null ? "from the beginning" : `resumed after step ${start.resumed_from_step}`;
-  return el("li", {}, `${date(start.at)}: ${where}${start.host ? `, on ${start.host}` : ""}`);
+  const changes = start.changes?.length ? `; ${start.changes.join("; ")}` : "";
+  return el("li", {}, `${date(start.at)}: ${where}${start.host ? `, on ${start.host}` : ""}${changes}`);
 }
 
 function snippet(title, code) {
