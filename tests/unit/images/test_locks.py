@@ -1,4 +1,4 @@
-"""The locks of images and wheel are what pyproject.toml resolves to: that of the CUDA flavour, which no test builds, too."""
+"""The locks of images and wheel are what pyproject.toml resolves to: also those for GPUs, which no test installs."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from lorarl_trainer.cli.help import Command
 
 @click.command("setup", cls=Command, examples=["lorarl setup --cpu", "lorarl setup --gpu"])
 @click.option("--cpu", "flavour", flag_value="cpu", help="For a machine without a GPU: 7 GB.")
-@click.option("--gpu", "flavour", flag_value="gpu", help="For NVIDIA GPUs: 12 GB. It compiles an extension of torch.")
+@click.option("--gpu", "flavour", flag_value="gpu", help="For NVIDIA GPUs: 10 GB. It compiles an extension of torch.")
 def command(flavour: str | None) -> None:
     """Install the trainer's packages into this environment.
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from lorarl_trainer.environment.locks import Flavour, installed_flavour
 from lorarl_trainer.errors import InputError
 
-NEEDED_GIGABYTES: dict[Flavour, int] = {"cpu": 8, "gpu": 13}
+NEEDED_GIGABYTES: dict[Flavour, int] = {"cpu": 8, "gpu": 11}
 """Size of the installed packages, and a little more, in GB of 10^9 bytes."""
 
 
