@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from safetensors.numpy import load_file, save_file
 
 from run.command import Ended, Running, digest
 
@@ -145,9 +144,7 @@ def published_steps(checkpoints: Path) -> list[int]:
     return steps
 
 
-def shorten_weight(model: Path) -> None:
-    """Make a model's folder into one that only the workers can refuse: a weight has a row too few."""
-    weights = load_file(model / "model.safetensors")
-    name = "model.layers.0.mlp.down_proj.weight"
-    weights[name] = weights[name][:-1]
-    save_file(weights, model / "model.safetensors")
+def spoil_model(model: Path) -> None:
+    """Make a model's folder into one that only the workers find out about: a weight has a type that does not exist."""
+    path = model / "model.safetensors"
+    path.write_bytes(path.read_bytes().replace(b'"dtype":"F32"', b'"dtype":"F99"', 1))

@@ -44,8 +44,9 @@ class RayNodes:
         return self._folder / name / "cache"
 
     def models(self, name: str) -> list[Path]:
-        """The folders of base models on a node, complete or not."""
-        return sorted(path for path in (self.cache(name) / "models").glob("*") if path.is_dir())
+        """The folders of base models on a node that have weights, complete or not. Others have a config.json alone."""
+        folders = (path for path in (self.cache(name) / "models").glob("*") if path.is_dir())
+        return sorted(folder for folder in folders if any(folder.rglob("*.safetensors*")))
 
     def add(self, name: str) -> None:
         """Start a node with room for one worker."""

@@ -52,7 +52,7 @@ async def _update(manifest: Path, batch: Path, out: Path) -> None:
                 Samples(samples), loss, tokens, 1.0, 5e-4, 0, on_policy=False, limits=AgreementLimits(tolerance=1.0)
             )
         )
-        await workers.publish(step=1, adapter_version=1, position=0)
+        await workers.publish(step=1, adapter_version=1, position=0, results={})
         await workers.drain_uploads()
         print(
             f"{workers.size} worker(s): loss {result.metrics['loss']:.9f}, "

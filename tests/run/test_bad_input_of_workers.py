@@ -13,7 +13,7 @@ import pytest
 
 from lorarl_trainer.progress import read_lines
 from run.command import Ended
-from run.jobs import PROMPTS, Job, published_steps, shorten_weight
+from run.jobs import PROMPTS, Job, published_steps, spoil_model
 
 FAULTY = (
     "reward.function=letters:faulty",
@@ -26,11 +26,11 @@ FAULTY = (
 )
 
 
-def test_weights_of_another_shape(job: Job) -> None:
+def test_a_model_that_only_a_worker_finds_wrong(job: Job) -> None:
     """The run ends with one line, and the traceback is in the log."""
     model = job.folder / "garbage"
     shutil.copytree(job.base, model)
-    shorten_weight(model)
+    spoil_model(model)
     ended = job.run("model.uri=file:garbage")
     require_one_message(ended)
     log = ended.out / "logs" / "worker-0.log"

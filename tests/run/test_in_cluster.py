@@ -14,7 +14,7 @@ import pytest
 
 from run.command import LAST_SECONDS
 from run.in_cluster import NAMESPACE, InCluster, in_cluster
-from run.jobs import NAME, STEPS, Job, shorten_weight
+from run.jobs import NAME, STEPS, Job, spoil_model
 from run.ray_nodes import RayNodes, ray_nodes
 from support.cluster.audit import account, granted, refused, used
 from support.cluster.tools import tools_or_skip
@@ -98,7 +98,7 @@ def test_a_worker_that_fails_is_told_in_one_line(in_cluster: InCluster, nodes: R
     """The traceback is in the log that the line names."""
     model = in_cluster.job.folder / "garbage"
     shutil.copytree(in_cluster.job.base, model)
-    shorten_weight(model)
+    spoil_model(model)
     elsewhere = in_cluster.job.folder / "elsewhere"
     ended = in_cluster.start(3, f"model.uri={model.as_uri()}", f"checkpoint.uri={elsewhere.as_uri()}").end()
 

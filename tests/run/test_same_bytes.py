@@ -48,5 +48,9 @@ def test_two_workers_go_on_from_the_checkpoint_of_one_with_the_same_losses(
     for one, two in zip(reference.rows[7:], ended.rows[7:], strict=True):
         assert two["loss"] == pytest.approx(one["loss"], abs=1e-5), one["step"]
         assert two["reward_mean"] == one["reward_mean"]
-    assert {path.name for path in (job.out / "logs").iterdir()} == {"worker-0.log", "worker-1.log"}
+    assert {path.name for path in (job.out / "logs").iterdir()} == {
+        "rewards.log",
+        "worker-0.log",
+        "worker-1.log",
+    }
     assert ended.left_running == []

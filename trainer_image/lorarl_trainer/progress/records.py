@@ -149,6 +149,7 @@ class SummaryFile:
             summary = {
                 **summarise(self._started, rows, self._checkpoint, self._finished, self._warnings, self._started_up),
                 "starts": self._starts,
+                "best": asdict(self._best) if self._best else None,
                 "finished_at": now() if self._finished else None,
             }
             _replace(self._out_dir / SUMMARY, json.dumps(summary, indent=2, allow_nan=False) + "\n")
