@@ -19,7 +19,7 @@ from lorarl_trainer.adapters.source import Source, find_adapter
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch import inputs
-from lorarl_trainer.rewards.scorer import make_scorer
+from lorarl_trainer.rewards.scorer import make_job_scorer
 from lorarl_trainer.rewards.scores import Scorer, ToScore, collect
 from lorarl_trainer.storage.secrets import read_secrets
 
@@ -101,9 +101,9 @@ def evaluate(request: Request) -> Result:
         ManifestError: the manifest has faults.
     """
     source = find_adapter(request.adapter, request.job, request.overrides, request.base)
-    spec, folder = _spec(request, source), request.job.parent if request.job else Path.cwd()
-    assert spec.reward is not None
-    scorer = make_scorer(spec.reward, folder)
+    spec = _spec(request, source)
+    scorer = make_job_scorer(spec, source.folder)
+    assert scorer is not None, "_spec requires a reward"
     try:
         scorer.warm_up()
         rows = inputs.Rows(inputs.read_rows(spec, read_secrets(spec)).train[: request.rows], {})
@@ -124,7 +124,7 @@ def evaluate(request: Request) -> Result:
     return Result(
         adapter=str(source.adapter),
         base=source.base,
-        reward=spec.reward.function or str(spec.reward.type),
+        reward=", ".join(reward.function or str(reward.type) for reward in spec.rewards_by_path.values()),
         rows=len(data.train),
         samples=request.samples,
         temperature=temperature,
@@ -166,7 +166,8 @@ def _spec(request: Request, source: Source) -> LoRARLJobSpec:
     spec["algorithm"] = {"type": "grpo"}
     if request.reward:
         spec["reward"] = {"function" if ":" in request.reward else "type": request.reward}
-    _require(spec.get("reward"), "--reward", "the reward to score with: this job has none")
+        spec.pop("rewards", None)
+    _require(spec.get("reward") or spec.get("rewards"), "--reward", "the reward to score with: this job has none")
     if request.max_tokens:
         spec["rollout"] = {**spec.get("rollout", {}), "maxResponseTokens": request.max_tokens}
     data = spec["data"]

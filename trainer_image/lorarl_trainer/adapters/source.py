@@ -33,6 +33,7 @@ class Source:
         base: the base model's folder, or its name on the hub.
         revision: the base model's commit, if the adapter names one.
         job: the job that trained it, if that is known.
+        folder: of the job's manifest, where its reward may be.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Source:
     base: str
     revision: str | None
     job: LoRARLJob | None
+    folder: Path
 
 
 def find_adapter(name: str, job_file: Path | None, overrides: Sequence[str], base: str | None = None) -> Source:
@@ -70,6 +72,7 @@ def find_adapter(name: str, job_file: Path | None, overrides: Sequence[str], bas
         base=base or (str(fetch_model_folder(job.spec, secrets)) if job else str(config["base_model_name_or_path"])),
         revision=None if base or job else config.get("revision"),
         job=job,
+        folder=job_file.parent if job_file else Path((summary or {}).get("manifest_folder") or Path.cwd()),
     )
 
 

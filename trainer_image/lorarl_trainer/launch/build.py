@@ -258,6 +258,7 @@ def _started(launch: Launch, built: Built, resumed: Resumed, rows: inputs.Encode
         total_steps=spec.trainer.steps,
         resumed_from_step=resumed.step or None,
         out_dir=str(launch.out_dir),
+        manifest_folder=str(launch.folder.resolve()),
         changes=tuple(changes_since_last_start(launch.out_dir, job)) if resumed.step else (),
         manifest=yaml.safe_dump(job.model_dump(by_alias=True, mode="json", exclude_unset=True), sort_keys=False),
         data=DataSummary(

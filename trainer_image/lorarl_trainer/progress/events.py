@@ -88,6 +88,8 @@ class RunStarted:
     out_dir: str
     manifest: str
     """The manifest in YAML, with overrides applied. The report shows it."""
+    manifest_folder: str | None = None
+    """The folder of the manifest, where the reward's code may be."""
     changes: tuple[str, ...] = ()
     """What the manifest changes for a run that resumes, as `trainer.learningRate 2e-05 -> 0.0001`."""
     data: DataSummary | None = None

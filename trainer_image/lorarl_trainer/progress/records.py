@@ -202,6 +202,7 @@ def summarise(
         "startup": startup_of(started_up) if started_up is not None else None,
         "warnings": list(warnings),
         "manifest": started.manifest,
+        "manifest_folder": started.manifest_folder,
     }
 
 
