@@ -40,10 +40,8 @@ def command(
 
     ADAPTER is a folder or URI with a PEFT adapter, or the folder of a run, such as out/NAME.
     """
-    from lorarl_api.faults import ManifestError
     from lorarl_trainer.adapters.chat import chat
     from lorarl_trainer.adapters.source import find_adapter
-    from lorarl_trainer.errors import LorarlError
 
     try:
         source = find_adapter(adapter, job, overrides, base)
@@ -51,5 +49,3 @@ def command(
         chat(source, **settings, temperature=temperature or 0.0, talk=sys.stdin, screen=sys.stdout)
     except KeyboardInterrupt:
         print()
-    except (LorarlError, ManifestError) as error:
-        sys.exit(f"lorarl: {error}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -25,24 +24,21 @@ def command(runs: tuple[str, ...], page_path: Path) -> None:
 
     Each RUN is a run's folder, or a job's name under out/. The table has the results, and the settings that differ.
     """
-    from lorarl_trainer.errors import InputError, LorarlError
+    from lorarl_trainer.errors import InputError
     from lorarl_trainer.progress.compare import compare_page, compare_runs
     from lorarl_trainer.progress.runs import find_run
     from lorarl_trainer.progress.tables import table
 
+    if len(runs) < 2:
+        raise InputError("RUN", f"only {runs[0]}", "two runs or more", "`lorarl list` shows the runs here.")
+    comparison = compare_runs([find_run(run) for run in runs])
+    heading = ("", *(run["name"] for run in comparison["runs"]))
+    settings = [(name, *values) for name, values in comparison["settings"]]
+    results = [(name, *values) for name, values in comparison["results"]]
+    print(table([heading, *results, ("",) * len(heading), *settings]))
     try:
-        if len(runs) < 2:
-            raise InputError("RUN", f"only {runs[0]}", "two runs or more", "`lorarl list` shows the runs here.")
-        comparison = compare_runs([find_run(run) for run in runs])
-        heading = ("", *(run["name"] for run in comparison["runs"]))
-        settings = [(name, *values) for name, values in comparison["settings"]]
-        results = [(name, *values) for name, values in comparison["results"]]
-        print(table([heading, *results, ("",) * len(heading), *settings]))
-        try:
-            page_path.write_text(compare_page(comparison), encoding="utf-8")
-        except OSError as error:
-            got = f"{page_path}, which cannot be written ({error.strerror})"
-            raise InputError("--page", got, "a path for an HTML file", "Choose another one.") from error
-    except LorarlError as error:
-        sys.exit(f"lorarl: {error}")
+        page_path.write_text(compare_page(comparison), encoding="utf-8")
+    except OSError as error:
+        got = f"{page_path}, which cannot be written ({error.strerror})"
+        raise InputError("--page", got, "a path for an HTML file", "Choose another one.") from error
     print(f"\nPage  {page_path}")

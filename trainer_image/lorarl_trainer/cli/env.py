@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from lorarl_trainer.cli.help import Command
@@ -30,10 +28,6 @@ def add(packages: tuple[str, ...], dry_run: bool) -> None:
     `make setup` makes the environment again when lorarl's own packages change; add them again then. In a cluster, add
     them to the trainer's image.
     """
-    from lorarl_trainer.errors import LorarlError
     from lorarl_trainer.launch.packages import add_packages
 
-    try:
-        print(add_packages(packages, dry_run=dry_run))
-    except LorarlError as error:
-        sys.exit(f"lorarl: {error}")
+    print(add_packages(packages, dry_run=dry_run))

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from lorarl_trainer.environment.locks import NOT_INSTALLED, installed_flavour
+from lorarl_trainer.errors import LorarlError
 
 
 class Command(click.Command):
@@ -41,13 +42,21 @@ class Sections(click.Group):
         self._sections = sections
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; where it needs the trainer's packages and they are not installed, say how to get them."""
+        """Run a command. What a user can act on ends it in one line, also that the trainer is not installed."""
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError:
             if installed_flavour():
                 raise
             sys.exit(f"lorarl: {NOT_INSTALLED}")
+        except LorarlError as error:
+            sys.exit(f"lorarl: {error}")
+        except ValueError as error:
+            from lorarl_api.faults import ManifestError  # not at the top: it imports pydantic
+
+            if not isinstance(error, ManifestError):
+                raise
+            sys.exit(f"lorarl: {error}")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Keep the order of the sections."""

@@ -47,10 +47,9 @@ def command(
 
     On a terminal it asks for what no option says. Without data, it writes a few example rows. It overwrites nothing.
     """
-    from lorarl_api.faults import ManifestError
     from lorarl_api.load import load_job
     from lorarl_trainer.devices.nvidia_smi import largest_gpu
-    from lorarl_trainer.errors import InputError, LorarlError
+    from lorarl_trainer.errors import InputError
     from lorarl_trainer.launch import new_job
 
     asks = sys.stdin.isatty() and sys.stdout.isatty()
@@ -62,30 +61,27 @@ def command(
             else click.prompt("Training data (empty: write example rows)", default="", show_default=False)
         )
         reward = reward or _chosen(new_job.REWARDS)
-    try:
-        if not model:
-            hint = "Add --model, for example --model Qwen/Qwen2.5-0.5B-Instruct."
-            raise InputError("--model", "nothing", "the base model", hint)
-        base = new_job.model_uri(model)
-        uri = new_job.data_uri(data, folder) if data else None
-        columns = new_job.columns_of(uri) if uri else []
-        if gpus is None:
-            gpus = 1 if largest_gpu() else 0
-        job = new_job.NewJob(
-            name=name or new_job.job_name(folder),
-            model=base,
-            data=uri,
-            reward=reward or new_job.OWN_REWARD,
-            prompt=prompt_field or new_job.choose(columns, new_job.PROMPTS, "prompt"),
-            answer=answer_field or new_job.choose(columns, new_job.ANSWERS, "answer"),
-            gpus=gpus,
-            positions=new_job.positions_of(base),
-        )
-        files = job.files()
-        load_job(files[new_job.MANIFEST])
-        written = new_job.write_files(folder, files)
-    except (LorarlError, ManifestError) as error:
-        sys.exit(f"lorarl: {error}")
+    if not model:
+        hint = "Add --model, for example --model Qwen/Qwen2.5-0.5B-Instruct."
+        raise InputError("--model", "nothing", "the base model", hint)
+    base = new_job.model_uri(model)
+    uri = new_job.data_uri(data, folder) if data else None
+    columns = new_job.columns_of(uri) if uri else []
+    if gpus is None:
+        gpus = 1 if largest_gpu() else 0
+    job = new_job.NewJob(
+        name=name or new_job.job_name(folder),
+        model=base,
+        data=uri,
+        reward=reward or new_job.OWN_REWARD,
+        prompt=prompt_field or new_job.choose(columns, new_job.PROMPTS, "prompt"),
+        answer=answer_field or new_job.choose(columns, new_job.ANSWERS, "answer"),
+        gpus=gpus,
+        positions=new_job.positions_of(base),
+    )
+    files = job.files()
+    load_job(files[new_job.MANIFEST])
+    written = new_job.write_files(folder, files)
     for path in written:
         print(f"wrote {path}")
     here = "" if folder == Path() else f"cd {folder} && "

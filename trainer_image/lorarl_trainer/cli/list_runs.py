@@ -18,14 +18,10 @@ DEFAULT = Path("out")
 @click.argument("folder", type=options.FILE, default=DEFAULT)
 def command(folder: Path) -> None:
     """List the runs under FOLDER, by default out, the newest first."""
-    from lorarl_trainer.errors import LorarlError
     from lorarl_trainer.progress.runs import find_runs
     from lorarl_trainer.progress.tables import age, table
 
-    try:
-        runs = find_runs(folder) if folder.exists() or folder != DEFAULT else []
-    except LorarlError as error:
-        sys.exit(f"lorarl: {error}")
+    runs = find_runs(folder) if folder.exists() or folder != DEFAULT else []
     if not runs:
         sys.exit(f"lorarl: no runs in {folder}. `lorarl run` makes one.")
     now = datetime.now(UTC)

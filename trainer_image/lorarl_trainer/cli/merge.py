@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -30,14 +29,9 @@ def command(adapter: str, job: Path | None, overrides: tuple[str, ...], base: st
     ADAPTER is a folder or URI with a PEFT adapter, or the folder of a run, such as out/NAME. The merged model's logits
     are compared with those of base and adapter before anything is written.
     """
-    from lorarl_api.faults import ManifestError
     from lorarl_trainer.adapters.merge import merge
     from lorarl_trainer.adapters.source import find_adapter
-    from lorarl_trainer.errors import LorarlError
 
-    try:
-        off = merge(find_adapter(adapter, job, overrides, base), out)
-    except (LorarlError, ManifestError) as error:
-        sys.exit(f"lorarl: {error}")
+    off = merge(find_adapter(adapter, job, overrides, base), out)
     print(f"{out}: the merged model; its logits are within {off:.1e} of those of base and adapter")
     print(f"vLLM      vllm serve {out}")

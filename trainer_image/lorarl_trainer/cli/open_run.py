@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 
 import click
 
@@ -25,15 +24,11 @@ def command(run: str, port: int | None) -> None:
 
     RUN is a run's folder, or a job's name under out/. The page is served to this machine only. Ctrl-C ends it.
     """
-    from lorarl_trainer.errors import LorarlError
     from lorarl_trainer.progress.runs import find_run
     from lorarl_trainer.progress.serve import open_server
 
-    try:
-        folder = find_run(run, lambda folder: print(f"{folder} is starting; the report follows.", flush=True))
-        server = open_server(folder, port)
-    except LorarlError as error:
-        sys.exit(f"lorarl: {error}")
+    folder = find_run(run, lambda folder: print(f"{folder} is starting; the report follows.", flush=True))
+    server = open_server(folder, port)
     number = server.server_address[1]
     print(f"{folder}: http://127.0.0.1:{number}/  (Ctrl-C ends)", flush=True)
     if "SSH_CONNECTION" in os.environ:

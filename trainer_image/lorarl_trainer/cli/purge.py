@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -29,12 +28,7 @@ from lorarl_trainer.cli.help import Command
 )
 def command(manifest: Path, until: datetime | None) -> None:
     """Delete all checkpoints and adapters of a manifest's job from its store."""
-    from lorarl_api.faults import ManifestError
     from lorarl_api.load import load_job
-    from lorarl_trainer.errors import LorarlError
     from lorarl_trainer.pods.purge import purge
 
-    try:
-        print(f"deleted {purge(load_job(manifest), until and until.replace(tzinfo=UTC))}")
-    except (LorarlError, ManifestError) as error:
-        sys.exit(f"lorarl: {error}")
+    print(f"deleted {purge(load_job(manifest), until and until.replace(tzinfo=UTC))}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from lorarl_trainer.cli.help import Command
@@ -23,7 +21,6 @@ def command(flavour: str | None) -> None:
     from lorarl_trainer.environment.checks import look, require
     from lorarl_trainer.environment.install import install
     from lorarl_trainer.environment.locks import Flavour, carried_lock
-    from lorarl_trainer.errors import LorarlError
 
     if flavour is None:
         found = (
@@ -33,12 +30,9 @@ def command(flavour: str | None) -> None:
         )
         raise click.UsageError(f"got neither --cpu nor --gpu, expected one of them. This machine has {found}.")
     chosen: Flavour = "gpu" if flavour == "gpu" else "cpu"
-    try:
-        lock = carried_lock(chosen)
-        machine = look()
-        require(machine, chosen)
-        count = install(lock, chosen, click.echo)
-    except LorarlError as error:
-        sys.exit(f"lorarl: {error}")
+    lock = carried_lock(chosen)
+    machine = look()
+    require(machine, chosen)
+    count = install(lock, chosen, click.echo)
     done = f"installed {count} packages" if count else "nothing to install: all packages are there"
     click.echo(f"lorarl: {done}. Next: `lorarl init`, which writes a job.")

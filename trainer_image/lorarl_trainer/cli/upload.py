@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -31,11 +30,7 @@ def command(sources: tuple[Path, ...], uri: str, secret: str | None) -> None:
 
     URI is a folder in a store that the cluster's pods can read.
     """
-    from lorarl_trainer.errors import LorarlError
     from lorarl_trainer.storage.upload import upload as upload_files
 
-    try:
-        for uploaded in upload_files(sources, uri, secret):
-            print(uploaded)
-    except LorarlError as error:
-        sys.exit(f"lorarl: {error}")
+    for uploaded in upload_files(sources, uri, secret):
+        print(uploaded)
