@@ -278,6 +278,11 @@ class LoRARLJobSpec(Checked):
         return {f"spec.rewards[{index}]": reward for index, reward in enumerate(self.rewards or [])}
 
     @property
+    def reward_names(self) -> str:
+        """Functions and types of the reward or rewards, with commas between them; empty for sft."""
+        return ", ".join(reward.function or str(reward.type) for reward in self.rewards_by_path.values())
+
+    @property
     def secrets(self) -> dict[str, str]:
         """The Secrets that the job names, by the path of the field (`spec.checkpoint.credentialsSecret`)."""
         return dict(_secrets("spec", self))

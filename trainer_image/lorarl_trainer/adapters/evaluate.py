@@ -124,7 +124,7 @@ def evaluate(request: Request) -> Result:
     return Result(
         adapter=str(source.adapter),
         base=source.base,
-        reward=", ".join(reward.function or str(reward.type) for reward in spec.rewards_by_path.values()),
+        reward=spec.reward_names,
         rows=len(data.train),
         samples=request.samples,
         temperature=temperature,

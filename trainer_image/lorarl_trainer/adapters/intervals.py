@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_Z = 1.959963984540054
-"""The normal distribution's 97.5% quantile."""
+from lorarl_trainer.samples.statistics import normal_interval
 
 
 @dataclass(frozen=True)
@@ -20,21 +19,15 @@ class Interval:
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
-    """Return the mean of independent values with its interval by the normal approximation.
-
-    For a gain, give the differences of the same rows: paired, they have the smaller spread.
+    """Return the mean of independent values with its `normal_interval`.
 
     Raises:
         ValueError: there are no values.
     """
     if not values:
         raise ValueError("a mean needs at least one value")
-    mean = math.fsum(values) / len(values)
-    if len(values) < 2:
-        return Interval(mean, None, None)
-    variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
-    margin = _Z * math.sqrt(variance / len(values))
-    return Interval(mean, mean - margin, mean + margin)
+    low, high = normal_interval(values) or (None, None)
+    return Interval(math.fsum(values) / len(values), low, high)
 
 
 def pass_at(samples: Sequence[Sequence[float]], passing: float) -> list[float]:

@@ -12,7 +12,7 @@ from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.errors import InputError, LorarlError
 from lorarl_trainer.lora.files import CONFIG_FILE, WEIGHTS_FILE
-from lorarl_trainer.progress import read_summary
+from lorarl_trainer.progress.records import SUMMARY, read_summary
 from lorarl_trainer.storage import open_store
 from lorarl_trainer.storage.base_model import fetch_model_folder
 from lorarl_trainer.storage.downloads import cache_dir, local_path
@@ -20,7 +20,6 @@ from lorarl_trainer.storage.secrets import Secrets, read_secrets, secret_of
 
 ARGUMENT = "ADAPTER"
 _EXPECTED = "the folder or URI of a PEFT adapter, or a run's folder such as out/NAME"
-_SUMMARY = "run_summary.json"
 
 
 @dataclass(frozen=True)
@@ -79,9 +78,9 @@ def find_adapter(name: str, job_file: Path | None, overrides: Sequence[str], bas
 def _summary(folder: Path) -> dict[str, Any] | None:
     """Return the summary of a run's folder; None for another folder."""
     try:
-        return read_summary(folder) if (folder / _SUMMARY).is_file() else None
+        return read_summary(folder) if (folder / SUMMARY).is_file() else None
     except ValueError as error:
-        raise _not_an_adapter(f"{folder}, whose {_SUMMARY} cannot be read ({error})") from error
+        raise _not_an_adapter(f"{folder}, whose {SUMMARY} cannot be read ({error})") from error
 
 
 def _adapter_folder(uri: str, secrets: Secrets, job: LoRARLJob | None) -> Path:

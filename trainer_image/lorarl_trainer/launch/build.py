@@ -18,7 +18,7 @@ from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.launch import inputs
-from lorarl_trainer.launch.preparation import Prepared, look_into_stores, prepare
+from lorarl_trainer.launch.preparation import UNPUBLISHED, Prepared, look_into_stores, prepare
 from lorarl_trainer.launch.provenance import provenance
 from lorarl_trainer.launch.ray_cluster import RayCluster
 from lorarl_trainer.launch.resumption import STARTS, changes_since_last_start, keep_manifest
@@ -78,7 +78,7 @@ class Launch:
     @property
     def unpublished(self) -> Path:
         """Where checkpoints go that could not be published."""
-        return self.out_dir / "unpublished"
+        return self.out_dir / UNPUBLISHED
 
     @property
     def reward_log(self) -> Path | None:
@@ -266,6 +266,6 @@ def _started(launch: Launch, built: Built, resumed: Resumed, rows: inputs.Encode
             train_rows=len(rows.train),
             held_out=tuple(HeldOut(name, source.uri, len(rows.evals[name])) for name, source in spec.data.evaluations),
         ),
-        reward=", ".join(str(reward.function or reward.type) for reward in spec.rewards_by_path.values()) or None,
+        reward=spec.reward_names or None,
         environment=this_environment(f"{spec.world_size} x {built.gpu}" if built.gpu else ""),
     )

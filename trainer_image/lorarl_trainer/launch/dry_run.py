@@ -13,10 +13,11 @@ from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.errors import LorarlError, StorageError
 from lorarl_trainer.launch import inputs
-from lorarl_trainer.launch.preparation import JudgedModel, prepare
+from lorarl_trainer.launch.preparation import UNPUBLISHED, JudgedModel, prepare
 from lorarl_trainer.launch.runtime import local_runtime
 from lorarl_trainer.planning.duration import SHORT, arithmetic_speed, step_time
 from lorarl_trainer.progress import METRICS, duration, read_rows
+from lorarl_trainer.progress.records import step_seconds
 from lorarl_trainer.rewards.scorer import make_eval_scorers, make_job_scorer
 from lorarl_trainer.rewards.scores import Outcome, Scorer, ToScore
 from lorarl_trainer.storage import LocalStore
@@ -56,7 +57,7 @@ async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
     try:
         for one in scorers:
             one.warm_up()
-        prepared = await prepare(job, secrets, out_dir / "unpublished", scorers, StartClock("driver", "process"))
+        prepared = await prepare(job, secrets, out_dir / UNPUBLISHED, scorers, StartClock("driver", "process"))
         model, data = prepared.model, prepared.rows
         print("\n".join([*model_lines(job, model), "", *data_lines(data, model.vocabulary)]), end="\n\n", flush=True)
         if scorer:
@@ -148,7 +149,7 @@ def plan_lines(job: LoRARLJob, model: JudgedModel, data: inputs.EncodedData, out
 
 def _time_lines(job: LoRARLJob, model: JudgedModel, data: inputs.EncodedData, out_dir: Path) -> list[str]:
     steps = job.spec.trainer.steps
-    measured = [sum(row["seconds"].values()) for row in read_rows(out_dir / METRICS) if row.get("seconds")]
+    measured = [step_seconds(row) for row in read_rows(out_dir / METRICS) if row.get("seconds")]
     if measured:
         seconds = sorted(measured)[len(measured) // 2]
         return [f"time     {_for_all(seconds, steps)}, as in the last run in {out_dir}"]

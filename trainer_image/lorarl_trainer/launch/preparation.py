@@ -25,6 +25,9 @@ from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.threads import in_background
 from lorarl_trainer.timing import StartClock
 
+UNPUBLISHED = "unpublished"
+"""Folder in a run's folder with checkpoints that could not be published."""
+
 
 @dataclass(frozen=True)
 class Stored:

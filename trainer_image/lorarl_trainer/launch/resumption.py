@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.checkpoint.reader import CheckpointReader
 from lorarl_trainer.errors import LorarlError
+from lorarl_trainer.progress.settings import flat
 from lorarl_trainer.storage import RetryPolicy, open_store
 from lorarl_trainer.storage.secrets import Secrets, secret_of
 
@@ -70,20 +70,12 @@ def changes_since_last_start(out_dir: Path, job: LoRARLJob) -> list[str]:
 
 def changes(before: LoRARLJob, now: LoRARLJob) -> list[str]:
     """Return the fields of spec that differ, defaults included, as `path before -> now`."""
-    was, is_now = (dict(_flat(job.spec.model_dump(by_alias=True, mode="json"))) for job in (before, now))
+    was, is_now = (flat(job.spec.model_dump(by_alias=True, mode="json")) for job in (before, now))
     return [
         f"{path} {_shown(was.get(path))} -> {_shown(is_now.get(path))}"
         for path in dict.fromkeys([*was, *is_now])
         if was.get(path) != is_now.get(path)
     ]
-
-
-def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, inner in value.items():
-        if isinstance(inner, Mapping) and inner:
-            yield from _flat(inner, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", inner
 
 
 def _shown(value: Any) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
+
+from lorarl_trainer.environment.locks import installed_version
 
 PACKAGES = ("lorarl", "torch", "vllm", "megatron-core", "transformers", "ray")
 """The packages whose versions can change a run's result."""
@@ -52,12 +53,7 @@ def _process(number: int) -> str:
 
 
 def _version(package: str) -> str | None:
-    for name in (package, _OTHER_NAMES.get(package, package)):
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
+    return installed_version(package) or installed_version(_OTHER_NAMES.get(package, package))
 
 
 def _cpu() -> str:

@@ -20,13 +20,14 @@ def flat_settings(manifests: Sequence[str]) -> list[dict[str, Any]]:
     try:
         jobs = [LoRARLJob.model_validate(fields) for fields in written]
     except ValueError:
-        return [_flat(fields, "") for fields in written]
-    return [_flat(job.model_dump(by_alias=True, mode="json", exclude_none=True), "") for job in jobs]
+        return [flat(fields) for fields in written]
+    return [flat(job.model_dump(by_alias=True, mode="json", exclude_none=True)) for job in jobs]
 
 
-def _flat(value: Any, path: str) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        return {path: value}
-    return {
-        name: leaf for key, part in value.items() for name, leaf in _flat(part, f"{path}.{key}".lstrip(".")).items()
-    }
+def flat(fields: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Return the leaves of nested mappings by their path below `path`; lists are leaves."""
+    found: dict[str, Any] = {}
+    for key, value in fields.items():
+        name = f"{path}.{key}".lstrip(".")
+        found |= flat(value, name) if isinstance(value, Mapping) else {name: value}
+    return found

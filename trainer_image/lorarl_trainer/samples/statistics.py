@@ -62,9 +62,20 @@ def interval(values: Sequence[float] | Sums) -> tuple[float, float] | None:
     if np.isin(values, (0.0, 1.0)).all():
         middle = (mean + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
         half = _Z / (1 + _Z**2 / n) * math.sqrt(mean * (1 - mean) / n + _Z**2 / (4 * n**2))
-    else:
-        middle, half = mean, _Z * float(values.std(ddof=1)) / math.sqrt(n)
-    return middle - half, middle + half
+        return middle - half, middle + half
+    return normal_interval(values)
+
+
+def normal_interval(values: Sequence[float] | Sums) -> tuple[float, float] | None:
+    """Return the 95% interval of the mean of independent values by the normal approximation; None for fewer than two.
+
+    For a gain, give the differences of the same rows: paired, they have the smaller spread.
+    """
+    values = np.asarray(values, dtype=np.float64)
+    if len(values) < 2:
+        return None
+    mean, half = float(values.mean()), _Z * float(values.std(ddof=1)) / math.sqrt(len(values))
+    return mean - half, mean + half
 
 
 def ratio_interval(sums: Sequence[float], weights: Sequence[float]) -> tuple[float, float] | None:
