@@ -19,7 +19,7 @@ from lorarl_trainer.adapters.source import Source, find_adapter
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch import inputs
-from lorarl_trainer.rewards.scorer import make_job_scorer
+from lorarl_trainer.rewards.scorer import open_scorers
 from lorarl_trainer.rewards.scores import Scorer, ToScore, collect
 from lorarl_trainer.storage.secrets import read_secrets
 
@@ -102,10 +102,9 @@ def evaluate(request: Request) -> Result:
     """
     source = find_adapter(request.adapter, request.job, request.overrides, request.base)
     spec = _spec(request, source)
-    scorer = make_job_scorer(spec, source.folder)
-    assert scorer is not None, "_spec requires a reward"
-    try:
-        scorer.warm_up()
+    with open_scorers(spec, source.folder) as scorers:
+        scorer = scorers.reward
+        assert scorer is not None, "_spec requires a reward"
         rows = inputs.Rows(inputs.read_rows(spec, read_secrets(spec)).train[: request.rows], {})
         asyncio.run(scorer.ready())
         temperature = request.temperature
@@ -119,8 +118,6 @@ def evaluate(request: Request) -> Result:
         with model.plain():
             base_scores = _scores("base", model, sampling, data.train, scorer)
         adapter_scores = _scores("adapter", model, sampling, data.train, scorer)
-    finally:
-        scorer.close()
     return Result(
         adapter=str(source.adapter),
         base=source.base,

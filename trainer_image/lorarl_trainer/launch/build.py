@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,8 +40,7 @@ from lorarl_trainer.progress import (
 from lorarl_trainer.progress.evaluations import is_eval_seconds
 from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.protocols.workers import Built, Resumed, Workers
-from lorarl_trainer.rewards.scorer import make_eval_scorers, make_job_scorer
-from lorarl_trainer.rewards.scores import Scorer
+from lorarl_trainer.rewards.scorer import Scorers, open_scorers
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.lockstep import Lockstep
 from lorarl_trainer.samples.columns import eval_column
@@ -95,15 +94,10 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
     """
     job, spec, clock, secrets = launch.job, launch.job.spec, launch.clock, launch.secrets
     with contextlib.ExitStack() as stack:
-        scorer = make_job_scorer(spec, launch.folder, log=launch.reward_log)
-        scorers = make_eval_scorers(spec.data.evals, launch.folder, log=launch.reward_log)
-        every = [*([scorer] if scorer else []), *scorers.values()]
-        for one in every:
-            stack.callback(one.close)
-            one.warm_up()
+        scorers = stack.enter_context(open_scorers(spec, launch.folder, log=launch.reward_log))
         progress.emit(Noted(f"checking base model {spec.model.uri}, data, reward and stores"))
         here = not launch.runtime.in_pods
-        checks = asyncio.create_task(prepare(job, secrets, launch.unpublished, every, clock, here=here))
+        checks = asyncio.create_task(prepare(job, secrets, launch.unpublished, scorers, clock, here=here))
         stack.callback(_forget, checks)
         if here:
             await _head_start(checks)
@@ -137,9 +131,7 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
                 spec=spec,
                 workers=workers,
                 algorithm=get_algorithm(spec.algorithm),
-                rollouts=make_rollouts(
-                    launch, workers, rows, model.vocabulary, scorer, scorers, resumed.position, progress
-                ),
+                rollouts=make_rollouts(launch, workers, rows, model.vocabulary, scorers, resumed.position, progress),
                 progress=progress,
                 stop=interruption.asked,
                 clock=clock,
@@ -168,27 +160,27 @@ def make_rollouts(
     workers: Workers,
     rows: inputs.EncodedData,
     vocabulary: inputs.Vocabulary,
-    scorer: Scorer | None,
-    scorers: Mapping[str, Scorer],
+    scorers: Scorers,
     position: int,
     progress: Progress,
 ) -> Rollouts:
     """Return where the samples come from: generated and scored, or for sft the data's own answers."""
     spec = launch.job.spec
     stream = RowStream(rows.train, spec.trainer.seed, position)
-    if scorer is None:
+    reward, own = scorers.reward, scorers.evals
+    if reward is None:
         return Answers(stream, rows.evals, spec.rollout.prompts_per_step, workers)
     paths = inputs.eval_fields(spec)
     return Lockstep(
         spec=spec,
         rows=stream,
         evaluations={
-            name: Evaluation.of(name, source, paths[name], rows.evals[name], scorers.get(name, scorer), spec.rollout)
+            name: Evaluation.of(name, source, paths[name], rows.evals[name], own.get(name, reward), spec.rollout)
             for name, source in spec.data.evaluations
         },
         group_size=get_algorithm(spec.algorithm).group_size,
         workers=workers,
-        scorer=scorer,
+        scorer=reward,
         decode=vocabulary.decode,
         progress=progress,
         decode_prompts=vocabulary.decode_prompts,

@@ -18,7 +18,7 @@ from lorarl_trainer.launch.runtime import local_runtime
 from lorarl_trainer.planning.duration import SHORT, arithmetic_speed, step_time
 from lorarl_trainer.progress import METRICS, duration, read_rows
 from lorarl_trainer.progress.records import step_seconds
-from lorarl_trainer.rewards.scorer import make_eval_scorers, make_job_scorer
+from lorarl_trainer.rewards.scorer import open_scorers
 from lorarl_trainer.rewards.scores import Outcome, Scorer, ToScore
 from lorarl_trainer.storage import LocalStore
 from lorarl_trainer.storage.secrets import read_secrets
@@ -52,21 +52,14 @@ def _require_folder(out_dir: Path) -> None:
 
 async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
     spec, secrets = job.spec, read_secrets(job.spec)
-    scorer = make_job_scorer(spec, folder)
-    scorers = [*([scorer] if scorer else []), *make_eval_scorers(spec.data.evals, folder, processes=1).values()]
-    try:
-        for one in scorers:
-            one.warm_up()
+    with open_scorers(spec, folder, eval_processes=1) as scorers:
         prepared = await prepare(job, secrets, out_dir / UNPUBLISHED, scorers, StartClock("driver", "process"))
         model, data = prepared.model, prepared.rows
         print("\n".join([*model_lines(job, model), "", *data_lines(data, model.vocabulary)]), end="\n\n", flush=True)
-        if scorer:
-            print("\n".join(await _reward_lines(scorer, data.train[:SCORED_ROWS])), end="\n\n")
+        if scorers.reward:
+            print("\n".join(await _reward_lines(scorers.reward, data.train[:SCORED_ROWS])), end="\n\n")
         print("\n".join(plan_lines(job, model, data, out_dir)))
         print(f"\nEverything that needs no worker is in order. Start it with `lorarl run`: {out_dir} gets its files.")
-    finally:
-        for one in scorers:
-            one.close()
 
 
 def model_lines(job: LoRARLJob, model: JudgedModel) -> list[str]:

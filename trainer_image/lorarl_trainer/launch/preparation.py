@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from lorarl_trainer.planning.memory import MemoryPlan, plan_memory
 from lorarl_trainer.planning.model_sizes import ModelSizes, sizes_of
 from lorarl_trainer.planning.remedies import require_fit
 from lorarl_trainer.planning.verdict import Verdict, judge
-from lorarl_trainer.rewards.scores import Scorer
+from lorarl_trainer.rewards.scorer import Scorers
 from lorarl_trainer.storage.base_model import fetch_base_config, fetch_base_model, is_remote
 from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.threads import in_background
@@ -76,7 +75,7 @@ async def prepare(
     job: LoRARLJob,
     secrets: Secrets,
     unpublished: Path,
-    scorers: Sequence[Scorer],
+    scorers: Scorers,
     clock: StartClock,
     *,
     here: bool = True,
@@ -89,7 +88,7 @@ async def prepare(
         job: the job.
         secrets: its Secrets by name.
         unpublished: the folder of checkpoints that could not be published.
-        scorers: all that the job's rewards need; none for sft.
+        scorers: those of the job's rewards.
         clock: times the parts.
         here: whether the workers run on this machine, so that its memory is theirs.
 
@@ -97,9 +96,7 @@ async def prepare(
         LorarlError: one of the inputs cannot be used, or the memory is too small.
     """
     judging = asyncio.create_task(in_background(_judge_model, job.spec, secrets, clock, here))
-    model, rows, _ = await asyncio.gather(
-        judging, _rows(job.spec, secrets, clock, judging), asyncio.gather(*(scorer.ready() for scorer in scorers))
-    )
+    model, rows, _ = await asyncio.gather(judging, _rows(job.spec, secrets, clock, judging), scorers.ready())
     stored = None
     if not is_remote(job.spec):
         base = await in_background(fetch_base_model, job.spec, secrets)

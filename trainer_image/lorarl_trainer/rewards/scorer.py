@@ -1,8 +1,11 @@
-"""Makes the scorer of a job: of `spec.reward`, or of `spec.rewards`."""
+"""Makes the scorers of a job: of `spec.reward` or `spec.rewards`, and of `spec.data.evals`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from lorarl_api.v1alpha1 import EvalSpec, LoRARLJobSpec, RewardSpec
@@ -10,6 +13,51 @@ from lorarl_trainer.rewards.builtin import BuiltinScorer, make_compare
 from lorarl_trainer.rewards.pool import PoolScorer, usual_processes
 from lorarl_trainer.rewards.scores import Scorer
 from lorarl_trainer.rewards.weighted import Part, WeightedScorer
+
+
+@dataclass(frozen=True)
+class Scorers:
+    """All that a job's completions are scored with.
+
+    Attributes:
+        reward: that of the reward or rewards; None for sft.
+        evals: those of the evaluations that have a reward of their own, by their names.
+    """
+
+    reward: Scorer | None
+    evals: Mapping[str, Scorer]
+
+    async def ready(self) -> None:
+        """Wait until each is ready; see `Scorer.ready` for the errors."""
+        await asyncio.gather(*(scorer.ready() for scorer in self._all))
+
+    @property
+    def _all(self) -> list[Scorer]:
+        return [*([self.reward] if self.reward else []), *self.evals.values()]
+
+
+@contextlib.contextmanager
+def open_scorers(
+    spec: LoRARLJobSpec, manifest_folder: Path, *, log: Path | None = None, eval_processes: int | None = None
+) -> Iterator[Scorers]:
+    """Make a job's scorers and start what they need; end it when the block ends.
+
+    Args:
+        spec: the job's.
+        manifest_folder: where functions are searched after the Python path and the working directory.
+        log: gets what functions print; None for this process's own output.
+        eval_processes: number of processes of an evaluation's own function; None for one per usable core, at most 8.
+
+    Raises:
+        InputError: the pattern of a regex reward does not compile.
+    """
+    evals = make_eval_scorers(spec.data.evals, manifest_folder, processes=eval_processes, log=log)
+    scorers = Scorers(make_job_scorer(spec, manifest_folder, log), evals)
+    with contextlib.ExitStack() as stack:
+        for scorer in scorers._all:
+            stack.callback(scorer.close)
+            scorer.warm_up()
+        yield scorers
 
 
 def make_job_scorer(spec: LoRARLJobSpec, manifest_folder: Path, log: Path | None = None) -> Scorer | None:
