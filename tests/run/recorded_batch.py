@@ -18,6 +18,7 @@ import ray
 from lorarl_api.load import load_job
 from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.launch import inputs
+from lorarl_trainer.protocols.workers import JobCheckpoints
 from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.samples.types import Completion, LossChoice, Sample, Samples, UpdateRequest
 from lorarl_trainer.workers.group import WorkerGroup
@@ -38,7 +39,7 @@ async def _update(manifest: Path, batch: Path, out: Path) -> None:
     workers = WorkerGroup(spec, out / "logs", reserve(spec))
     try:
         identity = training_identity(spec, await workers.fetch_model({}))
-        await workers.open_checkpoints(job.name, job.uid, {}, identity, out / "unpublished", {})
+        await workers.open_checkpoints(JobCheckpoints(job.name, job.uid, {}, identity, out / "unpublished", {}))
         await workers.start(vocabulary.stop_token_ids, None)
         await workers.resume()
         await workers.sync(1)

@@ -17,7 +17,14 @@ from lorarl_trainer.engine.colocated import ColocatedEngine
 from lorarl_trainer.engine.vllm.engine import RolloutEngine
 from lorarl_trainer.lora.config import Probe
 from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
-from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, Built, CardResults, Resumed, TakeCompletions
+from lorarl_trainer.protocols.workers import (
+    UPLOAD_SECONDS,
+    Built,
+    CardResults,
+    JobCheckpoints,
+    Resumed,
+    TakeCompletions,
+)
 from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.sampling import Sampling
@@ -30,7 +37,6 @@ from lorarl_trainer.samples.types import (
     UpdateRequest,
     UpdateResult,
 )
-from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.timing import Span
 from lorarl_trainer.workers.checkpoints import CheckpointingWorker
 from lorarl_trainer.workers.worker import Rank
@@ -157,16 +163,8 @@ class OneWorker:
     def __init__(self, worker: CheckpointingWorker) -> None:
         self.worker = worker
 
-    async def open_checkpoints(
-        self,
-        job_name: str,
-        job_uid: str | None,
-        secrets: Secrets,
-        identity: Mapping[str, Any],
-        unpublished: Path,
-        provenance: Mapping[str, Any],
-    ) -> None:
-        self.worker.open_checkpoints(job_name, job_uid, secrets, identity, unpublished, provenance)
+    async def open_checkpoints(self, of: JobCheckpoints) -> None:
+        self.worker.open_checkpoints(of)
 
     async def resume(self) -> Resumed:
         resumed = self.worker.claim_checkpoints()

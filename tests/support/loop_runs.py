@@ -19,6 +19,7 @@ from lorarl_trainer.loop import train
 from lorarl_trainer.lora.targets import last_parts
 from lorarl_trainer.progress import Event, Progress, StepDone
 from lorarl_trainer.protocols.rollouts import Rollouts
+from lorarl_trainer.protocols.workers import JobCheckpoints
 from lorarl_trainer.rewards.scores import Outcome, ToScore
 from lorarl_trainer.rollout.lockstep import Lockstep
 from lorarl_trainer.session import Session
@@ -84,7 +85,8 @@ async def run_in_process(
     spec, sink = worker.spec, Collected()
     workers, stop = OneWorker(worker.worker), asyncio.Event()
     identity = training_identity(spec, "fingerprint")
-    await workers.open_checkpoints(worker.job.name, worker.job.uid, {}, identity, worker.out / "unpublished", {})
+    job = worker.job
+    await workers.open_checkpoints(JobCheckpoints(job.name, job.uid, {}, identity, worker.out / "unpublished", {}))
     resumed = await workers.resume()
     algorithm, learning = get_algorithm(spec.algorithm), list(train_rows or rows())
     progress = Progress(direct=[sink, _StopAfter(stop_after, stop), _AfterStep(after_step)], queued=[])

@@ -39,7 +39,7 @@ from lorarl_trainer.progress import (
 )
 from lorarl_trainer.progress.evaluations import is_eval_seconds
 from lorarl_trainer.protocols.rollouts import Rollouts
-from lorarl_trainer.protocols.workers import Built, Resumed, Workers
+from lorarl_trainer.protocols.workers import Built, JobCheckpoints, Resumed, Workers
 from lorarl_trainer.rewards.scorer import Scorers, open_scorers
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.lockstep import Lockstep
@@ -119,7 +119,9 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
                 )
             )
             made_of = provenance(job, rows.digests, launch.folder)
-            await workers.open_checkpoints(job.name, job.uid, secrets, identity, launch.unpublished, made_of)
+            await workers.open_checkpoints(
+                JobCheckpoints(job.name, job.uid, secrets, identity, launch.unpublished, made_of)
+            )
             built = await workers.start(model.vocabulary.stop_token_ids, stored.initial_adapter)
             if built.memory:
                 progress.emit(Noted(f"memory of each {'GPU' if job.spec.on_gpu else 'worker'}:\n{built.memory}"))

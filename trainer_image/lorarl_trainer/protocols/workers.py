@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -66,18 +66,31 @@ class Resumed:
     published: Published | None = None
 
 
+@dataclass(frozen=True)
+class JobCheckpoints:
+    """Whose checkpoints a run makes, and what they are made of.
+
+    Attributes:
+        job_name: whose checkpoints they are.
+        job_uid: the same, where the job has a UID: a new job of the same name is another one.
+        secrets: the store's credentials, by the Secret's name.
+        identity: what makes this training what it is; a checkpoint of another training is refused.
+        unpublished: the folder for checkpoints that could not be published.
+        provenance: what the adapter is made of, for its metadata.
+    """
+
+    job_name: str
+    job_uid: str | None
+    secrets: Secrets = field(repr=False)
+    identity: Mapping[str, Any]
+    unpublished: Path
+    provenance: Mapping[str, Any]
+
+
 class Workers(Protocol):
     """All workers of a job, addressed together. Every method raises LorarlError for what a user can act on."""
 
-    async def open_checkpoints(
-        self,
-        job_name: str,
-        job_uid: str | None,
-        secrets: Secrets,
-        identity: Mapping[str, Any],
-        unpublished: Path,
-        provenance: Mapping[str, Any],
-    ) -> None:
+    async def open_checkpoints(self, of: JobCheckpoints) -> None:
         """Name the job's checkpoints, and what their adapters are made of. The newest is read while the model loads."""
 
     async def resume(self) -> Resumed:

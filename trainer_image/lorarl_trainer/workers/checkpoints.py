@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_FILE_BYTES
 from lorarl_trainer.checkpoint.open import open_checkpoints
 from lorarl_trainer.lora.files import TOKENIZER_FILES
-from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, CardResults, Resumed
+from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, CardResults, JobCheckpoints, Resumed
 from lorarl_trainer.storage.base_model import base_model_commit, base_model_name
-from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.threads import begin
 from lorarl_trainer.workers.worker import State, Worker
 
@@ -23,35 +21,24 @@ if TYPE_CHECKING:
 class CheckpointingWorker(Worker):
     """Rank 0. Its checkpoints hold the whole adapter and the whole state, which `Worker.publish` helps to gather."""
 
-    def open_checkpoints(
-        self,
-        job_name: str,
-        job_uid: str | None,
-        secrets: Secrets,
-        identity: Mapping[str, Any],
-        unpublished: Path,
-        provenance: Mapping[str, Any],
-    ) -> None:
+    def open_checkpoints(self, of: JobCheckpoints) -> None:
         """Name the job's checkpoints, and begin to read the newest one while `start` loads the model.
-
-        Args:
-            job_name: whose checkpoints they are.
-            job_uid: the same, where the job has a UID: a new job of the same name is another one.
-            secrets: the store's credentials, by the Secret's name.
-            identity: what makes this training what it is; a checkpoint of another training is refused.
-            unpublished: the folder for checkpoints that could not be published.
-            provenance: what the adapter is made of, for its metadata.
 
         Raises:
             LorarlError: the store cannot be used.
         """
-        self._store, self._unpublished = open_checkpoints(self._spec, job_name, job_uid, secrets, identity), unpublished
-        self._metadata = {**provenance, "job": job_name, "baseModelFingerprint": identity["model.fingerprint"]}
+        self._store = open_checkpoints(self._spec, of.job_name, of.job_uid, of.secrets, of.identity)
+        self._unpublished = of.unpublished
+        self._metadata = {
+            **of.provenance,
+            "job": of.job_name,
+            "baseModelFingerprint": of.identity["model.fingerprint"],
+        }
         self._published: list[Published] = []
         self._card: tuple[int, Callable[[CardResults], bytes] | None] = (0, None)
         self._found: Found | None = None
         self._read_ahead = (
-            begin(self._store.newest_whole, [unpublished]) if self._spec.checkpoint.resume == "Auto" else None
+            begin(self._store.newest_whole, [of.unpublished]) if self._spec.checkpoint.resume == "Auto" else None
         )
 
     def claim_checkpoints(self) -> Resumed:

@@ -14,7 +14,14 @@ from lorarl_trainer.checkpoint import Best, Published
 from lorarl_trainer.devices.registry import get_device
 from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.lora.config import Probe
-from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, Built, CardResults, Resumed, TakeCompletions
+from lorarl_trainer.protocols.workers import (
+    UPLOAD_SECONDS,
+    Built,
+    CardResults,
+    JobCheckpoints,
+    Resumed,
+    TakeCompletions,
+)
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.packing import split_evenly
 from lorarl_trainer.samples.sampling import Sampling
@@ -87,24 +94,13 @@ class WorkerGroup:
         ]
         return str(fingerprints.pop())
 
-    async def open_checkpoints(
-        self,
-        job_name: str,
-        job_uid: str | None,
-        secrets: Secrets,
-        identity: Mapping[str, Any],
-        unpublished: Path,
-        provenance: Mapping[str, Any],
-    ) -> None:
+    async def open_checkpoints(self, of: JobCheckpoints) -> None:
         """Name the job's checkpoints. The first worker reads the newest one while `start` loads the model.
 
         Raises:
             LorarlError: the store cannot be used.
         """
-        first = self._actors[0]
-        await self._await(
-            [first.open_checkpoints.remote(job_name, job_uid, secrets, identity, unpublished, provenance)]
-        )
+        await self._await([self._actors[0].open_checkpoints.remote(of)])
 
     async def start(self, stop_token_ids: tuple[int, ...], initial_adapter: bytes | None) -> Built:
         """Build model, adapter and engine in every worker. `fetch_model` comes before."""
