@@ -17,7 +17,7 @@ from lorarl_trainer.guards.updates import require_agreement
 from lorarl_trainer.progress import Sampled, ScoredSample, StepDone, Warned, results_of
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.samples.types import Samples, UpdateRequest
-from lorarl_trainer.schedule import is_due, learning_rate, seed_of
+from lorarl_trainer.schedule import evaluations_due, learning_rate, seed_of
 from lorarl_trainer.session import STEP_RESULTS, Session, StepClock
 
 SHOWN_RESULTS = ("reward_mean", "loss")
@@ -47,8 +47,10 @@ async def train(session: Session, done: int) -> int:
             with clock.phase("checkpoint"):
                 await session.publish(step)
         session.progress.emit(clock.finish(replace(event, total_steps=session.total_steps)))
-        await session.report_uploads()  # before the evaluation, which takes a while
-        if not session.stop.is_set() or step >= session.total_steps:  # a run that must end has no time to evaluate
+        # A run that must end has no time to evaluate.
+        due = evaluations_due(session.spec.data, step, session.total_steps)
+        if due and (not session.stop.is_set() or step >= session.total_steps):
+            await session.report_uploads()  # first, since the evaluation takes a while
             await evaluate_if_due(session, step)
         await session.report_uploads()
         if step == done + 1:
@@ -144,10 +146,9 @@ def with_advantages(shown: Sequence[ScoredSample], advantages_S: np.ndarray) -> 
 async def evaluate_if_due(session: Session, step: int) -> None:
     """Make the evaluations that are due: after step 0, every so many steps, and after the last."""
     found: dict[str, float] = {}
-    for name, held_out in session.spec.data.evaluations:
-        if is_due(step, held_out.every, session.total_steps):
-            event = await session.rollouts.evaluate(name, step, session.adapter_version)
-            session.progress.emit(event)
-            found |= results_of(event)
+    for name in evaluations_due(session.spec.data, step, session.total_steps):
+        event = await session.rollouts.evaluate(name, step, session.adapter_version)
+        session.progress.emit(event)
+        found |= results_of(event)
     if found:
         await session.complete(step, found)

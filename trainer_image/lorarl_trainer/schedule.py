@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 
-from lorarl_api.v1alpha1 import TrainerSpec
+from lorarl_api.v1alpha1 import DataSpec, TrainerSpec
 
 
 def learning_rate(spec: TrainerSpec, step: int, last: int) -> float:
@@ -42,3 +42,8 @@ def seed_of(seed: int, purpose: str, *numbers: int) -> int:
 def is_due(step: int, every: int, last: int) -> bool:
     """Return whether something that happens every `every` steps and after the last step is due after this step."""
     return step % every == 0 or step >= last  # the step is after `last` if `trainer.steps` was lowered during the run
+
+
+def evaluations_due(data: DataSpec, step: int, last: int) -> list[str]:
+    """Return the names of the evaluations that a step has, in the order of `data.evaluations`."""
+    return [name for name, source in data.evaluations if is_due(step, source.every, last)]

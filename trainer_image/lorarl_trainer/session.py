@@ -19,7 +19,7 @@ from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.protocols.steering import Steer
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.samples.agreement import AgreementLimits
-from lorarl_trainer.schedule import is_due
+from lorarl_trainer.schedule import evaluations_due, is_due
 from lorarl_trainer.timing import StartClock
 
 FIRST_RESULTS, STEP_RESULTS = "before training", "after this step"
@@ -128,12 +128,8 @@ class Session:
 
     def owes_checkpoint(self, step: int) -> bool:
         """Return whether a step has a checkpoint: every so many steps, at the end, and where the best is chosen."""
-        evaluated = (
-            is_due(step, source.every, self.total_steps)
-            for name, source in self.spec.data.evaluations
-            if self.is_chosen_by(name)
-        )
-        return is_due(step, self.spec.checkpoint.every, self.total_steps) or self.stop.is_set() or any(evaluated)
+        evaluated = any(map(self.is_chosen_by, evaluations_due(self.spec.data, step, self.total_steps)))
+        return is_due(step, self.spec.checkpoint.every, self.total_steps) or self.stop.is_set() or evaluated
 
     async def complete(self, step: int, found: Mapping[str, float]) -> None:
         """Add a step's evaluations, columns of metrics.jsonl, to its checkpoint. All cards show those of step 0."""

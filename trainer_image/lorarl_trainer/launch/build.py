@@ -44,7 +44,7 @@ from lorarl_trainer.rewards.scorer import Scorers, open_scorers
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.lockstep import Lockstep
 from lorarl_trainer.samples.columns import eval_column
-from lorarl_trainer.schedule import is_due
+from lorarl_trainer.schedule import evaluations_due
 from lorarl_trainer.session import FIRST_RESULTS, Session
 from lorarl_trainer.sft import Answers
 from lorarl_trainer.storage.base_model import base_model_name, is_remote
@@ -222,7 +222,7 @@ async def _fetch_model(
 def _was_evaluated(out_dir: Path, spec: LoRARLJobSpec, step: int) -> bool | None:
     """Return whether an earlier run made all evaluations of a step; None if none recorded it, as in another pod."""
     row = next((row for row in read_rows(out_dir / METRICS) if row["step"] == step), None)
-    due = [name for name, source in spec.data.evaluations if is_due(step, source.every, spec.trainer.steps)]
+    due = evaluations_due(spec.data, step, spec.trainer.steps)
     return None if row is None else all(eval_column(name, "rows") in row for name in due)
 
 
