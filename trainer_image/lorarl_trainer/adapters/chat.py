@@ -6,10 +6,11 @@ import contextlib
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import zip_longest
-from typing import TextIO
+from typing import Any, TextIO
 
+from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.adapters.model import AdaptedModel, Sampling, load_adapted
 from lorarl_trainer.adapters.source import Source
 
@@ -27,9 +28,9 @@ def chat(source: Source, *, max_tokens: int, temperature: float, seed: int, talk
     on_terminal = talk.isatty() and screen.isatty()
     print(f"loading {source.base} and {source.name}", file=sys.stderr, flush=True)
     model = load_adapted(source, seed=seed)
-    has_template = bool(model.tokenizer.chat_template)
+    template = template_arguments(source.job, model.tokenizer)
     if on_terminal:
-        memory = f"{_RESET} forgets the conversation, " if has_template else "Each line is a new prompt; "
+        memory = f"{_RESET} forgets the conversation, " if template is not None else "Each line is a new prompt; "
         print(f"{memory}{_QUIT[0]} ends.", file=screen)
     told: list[list[dict[str, str]]] = [[], []]
     while (line := _next(talk, screen if on_terminal else None)) is not None:
@@ -41,7 +42,8 @@ def chat(source: Source, *, max_tokens: int, temperature: float, seed: int, talk
             answers = []
             for side, conversation in zip(("base", "adapter"), told, strict=True):
                 conversation.append({"role": "user", "content": line})
-                answers.append(_answer(model, side, conversation, max_tokens, temperature))
+                ids = _prompt(model.tokenizer, conversation, template)
+                answers.append(_answer(model, side, ids, max_tokens, temperature))
                 conversation.append({"role": "assistant", "content": answers[-1]})
             width = shutil.get_terminal_size().columns if on_terminal else 0
             print("\n".join(side_by_side(answers[0], answers[1], width)), file=screen, flush=True)
@@ -54,17 +56,27 @@ def _next(talk: TextIO, screen: TextIO | None) -> str | None:
     return line.strip() if line else None
 
 
-def _answer(
-    model: AdaptedModel, side: str, conversation: list[dict[str, str]], max_tokens: int, temperature: float
-) -> str:
-    tokenizer = model.tokenizer
-    if tokenizer.chat_template:
-        text = tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
-        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+def template_arguments(job: LoRARLJob | None, tokenizer: Any) -> dict[str, Any] | None:
+    """Return the arguments of the chat template, those of the training; None where a prompt has no template."""
+    if not tokenizer.chat_template or (job and not job.spec.data.chat_template):
+        return None
+    return dict(job.spec.data.chat_template_arguments or {}) if job else {}
+
+
+def _prompt(tokenizer: Any, conversation: list[dict[str, str]], template: Mapping[str, Any] | None) -> list[int]:
+    """Return the tokens of a conversation; without a template, those of its last line."""
+    if template is None:
+        encoded = tokenizer(conversation[-1]["content"])
     else:
-        ids = tokenizer(conversation[-1]["content"])["input_ids"]
+        text = tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True, **template)
+        encoded = tokenizer(text, add_special_tokens=False)
+    ids: list[int] = encoded["input_ids"]
+    return ids
+
+
+def _answer(model: AdaptedModel, side: str, prompt: list[int], max_tokens: int, temperature: float) -> str:
     with model.plain() if side == "base" else contextlib.nullcontext():
-        return model.generate([ids], Sampling(1, temperature, max_tokens))[0][0].text
+        return model.generate([prompt], Sampling(1, temperature, max_tokens))[0][0].text
 
 
 def side_by_side(base: str, adapter: str, width: int) -> Iterator[str]:
