@@ -11,8 +11,9 @@ from itertools import zip_longest
 from typing import Any, TextIO
 
 from lorarl_api.v1alpha1 import LoRARLJob
-from lorarl_trainer.adapters.model import AdaptedModel, Sampling, load_adapted
+from lorarl_trainer.adapters.model import AdaptedModel, Decoding, load_adapted
 from lorarl_trainer.adapters.source import Source
+from lorarl_trainer.samples.sampling import Sampling
 
 _RESET, _QUIT = "/reset", ("/quit", "/exit")
 _GAP = "   "
@@ -28,6 +29,7 @@ def chat(source: Source, *, max_tokens: int, temperature: float, seed: int, talk
     on_terminal = talk.isatty() and screen.isatty()
     print(f"loading {source.base} and {source.name}", file=sys.stderr, flush=True)
     model = load_adapted(source, seed=seed)
+    decoding = Decoding(1, max_tokens, Sampling(temperature) if temperature else None)
     template = template_arguments(source.job, model.tokenizer)
     if on_terminal:
         memory = f"{_RESET} forgets the conversation, " if template is not None else "Each line is a new prompt; "
@@ -43,7 +45,7 @@ def chat(source: Source, *, max_tokens: int, temperature: float, seed: int, talk
             for side, conversation in zip(("base", "adapter"), told, strict=True):
                 conversation.append({"role": "user", "content": line})
                 ids = _prompt(model.tokenizer, conversation, template)
-                answers.append(_answer(model, side, ids, max_tokens, temperature))
+                answers.append(_answer(model, side, ids, decoding))
                 conversation.append({"role": "assistant", "content": answers[-1]})
             width = shutil.get_terminal_size().columns if on_terminal else 0
             print("\n".join(side_by_side(answers[0], answers[1], width)), file=screen, flush=True)
@@ -74,9 +76,9 @@ def _prompt(tokenizer: Any, conversation: list[dict[str, str]], template: Mappin
     return ids
 
 
-def _answer(model: AdaptedModel, side: str, prompt: list[int], max_tokens: int, temperature: float) -> str:
+def _answer(model: AdaptedModel, side: str, prompt: list[int], decoding: Decoding) -> str:
     with model.plain() if side == "base" else contextlib.nullcontext():
-        return model.generate([prompt], Sampling(1, temperature, max_tokens))[0][0].text
+        return model.generate([prompt], decoding)[0][0].text
 
 
 def side_by_side(base: str, adapter: str, width: int) -> Iterator[str]:

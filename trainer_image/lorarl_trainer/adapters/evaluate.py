@@ -14,13 +14,14 @@ from typing import Any
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import API_VERSION, KIND, LoRARLJobSpec, RolloutSpec
 from lorarl_trainer.adapters.intervals import Interval, mean_interval, pass_at
-from lorarl_trainer.adapters.model import AdaptedModel, Sampling, load_adapted
+from lorarl_trainer.adapters.model import AdaptedModel, Decoding, load_adapted
 from lorarl_trainer.adapters.source import Source, find_adapter
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.rewards.scorer import open_scorers
 from lorarl_trainer.rewards.scores import Scorer, ToScore, collect
+from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.storage.secrets import read_secrets
 
 _FIELDS = ("promptField", "answerField")
@@ -110,14 +111,14 @@ def evaluate(request: Request) -> Result:
         temperature = request.temperature
         if temperature is None:
             temperature = spec.rollout.temperature if request.samples > 1 else 0.0
-        sampling = _sampling(spec.rollout, request.samples, temperature)
+        decoding = _decoding(spec.rollout, request.samples, temperature)
         model = load_adapted(source, seed=request.seed)
         data = inputs.encode_rows(spec, rows, model.vocabulary)
         for warning in data.warnings:
             print(f"warning: {warning}", file=sys.stderr)
         with model.plain():
-            base_scores = _scores("base", model, sampling, data.train, scorer)
-        adapter_scores = _scores("adapter", model, sampling, data.train, scorer)
+            base_scores = _scores("base", model, decoding, data.train, scorer)
+        adapter_scores = _scores("adapter", model, decoding, data.train, scorer)
     return Result(
         adapter=str(source.adapter),
         base=source.base,
@@ -207,27 +208,20 @@ def _uri(data: str) -> str:
     return data if "://" in data or data.startswith("file:") else f"file:{data}"
 
 
-def _sampling(rollout: RolloutSpec, samples: int, temperature: float) -> Sampling:
-    return Sampling(
-        samples=samples,
-        temperature=temperature,
-        max_tokens=rollout.max_response_tokens,
-        top_p=rollout.top_p,
-        top_k=rollout.top_k or 0,
-        min_p=rollout.min_p,
-        stop=tuple(rollout.stop),
-    )
+def _decoding(rollout: RolloutSpec, samples: int, temperature: float) -> Decoding:
+    sampling = Sampling.of(rollout).at(temperature) if temperature else None
+    return Decoding(samples, rollout.max_response_tokens, sampling, tuple(rollout.stop))
 
 
 def _scores(
-    name: str, model: AdaptedModel, sampling: Sampling, rows: Sequence[EncodedRow], scorer: Scorer
+    name: str, model: AdaptedModel, decoding: Decoding, rows: Sequence[EncodedRow], scorer: Scorer
 ) -> list[list[float]]:
     """Return the scores of one side by row and sample. A completion that cannot be scored counts as 0."""
 
     def done(count: int) -> None:
         print(f"{name}: {count} of {len(rows)} rows", file=sys.stderr, flush=True)
 
-    answers = model.generate([row.prompt_ids for row in rows], sampling, done)
+    answers = model.generate([row.prompt_ids for row in rows], decoding, done)
     made = [
         ToScore(row.row.prompt, answer.text, row.row.answer, row.row.raw, answer.truncated)
         for row, each in zip(rows, answers, strict=True)
@@ -238,7 +232,7 @@ def _scores(
         count, why = failure.count, failure.first_message
         print(f"warning: {count} completions of {name} have no score and count as 0 ({cause}): {why}", file=sys.stderr)
     values = [0.0 if math.isnan(value) else float(value) for value in found.rewards]
-    return [values[start : start + sampling.samples] for start in range(0, len(values), sampling.samples)]
+    return [values[start : start + decoding.samples] for start in range(0, len(values), decoding.samples)]
 
 
 def _shown(interval: Interval, *, signed: bool) -> str:

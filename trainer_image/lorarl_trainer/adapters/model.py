@@ -12,21 +12,26 @@ from lorarl_trainer.adapters.source import ARGUMENT, Source
 from lorarl_trainer.data.tokenizer import stop_token_ids
 from lorarl_trainer.errors import InputError, in_one_line
 from lorarl_trainer.launch.inputs import Vocabulary
+from lorarl_trainer.samples.sampling import Sampling
 
 _TOKENS_AT_A_TIME = 16_384
 """Prompt and response tokens of one batch: a KV cache of a few GB at 7B."""
 
 
 @dataclass(frozen=True)
-class Sampling:
-    """How completions are chosen, as in `spec.rollout`; temperature 0 is greedy."""
+class Decoding:
+    """How completions are made.
+
+    Attributes:
+        samples: completions of each prompt.
+        max_tokens: the longest one.
+        sampling: where tokens are drawn from; None takes the best token everywhere.
+        stop: texts that end a completion.
+    """
 
     samples: int
-    temperature: float
     max_tokens: int
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
+    sampling: Sampling | None
     stop: Sequence[str] = ()
 
 
@@ -63,9 +68,9 @@ class AdaptedModel:
         return context
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, done: Callable[[int], None] = lambda _: None
+        self, prompts: Sequence[Sequence[int]], decoding: Decoding, done: Callable[[int], None] = lambda _: None
     ) -> list[list[Answer]]:
-        """Return `sampling.samples` completions of each prompt, in the prompts' order.
+        """Return `decoding.samples` completions of each prompt, in the prompts' order.
 
         Long and short prompts are in batches of their own, so that little is computed for padding. `done` is called
         with the number of prompts that are ready.
@@ -74,14 +79,14 @@ class AdaptedModel:
         found: dict[int, list[Answer]] = {}
         while len(found) < len(prompts):
             rest = order[len(found) :]
-            longest = len(prompts[rest[-1]]) + sampling.max_tokens
-            batch = rest[: max(1, _TOKENS_AT_A_TIME // (longest * sampling.samples))]
-            answers = self._batch([prompts[index] for index in batch], sampling)
+            longest = len(prompts[rest[-1]]) + decoding.max_tokens
+            batch = rest[: max(1, _TOKENS_AT_A_TIME // (longest * decoding.samples))]
+            answers = self._batch([prompts[index] for index in batch], decoding)
             found |= dict(zip(batch, answers, strict=True))
             done(len(found))
         return [found[index] for index in range(len(prompts))]
 
-    def _batch(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[list[Answer]]:
+    def _batch(self, prompts: Sequence[Sequence[int]], decoding: Decoding) -> list[list[Answer]]:
         import torch
 
         width, pad = max(map(len, prompts)), self._pad
@@ -92,27 +97,29 @@ class AdaptedModel:
             made = self.model.generate(
                 input_ids=tokens.to(device),
                 attention_mask=mask.to(device),
-                generation_config=self._configuration(sampling),
+                generation_config=self._configuration(decoding),
                 tokenizer=self.tokenizer,  # it finds stop texts with it
             )
-        answers = [self._answer(ids, sampling.stop) for ids in made[:, width:].tolist()]
-        return [answers[start : start + sampling.samples] for start in range(0, len(answers), sampling.samples)]
+        answers = [self._answer(ids, decoding.stop) for ids in made[:, width:].tolist()]
+        return [answers[start : start + decoding.samples] for start in range(0, len(answers), decoding.samples)]
 
-    def _configuration(self, sampling: Sampling) -> Any:
+    def _configuration(self, decoding: Decoding) -> Any:
         """Return Transformers' settings; not the model's own defaults, whose penalties are not those of a run."""
         from transformers import GenerationConfig
 
-        chosen = {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
-        if sampling.min_p:
-            chosen["min_p"] = sampling.min_p
+        sampling, chosen = decoding.sampling, {}
+        if sampling is not None:
+            chosen = {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
+            if sampling.min_p:
+                chosen["min_p"] = sampling.min_p
         return GenerationConfig(
-            max_new_tokens=sampling.max_tokens,
-            do_sample=sampling.temperature > 0,
-            num_return_sequences=sampling.samples,
+            max_new_tokens=decoding.max_tokens,
+            do_sample=sampling is not None,
+            num_return_sequences=decoding.samples,
             eos_token_id=list(self.stops),
             pad_token_id=self._pad,
-            stop_strings=list(sampling.stop) or None,
-            **(chosen if sampling.temperature > 0 else {}),
+            stop_strings=list(decoding.stop) or None,
+            **chosen,
         )
 
     def _answer(self, ids: Sequence[int], stop: Sequence[str]) -> Answer:
