@@ -34,6 +34,7 @@ sys.path[:0] = [str(ROOT / folder) for folder in ("benchmarks", "crds", "trainer
 
 from side_by_side import ours  # noqa: E402
 from side_by_side.memory import PeakGpuMemory  # noqa: E402
+from side_by_side.processes import environment  # noqa: E402
 from side_by_side.work import Work  # noqa: E402
 
 SYSTEMS = ("ours", "device", "trl")
@@ -202,21 +203,19 @@ class Bench:
 
     def command(self, command: Sequence[str], gpus: Sequence[int]) -> str:
         """Run a command on these GPUs, with the product and the benchmark on its path; show its errors if it fails."""
-        path = [str(ROOT / folder) for folder in ("benchmarks", "crds", "trainer_image")]
-        inherited = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
-        numbers = ",".join(map(str, gpus))
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([*path, *inherited]),
-            "CUDA_VISIBLE_DEVICES": numbers,
-        }
         left = None if self.chosen.minutes is None else self.chosen.minutes * 60 - (time.monotonic() - self.started)
         if left is not None and left <= 0:
             raise subprocess.SubprocessError(f"left out: {self.chosen.minutes:g} minutes are over")
         with tempfile.TemporaryFile("w+", errors="replace", dir=self.folder) as errors:
             try:
                 run = subprocess.run(
-                    command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=left, check=True
+                    command,
+                    env=environment(gpus),
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                    timeout=left,
+                    check=True,
                 )
             except subprocess.TimeoutExpired as error:
                 raise subprocess.SubprocessError(f"cut off: {self.chosen.minutes:g} minutes are over") from error

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
 import queue
 import shutil
 import subprocess
@@ -32,7 +31,9 @@ sys.path[:0] = [str(ROOT / folder) for folder in ("benchmarks", "crds", "trainer
 
 from recipes import data, ours, trl_side  # noqa: E402
 from recipes.tasks import RECIPES, Settings  # noqa: E402
+from side_by_side.ours import command as lorarl_run  # noqa: E402
 from side_by_side.ours import commit  # noqa: E402
+from side_by_side.processes import environment  # noqa: E402
 
 SYSTEMS = ("lorarl", "trl", "trl-corrected")
 RAW = ROOT / "benchmarks/results/recipes.json"
@@ -117,7 +118,7 @@ class Bench:
     def lane(self, gpu: int, todo: queue.SimpleQueue[Key]) -> None:
         """Make runs on one GPU until none is left or the time is over."""
         log = self.folder / f"held-out-{gpu}.log"
-        with HeldOut(self.model, self.settings.rows, environment(gpu, self.chosen.gpus), log) as held_out:
+        with HeldOut(self.model, self.settings.rows, self.environment(gpu), log) as held_out:
             while self.chosen.minutes is None or time.monotonic() - self.started < 60 * self.chosen.minutes:
                 try:
                     key = todo.get_nowait()
@@ -149,11 +150,21 @@ class Bench:
         measured = range(self.settings.every, self.settings.steps + 1, self.settings.every)
         if system == "lorarl":
             arguments = (self.settings, self.model, rows, out, seed, min(self.chosen.gpus, 1))
-            command = ours.command(ours.manifest(RECIPES[recipe], *arguments), out)
+            command = lorarl_run(out, ours.manifest(RECIPES[recipe], *arguments), [])
             adapters = ours.adapters_of(out, measured)
         else:
             settings = json.dumps(asdict(self.settings))
-            command = ["-m", "recipes.trl_side", recipe, str(self.model), str(rows), str(out), str(seed), settings]
+            command = [
+                sys.executable,
+                "-m",
+                "recipes.trl_side",
+                recipe,
+                str(self.model),
+                str(rows),
+                str(out),
+                str(seed),
+                settings,
+            ]
             command += ["corrected"] if system == "trl-corrected" else []
             adapters = {step: trl_side.adapter_folder(out, step) for step in measured}
         clock = time.monotonic()
@@ -182,14 +193,18 @@ class Bench:
             "held_out": found,
         }
 
+    def environment(self, gpu: int) -> dict[str, str]:
+        """Return the environment of a process on one GPU, or on the CPU in a trial there."""
+        return environment([gpu] if self.chosen.gpus else [])
+
     def process(self, command: list[str], gpu: int, out: Path) -> str:
-        """Run a module; return what it prints, or show the end of it if it fails."""
+        """Run a command; return what it prints, or show the end of it if it fails."""
         out.mkdir(parents=True, exist_ok=True)
         with (out / "errors.log").open("w+", errors="replace") as errors:
             try:
                 done = subprocess.run(
-                    [sys.executable, *command],
-                    env=environment(gpu, self.chosen.gpus),
+                    command,
+                    env=self.environment(gpu),
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     text=True,
@@ -238,14 +253,6 @@ class HeldOut:
             raise ValueError(f"the process that measures ended: {Path(self._log.name).read_text()[-3000:]}")
         found: dict[str, float] = json.loads(answer)
         return found
-
-
-def environment(gpu: int, gpus: int) -> dict[str, str]:
-    """Return the environment of a process on one GPU, with the product and the benchmark on its path."""
-    path = [str(ROOT / folder) for folder in ("benchmarks", "crds", "trainer_image")]
-    path += [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
-    visible = {"CUDA_VISIBLE_DEVICES": str(gpu)} if gpus else {}
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), **visible}
 
 
 def device(gpu: int) -> str:

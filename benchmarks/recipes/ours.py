@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -41,14 +40,6 @@ def manifest(recipe: Recipe, settings: Settings, model: Path, data: Path, out: P
             "cluster": {"gpusPerNode": gpus},
         },
     }
-
-
-def command(job: Any, out: Path) -> list[str]:
-    """Write the manifest and return the command that runs it."""
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "job.yaml"
-    path.write_text(json.dumps(job, indent=1))
-    return ["-m", "lorarl_trainer.cli", "run", str(path), "--out", str(out / "run")]
 
 
 def steps_of(out: Path) -> list[dict[str, float]]:

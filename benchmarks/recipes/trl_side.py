@@ -57,7 +57,7 @@ def train(recipe: Recipe, model: Path, data: Path, out: Path, seed: int, setting
                 row["drift"] = metrics[DRIFT][-1]
             print(json.dumps({"step": row}), flush=True)
             if (step := trainer.state.global_step) % settings.every == 0:
-                trainer.model.save_pretrained(out / f"step-{step}")
+                trainer.model.save_pretrained(adapter_folder(out, step))
             self.started = time.perf_counter()
 
     trainer.add_callback(Steps())
