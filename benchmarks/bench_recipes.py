@@ -4,6 +4,7 @@ make bench-recipes                              everything on one GPU: about 50 
 make bench-recipes GPUS=2                       on two GPUs, a run on each
 python benchmarks/bench_recipes.py --recipes sums gcd --seeds 0 --systems lorarl       a part of it
 python benchmarks/bench_recipes.py --minutes 9  what fits; the same command makes what is missing
+python benchmarks/bench_recipes.py --seeds 1 2 --at-once 4    four runs share a GPU; their times are not compared
 python benchmarks/bench_recipes.py --render     writes docs/recipes.md and its pictures again
 
 It needs the package reasoning-gym 0.1.25, and for TRL `uv pip install --no-deps trl==1.16.0`. Raw figures are written
@@ -52,6 +53,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=Settings.prompts, help="prompts per step, for a trial")
     parser.add_argument("--rows", type=int, default=Settings.rows, help="held-out rows, for a trial")
     parser.add_argument("--gpus", type=int, default=1, help="GPUs with a run each; 0: a trial on the CPU")
+    parser.add_argument("--at-once", type=int, default=1, help="runs that share a GPU; above 1 for accuracies alone")
     parser.add_argument("--model", type=Path, help="a folder  [default: SmolLM2-135M-Instruct, made here]")
     parser.add_argument("--minutes", type=float, help="start no run after that")
     parser.add_argument("--out", type=Path, default=RAW, help="raw figures, to which these are added")
@@ -85,11 +87,11 @@ class Bench:
         for key in missing:
             todo.put(key)
         self.prepare({recipe for recipe, _, _ in missing})
-        lanes = [threading.Thread(target=self.lane, args=(gpu, todo)) for gpu in range(max(self.chosen.gpus, 1))]
-        for lane in lanes:
-            lane.start()
-        for lane in lanes:
-            lane.join()
+        gpus = [threading.Thread(target=self.use, args=(gpu, todo)) for gpu in range(max(self.chosen.gpus, 1))]
+        for thread in gpus:
+            thread.start()
+        for thread in gpus:
+            thread.join()
         shutil.rmtree(self.folder)
         print(f"raw figures: {self.chosen.out}; {len(self.missing())} runs are missing", file=sys.stderr)
         for failure in self.failed:
@@ -115,16 +117,23 @@ class Bench:
             make = [sys.executable, str(ROOT / "examples/smollm2/make_base.py"), "--out", str(self.model)]
             subprocess.run([*make, "--precision", "bf16" if self.chosen.gpus else "fp32"], check=True)
 
-    def lane(self, gpu: int, todo: queue.SimpleQueue[Key]) -> None:
+    def use(self, gpu: int, todo: queue.SimpleQueue[Key]) -> None:
         """Make runs on one GPU until none is left or the time is over."""
         log = self.folder / f"held-out-{gpu}.log"
         with HeldOut(self.model, self.settings.rows, self.environment(gpu), log) as held_out:
-            while self.chosen.minutes is None or time.monotonic() - self.started < 60 * self.chosen.minutes:
-                try:
-                    key = todo.get_nowait()
-                except queue.Empty:
-                    return
-                self.attempt(key, gpu, held_out)
+            lanes = [threading.Thread(target=self.lane, args=(gpu, todo, held_out)) for _ in range(self.chosen.at_once)]
+            for lane in lanes:
+                lane.start()
+            for lane in lanes:
+                lane.join()
+
+    def lane(self, gpu: int, todo: queue.SimpleQueue[Key], held_out: HeldOut) -> None:
+        while self.chosen.minutes is None or time.monotonic() - self.started < 60 * self.chosen.minutes:
+            try:
+                key = todo.get_nowait()
+            except queue.Empty:
+                return
+            self.attempt(key, gpu, held_out)
 
     def attempt(self, key: Key, gpu: int, held_out: HeldOut) -> None:
         recipe, seed, system = key
@@ -187,6 +196,7 @@ class Bench:
             "commit": commit(ROOT),
             "device": device(gpu) if self.chosen.gpus else "CPU",
             "command": " ".join(["python", *sys.argv]),
+            "at_once": self.chosen.at_once,
             # From the command to the first step, and from the last one to the end of the process.
             "start_seconds": seconds - sum(step["seconds"] for step in steps),
             "steps": steps,
@@ -221,7 +231,7 @@ class HeldOut:
     """The process that measures adapters on held-out rows. See recipes/held_out.py."""
 
     def __init__(self, model: Path, rows: int, environment: dict[str, str], log: Path) -> None:
-        self._rows, self._log = rows, log.open("w")
+        self._rows, self._log, self._asking = rows, log.open("w"), threading.Lock()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "recipes.held_out", str(model)],
             env=environment,
@@ -247,8 +257,9 @@ class HeldOut:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         asked = {"data": str(rows), "rows": self._rows, "adapter": adapter and str(adapter)}
-        print(json.dumps(asked), file=self._process.stdin, flush=True)
-        answer = self._process.stdout.readline()
+        with self._asking:
+            print(json.dumps(asked), file=self._process.stdin, flush=True)
+            answer = self._process.stdout.readline()
         if not answer:
             raise ValueError(f"the process that measures ended: {Path(self._log.name).read_text()[-3000:]}")
         found: dict[str, float] = json.loads(answer)

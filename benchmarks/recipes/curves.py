@@ -19,7 +19,8 @@ class Curve:
     """The held-out accuracy of one system on one recipe, by measured step: the mean over its seeds, and their range.
 
     Attributes:
-        seconds: training time up to that step, without the start, the mean over the seeds.
+        seconds: training time up to that step, without the start, the mean over the seeds that had a GPU to
+            themselves. Empty if none had.
         right: share of right answers, 0 to 1.
     """
 
@@ -51,15 +52,20 @@ def curve(runs: Sequence[Run]) -> Curve:
         raise ValueError(f"the runs were measured at {sorted(measured)}, expected the same steps for all")
     (steps,) = measured
     right = [[found["right"] for found in run["held_out"]] for run in runs]
-    passed = [[0.0, *itertools.accumulate(step["seconds"] for step in run["steps"])] for run in runs]
+    passed = [[0.0, *itertools.accumulate(step["seconds"] for step in run["steps"])] for run in alone(runs)]
     by_step = list(zip(*right, strict=True))
     return Curve(
         steps=steps,
-        seconds=tuple(statistics.fmean(run[step] for run in passed) for step in steps),
+        seconds=tuple(statistics.fmean(run[step] for run in passed) for step in steps) if passed else (),
         right=tuple(map(statistics.fmean, by_step)),
         least=tuple(map(min, by_step)),
         most=tuple(map(max, by_step)),
     )
+
+
+def alone(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs that had a GPU to themselves. Only their times say anything."""
+    return [run for run in runs if run.get("at_once", 1) == 1]
 
 
 def common_score(one: Curve, other: Curve) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from recipes.curves import Curve, common_score, curve, drift, mean_start, mean_step, seconds_to
+from recipes.curves import Curve, alone, common_score, curve, drift, mean_start, mean_step, seconds_to
 from recipes.tasks import RECIPES
 
 DOCUMENT = Path("docs/recipes.md")
@@ -106,16 +106,16 @@ def spread(of: Curve) -> str:
 
 def time_row(name: str, grouped: Runs) -> str:
     """Return a recipe's times to a score that both systems reach."""
-    runs = [grouped.get((name, system)) for system in COMPARED]
-    if not all(runs):
+    runs = [grouped.get((name, system), []) for system in COMPARED]
+    if not all(alone(group) for group in runs):
         return f"| {RECIPES[name].title} | not compared | | | | | | | |"
-    curves = [curve(group) for group in runs if group]
+    curves = [curve(group) for group in runs]
     score = common_score(*curves)
     times = [seconds_to(one, score) for one in curves]
     shown = ["never" if time is None else f"{time:.1f}" for time in times]
     ratio = f"{times[0] / times[1]:.2f}" if times[0] is not None and times[1] else ""
-    steps = [f"{mean_step(group):.2f} s" for group in runs if group]
-    starts = [f"{mean_start(group):.0f} s" for group in runs if group]
+    steps = [f"{mean_step(alone(group)):.2f} s" for group in runs]
+    starts = [f"{mean_start(alone(group)):.0f} s" for group in runs]
     return f"| {RECIPES[name].title} | {score:.1%} | {' | '.join([*shown, ratio, *steps, *starts])} |"
 
 
@@ -145,6 +145,8 @@ def draw(grouped: Runs, path: Path, axis: str, label: str) -> None:
                 if (name, system) in grouped:
                     of = curve(grouped[name, system])
                     across = getattr(of, axis)
+                    if not across:  # no run had a GPU to itself
+                        continue
                     place.plot(across, [100 * v for v in of.right], "o-", ms=3, color=COLOURS[system])
                     low, high = [100 * v for v in of.least], [100 * v for v in of.most]
                     place.fill_between(across, low, high, color=COLOURS[system], alpha=0.15, lw=0)

@@ -43,6 +43,15 @@ def test_a_curve_is_the_mean_over_the_seeds_with_their_range() -> None:
     assert (mean_start(OURS), mean_step(OURS)) == (20.5, 1.0)
 
 
+def test_times_of_runs_that_share_a_gpu_do_not_count() -> None:
+    shared = run((0.2, 0.6, 0.8), seed=1, seconds=9.0) | {"at_once": 4}
+    found = curve([OURS[0], shared])
+    assert found.seconds == (0.0, 10.0, 20.0)
+    assert found.right == pytest.approx((0.2, 0.55, 0.7))
+    assert curve([shared]).seconds == ()
+    assert "not compared" in report.time_row("gcd", {("gcd", "lorarl"): [shared], ("gcd", "trl"): TRL})
+
+
 def test_runs_measured_at_other_steps_make_no_curve() -> None:
     other = run((0.2, 0.5, 0.6))
     other["held_out"] = other["held_out"][:2]
