@@ -21,11 +21,14 @@ from functools import cache, partial
 from typing import Any
 
 import torch
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 
 from lorarl_trainer.engine.vllm import names, slices
 from lorarl_trainer.engine.vllm.names import AdapterGraphs, AdapterLayers
 from lorarl_trainer.engine.vllm.patches.replaced import replaced
+
+FEWEST_ROWS = 16
+"""Rows of a product on CPU. MKL shares fewer rows out among threads so that their number changes the rounding."""
 
 
 @contextmanager
@@ -123,7 +126,14 @@ class _OneAdapter:
             return adapted_linear(x, self.base_layer.weight, bias, self.adapter_a, self.adapter_b)
         # vLLM's CPU layers keep their weight packed, where only their own method reads it.
         output: torch.Tensor = self._get_quant_method().apply(self.base_layer, x, bias)
-        return output.addmm_(linear(x, self.adapter_a), self.adapter_b.t())
+        return add_adapter(output, x, self.adapter_a, self.adapter_b)
+
+
+def add_adapter(output: torch.Tensor, x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return output + (x Aᵀ) Bᵀ, [tokens, out], on a CPU, with the same rounding for any number of threads."""
+    missing = max(0, FEWEST_ROWS - len(x))
+    rows, sums = (pad(tensor, (0, 0, 0, missing)) if missing else tensor for tensor in (x, output))
+    return sums.addmm_(linear(rows, a), b.t())[: len(x)]
 
 
 def adapted_linear(
