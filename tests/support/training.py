@@ -88,6 +88,21 @@ class BareTrainer:
         return metrics["loss"], dict(zip(names, gradients, strict=True))
 
 
+def elements_kept(model: Any, samples: Sequence[Sample]) -> int:
+    """Return how many elements one micro-batch's forward pass keeps for the backward pass."""
+    kept = 0
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal kept
+        kept += 0 if isinstance(tensor, torch.nn.Parameter) else tensor.numel()
+        return tensor
+
+    ((_, batch),) = model.micro_batches(samples, 10_000)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model.log_probabilities(batch, 1.0)
+    return kept
+
+
 def grouped_samples(vocabulary: int, prompts: int = 4, longest: int = 30, seed: int = 0) -> list[Sample]:
     """Samples of prompts with one to four completions each, in mixed order, with rollout log-probabilities of zero."""
     stream = np.random.default_rng(seed)

@@ -5,7 +5,7 @@ Megatron-Bridge adds an adapter's output to its layer's in separate passes over 
 frozen weight has no use for. Here a product with B adds into the frozen layer's output, forward and backward. The parts
 of a fused layer (q, k, v; gate, up) are one adapter with a block-diagonal B. What is cheap (norms, SwiGLU, rotation) is
 computed again in the backward pass: for each token a layer keeps two hidden states, q, k, v, the attention's output,
-gate and up.
+gate and up. Keys of a shared prompt, which attention wants once per completion, are gathered again.
 
 This is for layers of Llama's kind (RMSNorm, rotary positions, SwiGLU) whole on one rank, with adapters without dropout.
 Megatron's own code runs all others. `planning.execution` decides which way a job's layers go.
@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch.nn.functional import linear
 
+from lorarl_trainer.backends.kernels.attention import attend, attend_backward
 from lorarl_trainer.backends.kernels.gather import Gather
 from lorarl_trainer.backends.kernels.heads import Angles, Heads
 from lorarl_trainer.backends.kernels.operations import (
@@ -31,9 +32,12 @@ from lorarl_trainer.backends.kernels.operations import (
     swiglu_backward,
     take_heads,
 )
+from lorarl_trainer.backends.kernels.segments import Extents
 from lorarl_trainer.backends.megatron.packed_attention import Current
 from lorarl_trainer.backends.megatron.plain_config import not_plain
 
+_Taken = tuple[Heads, Gather | None, Angles | None, tuple[torch.Tensor, float] | None]
+"""Heads of one kind as `take_heads` takes them: where they are, which rows, their angles and their norm."""
 LowRank = tuple[torch.Tensor, torch.Tensor]
 """A of all parts, [R, I], and block-diagonal B, [O, R]."""
 _LINEAR = {
@@ -60,7 +64,7 @@ class _FusedLayer:
 
     def __init__(self, layer: Any, current: Current) -> None:
         attention, config = layer.self_attention, layer.config
-        self._layer, self._current, self._core_attention = layer, current, attention.core_attention
+        self._layer, self._current, self._scale = layer, current, attention.core_attention.scale
         groups, size = config.num_query_groups, config.kv_channels
         queries = config.num_attention_heads // groups
         width = (queries + 2) * size
@@ -84,18 +88,16 @@ class _FusedLayer:
         """Return the layer's output, [T, 1, H], as Megatron's layer does."""
         hidden_T_H = hidden_states.flatten(0, 1)
         qkv_T_O, residual_T_H = _NormedProjection.apply(hidden_T_H, self._qkv, *self._qkv.parameters())
-        attended = self._core_attention.attend(*_SplitHeads.apply(qkv_T_O, self))
-        hidden_T_H = _ProjectionOntoResidual.apply(
-            attended.flatten(1), residual_T_H, self._proj, *self._proj.parameters()
-        )
+        attended_T_I = _Attention.apply(qkv_T_O, self._heads(), self._current.get().extents, self._scale)
+        hidden_T_H = _ProjectionOntoResidual.apply(attended_T_I, residual_T_H, self._proj, *self._proj.parameters())
         recompute = self._layer.recompute_mlp and self._layer.training
         hidden_T_H = _MlpOntoResidual.apply(
             hidden_T_H, self._fc1, self._fc2, recompute, *self._fc1.parameters(), *self._fc2.parameters()
         )
         return hidden_T_H.view(hidden_states.shape), None
 
-    def heads(self) -> list[tuple[Heads, Gather | None, Angles | None, Any]]:
-        """Return for queries, keys and values where they are, which rows are taken, their angles and their norm."""
+    def _heads(self) -> list[_Taken]:
+        """Return what is taken for queries, keys and values."""
         keys, angles = self._current.get().keys, self._current.angles
         return [
             (self._query, None, angles, self._head_norms[0]),
@@ -221,24 +223,39 @@ class _NormedProjection(torch.autograd.Function):
         return by_hidden_T_H, None, *projection.gradients(normed_T_H, low_T_R, by_output_T_O, by_low_T_R)
 
 
-class _SplitHeads(torch.autograd.Function):
-    """From the columns of linear_qkv to queries [T, A, D], keys and values [K, G, D], normalised and rotated."""
+class _Attention(torch.autograd.Function):
+    """From the columns of linear_qkv to attention's output.
+
+    Queries, keys and values are normalised, rotated and gathered again in the backward pass. Keys of a prompt are there
+    once for each of its completions, and only one layer's are at a time.
+    """
 
     @staticmethod
-    def forward(ctx: Any, qkv_T_O: torch.Tensor, layer: _FusedLayer) -> tuple[torch.Tensor, ...]:
-        ctx.heads = layer.heads()
-        has_norms = any(norm is not None for *_, norm in ctx.heads)
-        ctx.shape = qkv_T_O.shape
-        ctx.save_for_backward(qkv_T_O if has_norms else None)
-        return tuple(take_heads(qkv_T_O, *how) for how in ctx.heads)
+    def forward(ctx: Any, qkv_T_O: torch.Tensor, heads: list[_Taken], extents: Extents, scale: float) -> torch.Tensor:
+        query_T_A_D, key_K_G_D, value_K_G_D = (take_heads(qkv_T_O, *how) for how in heads)
+        output_T_A_D, statistics = attend(query_T_A_D, key_K_G_D, value_K_G_D, extents, scale)
+        ctx.heads, ctx.extents, ctx.scale = heads, extents, scale
+        ctx.save_for_backward(qkv_T_O, output_T_A_D, *statistics)
+        return output_T_A_D.flatten(1)
 
     @staticmethod
-    def backward(ctx: Any, *by_heads: torch.Tensor) -> Any:
-        by_qkv_T_O = by_heads[0].new_empty(ctx.shape)
-        (qkv_T_O,) = ctx.saved_tensors
+    def backward(ctx: Any, by_output_T_I: torch.Tensor) -> Any:
+        qkv_T_O, output_T_A_D, *statistics = ctx.saved_tensors
+        query_T_A_D, key_K_G_D, value_K_G_D = (take_heads(qkv_T_O, *how) for how in ctx.heads)
+        by_heads = attend_backward(
+            by_output_T_I.reshape(output_T_A_D.shape),
+            query_T_A_D,
+            key_K_G_D,
+            value_K_G_D,
+            output_T_A_D,
+            tuple(statistics),
+            ctx.extents,
+            ctx.scale,
+        )
+        by_qkv_T_O = torch.empty_like(qkv_T_O)
         for by_taken, how in zip(by_heads, ctx.heads, strict=True):
-            put_heads(by_taken, by_qkv_T_O, by_qkv_T_O if qkv_T_O is None else qkv_T_O, *how)
-        return by_qkv_T_O, None
+            put_heads(by_taken, by_qkv_T_O, qkv_T_O, *how)
+        return by_qkv_T_O, None, None, None
 
 
 class _ProjectionOntoResidual(torch.autograd.Function):
