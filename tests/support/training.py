@@ -38,19 +38,24 @@ class BareTrainer:
         targets: Sequence[str] = ("all-linear",),
         packed: bool = False,
         fused: bool = True,
+        tensor_parallel: int = 1,
     ) -> None:
-        """`packed` lays samples out in one row, and fuses the layers unless there is dropout or `fused` is False."""
+        """`packed` lays samples out in one row, and fuses the layers unless there is dropout or `fused` is False.
+
+        With `tensor_parallel`, torch.distributed is initialised, and this is one rank of so many.
+        """
         get_backend().import_libraries(device)
         if not dist.is_initialized():
             dist.init_process_group(device.distributed_backend, store=dist.HashStore(), rank=0, world_size=1)
-        device.select(0)
+        device.select(dist.get_rank())
         from lorarl_trainer.backends.megatron.model import LoraModel
         from lorarl_trainer.backends.megatron.optimizer import AdapterOptimizer
         from lorarl_trainer.backends.megatron.platform import platform_of
         from lorarl_trainer.backends.megatron.update import Trainer
 
         adapter = {"adapter__type": adapter_type, "adapter__dropout": dropout, "adapter__targetModules": list(targets)}
-        spec = tiny_job(folder, folder, trainer__recompute=recompute, **adapter).spec
+        trainer = {"trainer__recompute": recompute, "trainer__tensorParallelSize": tensor_parallel}
+        spec = tiny_job(folder, folder, **trainer, **adapter).spec
         plan = replace(
             decide(spec, read_model_shape(folder), None),
             precision=PRECISIONS[precision],
