@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from lorarl_trainer.backends.kernels import logprobs
-from lorarl_trainer.backends.megatron import fused_layer, packed_attention
+from lorarl_trainer.backends.megatron import fused_steps
 from lorarl_trainer.backends.megatron.platform_cuda import CudaPlatform
 from lorarl_trainer.devices.cuda import CudaDevice
 from lorarl_trainer.engine.sync import copy_plan
@@ -73,9 +73,9 @@ def no_megatron_fusions(patch: pytest.MonkeyPatch) -> list[str]:
 
 
 KERNELS: dict[str, tuple[Switch, dict[str, bool]]] = {
-    "Triton kernels of a layer": (plain(fused_layer, *LAYER_KERNELS), {"packed": True}),
+    "Triton kernels of a layer": (plain(fused_steps, *LAYER_KERNELS), {"packed": True}),
     "Triton kernels of the softmax": (plain(logprobs, *SOFTMAX_KERNELS), {"packed": True}),
-    "flash attention": (plain(packed_attention, "attend"), {"packed": True}),
+    "flash attention": (plain(fused_steps, "attend", "attend_backward"), {"packed": True}),
     "Megatron's fusions": (no_megatron_fusions, {"packed": True, "fused": False}),
 }
 LAYOUTS = {"fused layers": {"packed": True, "fused": False}, "packed sequences": {"packed": False}}

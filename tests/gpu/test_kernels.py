@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from lorarl_trainer.backends.kernels import logprobs, operations, triton_layer, triton_softmax
+from lorarl_trainer.backends.kernels import attention, logprobs, operations, triton_layer, triton_softmax
 from lorarl_trainer.backends.kernels.gather import Gather
 from lorarl_trainer.backends.kernels.heads import Heads
+from lorarl_trainer.backends.megatron.packed_attention import Segments
+from lorarl_trainer.samples.packing import pack
+from support.tiny_models import VOCABULARY
+from support.training import grouped_samples
 
 DEVICE = torch.device("cuda")
 
@@ -83,6 +87,29 @@ def test_heads(queries: int, groups: int, size: int, normed: bool) -> None:
             operations.put_heads(by_taken, by_qkv, on, heads, index, *there)
             results.append((taken.cpu(), by_qkv.cpu()))
         torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [64, 96, 128])
+def test_attention(size: int) -> None:
+    """Flash attention in bf16 against the CPU's in float32, forward and backward, over prompts that are shared."""
+    packing = pack(grouped_samples(VOCABULARY, prompts=8, longest=200), multiple=16)
+    assert len(packing.keys) > len(packing.tokens), "some prompts are shared"
+    torch.manual_seed(0)
+    rows, keys = len(packing.tokens), len(packing.keys)
+    query, key, value, by_output = (
+        random(count, heads, size).bfloat16() for count, heads in ((rows, 8), (keys, 2), (keys, 2), (rows, 8))
+    )
+    results = []
+    for device, dtype in ((torch.device("cpu"), torch.float32), (DEVICE, torch.bfloat16)):
+        extents = Segments.of(packing, device).extents
+        inputs = [tensor.to(device, dtype) for tensor in (query, key, value)]
+        output, statistics = attention.attend(*inputs, extents, size**-0.5)
+        gradients = attention.attend_backward(
+            by_output.to(device, dtype), *inputs, output, statistics, extents, size**-0.5
+        )
+        results.append([output, *gradients])
+    for exact, found in zip(*results, strict=True):
+        assert ((found.cpu().float() - exact).norm() / exact.norm()).item() < 1e-2
 
 
 def test_softmax() -> None:

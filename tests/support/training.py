@@ -38,19 +38,24 @@ class BareTrainer:
         targets: Sequence[str] = ("all-linear",),
         packed: bool = False,
         fused: bool = True,
+        tensor_parallel: int = 1,
     ) -> None:
-        """`packed` lays samples out in one row, and fuses the layers unless there is dropout or `fused` is False."""
+        """`packed` lays samples out in one row, and fuses the layers unless there is dropout or `fused` is False.
+
+        With `tensor_parallel`, torch.distributed is initialised, and this is one rank of so many.
+        """
         get_backend().import_libraries(device)
         if not dist.is_initialized():
             dist.init_process_group(device.distributed_backend, store=dist.HashStore(), rank=0, world_size=1)
-        device.select(0)
+        device.select(dist.get_rank())
         from lorarl_trainer.backends.megatron.model import LoraModel
         from lorarl_trainer.backends.megatron.optimizer import AdapterOptimizer
         from lorarl_trainer.backends.megatron.platform import platform_of
         from lorarl_trainer.backends.megatron.update import Trainer
 
         adapter = {"adapter__type": adapter_type, "adapter__dropout": dropout, "adapter__targetModules": list(targets)}
-        spec = tiny_job(folder, folder, trainer__recompute=recompute, **adapter).spec
+        trainer = {"trainer__recompute": recompute, "trainer__tensorParallelSize": tensor_parallel}
+        spec = tiny_job(folder, folder, **trainer, **adapter).spec
         plan = replace(
             decide(spec, read_model_shape(folder), None),
             precision=PRECISIONS[precision],
@@ -86,6 +91,21 @@ class BareTrainer:
         names = [name.removeprefix("module.") for name in self.model.parameters]  # the wrapper of bf16 models
         gradients = [gradient.cpu().clone() for gradient in self.optimizer.gradients]
         return metrics["loss"], dict(zip(names, gradients, strict=True))
+
+
+def elements_kept(model: Any, samples: Sequence[Sample]) -> int:
+    """Return how many elements one micro-batch's forward pass keeps for the backward pass."""
+    kept = 0
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal kept
+        kept += 0 if isinstance(tensor, torch.nn.Parameter) else tensor.numel()
+        return tensor
+
+    ((_, batch),) = model.micro_batches(samples, 10_000)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model.log_probabilities(batch, 1.0)
+    return kept
 
 
 def grouped_samples(vocabulary: int, prompts: int = 4, longest: int = 30, seed: int = 0) -> list[Sample]:

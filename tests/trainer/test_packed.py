@@ -6,14 +6,13 @@ import pytest
 import torch
 
 from lorarl_trainer.backends.megatron.fused_layer import fuse_layers
-from lorarl_trainer.backends.megatron.model import LoraModel
 from lorarl_trainer.backends.megatron.packed_attention import unpackable
 from lorarl_trainer.backends.registry import get_backend
 from lorarl_trainer.devices.cpu import CpuDevice
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.samples.types import LossChoice, Sample
+from lorarl_trainer.samples.types import LossChoice
 from support.tiny_models import VOCABULARY
-from support.training import BareTrainer, grouped_samples, relative_difference
+from support.training import BareTrainer, elements_kept, grouped_samples, relative_difference
 
 
 @pytest.mark.parametrize(
@@ -63,28 +62,13 @@ def test_fused_adapters_may_leave_out_parts_of_a_layer(model_folder) -> None:
 def test_what_is_recomputed_is_what_was_computed(model_folder, recompute: str) -> None:
     folder, samples = model_folder("qwen3-tied"), grouped_samples(VOCABULARY)
     trainers = [BareTrainer(CpuDevice(), folder, "fp32", recompute=how, packed=True) for how in ("none", recompute)]
-    kept, again = (_elements_kept(trainer.model, samples) for trainer in trainers)
+    kept, again = (elements_kept(trainer.model, samples) for trainer in trainers)
     config, ((_, batch),) = trainers[0].model.module.config, trainers[0].model.micro_batches(samples, 10_000)
     gate_and_up = batch.tokens.numel() * config.num_layers * 2 * config.ffn_hidden_size
     assert kept - again >= gate_and_up, "what is recomputed is not kept"
     (loss, gradients), (same_loss, same_gradients) = (trainer.loss_and_gradients(samples) for trainer in trainers)
     assert same_loss == pytest.approx(loss, abs=1e-7)
     assert relative_difference(same_gradients, gradients) < 1e-6
-
-
-def _elements_kept(model: LoraModel, samples: list[Sample]) -> int:
-    """Return how many elements a forward pass keeps for the backward pass."""
-    kept = 0
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        nonlocal kept
-        kept += 0 if isinstance(tensor, torch.nn.Parameter) else tensor.numel()
-        return tensor
-
-    ((_, batch),) = model.micro_batches(samples, 10_000)
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        model.log_probabilities(batch, 1.0)
-    return kept
 
 
 def test_a_prompt_is_computed_once_for_its_completions(model_folder) -> None:

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load, load_file, save_file
 
 from support.in_process import Colocated, prompts, random_adapter, samples_of
-from support.ranks import RECORDED, record, recorded_request, run_two_ranks, state_file
+from support.ranks import RECORDED, record, recorded_request, run_ranks, state_file
 from trainer.two_ranks import ADAPTER_TYPES
 
 TOLERANCE = 1e-5
@@ -56,7 +56,7 @@ def close(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor], toleran
 @pytest.mark.parametrize(("layout", "tensor_parallel"), [("tensor parallel", 2), ("data parallel", 1)])
 def test_two_workers_give_the_results_of_one(alone, layout: str, tensor_parallel: int) -> None:
     folder, expected = alone
-    run_two_ranks(Path(__file__).with_name("two_ranks.py"), folder, tensor_parallel, folder, seconds=400)
+    run_ranks(Path(__file__).with_name("two_ranks.py"), folder, tensor_parallel, folder, seconds=400)
     for adapter_type, one in expected.items():
         loaded = {
             name: load_file(folder / f"{adapter_type}-{name}.safetensors") for name in ("fresh", "exported", "updated")

@@ -111,8 +111,8 @@ def decide(spec: LoRARLJobSpec, model: ModelShape, gpu: Gpu | None) -> Execution
         trainer_ranks=trainer_ranks,
         engine_ranks=ranks,
         packed=True,
-        # Fused layers are whole on one rank, and have no place for an adapter's dropout.
-        fused_layers=model.plain_layers and trainer_ranks == 1 and spec.adapter.dropout == 0,
+        # Fused layers have no place for an adapter's dropout.
+        fused_layers=model.plain_layers and spec.adapter.dropout == 0,
         recompute=spec.trainer.recompute,
         micro_batch_tokens=spec.trainer.tokens_per_micro_batch or max(MOST_MICRO_BATCH_TOKENS, longest),
         attention_copies=0 if gpu else 1 + (spec.algorithm.effective_group_size if spec.algorithm.type != "sft" else 1),

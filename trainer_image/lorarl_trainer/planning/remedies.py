@@ -137,5 +137,5 @@ def _changes_on_gpu(plan: MemoryPlan) -> Iterator[Change]:
     both = f"tensorParallelSize of {trainer} and {rollout}"
     for ranks in (2, 4, 8):
         if ranks > max(execution.trainer_ranks, execution.engine_ranks) and splits_evenly(plan.model, ranks):
-            split = {"trainer_ranks": ranks, "engine_ranks": ranks, "fused_layers": False}
+            split = {"trainer_ranks": ranks, "engine_ranks": ranks}
             yield Change(both, f"{ranks} ({ranks} GPUs for each copy of the model)", split)

@@ -80,12 +80,8 @@ def _slower(spec: LoRARLJobSpec, plan: ExecutionPlan) -> list[str]:
     if not spec.on_gpu:
         return []
     found = []
-    reasons = [
-        f"spec.adapter.dropout is {spec.adapter.dropout:g}" if spec.adapter.dropout else "",
-        f"spec.trainer.tensorParallelSize is {plan.trainer_ranks}" if plan.trainer_ranks > 1 else "",
-    ]
     if not plan.fused_layers:
-        why = " and ".join(filter(None, reasons))
+        why = f"spec.adapter.dropout is {spec.adapter.dropout:g}"
         found.append(f"layers are not fused, so they are slower and keep twice the activations: {why}")
     if plan.precision.name == "fp32":
         found.append("spec.trainer.precision is fp32, so attention runs without flash attention")

@@ -26,10 +26,9 @@ def decided(*changes: str, gpu: Gpu | None = H200, model: ModelShape = SHAPE, gp
 def test_layers_are_fused_whole_on_one_gpu() -> None:
     assert decided().fused_layers and decided().packed
     assert not decided("adapter.dropout=0.1").fused_layers
-    assert not decided("trainer.tensorParallelSize=2", gpus=2).fused_layers
+    assert decided("trainer.tensorParallelSize=2", gpus=2).fused_layers
     assert not decided(model=replace(SHAPE, plain_layers=False)).fused_layers
     assert decided(gpu=None).fused_layers and decided(gpu=None).packed
-    assert not decided("trainer.tensorParallelSize=2", gpu=None).fused_layers
 
 
 @pytest.mark.parametrize(

@@ -45,11 +45,6 @@ def test_a_model_that_works_is_named_by_its_family() -> None:
     ("changes", "model", "why"),
     [
         (["adapter.dropout=0.1"], SHAPES["7B"], "layers are not fused, .*: spec.adapter.dropout is 0.1$"),
-        (
-            ["cluster.gpusPerNode=2", "trainer.tensorParallelSize=2"],
-            SHAPES["7B"],
-            "layers are not fused, .*: spec.trainer.tensorParallelSize is 2$",
-        ),
         (["trainer.precision=fp32"], SHAPES["0.5B"], "precision is fp32, so attention runs without flash attention"),
         ([], config(vocab_size=151_937), "vLLM holds its own copy of the base model: vLLM pads the vocabulary"),
     ],

@@ -36,8 +36,14 @@ class Gather:
         taken: torch.Tensor = _GatherRows.apply(matrix, self)
         return taken
 
+    def take(self, matrix: torch.Tensor) -> torch.Tensor:
+        """Return the rows without their gradient, which `summed` gives."""
+        return matrix if self.identity else matrix.index_select(0, self.index)
+
     def summed(self, taken: torch.Tensor) -> torch.Tensor:
         """Return for each row of the matrix the sum of the rows that were taken from it, [of, ...]."""
+        if self.identity:
+            return taken
         # One bag per row of the matrix, of the places that it was taken to. Unlike index_add_, this adds up in float32
         # and without a race.
         sums = embedding_bag(
@@ -50,7 +56,7 @@ class _GatherRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, matrix: torch.Tensor, gather: Gather) -> torch.Tensor:
         ctx.gather = gather
-        return matrix.index_select(0, gather.index)
+        return gather.take(matrix)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:

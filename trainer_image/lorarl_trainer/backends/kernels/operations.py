@@ -79,7 +79,7 @@ def take_heads(
         taken = (taken.float() * inverse * norm[0].float()).to(taken.dtype)
     if angles is not None:
         taken = _rotated(taken, *angles)
-    return taken.contiguous() if rows is None or rows.identity else taken.index_select(0, rows.index)
+    return (taken if rows is None else rows.take(taken)).contiguous()
 
 
 @with_kernel(lambda: _triton().put_heads)
@@ -93,7 +93,7 @@ def put_heads(
     norm: tuple[torch.Tensor, float] | None,
 ) -> None:
     """Write the gradient by all columns of qkv that `take_heads` read, given the gradient by its result."""
-    by_heads = by_taken.float() if rows is None or rows.identity else rows.summed(by_taken.float())
+    by_heads = by_taken.float() if rows is None else rows.summed(by_taken.float())
     if angles is not None:
         by_heads = _rotated(by_heads, angles[0], -angles[1])
     if norm is not None:

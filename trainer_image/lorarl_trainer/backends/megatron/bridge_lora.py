@@ -44,9 +44,11 @@ def _fill_missing_parts(wrapper: Any) -> None:
         "adapter_up": config.ffn_hidden_size,
     }
     shards = config.tensor_model_parallel_size
+    # Transformer Engine hands its adapters the tokens of all ranks. Others gather them.
+    gathers = not all(a is None or a.disable_sequence_parallel_comm for a in wrapper.adapter.values())
     for part, adapter in wrapper.adapter.items():
         if adapter is None:
-            wrapper.adapter[part] = _NoAdapter(features[part] // shards, shards if config.sequence_parallel else 1)
+            wrapper.adapter[part] = _NoAdapter(features[part] // shards, shards if gathers else 1)
 
 
 def decoder_linears(model: torch.nn.Module, bridge: Any) -> list[Linear]:
@@ -80,10 +82,11 @@ class _NoAdapter(torch.nn.Module):
     Megatron-Bridge's CanonicalLoRA leaves None there, and then calls it.
     """
 
-    def __init__(self, features: int, tensor_parallel_size: int) -> None:
+    def __init__(self, features: int, gathered: int) -> None:
+        """`gathered` is the number of ranks whose tokens an adapter in this place would gather."""
         super().__init__()
-        self.features, self._tensor_parallel_size = features, tensor_parallel_size
+        self.features, self._gathered = features, gathered
 
     def forward(self, hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-        """Return zeros in the shape of an adapter's output. Under sequence parallelism, adapters see all tokens."""
-        return hidden.new_zeros(hidden.shape[0] * self._tensor_parallel_size, *hidden.shape[1:-1], self.features)
+        """Return zeros in the shape of an adapter's output."""
+        return hidden.new_zeros(hidden.shape[0] * self._gathered, *hidden.shape[1:-1], self.features)

@@ -1,49 +1,26 @@
 """A whole decoder layer with its adapters in a few steps: what Megatron and Megatron-Bridge do in a hundred small ones.
 
-Megatron-Bridge adds an adapter's output to its layer's in separate passes over the widest activations there are
-(multiply by the scale, join the parts, add). Megatron's layer consists of many small operations, and both keep what a
-frozen weight has no use for. Here a product with B adds into the frozen layer's output, forward and backward. The parts
-of a fused layer (q, k, v; gate, up) are one adapter with a block-diagonal B. What is cheap (norms, SwiGLU, rotation) is
-computed again in the backward pass: for each token a layer keeps two hidden states, q, k, v, the attention's output,
-gate and up.
+Megatron's layer consists of many small operations, and keeps what a frozen weight has no use for. What is cheap (norms,
+SwiGLU, rotation) is computed again in the backward pass here: for each token a layer keeps two hidden states, q, k, v,
+the attention's output, gate and up. Keys of a shared prompt, which attention wants once per completion, are gathered
+again. `fused_linear` says what becomes of the adapters, and how several ranks share a layer.
 
-This is for layers of Llama's kind (RMSNorm, rotary positions, SwiGLU) whole on one rank, with adapters without dropout.
-Megatron's own code runs all others. `planning.execution` decides which way a job's layers go.
-
-Shape suffixes: T tokens, I inputs, O outputs, R rank of the adapter (of all parts), H hidden size, F feed-forward size.
+This is for layers of Llama's kind (RMSNorm, rotary positions, SwiGLU), with adapters without dropout. Megatron's own
+code runs all others. `planning.execution` decides which way a job's layers go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.nn.functional import linear
 
-from lorarl_trainer.backends.kernels.gather import Gather
-from lorarl_trainer.backends.kernels.heads import Angles, Heads
-from lorarl_trainer.backends.kernels.operations import (
-    put_heads,
-    rms_norm,
-    rms_norm_backward,
-    swiglu,
-    swiglu_backward,
-    take_heads,
-)
+from lorarl_trainer.backends.kernels.heads import Heads
+from lorarl_trainer.backends.megatron.collectives import Ranks
+from lorarl_trainer.backends.megatron.fused_linear import FusedLinear, is_plain_linear, whole_parameters
+from lorarl_trainer.backends.megatron.fused_steps import Taken, add_mlp, add_projection, attend_packed, project_normed
 from lorarl_trainer.backends.megatron.packed_attention import Current
 from lorarl_trainer.backends.megatron.plain_config import not_plain
-
-LowRank = tuple[torch.Tensor, torch.Tensor]
-"""A of all parts, [R, I], and block-diagonal B, [O, R]."""
-_LINEAR = {
-    "TELayerNormColumnParallelLinear",
-    "TEColumnParallelLinear",
-    "TERowParallelLinear",
-    "ColumnParallelLinear",
-    "RowParallelLinear",
-}
-_WRAPPERS = {"LoRALinear", "LoRALinearSplitQKV", "LoRALinearSplitFC1UpGate"}
 
 
 def fuse_layers(model: torch.nn.Module, current: Current) -> int:
@@ -59,43 +36,37 @@ class _FusedLayer:
     """The steps of one layer, on the parameters of Megatron's."""
 
     def __init__(self, layer: Any, current: Current) -> None:
-        attention, config = layer.self_attention, layer.config
-        self._layer, self._current, self._core_attention = layer, current, attention.core_attention
-        groups, size = config.num_query_groups, config.kv_channels
-        queries = config.num_attention_heads // groups
+        attention, config, eps = layer.self_attention, layer.config, layer.config.layernorm_epsilon
+        ranks = Ranks.of(attention.tp_group)
+        self._layer, self._current, self._scale = layer, current, attention.core_attention.scale
+        groups, size = attention.num_query_groups_per_partition, config.kv_channels
+        queries = attention.num_attention_heads_per_partition // groups
         width = (queries + 2) * size
-        self._query = Heads(config.num_attention_heads, queries, 0, width, size)
+        self._query = Heads(groups * queries, queries, 0, width, size)
         self._key = Heads(groups, 1, queries * size, width, size)
         self._value = Heads(groups, 1, (queries + 1) * size, width, size)
-        self._qkv = _Projection(
-            attention.linear_qkv, [queries * size, size, size], "qkv", layer.input_layernorm, config.layernorm_epsilon
-        )
-        self._proj = _Projection(attention.linear_proj)
-        gate_up = [config.ffn_hidden_size] * 2
-        self._fc1 = _Projection(
-            layer.mlp.linear_fc1, gate_up, ("gate", "up"), layer.pre_mlp_layernorm, config.layernorm_epsilon
-        )
-        self._fc2 = _Projection(layer.mlp.linear_fc2)
-        self._head_norms = [
-            None if norm is None else (norm.weight, config.layernorm_epsilon) for norm in _head_norms(attention)
-        ]
+        qkv, gate_up = [queries * size, size, size], [config.ffn_hidden_size // ranks.size] * 2
+        fc1, fc2 = layer.mlp.linear_fc1, layer.mlp.linear_fc2
+        self._qkv = FusedLinear(attention.linear_qkv, ranks, qkv, "qkv", layer.input_layernorm, eps)
+        self._proj = FusedLinear(attention.linear_proj, ranks)
+        self._fc1 = FusedLinear(fc1, ranks, gate_up, ("gate", "up"), layer.pre_mlp_layernorm, eps)
+        self._fc2, self._ranks = FusedLinear(fc2, ranks), ranks
+        self._head_norms = [None if norm is None else (norm.weight, eps) for norm in _head_norms(attention)]
 
     def forward(self, hidden_states: torch.Tensor, **_: Any) -> tuple[torch.Tensor, None]:
-        """Return the layer's output, [T, 1, H], as Megatron's layer does."""
-        hidden_T_H = hidden_states.flatten(0, 1)
-        qkv_T_O, residual_T_H = _NormedProjection.apply(hidden_T_H, self._qkv, *self._qkv.parameters())
-        attended = self._core_attention.attend(*_SplitHeads.apply(qkv_T_O, self))
-        hidden_T_H = _ProjectionOntoResidual.apply(
-            attended.flatten(1), residual_T_H, self._proj, *self._proj.parameters()
-        )
+        """Return the layer's output as Megatron's layer does, [S, 1, H]: of this rank's share of the tokens."""
+        linears = (self._qkv, self._proj, self._fc1, self._fc2)
+        of_qkv, of_proj, of_fc1, of_fc2 = whole_parameters(linears, self._ranks)
+        hidden_S_H = hidden_states.flatten(0, 1)
+        qkv_T_O, residual_S_H = project_normed(hidden_S_H, self._qkv, of_qkv)
+        attended_T_I = attend_packed(qkv_T_O, self._heads(), self._current.get().extents, self._scale)
+        hidden_S_H = add_projection(residual_S_H, attended_T_I, self._proj, of_proj)
         recompute = self._layer.recompute_mlp and self._layer.training
-        hidden_T_H = _MlpOntoResidual.apply(
-            hidden_T_H, self._fc1, self._fc2, recompute, *self._fc1.parameters(), *self._fc2.parameters()
-        )
-        return hidden_T_H.view(hidden_states.shape), None
+        hidden_S_H = add_mlp(hidden_S_H, self._fc1, self._fc2, [*of_fc1, *of_fc2], recompute=recompute)
+        return hidden_S_H.view(hidden_states.shape), None
 
-    def heads(self) -> list[tuple[Heads, Gather | None, Angles | None, Any]]:
-        """Return for queries, keys and values where they are, which rows are taken, their angles and their norm."""
+    def _heads(self) -> list[Taken]:
+        """Return what is taken for queries, keys and values."""
         keys, angles = self._current.get().keys, self._current.angles
         return [
             (self._query, None, angles, self._head_norms[0]),
@@ -104,204 +75,8 @@ class _FusedLayer:
         ]
 
 
-class _Projection:
-    """A frozen linear layer, what adapts it, and the norm before it."""
-
-    def __init__(
-        self, module: Any, widths: Sequence[int] = (), parts: Sequence[str] = (), norm: Any = None, eps: float = 0.0
-    ) -> None:
-        """`widths` are the outputs of the layer's parts in each of its groups."""
-        self._wrapper = module if type(module).__name__ in _WRAPPERS else None
-        layer = module if self._wrapper is None else module.to_wrap
-        self.weight, self._bias, self.eps = layer.weight, layer.bias, eps
-        self.norm = getattr(layer, "layer_norm_weight", getattr(norm, "weight", None))
-        adapters: list[Any] = []
-        if self._wrapper is not None:
-            split = isinstance(module.adapter, torch.nn.ModuleDict)
-            adapters = [module.adapter[f"adapter_{part}"] for part in parts] if split else [module.adapter]
-        self._group_width = sum(widths)
-        self._adapters, self._columns, first, rank = [], [], 0, 0
-        for index, adapter in enumerate(adapters):
-            width = widths[index] if len(adapters) > 1 else 0
-            if hasattr(adapter, "linear_in"):  # a part may be left out
-                self._adapters.append(adapter)
-                self._columns.append((slice(first, first + width), slice(rank, rank + adapter.dim)))
-                self.scale = adapter.alpha / adapter.dim
-                rank += adapter.dim
-            first += width
-        self._rank, self._joined = rank, len(adapters) > 1
-
-    def parameters(self) -> list[torch.nn.Parameter]:
-        """Return A of each part, then B of each; nothing where the adapters are switched off."""
-        if self._wrapper is None or not self._wrapper._adapter_enabled:
-            return []
-        return [a.linear_in.weight for a in self._adapters] + [a.linear_out.weight for a in self._adapters]
-
-    def join(self, parameters: Sequence[torch.Tensor]) -> LowRank | tuple[()]:
-        """Join the adapters of the parts into one."""
-        if not parameters:
-            return ()
-        downs, ups = parameters[: len(parameters) // 2], parameters[len(parameters) // 2 :]
-        if not self._joined:
-            return downs[0], ups[0]
-        up_O_R = ups[0].new_zeros(self.weight.shape[0], self._rank)
-        for view, up in zip(self._blocks(up_O_R), ups, strict=True):
-            view.copy_(up.view(view.shape))
-        return torch.cat(list(downs)), up_O_R
-
-    def split(self, by_down_R_I: torch.Tensor, by_up_O_R: torch.Tensor) -> list[torch.Tensor]:
-        """Return the gradients of the parts' adapters, in the order of `parameters`, given the joined adapter's."""
-        if not self._joined:
-            return [by_down_R_I, by_up_O_R]
-        ups = [view.reshape(-1, view.shape[-1]) for view in self._blocks(by_up_O_R)]
-        return [*by_down_R_I.split([up.shape[1] for up in ups]), *ups]
-
-    def _blocks(self, up_O_R: torch.Tensor) -> list[torch.Tensor]:
-        groups = up_O_R.view(-1, self._group_width, self._rank)
-        return [groups[:, rows, columns] for rows, columns in self._columns]
-
-    def apply(self, x_T_I: torch.Tensor, adapter: LowRank | tuple[()]) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return W x + b + scale B A x, and scale A x.
-
-        The adapter's product comes first, as in the engine's layers, so that both round alike.
-        """
-        bias_O = self._bias if self._bias is not None and self._bias.numel() else None  # Transformer Engine's is empty
-        if not adapter:
-            return linear(x_T_I, self.weight, bias_O), None
-        low_T_R = (x_T_I @ adapter[0].t()).mul_(self.scale)
-        return linear(low_T_R, adapter[1], bias_O).addmm_(x_T_I, self.weight.t()), low_T_R
-
-    def apply_backward(
-        self, by_output_T_O: torch.Tensor, adapter: LowRank | tuple[()]
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return the gradients by x and by A x."""
-        by_x_T_I = by_output_T_O @ self.weight
-        if not adapter:
-            return by_x_T_I, None
-        by_low_T_R = (by_output_T_O @ adapter[1]).mul_(self.scale)
-        return by_x_T_I.addmm_(by_low_T_R, adapter[0]), by_low_T_R
-
-    def gradients(
-        self,
-        x_T_I: torch.Tensor,
-        low_T_R: torch.Tensor | None,
-        by_output_T_O: torch.Tensor,
-        by_low_T_R: torch.Tensor | None,
-    ) -> list[torch.Tensor]:
-        """Return the gradients of `parameters`."""
-        if low_T_R is None or by_low_T_R is None:
-            return []
-        return self.split(by_low_T_R.t() @ x_T_I, by_output_T_O.t() @ low_T_R)
-
-
-class _NormedProjection(torch.autograd.Function):
-    """Norm and linear_qkv.
-
-    It returns the residual too, so that the residual's gradient comes back here and is added in the norm's kernel.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, hidden_T_H: torch.Tensor, projection: _Projection, *parameters: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        adapter = projection.join(parameters)
-        normed_T_H, inverse_T = rms_norm(hidden_T_H, projection.norm, projection.eps)
-        output_T_O, low_T_R = projection.apply(normed_T_H, adapter)
-        ctx.projection = projection
-        ctx.save_for_backward(hidden_T_H, inverse_T, low_T_R, *adapter)
-        return output_T_O, hidden_T_H.view_as(hidden_T_H)
-
-    @staticmethod
-    def backward(ctx: Any, by_output_T_O: torch.Tensor, by_residual_T_H: torch.Tensor) -> Any:
-        projection, (hidden_T_H, inverse_T, low_T_R, *adapter) = ctx.projection, ctx.saved_tensors
-        by_normed_T_H, by_low_T_R = projection.apply_backward(by_output_T_O, adapter)
-        by_hidden_T_H, normed_T_H = rms_norm_backward(
-            by_normed_T_H, by_residual_T_H, hidden_T_H, projection.norm, inverse_T
-        )
-        return by_hidden_T_H, None, *projection.gradients(normed_T_H, low_T_R, by_output_T_O, by_low_T_R)
-
-
-class _SplitHeads(torch.autograd.Function):
-    """From the columns of linear_qkv to queries [T, A, D], keys and values [K, G, D], normalised and rotated."""
-
-    @staticmethod
-    def forward(ctx: Any, qkv_T_O: torch.Tensor, layer: _FusedLayer) -> tuple[torch.Tensor, ...]:
-        ctx.heads = layer.heads()
-        has_norms = any(norm is not None for *_, norm in ctx.heads)
-        ctx.shape = qkv_T_O.shape
-        ctx.save_for_backward(qkv_T_O if has_norms else None)
-        return tuple(take_heads(qkv_T_O, *how) for how in ctx.heads)
-
-    @staticmethod
-    def backward(ctx: Any, *by_heads: torch.Tensor) -> Any:
-        by_qkv_T_O = by_heads[0].new_empty(ctx.shape)
-        (qkv_T_O,) = ctx.saved_tensors
-        for by_taken, how in zip(by_heads, ctx.heads, strict=True):
-            put_heads(by_taken, by_qkv_T_O, by_qkv_T_O if qkv_T_O is None else qkv_T_O, *how)
-        return by_qkv_T_O, None
-
-
-class _ProjectionOntoResidual(torch.autograd.Function):
-    """linear_proj, added to the residual."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x_T_I: torch.Tensor, residual_T_H: torch.Tensor, projection: _Projection, *parameters: torch.Tensor
-    ) -> torch.Tensor:
-        adapter = projection.join(parameters)
-        output_T_H, low_T_R = projection.apply(x_T_I, adapter)
-        ctx.projection = projection
-        ctx.save_for_backward(x_T_I, low_T_R, *adapter)
-        return output_T_H.add_(residual_T_H)
-
-    @staticmethod
-    def backward(ctx: Any, by_output_T_H: torch.Tensor) -> Any:
-        projection, (x_T_I, low_T_R, *adapter) = ctx.projection, ctx.saved_tensors
-        by_x_T_I, by_low_T_R = projection.apply_backward(by_output_T_H, adapter)
-        return by_x_T_I, by_output_T_H, None, *projection.gradients(x_T_I, low_T_R, by_output_T_H, by_low_T_R)
-
-
-class _MlpOntoResidual(torch.autograd.Function):
-    """Norm, linear_fc1, SwiGLU and linear_fc2, added to the residual."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden_T_H: torch.Tensor,
-        fc1: _Projection,
-        fc2: _Projection,
-        recompute: bool,
-        *parameters: torch.Tensor,
-    ) -> torch.Tensor:
-        count = len(fc1.parameters())
-        adapter1, adapter2 = fc1.join(parameters[:count]), fc2.join(parameters[count:])
-        normed_T_H, inverse_T = rms_norm(hidden_T_H, fc1.norm, fc1.eps)
-        gate_up_T_2F, low1_T_R = fc1.apply(normed_T_H, adapter1)
-        output_T_H, low2_T_R = fc2.apply(swiglu(gate_up_T_2F), adapter2)
-        ctx.projections, ctx.adapted = (fc1, fc2), len(adapter1)
-        ctx.save_for_backward(
-            hidden_T_H, inverse_T, None if recompute else gate_up_T_2F, low1_T_R, low2_T_R, *adapter1, *adapter2
-        )
-        return output_T_H.add_(hidden_T_H)
-
-    @staticmethod
-    def backward(ctx: Any, by_output_T_H: torch.Tensor) -> Any:
-        hidden_T_H, inverse_T, gate_up_T_2F, low1_T_R, low2_T_R, *adapters = ctx.saved_tensors
-        (fc1, fc2), adapter1, adapter2 = ctx.projections, adapters[: ctx.adapted], adapters[ctx.adapted :]
-        if gate_up_T_2F is None:
-            gate_up_T_2F, _ = fc1.apply(rms_norm(hidden_T_H, fc1.norm, fc1.eps)[0], adapter1)
-        by_product_T_F, by_low2_T_R = fc2.apply_backward(by_output_T_H, adapter2)
-        by_gate_up_T_2F, product_T_F = swiglu_backward(gate_up_T_2F, by_product_T_F)
-        gradients2 = fc2.gradients(product_T_F, low2_T_R, by_output_T_H, by_low2_T_R)
-        del gate_up_T_2F, by_product_T_F, product_T_F
-        by_normed_T_H, by_low1_T_R = fc1.apply_backward(by_gate_up_T_2F, adapter1)
-        by_hidden_T_H, normed_T_H = rms_norm_backward(by_normed_T_H, by_output_T_H, hidden_T_H, fc1.norm, inverse_T)
-        gradients1 = fc1.gradients(normed_T_H, low1_T_R, by_gate_up_T_2F, by_low1_T_R)
-        return by_hidden_T_H, None, None, None, *gradients1, *gradients2
-
-
 def _head_norms(attention: Any) -> list[Any]:
-    """Return the norms of a head's queries and keys, None if there is none."""
+    """Return the norms of a head's queries and keys in Megatron's attention, None if there is none."""
     return [norm if hasattr(norm, "weight") else None for norm in (attention.q_layernorm, attention.k_layernorm)]
 
 
@@ -315,20 +90,7 @@ def _is_plain(layer: Any) -> bool:
     linears = [attention.linear_qkv, attention.linear_proj, mlp.linear_fc1, mlp.linear_fc2]
     return (
         not not_plain(config)
+        and config.sequence_parallel == (config.tensor_model_parallel_size > 1)
         and all(norm is None or norm.weight.shape == (config.kv_channels,) for norm in _head_norms(attention))
-        and all(_is_plain_linear(linear) for linear in linears)
-    )
-
-
-def _is_plain_linear(module: Any) -> bool:
-    """Return whether a layer is W x + b, and its adapters B A x, and nothing else."""
-    if type(module).__name__ not in _WRAPPERS:
-        return type(module).__name__ in _LINEAR
-    adapters = module.adapter.values() if isinstance(module.adapter, torch.nn.ModuleDict) else [module.adapter]
-    return type(module.to_wrap).__name__ in _LINEAR and all(
-        not adapter.is_expert
-        and isinstance(adapter.activation, torch.nn.Identity)
-        and isinstance(adapter.dropout, torch.nn.Identity)
-        for adapter in adapters
-        if hasattr(adapter, "linear_in")
+        and all(is_plain_linear(linear) for linear in linears)
     )

@@ -282,7 +282,8 @@ def _configure(provider: Any, platform: Platform, plan: ExecutionPlan) -> None:
     provider.window_size = None
     # It also refuses mixtures of experts. Their routers' own losses would train the adapter without any reward.
     provider.moe_router_load_balancing_type, provider.moe_aux_loss_coeff, provider.moe_z_loss_coeff = "none", 0.0, None
-    provider.sequence_parallel = platform.sequence_parallel and plan.packed and plan.trainer_ranks > 1
+    # Between split layers, each tensor-parallel rank has only its share of the tokens.
+    provider.sequence_parallel = plan.packed and plan.trainer_ranks > 1
     if plan.recompute == "selective":
         provider.recompute_granularity, provider.recompute_modules = "selective", ["mlp"]
     elif plan.recompute == "full":

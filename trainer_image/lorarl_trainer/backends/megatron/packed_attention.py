@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from lorarl_trainer.backends.kernels.attention import Extents, attend
+from lorarl_trainer.backends.kernels.attention import attend, attend_backward
 from lorarl_trainer.backends.kernels.gather import Gather
+from lorarl_trainer.backends.kernels.segments import Extents
 from lorarl_trainer.devices.transfer import to_device
 from lorarl_trainer.samples.packing import Packing
 
@@ -94,18 +95,49 @@ class PackedAttention(torch.nn.Module):
     """Stands in for Megatron's core attention: every segment's queries over its prompt's keys and its own."""
 
     def __init__(self, scale: float, current: Current) -> None:
+        """`scale` multiplies the scores."""
         super().__init__()
-        self._scale, self._current = scale, current
+        self.scale, self._current = scale, current
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
         """Return the attention's output, [T, 1, A * D], from query [T, 1, A, D], key and value [T, 1, G, D]."""
-        segments = self._current.get()
-        keys_K_G_D, values_K_G_D = segments.keys(key[:, 0]), segments.keys(value[:, 0])
-        return self.attend(query[:, 0], keys_K_G_D, values_K_G_D).reshape(query.shape[0], 1, -1)
+        output: torch.Tensor = _Attention.apply(query[:, 0], key[:, 0], value[:, 0], self._current.get(), self.scale)
+        return output.reshape(query.shape[0], 1, -1)
 
-    def attend(self, query_T_A_D: torch.Tensor, key_K_G_D: torch.Tensor, value_K_G_D: torch.Tensor) -> torch.Tensor:
-        """Return the output, [T, A, D], given the keys and values of all segments in order."""
-        return attend(query_T_A_D, key_K_G_D, value_K_G_D, self._current.get().extents, self._scale)
+
+class _Attention(torch.autograd.Function):
+    """Attention over the segments' keys, which are gathered again in the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query_T_A_D: torch.Tensor,
+        key_T_G_D: torch.Tensor,
+        value_T_G_D: torch.Tensor,
+        segments: Segments,
+        scale: float,
+    ) -> torch.Tensor:
+        keys_K_G_D, values_K_G_D = segments.keys.take(key_T_G_D), segments.keys.take(value_T_G_D)
+        output_T_A_D, statistics = attend(query_T_A_D, keys_K_G_D, values_K_G_D, segments.extents, scale)
+        ctx.segments, ctx.scale = segments, scale
+        ctx.save_for_backward(query_T_A_D, key_T_G_D, value_T_G_D, output_T_A_D, *statistics)
+        return output_T_A_D
+
+    @staticmethod
+    def backward(ctx: Any, by_output_T_A_D: torch.Tensor) -> Any:
+        query_T_A_D, key_T_G_D, value_T_G_D, output_T_A_D, *statistics = ctx.saved_tensors
+        keys, extents = ctx.segments.keys, ctx.segments.extents
+        by_query_T_A_D, by_keys_K_G_D, by_values_K_G_D = attend_backward(
+            by_output_T_A_D,
+            query_T_A_D,
+            keys.take(key_T_G_D),
+            keys.take(value_T_G_D),
+            output_T_A_D,
+            tuple(statistics),
+            extents,
+            ctx.scale,
+        )
+        return by_query_T_A_D, keys.summed(by_keys_K_G_D), keys.summed(by_values_K_G_D), None, None
 
 
 def unpackable(model: torch.nn.Module) -> list[str]:

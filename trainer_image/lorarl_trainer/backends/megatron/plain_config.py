@@ -67,7 +67,7 @@ _REQUIRED: dict[str, Any] = {
     "use_kitchen": False,
     "use_transformer_engine_full_layer_spec": False,
     "use_transformer_engine_op_fuser": False,
-    # a layer whole on one rank, with its activations there
+    # a layer of one rank, or split by tensor parallelism alone, with its activations there
     "context_parallel_size": 1,
     "cpu_offloading": False,
     "expert_model_parallel_size": 1,
@@ -75,8 +75,6 @@ _REQUIRED: dict[str, Any] = {
     "gtp_weight_remat_size": 1,
     "hybrid_context_parallel": False,
     "pipeline_model_parallel_size": 1,
-    "sequence_parallel": False,
-    "tensor_model_parallel_size": 1,
     "tensor_parallel_num_weight_shards": None,
 }
 """The values that `fused_layer` computes."""
@@ -84,9 +82,9 @@ _REQUIRED: dict[str, Any] = {
 _FOLLOWED = """
     add_qkv_bias attention_backend ffn_hidden_size hidden_size kv_channels layernorm_epsilon num_attention_heads
     num_layers num_query_groups qk_layernorm rope_scaling rope_scaling_factor rotary_base seq_len_interpolation_factor
-    softmax_scale
+    sequence_parallel softmax_scale tensor_model_parallel_size
 """
-"""Followed: sizes, positions' base and scaling, and what the layer's own modules show."""
+"""Followed: sizes, positions' base and scaling, how ranks share a layer, and what the layer's own modules show."""
 _OUTSIDE = """
     calculate_per_token_loss clone_scatter_output_in_embedding config_logger_dir cross_entropy_fusion_impl
     cross_entropy_loss_fusion fp16_lm_cross_entropy hf_model_id hf_model_revision make_vocab_size_divisible_by

@@ -12,8 +12,6 @@ class Platform(Protocol):
 
     fused_optimizer: bool
     """AdamW runs as one kernel for all tensors."""
-    sequence_parallel: bool
-    """Between its split layers, each tensor-parallel rank has only its part of the tokens."""
 
     def prepare(self) -> None:
         """Make megatron.core and megatron.bridge importable and usable here. Called before either is imported."""

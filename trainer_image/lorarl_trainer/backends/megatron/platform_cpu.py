@@ -7,6 +7,8 @@ megatron-core takes a CUDA device for granted: it asks `torch.cuda.current_devic
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import importlib.machinery
 import importlib.util
 import sys
@@ -23,7 +25,6 @@ class CpuPlatform:
     """See `platform.Platform`."""
 
     fused_optimizer = False
-    sequence_parallel = False  # Megatron's local layers do not have it
 
     def prepare(self) -> None:
         """See `Platform.prepare`."""
@@ -33,6 +34,7 @@ class CpuPlatform:
                 # Apex and Transformer Engine are not installed, and Megatron says so dozens of times.
                 warnings.simplefilter("ignore")
                 _import_bridge_without_transformer_engine()
+        _let_norms_take_shares_of_the_tokens()
 
     def configure_provider(self, provider: Any) -> None:
         """See `Platform.configure_provider`."""
@@ -82,6 +84,24 @@ def _let_cuda_mean_cpu() -> None:
 
     megatron_random._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()
     megatron_random._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
+
+
+@functools.cache
+def _let_norms_take_shares_of_the_tokens() -> None:
+    """Let torch's norms work under sequence parallelism, which Megatron refuses.
+
+    The gradient of a norm's weight would have to be summed over the ranks. Here all norms are frozen.
+    """
+    from megatron.core.transformer.torch_norm import WrappedTorchNorm
+
+    make = WrappedTorchNorm.__new__
+
+    def make_for_shares(cls: type, config: Any, *arguments: Any, **options: Any) -> Any:
+        config = copy.copy(config)
+        config.sequence_parallel = False
+        return make(cls, config, *arguments, **options)
+
+    WrappedTorchNorm.__new__ = make_for_shares
 
 
 def _import_bridge_without_transformer_engine() -> None:

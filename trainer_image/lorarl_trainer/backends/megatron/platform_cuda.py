@@ -10,7 +10,7 @@ from torch.nn.functional import silu
 class CudaPlatform:
     """See `platform.Platform`."""
 
-    fused_optimizer = sequence_parallel = True
+    fused_optimizer = True
 
     def prepare(self) -> None:
         """See `Platform.prepare`. Megatron is made for GPUs."""
