@@ -76,6 +76,10 @@ class LossChoice:
     clip_range: float = 0.0
     kl_coefficient: float = 0.0
 
+    def has_gradient(self, sample: Sample) -> bool:
+        """Return whether a sample can have a gradient: not if its loss is zero whatever the policy is."""
+        return self.kind != "policy_gradient" or self.kl_coefficient > 0 or sample.advantage != 0
+
 
 @dataclass(frozen=True)
 class UpdateRequest:

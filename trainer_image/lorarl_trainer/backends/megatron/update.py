@@ -71,15 +71,8 @@ class Trainer:
         # Each data-parallel rank drops other elements; tensor-parallel ranks, which share their inputs, the same.
         torch.manual_seed(request.seed + self._model.parallel.data_rank)
         totals = _Totals(self._model.device)
-        for indices, batch in self._model.micro_batches(request.samples, self._micro_batch_tokens):
-            samples = [request.samples[index] for index in indices]
-            inputs = self._inputs(request, samples, batch)
-            loss_N, columns = LOSSES[request.loss.kind](inputs, request.loss)
-            (loss_N.sum() / request.total_tokens).backward()
-            self._optimizer.require_gradients()
-            totals.add({"loss": loss_N.detach(), **columns})
-            if inputs.on_policy and inputs.rollout is not None:
-                totals.compare(inputs.rollout, inputs.measured, self._depths(samples))
+        for with_gradient in (True, False):
+            self._add_samples(request, with_gradient, totals)
         if not request.samples:  # the names of the columns, of which other workers have values
             loss_N, columns = LOSSES[request.loss.kind](self._no_inputs(request), request.loss)
             totals.add({"loss": loss_N, **columns})
@@ -88,6 +81,21 @@ class Trainer:
         sums = totals.sums()
         agreement = totals.agreement() if request.on_policy else None
         return {name: value / request.total_tokens for name, value in sums.items()}, agreement
+
+    def _add_samples(self, request: UpdateRequest, with_gradient: bool, totals: _Totals) -> None:
+        """Add those samples of an update that have a gradient, or those that have none: they need no backward pass."""
+        chosen = [sample for sample in request.samples if request.loss.has_gradient(sample) is with_gradient]
+        for indices, batch in self._model.micro_batches(chosen, self._micro_batch_tokens):
+            samples = [chosen[index] for index in indices]
+            with torch.set_grad_enabled(with_gradient):
+                inputs = self._inputs(request, samples, batch)
+                loss_N, columns = LOSSES[request.loss.kind](inputs, request.loss)
+            if with_gradient:
+                (loss_N.sum() / request.total_tokens).backward()
+                self._optimizer.require_gradients()
+            totals.add({"loss": loss_N.detach(), **columns})
+            if inputs.on_policy and inputs.rollout is not None:
+                totals.compare(inputs.rollout, inputs.measured, self._depths(samples))
 
     def optim_step(self, learning_rate: float) -> float:
         """Update the adapter with the gradients so far; return their norm before clipping (collective)."""
@@ -107,9 +115,11 @@ class Trainer:
         return result
 
     def _inputs(self, request: UpdateRequest, samples: Sequence[Sample], batch: MicroBatch) -> LossInputs:
-        """Compute what the loss of a micro-batch looks at."""
-        logprobs_N = self._model.log_probabilities(batch, request.temperature)
-        measured_N = self._without_dropout(batch, request.temperature) if self._dropout else logprobs_N.detach()
+        """Compute what the loss of a micro-batch looks at. Dropout matters to the gradient alone."""
+        drops = self._dropout > 0 and torch.is_grad_enabled()
+        compute = self._model.log_probabilities if drops or not self._dropout else self._without_dropout
+        logprobs_N = compute(batch, request.temperature)
+        measured_N = self._without_dropout(batch, request.temperature) if drops else logprobs_N.detach()
         base_N = None
         if request.loss.kl_coefficient > 0:
             with torch.no_grad(), self._model.base_only():
