@@ -74,9 +74,9 @@ class BareTrainer:
         return metrics["loss"], gradients
 
     def metrics_and_gradients(
-        self, samples: Sequence[Sample], **changes: Any
+        self, samples: Sequence[Sample], *, zero: bool = True, **changes: Any
     ) -> tuple[Mapping[str, float], dict[str, torch.Tensor]]:
-        """Do the same, and return all metrics of the loss."""
+        """Do the same, and return all metrics of the loss. If not `zero`, add to what was accumulated."""
         values: dict[str, Any] = {
             "samples": Samples(samples),
             "loss": LossChoice("policy_gradient", clip_range=0.2),
@@ -88,7 +88,8 @@ class BareTrainer:
             "limits": AgreementLimits(tolerance=float("inf")),
         }
         request = UpdateRequest(**(values | changes))
-        self.optimizer.zero_grad()
+        if zero:
+            self.optimizer.zero_grad()
         metrics, _ = self.trainer.forward_backward(request)
         names = [name.removeprefix("module.") for name in self.model.parameters]  # the wrapper of bf16 models
         gradients = [gradient.cpu().clone() for gradient in self.optimizer.gradients]
