@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.types import (
     Completion,
     CompletionChunk,
+    GradientRequest,
     LossChoice,
     Sample,
     Samples,
@@ -191,7 +193,15 @@ class OneWorker:
             seconds = chunk.seconds
             if chunk.completions:
                 take(chunk.indices, chunk.completions)
+            await asyncio.sleep(0)  # others may score and train what has ended
         return dict(seconds)
+
+    @property
+    def trainers(self) -> int:
+        return 1
+
+    async def accumulate(self, trainer: int, request: GradientRequest) -> None:
+        self.worker.accumulate(request)
 
     async def update(self, request: UpdateRequest) -> UpdateResult:
         return self.worker.update(request)

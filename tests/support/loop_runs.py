@@ -77,10 +77,11 @@ async def run_in_process(
     stop_after: int | None = None,
     train_rows: Sequence[EncodedRow] | None = None,
     after_step: Callable[[int], None] = lambda step: None,
+    tokens_trained_ahead: int | None = None,
 ) -> list[StepDone]:
     """Train as `lorarl run` does, from the newest checkpoint if there is one; return the steps.
 
-    `after_step` is called when a step is done.
+    `after_step` is called when a step is done. `tokens_trained_ahead`: see `Session`.
     """
     spec, sink = worker.spec, Collected()
     workers, stop = OneWorker(worker.worker), asyncio.Event()
@@ -109,6 +110,7 @@ async def run_in_process(
         families=last_parts(worker.built.modules),
         adapter_version=resumed.adapter_version or 1,
         published_step=resumed.step,
+        tokens_trained_ahead=tokens_trained_ahead,
     )
     await train(session, resumed.step)
     await session.drain_uploads()

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lorarl_trainer.lora.tensor_file import write_tensors
@@ -46,9 +47,16 @@ def record(folder: Path, samples: Sequence[Sample]) -> None:
     (folder / RECORDED).write_bytes(pickle.dumps(signed))
 
 
-def recorded_request(folder: Path, learning_rate: float, rank: int = 0, tensor_parallel: int = RANKS) -> UpdateRequest:
-    """An update on the recorded samples: all of them, or a data-parallel rank's share as the driver deals them out."""
+def recorded_request(
+    folder: Path, learning_rate: float, rank: int = 0, tensor_parallel: int = RANKS, *, with_signal: int | None = None
+) -> UpdateRequest:
+    """An update on the recorded samples: all of them, or a data-parallel rank's share as the driver deals them out.
+
+    Only the first `with_signal` samples, by default all, have an advantage other than zero.
+    """
     samples: list[Sample] = pickle.loads((folder / RECORDED).read_bytes())
+    if with_signal is not None:
+        samples[with_signal:] = [replace(sample, advantage=0.0) for sample in samples[with_signal:]]
     share = split_evenly(samples, RANKS // tensor_parallel)[rank // tensor_parallel]
     return UpdateRequest(
         samples=Samples(samples[i] for i in share),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,13 @@ class BareTrainer:
 
     def loss_and_gradients(self, samples: Sequence[Sample], **changes: Any) -> tuple[float, dict[str, torch.Tensor]]:
         """Run forward and backward without an update; return mean loss and the adapter's gradients (float32, CPU)."""
+        metrics, gradients = self.metrics_and_gradients(samples, **changes)
+        return metrics["loss"], gradients
+
+    def metrics_and_gradients(
+        self, samples: Sequence[Sample], *, zero: bool = True, **changes: Any
+    ) -> tuple[Mapping[str, float], dict[str, torch.Tensor]]:
+        """Do the same, and return all metrics of the loss. If not `zero`, add to what was accumulated."""
         values: dict[str, Any] = {
             "samples": Samples(samples),
             "loss": LossChoice("policy_gradient", clip_range=0.2),
@@ -86,11 +93,12 @@ class BareTrainer:
             "limits": AgreementLimits(tolerance=float("inf")),
         }
         request = UpdateRequest(**(values | changes))
-        self.optimizer.zero_grad()
+        if zero:
+            self.optimizer.zero_grad()
         metrics, _ = self.trainer.forward_backward(request)
         names = [name.removeprefix("module.") for name in self.model.parameters]  # the wrapper of bf16 models
         gradients = [gradient.cpu().clone() for gradient in self.optimizer.gradients]
-        return metrics["loss"], dict(zip(names, gradients, strict=True))
+        return metrics, dict(zip(names, gradients, strict=True))
 
 
 def elements_kept(model: Any, samples: Sequence[Sample]) -> int:

@@ -36,14 +36,17 @@ def alone(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
         first = worker.worker.update(request)
         (folder / f"{adapter_type}.state").write_bytes(state_file(worker.worker))
         second = worker.worker.update(request)
+        updated, state = worker.export(), load(bytes(state_file(worker.worker)))
+        one_sample = worker.worker.update(recorded_request(folder, 1e-2, with_signal=1))
         results[adapter_type] = {
             "fresh": fresh,
             "adapter": adapter,
             "completions": [c.tokens.tolist() for c in completions],
             "losses": [first.metrics["loss"], second.metrics["loss"]],
             "norms": [first.metrics["grad_norm"], second.metrics["grad_norm"]],
-            "updated": worker.export(),
-            "state": load(bytes(state_file(worker.worker))),
+            "one_sample": [one_sample.metrics["loss"], one_sample.metrics["grad_norm"]],
+            "updated": updated,
+            "state": state,
         }
         worker.close()
     return folder, results
@@ -74,6 +77,7 @@ def test_two_workers_give_the_results_of_one(alone, layout: str, tensor_parallel
             assert report["completions"] == one["completions"]
             assert report["losses"] == pytest.approx(one["losses"], abs=TOLERANCE)
             assert report["norms"] == pytest.approx(one["norms"], abs=1e-4)
+            assert report["one_sample"] == pytest.approx(one["one_sample"], abs=1e-4)
             assert report["resumed"] == pytest.approx(one["losses"][1], abs=TOLERANCE), (
                 "a single worker's checkpoint goes on here"
             )

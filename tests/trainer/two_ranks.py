@@ -50,7 +50,7 @@ def main() -> None:
         # The recorded batch, split as the driver splits it.
         request = recorded_request(folder, 1e-2, rank, tensor_parallel)
         results = [worker.update(request) for _ in range(2)]
-        updated = worker.backend.model.export()
+        updated = {name: tensor.clone() for name, tensor in worker.backend.model.export().items()}
         exports = count_exports(worker)
         after_two = state_file(worker, rank)
         exported_for_the_checkpoint = len(exports)
@@ -59,6 +59,8 @@ def main() -> None:
         tensors = read_tensors((folder / f"{adapter_type}.state").read_bytes())
         worker.backend.restore(tensors, updates=1)
         resumed = worker.update(request)
+        # A rank may have no sample with a gradient.
+        one_sample = worker.update(recorded_request(folder, 1e-2, rank, tensor_parallel, with_signal=1))
         if rank == 0:
             for name, adapter in (("fresh", fresh), ("exported", exported), ("updated", updated)):
                 save_file(
@@ -69,6 +71,7 @@ def main() -> None:
             "losses": [r.metrics["loss"] for r in results],
             "norms": [r.metrics["grad_norm"] for r in results],
             "resumed": resumed.metrics["loss"],
+            "one_sample": [one_sample.metrics["loss"], one_sample.metrics["grad_norm"]],
             "agreement": agreement,
             "dropout_seed": torch.initial_seed(),
             "exports": exported_for_the_checkpoint,

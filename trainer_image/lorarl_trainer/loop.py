@@ -6,7 +6,7 @@ Shape suffixes: P prompts of a step, G completions per prompt, S = P * G samples
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from lorarl_trainer.guards.nonfinite import count_withheld
 from lorarl_trainer.guards.start import check_engine
 from lorarl_trainer.guards.updates import require_agreement
+from lorarl_trainer.overlap import TrainedAhead, scored_samples
 from lorarl_trainer.progress import Sampled, ScoredSample, StepDone, Warned, results_of
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.samples.types import Samples, UpdateRequest
@@ -63,8 +64,10 @@ async def train(session: Session, done: int) -> int:
 async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
     """Make one step."""
     # Samples: by the newest adapter, each completion scored while others are still being generated; or from the data.
-    batch = await session.rollouts.next(step, session.adapter_version)
-    clock.add_all(batch.seconds)
+    # Where the plan says so, groups that have ended are trained in the meantime.
+    async with TrainedAhead(session.workers, session.algorithm, session.tokens_trained_ahead) as ahead:
+        batch = await session.rollouts.next(step, session.adapter_version, ahead.take)
+    clock.add_all(ahead.seconds(batch.seconds))
 
     # Advantages: the algorithm compares each sample with its group. Nothing after this looks at rewards.
     advantages_S = session.algorithm.advantages(batch.rewards_P_G).reshape(-1)
@@ -74,7 +77,7 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
     # Updates: one, or several on equal shares of the prompts. Only the first sees the very policy that generated.
     metrics: dict[str, list[float]] = {}
     withheld = 0
-    for request in update_requests(session, batch, advantages_S, step):
+    for request in update_requests(session, batch, advantages_S, step, ahead.indices):
         result = await session.workers.update(request)
         clock.add_all(result.seconds)
         require_agreement(result, step)
@@ -107,25 +110,22 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
     )
 
 
-def update_requests(session: Session, batch: StepBatch, advantages_S: np.ndarray, step: int) -> Iterator[UpdateRequest]:
-    """Yield the updates of a step, in order. A sample without a reward takes no part."""
+def update_requests(
+    session: Session, batch: StepBatch, advantages_S: np.ndarray, step: int, trained_ahead: Set[int]
+) -> Iterator[UpdateRequest]:
+    """Yield the updates of a step, in order. Samples that were trained ahead are counted, and not trained again."""
     trainer, algorithm = session.spec.trainer, session.algorithm
     share = len(batch.samples_S) // algorithm.updates_per_step
-    scored_S = ~np.isnan(batch.rewards_P_G.reshape(-1))
+    scored = dict(scored_samples(batch, advantages_S))
     first = True
     for number in range(algorithm.updates_per_step):
-        indices = range(number * share, (number + 1) * share)
-        samples = Samples(
-            replace(batch.samples_S[index], advantage=float(advantages_S[index]))
-            for index in indices
-            if scored_S[index]
-        )
-        if not samples:
+        indices = [index for index in range(number * share, (number + 1) * share) if index in scored]
+        if not indices:
             continue
         yield UpdateRequest(
-            samples=samples,
+            samples=Samples(scored[index] for index in indices if index not in trained_ahead),
             loss=algorithm.loss,
-            total_tokens=max(1, sum(sample.response_length for sample in samples)),
+            total_tokens=max(1, sum(scored[index].response_length for index in indices)),
             temperature=batch.temperature,
             learning_rate=learning_rate(trainer, step, session.total_steps),
             seed=seed_of(trainer.seed, "dropout", step, number),

@@ -17,6 +17,8 @@ _EPSILON = 1e-6
 class Grpo:
     """The baseline is the group's mean reward, the scale its standard deviation; there is no critic."""
 
+    by_group = True
+
     def __init__(self, spec: AlgorithmSpec) -> None:
         """Take the group size, clip range, KL coefficient and number of updates per step from the manifest."""
         self.group_size = spec.effective_group_size

@@ -12,6 +12,8 @@ from lorarl_trainer.samples.types import LossChoice
 class Sft:
     """One update per step, by cross entropy."""
 
+    by_group = True
+
     def __init__(self, spec: AlgorithmSpec) -> None:
         """Nothing of the manifest's algorithm applies to it."""
         self.group_size = 1

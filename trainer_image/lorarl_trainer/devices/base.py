@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,6 +31,23 @@ class Host:
     free: int
 
 
+class Background(Protocol):
+    """A place on the device for a second thread's work beside the main thread's, which comes first."""
+
+    def entered(self, *, alone: bool) -> AbstractContextManager[None]:
+        """Let this thread's work go there within the block, and wait for it at the end of the block.
+
+        The device has to be done with everything that the work depends on. If the main thread leaves the device
+        `alone`, the work goes where that thread's would.
+        """
+
+    def pace(self) -> None:
+        """Wait until no more than the last few parts of the work are left to do, within `entered`.
+
+        Called after each part, of a hundred kernels at most.
+        """
+
+
 class Device(Protocol):
     """One kind of device. Made before torch is imported in a worker process."""
 
@@ -37,11 +55,22 @@ class Device(Protocol):
     distributed_backend: str
     """The backend of torch.distributed."""
 
-    def environment(self, threads: int) -> dict[str, str]:
-        """Return the variables that a worker process needs before it imports torch."""
+    def environment(self, threads: int, *, tensor_parallel: bool = False) -> dict[str, str]:
+        """Return the variables that a worker process needs before it imports torch.
+
+        Args:
+            threads: how many it may use.
+            tensor_parallel: it shares the trainer's model with others.
+        """
 
     def select(self, local_rank: int) -> Any:
         """Make the device of the worker with this rank on its machine the current one; return it as a torch.device."""
+
+    def come_first(self) -> None:
+        """Let this thread's work come before a background's, from now on."""
+
+    def background(self, on: Any) -> Background:
+        """Make room for work beside the main thread's on this torch.device."""
 
     def memory(self) -> Gpu | Host:
         """Return the memory of this worker's GPU, or on CPU that of its machine, which all its workers share."""

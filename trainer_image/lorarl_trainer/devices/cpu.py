@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from lorarl_trainer.devices.base import Host
 from lorarl_trainer.devices.host_memory import host_memory
+
+
+class CpuBackground:
+    """The same CPU: the operating system divides it among threads."""
+
+    def entered(self, *, alone: bool) -> AbstractContextManager[None]:
+        """See `Background.entered`."""
+        return nullcontext()
+
+    def pace(self) -> None:
+        """See `Background.pace`. A CPU does everything at once."""
 
 
 class CpuDevice:
@@ -14,7 +26,7 @@ class CpuDevice:
     name = "cpu"
     distributed_backend = "gloo"
 
-    def environment(self, threads: int) -> dict[str, str]:
+    def environment(self, threads: int, *, tensor_parallel: bool = False) -> dict[str, str]:
         """See `Device.environment`."""
         return {
             # vLLM turns torch.set_num_threads into a no-op, so the number must be set from the start.
@@ -30,6 +42,13 @@ class CpuDevice:
         import torch
 
         return torch.device("cpu")
+
+    def come_first(self) -> None:
+        """See `Device.come_first`."""
+
+    def background(self, on: Any) -> CpuBackground:
+        """See `Device.background`."""
+        return CpuBackground()
 
     def memory(self) -> Host:
         """See `Device.memory`."""

@@ -26,6 +26,7 @@ class ColocatedEngine:
     Attributes:
         engine: vLLM.
         base: what it shares with the trainer; None if it has its own base model.
+        generating: it is at work.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class ColocatedEngine:
             self._delivered = DeliveryCheck(self.engine.slot, adapter)
             self._every_element = SyncCheck(self.engine.slot, adapter)
         self._device, self._verify = device, spec.rollout.verify_sync
+        self.generating = False
 
     def sync(self, version: int, verify: bool = False) -> float:
         """Bring the trainer's adapter to the engine as this version (collective); return the seconds it took.
@@ -99,8 +101,12 @@ class ColocatedEngine:
         woke = self.engine.wake("weights", "kv_cache")
         awake = time.perf_counter()
         waking = {"wake": awake - clock} if woke else {}
-        for indices, completions in self.engine.generate(prompts, seeds, max_tokens, sampling):
-            yield CompletionChunk(indices, completions, waking | {"generate": time.perf_counter() - awake})
+        self.generating = bool(prompts)
+        try:
+            for indices, completions in self.engine.generate(prompts, seeds, max_tokens, sampling):
+                yield CompletionChunk(indices, completions, waking | {"generate": time.perf_counter() - awake})
+        finally:
+            self.generating = False
 
     def sleep(self) -> Mapping[str, float]:
         """Give up the memory that the trainer needs meanwhile; return the seconds of the phase, if there is any."""

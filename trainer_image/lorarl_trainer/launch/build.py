@@ -143,6 +143,7 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
                 published_step=resumed.step,
                 results=_first_results(launch.out_dir) if resumed.step else {},
                 evaluated=_was_evaluated(launch.out_dir, spec, resumed.step),
+                tokens_trained_ahead=built.micro_batch_tokens if built.overlapped else None,
                 steer=launch.runtime.steering and launch.runtime.steering(workers),
                 adapter_uri=resumed.adapter_uri,
             )

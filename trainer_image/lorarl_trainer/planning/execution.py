@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.planning.model_sizes import VOCABULARY_MULTIPLE, ModelShape
 from lorarl_trainer.planning.precision import PRECISIONS, Precision
@@ -57,6 +58,7 @@ class ExecutionPlan:
         unshared: why they do not although both are split alike; None otherwise.
         engine_fraction: share of the GPU's memory for the engine.
         offload: what the engine gives up while the trainer works.
+        overlapped: groups that have ended are trained while others are still being generated.
         kv_block_tokens: tokens of one block of the KV cache.
         kv_cache_most: largest size of the KV cache on CPU.
         kv_cache_bytes: size of one rank's KV cache.
@@ -82,6 +84,7 @@ class ExecutionPlan:
     unshared: str | None
     engine_fraction: float
     offload: frozenset[str]
+    overlapped: bool
     kv_block_tokens: int
     kv_cache_most: int = 0
     kv_cache_bytes: int = 0
@@ -129,7 +132,26 @@ def decide(spec: LoRARLJobSpec, model: ModelShape, gpu: Gpu | None) -> Execution
         else None,
         engine_fraction=spec.rollout.gpu_memory_fraction,
         offload=frozenset(spec.rollout.offload or ()) if gpu is not None else frozenset(),
+        overlapped=False,
         kv_block_tokens=_KV_BLOCK_TOKENS,
+    )
+
+
+def may_overlap(spec: LoRARLJobSpec) -> bool:
+    """Return whether groups that have ended can be trained while others are still being generated, given the memory.
+
+    On a CPU both would want the same cores. The workers of one model or engine would have to do everything in the same
+    order. The guard measures an adapter with dropout without it, in a pass of its own.
+    """
+    algorithm = get_algorithm(spec.algorithm)
+    return (
+        spec.on_gpu
+        and spec.algorithm.type != "sft"
+        and algorithm.by_group
+        and algorithm.updates_per_step == 1
+        and spec.trainer.tensor_parallel_size == spec.rollout.tensor_parallel_size == 1
+        and spec.adapter.dropout == 0
+        and not spec.rollout.offload
     )
 
 

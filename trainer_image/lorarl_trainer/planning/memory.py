@@ -101,6 +101,11 @@ class MemoryPlan:
         return sum(line.bytes for line in self.lines if line.phase in ("always", phase))
 
     @property
+    def fits_at_once(self) -> bool:
+        """Whether both phases fit into what is free at the same time."""
+        return sum(line.bytes for line in self.lines) <= self.gpu.free
+
+    @property
     def fits(self) -> bool:
         """Whether both phases fit into what is free, and the engine can hold at least one sequence."""
         return (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu, Host
-from lorarl_trainer.planning.execution import ExecutionPlan
+from lorarl_trainer.planning.execution import ExecutionPlan, may_overlap
 from lorarl_trainer.planning.memory import plan_memory
 from lorarl_trainer.planning.model_sizes import read_model_sizes
 from lorarl_trainer.planning.remedies import require_fit
@@ -30,4 +30,5 @@ def plan_job(spec: LoRARLJobSpec, model_path: Path, there: Gpu | Host) -> Execut
         require_gpu(there)
     memory = plan_memory(spec, read_model_sizes(model_path), there)
     require_fit(memory)
-    return replace(memory.execution, memory_table=memory.table())
+    overlapped = may_overlap(spec) and not memory.execution.offload and memory.fits_at_once
+    return replace(memory.execution, overlapped=overlapped, memory_table=memory.table())

@@ -183,9 +183,10 @@ def step_line(event: StepDone, left: float) -> str:
         parts.append(f"entropy {metrics['entropy']:.3f}")
     if "kl" in metrics:
         parts.append(f"KL {metrics['kl']:.2e}")
+    overlap = event.seconds.get("overlap", 0.0)
     parts += [
         f"{event.tokens_per_second:,.0f} tokens/s",
-        f"{sum(event.seconds.values()):.2f} s",
+        f"{sum(event.seconds.values()):.2f} s" + (f", {overlap:.2f} overlapped" if overlap else ""),
         f"{duration(left)} left",
     ]
     return "  ".join(parts)

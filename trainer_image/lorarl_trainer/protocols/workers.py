@@ -11,7 +11,7 @@ from lorarl_trainer.checkpoint import Best, Published
 from lorarl_trainer.lora.config import Probe
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.sampling import Sampling
-from lorarl_trainer.samples.types import Completion, Sample, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.types import Completion, GradientRequest, Sample, UpdateRequest, UpdateResult
 from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.timing import Span
 
@@ -33,6 +33,8 @@ class Built:
         modules: full Hugging Face names of the layers with an adapter.
         trainable_parameters, total_parameters: over all tensor-parallel ranks.
         memory: the plan of a GPU's memory as a table; None on CPU.
+        overlapped: groups that have ended are trained while others are still being generated.
+        micro_batch_tokens: tokens of one forward and backward pass.
         gpu: the product's name of each worker's GPU; empty on CPU.
         warnings: what the user should know about the model.
     """
@@ -42,6 +44,8 @@ class Built:
     total_parameters: int
     memory: str | None
     warnings: tuple[str, ...]
+    overlapped: bool
+    micro_batch_tokens: int
     gpu: str = ""
 
 
@@ -90,6 +94,10 @@ class JobCheckpoints:
 class Workers(Protocol):
     """All workers of a job, addressed together. Every method raises LorarlError for what a user can act on."""
 
+    @property
+    def trainers(self) -> int:
+        """How many copies of the model train, data parallel."""
+
     async def open_checkpoints(self, of: JobCheckpoints) -> None:
         """Name the job's checkpoints, and what their adapters are made of. The newest is read while the model loads."""
 
@@ -122,8 +130,14 @@ class Workers(Protocol):
             The slowest engine's seconds by phase.
         """
 
+    async def accumulate(self, trainer: int, request: GradientRequest) -> None:
+        """Let one trainer compute the gradient of some samples of the next update, while engines generate others.
+
+        It takes one request at a time. The adapter stays as it is until `update`, which adds the other samples.
+        """
+
     async def update(self, request: UpdateRequest) -> UpdateResult:
-        """Make one optimizer update on the request's samples."""
+        """Make one optimizer update on the request's samples, and those that were accumulated for it."""
 
     async def log_probabilities(self, samples: Sequence[Sample], temperature: float) -> list[Floats]:
         """Return the trainer's log-probabilities of each sample's response tokens."""

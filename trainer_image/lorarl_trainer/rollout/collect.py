@@ -19,6 +19,9 @@ from lorarl_trainer.rewards.scores import Cause, Failure, Outcome, Scorer, ToSco
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.types import Completion
 
+type TakeScored = Callable[[int, Completion, float], None]
+"""Takes a completion that has been scored: the index of its row, the completion, and its reward, NaN if it has none."""
+
 
 @dataclass(frozen=True)
 class ScoredRollouts:
@@ -49,10 +52,11 @@ async def generate_and_score(
     seeds: Sequence[int] | None,
     adapter_version: int,
     sampling: Sampling | None = None,
+    scored: TakeScored | None = None,
 ) -> ScoredRollouts:
     """Generate one completion per row, greedily without seeds, with this adapter version and no other, and score it.
 
-    `sampling` is the job's by default.
+    `sampling` is the job's by default. Each completion goes to `scored` as soon as it has a reward.
 
     Raises:
         InputError: not one could be scored.
@@ -66,7 +70,10 @@ async def generate_and_score(
     last_arrival = time.perf_counter()
 
     async def score(indices: Sequence[int], samples: Sequence[ToScore]) -> None:
-        outcomes.update(zip(indices, await scorer.score(samples), strict=True))
+        for index, outcome in zip(indices, await scorer.score(samples), strict=True):
+            outcomes[index] = outcome
+            if scored is not None:
+                scored(index, completions[index], outcome.value)
 
     def take(indices: Sequence[int], ended: Sequence[Completion]) -> None:
         nonlocal last_arrival

@@ -14,16 +14,16 @@ from lorarl_trainer.algorithms.groups import with_signal
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.progress import EvalDone, Progress, Sampled, ScoredSample
-from lorarl_trainer.protocols.rollouts import StepBatch
+from lorarl_trainer.protocols.rollouts import StepBatch, TakeGroup
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.rewards.components import component_metrics, odd_components
 from lorarl_trainer.rewards.scores import Scorer, first_failures, require_scored
-from lorarl_trainer.rollout.collect import ScoredRollouts, generate_and_score, shown_samples
+from lorarl_trainer.rollout.collect import ScoredRollouts, TakeScored, generate_and_score, shown_samples
 from lorarl_trainer.rollout.evaluation import Evaluation
+from lorarl_trainer.rollout.groups import Groups
 from lorarl_trainer.rollout.signal import SignalWatch
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.statistics import eval_metrics
-from lorarl_trainer.samples.types import Sample
 from lorarl_trainer.schedule import seed_of
 
 
@@ -64,29 +64,24 @@ class Lockstep:
         """Rows taken so far."""
         return self.rows.position
 
-    async def next(self, step: int, adapter_version: int) -> StepBatch:
-        """Generate and score the samples of a step."""
+    async def next(self, step: int, adapter_version: int, take: TakeGroup) -> StepBatch:
+        """Generate and score the samples of a step, and hand each group over when it is whole."""
         rows_P = self.rows.next(self.spec.rollout.prompts_per_step)
         rows_S = [row for row in rows_P for _ in range(self.group_size)]
         # One seed per sample: the same completions on any number of engines.
         seeds_S = [seed_of(self.spec.trainer.seed, "sample", step, index) for index in range(len(rows_S))]
         when = f"in step {step}"
-        rollouts = await self._roll_out(rows_S, seeds_S, None, adapter_version, self.scorer, self.limits, when)
+        groups = Groups(rows_S, self.group_size, self.spec.rollout.temperature, take)
+        rollouts = await self._roll_out(
+            rows_S, seeds_S, None, adapter_version, self.scorer, self.limits, when, groups.add
+        )
         rewards_P_G = rollouts.rewards.reshape(-1, self.group_size)
         metrics = metrics_of(rollouts, self.group_size)
         if nothing_to_learn := self._watch.after_step(rewards_P_G, rollouts.texts, metrics["truncated_share"]):
             cause, warning = nothing_to_learn
             self.progress.warn_once(f"no signal: {cause}", warning)
         return StepBatch(
-            samples_S=[
-                Sample(
-                    np.concatenate([np.asarray(row.prompt_ids), completion.tokens]),
-                    len(row.prompt_ids),
-                    rollout_logprobs=completion.logprobs,
-                    kept=completion.kept,
-                )
-                for row, completion in zip(rows_S, rollouts.completions, strict=True)
-            ],
+            samples_S=[groups.samples[index] for index in range(len(rows_S))],
             rewards_P_G=rewards_P_G,
             temperature=self.spec.rollout.temperature,
             on_policy=True,
@@ -133,8 +128,11 @@ class Lockstep:
         scorer: Scorer,
         limits: Mapping[str, float],
         when: str,
+        scored: TakeScored | None = None,
     ) -> ScoredRollouts:
-        rollouts = await generate_and_score(self.workers, scorer, self.decode, rows, seeds, adapter_version, sampling)
+        rollouts = await generate_and_score(
+            self.workers, scorer, self.decode, rows, seeds, adapter_version, sampling, scored
+        )
         for kind, (cause, failure) in first_failures(rollouts.outcomes).items():
             self.progress.warn_once(
                 kind,

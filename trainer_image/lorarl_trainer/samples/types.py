@@ -76,29 +76,44 @@ class LossChoice:
     clip_range: float = 0.0
     kl_coefficient: float = 0.0
 
+    def has_gradient(self, sample: Sample) -> bool:
+        """Return whether a sample can have a gradient: not if its loss is zero whatever the policy is."""
+        return self.kind != "policy_gradient" or self.kl_coefficient > 0 or sample.advantage != 0
+
 
 @dataclass(frozen=True)
-class UpdateRequest:
-    """One optimizer update: this worker's samples, and what holds over all workers.
+class GradientRequest:
+    """Samples for the gradient of the next update.
 
     Attributes:
         samples: this data-parallel worker's share.
         loss: which loss.
-        total_tokens: response tokens of all workers' samples: the loss is their mean.
         temperature: divides the logits before log-probabilities are taken.
-        learning_rate: this update's.
-        seed: decides the dropout masks.
         on_policy: the adapter has not changed since the samples were generated, so engine and trainer must agree.
-        limits: how well. On-policy samples are checked before the update; None where nothing is generated.
     """
 
     samples: Samples
     loss: LossChoice
-    total_tokens: int
     temperature: float
+    on_policy: bool
+
+
+@dataclass(frozen=True)
+class UpdateRequest(GradientRequest):
+    """One optimizer update: this worker's samples, and what holds over all workers.
+
+    Attributes:
+        samples: without those whose gradient was computed ahead of the update.
+        total_tokens: response tokens of all workers' samples, with those: the loss is their mean.
+        learning_rate: this update's.
+        seed: decides the dropout masks.
+        limits: how well engine and trainer must agree about on-policy samples, which is checked before the update; None
+            where nothing is generated.
+    """
+
+    total_tokens: int
     learning_rate: float
     seed: int
-    on_policy: bool
     limits: AgreementLimits | None
 
 

@@ -14,6 +14,7 @@ from lorarl_trainer.checkpoint import Best, Published
 from lorarl_trainer.devices.registry import get_device
 from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.lora.config import Probe
+from lorarl_trainer.planning.execution import may_overlap
 from lorarl_trainer.protocols.workers import (
     UPLOAD_SECONDS,
     Built,
@@ -25,7 +26,7 @@ from lorarl_trainer.protocols.workers import (
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.packing import split_evenly
 from lorarl_trainer.samples.sampling import Sampling
-from lorarl_trainer.samples.types import CompletionChunk, Sample, Samples, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.types import CompletionChunk, GradientRequest, Sample, Samples, UpdateRequest, UpdateResult
 from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.timing import Span
 from lorarl_trainer.workers.base_model import fetch_fitting_model
@@ -33,6 +34,9 @@ from lorarl_trainer.workers.checkpoints import CheckpointingWorker
 from lorarl_trainer.workers.failures import Failures
 from lorarl_trainer.workers.nodes import Nodes
 from lorarl_trainer.workers.worker import Rank, Worker
+
+_BESIDE = "beside"
+"""The workers' thread for what they do while they generate."""
 
 
 class WorkerGroup:
@@ -55,14 +59,15 @@ class WorkerGroup:
         self._folders: list[Path] = []
         threads = max(1, len(os.sched_getaffinity(0)) // spec.workers_per_node)
         gpus = spec.cluster.gpus_per_node
-        environment = get_device(gpus).environment(threads)
+        environment = get_device(gpus).environment(threads, tensor_parallel=self._trainer_tp > 1)
+        # A second thread in each worker. Without one, Ray runs all methods in the main thread.
+        groups = {"concurrency_groups": {_BESIDE: 1}} if may_overlap(spec) else {}
         logs = [log_dir / f"worker-{rank}.log" if log_dir else None for rank in range(self.size)]
         address, port = self._nodes.rendezvous() if self.size > 1 else (None, None)
         self._actors: list[Any] = []
         for rank, (local_rank, bundle) in enumerate(place for node in self._nodes.bundles for place in enumerate(node)):
             kind = Worker if rank else CheckpointingWorker
-            actor = ray.remote(kind).options(
-                num_cpus=1,
+            actor = ray.remote(num_cpus=1, **groups)(kind).options(
                 num_gpus=1 if gpus else 0,
                 scheduling_strategy=self._nodes.at(bundle),
                 runtime_env={"env_vars": environment},
@@ -163,10 +168,24 @@ class WorkerGroup:
             for task in streams:
                 task.cancel()
             await asyncio.gather(*streams, return_exceptions=True)
-        return {phase: max(seconds.get(phase, 0.0) for seconds in results) for every in results for phase in every}
+        slowest: Mapping[str, float] = max(results, key=lambda seconds: sum(seconds.values()))
+        return dict(slowest)
+
+    @property
+    def trainers(self) -> int:
+        """How many copies of the model train, data parallel."""
+        return self.size // self._trainer_tp
+
+    async def accumulate(self, trainer: int, request: GradientRequest) -> None:
+        """Let one trainer compute the gradient of some samples of the next update, while engines generate others."""
+        method = self._actors[trainer].accumulate.options(concurrency_group=_BESIDE)
+        await self._await([method.remote(request)])
 
     async def update(self, request: UpdateRequest) -> UpdateResult:
-        """Make one optimizer update, with the request's samples dealt out to the data-parallel workers."""
+        """Make one optimizer update, with the request's samples dealt out to the data-parallel workers.
+
+        Samples that they have accumulated are in it too.
+        """
         requests = [replace(request, samples=share) for share in self._dealt(request.samples)[1]]
         calls = [actor.update.remote(requests[rank // self._trainer_tp]) for rank, actor in enumerate(self._actors)]
         result: UpdateResult = (await self._await(calls))[0]
@@ -223,7 +242,7 @@ class WorkerGroup:
 
     def _dealt(self, samples: Sequence[Sample]) -> tuple[list[list[int]], list[Samples]]:
         """Deal samples out to the data-parallel workers: the indices that each gets, and its samples."""
-        indices = split_evenly(samples, self.size // self._trainer_tp)
+        indices = split_evenly(samples, self.trainers)
         return indices, [Samples(samples[index] for index in share) for share in indices]
 
     async def _all(self, method: str, *arguments: Any) -> list[Any]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lorarl_trainer.lora.config import Probe
     from lorarl_trainer.planning.execution import ExecutionPlan
     from lorarl_trainer.samples.sampling import Sampling
-    from lorarl_trainer.samples.types import CompletionChunk, Samples, UpdateRequest, UpdateResult
+    from lorarl_trainer.samples.types import CompletionChunk, GradientRequest, Samples, UpdateRequest, UpdateResult
     from lorarl_trainer.storage import Data
 
 
@@ -75,7 +75,8 @@ class Worker:
         self._clock = StartClock(f"worker {rank.rank}", "worker process")
         self._spec, self._rank = spec, rank
         self._device = get_device(spec.cluster.gpus_per_node)
-        os.environ.update(self._device.environment(rank.threads))
+        tensor_parallel = spec.trainer.tensor_parallel_size > 1
+        os.environ.update(self._device.environment(rank.threads, tensor_parallel=tensor_parallel))
         os.environ.update(RANK=str(rank.rank), WORLD_SIZE=str(rank.world_size), LOCAL_RANK=str(rank.local_rank))
         register(f"worker-{rank.rank}")
         self._imported = False
@@ -140,6 +141,8 @@ class Worker:
             total_parameters=counts.total,
             memory=plan.memory_table,
             warnings=self._warnings(plan),
+            overlapped=plan.overlapped,
+            micro_batch_tokens=plan.micro_batch_tokens,
             gpu=memory.name if isinstance(memory, Gpu) else "",
         )
 
@@ -173,6 +176,11 @@ class Worker:
             for chunk in self.engine.generate(prompts, seeds, max_tokens, sampling):
                 if first:
                     yield chunk
+
+    def accumulate(self, request: GradientRequest) -> None:
+        """Compute the gradient of some samples of the next update, in another thread than `generate`."""
+        with self._memory_explained("gradients were computed while others were generated"):
+            self.backend.accumulate(request, alone=self.engine is None or not self.engine.generating)
 
     def update(self, request: UpdateRequest) -> UpdateResult:
         """Make one optimizer update."""

@@ -19,3 +19,5 @@ def test_a_job_with_gpus_runs_on_cuda() -> None:
     environment = device.environment(threads=3)
     assert environment["OMP_NUM_THREADS"] == "3"
     assert "CUDA_VISIBLE_DEVICES" not in environment, "each worker sees all GPUs of its machine"
+    assert environment["CUDA_DEVICE_MAX_CONNECTIONS"] == "32", "training must not hold up generation"
+    assert device.environment(threads=3, tensor_parallel=True)["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"

@@ -9,7 +9,7 @@ import pytest
 
 from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.planning.execution import ExecutionPlan, PlanError, decide
+from lorarl_trainer.planning.execution import ExecutionPlan, PlanError, decide, may_overlap
 from lorarl_trainer.planning.model_sizes import ModelShape, read_model_shape
 from lorarl_trainer.planning.supported_models import has_plain_layers
 from unit.trainer.planning.jobs import gpu_job
@@ -43,6 +43,24 @@ def test_layers_are_fused_whole_on_one_gpu() -> None:
 )
 def test_layers_of_llamas_kind_are_known_by_the_configuration(config: dict[str, object], plain: bool) -> None:
     assert has_plain_layers(config) is plain
+
+
+@pytest.mark.parametrize(
+    ("changes", "gpus", "expected"),
+    [
+        ([], 1, True),
+        ([], 2, True),
+        (["algorithm.klCoefficient=0.1", "rollout.offload=[]"], 1, True),
+        ([], 0, False),
+        (["trainer.tensorParallelSize=2"], 2, False),
+        (["rollout.tensorParallelSize=2"], 2, False),
+        (["adapter.dropout=0.1"], 1, False),
+        (["algorithm.updatesPerStep=2"], 1, False),
+        (["rollout.offload=[kv_cache]"], 1, False),
+    ],
+)
+def test_groups_may_be_trained_while_others_are_generated(changes: list[str], gpus: int, expected: bool) -> None:
+    assert may_overlap(gpu_job(*changes, gpus=gpus)) is expected
 
 
 def test_an_engine_generates_so_many_sequences_at_a_time() -> None:

@@ -12,6 +12,7 @@ from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.planning.memory import MemoryPlan, activation_bytes, plan_memory
 from lorarl_trainer.planning.model_sizes import ModelSizes, read_model_sizes
+from lorarl_trainer.planning.plan import plan_job
 from lorarl_trainer.planning.precision import PRECISIONS
 from lorarl_trainer.planning.remedies import remedies, require_fit
 from support.headers_only import write_headers
@@ -132,6 +133,15 @@ def test_parts_add_up_to_each_phase(sizes: ModelSizes) -> None:
     assert awake.peak("generation") == asleep.peak("generation")
     two = planned(sizes, shared=False)
     assert two.peak("generation") - asleep.peak("generation") == 2 * (PARAMETERS - sizes.qkv_parameters(1))
+
+
+def test_both_phases_overlap_where_they_fit_at_once(model_7b: Path) -> None:
+    together = plan_memory(gpu_job(), read_model_sizes(model_7b), H200)
+    need = sum(line.bytes for line in together.lines)
+    enough, short = Gpu(150 * GB, need), Gpu(150 * GB, need - GB)
+    assert plan_job(gpu_job(), model_7b, enough).overlapped
+    assert not plan_job(gpu_job("rollout.offload=[]"), model_7b, short).overlapped
+    assert plan_memory(gpu_job("rollout.offload=[]"), read_model_sizes(model_7b), short).fits, "one after the other"
 
 
 def test_an_absent_offload_gives_the_cache_up_only_where_memory_is_short(sizes: ModelSizes) -> None:

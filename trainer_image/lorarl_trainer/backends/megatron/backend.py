@@ -23,7 +23,7 @@ from lorarl_trainer.devices.base import Device
 from lorarl_trainer.errors import WorkerError
 from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.planning.execution import ExecutionPlan
-from lorarl_trainer.samples.types import Sample, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.types import GradientRequest, Sample, UpdateRequest, UpdateResult
 from lorarl_trainer.timing import StartClock
 
 
@@ -114,6 +114,14 @@ class MegatronBackend:
         torch._foreach_copy_(parameters, self._kept if adapter is None else self.layout.scatter(adapter))
         if adapter is None:
             self._kept = None
+
+    def accumulate(self, request: GradientRequest, *, alone: bool) -> None:
+        """Compute the gradient of some samples of the next update, in another thread than all else.
+
+        `alone`: nothing else uses the device meanwhile.
+        """
+        self._require_device()
+        self._trainer.accumulate(request, alone=alone)
 
     def update(self, request: UpdateRequest) -> UpdateResult:
         """Make one optimizer update (collective over all workers)."""

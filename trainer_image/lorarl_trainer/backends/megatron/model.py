@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -191,6 +191,19 @@ class LoraModel:
         """Switch the adapters off: the model is the frozen base, the reference policy of a KL penalty."""
         with self._lora.disable_adapter(self._chunks):
             yield
+
+    def call_between_layers(self, call: Callable[[], None]) -> None:
+        """Make a call after every decoder layer from now on, forward and backward."""
+        from megatron.core.utils import unwrap_model
+
+        def after_forward(layer: torch.nn.Module, arguments: Any, output: Any) -> None:
+            call()
+            hidden_states = output[0]
+            if hidden_states.requires_grad:
+                hidden_states.register_hook(lambda gradient: call())
+
+        for layer in unwrap_model(self.module).decoder.layers:
+            layer.register_forward_hook(after_forward)
 
     def export(self) -> dict[str, torch.Tensor]:
         """Return the adapter in Hugging Face names, whole on every rank (collective).

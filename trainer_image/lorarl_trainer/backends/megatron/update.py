@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -16,12 +17,12 @@ import torch.distributed as dist
 from lorarl_trainer.backends.megatron.micro_batch import MicroBatch
 from lorarl_trainer.backends.megatron.model import LoraModel
 from lorarl_trainer.backends.megatron.optimizer import AdapterOptimizer
-from lorarl_trainer.devices.base import Device
+from lorarl_trainer.devices.base import Background, Device
 from lorarl_trainer.devices.transfer import to_device
 from lorarl_trainer.losses.base import LossInputs
 from lorarl_trainer.losses.registry import LOSSES
 from lorarl_trainer.samples.agreement import DEPTHS, Agreement, depth_of, positions_of
-from lorarl_trainer.samples.types import Sample, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.types import GradientRequest, Sample, UpdateRequest, UpdateResult
 
 
 class Trainer:
@@ -38,14 +39,28 @@ class Trainer:
         """With `dropout` above zero, the gate needs its own forward pass without it."""
         self._device, self._model, self._optimizer = device, model, optimizer
         self._micro_batch_tokens, self._dropout = micro_batch_tokens, dropout
+        self._ahead: _Totals | None = None  # of samples whose gradient is there before their update begins
+
+    def accumulate(self, request: GradientRequest, *, alone: bool) -> None:
+        """Compute the gradient of some samples of the next update, in another thread than all else.
+
+        The tokens of the whole update are not known yet. So this adds up the loss of all tokens, and the update divides
+        it. No worker waits for another here. `alone`: nothing else uses the device meanwhile.
+        """
+        with self._background.entered(alone=alone):
+            if self._ahead is None:
+                self._optimizer.zero_grad()
+                self._ahead = _Totals(self._model.device)
+            self._add(request, self._ahead, divisor=1)
 
     def update(self, request: UpdateRequest) -> UpdateResult:
         """Make one update (collective over all workers).
 
         It is withheld if engine and trainer disagree about the samples, or loss or gradient is not a finite number.
         """
-        self._optimizer.zero_grad()
         clock = time.perf_counter()
+        if self._ahead is None:
+            self._optimizer.zero_grad()
         metrics, agreement = self.forward_backward(request)
         self._device.synchronize()
         forward_backward = time.perf_counter() - clock
@@ -67,20 +82,15 @@ class Trainer:
 
         Returns:
             Metrics, averaged over all workers' response tokens, and how the engine and the trainer agree about them.
+            Those of samples that were accumulated ahead are among them.
         """
         # Each data-parallel rank drops other elements; tensor-parallel ranks, which share their inputs, the same.
         torch.manual_seed(request.seed + self._model.parallel.data_rank)
-        totals = _Totals(self._model.device)
-        for indices, batch in self._model.micro_batches(request.samples, self._micro_batch_tokens):
-            samples = [request.samples[index] for index in indices]
-            inputs = self._inputs(request, samples, batch)
-            loss_N, columns = LOSSES[request.loss.kind](inputs, request.loss)
-            (loss_N.sum() / request.total_tokens).backward()
-            self._optimizer.require_gradients()
-            totals.add({"loss": loss_N.detach(), **columns})
-            if inputs.on_policy and inputs.rollout is not None:
-                totals.compare(inputs.rollout, inputs.measured, self._depths(samples))
-        if not request.samples:  # the names of the columns, of which other workers have values
+        totals, self._ahead = self._ahead or _Totals(self._model.device), None
+        if not totals.empty:
+            self._optimizer.divide_gradient(request.total_tokens)
+        self._add(request, totals, divisor=request.total_tokens)
+        if totals.empty:  # the names of the columns, of which other workers have values
             loss_N, columns = LOSSES[request.loss.kind](self._no_inputs(request), request.loss)
             totals.add({"loss": loss_N, **columns})
         if self._model.parallel.data_size > 1:
@@ -88,6 +98,23 @@ class Trainer:
         sums = totals.sums()
         agreement = totals.agreement() if request.on_policy else None
         return {name: value / request.total_tokens for name, value in sums.items()}, agreement
+
+    def _add(self, request: GradientRequest, totals: _Totals, divisor: int) -> None:
+        """Add samples to the totals, and the gradient of their summed loss over `divisor` to the adapter's."""
+        # Samples that have no gradient need no backward pass.
+        for with_gradient in (True, False):
+            chosen = [sample for sample in request.samples if request.loss.has_gradient(sample) is with_gradient]
+            for indices, batch in self._model.micro_batches(chosen, self._micro_batch_tokens):
+                samples = [chosen[index] for index in indices]
+                with torch.set_grad_enabled(with_gradient):
+                    inputs = self._inputs(request, samples, batch)
+                    loss_N, columns = LOSSES[request.loss.kind](inputs, request.loss)
+                if with_gradient:
+                    (loss_N.sum() / divisor).backward()
+                    self._optimizer.require_gradients()
+                totals.add({"loss": loss_N.detach(), **columns})
+                if inputs.on_policy and inputs.rollout is not None:
+                    totals.compare(inputs.rollout, inputs.measured, self._depths(samples))
 
     def optim_step(self, learning_rate: float) -> float:
         """Update the adapter with the gradients so far; return their norm before clipping (collective)."""
@@ -106,10 +133,18 @@ class Trainer:
         self._model.module.train()
         return result
 
-    def _inputs(self, request: UpdateRequest, samples: Sequence[Sample], batch: MicroBatch) -> LossInputs:
-        """Compute what the loss of a micro-batch looks at."""
-        logprobs_N = self._model.log_probabilities(batch, request.temperature)
-        measured_N = self._without_dropout(batch, request.temperature) if self._dropout else logprobs_N.detach()
+    @cached_property
+    def _background(self) -> Background:
+        background = self._device.background(self._model.device)
+        self._model.call_between_layers(background.pace)
+        return background
+
+    def _inputs(self, request: GradientRequest, samples: Sequence[Sample], batch: MicroBatch) -> LossInputs:
+        """Compute what the loss of a micro-batch looks at. Dropout matters to the gradient alone."""
+        drops = self._dropout > 0 and torch.is_grad_enabled()
+        compute = self._model.log_probabilities if drops or not self._dropout else self._without_dropout
+        logprobs_N = compute(batch, request.temperature)
+        measured_N = self._without_dropout(batch, request.temperature) if drops else logprobs_N.detach()
         base_N = None
         if request.loss.kl_coefficient > 0:
             with torch.no_grad(), self._model.base_only():
@@ -153,6 +188,11 @@ class _Totals:
         self._sums: dict[str, torch.Tensor] = {}
         self._by_depth = torch.zeros(3, DEPTHS, dtype=torch.float64, device=device)
         self._largest = torch.zeros((), dtype=torch.float64, device=device)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing has been added."""
+        return not self._sums
 
     def add(self, columns: Mapping[str, torch.Tensor]) -> None:
         """Add the columns of a micro-batch, [N] each."""
