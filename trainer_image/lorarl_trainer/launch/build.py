@@ -34,6 +34,7 @@ from lorarl_trainer.progress import (
     Progress,
     RunStarted,
     Warned,
+    open_command,
     read_rows,
     this_environment,
 )
@@ -101,6 +102,7 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
         stack.callback(_forget, checks)
         if here:
             await _head_start(checks)
+            progress.emit(Noted(f"live report: {open_command(launch.out_dir)}, in another terminal"))
         progress.emit(
             Noted(f"starting Ray and {spec.world_size} worker(s); imports of torch, Megatron and vLLM take longest")
         )

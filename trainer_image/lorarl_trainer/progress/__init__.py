@@ -49,7 +49,7 @@ from lorarl_trainer.progress.report import write_report
 from lorarl_trainer.progress.samples import SamplesFile
 from lorarl_trainer.progress.start_bar import duration
 from lorarl_trainer.progress.trackers import Secrets, trackers
-from lorarl_trainer.progress.usage import final_message
+from lorarl_trainer.progress.usage import final_message, open_command, report_line
 
 __all__ = [
     "METRICS",
@@ -74,10 +74,12 @@ __all__ = [
     "Warned",
     "duration",
     "final_message",
+    "open_command",
     "open_progress",
     "read_lines",
     "read_rows",
     "read_summary",
+    "report_line",
     "results_of",
     "this_environment",
     "write_report",
