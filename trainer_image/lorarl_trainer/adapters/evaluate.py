@@ -17,6 +17,7 @@ from lorarl_trainer.adapters.result import Result, Side
 from lorarl_trainer.adapters.source import find_adapter
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.launch import inputs
+from lorarl_trainer.progress import show_downloads
 from lorarl_trainer.rewards.components import component_metrics
 from lorarl_trainer.rewards.scorer import make_job_scorer, make_scorer
 from lorarl_trainer.rewards.scores import Scorer, ToScore, collect
@@ -36,11 +37,13 @@ def evaluate(request: Request) -> Result:
     with _scorer(task, source.folder) as scorer:
         evaluation = Evaluation.of(task.name, task.source, task.field, (), scorer, task.spec.rollout)
         evaluation = settings(request, evaluation, task)
-        rows = inputs.read_source(task.spec, task.source, task.field, read_secrets(task.spec))[: request.rows]
+        with show_downloads(sys.stderr) as on_bytes:
+            secrets = read_secrets(task.spec)
+            rows = inputs.read_source(task.spec, task.source, field=task.field, secrets=secrets, on_bytes=on_bytes)
         asyncio.run(scorer.ready())
         model = load_adapted(source, seed=request.seed)
         encoder = inputs.prompt_encoder(task.spec, model.vocabulary)
-        fitting, warnings = inputs.encode_source(task.spec, rows, task.field, encoder)
+        fitting, warnings = inputs.encode_source(task.spec, rows[: request.rows], task.field, encoder)
         for warning in warnings:
             print(f"warning: {warning}", file=sys.stderr)
         rollout = task.spec.rollout

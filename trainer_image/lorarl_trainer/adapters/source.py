@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.errors import InputError, LorarlError
 from lorarl_trainer.lora.files import CONFIG_FILE, WEIGHTS_FILE
+from lorarl_trainer.progress import show_downloads
 from lorarl_trainer.progress.records import SUMMARY, read_summary
 from lorarl_trainer.storage import open_store
 from lorarl_trainer.storage.base_model import fetch_model_folder
@@ -87,7 +89,7 @@ def find_adapter(
     return Source(
         name=name,
         adapter=folder,
-        base=base or (str(fetch_model_folder(job.spec, secrets)) if job else str(config["base_model_name_or_path"])),
+        base=base or (_base_of(job, secrets) if job else str(config["base_model_name_or_path"])),
         revision=None if base or job else config.get("revision"),
         job=job,
         folder=job_file.parent if job_file else Path((summary or {}).get("manifest_folder") or Path.cwd()),
@@ -113,6 +115,11 @@ def _which(uri: str, best: Mapping[str, Any] | None) -> str:
         return f"the best checkpoint, of step {best['step']}: {best['metric']} {best['value']:.4g}"
     step = re.search(r"iter_(\d+)", uri)
     return f"the newest checkpoint, of step {int(step[1])}" if step else "the newest checkpoint"
+
+
+def _base_of(job: LoRARLJob, secrets: Secrets) -> str:
+    with show_downloads(sys.stderr) as on_bytes:
+        return str(fetch_model_folder(job.spec, secrets, on_bytes=on_bytes))
 
 
 def _summary(folder: Path) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ from lorarl_trainer.progress import (
     Progress,
     RunStarted,
     Warned,
+    downloads_to,
     open_command,
     read_rows,
     this_environment,
@@ -98,7 +100,12 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
         scorers = stack.enter_context(open_scorers(spec, launch.folder, log=launch.reward_log))
         progress.emit(Noted(f"checking base model {spec.model.uri}, data, reward and stores"))
         here = not launch.runtime.in_pods
-        checks = asyncio.create_task(prepare(job, secrets, launch.unpublished, scorers, clock, here=here))
+        on_bytes = downloads_to(progress) if here else None
+        # Where the workers are on this machine, they find the model that the checks have fetched.
+        fetch = here and "RAY_ADDRESS" not in os.environ
+        checks = asyncio.create_task(
+            prepare(job, secrets, launch.unpublished, scorers, clock, here=here, fetch_model=fetch, on_bytes=on_bytes)
+        )
         stack.callback(_forget, checks)
         if here:
             await _head_start(checks)
@@ -108,7 +115,7 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
         )
         async with RayCluster(spec, launch.runtime.log_dir, clock) as cluster:
             prepared, (workers, fingerprint) = await asyncio.gather(
-                checks, _fetch_model(launch, cluster, interruption, progress)
+                checks, _fetch_model(launch, cluster, interruption, progress, checks if fetch else None)
             )
             model, rows, stored = prepared.model, prepared.rows, prepared.stored
             if stored is None or stored.fingerprint != fingerprint:
@@ -210,12 +217,21 @@ def _forget(checks: asyncio.Task[Prepared]) -> None:
 
 
 async def _fetch_model(
-    launch: Launch, cluster: RayCluster, interruption: Interruption, progress: Progress
+    launch: Launch,
+    cluster: RayCluster,
+    interruption: Interruption,
+    progress: Progress,
+    fetching: asyncio.Task[Prepared] | None,
 ) -> tuple[WorkerGroup, str]:
-    """Fetch the base model to the workers' machines; return the workers and the model's fingerprint."""
+    """Fetch the base model to the workers' machines; return the workers and the model's fingerprint.
+
+    `fetching` is a task that fetches it to this machine, which is also the workers'.
+    """
     workers = await cluster.workers()
     interruption.install()
-    if is_remote(launch.job.spec):
+    if fetching is not None:
+        await fetching
+    elif is_remote(launch.job.spec):
         progress.emit(Noted(f"downloading {launch.job.spec.model.uri}, unless it was downloaded before"))
     with launch.clock.part("base model"):
         return workers, await workers.fetch_model(launch.secrets)

@@ -15,6 +15,7 @@ from lorarl_trainer.rewards.scorer import needs_answers
 from lorarl_trainer.storage import open_store
 from lorarl_trainer.storage.base_model import fetch_model_folder
 from lorarl_trainer.storage.downloads import fetch_data, read_generation_config, read_model_config
+from lorarl_trainer.storage.meter import OnBytes
 from lorarl_trainer.storage.secrets import Secrets, secret_of
 
 
@@ -80,24 +81,31 @@ def load_vocabulary(spec: LoRARLJobSpec, secrets: Secrets) -> Vocabulary:
     return Vocabulary(tokenizer, tuple(stops), vocabulary_size(config))
 
 
-def read_rows(spec: LoRARLJobSpec, secrets: Secrets) -> Rows:
-    """Read the training and the held-out rows; see `read_source` for the errors."""
-    train, fields = read_source(spec, spec.data.train, "spec.data.train", secrets), eval_fields(spec)
-    return Rows(
-        train, {name: read_source(spec, source, fields[name], secrets) for name, source in spec.data.evaluations}
-    )
+def read_rows(spec: LoRARLJobSpec, secrets: Secrets, on_bytes: OnBytes | None = None) -> Rows:
+    """Read the training and the held-out rows; see `read_source` for the arguments and errors."""
+    read, fields = partial(read_source, spec, secrets=secrets, on_bytes=on_bytes), eval_fields(spec)
+    train = read(spec.data.train, field="spec.data.train")
+    return Rows(train, {name: read(source, field=fields[name]) for name, source in spec.data.evaluations})
 
 
-def read_source(spec: LoRARLJobSpec, source: DataSource, field: str, secrets: Secrets) -> list[Row]:
-    """Read the rows of one source, whose path in the manifest is `field`.
+def read_source(
+    spec: LoRARLJobSpec, source: DataSource, *, field: str, secrets: Secrets, on_bytes: OnBytes | None = None
+) -> list[Row]:
+    """Read the rows of one source.
+
+    Args:
+        spec: the job's.
+        source: the rows.
+        field: the source's path in the manifest, for errors.
+        secrets: the job's Secrets by name.
+        on_bytes: is called with the bytes of a download.
 
     Raises:
         LorarlError: they cannot be read, or a row lacks what the job needs.
     """
     secret = secret_of(secrets, spec.data.credentials_secret)
-    fetch = partial(
-        fetch_data, field=f"{field}.uri", secret=secret, open_folder=partial(open_store, field=f"{field}.uri")
-    )
+    open_folder = partial(open_store, field=f"{field}.uri")
+    fetch = partial(fetch_data, field=f"{field}.uri", secret=secret, open_folder=open_folder, on_bytes=on_bytes)
     own = getattr(source, "reward", None)
     rewards = [own] if own else list(spec.rewards_by_path.values())
     answers = not rewards or any(needs_answers(reward) for reward in rewards)

@@ -14,6 +14,7 @@ from typing import TextIO
 from lorarl_api.v1alpha1 import TrackingSpec
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.progress.console import ConsoleSink
+from lorarl_trainer.progress.downloads import downloads_to, show_downloads
 from lorarl_trainer.progress.environment import this_environment
 from lorarl_trainer.progress.events import (
     PHASES,
@@ -22,6 +23,7 @@ from lorarl_trainer.progress.events import (
     BestFound,
     CheckpointDone,
     DataSummary,
+    Downloading,
     EvalDone,
     Event,
     HeldOut,
@@ -59,6 +61,7 @@ __all__ = [
     "BestFound",
     "CheckpointDone",
     "DataSummary",
+    "Downloading",
     "EvalDone",
     "Event",
     "HeldOut",
@@ -72,6 +75,7 @@ __all__ = [
     "StartedUp",
     "StepDone",
     "Warned",
+    "downloads_to",
     "duration",
     "final_message",
     "open_command",
@@ -81,6 +85,7 @@ __all__ = [
     "read_summary",
     "report_line",
     "results_of",
+    "show_downloads",
     "this_environment",
     "write_report",
 ]

@@ -35,7 +35,17 @@ TIME_COLUMNS = frozenset({"at", "seconds", "tokens_per_second", "eval_seconds"})
 """Columns of metrics.jsonl that measure time. All others are equal in two runs with one seed, interrupted or not."""
 
 type Event = (
-    Noted | RunStarted | StartedUp | Sampled | StepDone | EvalDone | CheckpointDone | BestFound | Warned | RunFinished
+    Noted
+    | Downloading
+    | RunStarted
+    | StartedUp
+    | Sampled
+    | StepDone
+    | EvalDone
+    | CheckpointDone
+    | BestFound
+    | Warned
+    | RunFinished
 )
 
 
@@ -228,6 +238,18 @@ class Noted:
     """What the run does before its first step. Starting takes a while, and silence would look like a hang."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Downloading:
+    """A download goes on. With its last byte it is over."""
+
+    what: str
+    """What is fetched."""
+    done: int
+    """Bytes so far."""
+    total: int
+    """All of its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
