@@ -43,6 +43,7 @@ from lorarl_trainer.progress import (
 from lorarl_trainer.progress.evaluations import is_eval_seconds
 from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.protocols.workers import Built, JobCheckpoints, Resumed, Workers
+from lorarl_trainer.rewards.output import Output
 from lorarl_trainer.rewards.scorer import Scorers, open_scorers
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.lockstep import Lockstep
@@ -96,8 +97,9 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
         LorarlError: something in the manifest, or something it names, cannot be used.
     """
     job, spec, clock, secrets = launch.job, launch.job.spec, launch.clock, launch.secrets
+    reward_output = Output(launch.reward_log, lambda text: progress.emit(Warned(text)))
     with contextlib.ExitStack() as stack:
-        scorers = stack.enter_context(open_scorers(spec, launch.folder, log=launch.reward_log))
+        scorers = stack.enter_context(open_scorers(spec, launch.folder, output=reward_output))
         progress.emit(Noted(f"checking base model {spec.model.uri}, data, reward and stores"))
         here = not launch.runtime.in_pods
         on_bytes = downloads_to(progress) if here else None

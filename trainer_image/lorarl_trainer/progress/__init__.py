@@ -18,7 +18,6 @@ from lorarl_trainer.progress.downloads import downloads_to, show_downloads
 from lorarl_trainer.progress.environment import this_environment
 from lorarl_trainer.progress.events import (
     PHASES,
-    TIME_COLUMNS,
     AdapterSummary,
     BestFound,
     CheckpointDone,
@@ -35,6 +34,7 @@ from lorarl_trainer.progress.events import (
     StartedUp,
     StepDone,
     Warned,
+    is_time_column,
     results_of,
 )
 from lorarl_trainer.progress.fanout import Progress, Sink
@@ -56,7 +56,6 @@ from lorarl_trainer.progress.usage import final_message, open_command, report_li
 __all__ = [
     "METRICS",
     "PHASES",
-    "TIME_COLUMNS",
     "AdapterSummary",
     "BestFound",
     "CheckpointDone",
@@ -78,6 +77,7 @@ __all__ = [
     "downloads_to",
     "duration",
     "final_message",
+    "is_time_column",
     "open_command",
     "open_progress",
     "read_lines",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lorarl_trainer.progress.environment import Environment
+from lorarl_trainer.progress.evaluations import is_eval_seconds
 from lorarl_trainer.samples.columns import eval_column
 from lorarl_trainer.timing import Span, by_name, critical_path
 
@@ -31,8 +32,7 @@ and scored as they finish, while others are still being generated; `reward` is t
 generation.
 """
 
-TIME_COLUMNS = frozenset({"at", "seconds", "tokens_per_second", "eval_seconds"})
-"""Columns of metrics.jsonl that measure time. All others are equal in two runs with one seed, interrupted or not."""
+_TIME_COLUMNS = frozenset({"at", "seconds", "tokens_per_second"})
 
 type Event = (
     Noted
@@ -297,6 +297,14 @@ def row_of(event: StepDone | EvalDone) -> dict[str, Any]:
         "tokens_per_second": _finite(event.tokens_per_second),
         "seconds": {phase: round(seconds, 6) for phase, seconds in event.seconds.items()},
     }
+
+
+def is_time_column(column: str) -> bool:
+    """Return whether a column of metrics.jsonl measures time.
+
+    All others are equal in two runs with one seed, interrupted or not.
+    """
+    return column in _TIME_COLUMNS or is_eval_seconds(column)
 
 
 def scalars_of(event: StepDone | EvalDone) -> dict[str, float]:

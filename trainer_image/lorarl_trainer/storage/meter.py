@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 OnBytes = Callable[[str, int, int], None]
-"""Is called with the state of a download: what is fetched, its bytes so far, and its bytes in all. Called from any thread."""
+"""Gets the state of a download, from any thread: what is fetched, its bytes so far, and its bytes in all."""
 INTERVAL_SECONDS = 0.25
 
 
