@@ -127,7 +127,7 @@ def test_a_terminal_sees_what_a_start_is_doing(monkeypatch: pytest.MonkeyPatch) 
     assert "0:00" in text
 
 
-def test_a_terminal_sees_how_far_a_download_is_and_a_pipe_only_that_there_is_one(
+def test_a_terminal_sees_how_far_a_download_is_and_a_pipe_that_it_began(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")

@@ -231,7 +231,7 @@ def test_a_function_that_cannot_be_used_is_refused_before_training(scorer, tmp_p
     assert "site-packages" not in caught.value.hint, "only folders that are a user's"
 
 
-def test_a_module_that_imports_forever_is_reported_with_the_line_where_it_is(tmp_path):
+def test_a_module_that_imports_forever_is_reported_with_its_line(tmp_path):
     (tmp_path / "endless.py").write_text("import time\nwhile True:\n    time.sleep(0.01)\n")
     warned: queue.SimpleQueue[str] = queue.SimpleQueue()
     spec = RewardSpec(function="endless:score")
