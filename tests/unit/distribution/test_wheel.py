@@ -20,6 +20,8 @@ ROOT = Path(__file__).resolve().parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = [Path(name) for name in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]]
 FIRST = "lorarl: the trainer is not installed: run `lorarl setup --cpu` or `lorarl setup --gpu` first\n"
+BY_PIP = {"operator": ["lorarl-operator", "--help"], "tracking": ["python", "-c", "import wandb, mlflow"]}
+"""The extras, and what works with each."""
 pytestmark = pytest.mark.slow
 
 
@@ -111,6 +113,7 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
         names = archive.namelist()
     assert "\nLicense-Expression: Apache-2.0\n" in metadata
     assert "\nRequires-Python: <3.13,>=3.12\n" in metadata
+    assert set(re.findall(r"^Provides-Extra: (.*)$", metadata, re.M)) == set(BY_PIP), "pip cannot resolve the others"
     for kept in ("licenses/LICENSE", "licenses/docs/licences.md", "share/doc/lorarl/CHANGELOG.md"):
         assert [name for name in names if name.endswith(kept)], kept
 
@@ -176,13 +179,14 @@ def test_the_operator_is_an_extra_that_starts(wheel: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.long
-def test_the_operator_is_installed_by_plain_pip(wheel: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("extra", "program"), BY_PIP.items())
+def test_an_extra_is_installed_by_plain_pip(wheel: Path, tmp_path: Path, extra: str, program: list[str]) -> None:
     succeed(sys.executable, "-m", "venv", tmp_path / ".venv", folder=tmp_path)
     made = Environment(tmp_path / ".venv")
-    done = made.run("python", "-m", "pip", "install", "-q", f"lorarl[operator] @ {wheel.as_uri()}")
+    done = made.run("python", "-m", "pip", "install", "-q", f"lorarl[{extra}] @ {wheel.as_uri()}")
     assert done.returncode == 0, done.stderr
     assert made.run("python", "-m", "pip", "check").returncode == 0
-    assert made.run("lorarl-operator", "--help").returncode == 0
+    assert made.run(*program).returncode == 0
 
 
 @pytest.mark.long

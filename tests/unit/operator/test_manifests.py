@@ -69,8 +69,8 @@ def test_each_example_has_a_rayjob(path):
 
 
 def test_rays_version_is_that_of_our_image():
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["trainer"]
-    assert any(each.startswith("ray[") and each.endswith(f"=={RAY_VERSION}") for each in extras)
+    trainer = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["trainer"]
+    assert any(each.startswith("ray[") and each.endswith(f"=={RAY_VERSION}") for each in trainer)
 
 
 def test_with_a_queue_everything_is_deleted_at_the_end():

@@ -42,6 +42,31 @@ def setup(checkout: Path, python: str = sys.executable) -> subprocess.CompletedP
     return subprocess.run(["scripts/setup.sh"], cwd=checkout, env=environment, capture_output=True, text=True)
 
 
+def test_what_was_added_by_hand_is_installed_again(checkout: Path) -> None:
+    assert setup(checkout).returncode == 0
+    (checkout / ".venv/lorarl-added.txt").write_text("reasoning-gym\n/my rewards\n")
+    (checkout / "requirements/cpu.lock").write_text("# another one\n")
+    done = setup(checkout)
+    assert done.returncode == 0, done.stderr
+    assert (checkout / ".venv/lorarl-added.txt").read_text() == "reasoning-gym\n/my rewards\n"
+    installed = [line for line in (checkout / "asked").read_text().splitlines() if "--constraint" in line]
+    assert all(line.endswith(name) for line, name in zip(installed, ("reasoning-gym", "/my rewards"), strict=True))
+    assert "installed reasoning-gym again, which `lorarl env add` had added" in done.stderr
+
+
+def test_what_was_added_and_no_longer_fits_is_named(checkout: Path) -> None:
+    assert setup(checkout).returncode == 0
+    (checkout / ".venv/lorarl-added.txt").write_text("reasoning-gym\n")
+    (checkout / "requirements/cpu.lock").write_text("# another one\n")
+    uv = checkout.parent / "cache/uv/bin/uv"
+    uv.write_text(uv.read_text() + 'case "$*" in *--constraint*) echo "no solution found" >&2; exit 1;; esac\n')
+    done = setup(checkout)
+    assert done.returncode == 0, "lorarl itself is set up"
+    assert "reasoning-gym, which `lorarl env add` had added, is not there any more: PACKAGE: got" in done.stderr
+    assert "no solution found" in done.stderr
+    assert (checkout / ".venv/lorarl-added.txt").read_text() == "reasoning-gym\n", "the next setup tries again"
+
+
 def asked(checkout: Path) -> int:
     """How often a .venv was made."""
     return (checkout / "asked").read_text().count("venv -q --clear")

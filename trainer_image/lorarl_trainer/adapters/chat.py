@@ -27,7 +27,7 @@ def chat(source: Source, *, max_tokens: int, temperature: float, seed: int, talk
         InputError: base model or adapter cannot be loaded.
     """
     on_terminal = talk.isatty() and screen.isatty()
-    print(f"loading {source.base} and {source.name}", file=sys.stderr, flush=True)
+    print(f"loading {source.base} and {source.label}", file=sys.stderr, flush=True)
     model = load_adapted(source, seed=seed)
     decoding = Decoding(1, max_tokens, Sampling(temperature) if temperature else None)
     template = template_arguments(source.job, model.tokenizer)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.errors import InputError, LorarlError
 from lorarl_trainer.lora.files import CONFIG_FILE, WEIGHTS_FILE
+from lorarl_trainer.progress import show_downloads
 from lorarl_trainer.progress.records import SUMMARY, read_summary
 from lorarl_trainer.storage import open_store
 from lorarl_trainer.storage.base_model import fetch_model_folder
 from lorarl_trainer.storage.downloads import cache_dir, local_path
 from lorarl_trainer.storage.secrets import Secrets, read_secrets, secret_of
 
+Checkpoint = Literal["best", "newest"]
 ARGUMENT = "ADAPTER"
 _EXPECTED = "the folder or URI of a PEFT adapter, or a run's folder such as out/NAME"
 
@@ -33,6 +37,8 @@ class Source:
         revision: the base model's commit, if the adapter names one.
         job: the job that trained it, if that is known.
         folder: of the job's manifest, where its reward may be.
+        which: which of a run's checkpoints it is, in words; empty for an adapter that was named itself.
+        best_by: the column of metrics.jsonl by which it was chosen as the best; None if it was not.
     """
 
     name: str
@@ -41,9 +47,22 @@ class Source:
     revision: str | None
     job: LoRARLJob | None
     folder: Path
+    which: str = ""
+    best_by: str | None = None
+
+    @property
+    def label(self) -> str:
+        """What the user called it, and which checkpoint that is."""
+        return f"{self.name} ({self.which})" if self.which else self.name
 
 
-def find_adapter(name: str, job_file: Path | None, overrides: Sequence[str], base: str | None = None) -> Source:
+def find_adapter(
+    name: str,
+    job_file: Path | None,
+    overrides: Sequence[str],
+    base: str | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> Source:
     """Find an adapter and its base model; fetch them if they are elsewhere.
 
     Args:
@@ -51,28 +70,56 @@ def find_adapter(name: str, job_file: Path | None, overrides: Sequence[str], bas
         job_file: the manifest of the job; None takes the one that a run's folder has.
         overrides: assignments that change the manifest.
         base: the base model's folder or name, in place of the one that the adapter names.
+        checkpoint: which of a run's; None for the best one if the run chose one, otherwise the newest.
 
     Raises:
         LorarlError: there is no such adapter or base model.
         ManifestError: the manifest has faults.
     """
     summary = _summary(Path(name))
-    uri = str(summary.get("adapter_uri") or "") if summary is not None else name
+    best = _best(summary, name, checkpoint)
+    uri = name if summary is None else str((best or {}).get("uri") or summary.get("adapter_uri") or "")
     if not uri:
         raise LorarlError(f"{name}: this run has published no adapter yet. Its checkpoints appear every few steps.")
     manifest = job_file or (str(summary["manifest"]) if summary else None)
     job = load_job(manifest, overrides) if manifest else None
     secrets = read_secrets(job.spec) if job else {}
     folder = _adapter_folder(uri, secrets, job)
-    config = _config(folder, name)
+    config = _config(folder, uri)
     return Source(
         name=name,
         adapter=folder,
-        base=base or (str(fetch_model_folder(job.spec, secrets)) if job else str(config["base_model_name_or_path"])),
+        base=base or (_base_of(job, secrets) if job else str(config["base_model_name_or_path"])),
         revision=None if base or job else config.get("revision"),
         job=job,
         folder=job_file.parent if job_file else Path((summary or {}).get("manifest_folder") or Path.cwd()),
+        which=_which(uri, best) if summary else "",
+        best_by=str(best["metric"]) if best else None,
     )
+
+
+def _best(summary: Mapping[str, Any] | None, name: str, checkpoint: Checkpoint | None) -> Mapping[str, Any] | None:
+    """Return the best checkpoint of a run's summary; None if there is none, or if it was not asked for."""
+    if checkpoint and summary is None:
+        got = f"{checkpoint}, but {name} is one adapter"
+        raise InputError("--checkpoint", got, "the folder of a run", "Leave --checkpoint out.")
+    best: Mapping[str, Any] | None = (summary or {}).get("best")
+    if checkpoint == "best" and best is None:
+        hint = "Leave --checkpoint out to use the newest one."
+        raise InputError("--checkpoint", f"best, but {name} chose none", "a run with spec.checkpoint.keepBest", hint)
+    return None if checkpoint == "newest" else best
+
+
+def _which(uri: str, best: Mapping[str, Any] | None) -> str:
+    if best:
+        return f"the best checkpoint, of step {best['step']}: {best['metric']} {best['value']:.4g}"
+    step = re.search(r"iter_(\d+)", uri)
+    return f"the newest checkpoint, of step {int(step[1])}" if step else "the newest checkpoint"
+
+
+def _base_of(job: LoRARLJob, secrets: Secrets) -> str:
+    with show_downloads(sys.stderr) as on_bytes:
+        return str(fetch_model_folder(job.spec, secrets, on_bytes=on_bytes))
 
 
 def _summary(folder: Path) -> dict[str, Any] | None:

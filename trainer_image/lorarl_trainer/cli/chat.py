@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from lorarl_trainer.cli import options
 from lorarl_trainer.cli.help import Command
+
+if TYPE_CHECKING:
+    from lorarl_trainer.adapters.source import Checkpoint
 
 
 @click.command(
@@ -24,6 +28,7 @@ from lorarl_trainer.cli.help import Command
 @options.job
 @options.overrides
 @options.base
+@options.checkpoint
 @options.temperature
 @click.option("--max-tokens", type=click.IntRange(min=1), default=256, show_default=True, help="Longest answer.")
 @options.seed
@@ -32,6 +37,7 @@ def command(
     job: Path | None,
     overrides: tuple[str, ...],
     base: str | None,
+    checkpoint: Checkpoint | None,
     temperature: float | None,
     max_tokens: int,
     seed: int,
@@ -44,7 +50,7 @@ def command(
     from lorarl_trainer.adapters.source import find_adapter
 
     try:
-        source = find_adapter(adapter, job, overrides, base)
+        source = find_adapter(adapter, job, overrides, base, checkpoint)
         settings = {"max_tokens": max_tokens, "seed": seed}
         chat(source, **settings, temperature=temperature or 0.0, talk=sys.stdin, screen=sys.stdout)
     except KeyboardInterrupt:

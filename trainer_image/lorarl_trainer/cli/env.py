@@ -25,9 +25,9 @@ def command() -> None:
 def add(packages: tuple[str, ...], dry_run: bool) -> None:
     """Install packages that a reward needs, and keep every installed package at its version.
 
-    `make setup` makes the environment again when lorarl's own packages change; add them again then. In a cluster, add
-    them to the trainer's image.
+    In a clone, `make setup` installs them again when it has replaced the environment. In a cluster, add them to the
+    trainer's image.
     """
-    from lorarl_trainer.launch.packages import add_packages
+    from lorarl_trainer.environment.packages import add_packages
 
     print(add_packages(packages, dry_run=dry_run))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from lorarl_trainer.cli import options
 from lorarl_trainer.cli.help import Command
+
+if TYPE_CHECKING:
+    from lorarl_trainer.adapters.source import Checkpoint
 
 
 @click.command(
@@ -22,8 +26,16 @@ from lorarl_trainer.cli.help import Command
 @options.job
 @options.overrides
 @options.base
+@options.checkpoint
 @click.option("--out", type=options.FILE, required=True, help="New folder for the merged model.")
-def command(adapter: str, job: Path | None, overrides: tuple[str, ...], base: str | None, out: Path) -> None:
+def command(
+    adapter: str,
+    job: Path | None,
+    overrides: tuple[str, ...],
+    base: str | None,
+    checkpoint: Checkpoint | None,
+    out: Path,
+) -> None:
     """Write base model and adapter as one plain model, with its tokenizer.
 
     ADAPTER is a folder or URI with a PEFT adapter, or the folder of a run, such as out/NAME. The merged model's logits
@@ -32,6 +44,7 @@ def command(adapter: str, job: Path | None, overrides: tuple[str, ...], base: st
     from lorarl_trainer.adapters.merge import merge
     from lorarl_trainer.adapters.source import find_adapter
 
-    off = merge(find_adapter(adapter, job, overrides, base), out)
-    print(f"{out}: the merged model; its logits are within {off:.1e} of those of base and adapter")
+    source = find_adapter(adapter, job, overrides, base, checkpoint)
+    off = merge(source, out)
+    print(f"{out}: {source.base} with {source.label}; its logits are within {off:.1e} of those of base and adapter")
     print(f"vLLM      vllm serve {out}")

@@ -25,6 +25,11 @@ out_dir = click.option(
 adapter = click.argument("adapter")
 job = click.option("--job", type=FILE, metavar="FILE", help="The job's manifest.  [default: that of the run's folder]")
 base = click.option("--base", metavar="MODEL", help="Base model: a folder or a hub name.  [default: the adapter's]")
+checkpoint = click.option(
+    "--checkpoint",
+    type=click.Choice(["best", "newest"]),
+    help="Which of a run's.  [default: the best if checkpoint.keepBest is set, else the newest]",
+)
 temperature = click.option(
     "--temperature",
     type=click.FloatRange(min=0),

@@ -1,4 +1,7 @@
-"""`python -m lorarl_trainer.environment cpu|gpu LOCK`: what scripts/setup.sh calls before any package is there."""
+"""What scripts/setup.sh calls in a clone, with nothing but the standard library.
+
+`python -m lorarl_trainer.environment cpu|gpu LOCK` installs a lock, and `... added` what `lorarl env add` had added.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,27 @@ import sys
 from pathlib import Path
 
 from lorarl_trainer.environment.install import install
+from lorarl_trainer.environment.packages import add_again
 from lorarl_trainer.errors import LorarlError
 
 
 def main() -> None:
-    """Install a lock of a clone into the environment that runs this."""
+    """Install into the environment that runs this."""
     parser = argparse.ArgumentParser(prog="python -m lorarl_trainer.environment", description=__doc__)
-    parser.add_argument("flavour", choices=["cpu", "gpu"])
-    parser.add_argument("lock", type=Path)
+    parser.add_argument("what", choices=["cpu", "gpu", "added"])
+    parser.add_argument("lock", type=Path, nargs="?")
     options = parser.parse_args()
     try:
-        install(options.lock, options.flavour, lambda line: print(line, file=sys.stderr))
+        if options.what == "added":
+            add_again(_say)
+        else:
+            install(options.lock, options.what, _say)
     except LorarlError as error:
         sys.exit(f"setup: {error}")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 if __name__ == "__main__":

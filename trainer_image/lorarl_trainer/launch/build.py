@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,12 +35,15 @@ from lorarl_trainer.progress import (
     Progress,
     RunStarted,
     Warned,
+    downloads_to,
+    open_command,
     read_rows,
     this_environment,
 )
 from lorarl_trainer.progress.evaluations import is_eval_seconds
 from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.protocols.workers import Built, JobCheckpoints, Resumed, Workers
+from lorarl_trainer.rewards.output import Output
 from lorarl_trainer.rewards.scorer import Scorers, open_scorers
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.lockstep import Lockstep
@@ -93,20 +97,27 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
         LorarlError: something in the manifest, or something it names, cannot be used.
     """
     job, spec, clock, secrets = launch.job, launch.job.spec, launch.clock, launch.secrets
+    reward_output = Output(launch.reward_log, lambda text: progress.emit(Warned(text)))
     with contextlib.ExitStack() as stack:
-        scorers = stack.enter_context(open_scorers(spec, launch.folder, log=launch.reward_log))
+        scorers = stack.enter_context(open_scorers(spec, launch.folder, output=reward_output))
         progress.emit(Noted(f"checking base model {spec.model.uri}, data, reward and stores"))
         here = not launch.runtime.in_pods
-        checks = asyncio.create_task(prepare(job, secrets, launch.unpublished, scorers, clock, here=here))
+        on_bytes = downloads_to(progress) if here else None
+        # Where the workers are on this machine, they find the model that the checks have fetched.
+        fetch = here and "RAY_ADDRESS" not in os.environ
+        checks = asyncio.create_task(
+            prepare(job, secrets, launch.unpublished, scorers, clock, here=here, fetch_model=fetch, on_bytes=on_bytes)
+        )
         stack.callback(_forget, checks)
         if here:
             await _head_start(checks)
+            progress.emit(Noted(f"live report: {open_command(launch.out_dir)}, in another terminal"))
         progress.emit(
             Noted(f"starting Ray and {spec.world_size} worker(s); imports of torch, Megatron and vLLM take longest")
         )
         async with RayCluster(spec, launch.runtime.log_dir, clock) as cluster:
             prepared, (workers, fingerprint) = await asyncio.gather(
-                checks, _fetch_model(launch, cluster, interruption, progress)
+                checks, _fetch_model(launch, cluster, interruption, progress, checks if fetch else None)
             )
             model, rows, stored = prepared.model, prepared.rows, prepared.stored
             if stored is None or stored.fingerprint != fingerprint:
@@ -209,12 +220,21 @@ def _forget(checks: asyncio.Task[Prepared]) -> None:
 
 
 async def _fetch_model(
-    launch: Launch, cluster: RayCluster, interruption: Interruption, progress: Progress
+    launch: Launch,
+    cluster: RayCluster,
+    interruption: Interruption,
+    progress: Progress,
+    fetching: asyncio.Task[Prepared] | None,
 ) -> tuple[WorkerGroup, str]:
-    """Fetch the base model to the workers' machines; return the workers and the model's fingerprint."""
+    """Fetch the base model to the workers' machines; return the workers and the model's fingerprint.
+
+    `fetching` is a task that fetches it to this machine, which is also the workers'.
+    """
     workers = await cluster.workers()
     interruption.install()
-    if is_remote(launch.job.spec):
+    if fetching is not None:
+        await fetching
+    elif is_remote(launch.job.spec):
         progress.emit(Noted(f"downloading {launch.job.spec.model.uri}, unless it was downloaded before"))
     with launch.clock.part("base model"):
         return workers, await workers.fetch_model(launch.secrets)

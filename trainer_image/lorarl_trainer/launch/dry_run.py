@@ -16,7 +16,7 @@ from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.preparation import UNPUBLISHED, JudgedModel, prepare
 from lorarl_trainer.launch.runtime import local_runtime
 from lorarl_trainer.planning.duration import SHORT, arithmetic_speed, step_time
-from lorarl_trainer.progress import METRICS, duration, read_rows
+from lorarl_trainer.progress import METRICS, duration, read_rows, show_downloads
 from lorarl_trainer.progress.records import step_seconds
 from lorarl_trainer.rewards.scorer import open_scorers
 from lorarl_trainer.rewards.scores import Outcome, Scorer, ToScore
@@ -53,7 +53,9 @@ def _require_folder(out_dir: Path) -> None:
 async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
     spec, secrets = job.spec, read_secrets(job.spec)
     with open_scorers(spec, folder, eval_processes=1) as scorers:
-        prepared = await prepare(job, secrets, out_dir / UNPUBLISHED, scorers, StartClock("driver", "process"))
+        with show_downloads(sys.stderr) as on_bytes:
+            clock = StartClock("driver", "process")
+            prepared = await prepare(job, secrets, out_dir / UNPUBLISHED, scorers, clock, on_bytes=on_bytes)
         model, data = prepared.model, prepared.rows
         print("\n".join([*model_lines(job, model), "", *data_lines(data, model.vocabulary)]), end="\n\n", flush=True)
         if scorers.reward:

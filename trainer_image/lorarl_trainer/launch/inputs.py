@@ -15,6 +15,7 @@ from lorarl_trainer.rewards.scorer import needs_answers
 from lorarl_trainer.storage import open_store
 from lorarl_trainer.storage.base_model import fetch_model_folder
 from lorarl_trainer.storage.downloads import fetch_data, read_generation_config, read_model_config
+from lorarl_trainer.storage.meter import OnBytes
 from lorarl_trainer.storage.secrets import Secrets, secret_of
 
 
@@ -80,60 +81,86 @@ def load_vocabulary(spec: LoRARLJobSpec, secrets: Secrets) -> Vocabulary:
     return Vocabulary(tokenizer, tuple(stops), vocabulary_size(config))
 
 
-def read_rows(spec: LoRARLJobSpec, secrets: Secrets) -> Rows:
-    """Read the training and the held-out rows.
+def read_rows(spec: LoRARLJobSpec, secrets: Secrets, on_bytes: OnBytes | None = None) -> Rows:
+    """Read the training and the held-out rows; see `read_source` for the arguments and errors."""
+    read, fields = partial(read_source, spec, secrets=secrets, on_bytes=on_bytes), eval_fields(spec)
+    train = read(spec.data.train, field="spec.data.train")
+    return Rows(train, {name: read(source, field=fields[name]) for name, source in spec.data.evaluations})
+
+
+def read_source(
+    spec: LoRARLJobSpec, source: DataSource, *, field: str, secrets: Secrets, on_bytes: OnBytes | None = None
+) -> list[Row]:
+    """Read the rows of one source.
+
+    Args:
+        spec: the job's.
+        source: the rows.
+        field: the source's path in the manifest, for errors.
+        secrets: the job's Secrets by name.
+        on_bytes: is called with the bytes of a download.
 
     Raises:
         LorarlError: they cannot be read, or a row lacks what the job needs.
     """
     secret = secret_of(secrets, spec.data.credentials_secret)
-
-    def read(source: DataSource, field: str) -> list[Row]:
-        fetch = partial(
-            fetch_data, field=f"{field}.uri", secret=secret, open_folder=partial(open_store, field=f"{field}.uri")
-        )
-        own = getattr(source, "reward", None)
-        rewards = [own] if own else list(spec.rewards_by_path.values())
-        answers = not rewards or any(needs_answers(reward) for reward in rewards)
-        return load_rows(source, field=field, needs_answer=answers, fetch=fetch, hub_token=secret.get("HF_TOKEN"))
-
-    train, fields = read(spec.data.train, "spec.data.train"), eval_fields(spec)
-    return Rows(train, {name: read(source, fields[name]) for name, source in spec.data.evaluations})
+    open_folder = partial(open_store, field=f"{field}.uri")
+    fetch = partial(fetch_data, field=f"{field}.uri", secret=secret, open_folder=open_folder, on_bytes=on_bytes)
+    own = getattr(source, "reward", None)
+    rewards = [own] if own else list(spec.rewards_by_path.values())
+    answers = not rewards or any(needs_answers(reward) for reward in rewards)
+    return load_rows(source, field=field, needs_answer=answers, fetch=fetch, hub_token=secret.get("HF_TOKEN"))
 
 
 def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary) -> EncodedData:
-    """Encode rows, and leave out those that are too long.
+    """Encode all rows; see `encode_source` for the errors."""
+    encoder, fields = prompt_encoder(spec, vocabulary), eval_fields(spec)
+    warnings: list[str] = []
+
+    def encoded(rows: list[Row], field: str) -> list[EncodedRow]:
+        fitting, left_out = encode_source(spec, rows, field, encoder)
+        warnings.extend(left_out)
+        return fitting
+
+    train = encoded(rows.train, "spec.data.train")
+    evals = {name: encoded(held_out, fields[name]) for name, held_out in rows.evals.items()}
+    read = {"train": rows.train, **{name or "eval": held_out for name, held_out in rows.evals.items()}}
+    digests = {name: {"rows": len(source), "sha256": digest_of(source)} for name, source in read.items()}
+    return EncodedData(train, evals, warnings, digests)
+
+
+def prompt_encoder(spec: LoRARLJobSpec, vocabulary: Vocabulary) -> PromptEncoder:
+    """Return what turns a job's prompts into tokens.
 
     Raises:
-        InputError: one does not fit the model's chat template, or none is short enough.
+        InputError: the chat template cannot be used.
     """
-    encoder = PromptEncoder(
+    return PromptEncoder(
         vocabulary.tokenizer,
         chat_template=spec.data.chat_template,
         template_arguments=spec.data.chat_template_arguments,
         stop_ids=vocabulary.stop_token_ids,
         vocabulary_size=vocabulary.size,
     )
-    warnings: list[str] = []
-    digests: dict[str, dict[str, Any]] = {}
 
-    def encoded(rows: list[Row], name: str, field: str) -> list[EncodedRow]:
-        digests[name] = {"rows": len(rows), "sha256": digest_of(rows)}
-        max_prompt = spec.rollout.max_prompt_tokens
-        if spec.algorithm.type == "sft":
-            max_response = spec.rollout.max_response_tokens
-            fitting = encode_examples(
-                rows, encoder, max_prompt_tokens=max_prompt, max_response_tokens=max_response, field=field
-            )
-        else:
-            fitting = encode_prompts(rows, encoder, max_prompt_tokens=max_prompt, field=field)
-        warnings.extend(_left_out(fitting, field, spec))
-        return fitting.rows
 
-    train = encoded(rows.train, "train", "spec.data.train")
-    fields = eval_fields(spec)
-    evals = {name: encoded(held_out, name or "eval", fields[name]) for name, held_out in rows.evals.items()}
-    return EncodedData(train, evals, warnings, digests)
+def encode_source(
+    spec: LoRARLJobSpec, rows: list[Row], field: str, encoder: PromptEncoder
+) -> tuple[list[EncodedRow], list[str]]:
+    """Encode the rows of one source; return those that are short enough, and warnings about the others.
+
+    Raises:
+        InputError: one does not fit the model's chat template, or none is short enough.
+    """
+    max_prompt = spec.rollout.max_prompt_tokens
+    if spec.algorithm.type == "sft":
+        max_response = spec.rollout.max_response_tokens
+        fitting = encode_examples(
+            rows, encoder, max_prompt_tokens=max_prompt, max_response_tokens=max_response, field=field
+        )
+    else:
+        fitting = encode_prompts(rows, encoder, max_prompt_tokens=max_prompt, field=field)
+    return fitting.rows, _left_out(fitting, field, spec)
 
 
 def eval_fields(spec: LoRARLJobSpec) -> dict[str, str]:

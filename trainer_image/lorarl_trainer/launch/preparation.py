@@ -20,6 +20,7 @@ from lorarl_trainer.planning.remedies import require_fit
 from lorarl_trainer.planning.verdict import Verdict, judge
 from lorarl_trainer.rewards.scorer import Scorers
 from lorarl_trainer.storage.base_model import fetch_base_config, fetch_base_model, is_remote
+from lorarl_trainer.storage.meter import OnBytes
 from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.threads import in_background
 from lorarl_trainer.timing import StartClock
@@ -79,8 +80,10 @@ async def prepare(
     clock: StartClock,
     *,
     here: bool = True,
+    fetch_model: bool = False,
+    on_bytes: OnBytes | None = None,
 ) -> Prepared:
-    """Read a job's inputs and check them. Of a remote model, only configuration and tokenizer are fetched.
+    """Read a job's inputs and check them. Of a remote model, only configuration and tokenizer are fetched at first.
 
     The stores come last: they would call a mistake in the manifest another training.
 
@@ -91,15 +94,18 @@ async def prepare(
         scorers: those of the job's rewards.
         clock: times the parts.
         here: whether the workers run on this machine, so that its memory is theirs.
+        fetch_model: whether to fetch a remote model too, once it is known that it can be trained.
+        on_bytes: is called with the bytes of downloads.
 
     Raises:
         LorarlError: one of the inputs cannot be used, or the memory is too small.
     """
     judging = asyncio.create_task(in_background(_judge_model, job.spec, secrets, clock, here))
-    model, rows, _ = await asyncio.gather(judging, _rows(job.spec, secrets, clock, judging), scorers.ready())
+    model, rows, _ = await asyncio.gather(judging, _rows(job.spec, secrets, clock, judging, on_bytes), scorers.ready())
     stored = None
-    if not is_remote(job.spec):
-        base = await in_background(fetch_base_model, job.spec, secrets)
+    if fetch_model or not is_remote(job.spec):
+        fetch = clock.part("base model")(fetch_base_model) if is_remote(job.spec) else fetch_base_model
+        base = await in_background(fetch, job.spec, secrets, on_bytes)
         stored = await in_background(look_into_stores, job, secrets, unpublished, base.fingerprint, clock)
     return Prepared(model, rows, stored)
 
@@ -118,10 +124,14 @@ def _judge_model(spec: LoRARLJobSpec, secrets: Secrets, clock: StartClock, here:
 
 
 async def _rows(
-    spec: LoRARLJobSpec, secrets: Secrets, clock: StartClock, judging: asyncio.Task[JudgedModel]
+    spec: LoRARLJobSpec,
+    secrets: Secrets,
+    clock: StartClock,
+    judging: asyncio.Task[JudgedModel],
+    on_bytes: OnBytes | None,
 ) -> inputs.EncodedData:
     """Read the data while the tokenizer is loaded, and then encode it."""
-    rows = await in_background(clock.part("data")(inputs.read_rows), spec, secrets)
+    rows = await in_background(clock.part("data")(inputs.read_rows), spec, secrets, on_bytes)
     model = await judging
     return await in_background(clock.part("tokens of the data")(inputs.encode_rows), spec, rows, model.vocabulary)
 

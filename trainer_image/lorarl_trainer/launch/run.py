@@ -28,6 +28,7 @@ from lorarl_trainer.progress import (
     open_progress,
     read_rows,
     read_summary,
+    report_line,
     write_report,
 )
 from lorarl_trainer.storage.secrets import read_secrets
@@ -167,6 +168,6 @@ def _report_after(launch: Launch, outcome: _Outcome) -> Iterator[None]:
         if outcome.trained and not outcome.aborted and not launch.runtime.is_leaving():
             try:
                 write_report(launch.out_dir)
-                print(f"Report    {launch.out_dir / 'report.html'}, with the numbers in {launch.out_dir / METRICS}")
+                print(report_line(launch.out_dir, here=not launch.runtime.in_pods))
             except Exception as error:  # noqa: BLE001 - a failed picture must not fail the training
                 print(f"warning: report.html could not be written: {type(error).__name__}: {error}")

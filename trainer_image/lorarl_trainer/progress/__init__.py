@@ -14,14 +14,15 @@ from typing import TextIO
 from lorarl_api.v1alpha1 import TrackingSpec
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.progress.console import ConsoleSink
+from lorarl_trainer.progress.downloads import downloads_to, show_downloads
 from lorarl_trainer.progress.environment import this_environment
 from lorarl_trainer.progress.events import (
     PHASES,
-    TIME_COLUMNS,
     AdapterSummary,
     BestFound,
     CheckpointDone,
     DataSummary,
+    Downloading,
     EvalDone,
     Event,
     HeldOut,
@@ -33,6 +34,7 @@ from lorarl_trainer.progress.events import (
     StartedUp,
     StepDone,
     Warned,
+    is_time_column,
     results_of,
 )
 from lorarl_trainer.progress.fanout import Progress, Sink
@@ -49,16 +51,16 @@ from lorarl_trainer.progress.report import write_report
 from lorarl_trainer.progress.samples import SamplesFile
 from lorarl_trainer.progress.start_bar import duration
 from lorarl_trainer.progress.trackers import Secrets, trackers
-from lorarl_trainer.progress.usage import final_message
+from lorarl_trainer.progress.usage import final_message, open_command, report_line
 
 __all__ = [
     "METRICS",
     "PHASES",
-    "TIME_COLUMNS",
     "AdapterSummary",
     "BestFound",
     "CheckpointDone",
     "DataSummary",
+    "Downloading",
     "EvalDone",
     "Event",
     "HeldOut",
@@ -72,13 +74,18 @@ __all__ = [
     "StartedUp",
     "StepDone",
     "Warned",
+    "downloads_to",
     "duration",
     "final_message",
+    "is_time_column",
+    "open_command",
     "open_progress",
     "read_lines",
     "read_rows",
     "read_summary",
+    "report_line",
     "results_of",
+    "show_downloads",
     "this_environment",
     "write_report",
 ]

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from lorarl_trainer.progress.events import (
     BestFound,
     CheckpointDone,
+    Downloading,
     EvalDone,
     Event,
     Noted,
@@ -25,7 +26,7 @@ from lorarl_trainer.progress.events import (
     StepDone,
     Warned,
 )
-from lorarl_trainer.progress.start_bar import duration, start_bar
+from lorarl_trainer.progress.start_bar import StartBar, duration
 
 RECENT_STEPS = 50
 
@@ -61,6 +62,7 @@ class ConsoleSink:
         self._start_seconds = start_seconds
         self._started, self._resumed_from = False, 0
         self._time_left = TimeLeft()
+        self._start: StartBar | None = None
         self._bar: Progress | None = None
         self._task = TaskID(0)
 
@@ -77,6 +79,9 @@ class ConsoleSink:
             case RunFinished():
                 self._stop_bar()
                 self._print(final_line(event))
+            case Downloading():
+                if (bar := self._start_bar()) is not None:
+                    bar.download(event)
             case Sampled() | StartedUp():
                 pass  # these are long: they go to files and the report
             case CheckpointDone() if event.step <= self._resumed_from:
@@ -103,18 +108,23 @@ class ConsoleSink:
         for line in header_lines(event):
             self._print(line)
         if is_terminal(self._stream):
-            self._start_bar(event)
+            self._begin_bar(event)
 
     def _after_line(self, event: EvalDone | CheckpointDone | BestFound | Noted | Warned) -> None:
         """Move the clock or the bar after an event's line."""
         if isinstance(event, EvalDone):
             self._time_left.add_evaluation(event)
-        elif isinstance(event, Noted) and not self._started and is_terminal(self._stream):
-            if self._bar is None:
-                self._bar, self._task = start_bar(self._stream, self._start_seconds)
-            self._bar.update(self._task, description=event.text.partition("\n")[0].partition(";")[0])
+        elif isinstance(event, Noted) and (bar := self._start_bar()) is not None:
+            bar.describe(event.text.partition("\n")[0].partition(";")[0])
 
-    def _start_bar(self, event: RunStarted) -> None:
+    def _start_bar(self) -> StartBar | None:
+        """Return the bar of the start; None after the start, and where there is no terminal."""
+        if self._start is None and not self._started and is_terminal(self._stream):
+            self._start = StartBar(self._stream, self._start_seconds)
+            self._bar = self._start.progress
+        return self._start
+
+    def _begin_bar(self, event: RunStarted) -> None:
         console = Console(file=self._stream)
         columns = (
             TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
@@ -130,7 +140,7 @@ class ConsoleSink:
     def _stop_bar(self) -> None:
         if self._bar is not None:
             self._bar.stop()
-            self._bar = None
+            self._bar = self._start = None
 
 
 def is_terminal(stream: TextIO) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lorarl_trainer.progress.environment import Environment
+from lorarl_trainer.progress.evaluations import is_eval_seconds
 from lorarl_trainer.samples.columns import eval_column
 from lorarl_trainer.timing import Span, by_name, critical_path
 
@@ -33,11 +34,20 @@ within generation in which groups that had ended were trained; then `generate` i
 others are still being generated; `reward` is the time that scoring takes beyond generation.
 """
 
-TIME_COLUMNS = frozenset({"at", "seconds", "tokens_per_second", "eval_seconds"})
-"""Columns of metrics.jsonl that measure time. All others are equal in two runs with one seed, interrupted or not."""
+_TIME_COLUMNS = frozenset({"at", "seconds", "tokens_per_second"})
 
 type Event = (
-    Noted | RunStarted | StartedUp | Sampled | StepDone | EvalDone | CheckpointDone | BestFound | Warned | RunFinished
+    Noted
+    | Downloading
+    | RunStarted
+    | StartedUp
+    | Sampled
+    | StepDone
+    | EvalDone
+    | CheckpointDone
+    | BestFound
+    | Warned
+    | RunFinished
 )
 
 
@@ -233,6 +243,18 @@ class Noted:
 
 
 @dataclass(frozen=True, slots=True)
+class Downloading:
+    """A download goes on. With its last byte it is over."""
+
+    what: str
+    """What is fetched."""
+    done: int
+    """Bytes so far."""
+    total: int
+    """All of its bytes."""
+
+
+@dataclass(frozen=True, slots=True)
 class Warned:
     """Something that the user should know and that does not stop the run."""
 
@@ -277,6 +299,14 @@ def row_of(event: StepDone | EvalDone) -> dict[str, Any]:
         "tokens_per_second": _finite(event.tokens_per_second),
         "seconds": {phase: round(seconds, 6) for phase, seconds in event.seconds.items()},
     }
+
+
+def is_time_column(column: str) -> bool:
+    """Return whether a column of metrics.jsonl measures time.
+
+    All others are equal in two runs with one seed, interrupted or not.
+    """
+    return column in _TIME_COLUMNS or is_eval_seconds(column)
 
 
 def scalars_of(event: StepDone | EvalDone) -> dict[str, float]:

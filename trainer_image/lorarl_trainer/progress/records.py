@@ -29,7 +29,7 @@ from lorarl_trainer.progress.events import (
     startup_of,
 )
 
-METRICS, SUMMARY = "metrics.jsonl", "run_summary.json"
+METRICS, SUMMARY, REPORT = "metrics.jsonl", "run_summary.json", "report.html"
 
 MOST_WRITING = 0.01
 """The share of a run's time that run_summary.json may take while the run trains."""

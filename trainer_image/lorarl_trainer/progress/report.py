@@ -10,7 +10,7 @@ from typing import Any
 from lorarl_trainer.progress.console import collapse_layers
 from lorarl_trainer.progress.events import PHASES
 from lorarl_trainer.progress.page import page
-from lorarl_trainer.progress.records import METRICS, Row, read_rows, read_summary, step_seconds
+from lorarl_trainer.progress.records import METRICS, REPORT, Row, read_rows, read_summary, step_seconds
 from lorarl_trainer.progress.runs import state_of
 from lorarl_trainer.progress.samples import samples_by_step
 from lorarl_trainer.progress.usage import download_commands, peft_snippet, vllm_command
@@ -31,7 +31,7 @@ def write_report(out_dir: Path) -> list[Path]:
         FileNotFoundError: `out_dir` has no run_summary.json.
     """
     data = report_data(out_dir)
-    report = out_dir / "report.html"
+    report = out_dir / REPORT
     report.write_text(report_page(data), encoding="utf-8")
     if not data["steps"]:
         return [report]

@@ -35,13 +35,13 @@ def trackers(tracking: TrackingSpec, secrets: Secrets, out_dir: Path) -> list[Si
     """
     sinks: list[Sink] = [TensorBoardSink(out_dir / "tensorboard")]
     if tracking.wandb is not None:
-        _require_package("spec.tracking.wandb", "wandb")
+        _require_package("spec.tracking.wandb", "wandb", "wandb")
         key = _secret(
             "spec.tracking.wandb.credentialsSecret", tracking.wandb.credentials_secret, secrets, [["WANDB_API_KEY"]]
         )
         sinks.append(WandbSink(tracking.wandb, key.get("WANDB_API_KEY"), out_dir))
     if tracking.mlflow is not None:
-        _require_package("spec.tracking.mlflow", "mlflow")
+        _require_package("spec.tracking.mlflow", "mlflow", "mlflow-skinny")
         key_sets = [["MLFLOW_TRACKING_TOKEN"], ["MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"]]
         credentials = _secret(
             "spec.tracking.mlflow.credentialsSecret", tracking.mlflow.credentials_secret, secrets, key_sets
@@ -193,13 +193,13 @@ def _store_run_id(out_dir: Path, tracker: str, run_id: str) -> None:
     (out_dir / f"{tracker}-{RUN_FILE}").write_text(json.dumps({"run_id": run_id}) + "\n")
 
 
-def _require_package(field: str, package: str) -> None:
+def _require_package(field: str, package: str, distribution: str) -> None:
     if importlib.util.find_spec(package) is None:
         raise InputError(
             field,
             f"no package {package} in this installation",
             f"the package {package}",
-            "Install it: pip install 'lorarl[tracking]'.",
+            f"Install it: lorarl env add {distribution}.",
         )
 
 

@@ -1,13 +1,15 @@
-"""How to load a finished adapter: the last lines that a run prints, and the snippets of its report."""
+"""How to look at a run and load its adapter: the last lines that a run prints, and the snippets of its report."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from lorarl_api.v1alpha1 import served_rank
+from lorarl_trainer.progress.records import METRICS, REPORT
 
 ADAPTER_FOLDER = "lora_adapter"
 """The folder into which the snippets download an adapter."""
@@ -84,6 +86,17 @@ def vllm_command(summary: Mapping[str, Any]) -> str:
 def _best_line(best: Mapping[str, Any]) -> str:
     """Return which checkpoint is the best, if the job keeps it."""
     return f"Best      {best['uri']} (step {best['step']}, {best['metric']} {best['value']:.4g})"
+
+
+def open_command(out_dir: Path) -> str:
+    """Return the command that shows a run's report, also while the run trains."""
+    return f"lorarl open {shlex.quote(str(out_dir))}"
+
+
+def report_line(out_dir: Path, *, here: bool) -> str:
+    """Return where the report of a run is. `here`: on the user's machine, which has a browser, and not in a pod."""
+    page = f"{open_command(out_dir)}, or the file {out_dir / REPORT}" if here else str(out_dir / REPORT)
+    return f"Report    {page}; its numbers are in {out_dir / METRICS}"
 
 
 def final_message(summary: Mapping[str, Any]) -> str:

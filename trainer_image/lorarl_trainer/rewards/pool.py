@@ -14,12 +14,15 @@ from pathlib import Path
 
 from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.rewards.backlog import Backlog, Batch, Item
+from lorarl_trainer.rewards.output import Output
 from lorarl_trainer.rewards.process import ENDED, EXIT_SECONDS, ScoringProcess
 from lorarl_trainer.rewards.scores import Outcome, ToScore
 
 _GRACE_SECONDS = 1.0  # at the limit a process ends its async calls itself, if its loop still runs
 _SHARES_PER_PROCESS = 4  # of a sync function: shares are small enough that no process waits long for the last one
 _MAX_CONCURRENT = 256
+_TRIM_SECONDS = 1.0
+"""How often the log is looked at while nothing arrives."""
 
 
 def usual_processes() -> int:
@@ -42,7 +45,7 @@ class PoolScorer:
         search_path: Sequence[Path],
         field: str,
         processes: int | None = None,
-        log: Path | None = None,
+        output: Output | None = None,
     ) -> None:
         """Make a scorer. Nothing starts before `warm_up`.
 
@@ -52,15 +55,17 @@ class PoolScorer:
             search_path: folders to search after the Python path.
             field: the reward's path in the manifest, for errors.
             processes: number of processes; None for one per usable core, at most 8.
-            log: gets what the function prints; None for this process's own output.
+            output: gets what the function prints; None for this process's own output.
         """
         self.field = field
-        count = processes or usual_processes()
-        path = [*sys.path, *(str(folder) for folder in search_path)]
+        count, output = processes or usual_processes(), output or Output()
+        places = list(dict.fromkeys(map(str, search_path)))
         self._backlog = Backlog()
-        self._processes = [ScoringProcess(function, path, timeout_seconds, field, log) for _ in range(count)]
+        self._processes = [
+            ScoringProcess(function, [*sys.path, *places], places, timeout_seconds, field, output) for _ in range(count)
+        ]
         self._servers = [
-            _Server(process, self._backlog, timeout_seconds, count, self._wake) for process in self._processes
+            _Server(process, self._backlog, timeout_seconds, count, self._wake, output) for process in self._processes
         ]
 
     def warm_up(self) -> None:
@@ -116,16 +121,17 @@ class _Server(threading.Thread):
     """
 
     def __init__(
-        self, process: ScoringProcess, backlog: Backlog, limit: float, processes: int, wake_all: Callable[[], None]
+        self,
+        process: ScoringProcess,
+        backlog: Backlog,
+        limit: float,
+        processes: int,
+        wake_all: Callable[[], None],
+        output: Output,
     ) -> None:
         super().__init__(name="scoring", daemon=True)
-        self._process, self._backlog, self._limit, self._processes, self._wake_all = (
-            process,
-            backlog,
-            limit,
-            processes,
-            wake_all,
-        )
+        self._process, self._backlog, self._limit = process, backlog, limit
+        self._processes, self._wake_all, self._output = processes, wake_all, output
         self._ids = itertools.count()
         self._under_way: dict[int, Item] = {}  # in the order of sending; the first has the earliest deadline
         self.ready: Future[None] = Future()
@@ -183,8 +189,9 @@ class _Server(threading.Thread):
         self._start_clock()
 
     def _receive(self) -> None:
+        self._output.trim()
         first = next(iter(self._under_way.values()))
-        if reply := self._process.receive(first.deadline - time.monotonic()):
+        if reply := self._process.receive(min(first.deadline - time.monotonic(), _TRIM_SECONDS)):
             number, outcome = reply
             self._backlog.settle(self._under_way.pop(number), outcome)
             self._start_clock()

@@ -11,14 +11,17 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 from lorarl_trainer.errors import InputError, LorarlError
+from lorarl_trainer.rewards.output import Output
 from lorarl_trainer.rewards.scores import Outcome, ToScore
+from lorarl_trainer.rewards.worker import SLOW_SECONDS
 
 START_SECONDS = 300.0
 """Time limit for importing the function's module."""
@@ -37,17 +40,21 @@ class ScoringProcess:
         is_async: whether the function is async; known once the process is ready.
     """
 
-    def __init__(self, function: str, path: Sequence[str], limit: float, field: str, log: Path | None = None) -> None:
+    def __init__(
+        self, function: str, path: Sequence[str], places: Sequence[str], limit: float, field: str, output: Output
+    ) -> None:
         """Nothing starts before `start`.
 
         Args:
             function: `package.module:function`.
             path: the process's sys.path.
+            places: its folders where a user's own code may be, for errors.
             limit: seconds per sample.
             field: the reward's path in the manifest, for errors.
-            log: gets what the function prints, line by line; None for this process's own output.
+            output: gets what the function prints.
         """
-        self._function, self._path, self._limit, self._field, self._log = function, list(path), limit, field, log
+        self._function, self._path, self._places = function, list(path), list(places)
+        self._limit, self._field, self._output = limit, field, output
         self._starting = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
@@ -82,7 +89,7 @@ class ScoringProcess:
                 ]
                 # In its own session: the trainer alone handles Ctrl-C, and all that the function starts can be ended
                 # with it.
-                with self._output() as output:
+                with self._output.open() as output:
                     self._process = subprocess.Popen(
                         command,
                         pass_fds=[theirs.fileno()],
@@ -92,7 +99,7 @@ class ScoringProcess:
                         start_new_session=True,
                     )
             self._connection = Connection(ours.detach())
-            self._connection.send((self._function, self._path))
+            self._connection.send((self._function, self._path, self._places))
 
     def ready(self) -> None:
         """Wait until the process has loaded the function.
@@ -111,7 +118,7 @@ class ScoringProcess:
             return
         connection = self._open()
         try:
-            reply = connection.recv() if connection.poll(START_SECONDS) else None
+            reply = self._first_reply(connection)
         except (EOFError, OSError):
             got, hint = (
                 f"{self._function}, whose module ended the process when imported: it {self.end(EXIT_SECONDS)}",
@@ -131,6 +138,21 @@ class ScoringProcess:
             )
             self.end()
         raise InputError(self._field, got, "a function package.module:function(prompt, completion, answer, row)", hint)
+
+    def _first_reply(self, connection: Connection) -> tuple[Any, ...] | None:
+        """Return what the process says of its function; None if it says nothing in START_SECONDS."""
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            self._output.trim()
+            if connection.poll(1.0):
+                kind, *said = connection.recv()
+                if kind != "importing":
+                    return (kind, *said)
+                self._output.warn_once(
+                    f"{self._field}: {self._function}: its module has been importing for {SLOW_SECONDS:g} s and is at "
+                    f"{said[0]}. Move slow work out of the module's top level, or wait (at most {START_SECONDS:g} s)."
+                )
+        return None
 
     def send(self, samples: Sequence[tuple[int, ToScore]]) -> None:
         """Send samples, each with a number that its outcome will have too.
@@ -195,15 +217,6 @@ class ScoringProcess:
         if process is not None:
             _kill(process)
         self.wake()
-
-    def _output(self) -> contextlib.AbstractContextManager[BinaryIO | None]:
-        if self._log is None:
-            return contextlib.nullcontext()
-        try:
-            self._log.parent.mkdir(parents=True, exist_ok=True)
-            return self._log.open("ab", buffering=0)
-        except OSError as error:
-            raise LorarlError(f"{self._log}, the log of the reward's output, cannot be written: {error}.") from error
 
     def _open(self) -> Connection:
         if self._connection is None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from lorarl_api.v1alpha1 import EvalSpec, LoRARLJobSpec, RewardSpec
 from lorarl_trainer.rewards.builtin import BuiltinScorer, make_compare
+from lorarl_trainer.rewards.output import Output
 from lorarl_trainer.rewards.pool import PoolScorer, usual_processes
 from lorarl_trainer.rewards.scores import Scorer
 from lorarl_trainer.rewards.weighted import Part, WeightedScorer
@@ -38,21 +39,21 @@ class Scorers:
 
 @contextlib.contextmanager
 def open_scorers(
-    spec: LoRARLJobSpec, manifest_folder: Path, *, log: Path | None = None, eval_processes: int | None = None
+    spec: LoRARLJobSpec, manifest_folder: Path, *, output: Output | None = None, eval_processes: int | None = None
 ) -> Iterator[Scorers]:
     """Make a job's scorers and start what they need; end it when the block ends.
 
     Args:
         spec: the job's.
         manifest_folder: where functions are searched after the Python path and the working directory.
-        log: gets what functions print; None for this process's own output.
+        output: gets what functions print; None for this process's own output.
         eval_processes: number of processes of an evaluation's own function; None for one per usable core, at most 8.
 
     Raises:
         InputError: the pattern of a regex reward does not compile.
     """
-    evals = make_eval_scorers(spec.data.evals, manifest_folder, processes=eval_processes, log=log)
-    scorers = Scorers(make_job_scorer(spec, manifest_folder, log), evals)
+    evals = make_eval_scorers(spec.data.evals, manifest_folder, processes=eval_processes, output=output)
+    scorers = Scorers(make_job_scorer(spec, manifest_folder, output), evals)
     with contextlib.ExitStack() as stack:
         for scorer in scorers._all:
             stack.callback(scorer.close)
@@ -60,7 +61,7 @@ def open_scorers(
         yield scorers
 
 
-def make_job_scorer(spec: LoRARLJobSpec, manifest_folder: Path, log: Path | None = None) -> Scorer | None:
+def make_job_scorer(spec: LoRARLJobSpec, manifest_folder: Path, output: Output | None = None) -> Scorer | None:
     """Make the scorer of a job; None if it has no reward.
 
     Several rewards share the usable cores.
@@ -68,19 +69,24 @@ def make_job_scorer(spec: LoRARLJobSpec, manifest_folder: Path, log: Path | None
     Args:
         spec: the job's.
         manifest_folder: where functions are searched after the Python path and the working directory.
-        log: gets what functions print; None for this process's own output.
+        output: gets what functions print; None for this process's own output.
 
     Raises:
         InputError: the pattern of a regex reward does not compile.
     """
     if spec.reward is not None:
-        return make_scorer(spec.reward, manifest_folder, log=log)
+        return make_scorer(spec.reward, manifest_folder, output=output)
     if spec.rewards is None:
         return None
     pools = sum(_needs_processes(reward) for reward in spec.rewards)
     processes = max(1, usual_processes() // max(1, pools))
     parts = [
-        Part(path, reward.name, reward.weight, make_scorer(reward, manifest_folder, path, processes=processes, log=log))
+        Part(
+            path,
+            reward.name,
+            reward.weight,
+            make_scorer(reward, manifest_folder, path, processes=processes, output=output),
+        )
         for path, reward in zip(spec.rewards_by_path, spec.rewards, strict=True)
     ]
     return WeightedScorer(parts)
@@ -92,7 +98,7 @@ def make_scorer(
     path: str = "spec.reward",
     *,
     processes: int | None = None,
-    log: Path | None = None,
+    output: Output | None = None,
 ) -> Scorer:
     """Make the scorer of one reward.
 
@@ -101,7 +107,7 @@ def make_scorer(
         manifest_folder: where functions are searched after the Python path and the working directory.
         path: the reward's path in the manifest, for errors.
         processes: number of processes of a function and of math_verify; None for one per usable core, at most 8.
-        log: gets what a function prints; None for this process's own output.
+        output: gets what a function prints; None for this process's own output.
 
     Raises:
         InputError: the pattern of a regex reward does not compile.
@@ -114,12 +120,12 @@ def make_scorer(
         search_path=[Path.cwd(), manifest_folder.resolve()],
         field=f"{path}.function" if spec.function else f"{path}.type",
         processes=processes,
-        log=log,
+        output=output,
     )
 
 
 def make_eval_scorers(
-    evals: Sequence[EvalSpec], manifest_folder: Path, *, processes: int | None = None, log: Path | None = None
+    evals: Sequence[EvalSpec], manifest_folder: Path, *, processes: int | None = None, output: Output | None = None
 ) -> dict[str, Scorer]:
     """Make the scorers of the evaluations that have a reward of their own, by their names; see `make_scorer`."""
     return {
@@ -128,7 +134,7 @@ def make_eval_scorers(
             manifest_folder,
             f"spec.data.evals[{number}].reward",
             processes=processes,
-            log=log,
+            output=output,
         )
         for number, source in enumerate(evals)
         if source.reward

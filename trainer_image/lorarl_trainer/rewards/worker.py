@@ -3,7 +3,8 @@
 It is started by its path and imports only the standard library, so that a process needs little memory. The connection
 carries tuples of plain values:
 
-    to it:    (function, sys.path)                                   once
+    to it:    (function, sys.path, its folders with a user's code)   once
+    from it:  ("importing", where the import is)                     once, if that takes long
     from it:  ("ready", is it async)  or  ("refused", got, hint)     once
     to it:    (time limit per sample in seconds, [(number, prompt, completion, answer, row, truncated), ...])
     from it:  (number, value, cause or None, message, components) for each sample, as soon as it is scored
@@ -25,13 +26,14 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 if TYPE_CHECKING:
     import io
+    from types import FrameType
 
 Reply = tuple[float, str | None, str, Mapping[str, float]]
 """Value, cause of failure, message, components by name."""
@@ -42,6 +44,8 @@ SCORE = "score"
 """The key of a mapping that is the reward; the other keys are its components."""
 MOST_COMPONENTS = 32
 """Each name is a column of metrics.jsonl and a curve."""
+SLOW_SECONDS = 3.0
+"""An import that takes longer is reported, with the line where it is."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _printed: set[tuple[Any, ...]] = set()
 
@@ -57,10 +61,11 @@ def main() -> None:
     faulthandler.enable()  # if the function crashes the process, its traceback goes to standard error
     for stream in (sys.stdout, sys.stderr):  # whole lines, since several processes may write to one file
         cast("io.TextIOWrapper", stream).reconfigure(line_buffering=True, errors="backslashreplace")
-    name, search_path = connection.recv()
+    name, search_path, places = connection.recv()
     sys.path[:] = search_path
     try:
-        function = load_function(name)
+        with _reported_if_slow(connection):
+            function = load_function(name, places)
     except RefusedError as error:
         connection.send(("refused", *error.args))
         return
@@ -75,8 +80,40 @@ def main() -> None:
         (_serve_async if is_async else _serve)(connection, call, nowhere)
 
 
-def load_function(name: str) -> Callable[..., Any]:
+@contextlib.contextmanager
+def _reported_if_slow(connection: Connection) -> Iterator[None]:
+    """Send once where this thread is, if the block takes long. Nothing is sent after the block."""
+    over, sending, here = threading.Event(), threading.Lock(), threading.get_ident()
+
+    def report() -> None:
+        if not over.wait(SLOW_SECONDS):
+            with sending:
+                if not over.is_set() and (frame := sys._current_frames().get(here)) is not None:
+                    connection.send(("importing", _place(frame)))
+
+    threading.Thread(target=report, daemon=True).start()
+    try:
+        yield
+    finally:
+        with sending:
+            over.set()
+
+
+def _place(frame: FrameType) -> str:
+    """Return file and line of the innermost code that is not Python's own import system."""
+    at: FrameType | None = frame
+    while at is not None and "importlib" in at.f_code.co_filename:
+        at = at.f_back
+    at = at or frame
+    return f"{Path(at.f_code.co_filename).name}, line {at.f_lineno}"
+
+
+def load_function(name: str, places: Sequence[str] = ()) -> Callable[..., Any]:
     """Import `package.module:function` and check that it can be called with PARAMETERS, and TRUNCATED if it has that.
+
+    Args:
+        name: the function.
+        places: folders where a user's own code may be, for errors.
 
     Raises:
         RefusedError: it cannot.
@@ -85,14 +122,11 @@ def load_function(name: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(module_name)
     except BaseException as error:  # a user's module may raise anything, SystemExit included
-        if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
-            raise RefusedError(
-                f"{name}, but there is no module {error.name}",
-                f"Put it into one of the searched folders: {', '.join(sys.path)}.",
-            ) from error
-        raise RefusedError(
-            f"{name}, whose module fails when imported ({_describe(error)})", "Fix the module."
-        ) from error
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{module_name}.".startswith(f"{missing}."):
+            raise RefusedError(f"{name}, but there is no module {missing}", _where_to_put(missing, places)) from error
+        hint = f"Install the package of {missing}: lorarl env add PACKAGE." if missing else "Fix the module."
+        raise RefusedError(f"{name}, whose module fails when imported ({_describe(error)})", hint) from error
     where = getattr(module, "__file__", None) or "a folder without __init__.py"
     function: Callable[..., Any] | None = getattr(module, function_name, None)
     if function is None or not callable(function):
@@ -113,6 +147,15 @@ def load_function(name: str) -> Callable[..., Any]:
                 f"{name}{signature} in {where}, which cannot be called with four arguments", hint
             ) from error
     return function
+
+
+def _where_to_put(module: str, places: Sequence[str]) -> str:
+    import difflib  # only now: it costs memory
+
+    there = [path.stem for place in places for path in Path(place).glob("*.py")]
+    near = difflib.get_close_matches(module, there, n=1)
+    meant = f"Did you mean {near[0]}? Otherwise put" if near else "Put"
+    return f"{meant} {module} into {' or '.join(places)}, or install its package: lorarl env add PACKAGE."
 
 
 def takes(function: Callable[..., Any], keyword: str) -> bool:

@@ -6,7 +6,8 @@ Shape suffixes: P prompts, K completions of each.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,27 +17,64 @@ _Z = 1.959964
 """Quantile of the normal distribution for 95%."""
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """A mean, and the bounds of its 95% interval; None where one value says nothing of its spread."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+
 def eval_metrics(rewards_P_K: Sums, pass_at: Sequence[int], least: float) -> tuple[float, dict[str, float]]:
     """Return the mean reward, and by name its 95% interval, and each pass@k with its own.
-
-    A prompt counts once, whatever number of its completions could be scored. One without any is left out.
 
     Args:
         rewards_P_K: NaN where a completion could not be scored.
         pass_at: the k of each pass@k.
         least: the least reward of a completion that passes.
     """
-    scored_P_K = ~np.isnan(rewards_P_K)
-    counts_P = scored_P_K.sum(1)
-    some_P = counts_P > 0
-    means_P = np.nansum(rewards_P_K, axis=1)[some_P] / counts_P[some_P]
-    metrics = _ends("score", means_P)
-    passed_P = (np.where(scored_P_K, rewards_P_K, -np.inf) >= least).sum(1)
+    score = estimate(row_means(rewards_P_K))
+    metrics = _ends("score", score)
     for k in pass_at:
-        values = [pass_at_k(int(n), int(c), k) for n, c in zip(counts_P, passed_P, strict=True) if n >= k]
-        if values:
-            metrics |= {f"pass_at_{k}": float(np.mean(values)), **_ends(f"pass_at_{k}", np.array(values))}
-    return float(np.mean(means_P)), metrics
+        passes_P = row_passes(rewards_P_K, k, least)
+        if not np.isnan(passes_P).all():
+            passed = estimate(passes_P)
+            metrics |= {f"pass_at_{k}": passed.mean, **_ends(f"pass_at_{k}", passed)}
+    return score.mean, metrics
+
+
+def row_means(rewards_P_K: Sums) -> Sums:
+    """Return each prompt's mean reward over the completions that could be scored; NaN for a prompt without any."""
+    counts_P = (~np.isnan(rewards_P_K)).sum(1)
+    return np.where(counts_P > 0, np.nansum(rewards_P_K, axis=1) / np.maximum(counts_P, 1), np.nan)
+
+
+def row_passes(rewards_P_K: Sums, k: int, least: float) -> Sums:
+    """Return each prompt's pass@k, by completions with a reward of at least `least`; NaN if fewer than k are scored."""
+    counts_P = (~np.isnan(rewards_P_K)).sum(1)
+    passed_P = (np.nan_to_num(rewards_P_K, nan=-np.inf) >= least).sum(1)
+    return np.array(
+        [pass_at_k(int(n), int(c), k) if n >= k else math.nan for n, c in zip(counts_P, passed_P, strict=True)]
+    )
+
+
+def estimate(values_P: Sums) -> Estimate:
+    """Return the mean of independent values with its `interval`. A prompt counts once; one with NaN is left out.
+
+    Raises:
+        ValueError: none is left.
+    """
+    return _estimate(values_P, interval)
+
+
+def estimate_gain(before_P: Sums, after_P: Sums) -> Estimate:
+    """Return the mean difference of the same prompts with its `normal_interval`. One with a NaN is left out.
+
+    Raises:
+        ValueError: none is left.
+    """
+    return _estimate(after_P - before_P, normal_interval)
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -93,6 +131,14 @@ def ratio_interval(sums: Sequence[float], weights: Sequence[float]) -> tuple[flo
     return ratio - half, ratio + half
 
 
-def _ends(name: str, values: Sums) -> dict[str, float]:
-    ends = interval(values)
-    return {} if ends is None else {f"{name}_low": ends[0], f"{name}_high": ends[1]}
+def _estimate(values_P: Sums, find: Callable[[Sums], tuple[float, float] | None]) -> Estimate:
+    values = values_P[~np.isnan(values_P)]
+    if not len(values):
+        raise ValueError("a mean needs at least one value")
+    return Estimate(float(np.mean(values)), *(find(values) or (None, None)))
+
+
+def _ends(name: str, found: Estimate) -> dict[str, float]:
+    if found.low is None or found.high is None:
+        return {}
+    return {f"{name}_low": found.low, f"{name}_high": found.high}

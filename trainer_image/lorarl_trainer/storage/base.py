@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,10 +109,11 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def download_file(self, path: str, target: Path) -> None:
+    def download_file(self, path: str, target: Path, arrived: Callable[[int], None] = lambda _: None) -> None:
         """Copy the object to the file `target` and create its folder if necessary.
 
-        The file appears whole or not at all.
+        The file appears whole or not at all. `arrived` is called with the size of each part that has arrived, from any
+        thread.
         """
 
     def require_writable(self, prefix: str) -> None:

@@ -12,6 +12,7 @@ from lorarl_trainer.errors import unreadable
 from lorarl_trainer.storage import open_store
 from lorarl_trainer.storage.downloads import fetch_model, fetch_model_config, local_path
 from lorarl_trainer.storage.fingerprint import fingerprint
+from lorarl_trainer.storage.meter import OnBytes
 from lorarl_trainer.storage.secrets import Secrets, secret_of
 
 
@@ -28,25 +29,26 @@ class BaseModel:
     fingerprint: str
 
 
-def fetch_base_model(spec: LoRARLJobSpec, secrets: Secrets) -> BaseModel:
-    """Fetch the base model to this machine, once for all of its processes.
+def fetch_base_model(spec: LoRARLJobSpec, secrets: Secrets, on_bytes: OnBytes | None = None) -> BaseModel:
+    """Fetch the base model to this machine, once for all of its processes. `on_bytes` is called with the bytes.
 
     Raises:
         LorarlError: there is no usable model, or no space for it.
     """
-    folder = fetch_model_folder(spec, secrets)
+    folder = fetch_model_folder(spec, secrets, on_bytes=on_bytes)
     try:
         return BaseModel(folder, fingerprint(folder))
     except OSError as error:
         raise unreadable("spec.model.uri", spec.model.uri, folder, error) from error
 
 
-def fetch_model_folder(spec: LoRARLJobSpec, secrets: Secrets, *, weights: bool = True) -> Path:
+def fetch_model_folder(
+    spec: LoRARLJobSpec, secrets: Secrets, *, weights: bool = True, on_bytes: OnBytes | None = None
+) -> Path:
     """Fetch the base model to this machine, or everything except its weights; see `fetch_model` for the errors."""
     secret = secret_of(secrets, spec.model.credentials_secret)
-    return fetch_model(
-        spec.model, secret=secret, open_folder=partial(open_store, field="spec.model.uri"), weights=weights
-    )
+    open_folder = partial(open_store, field="spec.model.uri")
+    return fetch_model(spec.model, secret=secret, open_folder=open_folder, weights=weights, on_bytes=on_bytes)
 
 
 def fetch_base_config(spec: LoRARLJobSpec, secrets: Secrets) -> dict[str, Any]:

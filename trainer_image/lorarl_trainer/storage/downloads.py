@@ -19,6 +19,7 @@ from lorarl_api.v1alpha1 import CLAIMS_FOLDER, BaseModelSpec, claim_of
 from lorarl_trainer.errors import InputError, LorarlError, StorageError, unreadable
 from lorarl_trainer.storage import hub
 from lorarl_trainer.storage.base import Entry
+from lorarl_trainer.storage.meter import Meter, OnBytes, metered
 
 WEIGHTS = "*.safetensors"
 MODEL_FILES = (WEIGHTS, "*.json", "*.jinja", "*.model", "*.tiktoken", "vocab.txt", "merges.txt")
@@ -50,8 +51,8 @@ class RemoteFolder(Protocol):
     def find(self, path: str) -> Entry | None:
         """Look up one object; None if there is none."""
 
-    def download_file(self, path: str, target: Path) -> None:
-        """Copy one object to the file `target`."""
+    def download_file(self, path: str, target: Path, arrived: Callable[[int], None] = ...) -> None:
+        """Copy one object to the file `target`, and report the size of each part that has arrived."""
 
 
 OpenFolder = Callable[[str, Mapping[str, str]], RemoteFolder]
@@ -59,7 +60,12 @@ OpenFolder = Callable[[str, Mapping[str, str]], RemoteFolder]
 
 
 def fetch_model(
-    spec: BaseModelSpec, *, secret: Mapping[str, str], open_folder: OpenFolder, weights: bool = True
+    spec: BaseModelSpec,
+    *,
+    secret: Mapping[str, str],
+    open_folder: OpenFolder,
+    weights: bool = True,
+    on_bytes: OnBytes | None = None,
 ) -> Path:
     """Return the base model's folder on this machine, with or without its weights.
 
@@ -72,6 +78,7 @@ def fetch_model(
         open_folder: opens remote stores.
         weights: whether to download the weights too. Without them only configuration and tokenizer are sure to be
             there.
+        on_bytes: is called with the bytes of a download.
 
     Raises:
         InputError: there is no such model, no access, a file that cannot be read, or the folder lacks configuration,
@@ -84,7 +91,7 @@ def fetch_model(
     known: set[str] | None = None  # names of the weights files
     if scheme == "hf":
         patterns = [pattern for pattern in MODEL_FILES if weights or pattern != WEIGHTS]
-        folder = hub.fetch_files(spec, patterns, NOT_MODEL_FILES, secret.get("HF_TOKEN"))
+        folder = hub.fetch_files(spec, patterns, NOT_MODEL_FILES, secret.get("HF_TOKEN"), on_bytes)
     elif scheme in _LOCAL:
         folder = local_path(spec.uri, field)
     else:
@@ -94,7 +101,7 @@ def fetch_model(
             raise _no_model(spec.uri)
         known = {file.path for file in files if fnmatch(file.path, WEIGHTS)}
         wanted = files if weights else [file for file in files if file.path not in known]
-        folder = _download_once(cache_dir() / "models", spec.uri, store, wanted, field)
+        folder = _download_once(cache_dir() / "models", spec.uri, store, wanted, field, on_bytes)
     try:
         if known is None and (weights or scheme in _LOCAL):
             known = _weights_in(folder)
@@ -132,7 +139,9 @@ def fetch_model_config(spec: BaseModelSpec, *, secret: Mapping[str, str], open_f
     return read_model_config(_download_once(cache_dir() / "models", spec.uri, store, [found], field))
 
 
-def fetch_data(uri: str, *, field: str, secret: Mapping[str, str], open_folder: OpenFolder) -> Path:
+def fetch_data(
+    uri: str, *, field: str, secret: Mapping[str, str], open_folder: OpenFolder, on_bytes: OnBytes | None = None
+) -> Path:
     """Return a data file's path on this machine.
 
     file: and pvc: are used in place; s3://, gs:// and az:// are downloaded once into $LORARL_CACHE/data.
@@ -142,6 +151,7 @@ def fetch_data(uri: str, *, field: str, secret: Mapping[str, str], open_folder: 
         field: the URI's path in the manifest, for errors.
         secret: keys and values of `spec.data.credentialsSecret`; empty if there is none.
         open_folder: opens remote stores.
+        on_bytes: is called with the bytes of a download.
 
     Raises:
         InputError: there is no such object. (Whether a local file exists is found out when it is read.)
@@ -157,7 +167,7 @@ def fetch_data(uri: str, *, field: str, secret: Mapping[str, str], open_folder: 
         raise InputError(
             field, f"{uri}, which does not exist", "an object that can be read", "Fix the URI, or upload the file."
         )
-    return _download_once(cache_dir() / "data", uri, store, [file], field) / name
+    return _download_once(cache_dir() / "data", uri, store, [file], field, on_bytes) / name
 
 
 def read_model_config(folder: Path) -> dict[str, Any]:
@@ -233,7 +243,9 @@ def _not_a_folder(folder: Path, uri: str) -> InputError:
     )
 
 
-def _download_once(cache: Path, uri: str, store: RemoteFolder, files: Sequence[Entry], field: str) -> Path:
+def _download_once(
+    cache: Path, uri: str, store: RemoteFolder, files: Sequence[Entry], field: str, on_bytes: OnBytes | None = None
+) -> Path:
     """Download files into a folder named after the URI and its listing: a changed model gets a new folder."""
     listing = sorted((file.path, file.size, file.version) for file in files)
     digest = hashlib.sha256(json.dumps([uri, listing]).encode()).hexdigest()[:32]
@@ -241,8 +253,9 @@ def _download_once(cache: Path, uri: str, store: RemoteFolder, files: Sequence[E
     try:
         with _locked(cache / f"{digest}.lock"):
             if not folder.exists():
-                for file in files:
-                    _download_file(store, file, partial / file.path)
+                with metered(on_bytes, uri, sum(file.size for file in files)) as meter:
+                    for file in files:
+                        _download_file(store, file, partial / file.path, meter)
                 partial.rename(folder)  # the folder appears whole or not at all
     except (OSError, StorageError) as error:
         # A store reports a copy that it could not write as StorageError.
@@ -259,12 +272,13 @@ def _download_once(cache: Path, uri: str, store: RemoteFolder, files: Sequence[E
     return folder
 
 
-def _download_file(store: RemoteFolder, file: Entry, target: Path) -> None:
-    if target.exists():
-        return  # complete: an earlier download was killed after this file
+def _download_file(store: RemoteFolder, file: Entry, target: Path, meter: Meter) -> None:
+    if target.exists():  # complete: an earlier download was killed after this file
+        meter.add(file.size)
+        return
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f"{target.name}.unfinished")
-    store.download_file(file.path, unfinished)
+    store.download_file(file.path, unfinished, meter.add)
     if unfinished.stat().st_size != file.size:
         raise LorarlError(
             f"{file.path}: got {unfinished.stat().st_size} bytes, expected {file.size} as listed. "

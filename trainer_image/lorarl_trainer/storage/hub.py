@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from lorarl_api.v1alpha1 import BaseModelSpec
 from lorarl_trainer.errors import InputError, StorageError
+from lorarl_trainer.storage.meter import Meter, OnBytes, metered
 
 _FIELD = "spec.model.uri"
 
 
-def fetch_files(spec: BaseModelSpec, patterns: Sequence[str], but: Sequence[str], token: str | None) -> Path:
+def fetch_files(
+    spec: BaseModelSpec,
+    patterns: Sequence[str],
+    but: Sequence[str],
+    token: str | None,
+    on_bytes: OnBytes | None = None,
+) -> Path:
     """Download the files that fit these patterns, and none of those to leave out; return their folder.
+
+    `on_bytes` is called with the bytes. To know them all, it costs one more look at each file.
 
     Raises:
         InputError: the hub has no such model for this token.
@@ -21,16 +32,50 @@ def fetch_files(spec: BaseModelSpec, patterns: Sequence[str], but: Sequence[str]
     """
     from huggingface_hub import snapshot_download  # takes most of a second, and only hf:// needs it
 
+    fetch = partial(
+        snapshot_download,
+        _name(spec),
+        revision=spec.revision,
+        token=token,
+        allow_patterns=list(patterns),
+        ignore_patterns=list(but),
+    )
     with _explained(spec):
-        return Path(
-            snapshot_download(
-                _name(spec),
-                revision=spec.revision,
-                token=token,
-                allow_patterns=list(patterns),
-                ignore_patterns=list(but),
-            )
-        )
+        missing = _missing_bytes(fetch) if on_bytes else 0
+        if not missing:
+            return Path(fetch(tqdm_class=_silent_bar()))
+        with metered(on_bytes, spec.uri, missing) as meter:
+            return Path(fetch(tqdm_class=_silent_bar(meter)))
+
+
+def _missing_bytes(fetch: Callable[..., Any]) -> int:
+    """Return how much `snapshot_download` would fetch; 0 if that cannot be found out, as without a network."""
+    from httpx import HTTPError
+
+    try:
+        files = fetch(dry_run=True, tqdm_class=_silent_bar())
+    except (HTTPError, OSError, ValueError, KeyError):
+        return 0  # the download itself says what is wrong, or does without
+    return sum(file.file_size for file in files if file.will_download)
+
+
+def _silent_bar(meter: Meter | None = None) -> type:
+    """Return a class for the bars of the hub's client, which draws none and gives the bytes to a meter."""
+    from tqdm import tqdm  # type: ignore[import-untyped]  # ships no types
+
+    class Bar(tqdm):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **{**options, "disable": True})
+            self._bytes = options.get("unit") == "B"
+
+        def update(self, n: float | None = 1) -> bool | None:
+            """Count bytes. The client has two bars of them: those that arrived, and those that are written."""
+            self.n += n or 0
+            if meter is not None and self._bytes:
+                meter.reach(int(self.n))
+            return None
+
+    return Bar
 
 
 def fetch_file(spec: BaseModelSpec, name: str, token: str | None) -> Path:

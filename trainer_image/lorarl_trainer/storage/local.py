@@ -98,13 +98,14 @@ class LocalStore(Store):
             return self._entry(self.root / path)
         return None
 
-    def download_file(self, path: str, target: Path) -> None:
-        """See `Store`."""
+    def download_file(self, path: str, target: Path, arrived: Callable[[int], None] = lambda _: None) -> None:
+        """See `Store`. The file arrives in one part."""
         staged = target.with_name(f".{target.name}.{secrets.token_hex(4)}{STAGED_SUFFIX}")
         with self._explaining_errors("copy", path, folder=target.parent):
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
                 shutil.copyfile(self.root / path, staged)
+                arrived(staged.stat().st_size)
                 staged.replace(target)
             finally:
                 staged.unlink(missing_ok=True)

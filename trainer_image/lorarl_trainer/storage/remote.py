@@ -166,7 +166,7 @@ class RemoteStore(Store):
 
         self._ask("write", path, attempt)
 
-    def download_file(self, path: str, target: Path) -> None:
+    def download_file(self, path: str, target: Path, arrived: Callable[[int], None] = lambda _: None) -> None:
         """See `Store`. Chunks of one version are fetched in parallel into a staged file."""
         staged = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
         try:
@@ -177,6 +177,7 @@ class RemoteStore(Store):
 
                 def fetch(span: tuple[int, int]) -> None:
                     _write(descriptor, self._chunk(path, *span, meta["e_tag"]), span[0])
+                    arrived(span[1] - span[0])
 
                 in_parallel(fetch, _spans(meta["size"]), DOWNLOAD_THREADS)
             staged.replace(target)

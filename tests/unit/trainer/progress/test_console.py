@@ -3,16 +3,18 @@
 import io
 import os
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lorarl_trainer.progress import CheckpointDone, EvalDone, Event, Noted, RunFinished, Warned
+from lorarl_trainer.progress import CheckpointDone, Downloading, EvalDone, Event, Noted, RunFinished, Warned
 from lorarl_trainer.progress.console import ConsoleSink, TimeLeft, collapse_layers
-from lorarl_trainer.progress.start_bar import duration, start_time
+from lorarl_trainer.progress.downloads import downloads_to
+from lorarl_trainer.progress.fanout import Progress
+from lorarl_trainer.progress.start_bar import download_text, duration, start_time
 from unit.trainer.progress.runs import (
     grpo_run,
     grpo_step,
@@ -22,6 +24,17 @@ from unit.trainer.progress.runs import (
     started_up,
     with_metrics,
 )
+
+
+@dataclass
+class Collect:
+    events: list[Event]
+    name = "collect"
+
+    def on_event(self, event: Event) -> None:
+        self.events.append(event)
+
+    def close(self) -> None: ...
 
 
 def shown_in_a_pipe(events: list[Event]) -> str:
@@ -112,6 +125,28 @@ def test_a_terminal_sees_what_a_start_is_doing(monkeypatch: pytest.MonkeyPatch) 
     text = shown_on_a_terminal([Noted("starting Ray and 1 worker(s); imports take longest")])
     assert "\x1b[" in text
     assert "0:00" in text
+
+
+def test_a_terminal_sees_how_far_a_download_is_and_a_pipe_that_it_began(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    model, told = "hf://org/model", list[Event]()
+    tell = downloads_to(Progress([Collect(told)], []))
+    for done in (0, 1_200_000_000, 4_700_000_000):
+        tell(model, done, 4_700_000_000)
+    tell("s3://bucket/train.jsonl", 0, 40_000)
+    assert told[0] == Noted("downloading hf://org/model, 4.7 GB")
+    assert told[1:] == [Downloading(model, done, 4_700_000_000) for done in (0, 1_200_000_000, 4_700_000_000)]
+    assert shown_in_a_pipe(told) == "downloading hf://org/model, 4.7 GB\n"
+    under_way = shown_on_a_terminal(told[:3])
+    assert "1.2 GB of 4.7 GB" in under_way
+    assert "━" in under_way
+
+
+def test_the_time_left_of_a_download_is_shown_once_it_is_known() -> None:
+    assert download_text(0, 3_400_000, None) == "0 bytes of 3.4 MB"
+    assert download_text(1_200_000_000, 4_700_000_000, 72.4) == "1.2 GB of 4.7 GB, about 1:12 left"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lorarl_trainer.progress import EvalDone
+from lorarl_trainer.progress import EvalDone, is_time_column
 from lorarl_trainer.progress.console import eval_text
 from lorarl_trainer.progress.evaluations import evaluations_of
 from lorarl_trainer.progress.events import row_of
@@ -25,6 +25,11 @@ def test_each_evaluation_has_its_columns_and_its_place_in_the_summary() -> None:
     assert first["after_interval"] is None
     assert (second["name"], second["metric"], second["before"], second["after"]) == ("hard", "score", 0.25, 0.5)
     assert second["after_interval"] == [0.4, 0.6] and second["pass_at"] == {4: 0.75} and second["step"] == 2
+
+
+def test_the_durations_of_evaluations_are_times_by_any_name() -> None:
+    columns = [*row_of(result(0, "hard", 0.25)), *row_of(EvalDone(step=0, rows=9, score=0.5))]
+    assert {name for name in columns if is_time_column(name)} == {"eval_hard/seconds", "eval_seconds"}
 
 
 def test_the_console_shows_name_interval_and_pass_at_k() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from lorarl_trainer.progress import (
-    TIME_COLUMNS,
     CheckpointDone,
     EvalDone,
     Event,
@@ -18,6 +17,7 @@ from lorarl_trainer.progress import (
     ScoredSample,
     StepDone,
     Warned,
+    is_time_column,
     read_lines,
     read_rows,
     read_summary,
@@ -50,7 +50,7 @@ def lines(out_dir: Path) -> list[dict[str, Any]]:
 
 
 def without_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: value for name, value in row.items() if name not in TIME_COLUMNS} for row in rows]
+    return [{name: value for name, value in row.items() if not is_time_column(name)} for row in rows]
 
 
 def test_each_step_is_read_with_its_evaluation(tmp_path: Path) -> None:

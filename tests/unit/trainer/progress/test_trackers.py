@@ -154,17 +154,17 @@ def test_a_resumed_job_continues_its_mlflow_run_with_every_step(
 
 
 @pytest.mark.parametrize(
-    ("package", "tracking"),
+    ("package", "distribution", "tracking"),
     [
-        ("wandb", TrackingSpec(wandb=WANDB)),
-        ("mlflow", TrackingSpec(mlflow=MlflowSpec(tracking_uri="file:x", experiment="e"))),
+        ("wandb", "wandb", TrackingSpec(wandb=WANDB)),
+        ("mlflow", "mlflow-skinny", TrackingSpec(mlflow=MlflowSpec(tracking_uri="file:x", experiment="e"))),
     ],
 )
-def test_the_error_for_a_missing_package_names_its_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, tracking: TrackingSpec
+def test_the_error_for_a_missing_package_names_the_command_that_adds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, distribution: str, tracking: TrackingSpec
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(InputError, match=rf"spec.tracking.{package}: .*pip install 'lorarl\[tracking\]'"):
+    with pytest.raises(InputError, match=rf"spec.tracking.{package}: .*lorarl env add {distribution}\."):
         trackers(tracking, {}, tmp_path)
 
 

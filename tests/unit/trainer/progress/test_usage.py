@@ -2,11 +2,12 @@
 
 import ast
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lorarl_trainer.progress import final_message
+from lorarl_trainer.progress import final_message, open_command, report_line
 from lorarl_trainer.progress.usage import download_command, local_path, peft_snippet, vllm_command
 
 
@@ -99,3 +100,13 @@ def test_a_base_model_in_a_store_is_downloaded_too() -> None:
 def test_a_file_uri_is_a_path(uri: str, path: str) -> None:
     assert local_path(uri) == path
     assert download_command(uri) is None
+
+
+def test_a_report_is_named_with_the_command_that_opens_it() -> None:
+    folder = Path("out/my run")
+    assert open_command(folder) == "lorarl open 'out/my run'"
+    assert report_line(folder, here=True) == (
+        "Report    lorarl open 'out/my run', or the file out/my run/report.html; "
+        "its numbers are in out/my run/metrics.jsonl"
+    )
+    assert "lorarl open" not in report_line(folder, here=False), "a pod has no browser"

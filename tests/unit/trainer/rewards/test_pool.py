@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import queue
 import time
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from lorarl_api.v1alpha1 import RewardSpec
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.rewards.output import Output
 from lorarl_trainer.rewards.scorer import make_scorer, needs_answers
 from lorarl_trainer.rewards.scores import ToScore
 from unit.trainer.rewards.scoring import samples, score, score_parts, score_samples
@@ -204,14 +206,15 @@ def test_a_step_in_which_everything_fails_stops_the_run_and_says_why(scorer):
 @pytest.mark.parametrize(
     ("function", "got", "hint"),
     [
-        ("my_reward:length", "there is no module my_reward", "one of the searched folders: "),
-        ("my_rewards.sub:length", "there is no module my_rewards.sub", "one of the searched folders: "),
+        ("my_reward:length", "there is no module my_reward", "Did you mean my_rewards? Otherwise put my_reward into "),
+        ("my_rewards.sub:length", "there is no module my_rewards.sub", "or install its package: lorarl env add"),
+        ("elsewhere:length", "there is no module elsewhere", "Put elsewhere into "),
         ("my_rewards:size", "my_rewards.py) has no such function", "length"),
         ("my_rewards:number", "has no such function", "Name one of its functions ("),
         ("my_rewards:wrong_signature", "(prompt, completion) in ", "wrong_signature(prompt, completion, answer, row)"),
         ("broken:score", "ZeroDivisionError: division by zero (broken.py, line 1)", "Fix the module"),
         ("unparsable:score", "SyntaxError: ", "Fix the module"),
-        ("needy:score", "No module named 'not_there'", "Fix the module"),
+        ("needy:score", "No module named 'not_there'", "Install the package of not_there: lorarl env add PACKAGE"),
         ("deadly:score", "exited with code 7", "Fix the module"),
     ],
 )
@@ -225,6 +228,38 @@ def test_a_function_that_cannot_be_used_is_refused_before_training(scorer, tmp_p
     assert caught.value.field == "spec.reward.function"
     assert got in caught.value.got
     assert hint in caught.value.hint
+    assert "site-packages" not in caught.value.hint, "only folders that are a user's"
+
+
+def test_a_module_that_imports_forever_is_reported_with_its_line(tmp_path):
+    (tmp_path / "endless.py").write_text("import time\nwhile True:\n    time.sleep(0.01)\n")
+    warned: queue.SimpleQueue[str] = queue.SimpleQueue()
+    spec = RewardSpec(function="endless:score")
+    scorer = make_scorer(spec, tmp_path, processes=1, output=Output(warn=warned.put))
+    scorer.warm_up()
+    said = warned.get(timeout=60)
+    scorer.close()
+    assert (
+        "spec.reward.function: endless:score: its module has been importing for 3 s and is at endless.py, line " in said
+    )
+    assert "Move slow work out of the module's top level" in said
+
+
+def test_the_log_of_what_functions_print_is_cut_and_says_so(tmp_path):
+    (tmp_path / "chatty.py").write_text(
+        "def score(prompt, completion, answer, row):\n    print(completion, '.' * 1000)\n    return 1.0\n"
+    )
+    log = tmp_path / "logs" / "rewards.log"
+    scorer = make_scorer(RewardSpec(function="chatty:score"), tmp_path, processes=1, output=Output(log))
+    score(scorer, *map(str, range(100)))
+    Output(log, most_bytes=4096).trim()
+    score(scorer, "last")
+    scorer.close()
+    older = log.with_name("rewards.log.1").read_text()
+    assert len(older) == 4096 and "\n99 ..." in older
+    assert log.read_text() == (
+        "[lorarl cut this log at 4,096 bytes; what came before is in rewards.log.1]\nlast " + "." * 1000 + "\n"
+    )
 
 
 def test_no_samples_have_no_scores(scorer):

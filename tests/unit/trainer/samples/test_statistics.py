@@ -7,7 +7,17 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from lorarl_trainer.samples.statistics import eval_metrics, interval, pass_at_k, ratio_interval
+from lorarl_trainer.samples.statistics import (
+    Estimate,
+    estimate,
+    estimate_gain,
+    eval_metrics,
+    interval,
+    pass_at_k,
+    ratio_interval,
+    row_means,
+    row_passes,
+)
 
 
 @pytest.mark.parametrize(("n", "c", "k"), [(5, 2, 1), (5, 2, 3), (6, 1, 6), (4, 0, 2), (4, 4, 2), (10, 3, 4)])
@@ -53,3 +63,27 @@ def test_completions_without_a_reward_are_left_out_row_by_row() -> None:
     assert mean == pytest.approx((1.0 + 0.25) / 2)
     assert metrics["pass_at_1"] == pytest.approx(0.5)
     assert metrics["pass_at_2"] == 0.0, "only the second row has two"
+
+
+def test_an_estimate_has_the_interval_of_its_kind() -> None:
+    passed = np.array([1.0] * 8 + [0.0] * 2)
+    assert estimate(passed) == Estimate(0.8, *(interval(passed) or (None, None)))
+    assert estimate(np.array([0.7])) == Estimate(0.7, None, None), "one row says nothing of its spread"
+    with pytest.raises(ValueError, match="at least one value"):
+        estimate(np.array([np.nan]))
+
+
+def test_a_gain_has_the_smaller_interval_of_paired_differences() -> None:
+    before, after = np.array([0.1, 0.5, 0.9, 0.3]), np.array([0.2, 0.6, 1.0, 0.4])
+    gain = estimate_gain(before, after)
+    assert gain.mean == pytest.approx(0.1)
+    assert gain.low == pytest.approx(0.1) == gain.high, "every row gained the same"
+    assert estimate_gain(np.append(before, np.nan), np.append(after, 1.0)) == gain, "a row needs both"
+
+
+def test_rows_without_enough_scores_are_marked() -> None:
+    nan = float("nan")
+    rewards = np.array([[1.0, nan], [0.0, 0.5], [nan, nan]])
+    assert row_means(rewards)[:2].tolist() == [1.0, 0.25] and np.isnan(row_means(rewards)[2])
+    assert row_passes(rewards, 1, 0.5)[:2].tolist() == [1.0, 0.5]
+    assert np.isnan(row_passes(rewards, 2, 0.5)).tolist() == [True, False, True]

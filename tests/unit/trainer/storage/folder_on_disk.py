@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from lorarl_trainer.storage.base import Entry
@@ -19,13 +19,14 @@ class FolderOnDisk:
     def find(self, path: str) -> Entry | None:
         return self._file(self.root / path) if (self.root / path).is_file() else None
 
-    def download_file(self, path: str, target: Path) -> None:
+    def download_file(self, path: str, target: Path, arrived: Callable[[int], None] = lambda _: None) -> None:
         if path == self.wait_before:
             target.write_bytes(b"half")
             (self.root.parent / "waiting").touch()
             while not (self.root.parent / "go").exists():
                 time.sleep(0.005)
         shutil.copyfile(self.root / path, target)
+        arrived(target.stat().st_size)
         with (self.root.parent / "log").open("a") as log:
             log.write(f"{path}\n")
 

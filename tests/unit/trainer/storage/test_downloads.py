@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,8 +35,8 @@ def store(tmp_path, monkeypatch) -> FolderOnDisk:
     return FolderOnDisk(write_model(tmp_path / "remote"))
 
 
-def fetch(store: FolderOnDisk, uri: str = URI) -> Path:
-    return fetch_model(BaseModelSpec(uri=uri), secret={}, open_folder=store.open)
+def fetch(store: FolderOnDisk, uri: str = URI, **options: Any) -> Path:
+    return fetch_model(BaseModelSpec(uri=uri), secret={}, open_folder=store.open, **options)
 
 
 def names(folder: Path) -> list[str]:
@@ -160,8 +161,8 @@ def test_a_killed_download_resumes_where_it_was_and_is_never_used_half(store, tm
 
 def test_a_file_that_came_short_is_not_used(store):
     class Truncating(FolderOnDisk):
-        def download_file(self, path: str, target: Path) -> None:
-            super().download_file(path, target)
+        def download_file(self, path: str, target: Path, *arrived: Callable[[int], None]) -> None:
+            super().download_file(path, target, *arrived)
             os.truncate(target, 1)
 
     with pytest.raises(LorarlError, match=r"config.json: got 1 bytes, expected 23 as listed"):
@@ -169,10 +170,22 @@ def test_a_file_that_came_short_is_not_used(store):
     assert read_model_config(fetch(store)) == {"model_type": "qwen3"}
 
 
+def test_bytes_are_told_as_they_arrive_and_a_finished_download_has_none(store):
+    told: list[tuple[str, int, int]] = []
+    fetch(store, on_bytes=lambda *of: told.append(of))
+    (what,) = {what for what, _, _ in told}
+    assert what.startswith("s3://")
+    assert (told[0][1:], told[-1][1:]) == ((0, 10_025), (10_025, 10_025))
+    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
+    told.clear()
+    fetch(store, on_bytes=lambda *of: told.append(of))
+    assert told == []
+
+
 def test_a_full_disk_says_how_much_is_needed_and_where_to_go(store):
     class FullDisk(FolderOnDisk):
-        def download_file(self, path: str, target: Path) -> None:
-            super().download_file(path, target)
+        def download_file(self, path: str, target: Path, *arrived: Callable[[int], None]) -> None:
+            super().download_file(path, target, *arrived)
             with Path("/dev/full").open("wb", buffering=0) as full:
                 full.write(b"x")
 

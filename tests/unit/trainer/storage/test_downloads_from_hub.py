@@ -1,5 +1,6 @@
 """The real hub client against a server on loopback that answers as the hub does."""
 
+import ast
 import json
 import os
 import subprocess
@@ -94,7 +95,10 @@ for uri, revision, secret in json.load(sys.stdin):
         if sys.argv[1:] == ["config"]:
             print(json.dumps([fetch_model_config(model, secret=secret, open_folder=None)]))
         else:
-            folder = fetch_model(model, secret=secret, open_folder=None)
+            told = []
+            folder = fetch_model(model, secret=secret, open_folder=None, on_bytes=lambda *of: told.append(of))
+            for one in told:
+                print(one, file=sys.stderr)
             print(json.dumps(sorted(path.name for path in folder.iterdir())))
     except InputError as error:
         print(json.dumps([error.field, error.got, error.hint]))
@@ -123,6 +127,7 @@ def fetch(
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
+    (cache.parent / "told").write_text(ran.stderr)
     return [json.loads(line) for line in ran.stdout.splitlines()]
 
 
@@ -138,6 +143,18 @@ def test_a_model_of_the_hub_is_downloaded_once_by_revision(hub, tmp_path):
     )
     assert answers == [["config.json", "model.safetensors", "tokenizer.json"]] * 3
     assert set(handler.served) == {"config.json", "model.safetensors", "tokenizer.json"}
+
+
+def test_the_bytes_of_a_download_are_told(hub, tmp_path):
+    endpoint, handler = hub
+    handler.files["model.safetensors"] = b"w" * 20_000_000
+    total = sum(len(handler.files[name]) for name in ("config.json", "model.safetensors", "tokenizer.json"))
+    fetch(endpoint, tmp_path / "cache", ("hf://org/tiny", None, {}))
+    told = [ast.literal_eval(line) for line in (tmp_path / "told").read_text().splitlines()]
+    assert told[0] == ("hf://org/tiny", 0, total)
+    assert told[-1] == ("hf://org/tiny", total, total)
+    fetch(endpoint, tmp_path / "cache", ("hf://org/tiny", None, {}))
+    assert (tmp_path / "told").read_text().strip() == "", "nothing is missing"
 
 
 def test_what_the_hub_refuses_is_named_with_the_field_and_the_mend(hub, tmp_path):

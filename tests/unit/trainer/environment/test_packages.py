@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from lorarl_trainer.environment.packages import ADDED, add_packages, installed, record, recorded
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.launch.packages import add_packages, installed
 
 
 def wheel(folder: Path, requirement: str) -> str:
@@ -38,6 +38,22 @@ def test_a_package_that_needs_another_version_of_one_is_refused(tmp_path: Path) 
         add_packages([wheel(tmp_path, "click<1")], dry_run=True)
     assert "click" in str(refused.value)
     assert "Name another version, or check the network." in str(refused.value)
+
+
+def test_what_is_added_is_recorded_once_and_with_whole_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my_rewards").mkdir()
+    assert recorded(tmp_path) == []
+    record(tmp_path, ["reasoning-gym==0.1.25", "./my_rewards"])
+    record(tmp_path, ["sympy>=1.13", "./my_rewards"])
+    assert recorded(tmp_path) == ["reasoning-gym==0.1.25", str(tmp_path / "my_rewards"), "sympy>=1.13"]
+
+
+def test_a_dry_run_records_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = wheel(tmp_path, "click>=8")
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    add_packages([package], dry_run=True)
+    assert not (tmp_path / ADDED).exists()
 
 
 def test_the_installed_packages_are_requirements() -> None:
