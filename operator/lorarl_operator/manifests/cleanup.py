@@ -31,6 +31,10 @@ MANIFEST_ANNOTATION = "lorarl.io/manifest"
 """Annotation with the manifest as JSON. It is mounted as a file, because the job's ConfigMap may already be deleted."""
 CLEANUP = "cleanup"
 _KEEP_SECONDS = 300
+_EXIT_NOT_OURS = 77
+"""Exit code of `lorarl purge` if nothing proves that the folder is the job's. Another try would not change that."""
+_SUMMARY = "/dev/termination-log"
+"""What is written there becomes the container's message, which the operator reads."""
 _POD_FIELDS = (
     "volumes",
     "hostAliases",
@@ -74,6 +78,7 @@ def cleanup_job(job: Job, spec: LoRARLJobSpec, settings: Settings, until: dateti
         "env": [
             {"name": "LORARL_SECRETS_DIR", "value": SECRETS_FOLDER},
             {"name": "LORARL_PURGE_UNTIL", "value": f"{until:%FT%TZ}"},
+            {"name": "LORARL_PURGE_SUMMARY", "value": _SUMMARY},
         ],
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
         "securityContext": security_context(),
@@ -114,6 +119,14 @@ def cleanup_job(job: Job, spec: LoRARLJobSpec, settings: Settings, until: dateti
         "metadata": {"name": cleanup_name(job.name), "namespace": job.namespace, "labels": labels(job)},
         "spec": {
             "backoffLimit": 3,
+            "podFailurePolicy": {
+                "rules": [
+                    {
+                        "action": "FailJob",
+                        "onExitCodes": {"containerName": CLEANUP, "operator": "In", "values": [_EXIT_NOT_OURS]},
+                    }
+                ]
+            },
             "activeDeadlineSeconds": max(1, math.floor(left)),
             "ttlSecondsAfterFinished": _KEEP_SECONDS,
             "template": _like_the_head({"metadata": about, "spec": pod}, spec),

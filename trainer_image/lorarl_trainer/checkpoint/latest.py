@@ -9,6 +9,8 @@ from typing import Any
 from lorarl_trainer.checkpoint.contents import Manifest, step_of, to_json
 
 NAME = "latest.json"
+SWAP_ATTEMPTS = 20
+"""How often a change of it is tried while others change it too."""
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ def check_checkpoints(job: LoRARLJob, secrets: Secrets, identity: Mapping[str, A
         LorarlError: the store cannot be used, or holds another training.
     """
     store = open_checkpoints(job.spec, job.name, job.uid, secrets, identity)
+    store.require_own_folder()
     store.store.require_writable(job.name)
     if job.spec.checkpoint.resume == "Auto" and (found := store.newest_unverified([unpublished])) is not None:
         require_same_training(found.manifest.identity, store.identity, found.uri)

@@ -4,8 +4,9 @@ This stays correct wherever a run is paused, killed or repeated:
 - No object except latest.json is ever overwritten. A file is written only where none exists. If one with other bytes
   exists (a killed run's leftover), the checkpoint goes to a folder with a new name.
 - latest.json changes only by compare and swap, so an older run cannot publish once a newer run has claimed the job.
-- A run deletes only folders that its latest.json, written before, lists as `deleting`. No later run writes under those
-  names, so a delayed deletion cannot hit a later run's files.
+- A run deletes only in folders that its latest.json, written before, lists as `deleting`. No later run writes under
+  those names, so a delayed deletion cannot hit a later run's files.
+- It deletes only files of checkpoints (`ownership.py`), and does not start where other programs keep theirs.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from lorarl_trainer.checkpoint.contents import ADAPTER, CARD, MANIFEST, Checkpoint, Manifest, folder_name, step_of
+from lorarl_trainer.checkpoint.contents import ADAPTER, CARD, Checkpoint, Manifest, folder_name, step_of
+from lorarl_trainer.checkpoint.folders import delete_checkpoint, write_folder
 from lorarl_trainer.checkpoint.identity import Identity, require_same_training
-from lorarl_trainer.checkpoint.latest import NAME, Best, Latest, retention
+from lorarl_trainer.checkpoint.latest import NAME, SWAP_ATTEMPTS, Best, Latest, retention
+from lorarl_trainer.checkpoint.ownership import foreign_objects, some
 from lorarl_trainer.checkpoint.reader import CheckpointReader, Found
-from lorarl_trainer.errors import FencedError, StorageError
-from lorarl_trainer.storage import UPLOADS, Store, Tag
-from lorarl_trainer.threads import in_parallel
+from lorarl_trainer.errors import FencedError, InputError, StorageError
+from lorarl_trainer.storage import Store, Tag
 
-SWAP_ATTEMPTS = 20
 NAME_ATTEMPTS = 3
 
 
@@ -119,7 +120,8 @@ class CheckpointStore:
     def start(self, resume: Literal["Auto", "Never"], unpublished: Iterable[Path] = ()) -> Started:
         """Take the next epoch and find the checkpoint to resume from.
 
-        If the manifest does not match the checkpoint, nothing is claimed, so a running job is not fenced off.
+        If the manifest does not match the checkpoint, or the folder holds other things, nothing is claimed, so a
+        running job is not fenced off.
 
         Args:
             resume: Auto resumes from the newest whole checkpoint. Never starts from scratch; older checkpoints are
@@ -127,11 +129,15 @@ class CheckpointStore:
             unpublished: local folders where earlier runs may have left checkpoints that they could not publish.
 
         Raises:
-            InputError: the checkpoint belongs to another training.
+            InputError: the checkpoint belongs to another training, or the job's folder is not its own.
             StorageError: the store failed, or there are checkpoints but none is whole.
         """
         folders = tuple(unpublished)
-        seen, found, warnings = self._reader.survey(folders) if resume == "Auto" else (None, None, [])
+        if resume == "Auto":
+            seen, found, warnings = self._reader.survey(folders)
+        else:
+            seen, found, warnings = self._reader.read_latest()[0], None, []
+        warnings += self._require_own_folder(seen)
         self._require_same_training(found)
         warnings += self.claim()
         if resume == "Auto" and _published(seen) != _published(self._claimed()):
@@ -148,6 +154,32 @@ class CheckpointStore:
         self._resume_from(found)
         self._reader.forget()
         return Started(self.epoch, found, tuple(dict.fromkeys(warnings)))
+
+    def require_own_folder(self) -> None:
+        """Check early that no other program keeps objects in the job's folder. Claims nothing.
+
+        Raises:
+            InputError: there are such objects; it names some.
+        """
+        self._require_own_folder(self._reader.read_latest()[0])
+
+    def _require_own_folder(self, latest: Latest | None) -> list[str]:
+        """Refuse a folder with objects that lorarl did not write for this job.
+
+        A job that has claimed the folder before is only warned: it must not end because someone left a note there.
+        """
+        foreign, is_ours = foreign_objects(self.store, self.job, latest)
+        if not foreign:
+            return []
+        if is_ours and (latest is None or latest.job_uid == self._job_uid):
+            return [f"{self.uri} holds objects that lorarl did not write: {some(foreign)}. It never deletes them."]
+        raise InputError(
+            "spec.checkpoint.uri",
+            f"{self.store.uri}, whose folder {self.job}/ holds objects that lorarl did not write for this job: "
+            f"{some(foreign)}",
+            f"no folder {self.job}/ there, or one with this job's checkpoints only",
+            "Use another metadata.name or spec.checkpoint.uri, or move these objects elsewhere.",
+        )
 
     def claim(self) -> list[str]:
         """Take the next epoch. Every older run is fenced off from now on and stops at its next publication.
@@ -297,7 +329,7 @@ class CheckpointStore:
         failed = []
         for folder in folders:
             try:
-                self.store.delete_folder(self._path(folder))
+                delete_checkpoint(self.store, self.job, folder)
             except StorageError as error:
                 failed.append(folder)
                 warnings.append(f"An old checkpoint could not be deleted: {error}")
@@ -347,27 +379,6 @@ class CheckpointStore:
     def time(self) -> str:
         """The current time in the format that checkpoints use."""
         return self._now().astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def write_folder(store: Store, prefix: str, checkpoint: Checkpoint, manifest: Manifest) -> bool:
-    """Write a checkpoint's files at `prefix`, checkpoint.json last. Overwrites nothing.
-
-    Returns:
-        False if a file with other contents exists there. A killed run's leftover with the same contents is used as it
-        is.
-    """
-    files = list(checkpoint.files.items())
-    if not all(in_parallel(lambda file: store.put_if_absent(f"{prefix}/{file[0]}", file[1]), files, UPLOADS)):
-        return False
-    if checkpoint.card is not None:
-        store.put_if_absent(f"{prefix}/{CARD}", checkpoint.card)
-    path = f"{prefix}/{MANIFEST}"
-    if store.put_if_absent(path, manifest.to_bytes()):
-        return True
-    try:
-        return Manifest.from_bytes(store.get(path) or b"").same_contents(manifest)
-    except ValueError:
-        return False
 
 
 def _published(latest: Latest | None) -> tuple[str | None, str | None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from lorarl_trainer.storage.base import UPLOADS, Data, Entry, Store, Tag
+from lorarl_trainer.storage.base import UPLOADS, WRITE_CHECK, Data, Entry, Store, Tag
 from lorarl_trainer.storage.local import LocalStore
 from lorarl_trainer.storage.retries import RetryPolicy
 from lorarl_trainer.storage.secrets import read_secret
@@ -17,6 +17,7 @@ from lorarl_trainer.storage.uri import StoreUri, parse_uri, redact
 
 __all__ = [
     "UPLOADS",
+    "WRITE_CHECK",
     "Data",
     "Entry",
     "LocalStore",

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_FILE_BYTES
+from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_FILE_BYTES, TOKENIZER_FILES
 from lorarl_trainer.checkpoint.open import open_checkpoints
-from lorarl_trainer.lora.files import TOKENIZER_FILES
 from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, CardResults, JobCheckpoints, Resumed
 from lorarl_trainer.storage.base_model import base_model_commit, base_model_name
 from lorarl_trainer.threads import begin
