@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from lorarl_trainer.checkpoint import CheckpointStore
+from lorarl_trainer.checkpoint import CheckpointStore, Owner
 from lorarl_trainer.checkpoint.deletion import delete_job
 from lorarl_trainer.errors import FencedError, InputError
 from lorarl_trainer.storage import Store
@@ -19,7 +19,7 @@ MEGATRON = "iter_0000005/mp_rank_00/model_optim_rng.pt"
 
 
 def run_of(uid: str | None, store: Store, job: str = JOB, keep: int = 2) -> CheckpointStore:
-    return CheckpointStore(store, job, keep=keep, identity=IDENTITY, job_uid=uid)
+    return CheckpointStore(store, job, keep=keep, identity=IDENTITY, owner=Owner(job, uid))
 
 
 def put(store: Store, *paths: str, job: str = JOB) -> None:

@@ -53,7 +53,9 @@ def _close(store: Store, job: str, uid: str | None, now: datetime) -> Tag:
         latest, tag = _own_latest(store, job, uid)
         folders = tuple(sorted(folder for folder in store.folders(job) if step_of(folder) is not None))
         host = f"{socket.gethostname()}, process {os.getpid()}, lorarl purge"
-        closed = Latest(latest.epoch + 1, secrets.token_hex(8), host, f"{now:%FT%TZ}", deleting=folders, job_uid=uid)
+        closed = Latest(
+            latest.epoch + 1, secrets.token_hex(8), host, f"{now:%FT%TZ}", deleting=folders, owner=latest.owner
+        )
         if (swapped := store.replace_if(path, closed.to_bytes(), tag)) is not None:
             return swapped
     raise StorageError(f"{uri}/{NAME}: another program keeps writing it. Find it and stop it.")
@@ -73,9 +75,10 @@ def _own_latest(store: Store, job: str, uid: str | None) -> tuple[Latest, Tag]:
         latest = Latest.from_bytes(read[0])
     except ValueError as error:
         raise FencedError(f"{uri}/{NAME} is not lorarl's ({error}): nothing was deleted") from None
-    if uid and latest.job_uid != uid:
+    owner = latest.owner
+    if uid and owner.uid != uid:
         raise FencedError(
-            f"{uri} has belonged to another job since {latest.claimed_at} ({latest.host}; uid "
-            f"{latest.job_uid or 'none'}, this one is {uid}): nothing was deleted"
+            f"{uri} has belonged to another {owner} since {latest.claimed_at} ({latest.host}; uid "
+            f"{owner.uid or 'none'}, this one is {uid}): nothing was deleted"
         )
     return latest, read[1]

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from lorarl_trainer.checkpoint.claim import Owner
 from lorarl_trainer.checkpoint.contents import CARD, MANIFEST, Manifest, is_checkpoint_file, step_of
 from lorarl_trainer.checkpoint.latest import NAME, Latest
+from lorarl_trainer.errors import InputError
 from lorarl_trainer.storage import WRITE_CHECK, Store
 
 _SHOWN = 3
@@ -71,6 +73,37 @@ def foreign_objects(store: Store, job: str, latest: Latest | None) -> tuple[list
         is_ours = is_ours or (manifest is not None and manifest.job == job)
         own |= {f"{folder}/{file}" for file in own_files(files, manifest, job)}
     return [path for path in listed if not path.startswith(WRITE_CHECK) and not (is_ours and path in own)], is_ours
+
+
+def require_own(store: Store, owner: Owner, latest: Latest | None) -> list[str]:
+    """Refuse a job's folder that holds objects which lorarl did not write for this job.
+
+    A job that has claimed the folder before is only warned: it must not end because someone left a note there.
+
+    Args:
+        store: the store with the job's folder.
+        owner: whose run starts.
+        latest: the folder's latest.json; None if it is missing or corrupt.
+
+    Returns:
+        The warning, if there is one.
+
+    Raises:
+        InputError: there are such objects; it names some.
+    """
+    foreign, is_ours = foreign_objects(store, owner.name, latest)
+    if not foreign:
+        return []
+    uri = store.uri_of(owner.name)
+    if is_ours and (latest is None or latest.owner.uid == owner.uid):
+        return [f"{uri} holds objects that lorarl did not write: {some(foreign)}. It never deletes them."]
+    raise InputError(
+        "spec.checkpoint.uri",
+        f"{store.uri}, whose folder {owner.name}/ holds objects that lorarl did not write for this job: "
+        f"{some(foreign)}",
+        f"no folder {owner.name}/ there, or one with this job's checkpoints only",
+        "Use another metadata.name or spec.checkpoint.uri, or move these objects elsewhere.",
+    )
 
 
 def some(paths: Sequence[str]) -> str:

@@ -12,7 +12,6 @@ This stays correct wherever a run is paused, killed or repeated:
 from __future__ import annotations
 
 import json
-import math
 import os
 import secrets
 import socket
@@ -22,30 +21,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from lorarl_trainer.checkpoint.claim import Owner, require_free
 from lorarl_trainer.checkpoint.contents import ADAPTER, CARD, Checkpoint, Manifest, folder_name, step_of
 from lorarl_trainer.checkpoint.folders import delete_checkpoint, write_folder
 from lorarl_trainer.checkpoint.identity import Identity, require_same_training
-from lorarl_trainer.checkpoint.latest import NAME, SWAP_ATTEMPTS, Best, Latest, retention
-from lorarl_trainer.checkpoint.ownership import foreign_objects, some
+from lorarl_trainer.checkpoint.latest import NAME, SWAP_ATTEMPTS, Best, BestBy, Latest, retention
+from lorarl_trainer.checkpoint.ownership import require_own
 from lorarl_trainer.checkpoint.reader import CheckpointReader, Found
-from lorarl_trainer.errors import FencedError, InputError, StorageError
+from lorarl_trainer.errors import FencedError, StorageError
 from lorarl_trainer.storage import Store, Tag
 
 NAME_ATTEMPTS = 3
-
-
-@dataclass(frozen=True)
-class BestBy:
-    """How the best checkpoint is chosen: by a column of metrics.jsonl."""
-
-    metric: str
-    largest: bool
-
-    def is_better(self, value: float, best: Best | None) -> bool:
-        """Return whether a checkpoint with this value takes the place of the best one. A tie leaves the earlier one."""
-        if not math.isfinite(value):
-            return False
-        return best is None or (value > best.value if self.largest else value < best.value)
 
 
 @dataclass(frozen=True)
@@ -85,7 +71,7 @@ class CheckpointStore:
         keep: int | None,
         identity: Identity,
         best_by: BestBy | None = None,
-        job_uid: str | None = None,
+        owner: Owner | None = None,
         now: Callable[[], datetime] | None = None,
     ) -> None:
         """Name the job and its training.
@@ -96,10 +82,10 @@ class CheckpointStore:
             keep: how many of the newest checkpoints to keep; None for all.
             identity: what training this is; a checkpoint of another one is refused.
             best_by: how the best checkpoint is chosen, which is kept too; None if none is.
-            job_uid: uid of the LoRARLJob in a cluster; None outside.
+            owner: the LoRARLJob in a cluster; None outside.
             now: the clock; only tests set it.
         """
-        self.store, self.job, self.keep, self._best_by, self._job_uid = store, job, keep, best_by, job_uid
+        self.store, self.job, self.keep, self._best_by, self._owner = store, job, keep, best_by, owner or Owner(job)
         self.identity: Identity = json.loads(json.dumps(dict(identity)))  # as JSON returns it: lists, not tuples
         self.uri = store.uri_of(job)
         self._now = now or (lambda: datetime.now(UTC))
@@ -137,7 +123,7 @@ class CheckpointStore:
             seen, found, warnings = self._reader.survey(folders)
         else:
             seen, found, warnings = self._reader.read_latest()[0], None, []
-        warnings += self._require_own_folder(seen)
+        warnings += require_own(self.store, self._owner, seen)
         self._require_same_training(found)
         warnings += self.claim()
         if resume == "Auto" and _published(seen) != _published(self._claimed()):
@@ -156,42 +142,32 @@ class CheckpointStore:
         return Started(self.epoch, found, tuple(dict.fromkeys(warnings)))
 
     def require_own_folder(self) -> None:
-        """Check early that no other program keeps objects in the job's folder. Claims nothing.
+        """Check early that no other job uses the job's folder, and no other program. Claims nothing.
 
         Raises:
-            InputError: there are such objects; it names some.
+            InputError: one does; it names the job, or some of the objects.
         """
-        self._require_own_folder(self._reader.read_latest()[0])
-
-    def _require_own_folder(self, latest: Latest | None) -> list[str]:
-        """Refuse a folder with objects that lorarl did not write for this job.
-
-        A job that has claimed the folder before is only warned: it must not end because someone left a note there.
-        """
-        foreign, is_ours = foreign_objects(self.store, self.job, latest)
-        if not foreign:
-            return []
-        if is_ours and (latest is None or latest.job_uid == self._job_uid):
-            return [f"{self.uri} holds objects that lorarl did not write: {some(foreign)}. It never deletes them."]
-        raise InputError(
-            "spec.checkpoint.uri",
-            f"{self.store.uri}, whose folder {self.job}/ holds objects that lorarl did not write for this job: "
-            f"{some(foreign)}",
-            f"no folder {self.job}/ there, or one with this job's checkpoints only",
-            "Use another metadata.name or spec.checkpoint.uri, or move these objects elsewhere.",
-        )
+        latest, _, _ = self._reader.read_latest()
+        if latest is not None:
+            require_free(latest, self._owner, self._now(), self.store.uri)
+        require_own(self.store, self._owner, latest)
 
     def claim(self) -> list[str]:
         """Take the next epoch. Every older run is fenced off from now on and stops at its next publication.
 
         Returns:
             Warnings, in case latest.json was corrupt: the fault, and what was used instead.
+
+        Raises:
+            InputError: another job may still use the folder.
+            StorageError: the store failed.
         """
         for _ in range(SWAP_ATTEMPTS):
             latest, tag, warnings = self._reader.read_latest()
             if latest is None:
                 latest = self._reader.recover_latest()
-            claimed = latest.claimed_by(latest.epoch + 1, self._writer, self._host, self.time(), self._job_uid)
+            require_free(latest, self._owner, self._now(), self.store.uri)
+            claimed = latest.claimed_by(latest.epoch + 1, self._writer, self._host, self.time(), self._owner)
             swapped = self.store.replace_if(self._path(NAME), claimed.to_bytes(), tag)
             if swapped is not None:
                 self._latest, self._tag = claimed, swapped
@@ -249,6 +225,15 @@ class CheckpointStore:
         if self._best_by and value is not None and self._best_by.is_better(value, self.best):
             best = Best(folder, step, self._best_by.metric, value)
             self._swap_latest(lambda latest: replace(latest, best=best))
+
+    def finish(self) -> None:
+        """Record in latest.json that all steps of the training are made.
+
+        Raises:
+            FencedError: a newer start of the job has taken over.
+            StorageError: the store failed.
+        """
+        self._swap_latest(lambda latest: replace(latest, finished_at=self.time()))
 
     @property
     def best(self) -> Best | None:
@@ -362,7 +347,8 @@ class CheckpointStore:
         if latest is not None and latest.writer != self._writer:
             last = "none" if mine.step is None else f"step {mine.step}"
             raise FencedError(
-                f"{self.uri}: epoch {latest.epoch} took over at {latest.claimed_at} ({latest.host}). This run, epoch "
+                f"{self.uri}: epoch {latest.epoch} took over at {latest.claimed_at} ({latest.host}, {latest.owner}). "
+                f"This run, epoch "
                 f"{mine.epoch}, stops; its last checkpoint was {last}. "
                 "The newer run's files were not changed. To run both, give one of them another metadata.name or "
                 "spec.checkpoint.uri."

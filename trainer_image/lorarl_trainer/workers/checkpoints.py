@@ -26,11 +26,11 @@ class CheckpointingWorker(Worker):
         Raises:
             LorarlError: the store cannot be used.
         """
-        self._store = open_checkpoints(self._spec, of.job_name, of.job_uid, of.secrets, of.identity)
+        self._store = open_checkpoints(self._spec, of.owner, of.secrets, of.identity)
         self._unpublished = of.unpublished
         self._metadata = {
             **of.provenance,
-            "job": of.job_name,
+            "job": of.owner.name,
             "baseModelFingerprint": of.identity["model.fingerprint"],
         }
         self._published: list[Published] = []
@@ -172,3 +172,11 @@ class CheckpointingWorker(Worker):
         """Wait until everything is published, and return all of it."""
         self._uploader.drain(timeout_seconds)
         return list(self._published)
+
+    def finish(self) -> None:
+        """Record in the job's folder that all steps are made. `drain_uploads` comes before.
+
+        Raises:
+            LorarlError: the store failed, or a newer start of the job has taken over.
+        """
+        self._store.finish()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lorarl_trainer.checkpoint import CheckpointStore
+from lorarl_trainer.checkpoint import CheckpointStore, Owner
 from lorarl_trainer.storage.local import LocalStore
 
 MANIFEST = """
@@ -33,7 +33,7 @@ def purge(manifest: Path, **environment: str) -> subprocess.CompletedProcess[str
 
 def checkpoints_of(uid: str | None, folder: Path) -> Path:
     """Write a folder that a job with this uid has claimed; return the manifest of the job with the uid `mine`."""
-    CheckpointStore(LocalStore(folder / "adapters"), "tiny", keep=1, identity={}, job_uid=uid).claim()
+    CheckpointStore(LocalStore(folder / "adapters"), "tiny", keep=1, identity={}, owner=Owner("tiny", uid)).claim()
     manifest = folder / "job.yaml"
     manifest.write_text(MANIFEST.format(uri=f"file://{folder}/adapters"))
     return manifest
@@ -75,7 +75,7 @@ def test_without_a_uid_the_name_suffices(tmp_path: Path) -> None:
 def test_checkpoints_that_this_job_did_not_claim_stay(uid: str | None, tmp_path: Path) -> None:
     done = purge(checkpoints_of(uid, tmp_path))
     assert done.returncode == 77
-    assert f"lorarl: file://{tmp_path}/adapters/tiny has belonged to another job since" in done.stderr
+    assert f"lorarl: file://{tmp_path}/adapters/tiny has belonged to another job tiny since" in done.stderr
     assert f"uid {uid or 'none'}, this one is mine): nothing was deleted" in done.stderr
     assert (tmp_path / "adapters/tiny/latest.json").exists()
 
