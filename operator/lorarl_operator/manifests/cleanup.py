@@ -16,6 +16,7 @@ from lorarl_operator.manifests.config import CONFIG_FOLDER, CONFIG_KEY, SECRETS_
 from lorarl_operator.manifests.overrides import merge
 from lorarl_operator.manifests.pods import (
     HEAD,
+    claim_volumes,
     image_of,
     pod_security_context,
     pull_secrets,
@@ -70,6 +71,8 @@ def cleanup_job(job: Job, spec: LoRARLJobSpec, settings: Settings, until: dateti
     account = cluster.service_account_name or (
         cleanup_account_name(job.name) if cluster.service_account_annotations else None
     )
+    claim = spec.checkpoint_claim
+    claims, claim_mounts = claim_volumes([claim] if claim else [], claim)
     secrets, mounts = secret_volumes([spec.checkpoint.credentials_secret] if spec.checkpoint.credentials_secret else [])
     container = {
         "name": CLEANUP,
@@ -83,12 +86,12 @@ def cleanup_job(job: Job, spec: LoRARLJobSpec, settings: Settings, until: dateti
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
         "securityContext": security_context(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [{"name": "job", "mountPath": CONFIG_FOLDER, "readOnly": True}, *mounts],
+        "volumeMounts": [{"name": "job", "mountPath": CONFIG_FOLDER, "readOnly": True}, *mounts, *claim_mounts],
     }
     pod = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
-        "securityContext": pod_security_context(),
+        "securityContext": pod_security_context(spec),
         "enableServiceLinks": False,
         **({"serviceAccountName": account} if account else {}),
         **pull_secrets(spec),
@@ -107,6 +110,7 @@ def cleanup_job(job: Job, spec: LoRARLJobSpec, settings: Settings, until: dateti
                 },
             },
             *secrets,
+            *claims,
         ],
     }
     about = {
