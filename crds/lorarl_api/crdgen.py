@@ -54,7 +54,7 @@ def crd() -> dict[str, Any]:
                 "plural": plural,
                 "singular": KIND.lower(),
                 "shortNames": ["lrj"],
-                "categories": ["all", "lorarl"],
+                "categories": ["lorarl"],  # not `all`: `kubectl delete all --all` would delete adapters
             },
             "scope": "Namespaced",
             "versions": [

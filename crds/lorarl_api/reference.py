@@ -20,7 +20,7 @@ A manifest has `apiVersion: {API_VERSION}`, `kind: {KIND}`, `metadata.name` and 
 Unknown keys are refused.
 `null` means the same as leaving a field out.
 `lorarl validate FILE...` reports the faults of a manifest, and of a base model that is on this machine.
-`kubectl apply` reports the same faults, from the same rules.
+`kubectl apply` reports the same faults, from the same rules, and those that only a cluster has.
 `kubectl explain lorarljob.spec.rollout` shows a group in a terminal.
 """
 _TYPES = {

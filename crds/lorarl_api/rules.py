@@ -110,6 +110,8 @@ class Ruled(BaseModel):
     """A model with rules between its fields, and with fields that no update may change."""
 
     rules: ClassVar[tuple[Rule, ...]] = ()
+    cluster_rules: ClassVar[tuple[Rule, ...]] = ()
+    """Rules that hold in a cluster only. Only the API server evaluates them."""
     immutable: ClassVar[tuple[Immutable, ...]] = ()
 
 

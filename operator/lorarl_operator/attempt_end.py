@@ -8,7 +8,8 @@ from lorarl_operator.late_steps import MORE_STEPS, steps_to_do, too_late
 from lorarl_operator.messages import sentences
 from lorarl_operator.models import RayJob
 from lorarl_operator.names import ray_job_name
-from lorarl_operator.outcome import HEAD_GONE, PERMANENT_REASONS, Kind, Outcome
+from lorarl_operator.outcome import HEAD_GONE, Kind, Outcome
+from lorarl_operator.permanent import why_permanent
 from lorarl_operator.snapshot import Snapshot, deletions
 from lorarl_operator.status import FAILED, RESTARTING, SUCCEEDED, Draft
 from lorarl_operator.valid_spec import whole_number
@@ -48,8 +49,8 @@ def count_outcome(draft: Draft, outcome: Outcome, attempt: int) -> None:
 
 def out_of_attempts(snapshot: Snapshot, draft: Draft, outcome: Outcome) -> Decision | None:
     """Fail the job if no attempt can succeed, or if backoffLimit allows no further one; otherwise None."""
-    if outcome.reason in PERMANENT_REASONS:
-        message = f"Attempt {snapshot.attempt} failed, and so would another one. {outcome.message}"
+    if why := why_permanent(snapshot, draft, outcome):
+        message = f"Attempt {snapshot.attempt} failed, and {why}. {outcome.message}"
         return fail(snapshot, draft, outcome.reason, message)
     limit = _backoff_limit(snapshot)
     if limit is None or draft.counter("attempts") <= limit:

@@ -93,10 +93,11 @@ def _create_cleanup(snapshot: Snapshot, foreign: CleanupJob | None, left: float)
 
 def _follow_cleanup(snapshot: Snapshot, cleanup: CleanupJob, left: float) -> Decision:
     if cleanup.complete:
-        event = Event("Normal", "CheckpointsRemoved", f"{_folder(snapshot)} is removed.")
+        message = _said(snapshot) or f"deleted the checkpoints in {_folder(snapshot)}"
+        event = Event("Normal", "CheckpointsRemoved", sentences(f"Job {cleanup.name} {message}"))
         return Decision(events=(event,), actions=(RemoveFinalizer(),))
     if cleanup.failed:
-        return _give_up(snapshot, f"Job {cleanup.name} failed: {cleanup.failed}")
+        return _give_up(snapshot, f"Job {cleanup.name} failed: {_said(snapshot) or cleanup.failed}")
     if cleanup.suspended:
         message = (
             f"Job {cleanup.name} is suspended, as Kueue does with Jobs until their queue has room. "
@@ -105,6 +106,13 @@ def _follow_cleanup(snapshot: Snapshot, cleanup: CleanupJob, left: float) -> Dec
         event = Event("Normal", "RemovingCheckpoints", message)
         return Decision(events=(event,), recheck_seconds=min(left, _SELDOM_SECONDS))
     return _create_account(snapshot, cleanup, left)
+
+
+def _said(snapshot: Snapshot) -> str:
+    """What the newest pod of the clean-up said at its end; empty if it said nothing."""
+    pods = [pod for pod in snapshot.observed.pods if pod.role == CLEANUP and pod.job_uid == snapshot.job.uid]
+    newest = max(pods, key=lambda pod: pod.created_at, default=None)
+    return next((redacted(one.message.strip()) for one in newest.containers if one.message), "") if newest else ""
 
 
 def _create_account(snapshot: Snapshot, cleanup: CleanupJob, left: float) -> Decision:
@@ -123,7 +131,7 @@ def _create_account(snapshot: Snapshot, cleanup: CleanupJob, left: float) -> Dec
 
 
 def _give_up(snapshot: Snapshot, why: str) -> Decision:
-    message = sentences(f"{_folder(snapshot)} stays in the store", why, "Remove the folder yourself.")
+    message = sentences(f"{_folder(snapshot)} stays in the store", why, "Delete yourself what you do not need there.")
     event = Event("Warning", "CheckpointsLeft", message)
     cleanup = snapshot.observed.cleanup
     # From now on a new job of this name may write there. A clean-up that has not begun yet knows its deadline, but it

@@ -14,8 +14,6 @@ from lorarl_operator.settings import Settings
 
 PREEMPTED_REASONS = frozenset({"Interrupted", "NodeLost"})
 """Reasons in the trainer's own report that are not the job's fault."""
-PERMANENT_REASONS = frozenset({"InvalidInput"})
-"""Reasons in the trainer's own report that another attempt would end with too."""
 _EVICTION_REASONS = frozenset(
     {
         "Evicted",

@@ -25,7 +25,7 @@ MAY_HAVE_RUN = frozenset({STARTING, RUNNING})
 COUNTERS = ("attempts", "preemptions")
 FIELDS = (
     *("phase", "conditions", "observedGeneration", *COUNTERS, "restarts"),
-    *("rayJobName", "dashboardURL", "startTime", "completionTime"),
+    *("rayJobName", "dashboardURL", "startTime", "completionTime", "policyDrift"),
 )
 """Status fields that the operator writes. The trainer writes the others."""
 TRAINERS = ("step", "totalSteps", "adapter", "failure")
@@ -34,7 +34,8 @@ TRAINERS = ("step", "totalSteps", "adapter", "failure")
 _LONGEST_MESSAGE = 4096
 _INTEGER_LIMIT = 2**31
 _NUMBERS = ("observedGeneration", *COUNTERS, "restarts", "step", "totalSteps")
-_TYPES: dict[str, type] = {"conditions": list, "adapter": dict, "failure": dict} | dict.fromkeys(_NUMBERS, int)
+_DICTS = ("adapter", "failure", "policyDrift")
+_TYPES: dict[str, type] = {"conditions": list} | dict.fromkeys(_DICTS, dict) | dict.fromkeys(_NUMBERS, int)
 
 
 def well_typed(status: dict[str, Any]) -> dict[str, Any]:
@@ -51,6 +52,14 @@ def well_typed(status: dict[str, Any]) -> dict[str, Any]:
             each for each in kept["conditions"] if isinstance(each, dict) and isinstance(each.get("type"), str)
         ]
     return kept
+
+
+def whole_drift(value: Any) -> dict[str, Any] | None:
+    """`status.policyDrift` if it is whole: the step, and the nodes that each of its attempts had."""
+    match value:
+        case {"step": int(), "nodes": [*nodes]} if all(isinstance(node, str) for node in nodes):
+            return dict(value)
+    return None
 
 
 class Draft:
@@ -84,7 +93,7 @@ class Draft:
         self._fields[name] = self.counter(name) + 1
         return self.counter(name)
 
-    def put(self, name: str, value: str | None) -> None:
+    def put(self, name: str, value: str | dict[str, Any] | None) -> None:
         """Set a field; None removes it."""
         if value is None:
             self._fields.pop(name, None)

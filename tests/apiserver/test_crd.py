@@ -12,7 +12,7 @@ from lorarl_api.load import ManifestError, load_job
 from lorarl_api.yaml_reader import read_documents
 from support.cluster.control_plane import Cluster
 from unit.contract.cases import CASES, Case
-from unit.contract.manifests import changed, manifest
+from unit.contract.manifests import VOLUMES, changed, manifest
 from unit.contract.traps import SCALARS, TRAPS, Trap
 from unit.contract.updates import UPDATES, Update
 
@@ -154,8 +154,25 @@ def test_kubectl_get_shows_the_progress_of_the_job(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     "path", sorted((Path(__file__).parents[2] / "examples").glob("*.yaml")), ids=lambda path: path.name
 )
-def test_each_example_is_accepted(cluster: Cluster, path: Path) -> None:
-    assert apply(cluster, path.read_text()) is None
+def test_each_example_for_a_cluster_is_accepted(cluster: Cluster, path: Path) -> None:
+    """Those for one machine have checkpoints in a folder, which a pod would take with it."""
+    refusal = apply(cluster, path.read_text())
+    if load_job(path).spec.checkpoint.uri.startswith("file:"):
+        assert refusal is not None
+        assert "spec.checkpoint.uri: Invalid value" in refusal
+        assert "must be a store or pvc://CLAIM/FOLDER in a cluster" in refusal
+    else:
+        assert refusal is None
+
+
+def test_checkpoints_in_a_folder_need_volumes_of_both_pods(cluster: Cluster) -> None:
+    local = {"spec.checkpoint.uri": "file:///mnt/adapters"}
+    assert apply(cluster, json.dumps(manifest(local | VOLUMES))) is None
+    for role in ("head", "worker"):
+        only = {f"spec.cluster.podTemplateOverrides.{role}.spec": {"volumes": []}}
+        assert "must be a store" in (apply(cluster, json.dumps(manifest(local | only))) or "")
+    text = json.dumps(manifest(local))
+    assert not refused_by_python(text), "`lorarl run` takes it"
 
 
 def test_users_cannot_write_the_status_with_the_spec(cluster: Cluster) -> None:

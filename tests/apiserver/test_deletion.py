@@ -160,6 +160,6 @@ def test_a_clean_up_that_fails_is_reported_and_blocks_nothing(kuberay_platform: 
         p.api.wait_gone("LoRARLJob", name, broken, seconds=60)
         left = wait_event(p.api, broken, name, "CheckpointsLeft")
         assert f"s3://team/adapters/{name} stays in the store. {why}" in left
-        assert "Remove the folder yourself." in left
+        assert "Delete yourself what you do not need there." in left
     # It would delete what a new job of this name writes.
     p.api.wait_gone("Job", "lorarl-hangs-cleanup", broken, seconds=10)

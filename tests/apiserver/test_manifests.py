@@ -12,6 +12,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lorarl_api.load import load_job
 from support.cluster.client import ApiError, Object
 from support.cluster.lorarljobs import lorarljob, phase
 from support.cluster.operator import Operator
@@ -19,10 +20,16 @@ from support.cluster.platform import Platform
 from support.cluster.processes import until
 
 ROOT = Path(__file__).parents[2]
+
+
+def is_for_one_machine(path: Path) -> bool:
+    return load_job(path).spec.checkpoint.uri.startswith("file:")
+
+
 SPEC = yaml.safe_load((ROOT / "crds/lorarl.io_lorarljobs.yaml").read_text())["spec"]["versions"][0]["schema"][
     "openAPIV3Schema"
 ]["properties"]["spec"]
-EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.yaml")) if not is_for_one_machine(path)]
 Way = tuple[str, ...]
 
 JSON = st.recursive(

@@ -77,7 +77,10 @@ def in_cluster(job: Job, folder: Path) -> Iterator[InCluster]:
 
 def _job_in(cluster: Cluster, gate: TcpGate, job: Job, run_dir: Path) -> InCluster:
     manifest = yaml.safe_load((job.folder / "job.yaml").read_text())
-    cluster.must("apply", "-f", "-", stdin=json.dumps(manifest))
+    # Its checkpoints are in a folder, which a cluster takes from volumes only. Here the pods are this machine.
+    volumes = {"podTemplateOverrides": {"head": {"spec": {}}, "worker": {"spec": {}}}}
+    stored_spec = {**manifest["spec"], "cluster": {**manifest["spec"].get("cluster", {}), **volumes}}
+    cluster.must("apply", "-f", "-", stdin=json.dumps({**manifest, "spec": stored_spec}))
     stored = json.loads(cluster.must("get", "lrj", NAME, "-o", "json"))
     # What the operator mounts into the pods, and the rights it gives them.
     manifest["metadata"] = {key: stored["metadata"][key] for key in ("name", "namespace", "uid")}

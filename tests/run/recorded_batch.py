@@ -18,6 +18,7 @@ import numpy as np
 import ray
 
 from lorarl_api.load import load_job
+from lorarl_trainer.checkpoint import Owner
 from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.protocols.workers import JobCheckpoints
@@ -43,7 +44,7 @@ async def _update(manifest: Path, batch: Path, out: Path) -> None:
     workers = WorkerGroup(spec, out / "logs", reserve(spec))
     try:
         identity = training_identity(spec, await workers.fetch_model({}))
-        await workers.open_checkpoints(JobCheckpoints(job.name, job.uid, {}, identity, out / "unpublished", {}))
+        await workers.open_checkpoints(JobCheckpoints(Owner(job.name, job.uid), {}, identity, out / "unpublished", {}))
         await workers.start(vocabulary.stop_token_ids, None)
         await workers.resume()
         await workers.sync(1)

@@ -118,6 +118,18 @@ def test_a_worker_that_fails_is_told_in_one_line(in_cluster: InCluster, nodes: R
     assert ended.left_running == nodes.workers_left(LAST_SECONDS) == []
 
 
+def test_a_manifest_that_cannot_be_used_is_reported(in_cluster: InCluster) -> None:
+    """Otherwise the operator would start it again and again. The rest of the status stays."""
+    before = in_cluster.status
+    ended = in_cluster.start(9, "trainer.steps=0").end()
+    assert ended.code == 1
+    status = in_cluster.status
+    failure = status.pop("failure")
+    assert (failure["reason"], failure["attempt"]) == ("InvalidInput", 9)
+    assert failure["message"].startswith("spec.trainer.steps: got 0, expected ")
+    assert status == {key: value for key, value in before.items() if key != "failure"}
+
+
 def test_the_trainer_s_rights_end_at_its_own_job_s_status(in_cluster: InCluster) -> None:
     def may(verb: str, what: str, *more: str) -> bool:
         account = f"system:serviceaccount:{NAMESPACE}:lorarl-{NAME}"

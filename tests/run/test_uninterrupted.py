@@ -67,6 +67,7 @@ def test_the_reward_grows(reference: Ended) -> None:
 
 def test_every_checkpoint_is_published_and_whole(reference: Ended, reference_job: Job) -> None:
     assert published_steps(reference_job.checkpoints) == list(range(EVERY, STEPS + 1, EVERY))
+    assert json.loads((reference_job.checkpoints / "latest.json").read_text())["finishedAt"]
     adapter = local_folder(reference.adapter_uri)
     assert adapter == reference_job.checkpoints / f"iter_{STEPS:07}" / "lora_adapter"
     config = json.loads((adapter / "adapter_config.json").read_text())

@@ -75,7 +75,7 @@ def test_what_was_read_ahead_is_not_read_again(store: Store) -> None:
     publish(store, 10, 20)
     run = checkpoints(store)
     run.newest_whole()
-    store.delete_folder(f"{JOB}/iter_0000020/trainer_state")
+    store.delete([entry.path for entry in store.entries(f"{JOB}/iter_0000020/trainer_state")])
     found = run.start("Auto").found
     assert found is not None and found.checkpoint == checkpoint(20)
 
@@ -92,7 +92,7 @@ def test_a_checkpoint_newer_than_what_was_read_ahead_is_resumed(store: Store) ->
 def test_the_newest_is_found_without_reading_its_files(store: Store) -> None:
     """They may be larger than the memory of the driver's pod."""
     publish(store, 10, 20)
-    store.delete_folder(f"{JOB}/iter_0000020/trainer_state")
+    store.delete([entry.path for entry in store.entries(f"{JOB}/iter_0000020/trainer_state")])
     newest = checkpoints(store).newest_unverified()
     assert newest is not None and newest.manifest.step == 20
     assert newest.checkpoint.files == {}
@@ -276,6 +276,7 @@ def test_never_that_dies_before_publishing_has_lost_nothing(store: Store) -> Non
 
 
 def test_other_jobs_and_other_files_are_left_alone(store: Store) -> None:
+    publish(store, 5)
     store.put(f"{JOB}/notes/mine.txt", b"x")
     store.put(f"{JOB}-2/iter_0000001/checkpoint.json", b"x")
     publish(store, 10, 20, 30, keep=1)

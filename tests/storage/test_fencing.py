@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from lorarl_trainer.storage import LocalStore, Store
 from support.checkpoints import JOB, checkpoint, checkpoints, read_latest, require_whole, small_checkpoint
 
 WAIT = 20.0
-OPERATIONS = ("get_tagged", "put_if_absent", "replace_if", "entries", "folders", "delete_folder")
+OPERATIONS = ("get_tagged", "put_if_absent", "replace_if", "entries", "folders", "delete")
 
 
 class PausedStore:
@@ -143,7 +143,7 @@ def test_a_run_paused_at_any_moment_is_fenced_off_by_a_newer_one_on_s3(
     s3_store: Store, resume: Literal["Auto", "Never"]
 ) -> None:
     for pause in range(1, 100):
-        s3_store.delete_folder(JOB)
+        s3_store.delete([entry.path for entry in s3_store.entries(JOB)])
         set_up(s3_store)
         first = Run(s3_store, pause, "first", "Auto", (30,))
         if not interleave(s3_store, first, Run(s3_store, 1000, "second", resume, (30,) if resume == "Auto" else (10,))):
@@ -157,15 +157,15 @@ def test_a_deletion_that_was_held_up_finds_nothing_of_a_newer_run(tmp_path: Path
     held = threading.Event(), threading.Event()
     slow = checkpoints(store, keep=1)
     slow.start("Auto")
-    delete = store.delete_folder
+    delete = store.delete
 
-    def held_up(prefix: str) -> None:
+    def held_up(paths: Sequence[str]) -> None:
         held[0].set()
         assert held[1].wait(WAIT)
-        delete(prefix)
+        delete(paths)
 
     slow.store = PausedStore(store, -1)
-    slow.store.delete_folder = held_up
+    slow.store.delete = held_up
     thread = threading.Thread(target=lambda: slow.publish(checkpoint(30, "slow")))
     thread.start()
     assert held[0].wait(WAIT), "it is about to delete iter_0000010 and iter_0000020"

@@ -35,7 +35,7 @@ def test_reading_listing_and_deleting_are_tried_again_too(s3_store: Store, proxy
     proxy.answer(503, times=4)
     assert [entry.path for entry in s3_store.entries()] == ["a"]
     proxy.answer(503, times=4)
-    s3_store.delete_folder("")
+    s3_store.delete(["a"])
     assert s3_store.get("a") is None
 
 

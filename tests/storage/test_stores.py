@@ -53,7 +53,7 @@ def test_compare_and_swap_takes_only_the_version_that_was_read(store: Store) -> 
 
 def test_compare_and_swap_of_an_object_that_is_gone_fails(store: Store) -> None:
     tag = store.replace_if("job/latest", b"1", None)
-    store.delete_folder("job")
+    store.delete(["job/latest"])
     assert store.replace_if("job/latest", b"2", tag) is None
 
 
@@ -86,12 +86,14 @@ def test_listing_knows_folders_from_names_that_only_begin_alike(store: Store) ->
     assert store.entries("other") == []
 
 
-def test_deleting_a_folder_leaves_its_neighbours(store: Store) -> None:
-    for path in ("job/iter_1/a", "job/iter_1/deep/b", "job/iter_10/a"):
+def test_deleting_leaves_the_neighbours(store: Store) -> None:
+    for path in ("job/iter_1/a", "job/iter_1/deep/b", "job/iter_1/c", "job/iter_10/a"):
         store.put(path, b"x")
-    store.delete_folder("job/iter_1")
-    store.delete_folder("job/iter_1")
-    assert [entry.path for entry in store.entries()] == ["job/iter_10/a"]
+    store.delete(["job/iter_1/a", "job/iter_1/deep/b"])
+    store.delete(["job/iter_1/a", "job/iter_1/deep/b", "job/iter_1/deep"])
+    store.delete([])
+    assert [entry.path for entry in store.entries()] == ["job/iter_1/c", "job/iter_10/a"]
+    assert store.folders("job/iter_1") == [], "no empty folder is left on a disk"
 
 
 def test_an_object_is_found_with_a_version_that_changes_with_its_content(store: Store, tmp_path: Path) -> None:

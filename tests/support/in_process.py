@@ -224,6 +224,9 @@ class OneWorker:
     async def drain_uploads(self, seconds: float = UPLOAD_SECONDS) -> list[Published]:
         return self.worker.drain_uploads(seconds)
 
+    async def finish(self) -> None:
+        self.worker.finish()
+
     async def startup_spans(self) -> list[Span]:
         return self.worker.startup_spans()
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from lorarl_trainer.algorithms.registry import get_algorithm
+from lorarl_trainer.checkpoint import Owner
 from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.rows import Row
@@ -87,7 +88,9 @@ async def run_in_process(
     workers, stop = OneWorker(worker.worker), asyncio.Event()
     identity = training_identity(spec, "fingerprint")
     job = worker.job
-    await workers.open_checkpoints(JobCheckpoints(job.name, job.uid, {}, identity, worker.out / "unpublished", {}))
+    await workers.open_checkpoints(
+        JobCheckpoints(Owner(job.name, job.uid), {}, identity, worker.out / "unpublished", {})
+    )
     resumed = await workers.resume()
     algorithm, learning = get_algorithm(spec.algorithm), list(train_rows or rows())
     progress = Progress(direct=[sink, _StopAfter(stop_after, stop), _AfterStep(after_step)], queued=[])

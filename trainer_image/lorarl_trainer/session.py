@@ -157,6 +157,13 @@ class Session:
         self.report_checkpoints(await self.workers.drain_uploads())
         await self._report_best()
 
+    async def finish(self) -> None:
+        """Record in the job's folder that all steps are made. Without that, the folder counts as used for longer."""
+        try:
+            await self.workers.finish()
+        except LorarlError as error:
+            self.progress.emit(Warned(f"the end of the training is not recorded in the store: {error}"))
+
     async def rescue_uploads(self, failure: Exception) -> None:
         """After a failure of the loop, publish what was handed over before, or keep it on the worker's disk.
 

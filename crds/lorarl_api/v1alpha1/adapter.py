@@ -101,9 +101,9 @@ class AdapterSpec(Model):
     )
     init_from: Uri | None = Field(
         None,
-        description="Folder of a PEFT LoRA adapter to start from (s3://, gs://, az://, file:///FOLDER or "
-        "file:FOLDER). It must be plain LoRA, and its rank, alpha, base model and modules must match. It is read with "
-        "checkpoint.credentialsSecret. Default: a new adapter.",
+        description="Folder of a PEFT LoRA adapter to start from (s3://, gs://, az://, pvc://CLAIM/FOLDER, "
+        "file:///FOLDER or file:FOLDER). It must be plain LoRA, and its rank, alpha, base model and modules must "
+        "match. It is read with checkpoint.credentialsSecret. Default: a new adapter.",
         examples=["s3://team/adapters/earlier/iter_0000100/lora_adapter"],
     )
 
@@ -126,5 +126,5 @@ class AdapterSpec(Model):
             "not contain a name that is also in targetModules",
             "Remove the name from one of the two lists.",
         ),
-        *uri_rules("initFrom", ["s3", "gs", "az", "file"], optional=True, secret="checkpoint.credentialsSecret"),
+        *uri_rules("initFrom", ["s3", "gs", "az", "pvc", "file"], optional=True, secret="checkpoint.credentialsSecret"),
     )

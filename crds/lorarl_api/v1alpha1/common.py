@@ -92,9 +92,9 @@ class Model(Ruled):
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Add the rules to the schema."""
         schema = handler.resolve_ref_schema(handler(core))
-        if cls.rules or cls.immutable:
-            of_updates = [field.as_validation() for field in cls.immutable]
-            schema["x-kubernetes-validations"] = [*(rule.as_validation() for rule in cls.rules), *of_updates]
+        rules = [rule.as_validation() for rule in (*cls.rules, *cls.cluster_rules)]
+        if rules := [*rules, *(field.as_validation() for field in cls.immutable)]:
+            schema["x-kubernetes-validations"] = rules
         return schema
 
 

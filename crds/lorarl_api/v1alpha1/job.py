@@ -241,6 +241,18 @@ class LoRARLJobSpec(Checked):
             "Remove trainer.precision, or set cluster.gpusPerNode.",
         ),
     )
+    cluster_rules: ClassVar[tuple[Rule, ...]] = (
+        # The operator looks at the volumes: CEL cannot, because a PodSpec's fields are not in the schema.
+        Rule(
+            "checkpoint.uri",
+            "!self.checkpoint.uri.startsWith('file:') || "
+            "(has(self.cluster.podTemplateOverrides.head) && has(self.cluster.podTemplateOverrides.head.spec) && "
+            "has(self.cluster.podTemplateOverrides.worker) && has(self.cluster.podTemplateOverrides.worker.spec))",
+            "be a store or pvc://CLAIM/FOLDER in a cluster, or file:///FOLDER on a volume that podTemplateOverrides "
+            "mounts in head and workers, because a pod's other files are deleted with it",
+            "Use s3://, gs://, az:// or pvc://, or run the manifest with `lorarl run`.",
+        ),
+    )
     immutable: ClassVar[tuple[Immutable, ...]] = (
         immutable("model", _OTHER_TRAINING),
         immutable("adapter", _OTHER_TRAINING),
@@ -289,9 +301,15 @@ class LoRARLJobSpec(Checked):
 
     @property
     def claims(self) -> list[str]:
-        """Names of the PersistentVolumeClaims with model and data, sorted."""
+        """Names of the PersistentVolumeClaims with model, data, first adapter and checkpoints, sorted."""
         uris = [self.model.uri, self.data.train.uri, *(source.uri for _, source in self.data.evaluations)]
+        uris += [self.checkpoint.uri, self.adapter.init_from or ""]
         return sorted({claim for uri in uris if (claim := claim_of(uri))})
+
+    @property
+    def checkpoint_claim(self) -> str | None:
+        """Name of the PersistentVolumeClaim with the checkpoints, which pods write to; None if they are elsewhere."""
+        return claim_of(self.checkpoint.uri)
 
     @property
     def world_size(self) -> int:

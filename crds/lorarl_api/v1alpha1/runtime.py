@@ -217,8 +217,8 @@ class CheckpointSpec(Model):
     """Where adapters and the training state are stored, and how a run resumes."""
 
     uri: Uri = Field(
-        description="Folder of the checkpoints: s3://, gs://, az://, file:///FOLDER or file:FOLDER. The job's "
-        "checkpoints are in URI/NAME-OF-THE-JOB/.",
+        description="Folder of the checkpoints: s3://, gs://, az://; pvc://CLAIM/FOLDER, on a PersistentVolumeClaim "
+        "that all pods can mount; file:///FOLDER or file:FOLDER. The job's checkpoints are in URI/NAME-OF-THE-JOB/.",
         examples=["s3://team/adapters"],
     )
     every: int = Field(10, ge=1, le=100_000, description="Steps between checkpoints. The last step has one too.")
@@ -246,7 +246,7 @@ class CheckpointSpec(Model):
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        *uri_rules("uri", ["s3", "gs", "az", "file"]),
+        *uri_rules("uri", ["s3", "gs", "az", "pvc", "file"]),
         Rule(
             "keep",
             "!self.keepAll || self.keep == 3",
@@ -257,7 +257,7 @@ class CheckpointSpec(Model):
             "deletionPolicy",
             "self.deletionPolicy == 'Retain' || !self.uri.startsWith('file:')",
             "not be Delete unless uri is a store, because files of a pod cannot be reached after it is deleted",
-            "Set deletionPolicy: Retain, or store checkpoints in s3://, gs:// or az://.",
+            "Set deletionPolicy: Retain, or store checkpoints in s3://, gs://, az:// or pvc://.",
         ),
     )
 

@@ -76,6 +76,18 @@ class FailureStatus(Model):
     )
 
 
+class PolicyDriftStatus(Model):
+    """The newest attempt that ended with PolicyDrift."""
+
+    step: int = Field(ge=0, description="Steps done when it ended.")
+    nodes: list[Annotated[str, Field(max_length=253)]] = Field(
+        default_factory=list,
+        max_length=1024,
+        description="Nodes of its workers. If attempts before it ended after the same step: those that each of them "
+        "had. When none is left, the nodes are not at fault, and the job fails.",
+    )
+
+
 class LoRARLJobStatus(Model):
     """What is known about the job."""
 
@@ -97,6 +109,7 @@ class LoRARLJobStatus(Model):
     adapter: AdapterStatus | None = Field(None, description="The newest published adapter.")
     best: BestStatus | None = Field(None, description="The best checkpoint so far, by checkpoint.keepBest.")
     failure: FailureStatus | None = Field(None, description="Why the newest attempt failed.")
+    policy_drift: PolicyDriftStatus | None = Field(None, description="The newest attempt that ended with PolicyDrift.")
     attempts: int | None = Field(None, ge=0, description="Attempts that failed by the job's own fault.")
     preemptions: int | None = Field(
         None, ge=0, description="Attempts that were evicted, preempted or lost with a machine."

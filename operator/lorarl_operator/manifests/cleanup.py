@@ -16,6 +16,7 @@ from lorarl_operator.manifests.config import CONFIG_FOLDER, CONFIG_KEY, SECRETS_
 from lorarl_operator.manifests.overrides import merge
 from lorarl_operator.manifests.pods import (
     HEAD,
+    claim_volumes,
     image_of,
     pod_security_context,
     pull_secrets,
@@ -31,6 +32,10 @@ MANIFEST_ANNOTATION = "lorarl.io/manifest"
 """Annotation with the manifest as JSON. It is mounted as a file, because the job's ConfigMap may already be deleted."""
 CLEANUP = "cleanup"
 _KEEP_SECONDS = 300
+_EXIT_NOT_OURS = 77
+"""Exit code of `lorarl purge` if nothing proves that the folder is the job's. Another try would not change that."""
+_SUMMARY = "/dev/termination-log"
+"""What is written there becomes the container's message, which the operator reads."""
 _POD_FIELDS = (
     "volumes",
     "hostAliases",
@@ -66,6 +71,8 @@ def cleanup_job(job: Job, spec: LoRARLJobSpec, settings: Settings, until: dateti
     account = cluster.service_account_name or (
         cleanup_account_name(job.name) if cluster.service_account_annotations else None
     )
+    claim = spec.checkpoint_claim
+    claims, claim_mounts = claim_volumes([claim] if claim else [], claim)
     secrets, mounts = secret_volumes([spec.checkpoint.credentials_secret] if spec.checkpoint.credentials_secret else [])
     container = {
         "name": CLEANUP,
@@ -74,16 +81,17 @@ def cleanup_job(job: Job, spec: LoRARLJobSpec, settings: Settings, until: dateti
         "env": [
             {"name": "LORARL_SECRETS_DIR", "value": SECRETS_FOLDER},
             {"name": "LORARL_PURGE_UNTIL", "value": f"{until:%FT%TZ}"},
+            {"name": "LORARL_PURGE_SUMMARY", "value": _SUMMARY},
         ],
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
         "securityContext": security_context(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [{"name": "job", "mountPath": CONFIG_FOLDER, "readOnly": True}, *mounts],
+        "volumeMounts": [{"name": "job", "mountPath": CONFIG_FOLDER, "readOnly": True}, *mounts, *claim_mounts],
     }
     pod = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
-        "securityContext": pod_security_context(),
+        "securityContext": pod_security_context(spec),
         "enableServiceLinks": False,
         **({"serviceAccountName": account} if account else {}),
         **pull_secrets(spec),
@@ -102,6 +110,7 @@ def cleanup_job(job: Job, spec: LoRARLJobSpec, settings: Settings, until: dateti
                 },
             },
             *secrets,
+            *claims,
         ],
     }
     about = {
@@ -114,6 +123,14 @@ def cleanup_job(job: Job, spec: LoRARLJobSpec, settings: Settings, until: dateti
         "metadata": {"name": cleanup_name(job.name), "namespace": job.namespace, "labels": labels(job)},
         "spec": {
             "backoffLimit": 3,
+            "podFailurePolicy": {
+                "rules": [
+                    {
+                        "action": "FailJob",
+                        "onExitCodes": {"containerName": CLEANUP, "operator": "In", "values": [_EXIT_NOT_OURS]},
+                    }
+                ]
+            },
             "activeDeadlineSeconds": max(1, math.floor(left)),
             "ttlSecondsAfterFinished": _KEEP_SECONDS,
             "template": _like_the_head({"metadata": about, "spec": pod}, spec),

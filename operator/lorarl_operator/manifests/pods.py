@@ -21,6 +21,8 @@ A job may mount a volume there that outlives its pods, or that pods share.
 """
 SCRATCH_FOLDER = "/tmp"
 """The pod's own files: Ray's sessions and logs, the run's output, and the processes that the preStop hook waits for."""
+TRAINERS_GROUP = 10001
+"""Group of the user that the trainer's image runs as."""
 AGENT_PORT = 52365
 """Default port of Ray's agent, which runs in each pod."""
 HEAD, WORKER = "head", "worker"
@@ -92,9 +94,15 @@ def security_context() -> dict[str, Any]:
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
-def pod_security_context() -> dict[str, Any]:
-    """What the restricted standard requires of each pod."""
-    return {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+def pod_security_context(spec: LoRARLJobSpec | None = None) -> dict[str, Any]:
+    """What the restricted standard requires of each pod.
+
+    If `spec` has checkpoints on a PersistentVolumeClaim, also what the trainer's user needs to write to a new volume.
+    """
+    context: dict[str, Any] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    if spec is not None and spec.checkpoint_claim:
+        context |= {"fsGroup": TRAINERS_GROUP, "fsGroupChangePolicy": "OnRootMismatch"}
+    return context
 
 
 def image_of(spec: LoRARLJobSpec, settings: Settings) -> dict[str, Any]:
@@ -114,20 +122,25 @@ def secret_volumes(names: Iterable[str]) -> tuple[list[dict[str, Any]], list[dic
     return _mounted("secret", SECRETS_FOLDER, names, lambda name: {"secret": {"secretName": name}})
 
 
-def _claim_volumes(names: Iterable[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Volumes and mounts of the PersistentVolumeClaims with model and data, each at /mnt/pvc/NAME, read-only."""
-    return _mounted(
-        "claim", CLAIMS_FOLDER, names, lambda name: {"persistentVolumeClaim": {"claimName": name, "readOnly": True}}
-    )
+def claim_volumes(names: Iterable[str], writable: str | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Volumes and mounts of PersistentVolumeClaims, each at /mnt/pvc/NAME. All but `writable` are read-only."""
+
+    def source(name: str) -> dict[str, Any]:
+        return {"persistentVolumeClaim": {"claimName": name} | ({} if name == writable else {"readOnly": True})}
+
+    return _mounted("claim", CLAIMS_FOLDER, names, source, writable)
 
 
 def _mounted(
-    kind: str, folder: str, names: Iterable[str], source: Callable[[str], dict[str, Any]]
+    kind: str, folder: str, names: Iterable[str], source: Callable[[str], dict[str, Any]], writable: str | None = None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Volumes, and their mounts at FOLDER/NAME. Volumes are numbered: an object's name may be too long for a volume."""
     each = list(enumerate(sorted(set(names))))
     volumes = [{"name": f"{kind}-{number}", **source(name)} for number, name in each]
-    mounts = [{"name": f"{kind}-{number}", "mountPath": f"{folder}/{name}", "readOnly": True} for number, name in each]
+    mounts = [
+        {"name": f"{kind}-{number}", "mountPath": f"{folder}/{name}"} | ({} if name == writable else {"readOnly": True})
+        for number, name in each
+    ]
     return volumes, mounts
 
 
@@ -143,7 +156,7 @@ def _template(
     """The common part of head and workers."""
     cluster = spec.cluster
     secrets, secret_mounts = secret_volumes(spec.secrets.values())
-    claims, claim_mounts = _claim_volumes(spec.claims)
+    claims, claim_mounts = claim_volumes(spec.claims, spec.checkpoint_claim)
     container = {
         "name": f"ray-{role}",
         **image_of(spec, settings),
@@ -165,7 +178,7 @@ def _template(
     pod = {
         "restartPolicy": "Never",
         "serviceAccountName": service_account_of(job, cluster),
-        "securityContext": pod_security_context(),
+        "securityContext": pod_security_context(spec),
         # A Service named `vllm` in the namespace would set VLLM_PORT=tcp://..., with which vLLM ends each job.
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": cluster.termination_grace_period_seconds,

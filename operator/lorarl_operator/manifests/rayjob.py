@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_operator.manifests.checkpoint_folder import require_lasting_folder
 from lorarl_operator.manifests.config import CONFIG_FOLDER, CONFIG_KEY
 from lorarl_operator.manifests.pods import (
     SCRATCH_FOLDER,
@@ -41,8 +42,11 @@ def ray_job(
     `queued` says whether Kueue manages it. By default it does if the job has Kueue's label.
 
     Raises:
-        ManifestError: `cluster.podTemplateOverrides` cannot be merged.
+        ManifestError: `cluster.podTemplateOverrides` cannot be merged, or the checkpoints would be deleted with the
+            pods.
     """
+    head, worker = head_template(job, spec, attempt, settings), worker_template(job, spec, attempt, settings)
+    require_lasting_folder(spec, head, worker)
     about = metadata(job, ray_job_name(job.name, attempt), attempt)
     about["labels"] = dict(job.passed_labels) | about["labels"]
     about["annotations"] = dict(job.passed_annotations) | {ANNOTATION_GENERATION: str(job.generation)}
@@ -65,7 +69,7 @@ def ray_job(
                 "headGroupSpec": {
                     # Without CPUs no worker is placed on the head.
                     "rayStartParams": {"num-cpus": "0", "num-gpus": "0", "dashboard-host": "0.0.0.0"},
-                    "template": head_template(job, spec, attempt, settings),
+                    "template": head,
                 },
                 "workerGroupSpecs": [
                     {
@@ -78,7 +82,7 @@ def ray_job(
                             "num-cpus": str(spec.workers_per_node),
                             "num-gpus": str(spec.cluster.gpus_per_node),
                         },
-                        "template": worker_template(job, spec, attempt, settings),
+                        "template": worker,
                     }
                 ],
             },

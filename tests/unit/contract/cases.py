@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from unit.contract.cluster_cases import CLUSTER_CASES
-from unit.contract.manifests import EVAL, GPUS, HUB, MLFLOW, SFT, Case, Changes
+from unit.contract.manifests import EVAL, GPUS, HUB, MLFLOW, SFT, VOLUMES, Case, Changes
 from unit.contract.reward_cases import REWARD_CASES
 from unit.contract.sampling_cases import SAMPLING_CASES
 
@@ -63,7 +63,7 @@ CASES = [
     *_uri("spec.adapter.initFrom"),
     *_uri("spec.data.train.uri", ".jsonl"),
     *_uri("spec.data.eval.uri", ".csv", EVAL),
-    *_uri("spec.checkpoint.uri"),
+    *_uri("spec.checkpoint.uri", around=VOLUMES),
     *_uri("spec.tracking.mlflow.trackingUri", around=MLFLOW),
     Case(
         "no presigned URLs",
@@ -286,8 +286,8 @@ CASES = [
     ),
     Case(
         "files of a pod are not deleted later",
-        {"spec.checkpoint.deletionPolicy": "Delete"},
-        {"spec.checkpoint": {"uri": "s3://a/b", "deletionPolicy": "Delete"}},
+        VOLUMES | {"spec.checkpoint": {"uri": "file:///mnt/a", "deletionPolicy": "Delete"}},
+        {"spec.checkpoint": {"uri": "pvc://a/b", "deletionPolicy": "Delete"}},
         "spec.checkpoint.deletionPolicy",
         "Set deletionPolicy: Retain",
     ),

@@ -30,7 +30,7 @@ SMALLEST: dict[str, Any] = {
         "adapter": {"targetModules": ["all-linear"]},
         "reward": {"type": "exact"},
         "data": {"train": {"uri": "file:out/train.jsonl"}},
-        "checkpoint": {"uri": "file:out/checkpoints"},
+        "checkpoint": {"uri": "s3://team/adapters"},
     },
 }
 
@@ -60,3 +60,5 @@ HUB = {"spec.data.train": {"uri": "hf://openai/gsm8k"}}
 GPUS = {"spec.cluster": {"nodes": 2, "gpusPerNode": 4}}
 EVAL = {"spec.data.eval": {"uri": "file:out/held_out.jsonl"}}
 MLFLOW = {"spec.tracking.mlflow": {"trackingUri": "https://mlflow.example.com", "experiment": "x"}}
+VOLUMES = {"spec.cluster.podTemplateOverrides": {"head": {"spec": {}}, "worker": {"spec": {}}}}
+"""What a cluster needs for checkpoints in a folder of the pods. The operator looks at what is in it."""

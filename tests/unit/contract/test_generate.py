@@ -70,3 +70,8 @@ def test_the_reference_has_all_fields() -> None:
 
 def test_the_committed_crd_is_plain_yaml() -> None:
     assert yaml.safe_load((ROOT / "crds/lorarl.io_lorarljobs.yaml").read_text()) == crd()
+
+
+def test_delete_all_spares_the_jobs() -> None:
+    """`kubectl delete all --all` deletes what is in the category `all`: with deletionPolicy Delete also adapters."""
+    assert "all" not in crd()["spec"]["names"]["categories"]

@@ -100,8 +100,11 @@ def test_defaults_that_depend_on_the_rest_of_the_manifest() -> None:
         "spec.data.train.uri": "pvc://data/a.csv",
         "spec.data.eval": {"uri": "pvc://data/b.csv"},
     }
-    assert load_job(json.dumps(manifest(claims))).spec.claims == ["data", "models"]
-    assert job.claims == []
+    spec = load_job(json.dumps(manifest(claims))).spec
+    assert (spec.claims, spec.checkpoint_claim) == (["data", "models"], None)
+    assert (job.claims, job.checkpoint_claim) == ([], None)
+    spec = load_job(json.dumps(manifest({"spec.checkpoint.uri": "pvc://a/b", "spec.adapter.initFrom": "pvc://c"}))).spec
+    assert (spec.claims, spec.checkpoint_claim) == (["a", "c"], "a")
 
     sft = load_job(json.dumps(manifest({"spec.algorithm": {"type": "sft"}, "spec.reward": None}))).spec
     assert sft.algorithm.effective_group_size == 1

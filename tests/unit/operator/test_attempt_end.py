@@ -42,22 +42,6 @@ class TestAttemptEnd:
         assert "score() raised" in conditions(decision)["Failed"]["message"]
         assert decision.actions == ()  # KubeRay's rules delete the workers. The head keeps its logs.
 
-    def test_bad_input_never_takes_a_gpu_twice(self):
-        failure = {"reason": "InvalidInput", "message": "spec.model.uri: got a mixture of experts", "attempt": 1}
-        decision = decided(raw_job({"backoffLimit": 3}, running_status(failure=failure)), self.failed())
-        assert decision.status["phase"] == "Failed"
-        assert decision.status["attempts"] == 1
-        failed = conditions(decision)["Failed"]
-        assert failed["reason"] == "InvalidInput"
-        assert failed["message"] == (
-            "Attempt 1 failed, and so would another one. spec.model.uri: got a mixture of experts"
-        )
-
-    def test_a_suspended_job_with_bad_input_has_failed_too(self):
-        failure = {"reason": "InvalidInput", "message": "spec.model.uri: got nothing", "attempt": 1}
-        decision = decided(raw_job({"suspend": True}, running_status(failure=failure)), self.failed())
-        assert decision.status["phase"] == "Failed"
-
     def test_no_retry_with_backoff_limit_0(self):
         decision = decided(raw_job({"backoffLimit": 0}, running_status()), self.failed())
         assert decision.status["phase"] == "Failed"

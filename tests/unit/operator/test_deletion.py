@@ -150,6 +150,30 @@ def test_the_clean_up_never_runs_as_another_jobs_account():
     assert account != access_name("demo-cleanup")
 
 
+def said(message, code):
+    state = {"terminated": {"exitCode": code, "message": message, "finishedAt": ago(1)}}
+    return [raw_pod("cleanup", attempt=0, containerStatuses=[{"name": "cleanup", "state": state}])]
+
+
+def test_what_stays_in_the_folder_is_reported():
+    pods = said("deleted the checkpoints in s3://team/adapters/demo. It still has what lorarl did not write: a.txt", 0)
+    decision = decided(deleted(), cleanup=cleanup(condition("Complete", True)), pods=pods)
+    (event,) = decision.events
+    assert event.reason == "CheckpointsRemoved"
+    assert event.message.endswith("s3://team/adapters/demo. It still has what lorarl did not write: a.txt.")
+
+
+def test_a_folder_that_is_not_the_jobs_stays_and_no_try_is_repeated():
+    (action,) = decided(deleted()).actions
+    (rule,) = action.manifest["spec"]["podFailurePolicy"]["rules"]
+    assert rule == {"action": "FailJob", "onExitCodes": {"containerName": "cleanup", "operator": "In", "values": [77]}}
+    failed = cleanup(condition("Failed", True, "PodFailurePolicy", "Container cleanup failed with exit code 77"))
+    decision = decided(deleted(), cleanup=failed, pods=said("lorarl: s3://team/adapters/demo has no latest.json", 77))
+    (event,) = decision.events
+    assert event.reason == "CheckpointsLeft"
+    assert "failed: lorarl: s3://team/adapters/demo has no latest.json" in event.message
+
+
 def test_after_the_checkpoints_the_job_is_deleted():
     assert decided(deleted(), cleanup=cleanup(condition("Complete", True))).actions == (RemoveFinalizer(),)
 

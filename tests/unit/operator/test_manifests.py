@@ -50,7 +50,7 @@ def workers(rayjob):
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 def test_the_whole_rayjob(kind):
-    job = job_of(ROOT / "examples/addition-cpu.yaml" if kind == "cpu" else HERE / "golden/gpu-job.yaml")
+    job = job_of(ROOT / "examples/addition-cluster-cpu.yaml" if kind == "cpu" else HERE / "golden/gpu-job.yaml")
     cluster = checked_spec(job).cluster
     objects = [*needs(job, cluster), *grants(job, cluster), ray_job(job, checked_spec(job), 2, SETTINGS)]
     text = yaml.safe_dump_all(objects, sort_keys=False, width=130)
@@ -61,8 +61,12 @@ def test_the_whole_rayjob(kind):
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.stem)
-def test_each_example_has_a_rayjob(path):
+def test_each_example_for_a_cluster_has_a_rayjob(path):
     job = job_of(path)
+    if checked_spec(job).checkpoint.uri.startswith("file:"):
+        with pytest.raises(ManifestError, match=r"spec\.checkpoint\.uri"):
+            ray_job(job, checked_spec(job), 1, SETTINGS)
+        return
     rayjob = ray_job(job, checked_spec(job), 1, SETTINGS)
     assert len(rayjob["metadata"]["name"]) <= 47
     assert LoRARLJob.model_validate(documents(path)[0], by_alias=True, by_name=False)

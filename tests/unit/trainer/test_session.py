@@ -24,6 +24,9 @@ class Uploads:
     def __init__(self, drained: list[Published] | Exception | None) -> None:
         self._drained = drained
 
+    async def finish(self) -> None:
+        await self.drain_uploads(0.0)
+
     async def drain_uploads(self, seconds: float) -> list[Published]:
         if isinstance(self._drained, Exception):
             raise self._drained
@@ -44,6 +47,12 @@ def test_each_checkpoint_is_told_once_and_so_is_what_the_store_refused() -> None
     made.report_checkpoints([published(1, "it may not delete"), published(2, "it may not delete")])
     assert [event.text for event in told if isinstance(event, Warned)] == ["it may not delete"]
     assert [event.step for event in told if isinstance(event, CheckpointDone)] == [1, 2]
+
+
+def test_an_end_that_is_not_recorded_fails_no_training() -> None:
+    made, told = session(StorageError("the store is down"))
+    asyncio.run(made.finish())
+    assert [event.text for event in told] == ["the end of the training is not recorded in the store: the store is down"]
 
 
 def test_after_a_failure_what_was_handed_over_is_published_and_told() -> None:

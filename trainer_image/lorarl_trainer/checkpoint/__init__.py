@@ -5,11 +5,12 @@ docs/checkpoints.md describes them for readers.
 
 from __future__ import annotations
 
+from lorarl_trainer.checkpoint.claim import Owner
 from lorarl_trainer.checkpoint.contents import Checkpoint, Manifest, build_checkpoint
 from lorarl_trainer.checkpoint.identity import Identity, differences
-from lorarl_trainer.checkpoint.latest import Best, Latest
+from lorarl_trainer.checkpoint.latest import Best, BestBy, Latest
 from lorarl_trainer.checkpoint.reader import Found
-from lorarl_trainer.checkpoint.store import BestBy, CheckpointStore, Published, Started
+from lorarl_trainer.checkpoint.store import CheckpointStore, Published, Started
 from lorarl_trainer.checkpoint.uploader import BackgroundUploader, Evaluated
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Identity",
     "Latest",
     "Manifest",
+    "Owner",
     "Published",
     "Started",
     "build_checkpoint",

@@ -19,6 +19,11 @@ ADAPTER_MODEL = f"{ADAPTER}/adapter_model.safetensors"
 ADAPTER_METADATA = f"{ADAPTER}/lorarl_metadata.json"
 CARD = f"{ADAPTER}/README.md"
 """The model card. checkpoint.json does not list it: its results are completed after the step's evaluation."""
+TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
+    *("chat_template.json", "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "tekken.json"),
+)
+"""Those of a base model that an adapter's folder holds too: tokenizer and chat template come with the adapter."""
 STATE = "trainer_state/state.json"
 _STATE_PART = re.compile(r"trainer_state/state(-\d+-of-\d+)?\.safetensors")
 MANIFEST = "checkpoint.json"
@@ -29,6 +34,10 @@ Several files are hashed and sent in parallel, a slow one can be sent again befo
 conditional write above 5 GiB. With its header a file stays below 128 MiB: page-locked memory comes in powers of two.
 """
 HASH_THREADS = 4
+_FILES = frozenset(
+    [*(ADAPTER_CONFIG, ADAPTER_MODEL, ADAPTER_METADATA, CARD, STATE, MANIFEST)]
+    + [f"{ADAPTER}/{name}" for name in TOKENIZER_FILES]
+)
 FOLDER_PATTERN = re.compile(r"iter_(\d{7,})(?:-[0-9a-f]{8})?")
 
 
@@ -200,6 +209,11 @@ def step_of(folder: str) -> int | None:
     """Return the step of a checkpoint's folder; None for any other folder."""
     match = FOLDER_PATTERN.fullmatch(folder)
     return int(match.group(1)) if match else None
+
+
+def is_checkpoint_file(path: str) -> bool:
+    """Whether a checkpoint of lorarl may have a file of this path within its folder."""
+    return path in _FILES or _STATE_PART.fullmatch(path) is not None
 
 
 def _state_part(number: int, count: int) -> str:

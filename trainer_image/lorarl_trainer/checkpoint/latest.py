@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from typing import Any
 
+from lorarl_trainer.checkpoint.claim import Owner
 from lorarl_trainer.checkpoint.contents import Manifest, step_of, to_json
 
 NAME = "latest.json"
+NOT_RECORDED = Owner("")
+SWAP_ATTEMPTS = 20
+"""How often a change of it is tried while others change it too."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,20 @@ class Best:
 
 
 @dataclass(frozen=True)
+class BestBy:
+    """How the best checkpoint is chosen: by a column of metrics.jsonl."""
+
+    metric: str
+    largest: bool
+
+    def is_better(self, value: float, best: Best | None) -> bool:
+        """Return whether a checkpoint with this value takes the place of the best one. A tie leaves the earlier one."""
+        if not math.isfinite(value):
+            return False
+        return best is None or (value > best.value if self.largest else value < best.value)
+
+
+@dataclass(frozen=True)
 class Latest:
     """Which checkpoint is the newest, and which start of the job may publish.
 
@@ -36,8 +56,9 @@ class Latest:
         epoch: every start of the job takes the next one; only the newest may publish.
         writer: random id of that start.
         host: host and process of that start, for people.
-        job_uid: uid of its LoRARLJob; None outside a cluster.
+        owner: the job of that start. Older versions recorded no more than its uid.
         claimed_at: when it started.
+        finished_at: when it had made all steps of the training; None before.
         path: folder of the newest checkpoint within the job's folder; None before the first publication.
         step: that checkpoint's step.
         adapter_sha256: sha256 of its adapter_model.safetensors.
@@ -62,12 +83,13 @@ class Latest:
     published_epoch: int | None = None
     checkpoints: tuple[str, ...] = ()
     deleting: tuple[str, ...] = ()
-    job_uid: str | None = None
+    owner: Owner = NOT_RECORDED
     best: Best | None = None
+    finished_at: str | None = None
 
-    def claimed_by(self, epoch: int, writer: str, host: str, now: str, job_uid: str | None) -> Latest:
+    def claimed_by(self, epoch: int, writer: str, host: str, now: str, owner: Owner) -> Latest:
         """Return this with the right to publish given to a new start."""
-        return replace(self, epoch=epoch, writer=writer, host=host, claimed_at=now, job_uid=job_uid)
+        return replace(self, epoch=epoch, writer=writer, host=host, claimed_at=now, owner=owner, finished_at=None)
 
     def publishing(
         self, folder: str, manifest: Manifest, now: str, checkpoints: tuple[str, ...], deleting: tuple[str, ...]
@@ -97,8 +119,12 @@ class Latest:
                 "epoch": self.epoch,
                 "writer": self.writer,
                 "host": self.host,
-                "jobUid": self.job_uid,
+                "job": self.owner.name,
+                "namespace": self.owner.namespace,
+                "jobUid": self.owner.uid,
+                "cluster": self.owner.cluster,
                 "claimedAt": self.claimed_at,
+                "finishedAt": self.finished_at,
                 "path": self.path,
                 "step": self.step,
                 "adapterSha256": self.adapter_sha256,
@@ -133,9 +159,12 @@ class Latest:
                 raw["publishedEpoch"],
                 tuple(raw["checkpoints"]),
                 tuple(raw["deleting"]),
-                raw.get("jobUid"),
+                Owner(raw.get("job") or "", raw.get("jobUid"), raw.get("namespace"), raw.get("cluster")),
                 Best(**raw["best"]) if raw.get("best") else None,
+                raw.get("finishedAt"),
             )
+            if latest.finished_at is not None and datetime.fromisoformat(latest.finished_at).tzinfo is None:
+                raise ValueError(f"finishedAt {latest.finished_at!r} has no zone")
         except (KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
             raise ValueError(f"lorarl did not write it ({type(error).__name__}: {error})") from error
         # Folders listed here are deleted, so an empty or unexpected name must not reach the store.

@@ -6,27 +6,29 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lorarl_api.v1alpha1 import LoRARLJob, LoRARLJobSpec
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.checkpoint.claim import Owner
 from lorarl_trainer.checkpoint.identity import require_same_training
-from lorarl_trainer.checkpoint.store import BestBy, CheckpointStore
+from lorarl_trainer.checkpoint.latest import BestBy
+from lorarl_trainer.checkpoint.store import CheckpointStore
 from lorarl_trainer.samples.columns import eval_column
 from lorarl_trainer.storage import open_store
 from lorarl_trainer.storage.secrets import Secrets, secret_of
 
 
 def open_checkpoints(
-    spec: LoRARLJobSpec, job_name: str, job_uid: str | None, secrets: Secrets, identity: Mapping[str, Any]
+    spec: LoRARLJobSpec, owner: Owner, secrets: Secrets, identity: Mapping[str, Any]
 ) -> CheckpointStore:
     """Return the job's checkpoints. Nothing is read yet."""
     secret = secret_of(secrets, spec.checkpoint.credentials_secret)
     store = open_store(spec.checkpoint.uri, secret, field="spec.checkpoint.uri")
     return CheckpointStore(
         store,
-        job_name,
+        owner.name,
         keep=None if spec.checkpoint.keep_all else spec.checkpoint.keep,
         identity=identity,
         best_by=best_by(spec),
-        job_uid=job_uid,
+        owner=owner,
     )
 
 
@@ -40,13 +42,16 @@ def best_by(spec: LoRARLJobSpec) -> BestBy | None:
     return BestBy(eval_column(chosen.eval or "", metric), largest=metric != "loss")
 
 
-def check_checkpoints(job: LoRARLJob, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path) -> None:
+def check_checkpoints(
+    spec: LoRARLJobSpec, owner: Owner, secrets: Secrets, identity: Mapping[str, Any], unpublished: Path
+) -> None:
     """Check early that the store takes checkpoints, and that those in it belong to this training. Claims nothing.
 
     Raises:
-        LorarlError: the store cannot be used, or holds another training.
+        LorarlError: the store cannot be used, or another job, another program or another training uses the folder.
     """
-    store = open_checkpoints(job.spec, job.name, job.uid, secrets, identity)
-    store.store.require_writable(job.name)
-    if job.spec.checkpoint.resume == "Auto" and (found := store.newest_unverified([unpublished])) is not None:
+    store = open_checkpoints(spec, owner, secrets, identity)
+    store.require_own_folder()
+    store.store.require_writable(owner.name)
+    if spec.checkpoint.resume == "Auto" and (found := store.newest_unverified([unpublished])) is not None:
         require_same_training(found.manifest.identity, store.identity, found.uri)

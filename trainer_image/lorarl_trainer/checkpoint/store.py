@@ -4,14 +4,14 @@ This stays correct wherever a run is paused, killed or repeated:
 - No object except latest.json is ever overwritten. A file is written only where none exists. If one with other bytes
   exists (a killed run's leftover), the checkpoint goes to a folder with a new name.
 - latest.json changes only by compare and swap, so an older run cannot publish once a newer run has claimed the job.
-- A run deletes only folders that its latest.json, written before, lists as `deleting`. No later run writes under those
-  names, so a delayed deletion cannot hit a later run's files.
+- A run deletes only in folders that its latest.json, written before, lists as `deleting`. No later run writes under
+  those names, so a delayed deletion cannot hit a later run's files.
+- It deletes only files of checkpoints (`ownership.py`), and does not start where other programs keep theirs.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import secrets
 import socket
@@ -21,30 +21,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from lorarl_trainer.checkpoint.contents import ADAPTER, CARD, MANIFEST, Checkpoint, Manifest, folder_name, step_of
+from lorarl_trainer.checkpoint.claim import Owner, require_free
+from lorarl_trainer.checkpoint.contents import ADAPTER, CARD, Checkpoint, Manifest, folder_name, step_of
+from lorarl_trainer.checkpoint.folders import delete_checkpoint, write_folder
 from lorarl_trainer.checkpoint.identity import Identity, require_same_training
-from lorarl_trainer.checkpoint.latest import NAME, Best, Latest, retention
+from lorarl_trainer.checkpoint.latest import NAME, SWAP_ATTEMPTS, Best, BestBy, Latest, retention
+from lorarl_trainer.checkpoint.ownership import require_own
 from lorarl_trainer.checkpoint.reader import CheckpointReader, Found
 from lorarl_trainer.errors import FencedError, StorageError
-from lorarl_trainer.storage import UPLOADS, Store, Tag
-from lorarl_trainer.threads import in_parallel
+from lorarl_trainer.storage import Store, Tag
 
-SWAP_ATTEMPTS = 20
 NAME_ATTEMPTS = 3
-
-
-@dataclass(frozen=True)
-class BestBy:
-    """How the best checkpoint is chosen: by a column of metrics.jsonl."""
-
-    metric: str
-    largest: bool
-
-    def is_better(self, value: float, best: Best | None) -> bool:
-        """Return whether a checkpoint with this value takes the place of the best one. A tie leaves the earlier one."""
-        if not math.isfinite(value):
-            return False
-        return best is None or (value > best.value if self.largest else value < best.value)
 
 
 @dataclass(frozen=True)
@@ -84,7 +71,7 @@ class CheckpointStore:
         keep: int | None,
         identity: Identity,
         best_by: BestBy | None = None,
-        job_uid: str | None = None,
+        owner: Owner | None = None,
         now: Callable[[], datetime] | None = None,
     ) -> None:
         """Name the job and its training.
@@ -95,10 +82,10 @@ class CheckpointStore:
             keep: how many of the newest checkpoints to keep; None for all.
             identity: what training this is; a checkpoint of another one is refused.
             best_by: how the best checkpoint is chosen, which is kept too; None if none is.
-            job_uid: uid of the LoRARLJob in a cluster; None outside.
+            owner: the LoRARLJob in a cluster; None outside.
             now: the clock; only tests set it.
         """
-        self.store, self.job, self.keep, self._best_by, self._job_uid = store, job, keep, best_by, job_uid
+        self.store, self.job, self.keep, self._best_by, self._owner = store, job, keep, best_by, owner or Owner(job)
         self.identity: Identity = json.loads(json.dumps(dict(identity)))  # as JSON returns it: lists, not tuples
         self.uri = store.uri_of(job)
         self._now = now or (lambda: datetime.now(UTC))
@@ -119,7 +106,8 @@ class CheckpointStore:
     def start(self, resume: Literal["Auto", "Never"], unpublished: Iterable[Path] = ()) -> Started:
         """Take the next epoch and find the checkpoint to resume from.
 
-        If the manifest does not match the checkpoint, nothing is claimed, so a running job is not fenced off.
+        If the manifest does not match the checkpoint, or the folder holds other things, nothing is claimed, so a
+        running job is not fenced off.
 
         Args:
             resume: Auto resumes from the newest whole checkpoint. Never starts from scratch; older checkpoints are
@@ -127,11 +115,15 @@ class CheckpointStore:
             unpublished: local folders where earlier runs may have left checkpoints that they could not publish.
 
         Raises:
-            InputError: the checkpoint belongs to another training.
+            InputError: the checkpoint belongs to another training, or the job's folder is not its own.
             StorageError: the store failed, or there are checkpoints but none is whole.
         """
         folders = tuple(unpublished)
-        seen, found, warnings = self._reader.survey(folders) if resume == "Auto" else (None, None, [])
+        if resume == "Auto":
+            seen, found, warnings = self._reader.survey(folders)
+        else:
+            seen, found, warnings = self._reader.read_latest()[0], None, []
+        warnings += require_own(self.store, self._owner, seen)
         self._require_same_training(found)
         warnings += self.claim()
         if resume == "Auto" and _published(seen) != _published(self._claimed()):
@@ -149,17 +141,33 @@ class CheckpointStore:
         self._reader.forget()
         return Started(self.epoch, found, tuple(dict.fromkeys(warnings)))
 
+    def require_own_folder(self) -> None:
+        """Check early that no other job uses the job's folder, and no other program. Claims nothing.
+
+        Raises:
+            InputError: one does; it names the job, or some of the objects.
+        """
+        latest, _, _ = self._reader.read_latest()
+        if latest is not None:
+            require_free(latest, self._owner, self._now(), self.store.uri)
+        require_own(self.store, self._owner, latest)
+
     def claim(self) -> list[str]:
         """Take the next epoch. Every older run is fenced off from now on and stops at its next publication.
 
         Returns:
             Warnings, in case latest.json was corrupt: the fault, and what was used instead.
+
+        Raises:
+            InputError: another job may still use the folder.
+            StorageError: the store failed.
         """
         for _ in range(SWAP_ATTEMPTS):
             latest, tag, warnings = self._reader.read_latest()
             if latest is None:
                 latest = self._reader.recover_latest()
-            claimed = latest.claimed_by(latest.epoch + 1, self._writer, self._host, self.time(), self._job_uid)
+            require_free(latest, self._owner, self._now(), self.store.uri)
+            claimed = latest.claimed_by(latest.epoch + 1, self._writer, self._host, self.time(), self._owner)
             swapped = self.store.replace_if(self._path(NAME), claimed.to_bytes(), tag)
             if swapped is not None:
                 self._latest, self._tag = claimed, swapped
@@ -217,6 +225,15 @@ class CheckpointStore:
         if self._best_by and value is not None and self._best_by.is_better(value, self.best):
             best = Best(folder, step, self._best_by.metric, value)
             self._swap_latest(lambda latest: replace(latest, best=best))
+
+    def finish(self) -> None:
+        """Record in latest.json that all steps of the training are made.
+
+        Raises:
+            FencedError: a newer start of the job has taken over.
+            StorageError: the store failed.
+        """
+        self._swap_latest(lambda latest: replace(latest, finished_at=self.time()))
 
     @property
     def best(self) -> Best | None:
@@ -297,7 +314,7 @@ class CheckpointStore:
         failed = []
         for folder in folders:
             try:
-                self.store.delete_folder(self._path(folder))
+                delete_checkpoint(self.store, self.job, folder)
             except StorageError as error:
                 failed.append(folder)
                 warnings.append(f"An old checkpoint could not be deleted: {error}")
@@ -330,7 +347,8 @@ class CheckpointStore:
         if latest is not None and latest.writer != self._writer:
             last = "none" if mine.step is None else f"step {mine.step}"
             raise FencedError(
-                f"{self.uri}: epoch {latest.epoch} took over at {latest.claimed_at} ({latest.host}). This run, epoch "
+                f"{self.uri}: epoch {latest.epoch} took over at {latest.claimed_at} ({latest.host}, {latest.owner}). "
+                f"This run, epoch "
                 f"{mine.epoch}, stops; its last checkpoint was {last}. "
                 "The newer run's files were not changed. To run both, give one of them another metadata.name or "
                 "spec.checkpoint.uri."
@@ -347,27 +365,6 @@ class CheckpointStore:
     def time(self) -> str:
         """The current time in the format that checkpoints use."""
         return self._now().astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def write_folder(store: Store, prefix: str, checkpoint: Checkpoint, manifest: Manifest) -> bool:
-    """Write a checkpoint's files at `prefix`, checkpoint.json last. Overwrites nothing.
-
-    Returns:
-        False if a file with other contents exists there. A killed run's leftover with the same contents is used as it
-        is.
-    """
-    files = list(checkpoint.files.items())
-    if not all(in_parallel(lambda file: store.put_if_absent(f"{prefix}/{file[0]}", file[1]), files, UPLOADS)):
-        return False
-    if checkpoint.card is not None:
-        store.put_if_absent(f"{prefix}/{CARD}", checkpoint.card)
-    path = f"{prefix}/{MANIFEST}"
-    if store.put_if_absent(path, manifest.to_bytes()):
-        return True
-    try:
-        return Manifest.from_bytes(store.get(path) or b"").same_contents(manifest)
-    except ValueError:
-        return False
 
 
 def _published(latest: Latest | None) -> tuple[str | None, str | None]:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lorarl_trainer.checkpoint.contents import Checkpoint, Manifest, folder_name
+from lorarl_trainer.checkpoint.folders import write_folder
 from lorarl_trainer.checkpoint.latest import Best
-from lorarl_trainer.checkpoint.store import CheckpointStore, Published, write_folder
+from lorarl_trainer.checkpoint.store import CheckpointStore, Published
 from lorarl_trainer.errors import LorarlError, StorageError
 from lorarl_trainer.storage import LocalStore
 

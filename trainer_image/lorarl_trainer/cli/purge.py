@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import click
 
 from lorarl_trainer.cli import options
 from lorarl_trainer.cli.help import Command
+
+EXIT_NOT_OURS = 77
+"""EX_NOPERM of sysexits.h: another try would not delete anything either. The operator's clean-up Job knows it."""
 
 
 @click.command(
@@ -26,9 +30,23 @@ from lorarl_trainer.cli.help import Command
     envvar="LORARL_PURGE_UNTIL",
     help="Stop deleting at this time (UTC) and keep what is left.",
 )
-def command(manifest: Path, until: datetime | None) -> None:
-    """Delete all checkpoints and adapters of a manifest's job from its store."""
+@click.option(
+    "--summary",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="LORARL_PURGE_SUMMARY",
+    help="Write what was done to this file too.",
+)
+def command(manifest: Path, until: datetime | None, summary: Path | None) -> None:
+    """Delete all checkpoints and adapters of a manifest's job from its store, and nothing else."""
     from lorarl_api.load import load_job
+    from lorarl_trainer.errors import FencedError
     from lorarl_trainer.pods.purge import purge
 
-    print(f"deleted {purge(load_job(manifest), until and until.replace(tzinfo=UTC))}")
+    try:
+        done = purge(load_job(manifest), until and until.replace(tzinfo=UTC))
+    except FencedError as error:
+        print(f"lorarl: {error}", file=sys.stderr)
+        sys.exit(EXIT_NOT_OURS)
+    print(done)
+    if summary:
+        summary.write_text(done, encoding="utf-8")

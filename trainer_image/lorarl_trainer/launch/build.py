@@ -26,6 +26,7 @@ from lorarl_trainer.launch.resumption import STARTS, changes_since_last_start, k
 from lorarl_trainer.launch.runtime import Runtime
 from lorarl_trainer.launch.signals import Interruption
 from lorarl_trainer.lora.targets import last_parts
+from lorarl_trainer.pods.owner import owner_of
 from lorarl_trainer.progress import (
     METRICS,
     AdapterSummary,
@@ -131,7 +132,7 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
             )
             made_of = provenance(job, rows.digests, launch.folder)
             await workers.open_checkpoints(
-                JobCheckpoints(job.name, job.uid, secrets, identity, launch.unpublished, made_of)
+                JobCheckpoints(owner_of(job), secrets, identity, launch.unpublished, made_of)
             )
             built = await workers.start(model.vocabulary.stop_token_ids, stored.initial_adapter)
             if built.memory:

@@ -18,6 +18,7 @@ from lorarl_trainer.planning.memory import MemoryPlan, plan_memory
 from lorarl_trainer.planning.model_sizes import ModelSizes, sizes_of
 from lorarl_trainer.planning.remedies import require_fit
 from lorarl_trainer.planning.verdict import Verdict, judge
+from lorarl_trainer.pods.owner import owner_of
 from lorarl_trainer.rewards.scorer import Scorers
 from lorarl_trainer.storage.base_model import fetch_base_config, fetch_base_model, is_remote
 from lorarl_trainer.storage.meter import OnBytes
@@ -153,5 +154,5 @@ def look_into_stores(
         initial_adapter = read_initial_adapter(job.spec, secrets, fingerprint)
         if initial_adapter is not None:
             require_fitting_modules(initial_adapter, sizes_of(fetch_base_config(job.spec, secrets)), job.spec.adapter)
-        check_checkpoints(job, secrets, training_identity(job.spec, fingerprint), unpublished)
+        check_checkpoints(job.spec, owner_of(job), secrets, training_identity(job.spec, fingerprint), unpublished)
         return Stored(fingerprint, initial_adapter)

@@ -16,7 +16,7 @@ from lorarl_api.load import load_job
 from lorarl_trainer.errors import FencedError, InputError, LorarlError, in_one_line
 from lorarl_trainer.launch.build import Launch, open_session
 from lorarl_trainer.launch.resumption import what_next
-from lorarl_trainer.launch.runtime import cluster_runtime, local_runtime
+from lorarl_trainer.launch.runtime import cluster_runtime, local_runtime, report_invalid_input
 from lorarl_trainer.launch.signals import Interruption
 from lorarl_trainer.loop import train
 from lorarl_trainer.progress import (
@@ -50,8 +50,15 @@ def run_manifest(path: Path, out_dir: Path | None, overrides: list[str], in_clus
         job = load_job(path, overrides)
         out_dir = out_dir or Path("out") / job.name
         runtime = cluster_runtime(job, path) if in_cluster else local_runtime(job, out_dir)
-        return asyncio.run(_run(Launch(job, path.parent, out_dir, runtime, read_secrets(job.spec), clock)))
+        launch = Launch(job, path.parent, out_dir, runtime, read_secrets(job.spec), clock)
     except (LorarlError, ManifestError) as error:
+        if in_cluster:
+            report_invalid_input(path, str(error))
+        print(f"lorarl: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    try:
+        return asyncio.run(_run(launch))
+    except LorarlError as error:
         print(f"lorarl: {error}", file=sys.stderr)
         return EXIT_FAILED
 
@@ -130,6 +137,8 @@ async def _train(launch: Launch, progress: Progress, interruption: Interruption,
             outcome.step = await train(session, session.published_step)
             await session.drain_uploads()
             outcome.done = outcome.step >= session.total_steps
+            if outcome.done:
+                await session.finish()
         except Exception as failure:
             await session.rescue_uploads(failure)
             raise

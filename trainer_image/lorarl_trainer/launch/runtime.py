@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch.local import ignored_fields, refuse_cluster_jobs, require_gpu_packages
 from lorarl_trainer.pods.drain import DRIVER, drain_asked, register
-from lorarl_trainer.pods.status_sink import StatusSink
+from lorarl_trainer.pods.status_sink import StatusSink, report_failure
 from lorarl_trainer.pods.steering import PodSteering
 from lorarl_trainer.progress import Sink
 from lorarl_trainer.protocols.steering import Steer
@@ -63,7 +65,19 @@ def cluster_runtime(job: LoRARLJob, manifest: Path) -> Runtime:
     register(DRIVER)
     return Runtime(
         log_dir=None,
-        sinks=(StatusSink(job, int(os.environ.get(ATTEMPT, "1"))),),
+        sinks=(StatusSink(job, _attempt()),),
         steering=partial(PodSteering, manifest),
         in_pods=True,
     )
+
+
+def report_invalid_input(manifest: Path, message: str) -> None:
+    """Report in the job's status that a pod cannot use its manifest. Every other attempt would end so too."""
+    try:
+        report_failure(manifest, _attempt(), InputError.reason, message)
+    except Exception as error:  # noqa: BLE001 - the manifest's own fault matters more
+        print(f"warning: the job's status was not written: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def _attempt() -> int:
+    return int(os.environ.get(ATTEMPT, "1"))

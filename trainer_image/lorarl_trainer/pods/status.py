@@ -63,11 +63,7 @@ class RunStatus:
                 a failure.
         """
         if "step" not in self._status:  # nothing is loaded yet, so there is no newer value
-            kept = {
-                key: before[key]
-                for key in ("step", "totalSteps", "metrics", "adapter", "best", "resumedFromStep")
-                if key in before
-            }
+            kept = kept_before_start(before)
         elif "resumedFromStep" in self._status:
             kept = {key: before[key] for key in ("metrics", "adapter", "best") if key in before}
         else:
@@ -86,6 +82,12 @@ class RunStatus:
             "rank": self._job.spec.adapter.rank,
             "publishedAt": event.published_at,
         }
+
+
+def kept_before_start(before: dict[str, Any]) -> dict[str, Any]:
+    """Return what stays of an earlier attempt's status while nothing is loaded yet: all but its failure."""
+    kept = ("step", "totalSteps", "metrics", "adapter", "best", "resumedFromStep")
+    return {key: before[key] for key in kept if key in before}
 
 
 def _short(value: float | None) -> float | None:

@@ -10,10 +10,14 @@ import json
 import os
 import re
 import threading
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import yaml
+
 from lorarl_api.v1alpha1 import API_VERSION, GROUP, KIND, VERSION, LoRARLJob
-from lorarl_trainer.pods.status import RunStatus
+from lorarl_trainer.pods.status import LONGEST_MESSAGE, RunStatus, kept_before_start
 from lorarl_trainer.progress import Event
 
 FIELD_MANAGER = "lorarl-trainer"
@@ -43,7 +47,7 @@ class StatusSink:
         Nothing is sent before the first event.
         """
         self._status = RunStatus(job, attempt)
-        self._target = _Target(job)
+        self._target = _Target({"name": job.name, "namespace": job.metadata.namespace, "uid": job.uid})
         self._changed = threading.Condition()
         self._unsent = self._closing = False
         self._last_error = "no answer"
@@ -116,6 +120,20 @@ class StatusSink:
         self._target.apply(status)
 
 
+def report_failure(manifest: Path, attempt: int, reason: str, message: str) -> None:
+    """Report that a run cannot even begin: without a reason, the operator would start it again and again.
+
+    Args:
+        manifest: the mounted manifest. Of this, only the metadata must be readable.
+        attempt: the number that the operator gave this start of the job.
+        reason: one CamelCase word.
+        message: for people.
+    """
+    target = _Target(yaml.safe_load(manifest.read_bytes())["metadata"])
+    failure = {"reason": reason, "message": message[:LONGEST_MESSAGE], "attempt": attempt}
+    target.apply(kept_before_start(target.before()) | {"failure": failure})
+
+
 def readable(status: dict[str, Any]) -> dict[str, Any]:
     """Return the status without characters beyond U+FFFF, such as emojis.
 
@@ -129,7 +147,8 @@ def readable(status: dict[str, Any]) -> dict[str, Any]:
 class _Target:
     """The LoRARLJob's status on the API server of this pod's cluster, or of the cluster that KUBECONFIG names."""
 
-    def __init__(self, job: LoRARLJob) -> None:
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        """`metadata` has the job's name, namespace and uid."""
         # Imported here, in the main thread: Ray imports some of the same modules, and another thread would see them
         # half-initialized.
         from kubernetes import client, config
@@ -139,10 +158,10 @@ class _Target:
         else:
             config.load_incluster_config()
         self._api = client.CustomObjectsApi()
-        self._metadata = {"name": job.name, "namespace": job.metadata.namespace or "default"}
-        if job.uid:
-            self._metadata["uid"] = job.uid  # never write to a new job of the same name
-        self._path = (GROUP, VERSION, self._metadata["namespace"], f"{KIND.lower()}s", job.name)
+        self._metadata = {"name": metadata["name"], "namespace": metadata.get("namespace") or "default"}
+        if metadata.get("uid"):
+            self._metadata["uid"] = metadata["uid"]  # never write to a new job of the same name
+        self._path = (GROUP, VERSION, self._metadata["namespace"], f"{KIND.lower()}s", metadata["name"])
         self._before: dict[str, Any] | None = None
 
     def before(self) -> dict[str, Any]:

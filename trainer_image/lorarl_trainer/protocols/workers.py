@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from lorarl_trainer.checkpoint import Best, Published
+from lorarl_trainer.checkpoint import Best, Owner, Published
 from lorarl_trainer.lora.config import Probe
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.sampling import Sampling
@@ -75,16 +75,14 @@ class JobCheckpoints:
     """Whose checkpoints a run makes, and what they are made of.
 
     Attributes:
-        job_name: whose checkpoints they are.
-        job_uid: the same, where the job has a UID: a new job of the same name is another one.
+        owner: whose checkpoints they are. A new job of the same name is another one.
         secrets: the store's credentials, by the Secret's name.
         identity: what makes this training what it is; a checkpoint of another training is refused.
         unpublished: the folder for checkpoints that could not be published.
         provenance: what the adapter is made of, for its metadata.
     """
 
-    job_name: str
-    job_uid: str | None
+    owner: Owner
     secrets: Secrets = field(repr=False)
     identity: Mapping[str, Any]
     unpublished: Path
@@ -159,6 +157,9 @@ class Workers(Protocol):
 
     async def drain_uploads(self, seconds: float = UPLOAD_SECONDS) -> list[Published]:
         """Wait until every checkpoint is published. After `seconds`, keep the newest on the worker's disk and raise."""
+
+    async def finish(self) -> None:
+        """Record in the job's folder that all steps are made. Everything is published before."""
 
     async def startup_spans(self) -> list[Span]:
         """Return the spans of the worker that reached its first update last."""

@@ -1,4 +1,4 @@
-"""Object storage: s3, gs, az and plain folders behind one small interface.
+"""Object storage: s3, gs, az, mounted claims and plain folders behind one small interface.
 
 store = open_store("s3://team/adapters", read_secret("s3-keys"))
 store.put_if_absent("gsm8k/notes.txt", b"...")
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from lorarl_trainer.storage.base import UPLOADS, Data, Entry, Store, Tag
+from lorarl_trainer.storage.base import UPLOADS, WRITE_CHECK, Data, Entry, Store, Tag
 from lorarl_trainer.storage.local import LocalStore
 from lorarl_trainer.storage.retries import RetryPolicy
 from lorarl_trainer.storage.secrets import read_secret
@@ -17,6 +17,7 @@ from lorarl_trainer.storage.uri import StoreUri, parse_uri, redact
 
 __all__ = [
     "UPLOADS",
+    "WRITE_CHECK",
     "Data",
     "Entry",
     "LocalStore",
@@ -37,8 +38,8 @@ def open_store(
     """Return the store behind `uri`. Paths given to it are relative to that folder. No request is sent yet.
 
     Args:
-        uri: s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, az://CONTAINER/FOLDER, file:///FOLDER, or file:FOLDER (relative to
-            the working directory).
+        uri: s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, az://CONTAINER/FOLDER, pvc://CLAIM/FOLDER, file:///FOLDER, or
+            file:FOLDER (relative to the working directory).
         secret: the store's keys by their usual names (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, GOOGLE_SERVICE_ACCOUNT_KEY,
             AZURE_STORAGE_ACCOUNT_NAME, ...). Missing keys come from the process environment; but if the secret has
             credentials, none are taken from elsewhere.
@@ -50,7 +51,7 @@ def open_store(
     """
     parsed = parse_uri(uri, field)
     policy = retries or RetryPolicy()
-    if parsed.scheme == "file":
+    if parsed.scheme in ("pvc", "file"):
         return LocalStore(Path(parsed.path), uri=parsed.text, lock_seconds=policy.deadline_seconds)
     # Imported here so that a process that uses only folders starts without the network library.
     from lorarl_trainer.storage.remote import RemoteStore

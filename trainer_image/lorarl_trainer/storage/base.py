@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,8 @@ UPLOADS = 4
 
 They share a slow line; time limits allow for it.
 """
+WRITE_CHECK = ".write-check-"
+"""How the folder of the object begins that checks whether a store can be written."""
 Data = bytes | memoryview
 """Content of an object. A memoryview must have single bytes as its items."""
 
@@ -93,8 +95,11 @@ class Store(ABC):
         """Return the names of the folders directly in the folder `prefix`, sorted."""
 
     @abstractmethod
-    def delete_folder(self, prefix: str) -> None:
-        """Delete everything under the folder `prefix`. It need not exist."""
+    def delete(self, paths: Sequence[str]) -> None:
+        """Delete these objects. They need not exist.
+
+        Nothing deletes a whole folder: it may hold objects that lorarl did not write.
+        """
 
     @abstractmethod
     def find(self, path: str) -> Entry | None:
@@ -118,10 +123,10 @@ class Store(ABC):
 
     def require_writable(self, prefix: str) -> None:
         """Check that objects can be written under the folder `prefix`: write a small one, and delete it again."""
-        folder = f"{prefix}/.write-check-{secrets.token_hex(4)}"
-        self.put(f"{folder}/empty", b"")
+        path = f"{prefix}/{WRITE_CHECK}{secrets.token_hex(4)}/empty"
+        self.put(path, b"")
         with contextlib.suppress(StorageError):  # where deleting is not allowed, a run says so itself
-            self.delete_folder(folder)
+            self.delete([path])
 
     def download(self, prefix: str, target: Path) -> list[Path]:
         """Copy everything under the folder `prefix` into the folder `target`.

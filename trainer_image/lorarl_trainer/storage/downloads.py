@@ -15,11 +15,12 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Protocol
 
-from lorarl_api.v1alpha1 import CLAIMS_FOLDER, BaseModelSpec, claim_of
+from lorarl_api.v1alpha1 import BaseModelSpec, claim_of
 from lorarl_trainer.errors import InputError, LorarlError, StorageError, unreadable
 from lorarl_trainer.storage import hub
 from lorarl_trainer.storage.base import Entry
 from lorarl_trainer.storage.meter import Meter, OnBytes, metered
+from lorarl_trainer.storage.uri import claim_folder
 
 WEIGHTS = "*.safetensors"
 MODEL_FILES = (WEIGHTS, "*.json", "*.jinja", "*.model", "*.tiktoken", "vocab.txt", "merges.txt")
@@ -201,13 +202,7 @@ def local_path(uri: str, field: str) -> Path:
         InputError: there is a host between the slashes, or the claim is not mounted.
     """
     if claim := claim_of(uri):
-        mounted = Path(CLAIMS_FOLDER) / claim
-        if not mounted.is_dir():
-            hint = "Outside a cluster, name a folder on this machine: file:PATH."
-            raise InputError(
-                field, f"{uri}, which is not mounted", f"a PersistentVolumeClaim mounted at {mounted}", hint
-            )
-        return mounted / uri.removeprefix(f"pvc://{claim}").lstrip("/")
+        return claim_folder(uri, claim, field) / uri.removeprefix(f"pvc://{claim}").lstrip("/")
     rest = uri.removeprefix("file:")
     if rest.startswith("//") and not rest.startswith("///"):
         hint = f"Write file:{rest[2:]} for a path relative to the working directory."

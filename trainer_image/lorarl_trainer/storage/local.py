@@ -15,7 +15,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from lorarl_trainer.errors import StorageError
@@ -87,10 +87,17 @@ class LocalStore(Store):
             except (FileNotFoundError, NotADirectoryError):
                 return []
 
-    def delete_folder(self, prefix: str) -> None:
-        """See `Store`."""
-        with self._explaining_errors("delete", prefix):
-            shutil.rmtree(self.root / prefix, onexc=lambda _function, _path, error: _raise_unless_gone(error))
+    def delete(self, paths: Sequence[str]) -> None:
+        """See `Store`. Folders that are empty then are removed too."""
+        for path in paths:
+            with self._explaining_errors("delete", path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                (self.root / path).unlink()
+        parents = {parent for path in paths for parent in Path(path).parents} - {Path()}
+        for folder in sorted(parents, key=lambda parent: len(parent.parts), reverse=True):
+            # It may hold other files, or be gone.
+            with contextlib.suppress(OSError), _STAGING:
+                _sweep(self.root / folder)
+                (self.root / folder).rmdir()
 
     def find(self, path: str) -> Entry | None:
         """See `Store`."""

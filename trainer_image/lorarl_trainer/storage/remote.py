@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -142,15 +142,10 @@ class RemoteStore(Store):
         found = self._ask("list", prefix, lambda: obstore.list_with_delimiter(self._reader, prefix or None))
         return sorted(path.rstrip("/").rsplit("/", 1)[-1] for path in found["common_prefixes"])
 
-    def delete_folder(self, prefix: str) -> None:
+    def delete(self, paths: Sequence[str]) -> None:
         """See `Store`."""
-
-        def attempt() -> None:
-            paths = [item["path"] for item in obstore.list(self._reader, prefix).collect()]
-            if paths:
-                obstore.delete(self._reader, paths)
-
-        self._ask("delete", prefix, attempt)
+        if paths:
+            self._ask("delete", os.path.commonpath(paths), lambda: obstore.delete(self._reader, paths))
 
     def upload_file(self, source: Path, path: str) -> None:
         """See `Store`. Parts are sent in parallel. An upload that breaks off leaves nothing visible."""

@@ -7,10 +7,13 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from lorarl_api.v1alpha1 import CLAIMS_FOLDER
 from lorarl_trainer.errors import InputError
 
 REMOTE_SCHEMES = ("s3", "gs", "az")
-EXPECTED = "s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, az://CONTAINER/FOLDER, file:///FOLDER or file:FOLDER"
+EXPECTED = (
+    "s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, az://CONTAINER/FOLDER, pvc://CLAIM/FOLDER, file:///FOLDER or file:FOLDER"
+)
 
 
 @dataclass(frozen=True)
@@ -18,9 +21,9 @@ class StoreUri:
     """A parsed URI.
 
     Attributes:
-        scheme: s3, gs, az or file.
-        bucket: bucket or container; empty for file.
-        path: folder in the bucket, without slashes at its ends; for file the absolute path.
+        scheme: s3, gs, az, pvc or file.
+        bucket: bucket, container or claim; empty for file.
+        path: folder in the bucket, without slashes at its ends; for pvc and file the absolute path.
         text: the URI without secrets, for messages.
     """
 
@@ -43,7 +46,7 @@ def parse_uri(uri: str, field: str = "uri") -> StoreUri:
         InputError: it has none of the known forms. The message contains no secrets.
     """
     scheme, separator, rest = uri.partition(":")
-    if not separator or scheme not in (*REMOTE_SCHEMES, "file"):
+    if not separator or scheme not in (*REMOTE_SCHEMES, "pvc", "file"):
         raise InputError(field, redact(uri), EXPECTED, "Write the URI in one of these forms.")
     if scheme == "file":
         return _parse_file(uri, rest, field)
@@ -61,7 +64,23 @@ def parse_uri(uri: str, field: str = "uri") -> StoreUri:
             "a folder without empty parts, . or ..",
             f"Write {scheme}://{bucket}/ followed by plain names between slashes.",
         )
-    return StoreUri(scheme, bucket, path, f"{scheme}://{bucket}/{path}".rstrip("/"))
+    text = f"{scheme}://{bucket}/{path}".rstrip("/")
+    if scheme == "pvc":
+        return StoreUri(scheme, bucket, str(claim_folder(uri, bucket, field) / path), text)
+    return StoreUri(scheme, bucket, path, text)
+
+
+def claim_folder(uri: str, claim: str, field: str) -> Path:
+    """Return where lorarl's pods mount a PersistentVolumeClaim.
+
+    Raises:
+        InputError: it is not mounted here.
+    """
+    mounted = Path(CLAIMS_FOLDER) / claim
+    if not mounted.is_dir():
+        hint = "Outside a cluster, name a folder on this machine: file:PATH."
+        raise InputError(field, f"{uri}, which is not mounted", f"a PersistentVolumeClaim mounted at {mounted}", hint)
+    return mounted
 
 
 def _parse_file(uri: str, rest: str, field: str) -> StoreUri:

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_FILE_BYTES
+from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_FILE_BYTES, TOKENIZER_FILES
 from lorarl_trainer.checkpoint.open import open_checkpoints
-from lorarl_trainer.lora.files import TOKENIZER_FILES
 from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, CardResults, JobCheckpoints, Resumed
 from lorarl_trainer.storage.base_model import base_model_commit, base_model_name
 from lorarl_trainer.threads import begin
@@ -27,11 +26,11 @@ class CheckpointingWorker(Worker):
         Raises:
             LorarlError: the store cannot be used.
         """
-        self._store = open_checkpoints(self._spec, of.job_name, of.job_uid, of.secrets, of.identity)
+        self._store = open_checkpoints(self._spec, of.owner, of.secrets, of.identity)
         self._unpublished = of.unpublished
         self._metadata = {
             **of.provenance,
-            "job": of.job_name,
+            "job": of.owner.name,
             "baseModelFingerprint": of.identity["model.fingerprint"],
         }
         self._published: list[Published] = []
@@ -173,3 +172,11 @@ class CheckpointingWorker(Worker):
         """Wait until everything is published, and return all of it."""
         self._uploader.drain(timeout_seconds)
         return list(self._published)
+
+    def finish(self) -> None:
+        """Record in the job's folder that all steps are made. `drain_uploads` comes before.
+
+        Raises:
+            LorarlError: the store failed, or a newer start of the job has taken over.
+        """
+        self._store.finish()

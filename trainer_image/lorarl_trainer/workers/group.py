@@ -228,6 +228,10 @@ class WorkerGroup:
         """Wait until every checkpoint is published. After `seconds`, keep the newest on the worker's disk and raise."""
         return list((await self._await([self._actors[0].drain_uploads.remote(seconds)]))[0])
 
+    async def finish(self) -> None:
+        """Record in the job's folder that all steps are made. `drain_uploads` comes before."""
+        await self._await([self._actors[0].finish.remote()])
+
     async def drain_asked(self) -> bool:
         """Return whether a worker's pod is about to be removed."""
         return any(await self._all("drain_asked"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lorarl_trainer.checkpoint import CheckpointStore
+from lorarl_trainer.checkpoint import CheckpointStore, Owner
 from lorarl_trainer.storage.local import LocalStore
 
 MANIFEST = """
@@ -33,46 +33,66 @@ def purge(manifest: Path, **environment: str) -> subprocess.CompletedProcess[str
 
 def checkpoints_of(uid: str | None, folder: Path) -> Path:
     """Write a folder that a job with this uid has claimed; return the manifest of the job with the uid `mine`."""
-    CheckpointStore(LocalStore(folder / "adapters"), "tiny", keep=1, identity={}, job_uid=uid).claim()
+    CheckpointStore(LocalStore(folder / "adapters"), "tiny", keep=1, identity={}, owner=Owner("tiny", uid)).claim()
     manifest = folder / "job.yaml"
     manifest.write_text(MANIFEST.format(uri=f"file://{folder}/adapters"))
     return manifest
 
 
-def test_the_jobs_folder_is_deleted_and_its_neighbour_stays(tmp_path: Path) -> None:
-    for job in ("tiny", "tiny-2"):
-        folder = tmp_path / "adapters" / job / "iter_0000001" / "lora_adapter"
-        folder.mkdir(parents=True)
-        (folder / "adapter_model.safetensors").write_bytes(b"x")
-        (tmp_path / "adapters" / job / "latest.json").write_text("{}")
-    manifest = tmp_path / "job.yaml"
-    manifest.write_text(MANIFEST.format(uri=f"file://{tmp_path}/adapters"))
-    for _ in range(2):  # purging twice is harmless
+def test_the_jobs_checkpoints_are_deleted_and_nothing_else(tmp_path: Path) -> None:
+    manifest = checkpoints_of("mine", tmp_path)
+    adapter = tmp_path / "adapters/tiny/iter_0000001/lora_adapter/adapter_model.safetensors"
+    for path in (adapter, tmp_path / "adapters/tiny-2/latest.json", tmp_path / "adapters/tiny/train.jsonl"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    done = purge(manifest, LORARL_PURGE_SUMMARY=str(tmp_path / "summary"))
+    assert (done.returncode, done.stderr) == (0, "")
+    said = f"deleted the checkpoints in file://{tmp_path}/adapters/tiny. It still has what lorarl did not write: "
+    assert done.stdout == f"{said}train.jsonl\n"
+    assert (tmp_path / "summary").read_text() == f"{said}train.jsonl"
+    assert [path.name for path in (tmp_path / "adapters/tiny").iterdir()] == ["train.jsonl"]
+    assert (tmp_path / "adapters/tiny-2/latest.json").exists()
+
+
+def test_purging_twice_is_harmless(tmp_path: Path) -> None:
+    manifest = checkpoints_of("mine", tmp_path)
+    for _ in range(2):
         done = purge(manifest)
         assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout == f"deleted file://{tmp_path}/adapters/tiny\n"
-        assert [path.name for path in (tmp_path / "adapters").iterdir()] == ["tiny-2"]
-    assert (tmp_path / "adapters" / "tiny-2" / "latest.json").exists()
+        assert done.stdout == f"deleted the checkpoints in file://{tmp_path}/adapters/tiny\n"
+        assert not (tmp_path / "adapters/tiny").exists()
 
 
-@pytest.mark.parametrize("uid", ["mine", None])
-def test_own_and_unclaimed_checkpoints_are_deleted(uid: str | None, tmp_path: Path) -> None:
-    done = purge(checkpoints_of(uid, tmp_path))
-    assert (done.returncode, done.stderr) == (0, "")
+def test_without_a_uid_the_name_suffices(tmp_path: Path) -> None:
+    """Someone who runs `lorarl purge` on a machine means this job."""
+    manifest = checkpoints_of("mine", tmp_path)
+    manifest.write_text(manifest.read_text().replace(", uid: mine", ""))
+    assert purge(manifest).returncode == 0
     assert not (tmp_path / "adapters/tiny").exists()
 
 
-def test_checkpoints_of_another_job_with_the_same_name_stay(tmp_path: Path) -> None:
-    done = purge(checkpoints_of("another", tmp_path))
-    assert done.returncode == 1
-    assert f"lorarl: file://{tmp_path}/adapters/tiny has belonged to another LoRARLJob since" in done.stderr
-    assert "uid another, this one is mine): nothing was deleted" in done.stderr
+@pytest.mark.parametrize("uid", ["another", None])
+def test_checkpoints_that_this_job_did_not_claim_stay(uid: str | None, tmp_path: Path) -> None:
+    done = purge(checkpoints_of(uid, tmp_path))
+    assert done.returncode == 77
+    assert f"lorarl: file://{tmp_path}/adapters/tiny has belonged to another job tiny since" in done.stderr
+    assert f"uid {uid or 'none'}, this one is mine): nothing was deleted" in done.stderr
     assert (tmp_path / "adapters/tiny/latest.json").exists()
+
+
+def test_a_folder_that_no_run_claimed_stays(tmp_path: Path) -> None:
+    """The job failed before it published, and its folder has the data of others."""
+    manifest = checkpoints_of("mine", tmp_path)
+    (tmp_path / "adapters/tiny/latest.json").rename(tmp_path / "adapters/tiny/train.jsonl")
+    done = purge(manifest)
+    assert done.returncode == 77
+    assert "has no latest.json, so nothing proves that lorarl wrote it: nothing was deleted" in done.stderr
+    assert (tmp_path / "adapters/tiny/train.jsonl").exists()
 
 
 def test_nothing_is_deleted_after_the_deadline(tmp_path: Path) -> None:
     done = purge(checkpoints_of("mine", tmp_path), LORARL_PURGE_UNTIL="2026-01-01T00:00:00Z")
-    assert done.returncode == 1
+    assert done.returncode == 77
     assert "the deadline 2026-01-01T00:00:00Z has passed" in done.stderr
     assert (tmp_path / "adapters/tiny/latest.json").exists()
 
@@ -88,7 +108,7 @@ from lorarl_api.load import load_job
 from lorarl_trainer.pods.purge import purge
 from lorarl_trainer.storage.local import LocalStore
 
-LocalStore.delete_folder = lambda *_: threading.Event().wait()
+LocalStore.delete = lambda *_: threading.Event().wait()
 purge(load_job(Path(sys.argv[1])), datetime.now(UTC) + timedelta(seconds=0.5))
 """
     done = subprocess.run([sys.executable, "-c", script, str(manifest)], timeout=60)

@@ -62,7 +62,7 @@ def test_a_local_model_is_used_in_place(tmp_path, monkeypatch):
 
 
 def test_model_and_data_of_a_claim_are_used_in_place(tmp_path, monkeypatch):
-    monkeypatch.setattr("lorarl_trainer.storage.downloads.CLAIMS_FOLDER", str(tmp_path))
+    monkeypatch.setattr("lorarl_trainer.storage.uri.CLAIMS_FOLDER", str(tmp_path))
     write_model(tmp_path / "models/base")
     write_model(tmp_path / "whole-claim")
     store = FolderOnDisk(tmp_path)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.storage import parse_uri, redact
+from lorarl_trainer.storage import open_store, parse_uri, redact
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,24 @@ def test_a_relative_file_uri_is_resolved_against_the_working_directory(
     assert parse_uri("file:../out").path == f"{tmp_path}/out"
 
 
+def test_a_mounted_claim_is_a_folder_with_the_claims_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lorarl_trainer.storage.uri.CLAIMS_FOLDER", str(tmp_path))
+    (tmp_path / "lustre").mkdir()
+    parsed = parse_uri("pvc://lustre/team/adapters/")
+    assert (parsed.path, parsed.text) == (f"{tmp_path}/lustre/team/adapters", "pvc://lustre/team/adapters")
+    assert parse_uri("pvc://lustre").path == f"{tmp_path}/lustre"
+    store = open_store("pvc://lustre/team/adapters")
+    store.put("job/a", b"x")
+    assert (tmp_path / "lustre/team/adapters/job/a").read_bytes() == b"x"
+    assert store.uri_of("job") == "pvc://lustre/team/adapters/job"
+    with pytest.raises(InputError, match=r"spec\.x: got pvc://other/a, which is not mounted, expected"):
+        parse_uri("pvc://other/a", "spec.x")
+
+
 @pytest.mark.parametrize(
     ("uri", "says"),
     [
+        ("pvc://lustre/../other", "without empty parts"),
         ("ftp://host/a", "expected s3://BUCKET/FOLDER"),
         ("/data/out", "expected s3://BUCKET/FOLDER"),
         ("s3:team/a", "Name the bucket"),

@@ -1,0 +1,72 @@
+"""Whose a job's folder is. Two jobs never share one, even if they have the same name and bucket."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from lorarl_trainer.errors import InputError
+
+if TYPE_CHECKING:
+    from lorarl_trainer.checkpoint.latest import Latest
+
+LEFT_AFTER = timedelta(hours=1)
+"""How long after its end a job's folder is free for a job of another namespace or cluster."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The job that a run belongs to.
+
+    Attributes:
+        name: name of the job, and of its folder in the store.
+        uid: uid of its LoRARLJob; None outside a cluster.
+        namespace: its namespace; None outside a cluster.
+        cluster: what distinguishes its cluster from others; None outside a cluster, and where it is not known.
+    """
+
+    name: str
+    uid: str | None = None
+    namespace: str | None = None
+    cluster: str | None = None
+
+    def __str__(self) -> str:
+        """The job for people: `job gsm8k in namespace dev`."""
+        return f"job {self.name}" + (f" in namespace {self.namespace}" if self.namespace else "")
+
+
+def require_free(latest: Latest, owner: Owner, now: datetime, store_uri: str) -> None:
+    """Refuse a folder that another LoRARLJob may still use.
+
+    The newest start of the same job takes over, and so does a new job with this name in this namespace: the older one
+    was deleted. A run outside a cluster is not started again by anyone, so every other start may take over from it.
+
+    Args:
+        latest: the folder's latest.json.
+        owner: whose run starts now.
+        now: the time.
+        store_uri: `spec.checkpoint.uri`, without secrets.
+
+    Raises:
+        InputError: the folder belongs to a job of another namespace or cluster that has not ended, or ended just now.
+    """
+    other = latest.owner
+    if other.uid in (None, owner.uid) or other.namespace is None:  # older versions record no namespace
+        return
+    known = other.cluster and owner.cluster
+    same_cluster = other.cluster == owner.cluster if known else owner.uid is not None
+    if same_cluster and other.namespace == owner.namespace:
+        return
+    if latest.finished_at and now - datetime.fromisoformat(latest.finished_at) > LEFT_AFTER:
+        return
+    elsewhere = "" if same_cluster or owner.uid is None else " of another cluster"
+    since = f"finished at {latest.finished_at}" if latest.finished_at else f"last started at {latest.claimed_at}"
+    raise InputError(
+        "spec.checkpoint.uri",
+        f"{store_uri}, whose folder {owner.name}/ belongs to {other}{elsewhere} (uid {other.uid}, {since}, "
+        f"{latest.host})",
+        "a folder that no other job uses",
+        "Use another metadata.name or spec.checkpoint.uri. If that job was deleted and should continue here, delete "
+        f"{store_uri}/{owner.name}/latest.json: its checkpoints stay, and the next start resumes from them.",
+    )

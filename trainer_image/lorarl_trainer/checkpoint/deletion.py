@@ -1,0 +1,84 @@
+"""Deletes all checkpoints of a job. It leaves what lorarl did not write."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from datetime import datetime
+
+from lorarl_trainer.checkpoint.contents import step_of
+from lorarl_trainer.checkpoint.folders import delete_checkpoint
+from lorarl_trainer.checkpoint.latest import NAME, SWAP_ATTEMPTS, Latest
+from lorarl_trainer.checkpoint.ownership import objects
+from lorarl_trainer.errors import FencedError, StorageError
+from lorarl_trainer.storage import WRITE_CHECK, Store, Tag
+
+
+def delete_job(store: Store, job: str, uid: str | None, now: datetime) -> list[str]:
+    """Delete all checkpoints of a job, then its latest.json. It may be repeated.
+
+    Args:
+        store: the store with the job's folder.
+        job: name of the job.
+        uid: uid of its LoRARLJob, which must be in latest.json; None outside a cluster, where the name suffices.
+        now: the time.
+
+    Returns:
+        The paths in the job's folder that stay, because lorarl did not write them.
+
+    Raises:
+        FencedError: latest.json does not say that the folder is this job's. Nothing was deleted.
+        StorageError: the store failed.
+    """
+    if not (listed := objects(store, job)):
+        return []
+    closed = _close(store, job, uid, now)
+    for folder in dict.fromkeys(path.partition("/")[0] for path in objects(store, job)):
+        if step_of(folder) is not None:
+            delete_checkpoint(store, job, folder)
+    store.delete([f"{job}/{path}" for path in listed if path.startswith(WRITE_CHECK)])
+    path = f"{job}/{NAME}"
+    if (found := store.get_tagged(path)) is not None:
+        if found[1] != closed:
+            raise FencedError(f"{store.uri_of(path)} was written by another run meanwhile: it stays")
+        store.delete([path])
+    return objects(store, job)
+
+
+def _close(store: Store, job: str, uid: str | None, now: datetime) -> Tag:
+    """Take the folder from every run that may still write there, and list its checkpoints as being deleted."""
+    path, uri = f"{job}/{NAME}", store.uri_of(job)
+    for _ in range(SWAP_ATTEMPTS):
+        latest, tag = _own_latest(store, job, uid)
+        folders = tuple(sorted(folder for folder in store.folders(job) if step_of(folder) is not None))
+        host = f"{socket.gethostname()}, process {os.getpid()}, lorarl purge"
+        closed = Latest(
+            latest.epoch + 1, secrets.token_hex(8), host, f"{now:%FT%TZ}", deleting=folders, owner=latest.owner
+        )
+        if (swapped := store.replace_if(path, closed.to_bytes(), tag)) is not None:
+            return swapped
+    raise StorageError(f"{uri}/{NAME}: another program keeps writing it. Find it and stop it.")
+
+
+def _own_latest(store: Store, job: str, uid: str | None) -> tuple[Latest, Tag]:
+    """Return the job's latest.json.
+
+    Raises:
+        FencedError: there is none, it is not lorarl's, or another LoRARLJob was the last to claim the folder.
+    """
+    uri = store.uri_of(job)
+    read = store.get_tagged(f"{job}/{NAME}")
+    if read is None:
+        raise FencedError(f"{uri} has no {NAME}, so nothing proves that lorarl wrote it: nothing was deleted")
+    try:
+        latest = Latest.from_bytes(read[0])
+    except ValueError as error:
+        raise FencedError(f"{uri}/{NAME} is not lorarl's ({error}): nothing was deleted") from None
+    owner = latest.owner
+    if uid and owner.uid != uid:
+        raise FencedError(
+            f"{uri} has belonged to another {owner} since {latest.claimed_at} ({latest.host}; uid "
+            f"{owner.uid or 'none'}, this one is {uid}): nothing was deleted"
+        )
+    return latest, read[1]

@@ -1,0 +1,27 @@
+"""The job that this process runs for, as it is recorded in the job's folder of the store."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_trainer.checkpoint import Owner
+
+CLUSTER_CERTIFICATE = Path("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt")
+"""The certificate of the cluster's own authority, in every pod with a ServiceAccount's token. Each cluster has one."""
+_DIGITS = 16
+
+
+def owner_of(job: LoRARLJob) -> Owner:
+    """Return whose run this is. Outside a cluster, a job has only its name."""
+    if job.uid is None:
+        return Owner(job.name)
+    return Owner(job.name, job.uid, job.metadata.namespace, _cluster())
+
+
+def _cluster() -> str | None:
+    try:
+        return hashlib.sha256(CLUSTER_CERTIFICATE.read_bytes()).hexdigest()[:_DIGITS]
+    except OSError:
+        return None
