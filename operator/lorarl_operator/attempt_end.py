@@ -8,7 +8,8 @@ from lorarl_operator.late_steps import MORE_STEPS, steps_to_do, too_late
 from lorarl_operator.messages import sentences
 from lorarl_operator.models import RayJob
 from lorarl_operator.names import ray_job_name
-from lorarl_operator.outcome import HEAD_GONE, PERMANENT_REASONS, Kind, Outcome
+from lorarl_operator.outcome import HEAD_GONE, PERMANENT_REASONS
+from lorarl_operator.pod_ends import Kind, Outcome
 from lorarl_operator.snapshot import Snapshot, deletions
 from lorarl_operator.status import FAILED, RESTARTING, SUCCEEDED, Draft
 from lorarl_operator.valid_spec import whole_number

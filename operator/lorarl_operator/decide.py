@@ -31,7 +31,8 @@ from lorarl_operator.decision import Decision, Event
 from lorarl_operator.deletion import decide_deletion, finalizer_actions
 from lorarl_operator.late_steps import steps_to_do
 from lorarl_operator.models import Observed
-from lorarl_operator.outcome import Kind, Outcome, Unsettled, lost
+from lorarl_operator.outcome import Unsettled, lost
+from lorarl_operator.pod_ends import Kind, Outcome
 from lorarl_operator.settings import Settings
 from lorarl_operator.snapshot import Snapshot, deletions, soonest, take_snapshot
 from lorarl_operator.status import FINISHED, MAY_HAVE_RUN, SUSPENDED, SUSPENDING, Draft

@@ -5,55 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
 
 from lorarl_api.faults import redacted
+from lorarl_operator.early_losses import Loss, too_many
 from lorarl_operator.messages import sentences
-from lorarl_operator.models import Container, Pod, RayJob
+from lorarl_operator.models import Pod, RayJob
+from lorarl_operator.pod_ends import Kind, Outcome, deleted, exit_outcome, exited_container, last_output, taken
 from lorarl_operator.settings import Settings
 
 PREEMPTED_REASONS = frozenset({"Interrupted", "NodeLost"})
 """Reasons in the trainer's own report that are not the job's fault."""
 PERMANENT_REASONS = frozenset({"InvalidInput"})
 """Reasons in the trainer's own report that another attempt would end with too."""
-_EVICTION_REASONS = frozenset(
-    {
-        "Evicted",
-        "NodeLost",
-        "Shutdown",
-        "NodeShutdown",
-        "Terminated",
-        "Preempting",
-        "UnexpectedAdmissionError",
-        "NodeAffinity",
-    }
-)
-"""Reasons of a pod's phase Failed with which the kubelet gives a pod up."""
-_KILLED = frozenset({137, 143})
-"""Exit codes of SIGKILL and SIGTERM."""
-_CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
-"""Reasons of a container that ended before it ran."""
 _SUBMITTER = "ray-job-submitter"
 """KubeRay's container in the head's pod, which ends with the training (SidecarMode)."""
 HEAD_GONE = "Ray head pod not found."
 """KubeRay's message if the head's pod disappears after the cluster was up."""
-
-
-class Kind(Enum):
-    """How an attempt ended. PREEMPTED does not count against backoffLimit."""
-
-    SUCCEEDED = "Succeeded"
-    PREEMPTED = "Preempted"
-    FAILED = "Failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The end of an attempt, with one word for programs and a message for people."""
-
-    kind: Kind
-    reason: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +49,7 @@ def attempt_outcome(
     ray_job: RayJob,
     pods: Sequence[Pod],
     departed: Sequence[Pod],
+    lost_early: Sequence[Loss],
     report: Report | None,
     now: datetime,
     settings: Settings,
@@ -92,6 +60,7 @@ def attempt_outcome(
         ray_job: The attempt's RayJob.
         pods: The attempt's pods that exist.
         departed: The attempt's deleted pods, in their last state.
+        lost_early: Its pods that were lost before it ran.
         report: The trainer's report of this attempt.
         now: The time.
         settings: They say how long to wait for news.
@@ -108,6 +77,7 @@ def attempt_outcome(
         _of_live_ray_job(ray_job, (*pods, *departed), report, now, settings)
         or _two_heads(pods, now, settings)
         or _ended_before_ready(ray_job, pods, report, now, settings)
+        or too_many(lost_early)
     )
 
 
@@ -124,7 +94,7 @@ def _of_ended_ray_job(
         for pod in pods
         if not (pod.deletion_asked_at and ray_job.ended_at and pod.deletion_asked_at > ray_job.ended_at)
     ]
-    if evicted := next((found for pod in before_end if (found := _eviction(pod))), None):
+    if evicted := next((found for pod in before_end if (found := taken(pod))), None):
         return _reported(report, preempted_only=True) or evicted
     deleted_heads = [
         pod
@@ -134,7 +104,7 @@ def _of_ended_ray_job(
     known = (
         _reported(report)
         or _own_exit([pod for pod in pods if not _cleaned_up(pod, ray_job)])
-        or next((_deleted(pod) for pod in deleted_heads), None)
+        or next((deleted(pod) for pod in deleted_heads), None)
     )
     if known:
         return known
@@ -168,7 +138,7 @@ def _of_live_ray_job(
     KubeRay would create a new pod, which the others do not wait for.
     """
     was_up = ray_job.deployment_status == "Running"
-    if was_up and (evicted := next((found for pod in pods if (found := _eviction(pod))), None)):
+    if was_up and (evicted := next((found for pod in pods if (found := taken(pod))), None)):
         return evicted
     if own := _own_exit(pods):
         # Ray exits with 1 at SIGTERM. An exit in the second of the deletion may be KubeRay's clean-up after the
@@ -187,14 +157,14 @@ def _of_live_ray_job(
                 Kind.PREEMPTED, "HeadLost", f"The head's machine does not respond. {own.message}"
             )
         return interrupted or own
-    deleted = [pod for pod in pods if pod.deletion_asked_at and was_up]
-    if not deleted:
+    gone = [pod for pod in pods if pod.deletion_asked_at and was_up]
+    if not gone:
         return None
     # KubeRay deletes pods too: when a queue suspends the RayJob, or when it has ended. That news comes on another
     # watch.
-    if unsettled := _unsettled([pod.deletion_asked_at for pod in deleted], now, settings):
+    if unsettled := _unsettled([pod.deletion_asked_at for pod in gone], now, settings):
         return unsettled
-    return _reported(report, preempted_only=True) or _deleted(deleted[0])
+    return _reported(report, preempted_only=True) or deleted(gone[0])
 
 
 def _unsettled(times: Iterable[datetime | None], now: datetime, settings: Settings) -> Unsettled | None:
@@ -244,14 +214,8 @@ def _ended_before_ready(
     return Outcome(
         Kind.FAILED,
         "SubmissionFailed",
-        sentences(f"The training ended with exit code {ended.exit_code} at its start", _last_output(ended)),
+        sentences(f"The training ended with exit code {ended.exit_code} at its start", last_output(ended)),
     )
-
-
-def _last_output(container: Container) -> str:
-    """The end of a container's log, which the kubelet has put into its message; empty if there is none."""
-    output = redacted(container.message.strip())
-    return f"Its last output: {output}" if output else ""
 
 
 def _reported(report: Report | None, *, preempted_only: bool = False) -> Outcome | None:
@@ -261,63 +225,9 @@ def _reported(report: Report | None, *, preempted_only: bool = False) -> Outcome
     return None if preempted_only and kind is Kind.FAILED else Outcome(kind, report.reason, report.message)
 
 
-def _eviction(pod: Pod) -> Outcome | None:
-    """The outcome if the cluster took this pod away."""
-    if pod.disruption_reason:
-        reason, message = pod.disruption_reason, pod.disruption_message
-    elif pod.phase == "Failed" and pod.reason in _EVICTION_REASONS:
-        reason, message = pod.reason, pod.message
-    else:
-        return None
-    return Outcome(Kind.PREEMPTED, reason, sentences(f"The {_named(pod)} was removed: {message or reason}"))
-
-
-def _deleted(pod: Pod) -> Outcome:
-    return Outcome(Kind.PREEMPTED, "PodDeleted", f"The {_named(pod)} was deleted, but not by lorarl.")
-
-
 def _own_exit(pods: Sequence[Pod]) -> Outcome | None:
     """The first container that exited by itself. The head comes before the workers, which exit with it."""
     for pod in sorted(pods, key=lambda pod: pod.role != "head"):
         if container := exited_container(pod):
-            return _exit_outcome(pod, container)
+            return exit_outcome(pod, container)
     return None
-
-
-def _exit_outcome(pod: Pod, container: Container) -> Outcome:
-    if container.reason in _CANNOT_START:
-        why = redacted(container.message.strip()) or "no reason was given"
-        problem = f"Container {container.name} of the {_named(pod)} cannot be created: {why}"
-        hint = "Correct the image or cluster.podTemplateOverrides."
-        return Outcome(Kind.FAILED, "ContainerRefused", sentences(problem, hint))
-    output = _last_output(container)
-    if container.reason == "OOMKilled":
-        hint = "Raise cluster.memoryPerNode, or lower trainer.tokensPerMicroBatch."
-        if pod.role == "head":
-            hint = "Raise cluster.head.memory."
-        return Outcome(
-            Kind.FAILED, "OutOfMemory", sentences(f"The {_named(pod)} used more memory than its limit", hint, output)
-        )
-    reason = "HeadExited" if pod.role == "head" else "WorkerExited"
-    problem = f"Ray's container of the {_named(pod)} exited by itself with code {container.exit_code}"
-    return Outcome(Kind.FAILED, reason, sentences(problem, output))
-
-
-def exited_container(pod: Pod) -> Container | None:
-    """Ray's container if it exited by itself, and not because its pod was taken away or deleted."""
-    if _eviction(pod):
-        return None
-    ended = [one for one in pod.containers if one.name == f"ray-{pod.role}" and one.exit_code is not None]
-    return next((one for one in ended if not _by_deletion(pod, one)), None)
-
-
-def _by_deletion(pod: Pod, container: Container) -> bool:
-    asked, ended = pod.deletion_asked_at, container.ended_at
-    if asked is None or container.reason == "OOMKilled":
-        return False
-    # Both times are whole seconds. Within the same second the exit code decides.
-    return ended is None or ended > asked or (ended == asked and container.exit_code in _KILLED)
-
-
-def _named(pod: Pod) -> str:
-    return f"{pod.role} pod {pod.name}" + (f" on node {pod.node}" if pod.node else "")

@@ -115,7 +115,7 @@ class LoRARLJobSpec(Checked):
         le=MAX_SECONDS,
         description="Seconds from the admission of an attempt until it must run, or for which its RayJob may be "
         "refused. After that the job is Failed and says what it waited for. Time in a queue does not count. "
-        "Default: no limit. May be changed at any time.",
+        "Default: the operator's, 2 hours from when all pods have a node. May be changed at any time.",
         examples=[3600],
     )
     ttl_seconds_after_finished: int | None = Field(

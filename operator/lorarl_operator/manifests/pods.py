@@ -30,6 +30,8 @@ POD_PREFIXES = ("volcano.sh/", "scheduling.volcano.sh/", "scheduling.k8s.io/", "
 Kueue's are left out, because Kueue must not see them twice.
 """
 
+_LOG_AS_MESSAGE = "FallbackToLogsOnError"
+"""The kubelet reports the end of a failed container's log. It says more than an exit code, and outlives the pod."""
 _HOSTNAME = "kubernetes.io/hostname"
 _TOPOLOGY = {
     "Required": "kueue.x-k8s.io/podset-required-topology",
@@ -150,8 +152,7 @@ def _template(
         "env": [{"name": name, "value": value} for name, value in _env(spec, attempt, role).items()],
         "resources": {kind: values for kind, values in resources.items() if values},
         "securityContext": security_context(),
-        # For a container that ends at once, the end of its log says more than its exit code.
-        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "terminationMessagePolicy": _LOG_AS_MESSAGE,
         "lifecycle": {"preStop": {"exec": {"command": ["lorarl", "drain"]}}},
         **_probes(),
         "volumeMounts": [
@@ -270,4 +271,6 @@ def _overridden(
     merged = merge(template, override.model_dump(exclude_none=True), f"spec.cluster.podTemplateOverrides.{role}")
     # The operator finds the pods by these labels.
     merged["metadata"]["labels"] = {**merged["metadata"].get("labels", {}), **_labels(job, attempt, role)}
+    for container in merged["spec"].get("initContainers", []):
+        container.setdefault("terminationMessagePolicy", _LOG_AS_MESSAGE)
     return merged

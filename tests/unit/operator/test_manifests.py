@@ -257,6 +257,13 @@ class TestOverrides:
         with pytest.raises(ManifestError, match=path):
             merge({"containers": [{"name": "ray"}], "metadata": {"name": "x"}}, override, "o")
 
+    def test_an_init_container_reports_the_end_of_its_log(self):
+        fetches = {"name": "fetch", "image": "curl"}
+        quiet = {"name": "quiet", "image": "curl", "terminationMessagePolicy": "File"}
+        override = {"worker": {"spec": {"initContainers": [fetches, quiet]}}}
+        pod = workers(built({"cluster": {"podTemplateOverrides": override}}))["template"]["spec"]
+        assert [one["terminationMessagePolicy"] for one in pod["initContainers"]] == ["FallbackToLogsOnError", "File"]
+
     def test_the_operators_labels_win(self):
         override = {"metadata": {"labels": {"lorarl.io/attempt": "99", "mine": "1"}}}
         labels = head(built({"cluster": {"podTemplateOverrides": {"head": override}}}))["metadata"]["labels"]
