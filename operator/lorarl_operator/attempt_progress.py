@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lorarl_operator.attempt_start import applicable, blocked, never_started, resume, start_deadline
-from lorarl_operator.blockers import EVENT_REASONS, STARTING_REASON, Blocker, queued, refused, starting
+from lorarl_operator.blockers import EVENT_REASONS, STARTING_REASON, UNSCHEDULABLE, Blocker, queued, refused, starting
 from lorarl_operator.decision import Apply, Decision, Event, Want
+from lorarl_operator.messages import sentences
 from lorarl_operator.models import RayJob
 from lorarl_operator.outcome import Unsettled, attempt_outcome
 from lorarl_operator.pod_ends import Outcome
@@ -98,6 +99,9 @@ def _starting(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float |
     """A RayJob that no queue holds, and whose process does not run yet."""
     pods = snapshot.attempt_pods
     blocker = starting(snapshot.observed, ray_job, snapshot.clusters, pods, snapshot.lost_early, snapshot.now)
+    if blocker.reason == UNSCHEDULABLE and (avoided := snapshot.avoided_nodes):
+        hint = f"lorarl avoids {', '.join(avoided)}: see status.faultyNodes."
+        blocker = replace(blocker, message=sentences(blocker.message, hint))
     known = draft.reason("Running")
     if snapshot.observed.evidence is None and blocker.reason == STARTING_REASON and known in EVENT_REASONS:
         # What the Events said holds until they are read again.

@@ -38,7 +38,9 @@ def _create(snapshot: Snapshot) -> Decision:
         prepare = snapshot.prepared() if snapshot.attempt_is_recorded else snapshot.needs()
         queued = True if _kueue_wants_it(snapshot) else None
         spec = checked_spec(snapshot.job)
-        manifest = build_ray_job(snapshot.job, spec, snapshot.attempt, snapshot.settings, queued=queued)
+        manifest = build_ray_job(
+            snapshot.job, spec, snapshot.attempt, snapshot.settings, queued=queued, avoided=snapshot.avoided_nodes
+        )
     except ManifestError as error:
         hint = "Correct the job and apply it again. Fields that cannot be changed need a new job."
         return blocked(snapshot, Blocker("Invalid", sentences(str(error), hint)), again=None)

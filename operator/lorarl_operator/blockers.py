@@ -14,6 +14,7 @@ from lorarl_operator.models import Evidence, Job, KubeEvent, Observed, Pod, RayC
 from lorarl_operator.names import access_name
 
 STARTING_REASON = "Starting"
+UNSCHEDULABLE = "Unschedulable"
 EVENT_REASONS = frozenset(
     {"SecretMissing", "ConfigMapMissing", "ServiceAccountMissing", "VolumeNotMounted", "NodeNotReady"}
     | {"PodRefused", "QuotaExceeded", "NameTaken"}
@@ -222,7 +223,7 @@ def _of_pod(job: Job, pod: Pod) -> Blocker | None:
         return None
     if pod.unschedulable:
         hint = "Free or add such nodes, or ask for less in cluster (gpusPerNode, nodes, nodeSelector, tolerations)."
-        return Blocker("Unschedulable", sentences(f"No node fits {pod.role} pod {pod.name}: {pod.unschedulable}", hint))
+        return Blocker(UNSCHEDULABLE, sentences(f"No node fits {pod.role} pod {pod.name}: {pod.unschedulable}", hint))
     for container in pod.containers:
         if container.exit_code is not None:
             continue

@@ -84,7 +84,7 @@ def _suspend(snapshot: Snapshot) -> Decision:
         if not snapshot.current and draft.phase in MAY_HAVE_RUN:
             outcome = lost(snapshot.ray_job_name, snapshot.report)
         if outcome is not None:
-            count_outcome(draft, outcome, snapshot.attempt)
+            count_outcome(snapshot, draft, outcome)
             if outcome.kind is Kind.FAILED and (out := out_of_attempts(snapshot, draft, outcome)):
                 return out
     return _suspending_or_suspended(snapshot, draft)

@@ -10,7 +10,16 @@ from lorarl_api.faults import redacted
 from lorarl_operator.early_losses import Loss, too_many
 from lorarl_operator.messages import sentences
 from lorarl_operator.models import Pod, RayJob
-from lorarl_operator.pod_ends import Kind, Outcome, deleted, exit_outcome, exited_container, last_output, taken
+from lorarl_operator.pod_ends import (
+    Kind,
+    Outcome,
+    deleted,
+    exit_outcome,
+    exited_container,
+    last_output,
+    named,
+    taken,
+)
 from lorarl_operator.settings import Settings
 
 PREEMPTED_REASONS = frozenset({"Interrupted", "NodeLost"})
@@ -95,7 +104,7 @@ def _of_ended_ray_job(
         if not (pod.deletion_asked_at and ray_job.ended_at and pod.deletion_asked_at > ray_job.ended_at)
     ]
     if evicted := next((found for pod in before_end if (found := taken(pod))), None):
-        return _reported(report, preempted_only=True) or evicted
+        return evicted if evicted.kind is Kind.FAILED else _reported(report, preempted_only=True) or evicted
     deleted_heads = [
         pod
         for pod in pods
@@ -151,11 +160,10 @@ def _of_live_ray_job(
         if unsettled := _unsettled(doubtful, now, settings):
             return unsettled
         interrupted = _reported(report, preempted_only=True)
-        head_lost = was_up and any(pod.role == "head" and not pod.ready and not exited_container(pod) for pod in pods)
-        if head_lost and own.reason == "WorkerExited":
-            return interrupted or Outcome(
-                Kind.PREEMPTED, "HeadLost", f"The head's machine does not respond. {own.message}"
-            )
+        lost_head = (pod for pod in pods if pod.role == "head" and not pod.ready and not exited_container(pod))
+        if was_up and own.reason == "WorkerExited" and (head := next(lost_head, None)):
+            message = f"The machine of the {named(head)} does not respond. {own.message}"
+            return interrupted or Outcome(Kind.PREEMPTED, "HeadLost", message, faulty_node=head.node)
         return interrupted or own
     gone = [pod for pod in pods if pod.deletion_asked_at and was_up]
     if not gone:

@@ -8,6 +8,7 @@ from enum import Enum
 from lorarl_api.faults import redacted
 from lorarl_operator.messages import sentences
 from lorarl_operator.models import Container, Pod
+from lorarl_operator.own_usage import own_usage
 
 _EVICTIONS = frozenset({"Evicted", "NodeLost", "Shutdown", "NodeShutdown", "Terminated", "Preempting"})
 """Reasons of a pod's phase Failed with which the kubelet ends a pod that it had accepted."""
@@ -16,6 +17,8 @@ _REFUSALS = frozenset({"UnexpectedAdmissionError", "TopologyAffinityError", "SMT
 
 There is also one for each resource that the node lacks: OutOfcpu, OutOfmemory, OutOfnvidia.com/gpu.
 """
+_NODE_DOWN = frozenset({"NodeLost", "DeletionByTaintManager"})
+"""Reasons of a pod whose node does not respond, or has a NoExecute taint that says why."""
 _KILLED = frozenset({137, 143})
 """Exit codes of SIGKILL and SIGTERM."""
 _CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
@@ -32,15 +35,25 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end of an attempt, with one word for programs and a message for people."""
+    """The end of an attempt.
+
+    Attributes:
+        reason: One CamelCase word, for programs.
+        message: For people.
+        faulty_node: The node whose fault it was, if it was a node's.
+    """
 
     kind: Kind
     reason: str
     message: str
+    faulty_node: str = ""
 
 
 def taken(pod: Pod) -> Outcome | None:
-    """The outcome if the cluster took this pod away, or never let it start; otherwise None."""
+    """The outcome if the cluster took this pod away, or never let it start; otherwise None.
+
+    An eviction that the pod caused itself is a failure, like a container that exceeds its limit.
+    """
     if found := _refused(pod):
         return found
     if pod.disruption_reason:
@@ -49,7 +62,10 @@ def taken(pod: Pod) -> Outcome | None:
         reason, message = pod.reason, pod.message
     else:
         return None
-    return Outcome(Kind.PREEMPTED, reason, sentences(f"The {_named(pod)} was removed: {message or reason}"))
+    what = f"The {named(pod)} was removed: {message or reason}"
+    if usage := own_usage(pod):
+        return Outcome(Kind.FAILED, usage[0], sentences(what, usage[1]))
+    return Outcome(Kind.PREEMPTED, reason, sentences(what), faulty_node=pod.node if reason in _NODE_DOWN else "")
 
 
 def _refused(pod: Pod) -> Outcome | None:
@@ -60,12 +76,13 @@ def _refused(pod: Pod) -> Outcome | None:
     if not (says_so or pod.reason in _REFUSALS or pod.reason.startswith("OutOf")):
         return None
     why = ": ".join(part for part in (pod.reason, redacted(pod.message)) if part)
-    return Outcome(Kind.PREEMPTED, "PodRefused", sentences(f"The node refused the {_named(pod)}: {why}"))
+    what = sentences(f"The node refused the {named(pod)}: {why}")
+    return Outcome(Kind.PREEMPTED, "PodRefused", what, faulty_node=pod.node)
 
 
 def deleted(pod: Pod) -> Outcome:
     """The outcome of a pod that someone deleted."""
-    return Outcome(Kind.PREEMPTED, "PodDeleted", f"The {_named(pod)} was deleted, but not by lorarl.")
+    return Outcome(Kind.PREEMPTED, "PodDeleted", f"The {named(pod)} was deleted, but not by lorarl.")
 
 
 def failed_init(pod: Pod) -> Outcome | None:
@@ -73,9 +90,9 @@ def failed_init(pod: Pod) -> Outcome | None:
     container = failed_init_container(pod)
     if container is None:
         return None
-    problem = f"Init container {container.name} of the {_named(pod)} failed with exit code {container.exit_code}"
+    problem = f"Init container {container.name} of the {named(pod)} failed with exit code {container.exit_code}"
     if container.reason == "OOMKilled":
-        problem = f"Init container {container.name} of the {_named(pod)} used more memory than its limit"
+        problem = f"Init container {container.name} of the {named(pod)} used more memory than its limit"
     return Outcome(Kind.FAILED, "InitFailed", sentences(problem, last_output(container)))
 
 
@@ -100,7 +117,7 @@ def exit_outcome(pod: Pod, container: Container) -> Outcome:
     """The outcome of a pod whose Ray container exited by itself."""
     if container.reason in _CANNOT_START:
         why = redacted(container.message.strip()) or "no reason was given"
-        problem = f"Container {container.name} of the {_named(pod)} cannot be created: {why}"
+        problem = f"Container {container.name} of the {named(pod)} cannot be created: {why}"
         hint = "Correct the image or cluster.podTemplateOverrides."
         return Outcome(Kind.FAILED, "ContainerRefused", sentences(problem, hint))
     output = last_output(container)
@@ -109,10 +126,10 @@ def exit_outcome(pod: Pod, container: Container) -> Outcome:
         if pod.role == "head":
             hint = "Raise cluster.head.memory."
         return Outcome(
-            Kind.FAILED, "OutOfMemory", sentences(f"The {_named(pod)} used more memory than its limit", hint, output)
+            Kind.FAILED, "OutOfMemory", sentences(f"The {named(pod)} used more memory than its limit", hint, output)
         )
     reason = "HeadExited" if pod.role == "head" else "WorkerExited"
-    problem = f"Ray's container of the {_named(pod)} exited by itself with code {container.exit_code}"
+    problem = f"Ray's container of the {named(pod)} exited by itself with code {container.exit_code}"
     return Outcome(Kind.FAILED, reason, sentences(problem, output))
 
 
@@ -130,5 +147,6 @@ def _by_deletion(pod: Pod, container: Container) -> bool:
     return ended is None or ended > asked or (ended == asked and container.exit_code in _KILLED)
 
 
-def _named(pod: Pod) -> str:
+def named(pod: Pod) -> str:
+    """A pod in a message, with its node."""
     return f"{pod.role} pod {pod.name}" + (f" on node {pod.node}" if pod.node else "")

@@ -11,6 +11,7 @@ from lorarl_api.faults import ManifestError
 from lorarl_api.v1alpha1 import ClusterSpec
 from lorarl_operator.decision import Action, Apply, Decision, Delete, Event, Manifest, Want
 from lorarl_operator.early_losses import Loss, losses
+from lorarl_operator.faulty_nodes import FaultyNode, faulty_nodes, to_avoid
 from lorarl_operator.manifests.access import grants, needs
 from lorarl_operator.manifests.config import config_map
 from lorarl_operator.models import Job, Observed, Pod, RayCluster, RayJob, Refusal
@@ -113,6 +114,16 @@ class Snapshot:
         if failure.get("attempt") != self.attempt:
             return None
         return Report(str(failure.get("reason") or "Failed"), str(failure.get("message") or ""))
+
+    @property
+    def faulty_nodes(self) -> tuple[FaultyNode, ...]:
+        """Nodes whose fault ended attempts of this job."""
+        return faulty_nodes(self.status)
+
+    @property
+    def avoided_nodes(self) -> tuple[str, ...]:
+        """Nodes that the next attempt avoids."""
+        return to_avoid(self.faulty_nodes, self.now)
 
     def draft(self) -> Draft:
         """A draft of the next status, which starts from the stored one."""

@@ -21,7 +21,8 @@ def made(p: Platform, namespace: str) -> int:
 
 def test_pods_that_nodes_refuse_are_a_machines_fault(kuberay_platform: Platform, replica: Operator) -> None:
     p, namespace = kuberay_platform, kuberay_platform.namespace("refused")
-    p.api.create(lorarljob(namespace, "numa", cluster={"image": REFUSED}, backoffLimit=0))
+    here = {"kubernetes.io/hostname": "node-0"}
+    p.api.create(lorarljob(namespace, "numa", cluster={"image": REFUSED, "nodeSelector": here}, backoffLimit=0))
 
     def restarted(job: Object) -> bool:
         return int(job.get("status", {}).get("preemptions", 0)) >= 1
@@ -30,9 +31,18 @@ def test_pods_that_nodes_refuse_are_a_machines_fault(kuberay_platform: Platform,
     assert 3 <= made(p, namespace) <= FEW
     disrupted = condition(job, "Disrupted")
     assert disrupted["reason"] == "PodRefused"
-    assert "on node node-" in disrupted["message"]
+    assert "on node node-0" in disrupted["message"]
     assert "Resources cannot be allocated with Topology locality" in disrupted["message"]
     assert "TopologyAffinityError" in wait_event(p.api, namespace, "numa", "Restarting")
+
+    # After the second attempt, the scheduler may not use the node any more.
+    def avoided(job: Object) -> bool:
+        waits = condition(job, "Running")
+        return waits["reason"] == "Unschedulable" and "lorarl avoids node-0" in waits["message"]
+
+    job = p.api.wait("LoRARLJob", "numa", namespace, avoided, seconds=SECONDS)
+    (node,) = job["status"]["faultyNodes"]
+    assert (node["name"], node["attempts"], job["status"]["preemptions"]) == ("node-0", 2, 2)
     p.api.delete("LoRARLJob", "numa", namespace)
 
 

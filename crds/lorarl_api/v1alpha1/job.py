@@ -101,6 +101,14 @@ class LoRARLJobSpec(Checked):
         description="How often a failed attempt is retried before the job is Failed. Evicted, preempted and lost "
         "pods do not count. Invalid input is not retried. Default 3 (batch/v1 Jobs: 6). May be changed at any time.",
     )
+    max_preemptions_without_progress: int = Field(
+        20,
+        ge=1,
+        le=1000,
+        description="How many attempts in a row may be evicted, preempted or lost before they get further than any "
+        "attempt before. Then the job is Failed with NoProgress. A queue that takes its machines back does not "
+        "count. May be changed at any time.",
+    )
     active_deadline_seconds: int | None = Field(
         None,
         ge=1,

@@ -49,7 +49,7 @@ def head_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Setting
     """
     head = spec.cluster.head
     resources = {"requests": {"cpu": head.cpus, "memory": head.memory}, "limits": {"memory": head.memory}}
-    template = _template(job, spec, attempt, HEAD, settings, resources)
+    template = _template(job, spec, attempt, HEAD, settings, resources, head.disk)
     return _overridden(job, attempt, template, HEAD, spec.cluster.pod_template_overrides.head)
 
 
@@ -70,7 +70,8 @@ def worker_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Setti
         requests[cluster.gpu_resource] = limits[cluster.gpu_resource] = cluster.gpus_per_node
     if cluster.rdma:
         requests[cluster.rdma.resource_name] = limits[cluster.rdma.resource_name] = cluster.rdma.count
-    template = _template(job, spec, attempt, WORKER, settings, {"requests": requests, "limits": limits})
+    resources = {"requests": requests, "limits": limits}
+    template = _template(job, spec, attempt, WORKER, settings, resources, cluster.disk_per_node)
     pod, container = template["spec"], template["spec"]["containers"][0]
     # Only the driver reports to the API server, so only the head needs a token. Clouds' identity webhooks mount their
     # own tokens.
@@ -140,10 +141,18 @@ def tolerations(spec: LoRARLJobSpec) -> dict[str, Any]:
 
 
 def _template(
-    job: Job, spec: LoRARLJobSpec, attempt: int, role: str, settings: Settings, resources: dict[str, Any]
+    job: Job,
+    spec: LoRARLJobSpec,
+    attempt: int,
+    role: str,
+    settings: Settings,
+    resources: dict[str, dict[str, Any]],
+    disk: str | None,
 ) -> Template:
-    """The common part of head and workers."""
+    """The common part of head and workers. `disk` is what their files on the node's own disk may take."""
     cluster = spec.cluster
+    if disk:
+        resources["requests"]["ephemeral-storage"] = disk
     secrets, secret_mounts = secret_volumes(spec.secrets.values())
     claims, claim_mounts = _claim_volumes(spec.claims)
     container = {
@@ -177,8 +186,8 @@ def _template(
         "containers": [container],
         "volumes": [
             {"name": "job", "configMap": {"name": access_name(job.name)}},
-            {"name": "cache", "emptyDir": {}},
-            {"name": "scratch", "emptyDir": {}},
+            {"name": "cache", "emptyDir": {"sizeLimit": disk} if disk else {}},
+            {"name": "scratch", "emptyDir": {"sizeLimit": disk} if disk else {}},
             *secrets,
             *claims,
         ],

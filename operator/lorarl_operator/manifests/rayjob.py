@@ -6,10 +6,12 @@ it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_operator.manifests.config import CONFIG_FOLDER, CONFIG_KEY
+from lorarl_operator.manifests.placement import avoid
 from lorarl_operator.manifests.pods import (
     SCRATCH_FOLDER,
     head_template,
@@ -34,11 +36,23 @@ ENTRYPOINT = f"lorarl run {CONFIG_FOLDER}/{CONFIG_KEY} --in-cluster --out {OUT_F
 
 
 def ray_job(
-    job: Job, spec: LoRARLJobSpec, attempt: int, settings: Settings, *, queued: bool | None = None
+    job: Job,
+    spec: LoRARLJobSpec,
+    attempt: int,
+    settings: Settings,
+    *,
+    queued: bool | None = None,
+    avoided: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The RayJob of attempt `attempt`. Attempts count from 1.
 
-    `queued` says whether Kueue manages it. By default it does if the job has Kueue's label.
+    Args:
+        job: The job.
+        spec: Its spec, checked.
+        attempt: Number of the attempt.
+        settings: The operator's settings.
+        queued: Whether Kueue manages it. By default it does if the job has Kueue's label.
+        avoided: Names of nodes that the pods avoid.
 
     Raises:
         ManifestError: `cluster.podTemplateOverrides` cannot be merged.
@@ -47,6 +61,9 @@ def ray_job(
     about["labels"] = dict(job.passed_labels) | about["labels"]
     about["annotations"] = dict(job.passed_annotations) | {ANNOTATION_GENERATION: str(job.generation)}
     workers = spec.cluster.nodes
+    head_pod, worker_pod = head_template(job, spec, attempt, settings), worker_template(job, spec, attempt, settings)
+    for template in (head_pod, worker_pod):
+        avoid(template, avoided)
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
@@ -65,7 +82,7 @@ def ray_job(
                 "headGroupSpec": {
                     # Without CPUs no worker is placed on the head.
                     "rayStartParams": {"num-cpus": "0", "num-gpus": "0", "dashboard-host": "0.0.0.0"},
-                    "template": head_template(job, spec, attempt, settings),
+                    "template": head_pod,
                 },
                 "workerGroupSpecs": [
                     {
@@ -78,7 +95,7 @@ def ray_job(
                             "num-cpus": str(spec.workers_per_node),
                             "num-gpus": str(spec.cluster.gpus_per_node),
                         },
-                        "template": worker_template(job, spec, attempt, settings),
+                        "template": worker_pod,
                     }
                 ],
             },
