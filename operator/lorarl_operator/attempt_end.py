@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from lorarl_operator import backoff
 from lorarl_operator.decision import Decision, DeleteJob, Event
+from lorarl_operator.faulty_nodes import with_fault
 from lorarl_operator.late_steps import MORE_STEPS, steps_to_do, too_late
 from lorarl_operator.messages import sentences
 from lorarl_operator.models import RayJob
 from lorarl_operator.names import ray_job_name
-from lorarl_operator.outcome import HEAD_GONE, Kind, Outcome
+from lorarl_operator.outcome import HEAD_GONE
 from lorarl_operator.permanent import why_permanent
+from lorarl_operator.pod_ends import Kind, Outcome
 from lorarl_operator.snapshot import Snapshot, deletions
 from lorarl_operator.status import FAILED, RESTARTING, SUCCEEDED, Draft
 from lorarl_operator.valid_spec import whole_number
 
 _DEFAULT_BACKOFF_LIMIT = 3
+_DEFAULT_FRUITLESS_LIMIT = 20
 
 
 def end_attempt(snapshot: Snapshot, outcome: Outcome) -> Decision:
@@ -29,22 +32,51 @@ def end_attempt(snapshot: Snapshot, outcome: Outcome) -> Decision:
             f"attempt {following} does the remaining steps."
         )
         return _next_attempt(snapshot, draft, Event("Normal", MORE_STEPS, message))
-    count_outcome(draft, outcome, snapshot.attempt)
+    count_outcome(snapshot, draft, outcome)
     if outcome.kind is Kind.FAILED and (out := out_of_attempts(snapshot, draft, outcome)):
         return out
+    if outcome.kind is Kind.PREEMPTED and (stuck := _no_progress(snapshot, draft, outcome)):
+        return stuck
     reason = backoff.BACKING_OFF if outcome.kind is Kind.FAILED else backoff.preemption_reason(draft, snapshot.now)
     ended = f"Attempt {snapshot.attempt} ended with {outcome.reason}: {outcome.message}"
     message = sentences(ended, _what_follows(snapshot, draft, reason))
     return _next_attempt(snapshot, draft, Event("Warning", reason, message))
 
 
-def count_outcome(draft: Draft, outcome: Outcome, attempt: int) -> None:
-    """Count an attempt that ended."""
+def count_outcome(snapshot: Snapshot, draft: Draft, outcome: Outcome) -> None:
+    """Count an attempt that ended, and the fault of its node."""
+    if outcome.faulty_node:
+        draft.put("faultyNodes", with_fault(snapshot.faulty_nodes, outcome, snapshot.now))
     if outcome.kind is Kind.PREEMPTED:
         draft.count("preemptions")
-        draft.condition("Disrupted", True, outcome.reason, f"Attempt {attempt}: {outcome.message}", restart=True)
+        message = f"Attempt {snapshot.attempt}: {outcome.message}"
+        draft.condition("Disrupted", True, outcome.reason, message, restart=True)
+        _count_progress(snapshot, draft)
     elif outcome.kind is Kind.FAILED:
         draft.count("attempts")
+
+
+def _count_progress(snapshot: Snapshot, draft: Draft) -> None:
+    """Count a preemption for maxPreemptionsWithoutProgress, unless the attempt got further than any before."""
+    step = int(snapshot.status.get("step", 0))
+    if step > draft.counter("furthestStep"):
+        draft.put("furthestStep", step)
+        draft.put("preemptionsWithoutProgress", 0)
+    else:
+        draft.count("preemptionsWithoutProgress")
+
+
+def _no_progress(snapshot: Snapshot, draft: Draft, outcome: Outcome) -> Decision | None:
+    """Fail the job if maxPreemptionsWithoutProgress is reached; otherwise None."""
+    limit = whole_number(snapshot.spec.get("maxPreemptionsWithoutProgress"), _DEFAULT_FRUITLESS_LIMIT)
+    count = draft.counter("preemptionsWithoutProgress")
+    if limit is None or count < limit:
+        return None
+    message = (
+        f"{count} attempts in a row ended before they got beyond step {draft.counter('furthestStep')}, "
+        f"and maxPreemptionsWithoutProgress is {limit}. The last one: {outcome.message}"
+    )
+    return fail(snapshot, draft, "NoProgress", message)
 
 
 def out_of_attempts(snapshot: Snapshot, draft: Draft, outcome: Outcome) -> Decision | None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lorarl_operator.attempt_start import applicable, blocked, left_to_start, never_started, resume
-from lorarl_operator.blockers import EVENT_REASONS, STARTING_REASON, Blocker, queued, refused, starting
+from lorarl_operator.attempt_start import applicable, blocked, never_started, resume, start_deadline
+from lorarl_operator.blockers import EVENT_REASONS, STARTING_REASON, UNSCHEDULABLE, Blocker, queued, refused, starting
 from lorarl_operator.decision import Apply, Decision, Event, Want
+from lorarl_operator.messages import sentences
 from lorarl_operator.models import RayJob
-from lorarl_operator.outcome import Outcome, Unsettled, attempt_outcome
+from lorarl_operator.outcome import Unsettled, attempt_outcome
+from lorarl_operator.pod_ends import Outcome
 from lorarl_operator.snapshot import Snapshot, soonest
 from lorarl_operator.status import PENDING, RUNNING, STARTING, Draft
+from lorarl_operator.valid_spec import section, whole_number
 
 _ENDED = frozenset({"Complete", "Failed"})
 _AT_WORK = frozenset({"RUNNING", "SUCCEEDED", "FAILED", "STOPPED"})
@@ -22,8 +25,8 @@ _NODE_LOOK = 20.0
 
 def outcome_of(snapshot: Snapshot, ray_job: RayJob) -> Outcome | Unsettled | None:
     """How the attempt of this RayJob ended; None while it continues."""
-    pods, departed = snapshot.attempt_pods, snapshot.departed_pods
-    return attempt_outcome(ray_job, pods, departed, snapshot.report, snapshot.now, snapshot.settings)
+    pods, departed, early = snapshot.attempt_pods, snapshot.departed_pods, snapshot.lost_early
+    return attempt_outcome(ray_job, pods, departed, early, snapshot.report, snapshot.now, snapshot.settings)
 
 
 def follow(snapshot: Snapshot, ray_job: RayJob) -> Decision:
@@ -95,7 +98,10 @@ def _queued(snapshot: Snapshot, draft: Draft, ray_job: RayJob) -> Decision:
 def _starting(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float | None) -> Decision:
     """A RayJob that no queue holds, and whose process does not run yet."""
     pods = snapshot.attempt_pods
-    blocker = starting(snapshot.observed, ray_job, snapshot.clusters, pods, snapshot.now)
+    blocker = starting(snapshot.observed, ray_job, snapshot.clusters, pods, snapshot.lost_early, snapshot.now)
+    if blocker.reason == UNSCHEDULABLE and (avoided := snapshot.avoided_nodes):
+        hint = f"lorarl avoids {', '.join(avoided)}: see status.faultyNodes."
+        blocker = replace(blocker, message=sentences(blocker.message, hint))
     known = draft.reason("Running")
     if snapshot.observed.evidence is None and blocker.reason == STARTING_REASON and known in EVENT_REASONS:
         # What the Events said holds until they are read again.
@@ -103,9 +109,10 @@ def _starting(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float |
     # If a queue let the RayJob go and KubeRay has not begun yet, the RayJob's age is its time in the queue.
     began = ray_job.started_at or (None if ray_job.queue else ray_job.created_at)
     age = (snapshot.now - began).total_seconds() if began else 0.0
-    left = left_to_start(snapshot, age)
+    limit = start_deadline(snapshot)
+    left = _left_of_default(snapshot) if limit is None else limit - age
     if left is not None and left <= 0:
-        return never_started(snapshot, draft, blocker)
+        return never_started(snapshot, draft, blocker, limit or snapshot.settings.start_deadline_seconds)
     events = []
     if not blocker.stuck and draft.phase != STARTING:
         message = f"Attempt {snapshot.attempt} is starting in RayJob {ray_job.name}."
@@ -119,6 +126,19 @@ def _starting(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float |
     prepare = _recreated(snapshot) if blocker.ours else ()
     recheck, wants = soonest(settle, next_look, left), _want(snapshot, age, Want.EVENTS)
     return snapshot.decision(draft, *events, prepare=prepare, recheck=recheck, wants=wants)
+
+
+def _left_of_default(snapshot: Snapshot) -> float | None:
+    """Seconds left to an attempt without startDeadlineSeconds that has all its machines; None while it waits for some.
+
+    A pod that has no node yet may wait for other jobs or for an autoscaler, as long as that takes.
+    """
+    limit = snapshot.settings.start_deadline_seconds
+    pods = [pod for pod in snapshot.attempt_pods if not pod.deletion_asked_at]
+    nodes = whole_number(section(snapshot.spec, "cluster").get("nodes"), 1) or 1
+    if not limit or len(pods) <= nodes or not all(pod.node for pod in pods):
+        return None
+    return limit - (snapshot.now - max(pod.scheduled_at or pod.created_at for pod in pods)).total_seconds()
 
 
 def _recreated(snapshot: Snapshot) -> tuple[Apply, ...]:

@@ -38,7 +38,9 @@ def _create(snapshot: Snapshot) -> Decision:
         prepare = snapshot.prepared() if snapshot.attempt_is_recorded else snapshot.needs()
         queued = True if _kueue_wants_it(snapshot) else None
         spec = checked_spec(snapshot.job)
-        manifest = build_ray_job(snapshot.job, spec, snapshot.attempt, snapshot.settings, queued=queued)
+        manifest = build_ray_job(
+            snapshot.job, spec, snapshot.attempt, snapshot.settings, queued=queued, avoided=snapshot.avoided_nodes
+        )
     except ManifestError as error:
         hint = "Correct the job and apply it again. Fields that cannot be changed need a new job."
         return blocked(snapshot, Blocker("Invalid", sentences(str(error), hint)), again=None)
@@ -78,9 +80,11 @@ def blocked(snapshot: Snapshot, blocker: Blocker, *, again: float | None) -> Dec
     resume(draft)
     begins = snapshot.phase != PENDING or blocker.reason != draft.reason("Running")
     draft.condition("Running", False, blocker.reason, blocker.message, restart=begins)
-    left = left_to_start(snapshot, (snapshot.now - (draft.since("Running") or snapshot.now)).total_seconds())
-    if left is not None and left <= 0:
-        return never_started(snapshot, draft, blocker)
+    limit = start_deadline(snapshot)
+    waited = (snapshot.now - (draft.since("Running") or snapshot.now)).total_seconds()
+    if limit is not None and waited >= limit:
+        return never_started(snapshot, draft, blocker, limit)
+    left = None if limit is None else limit - waited
     event = Event("Warning", blocker.reason, blocker.message)
     return snapshot.decision(draft, event, recheck=soonest(again, left))
 
@@ -91,14 +95,12 @@ def resume(draft: Draft) -> None:
         draft.condition("Suspended", False, "Resumed", "spec.suspend is false.")
 
 
-def left_to_start(snapshot: Snapshot, waited: float) -> float | None:
-    """Seconds left of startDeadlineSeconds; None without it."""
-    limit = whole_number(snapshot.spec.get("startDeadlineSeconds"))
-    return None if limit is None else limit - waited
+def start_deadline(snapshot: Snapshot) -> int | None:
+    """The job's startDeadlineSeconds; None without it."""
+    return whole_number(snapshot.spec.get("startDeadlineSeconds"))
 
 
-def never_started(snapshot: Snapshot, draft: Draft, blocker: Blocker) -> Decision:
-    """Fail the job because startDeadlineSeconds has passed."""
-    limit = snapshot.spec["startDeadlineSeconds"]
+def never_started(snapshot: Snapshot, draft: Draft, blocker: Blocker, limit: int) -> Decision:
+    """Fail the job because an attempt did not run within `limit` seconds."""
     message = f"Attempt {snapshot.attempt} did not run within {limit} s. {blocker.message}"
     return fail(snapshot, draft, "StartDeadlineExceeded", message)

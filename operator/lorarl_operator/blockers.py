@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from lorarl_api.faults import redacted
+from lorarl_operator.early_losses import Loss, newest
 from lorarl_operator.messages import sentences
 from lorarl_operator.models import Evidence, Job, KubeEvent, Observed, Pod, RayCluster, RayJob, Refusal
 from lorarl_operator.names import access_name
 
 STARTING_REASON = "Starting"
+UNSCHEDULABLE = "Unschedulable"
 EVENT_REASONS = frozenset(
     {"SecretMissing", "ConfigMapMissing", "ServiceAccountMissing", "VolumeNotMounted", "NodeNotReady"}
     | {"PodRefused", "QuotaExceeded", "NameTaken"}
@@ -124,7 +126,12 @@ def ray_job_stays(ray_jobs: Sequence[RayJob], now: datetime) -> Blocker | None:
 
 
 def starting(
-    observed: Observed, ray_job: RayJob, clusters: Sequence[RayCluster], pods: Sequence[Pod], now: datetime
+    observed: Observed,
+    ray_job: RayJob,
+    clusters: Sequence[RayCluster],
+    pods: Sequence[Pod],
+    lost_early: Sequence[Loss],
+    now: datetime,
 ) -> Blocker:
     """What a RayJob that is not suspended waits for: the first problem, from the RayJob down to its containers."""
     job, evidence = observed.job, observed.evidence
@@ -134,6 +141,8 @@ def starting(
             (_creation_failed(job, each.replica_failure_message) for each in clusters if each.replica_failure_message),
             None,
         )
+    if not found and (loss := newest(lost_early, now)):
+        found = Blocker(loss.reason, sentences(loss.message, "KubeRay replaces the pod."))
     found = found or next((blocker for pod in pods if (blocker := _of_pod(job, pod))), None)
     found = found or _of_events(job, pods, evidence, now)
     if found:
@@ -214,7 +223,7 @@ def _of_pod(job: Job, pod: Pod) -> Blocker | None:
         return None
     if pod.unschedulable:
         hint = "Free or add such nodes, or ask for less in cluster (gpusPerNode, nodes, nodeSelector, tolerations)."
-        return Blocker("Unschedulable", sentences(f"No node fits {pod.role} pod {pod.name}: {pod.unschedulable}", hint))
+        return Blocker(UNSCHEDULABLE, sentences(f"No node fits {pod.role} pod {pod.name}: {pod.unschedulable}", hint))
     for container in pod.containers:
         if container.exit_code is not None:
             continue

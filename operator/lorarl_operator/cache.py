@@ -39,7 +39,7 @@ _PARSERS: dict[Resource, Callable[[parse.Raw], Child]] = {
 WATCHED: dict[Resource, str] = {LORARLJOBS: "", **dict.fromkeys(_PARSERS, SELECTOR)}
 """What is watched, with the label selector that the server filters by."""
 _REMEMBERED_DELETIONS = 20_000
-_REMEMBERED_PODS = 4
+_REMEMBERED_PODS = 8
 """Per job, until its RayJob is deleted."""
 
 

@@ -31,7 +31,8 @@ from lorarl_operator.decision import Decision, Event
 from lorarl_operator.deletion import decide_deletion, finalizer_actions
 from lorarl_operator.late_steps import steps_to_do
 from lorarl_operator.models import Observed
-from lorarl_operator.outcome import Kind, Outcome, Unsettled, lost
+from lorarl_operator.outcome import Unsettled, lost
+from lorarl_operator.pod_ends import Kind, Outcome
 from lorarl_operator.settings import Settings
 from lorarl_operator.snapshot import Snapshot, deletions, soonest, take_snapshot
 from lorarl_operator.status import FINISHED, MAY_HAVE_RUN, SUSPENDED, SUSPENDING, Draft
@@ -83,7 +84,7 @@ def _suspend(snapshot: Snapshot) -> Decision:
         if not snapshot.current and draft.phase in MAY_HAVE_RUN:
             outcome = lost(snapshot.ray_job_name, snapshot.report)
         if outcome is not None:
-            count_outcome(draft, outcome, snapshot.attempt)
+            count_outcome(snapshot, draft, outcome)
             if outcome.kind is Kind.FAILED and (out := out_of_attempts(snapshot, draft, outcome)):
                 return out
     return _suspending_or_suspended(snapshot, draft)

@@ -30,6 +30,7 @@ class _Options:
     metrics_port: int
     probes_port: int
     keep_head_seconds: int
+    start_deadline_seconds: int
     cleanup_seconds: int
     kubeconfig: str | None
 
@@ -52,6 +53,13 @@ class _Options:
     default=600,
     type=click.IntRange(0),
     help="How long the head pod of a finished job stays, for its logs.",
+)
+@click.option(
+    "--start-deadline-seconds",
+    default=7200,
+    type=click.IntRange(0),
+    help="How long an attempt of a job without startDeadlineSeconds may hold all its machines before it runs. "
+    "0: no limit.",
 )
 @click.option(
     "--cleanup-seconds",
@@ -84,6 +92,7 @@ def main(
     metrics_port: int,
     probes_port: int,
     keep_head_seconds: int,
+    start_deadline_seconds: int,
     cleanup_seconds: int,
     log_format: str,
     log_level: str,
@@ -102,6 +111,7 @@ def main(
         metrics_port=metrics_port,
         probes_port=probes_port,
         keep_head_seconds=keep_head_seconds,
+        start_deadline_seconds=start_deadline_seconds,
         cleanup_seconds=cleanup_seconds,
         kubeconfig=kubeconfig,
     )
@@ -122,6 +132,7 @@ async def _run(options: _Options) -> int:
     settings = Settings(
         trainer_image=options.trainer_image,
         keep_head_seconds=options.keep_head_seconds,
+        start_deadline_seconds=options.start_deadline_seconds,
         cleanup_seconds=options.cleanup_seconds,
     )
     elector = LeaderElector(client, lease, identity, options.namespaces, settings)

@@ -120,9 +120,15 @@ class RayCluster:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container that waits with a reason, or that has ended. `exit_code` is None while it waits."""
+    """A container that waits with a reason, or that has ended.
+
+    Attributes:
+        init: Whether it is an init container.
+        exit_code: None while it waits.
+    """
 
     name: str
+    init: bool
     exit_code: int | None
     reason: str
     message: str
@@ -141,6 +147,7 @@ class Pod:
         deletion_asked_at: When its deletion was requested: deletionTimestamp minus the grace period.
         gone_by: deletionTimestamp, the end of its grace period.
         ready: Whether its condition Ready is True.
+        scheduled_at: When it got its node; None while it has none.
         unschedulable: The scheduler's message if it found no node.
         gated: Whether a scheduling gate (usually a queue's) blocks it.
         disruption_reason: Reason of the condition DisruptionTarget if it is True; otherwise empty.
@@ -162,6 +169,7 @@ class Pod:
     created_at: datetime
     deletion_asked_at: datetime | None
     gone_by: datetime | None
+    scheduled_at: datetime | None
     unschedulable: str
     gated: bool
     disruption_reason: str

@@ -5,53 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
 
 from lorarl_api.faults import redacted
+from lorarl_operator.early_losses import Loss, too_many
 from lorarl_operator.messages import sentences
-from lorarl_operator.models import Container, Pod, RayJob
+from lorarl_operator.models import Pod, RayJob
+from lorarl_operator.pod_ends import (
+    Kind,
+    Outcome,
+    deleted,
+    exit_outcome,
+    exited_container,
+    last_output,
+    named,
+    taken,
+)
 from lorarl_operator.settings import Settings
 
 PREEMPTED_REASONS = frozenset({"Interrupted", "NodeLost"})
 """Reasons in the trainer's own report that are not the job's fault."""
-_EVICTION_REASONS = frozenset(
-    {
-        "Evicted",
-        "NodeLost",
-        "Shutdown",
-        "NodeShutdown",
-        "Terminated",
-        "Preempting",
-        "UnexpectedAdmissionError",
-        "NodeAffinity",
-    }
-)
-"""Reasons of a pod's phase Failed with which the kubelet gives a pod up."""
-_KILLED = frozenset({137, 143})
-"""Exit codes of SIGKILL and SIGTERM."""
-_CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
-"""Reasons of a container that ended before it ran."""
 _SUBMITTER = "ray-job-submitter"
 """KubeRay's container in the head's pod, which ends with the training (SidecarMode)."""
 HEAD_GONE = "Ray head pod not found."
 """KubeRay's message if the head's pod disappears after the cluster was up."""
-
-
-class Kind(Enum):
-    """How an attempt ended. PREEMPTED does not count against backoffLimit."""
-
-    SUCCEEDED = "Succeeded"
-    PREEMPTED = "Preempted"
-    FAILED = "Failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The end of an attempt, with one word for programs and a message for people."""
-
-    kind: Kind
-    reason: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +56,7 @@ def attempt_outcome(
     ray_job: RayJob,
     pods: Sequence[Pod],
     departed: Sequence[Pod],
+    lost_early: Sequence[Loss],
     report: Report | None,
     now: datetime,
     settings: Settings,
@@ -90,6 +67,7 @@ def attempt_outcome(
         ray_job: The attempt's RayJob.
         pods: The attempt's pods that exist.
         departed: The attempt's deleted pods, in their last state.
+        lost_early: Its pods that were lost before it ran.
         report: The trainer's report of this attempt.
         now: The time.
         settings: They say how long to wait for news.
@@ -106,6 +84,7 @@ def attempt_outcome(
         _of_live_ray_job(ray_job, (*pods, *departed), report, now, settings)
         or _two_heads(pods, now, settings)
         or _ended_before_ready(ray_job, pods, report, now, settings)
+        or too_many(lost_early)
     )
 
 
@@ -122,8 +101,8 @@ def _of_ended_ray_job(
         for pod in pods
         if not (pod.deletion_asked_at and ray_job.ended_at and pod.deletion_asked_at > ray_job.ended_at)
     ]
-    if evicted := next((found for pod in before_end if (found := _eviction(pod))), None):
-        return _reported(report, preempted_only=True) or evicted
+    if evicted := next((found for pod in before_end if (found := taken(pod))), None):
+        return evicted if evicted.kind is Kind.FAILED else _reported(report, preempted_only=True) or evicted
     deleted_heads = [
         pod
         for pod in pods
@@ -132,7 +111,7 @@ def _of_ended_ray_job(
     known = (
         _reported(report)
         or _own_exit([pod for pod in pods if not _cleaned_up(pod, ray_job)])
-        or next((_deleted(pod) for pod in deleted_heads), None)
+        or next((deleted(pod) for pod in deleted_heads), None)
     )
     if known:
         return known
@@ -166,7 +145,7 @@ def _of_live_ray_job(
     KubeRay would create a new pod, which the others do not wait for.
     """
     was_up = ray_job.deployment_status == "Running"
-    if was_up and (evicted := next((found for pod in pods if (found := _eviction(pod))), None)):
+    if was_up and (evicted := next((found for pod in pods if (found := taken(pod))), None)):
         return evicted
     if own := _own_exit(pods):
         # Ray exits with 1 at SIGTERM. An exit in the second of the deletion may be KubeRay's clean-up after the
@@ -179,20 +158,19 @@ def _of_live_ray_job(
         if unsettled := _unsettled(doubtful, now, settings):
             return unsettled
         interrupted = _reported(report, preempted_only=True)
-        head_lost = was_up and any(pod.role == "head" and not pod.ready and not exited_container(pod) for pod in pods)
-        if head_lost and own.reason == "WorkerExited":
-            return interrupted or Outcome(
-                Kind.PREEMPTED, "HeadLost", f"The head's machine does not respond. {own.message}"
-            )
+        lost_head = (pod for pod in pods if pod.role == "head" and not pod.ready and not exited_container(pod))
+        if was_up and own.reason == "WorkerExited" and (head := next(lost_head, None)):
+            message = f"The machine of the {named(head)} does not respond. {own.message}"
+            return interrupted or Outcome(Kind.PREEMPTED, "HeadLost", message, faulty_node=head.node)
         return interrupted or own
-    deleted = [pod for pod in pods if pod.deletion_asked_at and was_up]
-    if not deleted:
+    gone = [pod for pod in pods if pod.deletion_asked_at and was_up]
+    if not gone:
         return None
     # KubeRay deletes pods too: when a queue suspends the RayJob, or when it has ended. That news comes on another
     # watch.
-    if unsettled := _unsettled([pod.deletion_asked_at for pod in deleted], now, settings):
+    if unsettled := _unsettled([pod.deletion_asked_at for pod in gone], now, settings):
         return unsettled
-    return _reported(report, preempted_only=True) or _deleted(deleted[0])
+    return _reported(report, preempted_only=True) or deleted(gone[0])
 
 
 def _unsettled(times: Iterable[datetime | None], now: datetime, settings: Settings) -> Unsettled | None:
@@ -242,14 +220,8 @@ def _ended_before_ready(
     return Outcome(
         Kind.FAILED,
         "SubmissionFailed",
-        sentences(f"The training ended with exit code {ended.exit_code} at its start", _last_output(ended)),
+        sentences(f"The training ended with exit code {ended.exit_code} at its start", last_output(ended)),
     )
-
-
-def _last_output(container: Container) -> str:
-    """The end of a container's log, which the kubelet has put into its message; empty if there is none."""
-    output = redacted(container.message.strip())
-    return f"Its last output: {output}" if output else ""
 
 
 def _reported(report: Report | None, *, preempted_only: bool = False) -> Outcome | None:
@@ -259,63 +231,9 @@ def _reported(report: Report | None, *, preempted_only: bool = False) -> Outcome
     return None if preempted_only and kind is Kind.FAILED else Outcome(kind, report.reason, report.message)
 
 
-def _eviction(pod: Pod) -> Outcome | None:
-    """The outcome if the cluster took this pod away."""
-    if pod.disruption_reason:
-        reason, message = pod.disruption_reason, pod.disruption_message
-    elif pod.phase == "Failed" and pod.reason in _EVICTION_REASONS:
-        reason, message = pod.reason, pod.message
-    else:
-        return None
-    return Outcome(Kind.PREEMPTED, reason, sentences(f"The {_named(pod)} was removed: {message or reason}"))
-
-
-def _deleted(pod: Pod) -> Outcome:
-    return Outcome(Kind.PREEMPTED, "PodDeleted", f"The {_named(pod)} was deleted, but not by lorarl.")
-
-
 def _own_exit(pods: Sequence[Pod]) -> Outcome | None:
     """The first container that exited by itself. The head comes before the workers, which exit with it."""
     for pod in sorted(pods, key=lambda pod: pod.role != "head"):
         if container := exited_container(pod):
-            return _exit_outcome(pod, container)
+            return exit_outcome(pod, container)
     return None
-
-
-def _exit_outcome(pod: Pod, container: Container) -> Outcome:
-    if container.reason in _CANNOT_START:
-        why = redacted(container.message.strip()) or "no reason was given"
-        problem = f"Container {container.name} of the {_named(pod)} cannot be created: {why}"
-        hint = "Correct the image or cluster.podTemplateOverrides."
-        return Outcome(Kind.FAILED, "ContainerRefused", sentences(problem, hint))
-    output = _last_output(container)
-    if container.reason == "OOMKilled":
-        hint = "Raise cluster.memoryPerNode, or lower trainer.tokensPerMicroBatch."
-        if pod.role == "head":
-            hint = "Raise cluster.head.memory."
-        return Outcome(
-            Kind.FAILED, "OutOfMemory", sentences(f"The {_named(pod)} used more memory than its limit", hint, output)
-        )
-    reason = "HeadExited" if pod.role == "head" else "WorkerExited"
-    problem = f"Ray's container of the {_named(pod)} exited by itself with code {container.exit_code}"
-    return Outcome(Kind.FAILED, reason, sentences(problem, output))
-
-
-def exited_container(pod: Pod) -> Container | None:
-    """Ray's container if it exited by itself, and not because its pod was taken away or deleted."""
-    if _eviction(pod):
-        return None
-    ended = [one for one in pod.containers if one.name == f"ray-{pod.role}" and one.exit_code is not None]
-    return next((one for one in ended if not _by_deletion(pod, one)), None)
-
-
-def _by_deletion(pod: Pod, container: Container) -> bool:
-    asked, ended = pod.deletion_asked_at, container.ended_at
-    if asked is None or container.reason == "OOMKilled":
-        return False
-    # Both times are whole seconds. Within the same second the exit code decides.
-    return ended is None or ended > asked or (ended == asked and container.exit_code in _KILLED)
-
-
-def _named(pod: Pod) -> str:
-    return f"{pod.role} pod {pod.name}" + (f" on node {pod.node}" if pod.node else "")

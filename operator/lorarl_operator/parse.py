@@ -123,6 +123,7 @@ def pod(raw: Raw) -> Pod:
         created_at=_required_time(meta.get("creationTimestamp")),
         deletion_asked_at=_deletion_asked_at(meta),
         gone_by=time(meta.get("deletionTimestamp")),
+        scheduled_at=time(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
         unschedulable=_text(scheduled, "message") if waits and scheduled.get("reason") == "Unschedulable" else "",
         gated=waits and scheduled.get("reason") == "SchedulingGated",
         disruption_reason=_text(target, "reason") if disrupted else "",
@@ -184,17 +185,19 @@ def time(text: Any) -> datetime | None:
 
 def _containers(status: Raw) -> Iterator[Container]:
     for key in ("initContainerStatuses", "containerStatuses"):
+        init = key == "initContainerStatuses"
         for each in status.get(key) or ():
             for period in ("state", "lastState"):
                 state = _dict(each, period)
                 if waiting := state.get("waiting"):
                     yield Container(
-                        _text(each, "name"), None, _text(waiting, "reason"), _text(waiting, "message"), None
+                        _text(each, "name"), init, None, _text(waiting, "reason"), _text(waiting, "message"), None
                     )
                 if ended := state.get("terminated"):
                     code = ended.get("exitCode")
                     yield Container(
                         name=_text(each, "name"),
+                        init=init,
                         exit_code=code if isinstance(code, int) else 0,
                         reason=_text(ended, "reason"),
                         message=_text(ended, "message"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lorarl_operator.outcome import Outcome
+from lorarl_operator.pod_ends import Outcome
 from lorarl_operator.snapshot import Snapshot
 from lorarl_operator.status import Draft, whole_drift
 

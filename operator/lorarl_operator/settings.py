@@ -25,6 +25,8 @@ class Settings:
         pods_gone_seconds: How long after their grace period terminating pods may delay the next attempt. On a lost
             node they never disappear.
         keep_head_seconds: How long the head pod of a finished job stays for its logs. With Kueue it is deleted at once.
+        start_deadline_seconds: How long an attempt without startDeadlineSeconds may hold all its machines before it
+            runs. 0: without limit.
         cleanup_seconds: How long the removal of a deleted job's checkpoints may take before the operator gives up.
     """
 
@@ -39,4 +41,5 @@ class Settings:
     refused_briefly_seconds: float = 3.0
     pods_gone_seconds: float = 10.0
     keep_head_seconds: int = 600
+    start_deadline_seconds: int = 7200
     cleanup_seconds: int = 900

@@ -10,12 +10,15 @@ from typing import Any
 from lorarl_api.faults import ManifestError
 from lorarl_api.v1alpha1 import ClusterSpec
 from lorarl_operator.decision import Action, Apply, Decision, Delete, Event, Manifest, Want
+from lorarl_operator.early_losses import Loss, losses
+from lorarl_operator.faulty_nodes import FaultyNode, faulty_nodes, to_avoid
 from lorarl_operator.manifests.access import grants, needs
 from lorarl_operator.manifests.config import config_map
 from lorarl_operator.models import Job, Observed, Pod, RayCluster, RayJob, Refusal
 from lorarl_operator.names import attempt_of, ray_job_name
-from lorarl_operator.outcome import Report, exited_container
+from lorarl_operator.outcome import Report
 from lorarl_operator.parse import time
+from lorarl_operator.pod_ends import exited_container
 from lorarl_operator.settings import Settings
 from lorarl_operator.status import PENDING, RUNNING, STARTING, SUSPENDED, SUSPENDING, Draft, well_typed
 from lorarl_operator.valid_spec import checked_spec, whole_number
@@ -81,14 +84,21 @@ class Snapshot:
 
         KubeRay has replaced those that were taken away before the attempt ran. They cost nothing, so they are left out.
         """
-        departed = [
-            pod for pod in self.observed.departed if pod.job_uid == self.job.uid and self._belongs_to_attempt(pod)
-        ]
+        departed = self._all_departed
         running_since = self.draft().since("Running") if self.phase == RUNNING else None
         if running_since is None:
             return tuple(pod for pod in departed if exited_container(pod))
         since = running_since - _CLOCK_SKEW
         return tuple(pod for pod in departed if pod.deletion_asked_at is None or pod.deletion_asked_at >= since)
+
+    @property
+    def lost_early(self) -> tuple[Loss, ...]:
+        """The attempt's pods that were lost before it ran. Once it runs, they explain nothing."""
+        return () if self.phase == RUNNING else losses((*self._all_departed, *self.attempt_pods))
+
+    @property
+    def _all_departed(self) -> list[Pod]:
+        return [pod for pod in self.observed.departed if pod.job_uid == self.job.uid and self._belongs_to_attempt(pod)]
 
     def _belongs_to_attempt(self, pod: Pod) -> bool:
         return pod.attempt == self.attempt and pod.cluster == self._cluster
@@ -104,6 +114,16 @@ class Snapshot:
         if failure.get("attempt") != self.attempt:
             return None
         return Report(str(failure.get("reason") or "Failed"), str(failure.get("message") or ""))
+
+    @property
+    def faulty_nodes(self) -> tuple[FaultyNode, ...]:
+        """Nodes whose fault ended attempts of this job."""
+        return faulty_nodes(self.status)
+
+    @property
+    def avoided_nodes(self) -> tuple[str, ...]:
+        """Nodes that the next attempt avoids."""
+        return to_avoid(self.faulty_nodes, self.now)
 
     def draft(self) -> Draft:
         """A draft of the next status, which starts from the stored one."""

@@ -26,6 +26,7 @@ COUNTERS = ("attempts", "preemptions")
 FIELDS = (
     *("phase", "conditions", "observedGeneration", *COUNTERS, "restarts"),
     *("rayJobName", "dashboardURL", "startTime", "completionTime", "policyDrift"),
+    *("preemptionsWithoutProgress", "furthestStep", "faultyNodes"),
 )
 """Status fields that the operator writes. The trainer writes the others."""
 TRAINERS = ("step", "totalSteps", "adapter", "failure")
@@ -33,9 +34,13 @@ TRAINERS = ("step", "totalSteps", "adapter", "failure")
 
 _LONGEST_MESSAGE = 4096
 _INTEGER_LIMIT = 2**31
-_NUMBERS = ("observedGeneration", *COUNTERS, "restarts", "step", "totalSteps")
+_NUMBERS = (
+    *("observedGeneration", *COUNTERS, "restarts", "step", "totalSteps"),
+    *("preemptionsWithoutProgress", "furthestStep"),
+)
 _DICTS = ("adapter", "failure", "policyDrift")
-_TYPES: dict[str, type] = {"conditions": list} | dict.fromkeys(_DICTS, dict) | dict.fromkeys(_NUMBERS, int)
+_LISTS = ("conditions", "faultyNodes")
+_TYPES: dict[str, type] = dict.fromkeys(_LISTS, list) | dict.fromkeys(_DICTS, dict) | dict.fromkeys(_NUMBERS, int)
 
 
 def well_typed(status: dict[str, Any]) -> dict[str, Any]:
@@ -85,7 +90,7 @@ class Draft:
         self._fields["phase"] = phase
 
     def counter(self, name: str) -> int:
-        """`attempts` or `preemptions`."""
+        """A number of the status; 0 if it is not set."""
         return int(self._fields.get(name, 0))
 
     def count(self, name: str) -> int:
@@ -93,7 +98,7 @@ class Draft:
         self._fields[name] = self.counter(name) + 1
         return self.counter(name)
 
-    def put(self, name: str, value: str | dict[str, Any] | None) -> None:
+    def put(self, name: str, value: Any) -> None:
         """Set a field; None removes it."""
         if value is None:
             self._fields.pop(name, None)

@@ -116,6 +116,12 @@ class HeadSpec(Model):
     memory: Bytes = Field(
         "4Gi", description="Memory request and limit. The encoded rows and one step's samples must fit."
     )
+    disk: Bytes | None = Field(
+        None,
+        description="Like diskPerNode, for the head: data, logs and the run's output. Default: no request and no "
+        "limit.",
+        examples=["20Gi"],
+    )
 
     rules: ClassVar[tuple[Rule, ...]] = (_cpu_rule("cpus"),)
 
@@ -266,6 +272,12 @@ class ClusterSpec(Model):
         description="Memory request and limit of each worker pod. Default: neither. The content of /dev/shm counts "
         "too.",
         examples=["512Gi"],
+    )
+    disk_per_node: Bytes | None = Field(
+        None,
+        description="Disk of each worker pod's node for the base model, the data and compiled kernels: the request "
+        "for ephemeral-storage, and the limit of the volumes cache and scratch. Default: no request and no limit.",
+        examples=["200Gi"],
     )
     head: HeadSpec = Field(default_factory=HeadSpec, description="The head's container.")
     shared_memory: Bytes = Field(

@@ -101,6 +101,14 @@ class LoRARLJobSpec(Checked):
         description="How often a failed attempt is retried before the job is Failed. Evicted, preempted and lost "
         "pods do not count. Invalid input is not retried. Default 3 (batch/v1 Jobs: 6). May be changed at any time.",
     )
+    max_preemptions_without_progress: int = Field(
+        20,
+        ge=1,
+        le=1000,
+        description="How many attempts in a row may be evicted, preempted or lost before they get further than any "
+        "attempt before. Then the job is Failed with NoProgress. A queue that takes its machines back does not "
+        "count. May be changed at any time.",
+    )
     active_deadline_seconds: int | None = Field(
         None,
         ge=1,
@@ -115,7 +123,7 @@ class LoRARLJobSpec(Checked):
         le=MAX_SECONDS,
         description="Seconds from the admission of an attempt until it must run, or for which its RayJob may be "
         "refused. After that the job is Failed and says what it waited for. Time in a queue does not count. "
-        "Default: no limit. May be changed at any time.",
+        "Default: the operator's, 2 hours from when all pods have a node. May be changed at any time.",
         examples=[3600],
     )
     ttl_seconds_after_finished: int | None = Field(

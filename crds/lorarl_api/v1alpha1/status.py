@@ -88,6 +88,15 @@ class PolicyDriftStatus(Model):
     )
 
 
+class FaultyNodeStatus(Model):
+    """A node whose fault ended attempts of the job."""
+
+    name: str = Field(max_length=253, description="Name of the node.")
+    attempts: int = Field(ge=1, description="Attempts that it ended. From 2 on, further attempts avoid it for a day.")
+    reason: Reason = Field(description="Why it ended the last of them, as one CamelCase word.")
+    last_time: Moment = Field(description="When it ended the last of them.")
+
+
 class LoRARLJobStatus(Model):
     """What is known about the job."""
 
@@ -115,6 +124,13 @@ class LoRARLJobStatus(Model):
         None, ge=0, description="Attempts that were evicted, preempted or lost with a machine."
     )
     restarts: int | None = Field(None, ge=0, description="Sum of attempts and preemptions, for printing.")
+    preemptions_without_progress: int | None = Field(
+        None, ge=0, description="Preemptions in a row that got no further than furthestStep."
+    )
+    furthest_step: int | None = Field(None, ge=0, description="The most steps that a preempted attempt had done.")
+    faulty_nodes: list[FaultyNodeStatus] | None = Field(
+        None, max_length=16, description="Nodes whose fault ended attempts of the job."
+    )
     resumed_from_step: int | None = Field(
         None, ge=0, description="Step of the checkpoint from which the newest attempt resumed."
     )

@@ -32,6 +32,8 @@ POD_PREFIXES = ("volcano.sh/", "scheduling.volcano.sh/", "scheduling.k8s.io/", "
 Kueue's are left out, because Kueue must not see them twice.
 """
 
+_LOG_AS_MESSAGE = "FallbackToLogsOnError"
+"""The kubelet reports the end of a failed container's log. It says more than an exit code, and outlives the pod."""
 _HOSTNAME = "kubernetes.io/hostname"
 _TOPOLOGY = {
     "Required": "kueue.x-k8s.io/podset-required-topology",
@@ -49,7 +51,7 @@ def head_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Setting
     """
     head = spec.cluster.head
     resources = {"requests": {"cpu": head.cpus, "memory": head.memory}, "limits": {"memory": head.memory}}
-    template = _template(job, spec, attempt, HEAD, settings, resources)
+    template = _template(job, spec, attempt, HEAD, settings, resources, head.disk)
     return _overridden(job, attempt, template, HEAD, spec.cluster.pod_template_overrides.head)
 
 
@@ -70,7 +72,8 @@ def worker_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Setti
         requests[cluster.gpu_resource] = limits[cluster.gpu_resource] = cluster.gpus_per_node
     if cluster.rdma:
         requests[cluster.rdma.resource_name] = limits[cluster.rdma.resource_name] = cluster.rdma.count
-    template = _template(job, spec, attempt, WORKER, settings, {"requests": requests, "limits": limits})
+    resources = {"requests": requests, "limits": limits}
+    template = _template(job, spec, attempt, WORKER, settings, resources, cluster.disk_per_node)
     pod, container = template["spec"], template["spec"]["containers"][0]
     # Only the driver reports to the API server, so only the head needs a token. Clouds' identity webhooks mount their
     # own tokens.
@@ -151,10 +154,18 @@ def tolerations(spec: LoRARLJobSpec) -> dict[str, Any]:
 
 
 def _template(
-    job: Job, spec: LoRARLJobSpec, attempt: int, role: str, settings: Settings, resources: dict[str, Any]
+    job: Job,
+    spec: LoRARLJobSpec,
+    attempt: int,
+    role: str,
+    settings: Settings,
+    resources: dict[str, dict[str, Any]],
+    disk: str | None,
 ) -> Template:
-    """The common part of head and workers."""
+    """The common part of head and workers. `disk` is what their files on the node's own disk may take."""
     cluster = spec.cluster
+    if disk:
+        resources["requests"]["ephemeral-storage"] = disk
     secrets, secret_mounts = secret_volumes(spec.secrets.values())
     claims, claim_mounts = claim_volumes(spec.claims, spec.checkpoint_claim)
     container = {
@@ -163,8 +174,7 @@ def _template(
         "env": [{"name": name, "value": value} for name, value in _env(spec, attempt, role).items()],
         "resources": {kind: values for kind, values in resources.items() if values},
         "securityContext": security_context(),
-        # For a container that ends at once, the end of its log says more than its exit code.
-        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "terminationMessagePolicy": _LOG_AS_MESSAGE,
         "lifecycle": {"preStop": {"exec": {"command": ["lorarl", "drain"]}}},
         **_probes(),
         "volumeMounts": [
@@ -189,8 +199,8 @@ def _template(
         "containers": [container],
         "volumes": [
             {"name": "job", "configMap": {"name": access_name(job.name)}},
-            {"name": "cache", "emptyDir": {}},
-            {"name": "scratch", "emptyDir": {}},
+            {"name": "cache", "emptyDir": {"sizeLimit": disk} if disk else {}},
+            {"name": "scratch", "emptyDir": {"sizeLimit": disk} if disk else {}},
             *secrets,
             *claims,
         ],
@@ -283,4 +293,6 @@ def _overridden(
     merged = merge(template, override.model_dump(exclude_none=True), f"spec.cluster.podTemplateOverrides.{role}")
     # The operator finds the pods by these labels.
     merged["metadata"]["labels"] = {**merged["metadata"].get("labels", {}), **_labels(job, attempt, role)}
+    for container in merged["spec"].get("initContainers", []):
+        container.setdefault("terminationMessagePolicy", _LOG_AS_MESSAGE)
     return merged

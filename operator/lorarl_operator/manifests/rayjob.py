@@ -6,11 +6,13 @@ it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_operator.manifests.checkpoint_folder import require_lasting_folder
 from lorarl_operator.manifests.config import CONFIG_FOLDER, CONFIG_KEY
+from lorarl_operator.manifests.placement import avoid
 from lorarl_operator.manifests.pods import (
     SCRATCH_FOLDER,
     head_template,
@@ -35,22 +37,36 @@ ENTRYPOINT = f"lorarl run {CONFIG_FOLDER}/{CONFIG_KEY} --in-cluster --out {OUT_F
 
 
 def ray_job(
-    job: Job, spec: LoRARLJobSpec, attempt: int, settings: Settings, *, queued: bool | None = None
+    job: Job,
+    spec: LoRARLJobSpec,
+    attempt: int,
+    settings: Settings,
+    *,
+    queued: bool | None = None,
+    avoided: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The RayJob of attempt `attempt`. Attempts count from 1.
 
-    `queued` says whether Kueue manages it. By default it does if the job has Kueue's label.
+    Args:
+        job: The job.
+        spec: Its spec, checked.
+        attempt: Number of the attempt.
+        settings: The operator's settings.
+        queued: Whether Kueue manages it. By default it does if the job has Kueue's label.
+        avoided: Names of nodes that the pods avoid.
 
     Raises:
         ManifestError: `cluster.podTemplateOverrides` cannot be merged, or the checkpoints would be deleted with the
             pods.
     """
-    head, worker = head_template(job, spec, attempt, settings), worker_template(job, spec, attempt, settings)
-    require_lasting_folder(spec, head, worker)
     about = metadata(job, ray_job_name(job.name, attempt), attempt)
     about["labels"] = dict(job.passed_labels) | about["labels"]
     about["annotations"] = dict(job.passed_annotations) | {ANNOTATION_GENERATION: str(job.generation)}
     workers = spec.cluster.nodes
+    head_pod, worker_pod = head_template(job, spec, attempt, settings), worker_template(job, spec, attempt, settings)
+    require_lasting_folder(spec, head_pod, worker_pod)
+    for template in (head_pod, worker_pod):
+        avoid(template, avoided)
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
@@ -69,7 +85,7 @@ def ray_job(
                 "headGroupSpec": {
                     # Without CPUs no worker is placed on the head.
                     "rayStartParams": {"num-cpus": "0", "num-gpus": "0", "dashboard-host": "0.0.0.0"},
-                    "template": head,
+                    "template": head_pod,
                 },
                 "workerGroupSpecs": [
                     {
@@ -82,7 +98,7 @@ def ray_job(
                             "num-cpus": str(spec.workers_per_node),
                             "num-gpus": str(spec.cluster.gpus_per_node),
                         },
-                        "template": worker,
+                        "template": worker_pod,
                     }
                 ],
             },

@@ -15,6 +15,8 @@ RUNS = "test.invalid/runs:1"
 HELD = "test.invalid/held:1"
 CANNOT_BE_PULLED = "test.invalid/no-such-image:1"
 ENDS_AT_ONCE = "test.invalid/ends-at-once:1"
+REFUSED = "test.invalid/refused:1"
+INIT_FAILS = "test.invalid/init-fails:1"
 
 
 @contextmanager

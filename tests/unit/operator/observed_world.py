@@ -96,6 +96,19 @@ def ended(role: str, code: int, reason: str = "Error", message: str = "", age: f
     return [{"name": f"ray-{role}", "state": state}]
 
 
+def init_failed(role: str, code: int = 1, message: str = "no such model", *, age: float = 1, **parts: Any) -> Raw:
+    """A pod whose init container `fetch` has failed."""
+    state = {"terminated": {"exitCode": code, "reason": "Error", "message": message, "finishedAt": ago(age)}}
+    waiting = {"waiting": {"reason": "PodInitializing"}}
+    return raw_pod(
+        role,
+        phase="Failed",
+        initContainerStatuses=[{"name": "fetch", "state": state}],
+        containerStatuses=[{"name": f"ray-{role}", "state": waiting}],
+        **parts,
+    )
+
+
 def observed(job: Raw, *ray_jobs: Raw, pods: list[Raw] | None = None, **rest: Any) -> Observed:
     """An observation, parsed."""
     return Observed(

@@ -47,13 +47,13 @@ def test_the_last_deleted_pods_are_kept_until_their_rayjob_is_deleted() -> None:
     cache = Cache()
     cache.put(LORARLJOBS, raw("job", "1", 1, {}))
     cache.put(RAYJOBS, raw("job-1", "a", 2))
-    for number in range(6):
+    for number in range(10):
         cache.put(PODS, raw(f"p{number}", f"p{number}", 10 + number, status={"phase": "Failed", "reason": "Evicted"}))
         cache.remove(PODS, KEY, f"p{number}", f"p{number}")
     observed = cache.observe(KEY)
     assert observed is not None and observed.pods == ()
     assert [(pod.name, pod.reason) for pod in observed.departed] == [
-        (f"p{number}", "Evicted") for number in (2, 3, 4, 5)
+        (f"p{number}", "Evicted") for number in range(2, 10)
     ]
     cache.remove(RAYJOBS, KEY, "job-1", "a")
     observed = cache.observe(KEY)

@@ -41,6 +41,27 @@ class TestDeadlines:
         admitted["metadata"]["labels"] |= QUEUE
         assert decided(job, admitted).status["phase"] == "Starting"
 
+    def held(self, *pods, spec=None, now=START):
+        """The decision about an attempt of a job without startDeadlineSeconds, on two nodes."""
+        ray_job = raw_ray_job(age=90_000, jobDeploymentStatus="Initializing")
+        return decided(raw_job({"cluster": {"nodes": 2}} | (spec or {})), ray_job, pods=list(pods), now=now)
+
+    def test_machines_are_not_held_forever(self):
+        def placed(role, age, name=""):
+            scheduled = condition("PodScheduled", True, age=age)
+            return raw_pod(role, name=name, age=90_000, phase="Pending", conditions=[scheduled])
+
+        pods = [placed("head", 80_000), placed("worker", 7100, "a"), placed("worker", 7190, "b")]
+        assert self.held(*pods).status["phase"] == "Starting"
+        decision = self.held(*pods, now=START + timedelta(seconds=100))
+        assert conditions(decision)["Failed"]["reason"] == "StartDeadlineExceeded"
+        assert "did not run within 7200 s" in conditions(decision)["Failed"]["message"]
+        later = START + timedelta(seconds=100)
+        assert self.held(*pods[:2], now=later).status["phase"] == "Starting"  # Its quota lacks one pod.
+        waits = raw_pod("worker", nodeName="", phase="Pending", age=90_000)  # For an autoscaler, or for other jobs.
+        assert self.held(*pods[:2], waits, now=later).status["phase"] == "Starting"
+        assert self.held(*pods, spec={"startDeadlineSeconds": 100_000}, now=later).status["phase"] == "Starting"
+
     @pytest.mark.parametrize("again", [{}, {"adapter": {"targetModules": []}}])
     def test_active_deadline_during_the_delay_and_while_no_attempt_is_possible(self, again):
         pause = condition("Running", False, "BackingOff", age=1)

@@ -19,6 +19,7 @@ from lorarl_api.v1alpha1 import CLAIMS_FOLDER, SCHEDULING_PREFIXES, LoRARLJob
 from lorarl_operator import parse
 from lorarl_operator.manifests.access import grants, needs
 from lorarl_operator.manifests.overrides import merge
+from lorarl_operator.manifests.placement import avoid
 from lorarl_operator.manifests.rayjob import OUT_FOLDER, RAY_VERSION, ray_job
 from lorarl_operator.names import attempt_of
 from lorarl_operator.valid_spec import checked_spec
@@ -261,6 +262,13 @@ class TestOverrides:
         with pytest.raises(ManifestError, match=path):
             merge({"containers": [{"name": "ray"}], "metadata": {"name": "x"}}, override, "o")
 
+    def test_an_init_container_reports_the_end_of_its_log(self):
+        fetches = {"name": "fetch", "image": "curl"}
+        quiet = {"name": "quiet", "image": "curl", "terminationMessagePolicy": "File"}
+        override = {"worker": {"spec": {"initContainers": [fetches, quiet]}}}
+        pod = workers(built({"cluster": {"podTemplateOverrides": override}}))["template"]["spec"]
+        assert [one["terminationMessagePolicy"] for one in pod["initContainers"]] == ["FallbackToLogsOnError", "File"]
+
     def test_the_operators_labels_win(self):
         override = {"metadata": {"labels": {"lorarl.io/attempt": "99", "mine": "1"}}}
         labels = head(built({"cluster": {"podTemplateOverrides": {"head": override}}}))["metadata"]["labels"]
@@ -281,3 +289,28 @@ class TestOverrides:
 )
 def test_the_attempt_in_a_name(name, attempt):
     assert attempt_of("demo", name) == attempt
+
+
+def test_nodes_are_avoided_whatever_affinity_a_pod_has():
+    zone = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
+    rack = {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["old"]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [zone, rack]}}
+    template = {"spec": {"affinity": {"podAffinity": {}, "nodeAffinity": required}}}
+    avoid(template, ["bad"])
+    bad = {"key": "metadata.name", "operator": "NotIn", "values": ["bad"]}
+    assert template["spec"]["affinity"] == {
+        "podAffinity": {},
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [zone | {"matchFields": [bad]}, {"matchFields": [*rack["matchFields"], bad]}]
+            }
+        },
+    }
+
+
+def test_disk_is_requested_and_limited():
+    rayjob = built({"cluster": {"diskPerNode": "200Gi", "head": {"disk": "20Gi"}}})
+    for pod, disk in ((head(rayjob)["spec"], "20Gi"), (workers(rayjob)["template"]["spec"], "200Gi")):
+        assert pod["containers"][0]["resources"]["requests"]["ephemeral-storage"] == disk
+        sizes = {volume["name"]: volume["emptyDir"] for volume in pod["volumes"] if "emptyDir" in volume}
+        assert (sizes["cache"], sizes["scratch"]) == ({"sizeLimit": disk}, {"sizeLimit": disk})

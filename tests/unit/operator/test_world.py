@@ -117,7 +117,10 @@ class Life(World):
 )
 def test_a_random_history(moves, seed, queued, limit):
     rng = random.Random(seed)
-    world = Life({"backoffLimit": limit}, {"kueue.x-k8s.io/queue-name": "research"} if queued else None)
+    world = Life(
+        {"backoffLimit": limit, "maxPreemptionsWithoutProgress": 1000},
+        {"kueue.x-k8s.io/queue-name": "research"} if queued else None,
+    )
     before = world.counters()
     finished = ""
     for name in moves:

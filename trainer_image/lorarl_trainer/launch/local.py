@@ -9,7 +9,10 @@ from collections.abc import Iterable, Iterator
 from lorarl_api.v1alpha1 import SCHEDULING_PREFIXES, ClusterSpec, LoRARLJob, Model
 from lorarl_trainer.errors import InputError
 
-_JOB_FIELDS = ("backoff_limit", "active_deadline_seconds", "start_deadline_seconds", "ttl_seconds_after_finished")
+_JOB_FIELDS = (
+    *("backoff_limit", "max_preemptions_without_progress"),
+    *("active_deadline_seconds", "start_deadline_seconds", "ttl_seconds_after_finished"),
+)
 _CHECKPOINT_FIELDS = ("deletion_policy",)
 _CLUSTER_FIELDS_HONOURED = ("nodes", "gpus_per_node")
 

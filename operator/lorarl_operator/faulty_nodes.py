@@ -1,0 +1,70 @@
+"""Nodes whose fault ended attempts of a job: `status.faultyNodes`.
+
+A node that ended two attempts within a day is avoided by the following ones. A broken GPU would end those too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from lorarl_operator.parse import time
+from lorarl_operator.pod_ends import Outcome
+from lorarl_operator.status import timestamp
+
+FAULTS_TO_AVOID = 2
+_FORGOTTEN_AFTER = timedelta(days=1)
+"""A node that was repaired may be used again."""
+_MOST_NODES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class FaultyNode:
+    """A node, and how many attempts it ended.
+
+    Attributes:
+        reason: Reason of the last one.
+    """
+
+    name: str
+    attempts: int
+    reason: str
+    last: datetime
+
+
+def faulty_nodes(status: dict[str, Any]) -> tuple[FaultyNode, ...]:
+    """The nodes in a status, the one with the latest fault last. Entries that cannot be read are left out."""
+    found = (_read(entry) for entry in status.get("faultyNodes", ()))
+    return tuple(node for node in found if node)
+
+
+def with_fault(known: Sequence[FaultyNode], outcome: Outcome, now: datetime) -> list[dict[str, Any]]:
+    """`status.faultyNodes` after another fault of a node. Old faults are left out."""
+    kept = [node for node in known if node.name != outcome.faulty_node and _counts(node, now)]
+    before = next((node.attempts for node in known if node.name == outcome.faulty_node and _counts(node, now)), 0)
+    nodes = [*kept, FaultyNode(outcome.faulty_node, before + 1, outcome.reason, now)]
+    return [_written(node) for node in nodes[-_MOST_NODES:]]
+
+
+def to_avoid(known: Sequence[FaultyNode], now: datetime) -> tuple[str, ...]:
+    """Names of the nodes that the next attempt avoids, sorted."""
+    return tuple(sorted(node.name for node in known if node.attempts >= FAULTS_TO_AVOID and _counts(node, now)))
+
+
+def _counts(node: FaultyNode, now: datetime) -> bool:
+    return now - node.last < _FORGOTTEN_AFTER
+
+
+def _read(entry: Any) -> FaultyNode | None:
+    if not isinstance(entry, dict):
+        return None
+    name, attempts, last = entry.get("name"), entry.get("attempts"), time(entry.get("lastTime"))
+    if not isinstance(name, str) or not isinstance(attempts, int) or last is None or last.tzinfo is None:
+        return None
+    return FaultyNode(name, attempts, str(entry.get("reason", "")), last)
+
+
+def _written(node: FaultyNode) -> dict[str, Any]:
+    return {"name": node.name, "attempts": node.attempts, "reason": node.reason, "lastTime": timestamp(node.last)}

@@ -1,0 +1,116 @@
+"""Attempts that end without progress, and nodes that end attempts: neither happens forever."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from unit.operator.decisions import RUNNING, conditions, decided, running_status, status_of
+from unit.operator.observed_world import START, ago, condition, raw_job, raw_pod, raw_ray_job
+
+UP = {"jobDeploymentStatus": "Initializing"}
+READY = [condition("Ready", True)]
+
+
+def lost(status, spec=None, pod=None, now=START):
+    """The decision about a running attempt that loses a worker."""
+    drained = raw_pod("worker", conditions=[condition("DisruptionTarget", True, "EvictionByEvictionAPI", "drained")])
+    pods = [raw_pod("head", conditions=READY), pod or drained]
+    return decided(
+        raw_job(spec, running_status() | status | {"phase": "Running", "rayJobName": "demo-1"}),
+        raw_ray_job(**RUNNING),
+        pods=pods,
+        now=now,
+    )
+
+
+def refused(node="node-7"):
+    return raw_pod("worker", phase="Failed", reason="UnexpectedAdmissionError", message="no healthy GPU", nodeName=node)
+
+
+class TestNoProgress:
+    def test_preemptions_without_a_further_step_end_the_job(self):
+        first = lost({"step": 7}).status
+        assert (first["furthestStep"], first["preemptionsWithoutProgress"]) == (7, 0)
+        again = lost(first | {"step": 7}, {"maxPreemptionsWithoutProgress": 2}).status
+        assert (again["furthestStep"], again["preemptionsWithoutProgress"]) == (7, 1)
+        assert again["phase"] == "Restarting"
+        last = lost(again | {"step": 6}, {"maxPreemptionsWithoutProgress": 2})
+        assert (last.status["phase"], last.status["attempts"]) == ("Failed", 0)
+        failed = conditions(last)["Failed"]
+        assert failed["reason"] == "NoProgress"
+        assert "2 attempts in a row ended before they got beyond step 7" in failed["message"]
+        assert "drained" in failed["message"]
+
+    def test_a_further_step_resets_the_count(self):
+        status = {"furthestStep": 7, "preemptionsWithoutProgress": 19, "step": 8}
+        decision = lost(status)
+        assert (decision.status["furthestStep"], decision.status["preemptionsWithoutProgress"]) == (8, 0)
+
+    def test_the_default_is_20(self):
+        assert lost({"preemptionsWithoutProgress": 18}).status["phase"] == "Restarting"
+        assert conditions(lost({"preemptionsWithoutProgress": 19}))["Failed"]["reason"] == "NoProgress"
+
+    def test_a_queue_that_takes_its_machines_back_is_not_counted(self):
+        ray_job = raw_ray_job(suspend=True)
+        ray_job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "research"
+        decision = decided(raw_job(status=running_status(preemptionsWithoutProgress=19)), ray_job)
+        assert (decision.status["phase"], decision.status["preemptionsWithoutProgress"]) == ("Pending", 19)
+
+
+class TestFaultyNodes:
+    def test_a_node_that_refuses_pods_is_named(self):
+        decision = lost({}, pod=refused())
+        named = {"name": "node-7", "attempts": 1, "reason": "PodRefused", "lastTime": ago(0)}
+        assert decision.status["faultyNodes"] == [named]
+
+    @pytest.mark.parametrize(
+        "pod",
+        [
+            raw_pod("worker", phase="Failed", reason="NodeLost", nodeName="node-7"),
+            raw_pod(
+                "worker", conditions=[condition("DisruptionTarget", True, "DeletionByTaintManager")], nodeName="node-7"
+            ),
+        ],
+    )
+    def test_a_node_that_is_lost_is_named(self, pod):
+        assert [node["name"] for node in lost({}, pod=pod).status["faultyNodes"]] == ["node-7"]
+
+    def test_a_drained_node_is_not_at_fault(self):
+        assert "faultyNodes" not in lost({}).status
+
+    @pytest.mark.parametrize(("hours", "attempts"), [(23, 2), (25, 1)])
+    def test_its_faults_are_counted_for_a_day(self, hours, attempts):
+        once = lost({}, pod=refused()).status
+        twice = lost(once, pod=refused(), now=START + timedelta(hours=hours)).status
+        assert [node["attempts"] for node in twice["faultyNodes"]] == [attempts]
+
+    @pytest.mark.parametrize(("attempts", "age", "avoided"), [(1, 60, None), (2, 60, ["node-7"]), (2, 90_000, None)])
+    def test_the_next_attempt_avoids_a_node_with_two_faults(self, attempts, age, avoided):
+        nodes = [{"name": "node-7", "attempts": attempts, "reason": "PodRefused", "lastTime": ago(age)}]
+        status = status_of("Restarting", "demo-3", conditions=[condition("Running", False, "Restarting", age=60)])
+        decision = decided(raw_job(status=status | {"faultyNodes": nodes}))
+        cluster = decision.actions[-1].manifest["spec"]["rayClusterSpec"]
+        for group in (cluster["headGroupSpec"], cluster["workerGroupSpecs"][0]):
+            assert avoids(group["template"]) == avoided
+
+    def test_a_job_that_finds_no_room_says_which_nodes_it_avoids(self):
+        nodes = [{"name": "node-7", "attempts": 2, "reason": "PodRefused", "lastTime": ago(60)}]
+        full = condition("PodScheduled", False, "Unschedulable", "0/3 nodes")
+        pods = [raw_pod("worker", phase="Pending", nodeName="", conditions=[full])]
+        decision = decided(raw_job(status=status_of("Starting", faultyNodes=nodes)), raw_ray_job(**UP), pods=pods)
+        assert "lorarl avoids node-7: see status.faultyNodes" in conditions(decision)["Running"]["message"]
+
+    @pytest.mark.parametrize("stored", ["x", {}, {"name": "n", "attempts": "2"}, {"name": "n", "attempts": 2}])
+    def test_an_entry_that_cannot_be_read_is_left_out(self, stored):
+        status = {"faultyNodes": [stored]}
+        assert [node["name"] for node in lost(status, pod=refused()).status["faultyNodes"]] == ["node-7"]
+
+
+def avoids(template):
+    affinity = template["spec"].get("affinity", {}).get("nodeAffinity")
+    if affinity is None:
+        return None
+    (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    return [value for field in term["matchFields"] for value in field["values"]]
