@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 
@@ -28,6 +29,11 @@ class Host:
 
     total: int
     free: int
+
+
+def least_memory(found: Sequence[Gpu | Host]) -> Gpu | Host:
+    """Return what every worker of a job has, given what each has. GPUs of several products count as the first one."""
+    return replace(found[0], total=min(one.total for one in found), free=min(one.free for one in found))
 
 
 class Device(Protocol):

@@ -32,7 +32,8 @@ class Built:
     Attributes:
         modules: full Hugging Face names of the layers with an adapter.
         trainable_parameters, total_parameters: over all tensor-parallel ranks.
-        memory: the plan of a GPU's memory as a table; None on CPU.
+        ranks: tensor-parallel workers of a trainer and of an engine.
+        memory: the plan as a table: what was chosen, and what takes how much memory.
         gpu: the product's name of each worker's GPU; empty on CPU.
         warnings: what the user should know about the model.
     """
@@ -40,7 +41,8 @@ class Built:
     modules: tuple[str, ...]
     trainable_parameters: int
     total_parameters: int
-    memory: str | None
+    ranks: tuple[int, int]
+    memory: str
     warnings: tuple[str, ...]
     gpu: str = ""
 
