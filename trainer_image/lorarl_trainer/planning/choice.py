@@ -9,6 +9,7 @@ from functools import partial
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu, Host
 from lorarl_trainer.planning import candidates
+from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.execution import USUAL_MICRO_BATCH_TOKENS, ExecutionPlan, usual_keys
 from lorarl_trainer.planning.gpu_speeds import speed_of
 from lorarl_trainer.planning.layouts import layouts
@@ -71,7 +72,7 @@ def choose_plan(spec: LoRARLJobSpec, model: ModelSizes, there: Gpu | Host) -> Jo
         model: sizes of its base model.
         there: a worker's GPU, or on CPU the machine, which its workers share.
     """
-    make: _MakePlan = partial(make_plan, model, model.adapted(spec.adapter), spec.adapter.rank)
+    make: _MakePlan = partial(make_plan, model, AdapterSize.of(spec.adapter, model))
     if isinstance(there, Host):
         return JobPlan(spec, model, there, _on_host(spec, model, there, make))
     # The margin is for choices. A job of which little is left open may need all that is free.

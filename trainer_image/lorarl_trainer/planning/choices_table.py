@@ -51,8 +51,9 @@ def plan_table(plan: JobPlan) -> str:
 def choices_table(plan: JobPlan) -> str:
     """Return what was chosen for a GPU, and the seconds that a step takes with this and with other values."""
     assert plan.seconds is not None, "it has been chosen for a GPU"
-    rows = [("", "chosen", "seconds of a step with it, and with others")]
-    rows += [(name, value, why) for name, value, why in (*_layout(plan), *_choices(plan), _fraction(plan))]
+    rows = [("", "chosen", "seconds of a step with it, and with others"), *_layout(plan), *_choices(plan)]
+    if plan.execution.rollouts:
+        rows.append(_fraction(plan))
     return f"{aligned(rows)}\n\n{_time(plan)}"
 
 
@@ -121,8 +122,8 @@ def _time(plan: JobPlan) -> str:
     if plan.execution.overlapped:
         parts += f", of which {_brief(seconds.saved)} at the same time"
     return (
-        f"About {_brief(seconds.total)} s a step on an {name}{like}, if prompts are as long as they may be and completions "
-        f"half as long on average: {parts}."
+        f"About {_brief(seconds.total)} s a step on an {name}{like}, if prompts are as long as they may be and "
+        f"completions half as long on average: {parts}."
     )
 
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from lorarl_trainer.devices.base import Gpu, Host
+from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.execution import ExecutionPlan, kv_bytes_per_token, kv_cache_bytes
 from lorarl_trainer.planning.memory_lines import Line, engine_lines, host_engine_lines, trainer_lines
-from lorarl_trainer.planning.model_sizes import LinearSize, ModelSizes
+from lorarl_trainer.planning.model_sizes import ModelSizes
 
 CONTEXT_BYTES = 1_500_000_000
 """Allowance: what CUDA, cuBLAS and NCCL take in a process."""
@@ -73,16 +74,14 @@ class MemoryPlan:
         return aligned(rows, numbers=1)
 
 
-def make_plan(
-    model: ModelSizes, adapted: tuple[LinearSize, ...], rank: int, execution: ExecutionPlan, gpu: Gpu | Host
-) -> MemoryPlan:
-    """Plan what a job takes whose layers `adapted` have adapters of this rank."""
+def make_plan(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPlan, gpu: Gpu | Host) -> MemoryPlan:
+    """Plan what a job takes of a GPU, or of a worker's share of a machine."""
     on_gpu = isinstance(gpu, Gpu)
     context = ("CUDA, cuBLAS, NCCL", CONTEXT_BYTES) if on_gpu else ("Python, torch, malloc", HOST_BYTES)
-    lines = [*trainer_lines(model, adapted, rank, execution), Line(*context, "always", "allowance")]
+    lines = [*trainer_lines(model, adapter, execution), Line(*context, "always", "allowance")]
     if not execution.rollouts:
         return MemoryPlan(execution, gpu, tuple(lines), 0)
-    engine = list((engine_lines if on_gpu else host_engine_lines)(model, adapted, rank, execution))
+    engine = list((engine_lines if on_gpu else host_engine_lines)(model, adapter, execution))
     wanted = kv_cache_bytes(model, execution)
     room = execution.kv_cache_most
     if isinstance(gpu, Gpu):

@@ -37,8 +37,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lorarl_api.v1alpha1 import served_rank
+from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.execution import ExecutionPlan, Recompute
-from lorarl_trainer.planning.model_sizes import LinearSize, ModelSizes
+from lorarl_trainer.planning.model_sizes import ModelSizes
 from lorarl_trainer.planning.precision import Precision
 
 type Phase = Literal["always", "generation", "training"]
@@ -63,16 +64,14 @@ class Line:
     source: str
 
 
-def trainer_lines(
-    model: ModelSizes, adapted: tuple[LinearSize, ...], rank: int, execution: ExecutionPlan
-) -> Iterator[Line]:
-    """Yield what the trainer takes. The adapters of the layers `adapted` have this rank."""
+def trainer_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPlan) -> Iterator[Line]:
+    """Yield what the trainer takes."""
     ranks, precision = execution.trainer_ranks, execution.precision
     share = f", 1/{ranks} of it" if ranks > 1 else ""
     base = model.parameters(ranks)
     source = f"its files: {base:,} parameters in {precision.name}{share}"
     yield Line("base model", base * precision.bytes, "always", source)
-    trainable = sum(rank * (linear.inputs + linear.outputs) for linear in adapted) // ranks
+    trainable = adapter.trainable(ranks)
     source = f"{trainable:,} parameters: {precision.name}, fp32 master and gradient, Adam's moments"
     yield Line("adapter and optimizer", trainable * trainable_bytes(precision), "always", source)
     yield _activations(model, execution)
@@ -147,9 +146,7 @@ def trainable_bytes(precision: Precision) -> int:
     return precision.bytes + master + 4 + 8
 
 
-def engine_lines(
-    model: ModelSizes, adapted: tuple[LinearSize, ...], rank: int, execution: ExecutionPlan
-) -> Iterator[Line]:
+def engine_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPlan) -> Iterator[Line]:
     """Yield what vLLM takes on a GPU, but for the KV cache."""
     ranks, width = execution.engine_ranks, execution.precision.bytes
     if execution.shared_base:
@@ -158,8 +155,7 @@ def engine_lines(
     else:
         phase: Phase = "generation" if "weights" in execution.offload else "always"
         yield Line("vLLM's base model", model.parameters(ranks) * width, phase, "its own copy")
-    slots = sum(_buffer_parameters(linear, served_rank(rank), ranks) for linear in adapted)
-    yield Line("vLLM's adapter", slots * width, "always", f"its buffers for rank {served_rank(rank)}")
+    yield _served_adapter(adapter, ranks, width)
     tokens, sequences = execution.engine_step_tokens, execution.sequences
     mlp = 3 * model.width("up_proj") // ranks + 4 * model.hidden
     source = f"{tokens:,} tokens of prompts in a layer, logits of {sequences} sequences in fp32"
@@ -167,17 +163,14 @@ def engine_lines(
     yield Line("vLLM's CUDA graphs", GRAPHS_BYTES, "always", "allowance")
 
 
-def host_engine_lines(
-    model: ModelSizes, adapted: tuple[LinearSize, ...], rank: int, execution: ExecutionPlan
-) -> Iterator[Line]:
+def host_engine_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPlan) -> Iterator[Line]:
     """Yield what vLLM takes on CPU, but for the KV cache."""
     width = execution.precision.bytes
     if not execution.shared_base:
         yield Line("vLLM's base model", model.parameters(1) * width, "always", "its own copy")
     packed = sum(linear.inputs * linear.outputs for linear in model.linears) * width
     yield Line("vLLM's packed weights", packed, "always", "linear layers once more, laid out for oneDNN's products")
-    slots = sum(_buffer_parameters(linear, served_rank(rank), 1) for linear in adapted)
-    yield Line("vLLM's adapter", slots * width, "always", f"its buffers for rank {served_rank(rank)}")
+    yield _served_adapter(adapter, 1, width)
     tokens, sequences = execution.engine_step_tokens, execution.sequences
     mlp = 3 * model.width("up_proj") + 4 * model.hidden
     source = f"{tokens:,} tokens of prompts in a layer, logits of {sequences} sequences in fp32 and copies"
@@ -186,8 +179,6 @@ def host_engine_lines(
     )
 
 
-def _buffer_parameters(linear: LinearSize, rank: int, ranks: int) -> int:
-    """Return the elements of A and B on one rank: A is split where the layer's input is, B where its output is."""
-    if linear.split_output:
-        return rank * (linear.inputs + linear.outputs // ranks)
-    return rank * (linear.inputs // ranks + linear.outputs)
+def _served_adapter(adapter: AdapterSize, ranks: int, width: int) -> Line:
+    source = f"its buffers for rank {served_rank(adapter.rank)}"
+    return Line("vLLM's adapter", adapter.served(ranks) * width, "always", source)
