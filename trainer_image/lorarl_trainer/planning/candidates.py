@@ -10,7 +10,14 @@ from dataclasses import replace
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu
-from lorarl_trainer.planning.execution import USUAL_MICRO_BATCH_TOKENS, ExecutionPlan, Recompute, decide, usual_keys
+from lorarl_trainer.planning.execution import (
+    USUAL_MICRO_BATCH_TOKENS,
+    ExecutionPlan,
+    Recompute,
+    decide,
+    may_overlap,
+    usual_keys,
+)
 from lorarl_trainer.planning.memory_lines import token_bytes
 from lorarl_trainer.planning.model_sizes import ModelSizes
 
@@ -80,17 +87,9 @@ def _phases(spec: LoRARLJobSpec, plan: ExecutionPlan) -> Iterator[ExecutionPlan]
     yield plan
     if not plan.rollouts:
         return
-    if can_overlap(spec) and not plan.offload:
+    if may_overlap(spec, (plan.trainer_ranks, plan.engine_ranks)):
         yield replace(plan, overlapped=True)
     if spec.rollout.offload is None:
         yield replace(plan, offload=frozenset({"kv_cache"}))
         if not plan.shared_base:
             yield replace(plan, offload=frozenset({"kv_cache", "weights"}))
-
-
-def can_overlap(spec: LoRARLJobSpec) -> bool:
-    """Return whether finished groups may be trained while others are still being generated.
-
-    With several updates in a step, the second needs the first one's adapter.
-    """
-    return spec.algorithm.effective_updates_per_step == 1

@@ -188,6 +188,23 @@ def why_not_shared(model: ModelShape, trainer_ranks: int, engine_ranks: int) -> 
     return None
 
 
+def may_overlap(spec: LoRARLJobSpec, ranks: tuple[int, int] | None = None) -> bool:
+    """Return whether groups that have ended can be trained while others are still being generated, given the memory.
+
+    On a CPU both would want the same cores. The workers of one model or engine would have to do everything in the same
+    order. The second of several updates needs the first one's adapter. An adapter with dropout is measured without it,
+    in a pass of its own.
+    """
+    return (
+        spec.on_gpu
+        and spec.algorithm.type != "sft"
+        and spec.algorithm.effective_updates_per_step == 1
+        and (ranks or usual_ranks(spec)) == (1, 1)
+        and spec.adapter.dropout == 0
+        and not spec.rollout.offload
+    )
+
+
 def usual_keys(spec: LoRARLJobSpec, tokens: int) -> int:
     """Return the keys that a micro-batch of so many tokens has at most, as long as responses are not very short.
 

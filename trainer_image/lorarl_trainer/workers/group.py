@@ -172,8 +172,8 @@ class WorkerGroup:
         """Make one optimizer update, with the request's samples dealt out to the data-parallel workers."""
         requests = [replace(request, samples=share) for share in self._dealt(request.samples)[1]]
         calls = [actor.update.remote(requests[rank // self._trainer_tp]) for rank, actor in enumerate(self._actors)]
-        result: UpdateResult = (await self._await(calls))[0]
-        return result
+        results: list[UpdateResult] = await self._await(calls)
+        return replace(results[0], warnings=tuple({text: None for result in results for text in result.warnings}))
 
     async def log_probabilities(self, samples: Sequence[Sample], temperature: float) -> list[Floats]:
         """Return the trainer's log-probabilities of each sample's response tokens."""

@@ -22,7 +22,7 @@ from lorarl_trainer.lora.files import INIT_FROM
 from lorarl_trainer.pods.drain import drain_asked, register
 from lorarl_trainer.protocols.workers import Built, CardResults
 from lorarl_trainer.timing import Span, StartClock
-from lorarl_trainer.workers.gpu_memory import gpu_memory_explained
+from lorarl_trainer.workers.gpu_memory import MemoryWatch, gpu_memory_explained
 
 if TYPE_CHECKING:
     from lorarl_trainer.engine.colocated import ColocatedEngine
@@ -135,6 +135,7 @@ class Worker:
             there = there or self.memory()
             self._init_process_group()
             self._plan = plan = plan_job(spec, model_path, there)
+            self._watch = MemoryWatch(plan, self._device.memory)
         with self._clock.part("trainer"), self._memory_explained("the base model was loaded"):
             self.backend = get_backend()(self._device, spec, model_path, plan, self._clock)
         if plan.rollouts:
@@ -186,13 +187,20 @@ class Worker:
             for chunk in self.engine.generate(prompts, seeds, max_tokens, sampling):
                 if first:
                     yield chunk
+        self._watch.ended("generation")
 
     def update(self, request: UpdateRequest) -> UpdateResult:
         """Make one optimizer update."""
         with self._clock.part("first update"), self._memory_explained("the adapter was updated"):
             asleep = self.engine.sleep() if self.engine else {}
             result = self.backend.update(request)
-        return replace(result, seconds={**asleep, **result.seconds})
+        self._watch.ended("training")
+        return replace(
+            result,
+            metrics={**result.metrics, **self._watch.columns},
+            seconds={**asleep, **result.seconds},
+            warnings=self._watch.warnings(),
+        )
 
     def log_probabilities(self, samples: Samples, temperature: float) -> list[Any]:
         """Return the trainer's log-probabilities of each sample's response tokens."""
