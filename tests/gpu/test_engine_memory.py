@@ -59,7 +59,6 @@ def test_vllm_has_the_trainers_storage(on_gpu, architecture: str) -> None:
         return [n for n, p in vllm.model_runner.model.named_parameters() if p.data_ptr() not in own and "lora" not in n]
 
     names = worker.engine.llm.collective_rpc(foreign)[0]
-    assert worker.rollouts.base.refused is None
     assert names and all("qkv_proj" in name for name in names)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from lorarl_trainer.devices.cuda import CudaDevice
 from lorarl_trainer.engine.sync import copy_plan
 from lorarl_trainer.engine.vllm import engine
 from lorarl_trainer.engine.vllm.patches import sampler
-from lorarl_trainer.planning import plan
+from lorarl_trainer.planning import execution
 from support.in_process import Colocated, prompts, samples_of
 from support.tiny_models import VOCABULARY
 from support.training import BareTrainer, grouped_samples, relative_difference
@@ -141,7 +140,7 @@ def with_arguments(**changes: Any) -> Callable[[pytest.MonkeyPatch], None]:
 
 def own_base(patch: pytest.MonkeyPatch) -> None:
     """Plan two copies of the base model."""
-    patch.setattr(plan, "plan_memory", partial(plan.plan_memory, shared_base=False))
+    patch.setattr(execution, "why_not_shared", lambda *_: "the test wants two")
 
 
 def plain_copies(patch: pytest.MonkeyPatch) -> None:

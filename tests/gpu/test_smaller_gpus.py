@@ -16,20 +16,15 @@ from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.devices.cuda import CudaDevice
 from lorarl_trainer.samples.agreement import AgreementLimits
 from support.in_process import Colocated, samples_of, update_request
+from support.shaped_models import save_shape
 from unit.trainer.planning.shapes import SHAPES
 
 GB = 1_000_000_000
 FREE = 0.97
 """Share of such a GPU that its driver calls free."""
 PROMPTS, GROUP, PROMPT_TOKENS, RESPONSE_TOKENS = 64, 8, 512, 1024
-CASES = {
-    ("0.5B", 24): {},
-    ("1.5B", 24): {"trainer__tokensPerMicroBatch": 8192},
-    ("1.5B", 48): {},
-    ("7B", 48): {"trainer__tokensPerMicroBatch": 4096},
-    ("7B", 80): {},
-}
-"""Shapes and sizes, with the remedy that the plan names; `test_verdict` has the plans."""
+CASES = [("0.5B", 24), ("1.5B", 24), ("1.5B", 48), ("7B", 48), ("7B", 80)]
+"""Shapes and sizes. Nothing else is set: `tests/unit/trainer/planning/test_choice.py` has the plans."""
 
 
 BALLAST = """
@@ -66,27 +61,12 @@ def cap(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
     torch.cuda.empty_cache()
 
 
-def build(name: str, folder: Path) -> Path:
-    """Write a model of this shape with random weights."""
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    config = Qwen2Config(**{key: value for key, value in SHAPES[name].items() if key != "model_type"})
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        with torch.device("cuda"):
-            Qwen2ForCausalLM(config).save_pretrained(folder)
-    finally:
-        torch.set_default_dtype(torch.float32)
-    torch.cuda.empty_cache()
-    return folder
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "gigabytes"), CASES)
 def test_a_step_takes_no_more_than_the_plan_says(
     name: str, gigabytes: int, cap: Callable[[int], None], tmp_path: Path
 ) -> None:
-    model = build(name, tmp_path / "model")
+    model = save_shape(SHAPES[name], tmp_path / "model")
     cap(gigabytes)
     worker = Colocated(
         model,
@@ -97,7 +77,6 @@ def test_a_step_takes_no_more_than_the_plan_says(
         rollout__promptsPerStep=PROMPTS,
         rollout__maxPromptTokens=PROMPT_TOKENS,
         rollout__maxResponseTokens=RESPONSE_TOKENS,
-        **CASES[name, gigabytes],
     )
     stream = np.random.default_rng(0)
     groups = [stream.integers(4, 60_000, PROMPT_TOKENS).tolist() for _ in range(PROMPTS)]

@@ -52,7 +52,8 @@ def test_memory_that_runs_out_is_told_in_every_phase(
 ) -> None:
     worker: Colocated = colocated()
     worker.sync()
-    worker.worker._memory_table = TABLE
+    assert worker.worker._plan is not None
+    worker.worker._plan = replace(worker.worker._plan, table=TABLE)
     for name, (owner, method, do) in phases(worker).items():
         with monkeypatch.context() as broken, pytest.raises(OutOfMemoryError) as told:
             broken.setattr(owner, method, fail(error))

@@ -7,6 +7,7 @@ import torch
 
 from lorarl_trainer.engine.vllm.shared_base import SharedBase, query_key_value
 from lorarl_trainer.errors import StaleAdapterError
+from lorarl_trainer.planning.execution import PlanError
 
 
 def test_query_key_value_undoes_megatrons_interleaving() -> None:
@@ -26,7 +27,6 @@ def test_query_key_value_undoes_megatrons_interleaving() -> None:
 def test_all_but_query_key_value_is_shared(colocated, architecture: str) -> None:
     worker = colocated(architecture)
     base = worker.rollouts.base
-    assert base.refused is None
     fused = sum(
         p.nbytes
         for name, p in worker.worker.backend.model.base_parameters()
@@ -36,23 +36,16 @@ def test_all_but_query_key_value_is_shared(colocated, architecture: str) -> None
     assert base.shared_bytes == sum(p.nbytes for _, p in worker.worker.backend.model.base_parameters()) - fused
 
 
-def test_a_model_with_a_part_of_its_own_is_loaded_from_its_files(colocated, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = colocated()
-    whole.randomise()
-    whole.sync()
+def test_a_part_that_the_trainer_does_not_have_is_an_error(colocated, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan counts on one base model, so a second one has no place in memory."""
     given = SharedBase.__init__
 
     def without_one(self: SharedBase, tensors: dict[frozenset[str], torch.Tensor]) -> None:
         given(self, {names: tensor for names, tensor in tensors.items() if names != frozenset(["model.norm.weight"])})
 
     monkeypatch.setattr(SharedBase, "__init__", without_one)
-    partial = colocated()
-    partial.randomise()
-    partial.sync()
-    assert partial.rollouts.base.refused == "the trainer has nothing in the layout of vLLM's model.norm.weight"
-    assert partial.rollouts.base.shared_bytes == 0
-    prompts = [[5, 6, 7], [9] * 9]
-    assert partial.greedy(prompts) == whole.greedy(prompts)
+    with pytest.raises(PlanError, match=r"the trainer has nothing in the layout of vLLM's model\.norm\.weight"):
+        colocated()
 
 
 @pytest.mark.parametrize("transport", ["tensor", "disk"])

@@ -80,6 +80,8 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
     for request in update_requests(session, batch, advantages_S, step, ahead.indices):
         result = await session.workers.update(request)
         clock.add_all(result.seconds)
+        for warning in result.warnings:
+            session.progress.warn_once(warning, warning)
         require_agreement(result, step)
         session.withheld_in_a_row = count_withheld(result, step, session.withheld_in_a_row)
         withheld += session.withheld_in_a_row > 0

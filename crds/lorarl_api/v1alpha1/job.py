@@ -39,7 +39,7 @@ class Checked(Model):
 def _splits_all_gpus(part: str) -> Rule:
     return Rule(
         f"{part}.tensorParallelSize",
-        "self.cluster.gpusPerNode == 0 || "
+        f"self.cluster.gpusPerNode == 0 || !has(self.{part}.tensorParallelSize) || "
         f"(self.cluster.nodes * self.cluster.gpusPerNode) % self.{part}.tensorParallelSize == 0",
         "divide cluster.nodes x cluster.gpusPerNode",
         f"Lower {part}.tensorParallelSize, or use more GPUs. 1 always fits.",
@@ -207,8 +207,17 @@ class LoRARLJobSpec(Checked):
         _default_for_sft("adapterSync", "self.rollout.adapterSync == 'tensor'", "tensor, the default,"),
         _default_for_sft("verifySync", "!self.rollout.verifySync", "false, the default,"),
         _default_for_sft("offload", "!has(self.rollout.offload)", "absent"),
-        _default_for_sft("gpuMemoryFraction", "self.rollout.gpuMemoryFraction == 0.5", "0.5, the default,"),
-        _default_for_sft("tensorParallelSize", "self.rollout.tensorParallelSize == 1", "1, the default,"),
+        # 0.5 and 1 were the defaults once, and the API server wrote them into objects.
+        _default_for_sft(
+            "gpuMemoryFraction",
+            "!has(self.rollout.gpuMemoryFraction) || self.rollout.gpuMemoryFraction == 0.5",
+            "absent or 0.5",
+        ),
+        _default_for_sft(
+            "tensorParallelSize",
+            "!has(self.rollout.tensorParallelSize) || self.rollout.tensorParallelSize == 1",
+            "absent or 1",
+        ),
         Rule(
             "algorithm.updatesPerStep",
             "!has(self.algorithm.updatesPerStep) || self.rollout.promptsPerStep % self.algorithm.updatesPerStep == 0",
@@ -225,14 +234,15 @@ class LoRARLJobSpec(Checked):
         _splits_all_gpus("trainer"),
         Rule(
             "adapter.rank",
-            "self.adapter.rank % self.trainer.tensorParallelSize == 0",
+            "!has(self.trainer.tensorParallelSize) || self.adapter.rank % self.trainer.tensorParallelSize == 0",
             "be a multiple of trainer.tensorParallelSize, over which adapters are split",
             "Use a multiple, such as 32.",
         ),
         _splits_all_gpus("rollout"),
         Rule(
             "rollout.tensorParallelSize",
-            "self.cluster.gpusPerNode > 0 || self.rollout.tensorParallelSize == 1",
+            "self.cluster.gpusPerNode > 0 || !has(self.rollout.tensorParallelSize) || "
+            "self.rollout.tensorParallelSize == 1",
             "be 1 for a CPU job (cluster.gpusPerNode 0)",
             "Remove rollout.tensorParallelSize, or set cluster.gpusPerNode.",
         ),
@@ -288,7 +298,7 @@ class LoRARLJobSpec(Checked):
     @property
     def workers_per_node(self) -> int:
         """Workers on each machine: one per GPU, or on CPU as many as one copy of the model is split over."""
-        return self.cluster.gpus_per_node or self.trainer.tensor_parallel_size
+        return self.cluster.gpus_per_node or self.trainer.tensor_parallel_size or 1
 
     @property
     def rewards_by_path(self) -> dict[str, RewardSpec]:

@@ -75,8 +75,8 @@ class RolloutSpec(Model):
         None,
         max_length=2,
         description="GPU memory that vLLM frees while the trainer works: nothing ([]), the KV cache, or also the "
-        "weights that it does not share with the trainer. Default: the KV cache if memory is short, otherwise "
-        "nothing. Only for GPU jobs.",
+        "weights that it does not share with the trainer. Default: chosen for the fastest step that fits. Only for GPU "
+        "jobs.",
         examples=[["kv_cache"]],
     )
     logprob_tolerance: float | None = Field(
@@ -88,14 +88,21 @@ class RolloutSpec(Model):
         "how far apart they are for its base model, and stops if a step's difference is three times that.",
         examples=[0.05],
     )
-    tensor_parallel_size: int = Field(
-        1, ge=1, le=64, description="GPUs that one vLLM engine is split over. 1 for CPU jobs."
+    tensor_parallel_size: int | None = Field(
+        None,
+        ge=1,
+        le=64,
+        description="GPUs that one vLLM engine is split over. Default: as many as the trainer's model, so that both "
+        "share the base model. 1 for CPU jobs.",
+        examples=[1],
     )
-    gpu_memory_fraction: float = Field(
-        0.5,
+    gpu_memory_fraction: float | None = Field(
+        None,
         gt=0.0,
         lt=1.0,
-        description="Share of a GPU's memory that vLLM may use. On CPU, vLLM's KV cache takes at most 4 GiB.",
+        description="Largest share of a GPU's memory that vLLM may use. Default: what its KV cache needs, up to all "
+        "that is free while it generates. On CPU, vLLM's KV cache takes at most 4 GiB.",
+        examples=[0.5],
     )
 
 
@@ -146,20 +153,25 @@ class TrainerSpec(Model):
         None,
         ge=1,
         le=100_000_000,
-        description="Largest number of tokens, with padding, in one forward and backward pass of one worker. Default: "
-        "16384 on GPU. On CPU a power of two from 128 to 16384 whose activations take at most 2 GiB, or less where "
-        "less memory is free; the start of a run prints it.",
+        description="Largest number of tokens, with padding, in one forward and backward pass of one worker. Default "
+        "on GPU: chosen for the fastest step that fits. On CPU a power of two from 128 to 16384 whose activations take "
+        "at most 2 GiB, or less where less memory is free. The start of a run prints it.",
         examples=[16_384],
     )
-    recompute: Literal["none", "selective", "full"] = Field(
-        "none",
+    recompute: Literal["none", "selective", "full"] | None = Field(
+        None,
         description="What the backward pass recomputes instead of storing it. none: nothing, the fastest. selective: "
         "each layer's MLP, about two thirds of the memory. full: whole layers, of which only the inputs are stored. "
-        "Set it if a job does not fit with a smaller tokensPerMicroBatch.",
+        "Default: chosen for the fastest step that fits; none on CPU.",
         examples=["selective"],
     )
-    tensor_parallel_size: int = Field(
-        1, ge=1, le=64, description="Workers that one copy of the trainer's model is split over."
+    tensor_parallel_size: int | None = Field(
+        None,
+        ge=1,
+        le=64,
+        description="Workers that one copy of the trainer's model is split over. Default: the smallest number of a "
+        "machine's GPUs with which the job fits; 1 on CPU.",
+        examples=[2],
     )
     precision: Literal["fp32", "bf16"] | None = Field(
         None,

@@ -12,7 +12,7 @@ from lorarl_api.load import faults, load_job
 from lorarl_api.rules import Rule, Ruled, broken_rules
 from lorarl_api.v1alpha1 import RULES_LATER, LoRARLJob, LoRARLJobSpec
 from unit.contract.cases import CASES, Case
-from unit.contract.manifests import manifest
+from unit.contract.manifests import SFT, manifest
 
 
 def rules_of(model: type[BaseModel]) -> Iterator[Rule]:
@@ -37,6 +37,17 @@ def test_each_rule_has_a_case() -> None:
     assert len(CASES) >= 60
     assert len(broken) > 40
     assert set(rules_of(LoRARLJob)) == broken
+
+
+def test_defaults_of_earlier_releases_stay_valid_in_stored_objects() -> None:
+    """The API server wrote them into every job, sft or not, and they mean what they did."""
+    written = {
+        "spec.rollout.gpuMemoryFraction": 0.5,
+        "spec.rollout.tensorParallelSize": 1,
+        "spec.trainer.tensorParallelSize": 1,
+        "spec.trainer.recompute": "none",
+    }
+    assert faults(manifest(written)) == faults(manifest(SFT | written)) == []
 
 
 def test_each_rule_reads_as_a_sentence() -> None:
@@ -94,6 +105,9 @@ def test_defaults_that_depend_on_the_rest_of_the_manifest() -> None:
         json.dumps(manifest({"spec.trainer.tensorParallelSize": 2, "spec.rollout.logprobTolerance": 0.5}))
     ).spec
     assert (split.workers_per_node, split.rollout.logprob_tolerance) == (2, 0.5)
+
+    open_fields = (gpus.trainer.tensor_parallel_size, gpus.rollout.tensor_parallel_size, gpus.trainer.recompute)
+    assert (*open_fields, gpus.rollout.gpu_memory_fraction) == (None,) * 4  # planning chooses them
 
     claims = {
         "spec.model.uri": "pvc://models/a",

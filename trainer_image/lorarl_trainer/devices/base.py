@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 
@@ -46,6 +47,11 @@ class Background(Protocol):
 
         Called after each part, of a hundred kernels at most.
         """
+
+
+def least_memory(found: Sequence[Gpu | Host]) -> Gpu | Host:
+    """Return what every worker of a job has, given what each has. GPUs of several products count as the first one."""
+    return replace(found[0], total=min(one.total for one in found), free=min(one.free for one in found))
 
 
 class Device(Protocol):

@@ -26,6 +26,7 @@ from lorarl_trainer.launch.resumption import STARTS, changes_since_last_start, k
 from lorarl_trainer.launch.runtime import Runtime
 from lorarl_trainer.launch.signals import Interruption
 from lorarl_trainer.lora.targets import last_parts
+from lorarl_trainer.planning.choices_table import plan_title
 from lorarl_trainer.pods.owner import owner_of
 from lorarl_trainer.progress import (
     METRICS,
@@ -135,8 +136,7 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
                 JobCheckpoints(owner_of(job), secrets, identity, launch.unpublished, made_of)
             )
             built = await workers.start(model.vocabulary.stop_token_ids, stored.initial_adapter)
-            if built.memory:
-                progress.emit(Noted(f"memory of each {'GPU' if job.spec.on_gpu else 'worker'}:\n{built.memory}"))
+            progress.emit(Noted(f"{plan_title(spec)}\n{built.memory}"))
             with clock.part("resume"):
                 resumed = await workers.resume()
             for warning in (*model.verdict.slower, *rows.warnings, *built.warnings, *resumed.warnings):

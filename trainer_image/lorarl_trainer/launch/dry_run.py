@@ -15,6 +15,7 @@ from lorarl_trainer.errors import LorarlError, StorageError
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.preparation import UNPUBLISHED, JudgedModel, prepare
 from lorarl_trainer.launch.runtime import local_runtime
+from lorarl_trainer.planning.choices_table import plan_table, plan_title
 from lorarl_trainer.planning.duration import SHORT, arithmetic_speed, step_time
 from lorarl_trainer.progress import METRICS, duration, read_rows, show_downloads
 from lorarl_trainer.progress.records import step_seconds
@@ -134,10 +135,9 @@ def reward_warnings(outcomes: Sequence[Outcome], *, has_answers: bool, right: in
 
 def plan_lines(job: LoRARLJob, model: JudgedModel, data: inputs.EncodedData, out_dir: Path) -> list[str]:
     """Return what the run takes of memory and time."""
-    what = "GPU" if job.spec.on_gpu else "worker"
-    memory = [f"memory of each {what}:", *_quoted(model.memory.table())] if model.memory else []
+    plan = [plan_title(job.spec), *_quoted(plan_table(model.verdict.plan))] if model.verdict.plan else []
     return [
-        *(memory or ["memory   planned when the workers start: no GPU is known here"]),
+        *(plan or ["memory   planned when the workers start: no GPU is known here"]),
         *_time_lines(job, model, data, out_dir),
     ]
 
@@ -149,7 +149,9 @@ def _time_lines(job: LoRARLJob, model: JudgedModel, data: inputs.EncodedData, ou
         seconds = sorted(measured)[len(measured) // 2]
         return [f"time     {_for_all(seconds, steps)}, as in the last run in {out_dir}"]
     if job.spec.on_gpu:
-        return ["time     not estimated for GPUs; the first steps show it"]
+        if (plan := model.verdict.plan) is None or plan.seconds is None:
+            return ["time     estimated when the workers start: no GPU is known here"]
+        return [f"time     roughly {_for_all(plan.seconds.total, steps)}"]
     prompt = sum(len(row.prompt_ids) for row in data.train) / len(data.train)
     time = step_time(job.spec, model.sizes, prompt, arithmetic_speed())
     short, longest = round(SHORT * job.spec.rollout.max_response_tokens), job.spec.rollout.max_response_tokens

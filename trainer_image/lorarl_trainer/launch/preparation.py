@@ -14,9 +14,7 @@ from lorarl_trainer.devices.host_memory import host_memory
 from lorarl_trainer.devices.nvidia_smi import largest_gpu
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.init_from import read_initial_adapter, require_fitting_modules
-from lorarl_trainer.planning.memory import MemoryPlan, plan_memory
 from lorarl_trainer.planning.model_sizes import ModelSizes, sizes_of
-from lorarl_trainer.planning.remedies import require_fit
 from lorarl_trainer.planning.verdict import Verdict, judge
 from lorarl_trainer.pods.owner import owner_of
 from lorarl_trainer.rewards.scorer import Scorers
@@ -48,15 +46,14 @@ class JudgedModel:
     """A base model that can be trained.
 
     Attributes:
-        verdict: its family, and why it trains slower than it could.
+        verdict: its family, why it trains slower than it could, and how each worker runs on this machine. That is not
+            known where workers run elsewhere, or no GPU is known.
         sizes: those of its layers.
-        memory: what each worker needs on this machine; None where workers run elsewhere, or no GPU is known.
         vocabulary: its tokenizer, and what ends a completion.
     """
 
     verdict: Verdict
     sizes: ModelSizes
-    memory: MemoryPlan | None
     vocabulary: inputs.Vocabulary
 
 
@@ -114,14 +111,9 @@ async def prepare(
 def _judge_model(spec: LoRARLJobSpec, secrets: Secrets, clock: StartClock, here: bool) -> JudgedModel:
     with clock.part("model's configuration"):
         config = fetch_base_config(spec, secrets)
-        there = _memory(spec) if here else None
-        verdict = judge(spec, config, there if isinstance(there, Gpu) else None)
-        sizes = sizes_of(config)
-        memory = plan_memory(spec, sizes, there) if there else None
-        if memory:
-            require_fit(memory)
+        verdict = judge(spec, config, _memory(spec) if here else None)
     with clock.part("tokenizer"):
-        return JudgedModel(verdict, sizes, memory, inputs.load_vocabulary(spec, secrets))
+        return JudgedModel(verdict, sizes_of(config), inputs.load_vocabulary(spec, secrets))
 
 
 async def _rows(

@@ -19,8 +19,10 @@ type Recompute = Literal["none", "selective", "full"]
 
 MOST_SEQUENCES = 1024
 """Sequences that one engine generates at a time; more wait."""
-MOST_MICRO_BATCH_TOKENS = 16_384
-"""Tokens of a micro-batch where the manifest does not say. On CPU there may be fewer."""
+USUAL_MICRO_BATCH_TOKENS = 16_384
+"""Tokens of a micro-batch where nothing speaks for another number. On CPU these are the most."""
+_SHORT = 8
+"""A micro-batch has keys for samples whose responses are so many times shorter than the longest."""
 LOGITS_CHUNK, _CPU_LOGITS_CHUNK = 2**28, 2**24
 """Logits that exist at a time in an update: 1 GiB in float32, on CPU 64 MiB."""
 _KV_BLOCK_TOKENS = 16
@@ -45,8 +47,10 @@ class ExecutionPlan:
         fused_layers: the trainer's layers compute in a few steps.
         recompute: what the backward pass computes again.
         micro_batch_tokens: tokens of one forward and backward pass, unless one sequence is longer.
-        attention_copies: on CPU, how many times attention holds a prompt's keys at most, for itself and for each of
-            its completions; 0 on a GPU.
+        micro_batch_keys: keys of all its queries, see `samples.packing`, unless one sequence has more; None for any
+            number.
+        attention_copies: where there is no flash attention, how many times attention holds a prompt's keys at most, for
+            itself and for each of its completions; 0 otherwise.
         logits_chunk: logits that exist at a time in an update.
         trained: sequences of a step on one trainer rank.
         longest: tokens of the longest sequence, prompt and response.
@@ -56,13 +60,14 @@ class ExecutionPlan:
         one_adapter: the engine's layers compute one adapter for every token, and do not look each token's up.
         shared_base: trainer and engine use the same base tensors.
         unshared: why they do not although both are split alike; None otherwise.
-        engine_fraction: share of the GPU's memory for the engine.
+        engine_fraction: largest share of the GPU's memory for the engine; None for all that is free.
         offload: what the engine gives up while the trainer works.
         overlapped: groups that have ended are trained while others are still being generated.
         kv_block_tokens: tokens of one block of the KV cache.
         kv_cache_most: largest size of the KV cache on CPU.
         kv_cache_bytes: size of one rank's KV cache.
-        memory_table: what takes how much of a GPU or of a worker's main memory, for people.
+        peaks: bytes that are taken while generating and while training.
+        table: what was chosen and why, and what takes how much of a GPU or of a worker's main memory, for people.
     """
 
     precision: Precision
@@ -72,6 +77,7 @@ class ExecutionPlan:
     fused_layers: bool
     recompute: Recompute
     micro_batch_tokens: int
+    micro_batch_keys: int | None
     attention_copies: int
     logits_chunk: int
     trained: int
@@ -82,13 +88,14 @@ class ExecutionPlan:
     one_adapter: bool
     shared_base: bool
     unshared: str | None
-    engine_fraction: float
+    engine_fraction: float | None
     offload: frozenset[str]
     overlapped: bool
     kv_block_tokens: int
     kv_cache_most: int = 0
     kv_cache_bytes: int = 0
-    memory_table: str | None = None
+    peaks: tuple[int, int] = (0, 0)
+    table: str = ""
 
     def require(self, decision: str, found: object) -> None:
         """Check that the model or the engine is what was planned.
@@ -101,35 +108,47 @@ class ExecutionPlan:
             raise PlanError(f"{decision} is planned as {planned}, but was found to be {found}; please report this")
 
 
-def decide(spec: LoRARLJobSpec, model: ModelShape, gpu: Gpu | None) -> ExecutionPlan:
-    """Return the decisions that come before the size of the KV cache."""
-    trainer_ranks, ranks = spec.trainer.tensor_parallel_size, spec.rollout.tensor_parallel_size
-    engines = max(1, spec.world_size // ranks)
-    completions = spec.rollout.prompts_per_step * spec.algorithm.effective_group_size
+def decide(
+    spec: LoRARLJobSpec, model: ModelShape, gpu: Gpu | None, ranks: tuple[int, int] | None = None
+) -> ExecutionPlan:
+    """Return the decisions that come before the size of the KV cache.
+
+    What the manifest leaves open is as usual here. `choice.plan_memory` looks for what is faster, or fits.
+
+    Args:
+        spec: the job.
+        model: the shape of its base model.
+        gpu: a worker's GPU; None on CPU.
+        ranks: tensor-parallel workers of a trainer and of an engine, where the manifest leaves them open.
+    """
+    trainer_ranks, engine_ranks = ranks or usual_ranks(spec)
+    engines = max(1, spec.world_size // engine_ranks)
+    group = spec.algorithm.effective_group_size
+    completions = spec.rollout.prompts_per_step * group
     longest = spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens
     sequences = min(-(-completions // engines), MOST_SEQUENCES)
-    alike, padded = ranks == trainer_ranks, model.vocabulary % VOCABULARY_MULTIPLE != 0
+    unshared = why_not_shared(model, trainer_ranks, engine_ranks)
+    tokens = spec.trainer.tokens_per_micro_batch or max(USUAL_MICRO_BATCH_TOKENS, longest)
+    flash = gpu is not None and spec.precision != "fp32"
     return ExecutionPlan(
         precision=PRECISIONS[spec.precision],
         trainer_ranks=trainer_ranks,
-        engine_ranks=ranks,
+        engine_ranks=engine_ranks,
         packed=True,
-        # Fused layers have no place for an adapter's dropout.
-        fused_layers=model.plain_layers and spec.adapter.dropout == 0,
-        recompute=spec.trainer.recompute,
-        micro_batch_tokens=spec.trainer.tokens_per_micro_batch or max(MOST_MICRO_BATCH_TOKENS, longest),
-        attention_copies=0 if gpu else 1 + (spec.algorithm.effective_group_size if spec.algorithm.type != "sft" else 1),
+        fused_layers=fuses_layers(model, spec.adapter.dropout),
+        recompute=spec.trainer.recompute or "none",
+        micro_batch_tokens=tokens,
+        micro_batch_keys=usual_keys(spec, tokens) if flash else None,
+        attention_copies=0 if flash else 1 + group,
         logits_chunk=_CPU_LOGITS_CHUNK if gpu is None else LOGITS_CHUNK,
         trained=-(-completions * trainer_ranks // spec.world_size),
         longest=longest,
         rollouts=spec.algorithm.type != "sft",
         sequences=sequences,
         one_adapter=True,
-        engine_step_tokens=min(sequences * longest, _engine_step_tokens(gpu, ranks)),
-        shared_base=alike and not padded,
-        unshared=f"vLLM pads the vocabulary of {model.vocabulary:,} to a multiple of {VOCABULARY_MULTIPLE}"
-        if alike and padded
-        else None,
+        engine_step_tokens=min(sequences * longest, _engine_step_tokens(gpu, engine_ranks)),
+        shared_base=unshared is None,
+        unshared=unshared if trainer_ranks == engine_ranks else None,
         engine_fraction=spec.rollout.gpu_memory_fraction,
         offload=frozenset(spec.rollout.offload or ()) if gpu is not None else frozenset(),
         overlapped=False,
@@ -137,22 +156,68 @@ def decide(spec: LoRARLJobSpec, model: ModelShape, gpu: Gpu | None) -> Execution
     )
 
 
-def may_overlap(spec: LoRARLJobSpec) -> bool:
+def usual_ranks(spec: LoRARLJobSpec) -> tuple[int, int]:
+    """Return the tensor-parallel workers of a trainer and of an engine: as in the manifest, alike, or one.
+
+    On CPU an engine is never split.
+    """
+    trainer, engine = spec.trainer.tensor_parallel_size, spec.rollout.tensor_parallel_size
+    if not spec.on_gpu:
+        return trainer or 1, engine or 1
+    return trainer or engine or 1, engine or trainer or 1
+
+
+def fuses_layers(model: ModelShape, dropout: float) -> bool:
+    """Return whether the trainer's layers compute in a few steps (`backends/megatron/fused_layer.py`).
+
+    They have no place for an adapter's dropout.
+    """
+    return model.plain_layers and dropout == 0
+
+
+def why_not_shared(model: ModelShape, trainer_ranks: int, engine_ranks: int) -> str | None:
+    """Return why trainer and engine cannot use the same base tensors (`engine/vllm/shared_base.py`); None if they can.
+
+    Both have the same layout if they are split alike. What differs, queries, keys and values, is copied.
+    """
+    if trainer_ranks != engine_ranks:
+        return f"the trainer's is split over {trainer_ranks}, and vLLM's over {engine_ranks}"
+    if model.key_heads % engine_ranks:
+        return f"its {model.key_heads} key-value heads are on {engine_ranks} GPUs, which vLLM copies and Megatron parts"
+    if model.vocabulary % VOCABULARY_MULTIPLE:
+        return f"vLLM pads the vocabulary of {model.vocabulary:,} to a multiple of {VOCABULARY_MULTIPLE}"
+    return None
+
+
+def may_overlap(spec: LoRARLJobSpec, ranks: tuple[int, int] | None = None) -> bool:
     """Return whether groups that have ended can be trained while others are still being generated, given the memory.
 
     On a CPU both would want the same cores. The workers of one model or engine would have to do everything in the same
-    order. The guard measures an adapter with dropout without it, in a pass of its own.
+    order. The second of several updates needs the first one's adapter. An adapter with dropout is measured without it,
+    in a pass of its own.
     """
-    algorithm = get_algorithm(spec.algorithm)
     return (
         spec.on_gpu
         and spec.algorithm.type != "sft"
-        and algorithm.by_group
-        and algorithm.updates_per_step == 1
-        and spec.trainer.tensor_parallel_size == spec.rollout.tensor_parallel_size == 1
+        and get_algorithm(spec.algorithm).by_group
+        and spec.algorithm.effective_updates_per_step == 1
+        and (ranks or usual_ranks(spec)) == (1, 1)
         and spec.adapter.dropout == 0
         and not spec.rollout.offload
     )
+
+
+def usual_keys(spec: LoRARLJobSpec, tokens: int) -> int:
+    """Return the keys that a micro-batch of so many tokens has at most, as long as responses are not very short.
+
+    A completion's keys are its prompt's and its own. With G completions of r tokens for a prompt of p, P + G r tokens
+    have p + G (p + r) keys: the more, the longer the prompt, and the shorter the responses.
+    """
+    group, prompt = spec.algorithm.effective_group_size, spec.rollout.max_prompt_tokens
+    if group == 1:
+        return tokens
+    response = -(-spec.rollout.max_response_tokens // _SHORT)
+    return tokens + tokens * group * prompt // (prompt + group * response)
 
 
 def kv_bytes_per_token(model: ModelShape, plan: ExecutionPlan) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.targets import Target, require_heads_to_split, require_vocabulary_to_split
+from lorarl_trainer.planning.execution import usual_ranks
 from lorarl_trainer.planning.model_sizes import ModelSizes
 
 
@@ -14,26 +17,61 @@ def splits_evenly(model: ModelSizes, ranks: int) -> bool:
 
 
 def require_layout(spec: LoRARLJobSpec, model: ModelSizes, targets: list[Target]) -> None:
-    """Refuse tensor-parallel sizes that Megatron or vLLM cannot split the model over.
-
-    Either may copy a head of keys and values to several ranks.
+    """Refuse tensor-parallel sizes of the manifest that Megatron or vLLM cannot split the model over.
 
     Raises:
         InputError: naming the field, and sizes that would do.
     """
-    for side, ranks in (
-        ("trainer", spec.trainer.tensor_parallel_size),
-        ("rollout", spec.rollout.tensor_parallel_size),
-    ):
-        divided = {"attention heads": model.heads, "rows of its MLP": model.width("up_proj")}
-        for what, size in divided.items():
-            if size % ranks:
-                raise _uneven(side, ranks, f"{size:,} {what}", model)
-        if model.key_heads % ranks and ranks % model.key_heads:
-            raise _uneven(side, ranks, f"{model.key_heads} key-value heads", model)
-    require_vocabulary_to_split(model.vocabulary, spec.trainer.tensor_parallel_size)
+    if spec.trainer.tensor_parallel_size is not None:
+        _require_trainer(spec, model, targets, spec.trainer.tensor_parallel_size)
+    if spec.rollout.tensor_parallel_size is not None:
+        _require_division("rollout", model, spec.rollout.tensor_parallel_size)
+
+
+def layouts(spec: LoRARLJobSpec, model: ModelSizes) -> Iterator[tuple[int, int]]:
+    """Yield the tensor-parallel ranks of trainer and engine on GPUs, the fewest first.
+
+    A size that the manifest leaves open is a divisor of a machine's GPUs, and the same for both, so that they share the
+    base model, unless the other one cannot be split like that.
+    """
+    trainer, engine = spec.trainer.tensor_parallel_size, spec.rollout.tensor_parallel_size
+    if trainer is not None:
+        yield usual_ranks(spec)
+        return
+    gpus, targets = spec.cluster.gpus_per_node, model.targets(spec.adapter)
+    fitting = [ranks for ranks in range(1, gpus + 1) if gpus % ranks == 0 and _can_split(spec, model, targets, ranks)]
+    if engine is None:
+        yield from ((ranks, ranks) for ranks in fitting or [1])
+    elif _can_split(spec, model, targets, engine):
+        yield engine, engine
+    else:
+        yield from ((ranks, engine) for ranks in fitting or [1])
+
+
+def _can_split(spec: LoRARLJobSpec, model: ModelSizes, targets: list[Target], ranks: int) -> bool:
+    try:
+        _require_trainer(spec, model, targets, ranks)
+    except InputError:
+        return False
+    return spec.adapter.rank % ranks == 0
+
+
+def _require_trainer(spec: LoRARLJobSpec, model: ModelSizes, targets: list[Target], ranks: int) -> None:
+    """Refuse so many ranks of a trainer. An engine can be split whenever a trainer can."""
+    _require_division("trainer", model, ranks)
+    require_vocabulary_to_split(model.vocabulary, ranks)
     if spec.adapter.type == "canonical_lora":
-        require_heads_to_split(targets, model.key_heads, spec.trainer.tensor_parallel_size)
+        require_heads_to_split(targets, model.key_heads, ranks)
+
+
+def _require_division(side: str, model: ModelSizes, ranks: int) -> None:
+    """Refuse ranks that would not have equal parts. Megatron and vLLM may copy a key-value head to several ranks."""
+    divided = {"attention heads": model.heads, "rows of its MLP": model.width("up_proj")}
+    for what, size in divided.items():
+        if size % ranks:
+            raise _uneven(side, ranks, f"{size:,} {what}", model)
+    if model.key_heads % ranks and ranks % model.key_heads:
+        raise _uneven(side, ranks, f"{model.key_heads} key-value heads", model)
 
 
 def _uneven(side: str, ranks: int, what: str, model: ModelSizes) -> InputError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -28,6 +29,10 @@ from lorarl_trainer.storage.downloads import REPEATED_WEIGHTS, WEIGHTS, read_mod
 
 VOCABULARY_MULTIPLE = 64
 """vLLM rounds the vocabulary up to a multiple of this; the trainer does not."""
+
+
+type _Tensors = Counter[tuple[bool, tuple[int, ...]]]
+"""How many tensors there are of each shape. Norms, which are not split, count apart."""
 
 
 @dataclass(frozen=True)
@@ -85,23 +90,23 @@ class ModelSizes(ModelShape):
 
     def width(self, *names: str) -> int:
         """Return the output width of the decoder's linear layers of these names together, in the largest layer."""
-        widest = {
-            name: max((linear.outputs for linear in self.linears if last_part(linear.name) == name), default=0)
-            for name in names
-        }
-        return sum(widest.values())
+        return sum(self._widths.get(name, 0) for name in names)
+
+    @cached_property
+    def multiplied(self) -> int:
+        """Parameters of the decoder's linear layers, with which every token is multiplied."""
+        return sum(linear.inputs * linear.outputs for linear in self.linears)
 
     def parameters(self, tensor_parallel_size: int) -> int:
         """Return the parameters of the base on one tensor-parallel rank.
 
         Norms are whole on each rank, and the vocabulary is rounded up.
         """
-        return sum(self._share(name, shape, tensor_parallel_size) for name, shape in self.shapes.items())
+        return self._shares(self._all, tensor_parallel_size)
 
     def qkv_parameters(self, tensor_parallel_size: int) -> int:
         """Return how many of them differ in layout between Megatron and vLLM: queries, keys and values, with biases."""
-        names = [name for name in self.shapes if last_part(name.rpartition(".")[0]) in QUERY_KEY_VALUE]
-        return sum(self._share(name, self.shapes[name], tensor_parallel_size) for name in names)
+        return self._shares(self._qkv, tensor_parallel_size)
 
     def adapted(self, adapter: AdapterSpec) -> tuple[LinearSize, ...]:
         """Return the linear layers that get an adapter.
@@ -117,8 +122,30 @@ class ModelSizes(ModelShape):
         linears = megatron_linears(linear.name for linear in self.linears)
         return resolve_targets(linears, adapter.type, adapter.target_modules, adapter.exclude_modules)
 
-    def _share(self, name: str, shape: tuple[int, ...], ranks: int) -> int:
-        if "norm" in name:
+    @cached_property
+    def _widths(self) -> dict[str, int]:
+        widest: dict[str, int] = {}
+        for linear in self.linears:
+            name = last_part(linear.name)
+            widest[name] = max(widest.get(name, 0), linear.outputs)
+        return widest
+
+    @cached_property
+    def _all(self) -> _Tensors:
+        return Counter(("norm" in name, shape) for name, shape in self.shapes.items())
+
+    @cached_property
+    def _qkv(self) -> _Tensors:
+        shapes = self.shapes.items()
+        return Counter(
+            (False, shape) for name, shape in shapes if last_part(name.rpartition(".")[0]) in QUERY_KEY_VALUE
+        )
+
+    def _shares(self, tensors: _Tensors, ranks: int) -> int:
+        return sum(count * self._share(is_norm, shape, ranks) for (is_norm, shape), count in tensors.items())
+
+    def _share(self, is_norm: bool, shape: tuple[int, ...], ranks: int) -> int:
+        if is_norm:
             return math.prod(shape)
         if shape[0] == self.vocabulary:
             padded = -(-shape[0] // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE

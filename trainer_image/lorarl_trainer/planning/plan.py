@@ -7,8 +7,9 @@ from pathlib import Path
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu, Host
-from lorarl_trainer.planning.execution import ExecutionPlan, may_overlap
-from lorarl_trainer.planning.memory import plan_memory
+from lorarl_trainer.planning.choice import choose_plan
+from lorarl_trainer.planning.choices_table import plan_table
+from lorarl_trainer.planning.execution import ExecutionPlan
 from lorarl_trainer.planning.model_sizes import read_model_sizes
 from lorarl_trainer.planning.remedies import require_fit
 from lorarl_trainer.planning.verdict import require_gpu
@@ -28,7 +29,6 @@ def plan_job(spec: LoRARLJobSpec, model_path: Path, there: Gpu | Host) -> Execut
     """
     if isinstance(there, Gpu):
         require_gpu(there)
-    memory = plan_memory(spec, read_model_sizes(model_path), there)
-    require_fit(memory)
-    overlapped = may_overlap(spec) and not memory.execution.offload and memory.fits_at_once
-    return replace(memory.execution, overlapped=overlapped, memory_table=memory.table())
+    plan = choose_plan(spec, read_model_sizes(model_path), there)
+    require_fit(plan)
+    return replace(plan.execution, table=plan_table(plan), peaks=plan.memory.peaks)

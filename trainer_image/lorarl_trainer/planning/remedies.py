@@ -1,22 +1,24 @@
-"""A job that does not fit into a GPU's memory is refused before anything loads, with what would make it fit."""
+"""A job that does not fit into the memory is refused before anything loads, with what would make it fit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.errors import InputError, OutOfMemoryError
-from lorarl_trainer.planning.execution import ExecutionPlan
-from lorarl_trainer.planning.layouts import splits_evenly
-from lorarl_trainer.planning.memory import MemoryPlan, gigabytes
+from lorarl_trainer.planning.choice import JobPlan, choose_plan
+from lorarl_trainer.planning.memory import gigabytes
 
 _IDLE = 0.9
 """Share of an idle GPU's or machine's memory that is free at the least."""
+_SHORTEST = 256
+"""Response tokens below which no remedy goes."""
 
 
-def require_fit(plan: MemoryPlan) -> None:
+def require_fit(plan: JobPlan) -> None:
     """Refuse a job that cannot fit.
 
     Raises:
@@ -25,59 +27,63 @@ def require_fit(plan: MemoryPlan) -> None:
     """
     if plan.fits:
         return
+    memory, on_gpu = plan.memory, isinstance(plan.there, Gpu)
     if _would_fit_alone(plan):
-        what, others = ("GPU", "GPUs") if isinstance(plan.gpu, Gpu) else ("machine", "machines")
+        what, others = ("GPU", "GPUs") if on_gpu else ("machine", "machines")
         raise OutOfMemoryError(
-            f"only {gigabytes(plan.gpu.free)} of the {what}'s {gigabytes(plan.gpu.total)} GB are free, since other "
+            f"only {gigabytes(plan.there.free)} of the {what}'s {gigabytes(plan.there.total)} GB are free, since other "
             f"processes use it. End them, or give the job other {others}."
         )
-    needed = max(plan.peak("generation"), plan.peak("training"))
-    place = "on each GPU" if isinstance(plan.gpu, Gpu) else "for each worker"
-    got = f"a job that needs {gigabytes(needed)} GB {place}"
-    if needed <= plan.gpu.free:
-        left, least = gigabytes(plan.execution.kv_cache_bytes), gigabytes(plan.kv_cache_least)
+    place = "on each GPU" if on_gpu else "for each worker"
+    got = f"a job that needs {gigabytes(memory.needed)} GB {place}"
+    if memory.needed <= memory.gpu.free:
+        left, least = gigabytes(memory.execution.kv_cache_bytes), gigabytes(memory.kv_cache_least)
         got = f"{left} GB left for vLLM's KV cache, of which one sequence takes {least}"
     raise InputError(
         "spec",
         got,
-        f"at most the {gigabytes(plan.gpu.free)} GB that are free there",
-        f"{remedies(plan)}\n{plan.table()}",
+        f"at most the {gigabytes(memory.gpu.free)} GB that are free there",
+        f"{remedies(plan)}\n{memory.table()}",
     )
 
 
-def _would_fit_alone(plan: MemoryPlan) -> bool:
+def _would_fit_alone(plan: JobPlan) -> bool:
     """Return whether the job would fit if no other process used the memory."""
-    whole = replace(plan.gpu, free=int(_IDLE * plan.gpu.total))
-    return plan.gpu.free < whole.free and replace(plan, gpu=whole).for_execution(plan.execution).fits
+    whole = replace(plan.there, free=int(_IDLE * plan.there.total))
+    return plan.there.free < whole.free and choose_plan(plan.spec, plan.model, whole).fits
 
 
-def remedies(plan: MemoryPlan) -> str:
+def remedies(plan: JobPlan) -> str:
     """Say what would make a job fit: each change that is enough by itself, or else all that are needed together."""
     if plan.fits:
         return ""
     alone: dict[str, Change] = {}
     together: dict[str, Change] = {}
     for change in changes(plan):
-        if _fits_with(plan, [change]):
-            alone.setdefault(change.field, change)
+        if change.field not in alone and _fits_with(plan, [change]):
+            alone[change.field] = change
     if alone:
-        return f"Set {', or '.join(map(str, alone.values()))}."
+        return _sentence(alone.values(), ", or ")
     for change in changes(plan):
         together[change.field] = change
         if _fits_with(plan, together.values()):
-            needed = _only_needed(plan, list(together.values()))
-            return f"Set {', and '.join(map(str, needed))}."
-    return f"Use {'GPUs' if isinstance(plan.gpu, Gpu) else 'a machine'} with more memory, or a smaller model."
+            return _sentence(_only_needed(plan, list(together.values())), ", and ")
+    return f"Use {'GPUs' if isinstance(plan.there, Gpu) else 'a machine'} with more memory, or a smaller model."
 
 
-def _fits_with(plan: MemoryPlan, made: Iterable[Change]) -> bool:
-    execution = plan.execution
+def _sentence(made: Iterable[Change], between: str) -> str:
+    told = between.join(map(str, made))
+    return f"{told[0].upper()}{told[1:]}."
+
+
+def _fits_with(plan: JobPlan, made: Iterable[Change]) -> bool:
+    spec = plan.spec
     for change in made:
-        execution = change.applied(execution)
-    return plan.for_execution(execution).fits
+        spec = change.applied(spec)
+    return choose_plan(spec, plan.model, plan.there).fits
 
 
-def _only_needed(plan: MemoryPlan, made: list[Change]) -> list[Change]:
+def _only_needed(plan: JobPlan, made: list[Change]) -> list[Change]:
     for change in list(made):
         rest = [other for other in made if other is not change]
         if _fits_with(plan, rest):
@@ -87,55 +93,63 @@ def _only_needed(plan: MemoryPlan, made: list[Change]) -> list[Change]:
 
 @dataclass(frozen=True)
 class Change:
-    """A change to a manifest: the field, its new value, and the decisions that follow from it."""
+    """A change to a manifest.
 
-    field: str
-    value: str
-    decisions: Mapping[str, Any]
+    Attributes:
+        part, name: where the spec has the field: rollout, max_response_tokens.
+        value: the field's new value; None if it is removed, so that it is chosen.
+    """
 
-    def applied(self, before: ExecutionPlan) -> ExecutionPlan:
-        """Return the plan with this change."""
-        return replace(before, **self.decisions)
+    part: str
+    name: str
+    value: Any
+
+    @property
+    def field(self) -> str:
+        """The field in the words of the manifest."""
+        head, *rest = self.name.split("_")
+        return ".".join(["spec", self.part, head + "".join(map(str.capitalize, rest))])
+
+    def applied(self, spec: LoRARLJobSpec) -> LoRARLJobSpec:
+        """Return the spec with this change."""
+        part = getattr(spec, self.part).model_copy(update={self.name: self.value})
+        return spec.model_copy(update={self.part: part})
 
     def __str__(self) -> str:
-        return f"{self.field} to {self.value}"
+        return f"remove {self.field}" if self.value is None else f"set {self.field} to {self.value}"
 
 
-def changes(plan: MemoryPlan) -> Iterator[Change]:
+_OPEN_ON_GPU = (
+    ("rollout", "offload"),
+    ("trainer", "tokens_per_micro_batch"),
+    ("rollout", "gpu_memory_fraction"),
+    ("trainer", "recompute"),
+    ("rollout", "tensor_parallel_size"),
+    ("trainer", "tensor_parallel_size"),
+)
+"""What is chosen if it is not set."""
+
+
+def changes(plan: JobPlan) -> Iterator[Change]:
     """Yield what a user can change, the cheapest first; for one field the smallest change first."""
-    execution = plan.execution
-    if isinstance(plan.gpu, Gpu):
-        yield from _changes_on_gpu(plan)
+    if isinstance(plan.there, Gpu):
+        yield from _changes_on_gpu(plan.spec)
         return
-    yield from _smaller_micro_batches(execution)
-    yield from _recomputation(execution)
-
-
-def _smaller_micro_batches(execution: ExecutionPlan) -> Iterator[Change]:
-    tokens = execution.micro_batch_tokens // 2
-    while tokens >= execution.longest:
-        yield Change("spec.trainer.tokensPerMicroBatch", str(tokens), {"micro_batch_tokens": tokens})
+    tokens = plan.execution.micro_batch_tokens // 2
+    while tokens >= plan.execution.longest:
+        yield Change("trainer", "tokens_per_micro_batch", tokens)
         tokens //= 2
+    for recompute in {"none": ("selective", "full"), "selective": ("full",), "full": ()}[plan.execution.recompute]:
+        yield Change("trainer", "recompute", recompute)
 
 
-def _recomputation(execution: ExecutionPlan) -> Iterator[Change]:
-    for recompute in {"none": ("selective", "full"), "selective": ("full",), "full": ()}[execution.recompute]:
-        yield Change("spec.trainer.recompute", recompute, {"recompute": recompute})
-
-
-def _changes_on_gpu(plan: MemoryPlan) -> Iterator[Change]:
-    execution = plan.execution
-    trainer, rollout = "spec.trainer", "spec.rollout"
-    for offload in (["kv_cache"], ["kv_cache", "weights"]):
-        if more := frozenset(offload) - execution.offload:
-            yield Change(f"{rollout}.offload", f"[{', '.join(offload)}]", {"offload": execution.offload | more})
-    yield from _smaller_micro_batches(execution)
-    for fraction in (0.5, 0.65, 0.8):
-        if fraction > execution.engine_fraction:
-            yield Change(f"{rollout}.gpuMemoryFraction", str(fraction), {"engine_fraction": fraction})
-    yield from _recomputation(execution)
-    both = f"tensorParallelSize of {trainer} and {rollout}"
-    for ranks in (2, 4, 8):
-        if ranks > max(execution.trainer_ranks, execution.engine_ranks) and splits_evenly(plan.model, ranks):
-            split = {"trainer_ranks": ranks, "engine_ranks": ranks}
-            yield Change(both, f"{ranks} ({ranks} GPUs for each copy of the model)", split)
+def _changes_on_gpu(spec: LoRARLJobSpec) -> Iterator[Change]:
+    for part, name in _OPEN_ON_GPU:
+        if getattr(getattr(spec, part), name) is not None:
+            yield Change(part, name, None)
+    for times in (2, 4, 8):
+        yield Change("cluster", "gpus_per_node", times * spec.cluster.gpus_per_node)
+    tokens = spec.rollout.max_response_tokens // 2
+    while tokens >= _SHORTEST:
+        yield Change("rollout", "max_response_tokens", tokens)
+        tokens //= 2

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
-from lorarl_trainer.devices.base import Gpu
+from lorarl_trainer.devices.base import Gpu, Host
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.planning.choice import JobPlan, choose_plan
+from lorarl_trainer.planning.choices_table import choices_line
 from lorarl_trainer.planning.execution import ExecutionPlan, decide
 from lorarl_trainer.planning.families import FAMILIES
 from lorarl_trainer.planning.layouts import require_layout
-from lorarl_trainer.planning.memory import plan_memory
 from lorarl_trainer.planning.model_sizes import sizes_of
 from lorarl_trainer.planning.remedies import require_fit
 from lorarl_trainer.planning.supported_models import require_supported
@@ -29,35 +30,42 @@ class Verdict:
     Attributes:
         family: of the model, for people.
         slower: why it trains slower, or takes more memory, than it could.
+        plan: how each worker runs; None if its memory is not known.
     """
 
     family: str
     slower: tuple[str, ...]
+    plan: JobPlan | None = None
 
     def __str__(self) -> str:
-        return "; ".join((f"the base model is of a tested family ({self.family})", *self.slower))
+        chosen = [f"chosen: {choices_line(self.plan)}"] if self.plan and self.plan.seconds else []
+        return "; ".join((f"the base model is of a tested family ({self.family})", *self.slower, *chosen))
 
 
-def judge(spec: LoRARLJobSpec, config: Mapping[str, Any], gpu: Gpu | None = None) -> Verdict:
+def judge(spec: LoRARLJobSpec, config: Mapping[str, Any], there: Gpu | Host | None = None) -> Verdict:
     """Judge a job's base model.
 
     Args:
         spec: the job.
         config: the content of the model's config.json.
-        gpu: one worker's GPU, if there is one and it is known.
+        there: one worker's GPU, or on CPU its machine; None if it is not known.
 
     Raises:
-        InputError: the model cannot be trained as the job asks, or not on this GPU; with the reason and the fix.
+        InputError: the model cannot be trained as the job asks, or not there; with the reason and the fix.
+        OutOfMemoryError: other processes use the memory.
     """
     rollouts = spec.algorithm.type != "sft"
     require_supported(config, spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens, rollouts=rollouts)
     model = sizes_of(config)
     require_layout(spec, model, model.targets(spec.adapter))
-    if gpu is not None:
-        require_gpu(gpu)
-        require_fit(plan_memory(spec, model, gpu))
-    plan = decide(spec, model, (gpu or _UNKNOWN_GPU) if spec.on_gpu else None)
-    return Verdict(FAMILIES[config["model_type"]].models, tuple(_slower(spec, plan)))
+    family = FAMILIES[config["model_type"]].models
+    if there is None:
+        return Verdict(family, tuple(_slower(spec, decide(spec, model, _UNKNOWN_GPU if spec.on_gpu else None))))
+    if isinstance(there, Gpu):
+        require_gpu(there)
+    plan = choose_plan(spec, model, there)
+    require_fit(plan)
+    return Verdict(family, tuple(_slower(spec, plan.execution)), plan)
 
 
 def require_gpu(gpu: Gpu) -> None:

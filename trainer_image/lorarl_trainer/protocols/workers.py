@@ -32,7 +32,8 @@ class Built:
     Attributes:
         modules: full Hugging Face names of the layers with an adapter.
         trainable_parameters, total_parameters: over all tensor-parallel ranks.
-        memory: the plan of a GPU's memory as a table; None on CPU.
+        ranks: tensor-parallel workers of a trainer and of an engine.
+        memory: the plan as a table: what was chosen, and what takes how much memory.
         overlapped: groups that have ended are trained while others are still being generated.
         micro_batch_tokens: tokens of one forward and backward pass.
         gpu: the product's name of each worker's GPU; empty on CPU.
@@ -42,7 +43,8 @@ class Built:
     modules: tuple[str, ...]
     trainable_parameters: int
     total_parameters: int
-    memory: str | None
+    ranks: tuple[int, int]
+    memory: str
     warnings: tuple[str, ...]
     overlapped: bool
     micro_batch_tokens: int

@@ -6,8 +6,10 @@ Shape suffixes: T tokens of a packing, N response tokens whose log-probabilities
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -81,25 +83,28 @@ def prompt_groups(samples: Sequence[Sample]) -> list[list[int]]:
     return list(groups.values())
 
 
-def packed_micro_batches(samples: Sequence[Sample], token_budget: int) -> list[list[int]]:
-    """Group samples so that no packing has more than `token_budget` tokens; a longer sequence stands alone.
+def packed_micro_batches(
+    samples: Sequence[Sample], token_budget: int, key_budget: int | None = None
+) -> list[list[int]]:
+    """Group samples so that no packing has more than so many tokens and keys; a longer sequence stands alone.
 
     Samples of one prompt stay together if they fit. The largest groups come first, each in the first micro-batch with
     room. Deterministic.
     """
-    groups = [part for group in prompt_groups(samples) for part in _parts_within(samples, group, token_budget)]
+    budget = Load(token_budget, sys.maxsize if key_budget is None else key_budget)
+    groups = [part for group in prompt_groups(samples) for part in _parts_within(samples, group, budget)]
     groups.sort(key=lambda group: (-packed_length(samples, group), group))
     batches: list[list[int]] = []
-    loads: list[int] = []
+    loads: list[Load] = []
     for group in groups:
-        load = packed_length(samples, group)
-        place = next((i for i, there in enumerate(loads) if there + load <= token_budget), None)
+        load = packed_load(samples, group)
+        place = next((i for i, there in enumerate(loads) if there.plus(load).is_within(budget)), None)
         if place is None:
             batches.append(group)
             loads.append(load)
         else:
             batches[place] = batches[place] + group
-            loads[place] += load
+            loads[place] = loads[place].plus(load)
     return batches
 
 
@@ -145,6 +150,27 @@ def packed_length(samples: Sequence[Sample], group: Sequence[int]) -> int:
     return samples[group[0]].prompt_length + sum(samples[index].response_length for index in group)
 
 
+class Load(NamedTuple):
+    """What a packing takes: tokens, and keys of all its queries."""
+
+    tokens: int
+    keys: int
+
+    def plus(self, other: Load) -> Load:
+        """Return the load of both together."""
+        return Load(self.tokens + other.tokens, self.keys + other.keys)
+
+    def is_within(self, budget: Load) -> bool:
+        """Return whether neither is more than the budget's."""
+        return self.tokens <= budget.tokens and self.keys <= budget.keys
+
+
+def packed_load(samples: Sequence[Sample], group: Sequence[int]) -> Load:
+    """Return the most that samples of one prompt take. Each completion has its prompt's keys besides its own."""
+    tokens, prompt = packed_length(samples, group), samples[group[0]].prompt_length
+    return Load(tokens, tokens + len(group) * prompt if len(group) > 1 else tokens)
+
+
 class _Row:
     """A row of tokens that grows segment by segment."""
 
@@ -165,11 +191,11 @@ class _Row:
         return start
 
 
-def _parts_within(samples: Sequence[Sample], group: list[int], token_budget: int) -> list[list[int]]:
+def _parts_within(samples: Sequence[Sample], group: list[int], budget: Load) -> list[list[int]]:
     """Return the samples of one prompt, in order, in parts that fit the budget."""
     parts: list[list[int]] = []
     for index in group:
-        if parts and packed_length(samples, [*parts[-1], index]) <= token_budget:
+        if parts and packed_load(samples, [*parts[-1], index]).is_within(budget):
             parts[-1].append(index)
         else:
             parts.append([index])

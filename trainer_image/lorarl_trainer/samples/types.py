@@ -127,11 +127,13 @@ class UpdateResult:
             there. If one of them is not finite, no update was made.
         disagreement: set if the limits were exceeded: no update was made.
         seconds: forward_backward and optimizer, and sleep where vLLM gave up memory for it.
+        warnings: for the user.
     """
 
     metrics: Mapping[str, float]
     disagreement: Disagreement | None
     seconds: Mapping[str, float]
+    warnings: tuple[str, ...] = ()
 
 
 class Completions(tuple[Completion, ...]):

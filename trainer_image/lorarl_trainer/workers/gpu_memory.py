@@ -1,13 +1,72 @@
-"""Says in a user's words that a GPU's memory has run out, whichever library noticed."""
+"""A GPU's memory while a job runs: what it takes is compared with the plan, and running out of it is explained."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Literal
 
+from lorarl_trainer.devices.base import Gpu, Host
 from lorarl_trainer.errors import OutOfMemoryError
+from lorarl_trainer.planning.execution import ExecutionPlan
+from lorarl_trainer.planning.memory import gigabytes
 
 _WORDS = "out of memory"
+
+type Phase = Literal["generation", "training"]
+
+
+class MemoryWatch:
+    """Compares what each phase of a step takes of a GPU with its plan.
+
+    Allocators keep what they have got, so what is missing at the end of a phase is the most that it took.
+    """
+
+    def __init__(self, plan: ExecutionPlan, memory: Callable[[], Gpu | Host]) -> None:
+        """Begin before anything is loaded. `memory` says what there is."""
+        self._plan, self._memory = plan, memory
+        before = memory()
+        self._before = before.free if isinstance(before, Gpu) else None
+        self._taken: dict[Phase, int] = {}
+        self._warned = False
+
+    def ended(self, phase: Phase) -> None:
+        """Look at the memory at the end of a phase. On a CPU, the system's own view is too vague."""
+        if self._before is not None:
+            self._taken[phase] = self._before - self._memory().free
+
+    @property
+    def columns(self) -> dict[str, float]:
+        """What each phase took last, in GB, as columns of metrics.jsonl."""
+        return {f"gpu_memory/{phase}": taken / 1e9 for phase, taken in self._taken.items()}
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return at most once in a run that a phase took more than planned."""
+        if self._warned or not (found := missed(self._plan, self._taken)):
+            return ()
+        self._warned = True
+        return (found,)
+
+
+def missed(plan: ExecutionPlan, taken: dict[Phase, int]) -> str | None:
+    """Return how a step's phases took more than planned; None if they did not.
+
+    Unless the KV cache is given up in between, an allocator keeps in one phase what it got in the other.
+    """
+    planned: dict[Phase, int] = {"generation": plan.peaks[0], "training": plan.peaks[1]}
+    if "kv_cache" not in plan.offload:
+        planned = dict.fromkeys(planned, max(plan.peaks))
+    over = [
+        f"{phase} took {gigabytes(size)} GB, planned {gigabytes(planned[phase])}"
+        for phase, size in taken.items()
+        if size > planned[phase]
+    ]
+    if not over:
+        return None
+    return (
+        f"a GPU's memory was planned too low: {'; '.join(over)}. Please report this with the plan. If memory runs out, "
+        "lower spec.trainer.tokensPerMicroBatch or spec.rollout.gpuMemoryFraction."
+    )
 
 
 @contextmanager

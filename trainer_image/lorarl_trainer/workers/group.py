@@ -11,6 +11,7 @@ from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.checkpoint import Best, Published
+from lorarl_trainer.devices.base import least_memory
 from lorarl_trainer.devices.registry import get_device
 from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.lora.config import Probe
@@ -54,7 +55,7 @@ class WorkerGroup:
 
         self._spec = spec
         self.size = spec.world_size
-        self._trainer_tp, self._rollout_tp = spec.trainer.tensor_parallel_size, spec.rollout.tensor_parallel_size
+        self._trainer_tp = self._rollout_tp = 1  # until `start`, where the workers have chosen them
         self._nodes = Nodes(devices)
         self._folders: list[Path] = []
         threads = max(1, len(os.sched_getaffinity(0)) // spec.workers_per_node)
@@ -111,13 +112,15 @@ class WorkerGroup:
         """Build model, adapter and engine in every worker. `fetch_model` comes before."""
         import ray
 
+        there = least_memory(await self._all("memory"))
         # One object, however many workers read it.
         adapter = initial_adapter if initial_adapter is None else ray.put(initial_adapter)
         calls = [
-            actor.start.remote(folder, stop_token_ids, adapter)
+            actor.start.remote(folder, stop_token_ids, adapter, there)
             for actor, folder in zip(self._actors, self._folders, strict=True)
         ]
         built: Built = (await self._await(calls))[0]
+        self._trainer_tp, self._rollout_tp = built.ranks
         return built
 
     async def resume(self) -> Resumed:
@@ -188,8 +191,8 @@ class WorkerGroup:
         """
         requests = [replace(request, samples=share) for share in self._dealt(request.samples)[1]]
         calls = [actor.update.remote(requests[rank // self._trainer_tp]) for rank, actor in enumerate(self._actors)]
-        result: UpdateResult = (await self._await(calls))[0]
-        return result
+        results: list[UpdateResult] = await self._await(calls)
+        return replace(results[0], warnings=tuple({text: None for result in results for text in result.warnings}))
 
     async def log_probabilities(self, samples: Sequence[Sample], temperature: float) -> list[Floats]:
         """Return the trainer's log-probabilities of each sample's response tokens."""

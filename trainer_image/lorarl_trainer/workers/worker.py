@@ -22,7 +22,7 @@ from lorarl_trainer.lora.files import INIT_FROM
 from lorarl_trainer.pods.drain import drain_asked, register
 from lorarl_trainer.protocols.workers import Built, CardResults
 from lorarl_trainer.timing import Span, StartClock
-from lorarl_trainer.workers.gpu_memory import gpu_memory_explained
+from lorarl_trainer.workers.gpu_memory import MemoryWatch, gpu_memory_explained
 
 if TYPE_CHECKING:
     from lorarl_trainer.engine.colocated import ColocatedEngine
@@ -75,13 +75,14 @@ class Worker:
         self._clock = StartClock(f"worker {rank.rank}", "worker process")
         self._spec, self._rank = spec, rank
         self._device = get_device(spec.cluster.gpus_per_node)
-        tensor_parallel = spec.trainer.tensor_parallel_size > 1
+        # CUDA reads its variables before the plan is made, which may choose the layout.
+        tensor_parallel = (spec.trainer.tensor_parallel_size or 1) > 1
         os.environ.update(self._device.environment(rank.threads, tensor_parallel=tensor_parallel))
         os.environ.update(RANK=str(rank.rank), WORLD_SIZE=str(rank.world_size), LOCAL_RANK=str(rank.local_rank))
         register(f"worker-{rank.rank}")
         self._imported = False
         self.engine: ColocatedEngine | None = None
-        self._memory_table: str | None = None
+        self._plan: ExecutionPlan | None = None
 
     def preload(self) -> None:
         """Import torch, the backend and vLLM. This is most of a start's time, and it needs nothing of the job."""
@@ -101,13 +102,26 @@ class Worker:
                     import_vllm()
         self._imported = True
 
-    def start(self, model_path: Path, stop_token_ids: tuple[int, ...], initial_adapter: bytes | None) -> Built:
+    def memory(self) -> Gpu | Host:
+        """Return the memory that is there before the job begins: the GPU's, or on CPU that of the machine."""
+        self.preload()
+        self._device.select(self._rank.local_rank)
+        return self._device.memory()
+
+    def start(
+        self,
+        model_path: Path,
+        stop_token_ids: tuple[int, ...],
+        initial_adapter: bytes | None,
+        there: Gpu | Host | None = None,
+    ) -> Built:
         """Load the base model, start the engine, and make the adapter.
 
         Args:
             model_path: the base model's folder.
             stop_token_ids: a completion ends with any of them.
             initial_adapter: the safetensors file of the adapter to start from; None for a new adapter.
+            there: the least `memory` of all workers, so that all of them choose alike; None for a single worker.
 
         Raises:
             InputError: the job cannot run as the manifest says.
@@ -120,10 +134,10 @@ class Worker:
 
         spec, self._model_path = self._spec, model_path
         with self._clock.part("device"):
+            there = there or self.memory()
             self._init_process_group()
-            memory = self._memory()
-            plan = plan_job(spec, model_path, memory)
-        self._memory_table = plan.memory_table
+            self._plan = plan = plan_job(spec, model_path, there)
+            self._watch = MemoryWatch(plan, self._device.memory)
         with self._clock.part("trainer"), self._memory_explained("the base model was loaded"):
             self.backend = get_backend()(self._device, spec, model_path, plan, self._clock)
         if plan.rollouts:
@@ -139,11 +153,12 @@ class Worker:
             modules=self.backend.modules,
             trainable_parameters=counts.trainable,
             total_parameters=counts.total,
-            memory=plan.memory_table,
+            ranks=(plan.trainer_ranks, plan.engine_ranks),
+            memory=plan.table,
             warnings=self._warnings(plan),
             overlapped=plan.overlapped,
             micro_batch_tokens=plan.micro_batch_tokens,
-            gpu=memory.name if isinstance(memory, Gpu) else "",
+            gpu=there.name if isinstance(there, Gpu) else "",
         )
 
     def sync(self, version: int, verify: bool = False) -> float:
@@ -168,14 +183,15 @@ class Worker:
 
         All ranks of a tensor-parallel engine make the same completions. Only the first rank yields them.
         """
-        assert self.engine is not None, "sft has no rollouts"
-        first = self._rank.rank % self._spec.rollout.tensor_parallel_size == 0
+        assert self.engine is not None and self._plan is not None, "sft has no rollouts"
+        first = self._rank.rank % self._plan.engine_ranks == 0
         # An evaluation of few rows may leave nothing to some engines.
         timed = self._clock.part("first generation") if prompts else nullcontext()
         with timed, self._memory_explained("vLLM generated"):
             for chunk in self.engine.generate(prompts, seeds, max_tokens, sampling):
                 if first:
                     yield chunk
+        self._watch.ended("generation")
 
     def accumulate(self, request: GradientRequest) -> None:
         """Compute the gradient of some samples of the next update, in another thread than `generate`."""
@@ -187,7 +203,13 @@ class Worker:
         with self._clock.part("first update"), self._memory_explained("the adapter was updated"):
             asleep = self.engine.sleep() if self.engine else {}
             result = self.backend.update(request)
-        return replace(result, seconds={**asleep, **result.seconds})
+        self._watch.ended("training")
+        return replace(
+            result,
+            metrics={**result.metrics, **self._watch.columns},
+            seconds={**asleep, **result.seconds},
+            warnings=self._watch.warnings(),
+        )
 
     def log_probabilities(self, samples: Samples, temperature: float) -> list[Any]:
         """Return the trainer's log-probabilities of each sample's response tokens."""
@@ -224,32 +246,21 @@ class Worker:
         return ColocatedEngine(self._device, self._spec, *trained, model_path, stop_token_ids, plan, self._clock)
 
     def _memory_explained(self, doing: str) -> AbstractContextManager[None]:
-        return gpu_memory_explained(doing, self._memory_table)
+        return gpu_memory_explained(doing, self._plan.table if self._plan else None)
 
     def _warnings(self, plan: ExecutionPlan) -> tuple[str, ...]:
         warnings = list(self.backend.warnings)
-        if self.engine and (why := self.engine.base.refused if self.engine.base else plan.unshared):
-            warnings.append(f"vLLM holds its own copy of the base model, which takes that much more memory: {why}")
+        if self.engine and plan.unshared:
+            warnings.append(
+                f"vLLM holds its own copy of the base model, which takes that much more memory: {plan.unshared}"
+            )
         return tuple(warnings)
-
-    def _memory(self) -> Gpu | Host:
-        """Return what there is. On CPU all workers see the same, so that all plan alike (collective)."""
-        there = self._device.memory()
-        if isinstance(there, Gpu) or self._rank.world_size == 1:
-            return there
-        import torch
-        import torch.distributed as dist
-
-        least = torch.tensor([there.total, there.free])
-        dist.all_reduce(least, dist.ReduceOp.MIN)
-        return Host(*least.tolist())
 
     def _init_process_group(self) -> None:
         """Initialise torch.distributed. A single worker needs no address."""
         import torch.distributed as dist
 
         rank, backend = self._rank, self._device.distributed_backend
-        self._device.select(rank.local_rank)
         if dist.is_initialized():
             return
         if rank.master_address is None:

@@ -21,6 +21,7 @@ CLUSTER_FIELDS: dict[str, Any] = {
     "imagePullSecrets": ["registry"],
     "cpusPerNode": 8,
     "memoryPerNode": "64Gi",
+    "diskPerNode": "200Gi",
     "head": {"cpus": 2},
     "sharedMemory": "1Gi",
     "rdma": {"resourceName": "rdma/hca"},

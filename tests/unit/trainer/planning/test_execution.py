@@ -85,11 +85,38 @@ def test_an_engine_step_takes_as_many_tokens_as_vllm_would_choose(gpu: Gpu | Non
 
 def test_the_base_is_shared_where_trainer_and_engine_are_split_alike() -> None:
     assert decided().shared_base and decided().unshared is None
-    apart = decided("rollout.tensorParallelSize=2", gpus=2)
+    assert decided("rollout.tensorParallelSize=2", gpus=2).shared_base  # the trainer's follows
+    apart = decided("rollout.tensorParallelSize=2", "trainer.tensorParallelSize=1", gpus=2)
     assert not apart.shared_base and apart.unshared is None
+    copied = decided("trainer.tensorParallelSize=8", gpus=8)
+    assert not copied.shared_base and copied.unshared is not None and "4 key-value heads" in copied.unshared
     padded = decided(model=replace(SHAPE, vocabulary=152_063))
     assert not padded.shared_base
     assert padded.unshared == "vLLM pads the vocabulary of 152,063 to a multiple of 64"
+
+
+@pytest.mark.parametrize(
+    ("trainer", "engine", "ranks"),
+    [(None, None, (1, 1)), (2, None, (2, 2)), (None, 2, (2, 2)), (1, 2, (1, 2)), (2, 1, (2, 1))],
+)
+def test_an_open_layout_is_the_other_sides(trainer: int | None, engine: int | None, ranks: tuple[int, int]) -> None:
+    sizes = {"trainer": trainer, "rollout": engine}
+    changes = [f"{side}.tensorParallelSize={size}" for side, size in sizes.items() if size]
+    found = decided(*changes, gpus=2)
+    assert (found.trainer_ranks, found.engine_ranks) == ranks
+
+
+def test_on_a_cpu_an_engine_is_whole() -> None:
+    found = decided("trainer.tensorParallelSize=2", gpu=None)
+    assert (found.trainer_ranks, found.engine_ranks) == (2, 1)
+
+
+def test_a_micro_batch_has_keys_for_responses_that_are_not_very_short() -> None:
+    """With 8 completions of an eighth of 256 tokens for each prompt of 64; a completion alone has only its own."""
+    keys = decided().micro_batch_keys
+    assert keys == 16_384 + 16_384 * 8 * 64 // (64 + 8 * 32)
+    assert decided("algorithm.type=sft", "reward=null").micro_batch_keys == 16_384
+    assert decided(gpu=None).micro_batch_keys is None  # packings on a CPU stay what they were
 
 
 def test_a_micro_batch_holds_the_longest_sequence() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from lorarl_trainer.devices.base import Host
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.planning.memory import MemoryPlan, plan_memory
+from lorarl_trainer.planning.choice import JobPlan, choose_plan
 from lorarl_trainer.planning.model_sizes import ModelSizes, read_model_sizes
 from lorarl_trainer.planning.plan import plan_job
 from lorarl_trainer.planning.remedies import require_fit
@@ -33,8 +33,8 @@ def sizes(folder: Path) -> ModelSizes:
     return read_model_sizes(folder)
 
 
-def planned(sizes: ModelSizes, *changes: str, host: Host = LAPTOP) -> MemoryPlan:
-    return plan_memory(cpu_job(*changes), sizes, host)
+def planned(sizes: ModelSizes, *changes: str, host: Host = LAPTOP) -> JobPlan:
+    return choose_plan(cpu_job(*changes), sizes, host)
 
 
 def test_documented_defaults_run_on_a_laptop(folder: Path) -> None:
@@ -42,8 +42,7 @@ def test_documented_defaults_run_on_a_laptop(folder: Path) -> None:
     plan = plan_job(cpu_job(), folder, LAPTOP)
     assert plan.micro_batch_tokens == 1024
     assert plan.kv_cache_bytes == 4 << 30
-    assert plan.memory_table is not None
-    assert re.search(r"^KV cache +4\.3 .*; all at their longest: 36\.2$", plan.memory_table, re.M)
+    assert re.search(r"^KV cache +4\.3 .*; all at their longest: 36\.2$", plan.table, re.M)
 
 
 def test_a_short_job_takes_no_more_cache_than_its_sequences(sizes: ModelSizes) -> None:
@@ -67,7 +66,7 @@ def test_less_memory_means_smaller_budgets_until_they_fit(sizes: ModelSizes) -> 
     budgets = [(plan.execution.micro_batch_tokens, plan.execution.kv_cache_bytes) for plan in found if plan.fits]
     assert budgets == sorted(budgets, reverse=True) and len(set(budgets)) >= 3
     for plan in found:
-        assert max(plan.peak("generation"), plan.peak("training")) <= plan.gpu.free or not plan.fits
+        assert plan.memory.needed <= plan.memory.gpu.free or not plan.fits
 
 
 def test_the_manifests_micro_batch_is_obeyed_if_it_fits(sizes: ModelSizes) -> None:
@@ -79,7 +78,7 @@ def test_otherwise_it_is_refused_with_one_that_fits(sizes: ModelSizes) -> None:
         require_fit(planned(sizes, "trainer.tokensPerMicroBatch=32768"))
     message = str(refused.value)
     assert "GB for each worker, expected at most the 20.0 GB that are free there" in message
-    assert "Set spec.trainer.tokensPerMicroBatch to 8192, or spec.trainer.recompute to" in message
+    assert "Set spec.trainer.tokensPerMicroBatch to 8192, or set spec.trainer.recompute to" in message
     assert "tensorParallelSize" not in message and "offload" not in message
     assert planned(sizes, "trainer.tokensPerMicroBatch=8192").fits
 
@@ -90,4 +89,4 @@ def test_a_model_that_is_too_large_is_refused(sizes: ModelSizes) -> None:
 
 
 def test_workers_share_the_machine(sizes: ModelSizes) -> None:
-    assert planned(sizes, "trainer.tensorParallelSize=2").gpu == Host(LAPTOP.total // 2, LAPTOP.free // 2)
+    assert planned(sizes, "trainer.tensorParallelSize=2").memory.gpu == Host(LAPTOP.total // 2, LAPTOP.free // 2)

@@ -74,6 +74,16 @@ def test_micro_batches_hold_every_sample_once_within_the_budget(samples: list[Sa
     assert all(any(set(group) <= set(batch) for batch in batches) for group in whole), "what fits stays together"
 
 
+@given(some_samples(), st.integers(1, 60), st.integers(1, 90))
+def test_micro_batches_have_no_more_keys_than_the_budget(samples: list[Sample], tokens: int, keys: int) -> None:
+    """A prompt's keys are there once for each of its completions."""
+    batches = packed_micro_batches(samples, tokens, keys)
+    assert sorted(index for batch in batches for index in batch) == list(range(len(samples)))
+    for batch in batches:
+        packing = pack([samples[i] for i in batch])
+        assert len(batch) == 1 or (len(packing.tokens) <= tokens and len(packing.keys) <= keys)
+
+
 @given(some_samples(), st.integers(1, 8))
 def test_workers_get_every_sample_once_and_about_the_same_number_of_tokens(samples: list[Sample], workers: int) -> None:
     shares = split_evenly(samples, workers)

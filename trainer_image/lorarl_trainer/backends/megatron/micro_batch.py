@@ -48,13 +48,14 @@ class MicroBatch:
     kept: torch.Tensor | None
 
 
-def grouped(samples: Sequence[Sample], token_budget: int, packed: bool) -> list[list[int]]:
+def grouped(samples: Sequence[Sample], token_budget: int, key_budget: int | None, packed: bool) -> list[list[int]]:
     """Return the indices of each micro-batch's samples.
 
-    No micro-batch has more than `token_budget` tokens, except that a longer sequence stands alone.
+    No micro-batch has more than `token_budget` tokens, nor a packed one more than `key_budget` keys, except that a
+    longer sequence stands alone.
     """
     if packed:
-        return packed_micro_batches(samples, token_budget)
+        return packed_micro_batches(samples, token_budget, key_budget)
     return padded_micro_batches([_padded(len(sample.tokens)) for sample in samples], token_budget)
 
 

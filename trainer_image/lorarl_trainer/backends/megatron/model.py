@@ -143,7 +143,8 @@ class LoraModel:
 
     def micro_batches(self, samples: Sequence[Sample], token_budget: int) -> Iterator[tuple[list[int], MicroBatch]]:
         """Yield the micro-batches of some samples, and which of the samples each holds, in its order."""
-        for indices in grouped(samples, token_budget, packed=self._packing is not None):
+        keys = self._plan.micro_batch_keys
+        for indices in grouped(samples, token_budget, keys, packed=self._packing is not None):
             chosen = [samples[index] for index in indices]
             if self._packing is None:
                 yield indices, padded_batch(chosen, self.device)

@@ -226,8 +226,6 @@ class BaseModel(Feature):
         "vllm.model_executor.model_loader.utils:process_weights_after_loading",
     )
     BaseModelLoader: Any = _used("vllm.model_executor.model_loader.base_loader:BaseModelLoader")
-    LoadConfig: Any = _used("vllm.config.load:LoadConfig")
-    get_model_loader: Any = _used("vllm.model_executor.model_loader:get_model_loader")
     register_model_loader: Any = _used("vllm.model_executor.model_loader:register_model_loader")
 
 

@@ -14,6 +14,7 @@ import torch
 from lorarl_trainer.engine.vllm import slices
 from lorarl_trainer.engine.vllm.names import BaseModel
 from lorarl_trainer.engine.vllm.patches.parameters import unallocated_parameters
+from lorarl_trainer.planning.execution import PlanError
 
 LOAD_FORMAT = "lorarl-trainer"
 """The name by which vLLM finds the loader."""
@@ -27,14 +28,12 @@ class SharedBase:
     Attributes:
         shared_bytes: what both use the same storage for.
         copied_bytes: what vLLM has a copy of.
-        refused: why vLLM loaded the model from its files after all; None if it did not.
     """
 
     def __init__(self, tensors: Mapping[frozenset[str], torch.Tensor]) -> None:
         """`tensors` are this rank's frozen parameters, by the Hugging Face parameters that each one is made of."""
         self._tensors = tensors
         self.shared_bytes = self.copied_bytes = 0
-        self.refused: str | None = None
 
     def register(self) -> None:
         """Let LOAD_FORMAT mean these tensors for the engine that starts next."""
@@ -53,22 +52,24 @@ class SharedBase:
 
             def load_weights(self, model: torch.nn.Module, model_config: Any) -> None:
                 """Replace every parameter."""
-                shared._give(model, model_config)
+                shared._give(model)
 
         BaseModel.register_model_loader(LOAD_FORMAT)(TrainerLoader)
 
-    def _give(self, model: torch.nn.Module, model_config: Any) -> None:
-        """Let vLLM's model use the trainer's tensors. If one has no counterpart, load all from the model's files."""
-        counterparts = {name: self._counterpart(model, name, parameter) for name, parameter in model.named_parameters()}
-        missing = [name for name, tensor in counterparts.items() if tensor is None]
-        if missing:
-            self.refused = f"the trainer has nothing in the layout of vLLM's {missing[0]}"
-            _load_from_files(model, model_config)
-            return
+    def _give(self, model: torch.nn.Module) -> None:
+        """Let vLLM's model use the trainer's tensors.
+
+        Raises:
+            PlanError: one has no counterpart. The memory has no place for a second base model.
+        """
         own = {tensor.data_ptr() for tensor in self._tensors.values()}
         for name, parameter in model.named_parameters():
-            tensor = counterparts[name]
-            assert tensor is not None, "none is missing"
+            tensor = self._counterpart(model, name, parameter)
+            if tensor is None:
+                raise PlanError(
+                    "vLLM was planned to share the trainer's base model, but the trainer has nothing in the layout of "
+                    f"vLLM's {name}; please report this"
+                )
             parameter.data = tensor
             if tensor.data_ptr() in own:
                 self.shared_bytes += tensor.nbytes
@@ -101,9 +102,3 @@ def query_key_value(interleaved: torch.Tensor, heads: int, groups: int, head_siz
     by_group = interleaved.view(groups, heads // groups + 2, head_size, *inner)
     projections = by_group[:, :-2], by_group[:, -2:-1], by_group[:, -1:]
     return torch.cat([projection.reshape(-1, *inner) for projection in projections])
-
-
-def _load_from_files(model: torch.nn.Module, model_config: Any) -> None:
-    for parameter in model.parameters():
-        parameter.data = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
-    BaseModel.get_model_loader(BaseModel.LoadConfig()).load_weights(model, model_config)

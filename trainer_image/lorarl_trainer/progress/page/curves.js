@@ -34,6 +34,7 @@ const CURVES = [
   ["How fast is it?", [
     { title: "Speed", unit: "tokens per second", columns: [["tokens_per_second", "prompts and completions"]], fromZero: true },
     { title: "Where a step's time goes", unit: "seconds per step", phases: true },
+    { title: "GPU memory", unit: "GB", prefix: "gpu_memory/", fromZero: true },
   ]],
 ];
 const SHOWN = new Set(CURVES.flatMap(([, list]) => list).flatMap((c) => (c.columns ?? []).map(([name]) => name)).concat(["tokens", "step_seconds"]));

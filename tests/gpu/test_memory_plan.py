@@ -1,0 +1,73 @@
+"""What a step takes of a GPU's memory: never more than planned, and at most a tenth less if micro-batches are full."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lorarl_trainer.samples.agreement import AgreementLimits
+from support.in_process import Colocated, samples_of, update_request
+from support.shaped_models import save_shape
+from unit.trainer.planning.shapes import SHAPES
+
+GB = 1_000_000_000
+LONG_PROMPTS = {
+    "algorithm__groupSize": 16,
+    "rollout__promptsPerStep": 8,
+    "rollout__maxPromptTokens": 4096,
+    "rollout__maxResponseTokens": 256,
+}
+FULL = {
+    "algorithm__groupSize": 8,
+    "rollout__promptsPerStep": 32,
+    "rollout__maxPromptTokens": 256,
+    "rollout__maxResponseTokens": 224,  # 8 groups are a micro-batch of 16,384 tokens
+    "trainer__tokensPerMicroBatch": 16_384,
+}
+LONGEST_CACHE = FULL | {"rollout__maxResponseTokens": 16_000, "trainer__tokensPerMicroBatch": 16_384}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("1.5B", FULL),
+        ("7B", FULL | {"rollout__offload": "[]"}),
+        ("7B", FULL | {"rollout__offload": "[kv_cache]"}),
+        ("7B", FULL | {"trainer__recompute": "selective"}),
+        ("7B", FULL | {"trainer__recompute": "full"}),
+        ("7B", FULL | {"adapter__dropout": 0.1, "trainer__tokensPerMicroBatch": 8192}),
+        ("7B", LONG_PROMPTS),
+        ("7B", LONGEST_CACHE),  # its cache takes all that is free
+    ],
+)
+def test_a_step_takes_what_was_planned(name: str, fields: dict[str, Any], tmp_path: Path) -> None:
+    worker = Colocated(
+        save_shape(SHAPES[name], tmp_path / "model"), tmp_path, cluster__gpusPerNode=1, adapter__rank=32, **fields
+    )
+    assert worker.worker._plan is not None
+    group, prompts = fields["algorithm__groupSize"], fields["rollout__promptsPerStep"]
+    stream = np.random.default_rng(0)
+    rows = [stream.integers(4, 60_000, fields["rollout__maxPromptTokens"]).tolist() for _ in range(prompts)]
+    asked = [row for row in rows for _ in range(group)]
+    response = min(fields["rollout__maxResponseTokens"], 256)
+    for _ in range(3):
+        worker.sync()
+        found = list(worker.worker.generate(asked, list(range(len(asked))), response))
+        completions = {i: one for chunk in found for i, one in zip(chunk.indices, chunk.completions, strict=True)}
+        samples = samples_of(asked, [completions[index] for index in range(len(asked))])
+        result = worker.worker.update(
+            update_request(samples, learning_rate=1e-5, limits=AgreementLimits(tolerance=float("inf")))
+        )
+    planned = max(worker.worker._plan.peaks)
+    taken = max(value * GB for column, value in result.metrics.items() if column.startswith("gpu_memory/"))
+    print(f"\n{name}: took {taken / GB:.1f} GB, planned {planned / GB:.1f}\n{worker.built.memory}")
+    assert result.warnings == () and taken <= planned
+    if response == fields["rollout__maxResponseTokens"]:
+        assert taken >= 0.9 * planned
+    worker.close()
+    torch.cuda.empty_cache()

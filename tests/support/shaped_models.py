@@ -1,0 +1,24 @@
+"""Models with the shape of real ones and random weights, made on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def save_shape(config: Mapping[str, Any], folder: Path) -> Path:
+    """Write a Qwen2 model with this config.json in bf16."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    own = Qwen2Config(**{key: value for key, value in config.items() if key != "model_type"})
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("cuda"):
+            Qwen2ForCausalLM(own).save_pretrained(folder)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch.cuda.empty_cache()
+    return folder

@@ -1,0 +1,185 @@
+"""What is chosen where a manifest leaves it open: the fastest step that fits, on the shapes that people train."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from lorarl_trainer.devices.base import Gpu, Host
+from lorarl_trainer.planning.choice import JobPlan, choose_plan
+from lorarl_trainer.planning.choices_table import choices_line, plan_table
+from lorarl_trainer.planning.layouts import layouts
+from lorarl_trainer.planning.model_sizes import sizes_of
+from unit.trainer.planning.jobs import cpu_job, gpu_job
+from unit.trainer.planning.shapes import LARGER, SHAPES, SMOLLM2
+
+GB = 1_000_000_000
+H200 = Gpu(150 * GB, 149 * GB, "NVIDIA H200", (9, 0))
+GPUS = {
+    24: Gpu(24 * GB, int(23.4 * GB), "NVIDIA L4", (8, 9)),
+    48: Gpu(48 * GB, int(47.2 * GB), "NVIDIA L40S", (8, 9)),
+    80: Gpu(80 * GB, int(78.8 * GB), "NVIDIA A100-SXM4-80GB", (8, 0)),
+}
+MODELS = {name: sizes_of(config) for name, config in (SHAPES | LARGER | {"SmolLM2": SMOLLM2}).items()}
+
+
+def chosen(name: str, *changes: str, gpu: Gpu = H200, gpus: int = 1, **lengths: int) -> JobPlan:
+    return choose_plan(gpu_job(*changes, gpus=gpus, **lengths), MODELS[name], gpu)
+
+
+def decisions(plan: JobPlan) -> tuple[int, int, str, set[str]]:
+    found = plan.execution
+    return found.trainer_ranks, found.micro_batch_tokens, found.recompute, set(found.offload)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "response_tokens", "expected"),
+    [
+        ("7B", 1, 256, (1, 16_384, "none", set())),
+        ("0.5B", 1, 256, (1, 32_768, "none", set())),
+        ("7B", 1, 32_704, (1, 32_768, "none", {"kv_cache"})),
+        ("14B", 1, 16_320, (1, 16_384, "none", {"kv_cache"})),
+        ("32B", 1, 256, (1, 4096, "none", set())),
+        ("32B", 2, 256, (1, 4096, "none", set())),
+        ("Llama-3.1-70B", 2, 256, (2, 4096, "none", set())),
+    ],
+)
+def test_a_manifest_without_settings_is_planned_to_fit_h200s(
+    name: str, gpus: int, response_tokens: int, expected: tuple[int, int, str, set[str]]
+) -> None:
+    plan = chosen(name, gpus=gpus, response_tokens=response_tokens)
+    assert plan.fits and decisions(plan) == expected
+    assert plan.execution.engine_ranks == plan.execution.trainer_ranks and plan.execution.shared_base
+    assert plan.memory.needed <= H200.free - 0.02 * H200.total
+
+
+@pytest.mark.parametrize(
+    ("name", "gigabytes", "expected"),
+    [
+        ("0.5B", 24, (1, 16_384, "none", set())),
+        ("1.5B", 24, (1, 4096, "none", set())),
+        ("1.5B", 48, (1, 16_384, "none", set())),
+        ("7B", 48, (1, 4096, "none", set())),
+        ("7B", 80, (1, 8192, "none", set())),
+        ("SmolLM2", 24, (1, 16_384, "none", set())),
+    ],
+)
+def test_smaller_gpus(name: str, gigabytes: int, expected: tuple[int, int, str, set[str]]) -> None:
+    """docs/models.md has the same table."""
+    plan = chosen(name, gpu=GPUS[gigabytes], prompt_tokens=512, response_tokens=1024)
+    assert plan.fits and decisions(plan) == expected
+
+
+def test_a_model_that_fits_no_single_gpu_is_split_over_as_few_as_possible() -> None:
+    """Over divisors of a machine's GPUs that share its heads."""
+    assert not chosen("7B", gpu=GPUS[24], prompt_tokens=512, response_tokens=1024).fits
+    assert decisions(chosen("7B", gpu=GPUS[24], gpus=4, prompt_tokens=512, response_tokens=1024))[0] == 2
+    assert decisions(chosen("Llama-3.1-70B", gpu=GPUS[80], gpus=8))[0] == 4
+    assert not chosen("Llama-3.1-70B", gpu=GPUS[80], gpus=3).fits  # 64 heads are no multiple of 3
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "sizes"),
+    [
+        ("32B", (), [1, 2, 4, 8]),
+        ("32B", ("adapter.rank=6",), [1, 2]),  # each GPU has an equal part of the rank
+        ("7B", (), [1, 2, 4]),  # 28 heads
+        ("0.5B", (), [1, 2]),  # 14 heads
+        ("SmolLM2", (), [1]),  # 9 heads
+    ],
+)
+def test_layouts_are_those_that_the_model_can_be_split_over(
+    name: str, changes: tuple[str, ...], sizes: list[int]
+) -> None:
+    assert list(layouts(gpu_job(*changes, gpus=8), MODELS[name])) == [(size, size) for size in sizes]
+
+
+def test_a_layout_that_only_vllm_can_have_is_not_the_trainers() -> None:
+    """Here for a rank that 4 does not divide."""
+    spec = gpu_job("adapter.rank=6", "rollout.tensorParallelSize=4", gpus=8)
+    assert list(layouts(spec, MODELS["32B"])) == [(1, 4), (2, 4)]
+
+
+SET = (
+    "trainer.tensorParallelSize=2",
+    "rollout.tensorParallelSize=1",
+    "trainer.tokensPerMicroBatch=2048",
+    "trainer.recompute=selective",
+    "rollout.offload=[kv_cache, weights]",
+    "rollout.gpuMemoryFraction=0.4",
+)
+
+
+def test_what_is_set_is_obeyed() -> None:
+    plan = chosen("7B", *SET, gpus=2)
+    assert decisions(plan) == (2, 2048, "selective", {"kv_cache", "weights"})
+    assert plan.execution.engine_ranks == 1 and plan.execution.engine_fraction == 0.4
+    assert not plan.execution.overlapped  # the cache is not there while the trainer works
+    assert not choices_line(plan).startswith("trainer")
+
+
+@pytest.mark.parametrize("field", SET)
+def test_a_single_field_that_is_set_leaves_the_others_open(field: str) -> None:
+    path, value = field.split("=")
+    assert f"{path} {value}" not in choices_line(chosen("7B", field, gpus=2))
+
+
+def test_the_cache_stays_or_overlaps_only_where_that_is_faster() -> None:
+    """32k tokens leave the GPU to one phase or the other, unless more is computed again."""
+    plan = chosen("14B", "trainer.recompute=none", response_tokens=16_320)
+    assert plan.execution.offload == {"kv_cache"} and not plan.execution.overlapped
+    assert plan.memory.peak("generation") > 0.97 * H200.free  # M1: the cache takes what is free in its phase
+    assert plan.seconds is not None and plan.seconds.moving > 0
+
+
+def test_several_updates_of_a_step_cannot_overlap_with_its_generation() -> None:
+    several = chosen("7B", "algorithm.updatesPerStep=2")
+    assert not several.execution.overlapped and not any(one.memory.execution.overlapped for one in several.fitting)
+
+
+def test_both_times_are_printed() -> None:
+    plan = chosen("7B", response_tokens=4096)
+    alternating = min(one.seconds.total for one in plan.fitting if not one.memory.execution.overlapped)
+    assert plan.execution.overlapped and plan.seconds is not None and plan.seconds.total < alternating
+    assert f"both phases                  overlap  {plan.seconds.total:.3g}; alternate {alternating:.3g}\n" in (
+        plan_table(plan).replace("overlap    ", "overlap  ")
+    )
+
+
+def test_the_table_says_what_was_chosen_and_why() -> None:
+    table = plan_table(chosen("32B", "trainer.recompute=none"))
+    rows = {line.split("  ")[0]: line for line in table.splitlines()}
+    assert rows["trainer.tokensPerMicroBatch"].split()[1] == "4096"
+    assert "too large: 8192, 16384, 32768, 65536" in rows["trainer.tokensPerMicroBatch"]
+    assert rows["trainer.recompute"].endswith("as in the manifest")
+    assert rows["trainer.tensorParallelSize"].endswith("the smallest that fits")
+    assert rows["rollout.gpuMemoryFraction"].split()[1] == "0.18"
+    assert "s a step on an NVIDIA H200, if prompts are as long as they may be and completions half as long" in table
+    assert "sequences of 320 tokens" in rows["KV cache"] and "at half of it" in rows["KV cache"]
+
+
+def test_sft_has_no_rows_of_rollouts() -> None:
+    table = plan_table(chosen("7B", "algorithm.type=sft", "reward=null"))
+    assert "trainer.tokensPerMicroBatch" in table and "rollout." not in table and "both phases" not in table
+
+
+def test_a_gpu_that_others_use_a_little_is_planned_for_what_is_left() -> None:
+    busy = Gpu(150 * GB, 90 * GB, "NVIDIA H200")
+    plan = chosen("7B", gpu=busy)
+    assert plan.fits and plan.memory.needed <= 90 * GB
+
+
+def test_cpus_have_the_plan_that_they_had() -> None:
+    """Their budgets are fixed, so that a job keeps its bytes: nothing is chosen by speed."""
+    found = choose_plan(cpu_job(), MODELS["SmolLM2"], Host(25 * GB, 20 * GB))
+    assert found.seconds is None and decisions(found) == (1, 1024, "none", set())
+    assert found.execution.kv_cache_bytes == 4 << 30 and found.execution.micro_batch_keys is None
+    assert plan_table(found).splitlines()[0].split() == ["GB", "when", "from"]
+
+
+def test_a_choice_takes_a_moment() -> None:
+    """It is made at every start, and by `lorarl validate`."""
+    began = time.perf_counter()
+    chosen("Llama-3.1-70B", gpus=8, response_tokens=8192)
+    assert time.perf_counter() - began < 1

@@ -1,0 +1,110 @@
+"""A job that does not fit is refused with what would make it fit, and that does."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.devices.base import Gpu
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.planning.choice import choose_plan
+from lorarl_trainer.planning.model_sizes import sizes_of
+from lorarl_trainer.planning.remedies import remedies, require_fit
+from unit.trainer.planning.jobs import gpu_job
+from unit.trainer.planning.shapes import LARGER, SHAPES, SMOLLM2
+
+GB = 1_000_000_000
+MODELS = SHAPES | {"SmolLM2": SMOLLM2, "32B": LARGER["32B"]}
+job = partial(gpu_job, prompt_tokens=512, response_tokens=1024)
+
+
+def gpu_of(gigabytes: int) -> Gpu:
+    return Gpu(gigabytes * GB, int(gigabytes * 0.97 * GB), "any", (8, 0))
+
+
+def refusal(spec: LoRARLJobSpec, model: dict[str, Any], gpu: Gpu) -> str:
+    with pytest.raises(InputError) as refused:
+        require_fit(choose_plan(spec, sizes_of(model), gpu))
+    return str(refused.value)
+
+
+def test_a_job_that_fits_needs_no_remedy() -> None:
+    plan = choose_plan(job(), sizes_of(SHAPES["7B"]), gpu_of(80))
+    require_fit(plan)
+    assert remedies(plan) == ""
+
+
+def test_what_does_not_fit_is_refused_with_its_table() -> None:
+    message = refusal(job(), SHAPES["7B"], gpu_of(16))
+    needed, free = re.search(r"needs ([\d.]+) GB on each GPU, expected at most the ([\d.]+) GB", message).groups()
+    assert float(needed) > float(free) == 15.5
+    assert re.search(r"^activations +\d+\.\d +training ", message, re.M)
+
+
+def test_a_field_that_is_set_is_obeyed_until_the_job_does_not_fit() -> None:
+    fields = ("trainer.tokensPerMicroBatch=65536", "trainer.recompute=none")
+    assert choose_plan(job(*fields), sizes_of(SHAPES["1.5B"]), gpu_of(80)).execution.micro_batch_tokens == 65_536
+    assert "Remove spec.trainer.tokensPerMicroBatch" in refusal(job(*fields), SHAPES["1.5B"], gpu_of(48))
+
+
+def test_a_cache_that_holds_no_sequence_is_refused() -> None:
+    message = refusal(job("rollout.gpuMemoryFraction=0.06"), SHAPES["7B"], gpu_of(80))
+    assert "GB left for vLLM's KV cache, of which one sequence takes 0.1" in message
+    assert "Remove spec.rollout.gpuMemoryFraction" in message
+
+
+def test_where_no_change_alone_is_enough_all_that_it_takes_are_named() -> None:
+    fields = ("rollout.gpuMemoryFraction=0.01", "trainer.tokensPerMicroBatch=65536")
+    message = refusal(job(*fields), SHAPES["1.5B"], gpu_of(24))
+    assert "Remove spec.trainer.tokensPerMicroBatch, and remove spec.rollout.gpuMemoryFraction.\n" in message
+
+
+@pytest.mark.parametrize("gpus", [1, 4])
+@pytest.mark.parametrize("gigabytes", [8, 12, 16, 24, 48, 80])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (),
+        ("rollout.maxResponseTokens=8192",),
+        ("rollout.offload=[]", "trainer.recompute=none", "rollout.gpuMemoryFraction=0.1"),
+    ],
+)
+@pytest.mark.parametrize("model", MODELS)
+def test_every_remedy_that_is_printed_makes_the_job_fit(
+    model: str, changes: tuple[str, ...], gigabytes: int, gpus: int
+) -> None:
+    """D4: also more GPUs, over which the model must be one that can be split."""
+    gpu, sizes = gpu_of(gigabytes), sizes_of(MODELS[model])
+    plan = choose_plan(job(*changes, gpus=gpus), sizes, gpu)
+    if plan.fits:
+        return
+    told = remedies(plan)
+    if told == "Use GPUs with more memory, or a smaller model.":
+        return
+    for alternative in alternatives(told):
+        assert choose_plan(job(*changes, *alternative, gpus=gpus), sizes, gpu).fits, alternative
+
+
+def alternatives(told: str) -> list[list[str]]:
+    """Remedies as overrides of the manifest, those together that have to be."""
+    between = ", and " if ", and " in told else ", or "
+    wanted = [override(one) for one in told.removesuffix(".").split(between)]
+    return [wanted] if between == ", and " else [[one] for one in wanted]
+
+
+def override(remedy: str) -> str:
+    """One remedy in the words of `--set`."""
+    verb, field, *value = remedy.replace(" to ", " ").split(" ", 2)
+    assert verb.lower() == ("set" if value else "remove")
+    return f"{field.removeprefix('spec.')}={value[0] if value else 'null'}"
+
+
+def test_a_gpu_that_others_use_is_judged_as_if_it_were_idle() -> None:
+    """A larger one is no remedy, but the job may still be too large."""
+    used = replace(gpu_of(16), free=8 * GB)
+    assert refusal(job(), SHAPES["7B"], used).startswith("spec: got a job that needs ")

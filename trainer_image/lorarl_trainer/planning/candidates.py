@@ -1,0 +1,95 @@
+"""The plans that a job could run by: every value of what its manifest leaves open. On CPU, a few fixed budgets.
+
+A field that is set has one value. Nothing here knows which plan fits, or how fast it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.devices.base import Gpu
+from lorarl_trainer.planning.execution import (
+    USUAL_MICRO_BATCH_TOKENS,
+    ExecutionPlan,
+    Recompute,
+    decide,
+    may_overlap,
+    usual_keys,
+)
+from lorarl_trainer.planning.memory_lines import token_bytes
+from lorarl_trainer.planning.model_sizes import ModelSizes
+
+_MICRO_BATCH_TOKENS = (1024, 2048, 4096, 8192, 16_384, 32_768, 65_536)
+_RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
+_FEWER_KEYS = 4
+"""If keys are short of memory, a micro-batch has so many times fewer; each time, and at least twice its tokens."""
+
+HOST_ACTIVATIONS, HOST_KV_CACHE = 2 << 30, 4 << 30
+"""Budgets on CPU. More tokens at a time are not faster there."""
+_HOST_BUDGET_SHARES = (1, 2, 4, 8, 16)
+LEAST_MICRO_BATCH_TOKENS = 128
+
+
+def on_gpu(spec: LoRARLJobSpec, model: ModelSizes, gpu: Gpu, ranks: tuple[int, int]) -> Iterator[ExecutionPlan]:
+    """Yield the plans for GPUs with so many tensor-parallel ranks of trainer and engine."""
+    base = decide(spec, model, gpu, ranks)
+    kinds = [spec.trainer.recompute] if spec.trainer.recompute else _RECOMPUTE
+    for tokens in _token_sizes(spec, base):
+        for keys in _key_numbers(spec, base, tokens):
+            for recompute in kinds:
+                plan = replace(base, micro_batch_tokens=tokens, micro_batch_keys=keys, recompute=recompute)
+                yield from _phases(spec, plan)
+
+
+def on_host(spec: LoRARLJobSpec, model: ModelSizes) -> Iterator[ExecutionPlan]:
+    """Yield the plans for CPUs, under ever smaller budgets. The manifest's own micro-batch stays.
+
+    The budgets are fixed, so that a job does the same on machines of any size, byte for byte, and after a restart. Only
+    where they do not fit are both halved, until they do.
+    """
+    base = decide(spec, model, None)
+    per_token, _ = token_bytes(model, base)
+    for share in _HOST_BUDGET_SHARES:
+        tokens = 1 << (HOST_ACTIVATIONS // share // per_token).bit_length() - 1
+        tokens = min(max(tokens, LEAST_MICRO_BATCH_TOKENS), USUAL_MICRO_BATCH_TOKENS)
+        yield replace(
+            base,
+            micro_batch_tokens=spec.trainer.tokens_per_micro_batch or tokens,
+            kv_cache_most=HOST_KV_CACHE // share,
+        )
+
+
+def _token_sizes(spec: LoRARLJobSpec, base: ExecutionPlan) -> Iterator[int]:
+    """Yield sizes of a micro-batch, up to one that holds the whole step."""
+    if spec.trainer.tokens_per_micro_batch:
+        yield base.micro_batch_tokens
+        return
+    for tokens in sorted({max(tokens, base.longest) for tokens in _MICRO_BATCH_TOKENS}):
+        yield tokens
+        if tokens >= base.trained * base.longest:
+            return
+
+
+def _key_numbers(spec: LoRARLJobSpec, base: ExecutionPlan, tokens: int) -> Iterator[int | None]:
+    if base.micro_batch_keys is None:
+        yield None
+        return
+    keys = usual_keys(spec, tokens)
+    yield keys
+    while (keys := keys // _FEWER_KEYS) >= 2 * tokens:
+        yield keys
+
+
+def _phases(spec: LoRARLJobSpec, plan: ExecutionPlan) -> Iterator[ExecutionPlan]:
+    """Yield what the engine may give up while the trainer works, and whether both work at the same time."""
+    yield plan
+    if not plan.rollouts:
+        return
+    if may_overlap(spec, (plan.trainer_ranks, plan.engine_ranks)):
+        yield replace(plan, overlapped=True)
+    if spec.rollout.offload is None:
+        yield replace(plan, offload=frozenset({"kv_cache"}))
+        if not plan.shared_base:
+            yield replace(plan, offload=frozenset({"kv_cache", "weights"}))

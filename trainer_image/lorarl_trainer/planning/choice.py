@@ -1,0 +1,120 @@
+"""Which plan a job runs by: on GPUs the one with the fastest step of those that fit, on CPU the first that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.devices.base import Gpu, Host
+from lorarl_trainer.planning import candidates
+from lorarl_trainer.planning.adapter_size import AdapterSize
+from lorarl_trainer.planning.execution import USUAL_MICRO_BATCH_TOKENS, ExecutionPlan, usual_keys
+from lorarl_trainer.planning.gpu_speeds import speed_of
+from lorarl_trainer.planning.layouts import layouts
+from lorarl_trainer.planning.memory import MemoryPlan, make_plan
+from lorarl_trainer.planning.model_sizes import ModelSizes
+from lorarl_trainer.planning.step_time import StepSeconds, step_seconds, work_of
+
+_MARGIN = 0.02
+"""Share of a GPU's memory that a choice leaves free, for what allowances do not cover."""
+_AS_FAST = 1.01
+"""A plan that takes so many times as long as the fastest counts as fast."""
+
+type _MakePlan = Callable[[ExecutionPlan, Gpu | Host], MemoryPlan]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan for GPUs that fits, and how long its step takes."""
+
+    memory: MemoryPlan
+    seconds: StepSeconds
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """How each worker of a job runs, and among what that was chosen.
+
+    Attributes:
+        there: a worker's GPU, or on CPU the machine, which its workers share.
+        memory: what was chosen. If nothing fits, it is the plan that needs the least memory.
+        seconds: of its step; None on CPU, and if nothing fits.
+        fitting: on GPUs, all that fit with the same layout.
+        too_large: on GPUs, the plans with that layout that do not fit.
+    """
+
+    spec: LoRARLJobSpec
+    model: ModelSizes
+    there: Gpu | Host
+    memory: MemoryPlan
+    seconds: StepSeconds | None = None
+    fitting: Sequence[Candidate] = ()
+    too_large: Sequence[ExecutionPlan] = ()
+
+    @property
+    def execution(self) -> ExecutionPlan:
+        """The decisions."""
+        return self.memory.execution
+
+    @property
+    def fits(self) -> bool:
+        """Whether the job fits."""
+        return self.memory.fits
+
+
+def choose_plan(spec: LoRARLJobSpec, model: ModelSizes, there: Gpu | Host) -> JobPlan:
+    """Choose how each worker of a job runs.
+
+    Args:
+        spec: the job.
+        model: sizes of its base model.
+        there: a worker's GPU, or on CPU the machine, which its workers share.
+    """
+    make: _MakePlan = partial(make_plan, model, AdapterSize.of(spec.adapter, model))
+    if isinstance(there, Host):
+        return JobPlan(spec, model, there, _on_host(spec, model, there, make))
+    # The margin is for choices. A job of which little is left open may need all that is free.
+    for margin in (_MARGIN, 0.0):
+        gpu = replace(there, free=there.free - int(margin * there.total))
+        smallest: list[MemoryPlan] = []
+        for ranks in layouts(spec, model):
+            plans = [replace(make(one, gpu), gpu=there) for one in candidates.on_gpu(spec, model, there, ranks)]
+            if any(plan.fits for plan in plans):
+                return _fastest(spec, model, there, plans)
+            smallest.append(min(plans, key=lambda plan: (plan.needed, -plan.execution.kv_cache_bytes)))
+    return JobPlan(spec, model, there, min(smallest, key=lambda plan: plan.needed))
+
+
+def _on_host(spec: LoRARLJobSpec, model: ModelSizes, there: Host, make: _MakePlan) -> MemoryPlan:
+    share = Host(there.total // spec.workers_per_node, there.free // spec.workers_per_node)
+    plans = (make(execution, share) for execution in candidates.on_host(spec, model))
+    found = next(plans)
+    while not found.fits and (smaller := next(plans, None)):
+        found = smaller
+    return found
+
+
+def _fastest(spec: LoRARLJobSpec, model: ModelSizes, gpu: Gpu, plans: Sequence[MemoryPlan]) -> JobPlan:
+    work, speed = work_of(spec), speed_of(gpu.name)
+    fitting = [Candidate(plan, step_seconds(model, plan.execution, work, speed)) for plan in plans if plan.fits]
+    fastest = min(candidate.seconds.total for candidate in fitting)
+    found = min(
+        (candidate for candidate in fitting if candidate.seconds.total <= _AS_FAST * fastest),
+        key=lambda candidate: (_departures(spec, candidate.memory.execution), candidate.seconds.total),
+    )
+    too_large = [plan.execution for plan in plans if not plan.fits]
+    return JobPlan(spec, model, gpu, found.memory, found.seconds, fitting, too_large)
+
+
+def _departures(spec: LoRARLJobSpec, plan: ExecutionPlan) -> int:
+    """Count how far a plan is from the usual one: of two that are as fast, the more usual one is taken."""
+    tokens = max(USUAL_MICRO_BATCH_TOKENS, plan.longest)
+    return (
+        ["none", "selective", "full"].index(plan.recompute)
+        + len(plan.offload)
+        + plan.overlapped
+        + abs(plan.micro_batch_tokens.bit_length() - tokens.bit_length())
+        + (plan.micro_batch_keys not in (None, usual_keys(spec, plan.micro_batch_tokens)))
+    )

@@ -1,0 +1,184 @@
+"""What trainer and engine take of one rank's memory, line by line, with sources. All but the KV cache.
+
+Activations follow V. Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models"
+(arXiv:2205.05198), section 4, without the scores that flash attention does not keep, with SwiGLU, and with what LoRA on
+a frozen base changes: a frozen linear layer keeps nothing, and its adapter keeps the layer's input. With h the hidden
+size, q and k the widths of queries and keys, and f that of the MLP, a token of a layer keeps, in the model's precision,
+
+    fused layers (`backends/megatron/fused_layer.py`)  2h + 2q + 2k + 2f
+        hidden states before attention and MLP; q, k, v and attention's output; gate and up
+    Megatron's own (tensor parallel, adapter dropout)  4h + 3q + 3k + 5f
+        also the norms' outputs, q and k before rotation, SwiGLU's product, and fc1's output before and after its
+        adapter's share
+
+`trainer.recompute: selective` computes gate and up, or Megatron's MLP, again; `full` a whole layer (h stays). Either
+brings one layer back at a time. Sequence parallelism splits all of it over the ranks.
+
+A prompt is computed once for all its completions, but each of them attends to the prompt's keys and values, which are
+gathered for that. A key of a completion's own or of its prompt takes
+
+    fused layers         in the layer at work 4k + 2q
+    Megatron's own       2k in each layer, unless `recompute` is full, and in the layer at work 4k + 2q
+
+of which 2k are the gathered keys and values, 2k their gradients, and 2q what flash attention's backward pass makes
+those of, over all heads of queries. Without grouped queries there is no such copy.
+
+Measured on an H200, 7B shape, fused, 16,384 tokens per micro-batch, without vLLM: 64.6 GB.
+
+Without flash attention (on CPU, and in fp32), attention works on padded copies (`backends/kernels/attention.py`): of
+the queries and of its output, each up to twice as long, and two of the keys and values, in which each completion has
+its prompt's too. With a group of G, a token keeps up to 4q + 4k (1 + G) more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from lorarl_api.v1alpha1 import served_rank
+from lorarl_trainer.planning.adapter_size import AdapterSize
+from lorarl_trainer.planning.execution import ExecutionPlan, Recompute
+from lorarl_trainer.planning.model_sizes import ModelSizes
+from lorarl_trainer.planning.precision import Precision
+
+type Phase = Literal["always", "generation", "training"]
+
+LOGITS_BYTES = 4 + 2 + 4
+"""Per logit of a chunk: itself in fp32, a copy in bf16 and a temporary (`backends/kernels/logprobs.py`)."""
+GRAPHS_BYTES = 1_500_000_000
+"""Allowance: what vLLM's CUDA graphs take."""
+_HOST_LOGITS = 5
+"""vLLM's logits, probabilities and random numbers on CPU."""
+UNUSABLE = 0.05
+"""Share of what comes and goes in a training step that stays unused between other tensors."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the table: what takes memory, how much, when, and where the figure is from."""
+
+    what: str
+    bytes: int
+    phase: Phase
+    source: str
+
+
+def trainer_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPlan) -> Iterator[Line]:
+    """Yield what the trainer takes."""
+    ranks, precision = execution.trainer_ranks, execution.precision
+    share = f", 1/{ranks} of it" if ranks > 1 else ""
+    base = model.parameters(ranks)
+    source = f"its files: {base:,} parameters in {precision.name}{share}"
+    yield Line("base model", base * precision.bytes, "always", source)
+    trainable = adapter.trainable(ranks)
+    source = f"{trainable:,} parameters: {precision.name}, fp32 master and gradient, Adam's moments"
+    yield Line("adapter and optimizer", trainable * trainable_bytes(precision), "always", source)
+    yield _activations(model, execution)
+    logits = execution.logits_chunk * LOGITS_BYTES
+    chunk = f"{4 * execution.logits_chunk >> 20:,} MiB in fp32, and copies"
+    yield Line("logits, a chunk at a time", logits, "training", chunk)
+
+
+def _activations(model: ModelSizes, execution: ExecutionPlan) -> Line:
+    tokens = micro_batch_tokens(execution)
+    kept, at_work = token_bytes(model, execution)
+    hidden_states = 2 * model.hidden * execution.precision.bytes // execution.trainer_ranks
+    total = tokens * (kept + at_work + hidden_states)
+    source = f"{tokens:,} tokens of a micro-batch x {kept:,} bytes, and one layer at work"
+    if keys := micro_batch_keys(execution):
+        total += keys * sum(key_bytes(model, execution))
+        source += f" with {keys:,} keys"
+    return Line("activations", int(total * (1 + UNUSABLE)), "training", f"{source}; recompute: {execution.recompute}")
+
+
+def micro_batch_tokens(execution: ExecutionPlan) -> int:
+    """Return the most tokens of a micro-batch. A longer sequence stands alone, and a small step is one micro-batch."""
+    return min(max(execution.micro_batch_tokens, execution.longest), execution.trained * execution.longest)
+
+
+def micro_batch_keys(execution: ExecutionPlan) -> int:
+    """Return the most keys of a micro-batch; 0 where `token_bytes` has them already."""
+    if execution.micro_batch_keys is None:
+        return 0
+    # With two samples, a prompt is a segment of its own.
+    return min(max(execution.micro_batch_keys, execution.longest), 2 * execution.trained * execution.longest)
+
+
+def activation_bytes(model: ModelSizes, precision: Precision, recompute: Recompute, fused: bool) -> tuple[int, int]:
+    """Return the bytes that a token keeps in all layers until the backward pass, and in one layer while that runs.
+
+    The module's text has the formulas.
+    """
+    h, q, k, f = model.hidden, model.width("q_proj"), model.width("k_proj"), model.width("up_proj")
+    whole = 2 * h + 2 * q + 2 * k + 2 * f if fused else 4 * h + 3 * q + 3 * k + 5 * f
+    selective = 2 * h + 2 * q + 2 * k if fused else 3 * h + 3 * q + 3 * k
+    kept = {"none": whole, "selective": selective, "full": h}[recompute]
+    # A layer's gradients are as large as its activations. With recomputation, the activations come back too.
+    at_work = whole if recompute == "none" else 2 * whole
+    return kept * model.layers * precision.bytes, at_work * precision.bytes
+
+
+def token_bytes(model: ModelSizes, execution: ExecutionPlan) -> tuple[int, int]:
+    """Return one rank's `activation_bytes`, with the copies of attention where it is not flash attention."""
+    kept, at_work = activation_bytes(model, execution.precision, execution.recompute, execution.fused_layers)
+    if execution.attention_copies:
+        copies = 4 * model.width("q_proj") + 4 * model.width("k_proj") * execution.attention_copies
+        at_work += copies * execution.precision.bytes
+        kept += 0 if execution.recompute == "full" else copies * execution.precision.bytes * model.layers
+    return kept // execution.trainer_ranks, at_work // execution.trainer_ranks
+
+
+def key_bytes(model: ModelSizes, execution: ExecutionPlan) -> tuple[int, int]:
+    """Return the bytes that a key keeps in all layers until the backward pass, and in one layer while that runs.
+
+    They are one rank's, which has at least one head of keys.
+    """
+    width, ranks = execution.precision.bytes, execution.trainer_ranks
+    q, k = model.width("q_proj") // ranks, max(1, model.key_heads // ranks) * model.head
+    stays = not execution.fused_layers and execution.recompute != "full"
+    return 2 * k * model.layers * width if stays else 0, (4 * k + (2 * q if q > k else 0)) * width
+
+
+def trainable_bytes(precision: Precision) -> int:
+    """Return the bytes of a trainable parameter: itself, its fp32 master (in fp32 itself), gradient and two moments."""
+    master = 0 if precision.name == "fp32" else 4
+    return precision.bytes + master + 4 + 8
+
+
+def engine_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPlan) -> Iterator[Line]:
+    """Yield what vLLM takes on a GPU, but for the KV cache."""
+    ranks, width = execution.engine_ranks, execution.precision.bytes
+    if execution.shared_base:
+        qkv = model.qkv_parameters(ranks) * width
+        yield Line("vLLM's QKV layers", qkv, "always", "all else of the base is the trainer's own tensors")
+    else:
+        phase: Phase = "generation" if "weights" in execution.offload else "always"
+        yield Line("vLLM's base model", model.parameters(ranks) * width, phase, "its own copy")
+    yield _served_adapter(adapter, ranks, width)
+    tokens, sequences = execution.engine_step_tokens, execution.sequences
+    mlp = 3 * model.width("up_proj") // ranks + 4 * model.hidden
+    source = f"{tokens:,} tokens of prompts in a layer, logits of {sequences} sequences in fp32"
+    yield Line("vLLM at work", tokens * mlp * width + 4 * sequences * model.vocabulary, "generation", source)
+    yield Line("vLLM's CUDA graphs", GRAPHS_BYTES, "always", "allowance")
+
+
+def host_engine_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPlan) -> Iterator[Line]:
+    """Yield what vLLM takes on CPU, but for the KV cache."""
+    width = execution.precision.bytes
+    if not execution.shared_base:
+        yield Line("vLLM's base model", model.parameters(1) * width, "always", "its own copy")
+    packed = sum(linear.inputs * linear.outputs for linear in model.linears) * width
+    yield Line("vLLM's packed weights", packed, "always", "linear layers once more, laid out for oneDNN's products")
+    yield _served_adapter(adapter, 1, width)
+    tokens, sequences = execution.engine_step_tokens, execution.sequences
+    mlp = 3 * model.width("up_proj") + 4 * model.hidden
+    source = f"{tokens:,} tokens of prompts in a layer, logits of {sequences} sequences in fp32 and copies"
+    yield Line(
+        "vLLM at work", tokens * mlp * width + 4 * _HOST_LOGITS * sequences * model.vocabulary, "generation", source
+    )
+
+
+def _served_adapter(adapter: AdapterSize, ranks: int, width: int) -> Line:
+    source = f"its buffers for rank {served_rank(adapter.rank)}"
+    return Line("vLLM's adapter", adapter.served(ranks) * width, "always", source)

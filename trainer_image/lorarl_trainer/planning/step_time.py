@@ -1,0 +1,251 @@
+"""How long a step takes on GPUs, roughly: to choose between plans, and to say what to expect.
+
+Every part of a step is a number of operations over a share of the GPU's speed, or a number of bytes over its bandwidth,
+or a time that it takes in any case. The shares come from one H200 (docs/performance.md, benchmarks/results/), 0.5B and
+7B shapes of Qwen2.5, rank 32 on every linear layer, bf16, 64 prompts of 64 tokens with 8 completions of 256 each:
+
+    decode      4.3 ms a step at 0.5B and 18.1 ms at 7B, of which attention takes 3.2 and products 11.8
+    training    0.93 s at 0.5B and 7.04 s at 7B in micro-batches of 16,384 tokens; 0.85 s at 0.5B in those of 65,536
+
+Lengths of completions are not known before they are there. L being the longest, (1 - t/L) to the power of
+`Work.spread` of them are assumed to be longer than t: 0 means that all reach L, and 1 that all lengths are as frequent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.planning.execution import ExecutionPlan, kv_bytes_per_token
+from lorarl_trainer.planning.gpu_speeds import Speed
+from lorarl_trainer.planning.memory_lines import activation_bytes
+from lorarl_trainer.planning.model_sizes import ModelSizes
+
+_DECODE_PRODUCTS, _DECODE_ATTENTION, _DECODE_LAYER_SECONDS = 0.77, 0.41, 1.07e-4
+"""Of a decode step: shares of operations and bandwidth, and what a layer's other kernels and the host take."""
+_DECODE_REDUCTION_SECONDS = 3e-5
+"""What two reductions over tensor-parallel ranks take in a layer. An allowance."""
+_PREFILL = 0.5
+"""Share of operations that prompts reach."""
+_PRODUCTS, _PASSES, _LOGIT_BYTES, _LAYER_SECONDS = 0.9, 17.0, 24.0, 4.7e-4
+"""Of training: the products' share of operations; how often a layer's activations are read or written; the same in
+bytes for a logit; and what a layer of a micro-batch takes beside, in seconds."""
+_ATTENTION = 0.4
+"""Share of operations that flash attention reaches, forward and backward."""
+_BACKWARD_ATTENTION = 2.5
+"""Operations of attention's backward pass over those of its forward pass."""
+_EXCHANGES = 10
+"""Times that the hidden states travel between tensor-parallel ranks in a layer, forward and backward."""
+_CACHE_SECONDS_PER_BYTE, _HOST_BYTES_PER_SECOND = 5e-12, 2.5e10
+"""Mapping the KV cache again, and copying weights from main memory."""
+_HIDDEN = 0.5
+"""Share of the time in which both phases could run that is saved. An allowance: both want the same GPU."""
+_SLICES = 16
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a step makes.
+
+    Attributes:
+        workers: GPUs.
+        prompts: of a step.
+        group: completions of a prompt.
+        prompt_tokens: length of a prompt.
+        longest, mean: tokens of the longest response, and of one on average.
+        more_forwards: forward passes beside the one that has a backward pass.
+    """
+
+    workers: int
+    prompts: int
+    group: int
+    prompt_tokens: int
+    longest: int
+    mean: float
+    more_forwards: int = 0
+
+    @property
+    def spread(self) -> float:
+        """How the lengths of responses differ: see the module's text."""
+        return self.longest / self.mean - 1
+
+    def longer_than(self, share: float) -> float:
+        """Return the share of responses that are longer than this share of the longest."""
+        return float((1 - share) ** self.spread)
+
+    @property
+    def mean_square(self) -> float:
+        """Mean square of a response's length."""
+        return 2 * self.longest**2 / ((self.spread + 1) * (self.spread + 2))
+
+
+def work_of(spec: LoRARLJobSpec) -> Work:
+    """Return what a job's step makes if prompts are as long as they may be, and responses half as long on average."""
+    longest = spec.rollout.max_response_tokens
+    return Work(
+        workers=spec.world_size,
+        prompts=spec.rollout.prompts_per_step,
+        group=spec.algorithm.effective_group_size,
+        prompt_tokens=spec.rollout.max_prompt_tokens,
+        longest=longest,
+        mean=longest / 2,
+        more_forwards=(spec.algorithm.effective_kl_coefficient > 0) + (spec.adapter.dropout > 0),
+    )
+
+
+@dataclass(frozen=True)
+class StepSeconds:
+    """Seconds of a step.
+
+    Attributes:
+        moving: giving up memory and taking it back.
+        saved: what overlapping saves; 0 where generation and training alternate.
+    """
+
+    generation: float
+    training: float
+    moving: float
+    saved: float
+
+    @property
+    def total(self) -> float:
+        """The whole step."""
+        return self.generation + self.training + self.moving - self.saved
+
+
+def step_seconds(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: Speed) -> StepSeconds:
+    """Estimate a step under a plan whose KV cache has a size."""
+    training = training_seconds(model, plan, work, speed)
+    if not plan.rollouts:
+        return StepSeconds(0.0, training, 0.0, 0.0)
+    slices = _generation(model, plan, work, speed)
+    generation = sum(one.seconds for one in slices)
+    saved = _HIDDEN * _hidden(slices, training) if plan.overlapped else 0.0
+    return StepSeconds(generation, training, _moving(model, plan), saved)
+
+
+def decode_seconds(model: ModelSizes, plan: ExecutionPlan, speed: Speed, running: float, context: float) -> float:
+    """Estimate one decode step of an engine with so many sequences of so many tokens.
+
+    The base's weights are read once. Above some hundred sequences, multiplying with them takes longer.
+    """
+    matrices = (model.multiplied + model.vocabulary * model.hidden) / plan.engine_ranks
+    reading = matrices * plan.precision.bytes / speed.bandwidth
+    products = 2 * matrices * running / (_DECODE_PRODUCTS * speed.operations)
+    keys = running * context * kv_bytes_per_token(model, plan) / (_DECODE_ATTENTION * speed.bandwidth)
+    layer = _DECODE_LAYER_SECONDS + (_DECODE_REDUCTION_SECONDS if plan.engine_ranks > 1 else 0.0)
+    return max(reading, products) + keys + model.layers * layer
+
+
+@dataclass(frozen=True)
+class _Slice:
+    """A part of a generation: its seconds, and the share of all groups that have finished when it ends."""
+
+    seconds: float
+    finished: float
+
+
+def _generation(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: Speed) -> list[_Slice]:
+    completions = work.prompts * work.group * plan.engine_ranks / work.workers
+    prompts = work.prompts * plan.engine_ranks / work.workers
+    tokens = plan.kv_cache_bytes / kv_bytes_per_token(model, plan)
+    at_once = min(completions, plan.sequences, max(1.0, tokens / (work.prompt_tokens / work.group + work.mean)))
+    slices = [_Slice(_prefill(model, plan, work, speed, prompts), 0.0)]
+    # As long as others wait, a sequence that ends makes room for the next.
+    waited = 1 - at_once / completions
+    if waited > 0:
+        steps = (completions - at_once) * work.mean / at_once
+        context = work.prompt_tokens + work.longest / (work.spread + 2)
+        slices.append(_Slice(steps * decode_seconds(model, plan, speed, at_once, context), waited))
+    for number in range(_SLICES):
+        middle, end = (number + 0.5) / _SLICES, (number + 1) / _SLICES
+        running, context = at_once * work.longer_than(middle), work.prompt_tokens + middle * work.longest
+        seconds = work.longest / _SLICES * decode_seconds(model, plan, speed, running, context)
+        finished = (1 - work.longer_than(end) if end < 1 else 1.0) ** work.group
+        slices.append(_Slice(seconds, waited + (1 - waited) * finished))
+    return slices
+
+
+def _prefill(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: Speed, prompts: float) -> float:
+    products = 2 * model.multiplied * work.prompt_tokens / (_PREFILL * speed.operations)
+    attention = _attention(model, work.prompt_tokens**2 / 2) / (_ATTENTION * speed.operations)
+    return prompts * (products + attention) / plan.engine_ranks
+
+
+def _attention(model: ModelSizes, pairs: float) -> float:
+    """Return the operations of attention over so many pairs of query and key: two products in each layer."""
+    return 4 * model.width("q_proj") * pairs * model.layers
+
+
+def training_seconds(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: Speed) -> float:
+    """Estimate the forward and backward passes of a step on one trainer.
+
+    A token takes two operations per parameter forward, and as many backward: the base is frozen, so its weights have no
+    gradients. A prompt is computed once for the completions of its group that fit into a micro-batch together.
+    """
+    groups, parts = plan.trained / work.group, _parts(plan, work)
+    responses = plan.trained * work.mean
+    tokens = groups * parts * work.prompt_tokens + responses
+    passes = 4 + 2 * work.more_forwards
+    recomputed = _recomputed(model, plan)
+    operations = (passes * model.multiplied + recomputed) * tokens
+    operations += passes * model.vocabulary * model.hidden * responses
+    whole, _ = activation_bytes(model, plan.precision, "none", plan.fused_layers)
+    more = (passes + recomputed / model.multiplied) / 4
+    traffic = _PASSES * whole * more * tokens + _LOGIT_BYTES * model.vocabulary * responses
+    pairs = groups * parts * work.prompt_tokens**2 / 2 + plan.trained * (
+        work.mean * work.prompt_tokens + work.mean_square / 2
+    )
+    attentions = 1 + _BACKWARD_ATTENTION + work.more_forwards + (plan.recompute == "full")
+    attention = attentions * _attention(model, pairs) / (_ATTENTION * speed.operations)
+    products = operations / (_PRODUCTS * speed.operations)
+    shared = (products + traffic / speed.bandwidth + attention) / plan.trainer_ranks
+    micro_batches = -(-tokens // plan.micro_batch_tokens)
+    return shared + _exchange(model, plan, speed, tokens) + micro_batches * model.layers * _LAYER_SECONDS
+
+
+def _recomputed(model: ModelSizes, plan: ExecutionPlan) -> float:
+    """Return the operations that a token takes again."""
+    if plan.recompute == "full":
+        return 2.0 * model.multiplied
+    if plan.recompute == "none":
+        return 0.0
+    projections = 2 if plan.fused_layers else 3
+    return 2.0 * projections * model.hidden * model.width("up_proj") * model.layers
+
+
+def _parts(plan: ExecutionPlan, work: Work) -> float:
+    """Return in how many micro-batches a group is computed, as `samples.packing` parts it."""
+    beside = max(plan.micro_batch_tokens - work.prompt_tokens, 0) / work.mean
+    if plan.micro_batch_keys is not None:
+        keys = work.prompt_tokens + work.mean
+        beside = min(beside, max(plan.micro_batch_keys - work.prompt_tokens, 0) / keys)
+    return -(-work.group // max(1, min(work.group, int(beside))))
+
+
+def _exchange(model: ModelSizes, plan: ExecutionPlan, speed: Speed, tokens: float) -> float:
+    elsewhere = (plan.trainer_ranks - 1) / plan.trainer_ranks
+    travelling = _EXCHANGES * model.layers * model.hidden * plan.precision.bytes * tokens * elsewhere
+    return travelling / speed.link_bandwidth
+
+
+def _moving(model: ModelSizes, plan: ExecutionPlan) -> float:
+    cache = plan.kv_cache_bytes * _CACHE_SECONDS_PER_BYTE if "kv_cache" in plan.offload else 0.0
+    if "weights" not in plan.offload or plan.shared_base:
+        return cache
+    return cache + model.parameters(plan.engine_ranks) * plan.precision.bytes / _HOST_BYTES_PER_SECOND
+
+
+def _hidden(slices: list[_Slice], training: float) -> float:
+    """Return the seconds in which generation and training could run at the same time.
+
+    A group is trained after its last completion. Training ends at the earliest when, after any slice, the groups that
+    had not finished before have been trained.
+    """
+    generation = sum(one.seconds for one in slices)
+    end, elapsed, finished = generation, 0.0, 0.0
+    for one in slices:
+        elapsed += one.seconds
+        end = max(end, elapsed + training * (1 - finished))
+        finished = one.finished
+    return generation + training - end
