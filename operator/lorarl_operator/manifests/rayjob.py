@@ -11,6 +11,7 @@ from typing import Any
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_operator.manifests.checkpoint_folder import require_lasting_folder
 from lorarl_operator.manifests.config import CONFIG_FOLDER, CONFIG_KEY
+from lorarl_operator.manifests.digests import passed_digest, pods_digest
 from lorarl_operator.manifests.pods import (
     SCRATCH_FOLDER,
     head_template,
@@ -21,7 +22,7 @@ from lorarl_operator.manifests.pods import (
     tolerations,
     worker_template,
 )
-from lorarl_operator.models import ANNOTATION_GENERATION, Job
+from lorarl_operator.models import ANNOTATION_GENERATION, ANNOTATION_PASSED, ANNOTATION_PODS, Job
 from lorarl_operator.names import metadata, ray_job_name
 from lorarl_operator.parse import QUEUE_LABEL
 from lorarl_operator.settings import Settings
@@ -49,7 +50,11 @@ def ray_job(
     require_lasting_folder(spec, head, worker)
     about = metadata(job, ray_job_name(job.name, attempt), attempt)
     about["labels"] = dict(job.passed_labels) | about["labels"]
-    about["annotations"] = dict(job.passed_annotations) | {ANNOTATION_GENERATION: str(job.generation)}
+    about["annotations"] = dict(job.passed_annotations) | {
+        ANNOTATION_GENERATION: str(job.generation),
+        ANNOTATION_PODS: pods_digest(spec),
+        ANNOTATION_PASSED: passed_digest(job),
+    }
     workers = spec.cluster.nodes
     return {
         "apiVersion": "ray.io/v1",
