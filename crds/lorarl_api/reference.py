@@ -74,16 +74,15 @@ def _section(path: str, schema: Schema) -> Iterator[str]:
         )
         yield f"| {' | '.join(cell.replace('|', r'\|') for cell in cells)} |"
     yield ""
-    yield from _rules(schema)
-    if path == "metadata":
-        yield from _rules(job_schema())
-
-
-def _rules(schema: Schema) -> Iterator[str]:
     rules = schema.get("x-kubernetes-validations", [])
+    of_the_job = job_schema().get("x-kubernetes-validations", [])
+    yield from _rules([*rules, *(rule for rule in of_the_job if rule["fieldPath"].split(".")[1] == path)])
+
+
+def _rules(rules: list[Schema]) -> Iterator[str]:
     of_updates = [rule for rule in rules if "oldSelf" in rule["rule"]]
     between = [rule for rule in rules if rule not in of_updates]
-    for title, listed in (("Rules:", between), ("Fields that an update in the cluster may not change:", of_updates)):
+    for title, listed in (("Rules:", between), ("What an update in the cluster may not change:", of_updates)):
         if listed:
             yield f"{title}\n"
             for rule in listed:

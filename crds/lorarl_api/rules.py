@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 # Kubernetes renames properties that are reserved words of CEL:
 # https://kubernetes.io/docs/reference/using-api/cel/#escaping
@@ -69,21 +70,29 @@ class Immutable:
         cel: The transition rule, true if the field is the same in `self` and `oldSelf`.
         hint: What the user can do instead, as a sentence.
         mutable: The parts of it that may change.
+        unless: When it may change all the same, as a clause after "only"; empty for never.
     """
 
     field: str
     cel: str
     hint: str
     mutable: tuple[str, ...] = ()
+    unless: str = ""
 
     def __str__(self) -> str:
         """The API server's message about an update that changes the field."""
-        exception = f", except {' and '.join(f'{self.field}.{part}' for part in self.mutable)}" if self.mutable else ""
+        if self.unless:
+            return f"{self.field} may change only {self.unless}. {self.hint}"
+        exception = f", except {_and([f'{self.field}.{part}' for part in self.mutable])}" if self.mutable else ""
         return f"{self.field} is immutable{exception}. {self.hint}"
 
     def as_validation(self) -> dict[str, str]:
         """The transition rule as an entry of `x-kubernetes-validations`."""
         return {"rule": self.cel, "message": str(self), "fieldPath": f".{self.field}"}
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def immutable(field: str, hint: str, *, optional: bool = False) -> Immutable:
@@ -95,10 +104,30 @@ def immutable_except(field: str, group: type[BaseModel], mutable: Sequence[str],
     """The transition rule of all parts of `field`, a `group`, except those in `mutable` (as YAML writes them)."""
     parts = {part.alias or name: part for name, part in group.model_fields.items()}
     kept = [name for name in parts if name not in mutable]
-    cel = " && ".join(
-        f"({_same(f'{field}.{name}', not parts[name].is_required() and parts[name].default is None)})" for name in kept
-    )
+    cel = " && ".join(f"({_same(f'{field}.{name}', _optional(parts[name]))})" for name in kept)
     return Immutable(field, cel, hint, tuple(mutable))
+
+
+def fixed_unless(free: str, unless: str, field: str, hint: str) -> Immutable:
+    """The transition rule of a whole field that may change while the expression `free` is true."""
+    return Immutable(field, f"({free}) || {_same(field, optional=False)}", hint, unless=unless)
+
+
+def parts_fixed_unless(
+    free: str, unless: str, field: str, group: type[BaseModel], parts: Sequence[str], hint: str
+) -> list[Immutable]:
+    """The transition rules of some parts of `field`, a `group`, that may change while `free` is true."""
+    fields = {part.alias or name: part for name, part in group.model_fields.items()}
+    return [
+        Immutable(
+            f"{field}.{name}", f"({free}) || ({_same(f'{field}.{name}', _optional(fields[name]))})", hint, (), unless
+        )
+        for name in parts
+    ]
+
+
+def _optional(field: FieldInfo) -> bool:
+    return not field.is_required() and field.default is None
 
 
 def _same(path: str, optional: bool) -> str:

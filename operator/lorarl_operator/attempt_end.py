@@ -31,7 +31,7 @@ def end_attempt(snapshot: Snapshot, outcome: Outcome) -> Decision:
             f"Attempt {snapshot.attempt} finished the steps it knew of. trainer.steps is now {steps}; "
             f"attempt {following} does the remaining steps."
         )
-        return _next_attempt(snapshot, draft, Event("Normal", MORE_STEPS, message))
+        return next_attempt(snapshot, draft, Event("Normal", MORE_STEPS, message))
     count_outcome(snapshot, draft, outcome)
     if outcome.kind is Kind.FAILED and (out := out_of_attempts(snapshot, draft, outcome)):
         return out
@@ -40,7 +40,7 @@ def end_attempt(snapshot: Snapshot, outcome: Outcome) -> Decision:
     reason = backoff.BACKING_OFF if outcome.kind is Kind.FAILED else backoff.preemption_reason(draft, snapshot.now)
     ended = f"Attempt {snapshot.attempt} ended with {outcome.reason}: {outcome.message}"
     message = sentences(ended, _what_follows(snapshot, draft, reason))
-    return _next_attempt(snapshot, draft, Event("Warning", reason, message))
+    return next_attempt(snapshot, draft, Event("Warning", reason, message))
 
 
 def count_outcome(snapshot: Snapshot, draft: Draft, outcome: Outcome) -> None:
@@ -122,7 +122,8 @@ def finished(snapshot: Snapshot) -> Decision:
     return snapshot.decision(snapshot.draft(), *too_late(snapshot), actions=actions, recheck=left)
 
 
-def _next_attempt(snapshot: Snapshot, draft: Draft, why: Event) -> Decision:
+def next_attempt(snapshot: Snapshot, draft: Draft, why: Event) -> Decision:
+    """Delete the attempt's RayJob. The next one is created after the delay that belongs to the reason."""
     draft.phase = RESTARTING
     draft.put("rayJobName", ray_job_name(snapshot.job.name, snapshot.attempt + 1))
     draft.put("dashboardURL", None)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from lorarl_operator.attempt_start import applicable, blocked, never_started, resume, start_deadline
 from lorarl_operator.blockers import EVENT_REASONS, STARTING_REASON, UNSCHEDULABLE, Blocker, queued, refused, starting
+from lorarl_operator.changes import replace_changed
 from lorarl_operator.decision import Apply, Decision, Event, Want
 from lorarl_operator.messages import sentences
 from lorarl_operator.models import RayJob
@@ -49,11 +50,16 @@ def _report(snapshot: Snapshot, ray_job: RayJob) -> Decision:
     resume(draft)
     if ray_job.deployment_status in _ENDED:  # The cause is not known yet.
         return Decision(recheck_seconds=settle)
-    if ray_job.suspended or ray_job.deployment_status in {"Suspending", "Suspended"}:
+    held = ray_job.suspended or ray_job.deployment_status in {"Suspending", "Suspended"}
+    # A RayJob whose driver has started stays Running, even if Ray's dashboard does not answer for a while.
+    at_work = ray_job.deployment_status == "Running" and (ray_job.job_status in _AT_WORK or draft.phase == RUNNING)
+    runs = draft.phase == RUNNING or (at_work and not held)
+    if not runs and (decision := replace_changed(snapshot, draft, ray_job)):
+        return decision
+    if held:
         return _queued(snapshot, draft, ray_job)
     draft.start_clock()
-    # A RayJob whose driver has started stays Running, even if Ray's dashboard does not answer for a while.
-    if ray_job.deployment_status == "Running" and (ray_job.job_status in _AT_WORK or draft.phase == RUNNING):
+    if at_work:
         return _running(snapshot, draft, ray_job, settle)
     return _starting(snapshot, draft, ray_job, settle)
 

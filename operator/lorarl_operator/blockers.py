@@ -175,7 +175,7 @@ def _refusal_hint(refusal: Refusal) -> str:
             "Label the LoRARLJob with kueue.x-k8s.io/queue-name, so that lorarl creates the RayJob as Kueue expects it."
         )
     if refusal.kind == "RayJob":
-        return "If cluster.podTemplateOverrides are the cause, correct them in a new job."
+        return "If cluster.podTemplateOverrides are the cause, correct them and apply the job again."
     if refusal.code == 403:
         return "Check the operator's permissions."
     return "Correct the named fields in a new job."

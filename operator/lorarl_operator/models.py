@@ -24,6 +24,10 @@ LABEL_ROLE = "lorarl.io/role"
 """On pods: `head`, `worker` or `cleanup`."""
 ANNOTATION_GENERATION = "lorarl.io/generation"
 """On a RayJob: generation of the LoRARLJob that it was created from."""
+ANNOTATION_PODS = "lorarl.io/pods"
+"""On a RayJob: digest of the part of the spec that its pods follow from."""
+ANNOTATION_PASSED = "lorarl.io/passed"
+"""On a RayJob: digest of the LoRARLJob's labels and annotations that it was created with."""
 FINALIZER = "lorarl.io/cleanup"
 SELECTOR = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
 """Server-side filter of all watches except that of LoRARLJobs. KubeRay copies a RayJob's labels to its RayCluster."""
@@ -69,6 +73,8 @@ class RayJob:
     Attributes:
         owner_uid: uid of its controller.
         generation: Generation of the LoRARLJob that it was created from.
+        pods_digest: Digest of the part of the spec that its pods follow from; empty if it was not recorded.
+        passed_digest: Digest of the labels and annotations that it was given; empty if it was not recorded.
         created_at: Its creation by the API server's clock.
         deleted_at: When its deletion was requested.
         finalizers: Finalizers that still block its deletion.
@@ -84,6 +90,8 @@ class RayJob:
     resource_version: str
     owner_uid: str
     generation: int
+    pods_digest: str
+    passed_digest: str
     created_at: datetime
     deleted_at: datetime | None
     finalizers: tuple[str, ...]

@@ -13,6 +13,8 @@ from typing import Any
 from lorarl_api.v1alpha1 import SCHEDULING_PREFIXES
 from lorarl_operator.models import (
     ANNOTATION_GENERATION,
+    ANNOTATION_PASSED,
+    ANNOTATION_PODS,
     LABEL_ATTEMPT,
     LABEL_JOB,
     LABEL_JOB_UID,
@@ -60,13 +62,16 @@ def job(raw: Raw) -> Job:
 def ray_job(raw: Raw) -> RayJob:
     """A RayJob."""
     meta, spec, status = _meta(raw), _dict(raw, "spec"), _dict(raw, "status")
-    generation = str(_dict(meta, "annotations").get(ANNOTATION_GENERATION, ""))
+    annotations = _dict(meta, "annotations")
+    generation = str(annotations.get(ANNOTATION_GENERATION, ""))
     return RayJob(
         name=_text(meta, "name"),
         uid=_text(meta, "uid"),
         resource_version=_text(meta, "resourceVersion"),
         owner_uid=_controller(meta).get("uid", ""),
         generation=int(generation) if generation.isdecimal() and len(generation) < 20 else 0,
+        pods_digest=_text(annotations, ANNOTATION_PODS),
+        passed_digest=_text(annotations, ANNOTATION_PASSED),
         created_at=_required_time(meta.get("creationTimestamp")),
         deleted_at=time(meta.get("deletionTimestamp")),
         finalizers=tuple(meta.get("finalizers") or ()),

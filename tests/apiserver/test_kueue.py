@@ -7,7 +7,7 @@ import json
 import pytest
 
 from support.cluster import pods
-from support.cluster.client import Object
+from support.cluster.client import ApiError, Object
 from support.cluster.kueue import PRIORITY_LABEL, QUEUE_LABEL, add_local_queue, add_priority_class, add_queue, set_quota
 from support.cluster.lorarljobs import condition, events, lorarljob, phase, wait_event
 from support.cluster.operator import Operator
@@ -118,6 +118,33 @@ def test_a_suspended_job_returns_its_quota(p: Platform) -> None:
     pods.evict(p.api, p.pods(namespace, "second-1", pods.WORKER)[0])
     p.api.wait("LoRARLJob", "second", namespace, lambda job: job["status"]["preemptions"] == 1, seconds=QUEUE_SECONDS)
     assert wait(p, namespace, "second", "Running")["status"]["rayJobName"] == "second-2"
+    p.cluster.must("delete", "lrj", "--all", "-n", namespace)
+
+
+def test_a_waiting_job_moves_to_another_queue(p: Platform) -> None:
+    """And with more memory, which the other queue has. Nothing is counted."""
+    namespace = first_runs_and_second_waits(p, "moves")
+    other = f"{namespace}-large"
+    add_queue(p.cluster, namespace, other, QUOTA | {"memory": "64Gi"})
+    change = {"metadata": {"labels": {QUEUE_LABEL: other}}, "spec": {"cluster": {"memoryPerNode": "32Gi"}}}
+    p.api.patch("LoRARLJob", "second", change, namespace)
+    job = wait(p, namespace, "second", "Running")
+    assert (job["status"]["rayJobName"], job["status"]["restarts"]) == ("second-2", 0)
+    assert "Attempt 2 takes its place" in wait_event(p.api, namespace, "second", "Changed")
+    (worker,) = p.pods(namespace, "second-2", pods.WORKER)
+    assert worker["spec"]["containers"][0]["resources"]["limits"]["memory"] == "32Gi"
+    with pytest.raises(ApiError, match="may change only while nothing runs"):
+        p.api.patch("LoRARLJob", "second", {"spec": {"cluster": {"memoryPerNode": "4Gi"}}}, namespace)
+    p.cluster.must("delete", "lrj", "--all", "-n", namespace)
+
+
+def test_a_higher_priority_is_honoured_while_a_job_waits(p: Platform) -> None:
+    namespace = first_runs_and_second_waits(p, "raised")
+    urgent = f"urgent-{namespace}"
+    add_priority_class(p.cluster, urgent, 1000)
+    p.api.patch("LoRARLJob", "second", {"metadata": {"labels": {PRIORITY_LABEL: urgent}}}, namespace)
+    wait(p, namespace, "second", "Running")
+    wait(p, namespace, "first", "Pending")
     p.cluster.must("delete", "lrj", "--all", "-n", namespace)
 
 

@@ -8,7 +8,15 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
-from lorarl_api.rules import Immutable, Rule, broken_rules, immutable, immutable_except
+from lorarl_api.rules import (
+    Immutable,
+    Rule,
+    broken_rules,
+    fixed_unless,
+    immutable,
+    immutable_except,
+    parts_fixed_unless,
+)
 from lorarl_api.v1alpha1.adapter import AdapterSpec, BaseModelSpec
 from lorarl_api.v1alpha1.algorithm import AlgorithmSpec, NamedReward, RewardSpec
 from lorarl_api.v1alpha1.cluster import ClusterSpec
@@ -61,6 +69,17 @@ _OTHER_TRAINING = "Apply the manifest under another metadata.name, because it wo
 _SAME_TRAINING = (
     "Delete the job and apply it again: it resumes from its newest checkpoint if checkpoint.deletionPolicy is Retain."
 )
+
+
+_MEMORY_OF_ROLLOUTS = ("offload", "tensorParallelSize", "gpuMemoryFraction")
+_MEMORY_OF_TRAINER = ("tokensPerMicroBatch", "recompute", "tensorParallelSize")
+"""Settings that decide how much memory a job needs, and not what it trains."""
+_NOTHING_RUNS = (
+    "self.spec.suspend || !has(oldSelf.status) || !has(oldSelf.status.phase) || "
+    "oldSelf.status.phase in ['Pending', 'Restarting', 'Suspending', 'Suspended']"
+)
+_WHILE_NOTHING_RUNS = "while nothing runs: with suspend: true, or in phase Pending or Restarting"
+_NEXT_ATTEMPT = "Set spec.suspend: true with the change, and false again later. The next attempt uses it."
 
 
 class LoRARLJobSpec(Checked):
@@ -278,11 +297,9 @@ class LoRARLJobSpec(Checked):
         immutable("reward", _OTHER_TRAINING, optional=True),
         immutable("rewards", _OTHER_TRAINING, optional=True),
         immutable("data", _OTHER_TRAINING),
-        immutable("rollout", _SAME_TRAINING),
-        immutable_except("trainer", TrainerSpec, ["steps"], _SAME_TRAINING),
+        immutable_except("rollout", RolloutSpec, _MEMORY_OF_ROLLOUTS, _SAME_TRAINING),
+        immutable_except("trainer", TrainerSpec, ["steps", *_MEMORY_OF_TRAINER], _SAME_TRAINING),
         immutable_except("checkpoint", CheckpointSpec, ["deletionPolicy"], _SAME_TRAINING),
-        immutable("tracking", _SAME_TRAINING),
-        immutable("cluster", _SAME_TRAINING),
     )
 
     @property
@@ -361,6 +378,17 @@ class LoRARLJob(Checked):
             f"size(self.metadata.name) <= {MAX_NAME} && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
             f"have at most {MAX_NAME} characters a-z, 0-9 and -, begin with a letter, and end with a letter or digit",
             "Use another name: it becomes part of the names of pods and of the path of the checkpoints.",
+        ),
+    )
+
+    immutable: ClassVar[tuple[Immutable, ...]] = (
+        fixed_unless(_NOTHING_RUNS, _WHILE_NOTHING_RUNS, "spec.cluster", _NEXT_ATTEMPT),
+        fixed_unless(_NOTHING_RUNS, _WHILE_NOTHING_RUNS, "spec.tracking", _NEXT_ATTEMPT),
+        *parts_fixed_unless(
+            _NOTHING_RUNS, _WHILE_NOTHING_RUNS, "spec.rollout", RolloutSpec, _MEMORY_OF_ROLLOUTS, _NEXT_ATTEMPT
+        ),
+        *parts_fixed_unless(
+            _NOTHING_RUNS, _WHILE_NOTHING_RUNS, "spec.trainer", TrainerSpec, _MEMORY_OF_TRAINER, _NEXT_ATTEMPT
         ),
     )
 

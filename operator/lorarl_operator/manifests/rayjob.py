@@ -12,6 +12,7 @@ from typing import Any
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_operator.manifests.checkpoint_folder import require_lasting_folder
 from lorarl_operator.manifests.config import CONFIG_FOLDER, CONFIG_KEY
+from lorarl_operator.manifests.digests import passed_digest, pods_digest
 from lorarl_operator.manifests.placement import avoid
 from lorarl_operator.manifests.pods import (
     SCRATCH_FOLDER,
@@ -23,7 +24,7 @@ from lorarl_operator.manifests.pods import (
     tolerations,
     worker_template,
 )
-from lorarl_operator.models import ANNOTATION_GENERATION, Job
+from lorarl_operator.models import ANNOTATION_GENERATION, ANNOTATION_PASSED, ANNOTATION_PODS, Job
 from lorarl_operator.names import metadata, ray_job_name
 from lorarl_operator.parse import QUEUE_LABEL
 from lorarl_operator.settings import Settings
@@ -61,7 +62,11 @@ def ray_job(
     """
     about = metadata(job, ray_job_name(job.name, attempt), attempt)
     about["labels"] = dict(job.passed_labels) | about["labels"]
-    about["annotations"] = dict(job.passed_annotations) | {ANNOTATION_GENERATION: str(job.generation)}
+    about["annotations"] = dict(job.passed_annotations) | {
+        ANNOTATION_GENERATION: str(job.generation),
+        ANNOTATION_PODS: pods_digest(spec),
+        ANNOTATION_PASSED: passed_digest(job),
+    }
     workers = spec.cluster.nodes
     head_pod, worker_pod = head_template(job, spec, attempt, settings), worker_template(job, spec, attempt, settings)
     require_lasting_folder(spec, head_pod, worker_pod)

@@ -18,6 +18,8 @@ class Update:
     """Changes of the manifest before."""
     group: str | None
     """The group that may not change; None if the change is allowed."""
+    phase: str | None = "Running"
+    """The job's phase at that time; None if it has none yet."""
 
 
 _POD = "spec.cluster.podTemplateOverrides.worker.spec"
@@ -70,6 +72,36 @@ UPDATES = [
         {_POD: {"hostNetwork": True, "hostPID": True}},
         "spec.cluster",
     ),
+    *(
+        Update(f"more memory in phase {phase}", {}, {"spec.cluster.memoryPerNode": "8Gi"}, None, phase)
+        for phase in (None, "Pending", "Restarting", "Suspending", "Suspended")
+    ),
+    *(
+        Update(f"more memory in phase {phase}", {}, {"spec.cluster.memoryPerNode": "8Gi"}, "spec.cluster", phase)
+        for phase in ("Starting", "Running", "Succeeded", "Failed")
+    ),
+    Update(
+        "more memory for a job that is suspended with it",
+        {},
+        {"spec.cluster.memoryPerNode": "8Gi", "spec.suspend": True},
+        None,
+    ),
+    Update("a tracker while it waits", {}, {"spec.tracking.wandb": {"project": "a"}}, None, "Pending"),
+    Update(
+        "all memory settings while it waits",
+        GPUS,
+        {
+            "spec.rollout": {"offload": ["kv_cache"], "gpuMemoryFraction": 0.4, "tensorParallelSize": 2},
+            "spec.trainer": {"tokensPerMicroBatch": 4096, "recompute": "full", "tensorParallelSize": 2},
+        },
+        None,
+        "Restarting",
+    ),
+    Update("less memory for vLLM", {}, {"spec.rollout.gpuMemoryFraction": 0.4}, "spec.rollout.gpuMemoryFraction"),
+    Update("nothing offloaded", GPUS, {"spec.rollout.offload": []}, "spec.rollout.offload"),
+    Update("smaller micro-batches", {}, {"spec.trainer.tokensPerMicroBatch": 4096}, "spec.trainer.tokensPerMicroBatch"),
+    Update("another model while it waits", {}, {"spec.model.uri": "hf://a/b"}, "spec.model", "Pending"),
+    Update("another seed while it waits", {}, {"spec.trainer.seed": 5}, "spec.trainer", "Pending"),
     Update("more steps", {}, {"spec.trainer.steps": 300}, None),
     Update(
         "steps if all else is set",

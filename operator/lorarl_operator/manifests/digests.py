@@ -1,0 +1,34 @@
+"""What a RayJob was made from, in a few characters, so that a later change of the job is noticed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_operator.models import Job
+
+_DIGITS = 12
+
+
+def pods_digest(spec: LoRARLJobSpec) -> str:
+    """Digest of what the pods follow from and what may change.
+
+    Defaults are left out: a field that a newer version adds changes no digest.
+    """
+    changing = {
+        "cluster": spec.cluster.model_dump(mode="json", exclude_defaults=True),
+        "tracking": spec.tracking.model_dump(mode="json", exclude_defaults=True),
+        "workers": spec.workers_per_node,
+    }
+    return _digest(changing)
+
+
+def passed_digest(job: Job) -> str:
+    """Digest of the labels and annotations for queues and schedulers."""
+    return _digest([job.passed_labels, job.passed_annotations])
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:_DIGITS]
