@@ -8,17 +8,10 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
-from lorarl_api.rules import (
-    Immutable,
-    Rule,
-    broken_rules,
-    fixed_unless,
-    immutable,
-    immutable_except,
-    parts_fixed_unless,
-)
+from lorarl_api.rules import Immutable, Rule, broken_rules
 from lorarl_api.v1alpha1.adapter import AdapterSpec, BaseModelSpec
 from lorarl_api.v1alpha1.algorithm import AlgorithmSpec, NamedReward, RewardSpec
+from lorarl_api.v1alpha1.changes import JOB_CHANGES, SPEC_CHANGES
 from lorarl_api.v1alpha1.cluster import ClusterSpec
 from lorarl_api.v1alpha1.common import API_VERSION, KIND, Model, claim_of
 from lorarl_api.v1alpha1.data import DataSpec
@@ -62,24 +55,6 @@ def _default_for_sft(field: str, cel: str, default: str) -> Rule:
         f"be {default} if algorithm.type is sft, which has no rollouts",
         f"Remove rollout.{field}.",
     )
-
-
-# What to do if a field may not change. A change of some fields would be a different training, and of others not.
-_OTHER_TRAINING = "Apply the manifest under another metadata.name, because it would be a different training."
-_SAME_TRAINING = (
-    "Delete the job and apply it again: it resumes from its newest checkpoint if checkpoint.deletionPolicy is Retain."
-)
-
-
-_MEMORY_OF_ROLLOUTS = ("offload", "tensorParallelSize", "gpuMemoryFraction")
-_MEMORY_OF_TRAINER = ("tokensPerMicroBatch", "recompute", "tensorParallelSize")
-"""Settings that decide how much memory a job needs, and not what it trains."""
-_NOTHING_RUNS = (
-    "self.spec.suspend || !has(oldSelf.status) || !has(oldSelf.status.phase) || "
-    "oldSelf.status.phase in ['Pending', 'Restarting', 'Suspending', 'Suspended']"
-)
-_WHILE_NOTHING_RUNS = "while nothing runs: with suspend: true, or in phase Pending or Restarting"
-_NEXT_ATTEMPT = "Set spec.suspend: true with the change, and false again later. The next attempt uses it."
 
 
 class LoRARLJobSpec(Checked):
@@ -290,17 +265,7 @@ class LoRARLJobSpec(Checked):
             "Use s3://, gs://, az:// or pvc://, or run the manifest with `lorarl run`.",
         ),
     )
-    immutable: ClassVar[tuple[Immutable, ...]] = (
-        immutable("model", _OTHER_TRAINING),
-        immutable("adapter", _OTHER_TRAINING),
-        immutable("algorithm", _OTHER_TRAINING),
-        immutable("reward", _OTHER_TRAINING, optional=True),
-        immutable("rewards", _OTHER_TRAINING, optional=True),
-        immutable("data", _OTHER_TRAINING),
-        immutable_except("rollout", RolloutSpec, _MEMORY_OF_ROLLOUTS, _SAME_TRAINING),
-        immutable_except("trainer", TrainerSpec, ["steps", *_MEMORY_OF_TRAINER], _SAME_TRAINING),
-        immutable_except("checkpoint", CheckpointSpec, ["deletionPolicy"], _SAME_TRAINING),
-    )
+    immutable: ClassVar[tuple[Immutable, ...]] = SPEC_CHANGES
 
     @property
     def on_gpu(self) -> bool:
@@ -381,16 +346,7 @@ class LoRARLJob(Checked):
         ),
     )
 
-    immutable: ClassVar[tuple[Immutable, ...]] = (
-        fixed_unless(_NOTHING_RUNS, _WHILE_NOTHING_RUNS, "spec.cluster", _NEXT_ATTEMPT),
-        fixed_unless(_NOTHING_RUNS, _WHILE_NOTHING_RUNS, "spec.tracking", _NEXT_ATTEMPT),
-        *parts_fixed_unless(
-            _NOTHING_RUNS, _WHILE_NOTHING_RUNS, "spec.rollout", RolloutSpec, _MEMORY_OF_ROLLOUTS, _NEXT_ATTEMPT
-        ),
-        *parts_fixed_unless(
-            _NOTHING_RUNS, _WHILE_NOTHING_RUNS, "spec.trainer", TrainerSpec, _MEMORY_OF_TRAINER, _NEXT_ATTEMPT
-        ),
-    )
+    immutable: ClassVar[tuple[Immutable, ...]] = JOB_CHANGES
 
     @property
     def name(self) -> str:
