@@ -60,7 +60,8 @@ class WorkerGroup:
         self._folders: list[Path] = []
         threads = max(1, len(os.sched_getaffinity(0)) // spec.workers_per_node)
         gpus = spec.cluster.gpus_per_node
-        environment = get_device(gpus).environment(threads, tensor_parallel=self._trainer_tp > 1)
+        tensor_parallel = (spec.trainer.tensor_parallel_size or 1) > 1
+        environment = get_device(gpus).environment(threads, tensor_parallel=tensor_parallel)
         # A second thread in each worker. Without one, Ray runs all methods in the main thread.
         groups = {"concurrency_groups": {_BESIDE: 1}} if may_overlap(spec) else {}
         logs = [log_dir / f"worker-{rank}.log" if log_dir else None for rank in range(self.size)]
