@@ -3,6 +3,8 @@
 python benchmarks/profile_generation.py --size 7b              our layers, vLLM's LoRA layers, no LoRA: 2 minutes
 python benchmarks/profile_generation.py --size 0.5b --variants one_adapter
 python benchmarks/profile_generation.py --size 7b --products   only the products of the linear layers: seconds
+python benchmarks/profile_generation.py --size 7b --variants one_adapter --prompt 2048 --running 1 4 16 64
+                                                               the end of a step, when few are left: a minute
 
 With torch.compile: --variants none --engine '{"compilation_config": {"mode": 3}}'
 
@@ -51,6 +53,7 @@ def main() -> None:
     parser.add_argument("--group-size", type=int, default=8)
     parser.add_argument("--prompt", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--running", type=int, nargs="+", help="numbers of requests  [default: all]")
     parser.add_argument("--runs", type=int, default=2, help="full runs to time; the fastest counts")
     parser.add_argument("--products", action="store_true", help="time the linear layers' products alone")
     parser.add_argument("--engine", type=json.loads, default={}, help="JSON: arguments of vllm.LLM to try")
@@ -75,20 +78,31 @@ def measure(options: argparse.Namespace, variant: str) -> dict[str, Any]:
     if variant != "none":
         push_adapter(engine, options)
     facts(engine)
+    of_start = {
+        part.name.removeprefix("engine/"): part.seconds for part in parts.parts if part.name.startswith("engine/")
+    }
+    print(f"  start {starting:.1f} s: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in of_start.items()))
     prompts = [prompt for prompt in random_prompts(options) for _ in range(options.group_size)]
+    list(engine.generate(prompts[: options.group_size], list(range(options.group_size))))
+    found: dict[str, Any] = {"start_s": starting, "start_parts_s": of_start}
+    if options.running is None:
+        return found | generation(engine, options, prompts)
+    alone = prompts[:: options.group_size]
+    return found | {f"{count} running": generation(engine, options, alone[:count]) for count in options.running}
+
+
+def generation(engine: Any, options: argparse.Namespace, prompts: list[list[int]]) -> dict[str, Any]:
+    """Generate for these prompts, again and again."""
     run = 0
 
-    def generate() -> Any:
+    def generate() -> list[Any]:
         nonlocal run
         run += 1
-        engine.llm.reset_prefix_cache()
-        return [
-            c
-            for _, part in engine.generate(prompts, [1_000_000 * run + index for index in range(len(prompts))])
-            for c in part
-        ]
+        if options.running is None:  # few requests are timed without their prompts
+            engine.llm.reset_prefix_cache()
+        seeds = [1_000_000 * run + index for index in range(len(prompts))]
+        return [completion for _, part in engine.generate(prompts, seeds) for completion in part]
 
-    list(engine.generate(prompts[: options.group_size], list(range(options.group_size))))
     seconds = []
     for _ in range(options.runs):
         clock = time.perf_counter()
@@ -97,19 +111,13 @@ def measure(options: argparse.Namespace, variant: str) -> dict[str, Any]:
     made = sum(len(c.tokens) for c in completions)
     assert made == len(prompts) * options.tokens, f"{made} tokens"
     best = min(seconds)
-    of_start = {
-        part.name.removeprefix("engine/"): part.seconds for part in parts.parts if part.name.startswith("engine/")
-    }
-    print(f"  start {starting:.1f} s: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in of_start.items()))
     print(f"  {len(prompts)} x {options.tokens} tokens in {[round(s, 2) for s in seconds]} s")
     print(f"  {made / best:.0f} tokens/s, {1e3 * best / options.tokens:.2f} ms a step", flush=True)
     return {
-        "start_s": starting,
-        "start_parts_s": of_start,
         "seconds": seconds,
         "tokens_per_s": made / best,
         "host_ms": host_times(engine, options, generate),
-        "gpu": kernel_times(engine, options, generate),
+        "gpu": kernel_times(engine, generate, steps=50),
     }
 
 

@@ -36,6 +36,9 @@ def products(options: argparse.Namespace) -> dict[str, Any]:
     b = [torch.randn(outputs, slices * rank, **make) * 0.02 for _, outputs, slices in layers]
     side = torch.cuda.Stream()
 
+    def first(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return linear(linear(x, a), b).addmm_(x, w.t())
+
     def after(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return linear(x, w).addmm_(linear(x, a), b.t())
 
@@ -49,14 +52,15 @@ def products(options: argparse.Namespace) -> dict[str, Any]:
 
     ways: dict[str, Callable[..., torch.Tensor]] = {
         "base alone": lambda x, w, a, b: linear(x, w),
-        "adapter first": lambda x, w, a, b: adapted_linear(x, w, None, a, b),
+        "ours": lambda x, w, a, b: adapted_linear(x, w, None, a, b),
+        "adapter first": first,
         "adapter after": after,
         "A beside the base": beside,
         "A and B alone": lambda x, w, a, b: linear(linear(x, a), b),
         "A alone": lambda x, w, a, b: linear(x, a),
     }
     found: dict[str, Any] = {}
-    for tokens in (512, 256, 64):
+    for tokens in (512, 256, 128, 64, 16, 1):
         inputs = {width: torch.randn(tokens, width, **make) for width in {inputs for inputs, _, _ in layers}}
         for name, way in ways.items():
 

@@ -17,14 +17,18 @@ import torch
 KINDS = (
     ("attention", r"flash|fmha|attention|reshape_and_cache"),
     ("LoRA (Punica)", r"lora_shrink|lora_expand"),
-    ("sampler", r"gumbel|topk_log_softmax|ranks_kernel|argmax|temperature_kernel"),
+    ("sampler", r"gumbel|topk_log_softmax|ranks_kernel|argmax|temperature_kernel|_sum_blocks|_draw"),
     ("products", r"gemm|cutlass|nvjet|xmma|splitK|sm90_|cublas"),
     ("norm, activation, rope", r"rms|norm|silu|act_and_mul|rotary|triton_"),
     ("copies", r"memcpy|memset"),
 )
 
 
-def host_times(engine: Any, options: argparse.Namespace, generate: Callable[[], Any]) -> dict[str, float]:
+LONG_GAP_NS = 10_000
+"""A longer gap between two kernels is the host's. Within a CUDA graph they are about a microsecond apart."""
+
+
+def host_times(engine: Any, options: argparse.Namespace, generate: Callable[[], list[Any]]) -> dict[str, float]:
     """Return milliseconds per decode step for each part of the host's work.
 
     `wait` waits for the GPU. If it is near 0, the host limits the speed.
@@ -70,15 +74,12 @@ def host_times(engine: Any, options: argparse.Namespace, generate: Callable[[], 
     with contextlib.ExitStack() as stack:
         for name, (owner, attribute) in (places | within).items():
             stack.enter_context(mock.patch.object(owner, attribute, timed(name, getattr(owner, attribute))))
-        timed("generate", generate)()
+        requests = len(timed("generate", generate)())
     spent["get_output"] -= spent["wait"]
     details = {name: 1e3 * spent.pop(name, 0.0) / options.tokens for name in within}
     total, step = spent.pop("generate"), spent.pop("step")
     adding = spent.pop("add_request")
-    print(
-        f"  host: {total:.2f} s in all, "
-        f"of which {1e3 * adding:.0f} ms to add {options.groups * options.group_size} requests"
-    )
+    print(f"  host: {total:.2f} s in all, of which {1e3 * adding:.0f} ms to add {requests} requests")
     spent["rest of step"] = step - sum(spent.values())
     ms = {name: 1e3 * seconds / options.tokens for name, seconds in spent.items()}
     print(
@@ -94,10 +95,11 @@ def host_times(engine: Any, options: argparse.Namespace, generate: Callable[[], 
     return ms | details | {"add_requests_in_all": 1e3 * adding}
 
 
-def kernel_times(
-    engine: Any, options: argparse.Namespace, generate: Callable[[], Any], first: int = 100, steps: int = 20
-) -> dict[str, Any]:
-    """Return the GPU's busy share and its time by kind of kernel, over some decode steps in the middle of a run."""
+def kernel_times(engine: Any, generate: Callable[[], Any], first: int = 100, steps: int = 20) -> dict[str, Any]:
+    """Return the GPU's busy share and its time by kind of kernel, over some decode steps in the middle of a run.
+
+    The profiler makes each kernel of a graph a little slower. Idle time is parted by the length of the gaps.
+    """
     core = engine.llm.llm_engine.engine_core.engine_core
     profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
     step, count = core.step_fn, 0
@@ -123,16 +125,21 @@ def kernel_times(
             names[event.name()] += event.duration_ns()
             calls[event.name()] += 1
     spans.sort()
-    busy, reached = 0, spans[0][0]
+    busy, reached, long_gaps = 0, spans[0][0], 0
     for begin, end in spans:
         busy += max(0, end - max(begin, reached))
+        long_gaps += begin - reached if begin - reached > LONG_GAP_NS else 0
         reached = max(reached, end)
     wall = reached - spans[0][0]
     kinds: Counter[str] = Counter()
     for name, duration in names.items():
         kinds[next((kind for kind, pattern in KINDS if re.search(pattern, name, re.IGNORECASE)), "other")] += duration
     scale = 1e-6 / steps
-    print(f"  GPU over {steps} steps: {wall * scale:.2f} ms a step, busy {100 * busy / wall:.1f}%")
+    print(
+        f"  GPU over {steps} steps: {wall * scale:.2f} ms a step, busy {100 * busy / wall:.1f}%, "
+        f"idle {(wall - busy - long_gaps) * scale:.2f} ms between kernels and {long_gaps * scale:.2f} ms for the host; "
+        f"{sum(calls.values()) / steps:.0f} kernels and copies"
+    )
     print(
         "  by kind, ms a step: " + ", ".join(f"{kind} {duration * scale:.2f}" for kind, duration in kinds.most_common())
     )
@@ -142,6 +149,8 @@ def kernel_times(
     return {
         "ms_a_step": wall * scale,
         "busy": busy / wall,
+        "host_gaps_ms": long_gaps * scale,
+        "kernels": sum(calls.values()) / steps,
         "kinds_ms": {kind: duration * scale for kind, duration in kinds.items()},
         "kernels_ms": {name[:200]: [duration * scale, calls[name] / steps] for name, duration in names.most_common(40)},
     }

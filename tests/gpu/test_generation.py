@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import linear
 
+from lorarl_trainer.engine.vllm.patches.linear import FEW_TOKENS, adapted_linear
 from support.in_process import Colocated, prompts, samples_of
 from support.own_layers import in_common, layer_kinds, vllm_lora_layers
 from support.own_scheduler import vllm_generate, vllm_scheduler
@@ -101,3 +103,40 @@ def test_a_truncated_rollout_and_the_trainer_have_one_distribution(on_gpu) -> No
         for trainer, completion in zip(worker.trainer_logprobs(samples), rollouts, strict=True)
     ]
     assert np.concatenate(apart).mean() < 0.02
+
+
+@pytest.mark.parametrize("tokens", [1, 16, FEW_TOKENS, FEW_TOKENS + 1])
+def test_products_beside_each_other_round_as_one_after_the_other(tokens: int) -> None:
+    """Also in a CUDA graph, replayed on other values."""
+    torch.manual_seed(0)
+    make = {"device": "cuda", "dtype": torch.bfloat16}
+    layers = [
+        (torch.randn(768, 768, **make) / 28, torch.randn(768, **make), torch.randn(24, 768, **make) / 28)
+        for _ in range(6)
+    ]
+    ups = [torch.randn(768, 24, **make) / 5 for _ in layers]
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        for (weight, bias, down), up in zip(layers, ups, strict=True):
+            x = adapted_linear(x, weight, bias, down, up)
+        return x
+
+    def in_order(x: torch.Tensor) -> torch.Tensor:
+        for (weight, bias, down), up in zip(layers, ups, strict=True):
+            x = linear(linear(x, down), up, bias).addmm_(x, weight.t())
+        return x
+
+    def require_same(found: torch.Tensor, expected: torch.Tensor) -> None:
+        apart, size = (found - expected).float().abs(), expected.float().abs()
+        assert apart.mean() < 0.01 * size.mean() and apart.max() < 0.1 * size.max()
+
+    x = torch.randn(tokens, 768, **make)
+    for _ in range(20):
+        require_same(run(x), in_order(x))
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.graph(graph, stream=stream):
+        output = run(x)
+    for _ in range(3):
+        x.copy_(torch.randn(tokens, 768, **make))
+        graph.replay()
+        require_same(output, in_order(x))

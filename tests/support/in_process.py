@@ -193,7 +193,8 @@ class OneWorker:
             seconds = chunk.seconds
             if chunk.completions:
                 take(chunk.indices, chunk.completions)
-            await asyncio.sleep(0)  # others may score and train what has ended
+            for _ in range(4):  # what has ended is scored, makes groups whole, and is given to `accumulate`
+                await asyncio.sleep(0)
         return dict(seconds)
 
     @property
@@ -201,7 +202,7 @@ class OneWorker:
         return 1
 
     async def accumulate(self, trainer: int, request: GradientRequest) -> None:
-        self.worker.accumulate(request)
+        await asyncio.to_thread(self.worker.accumulate, request)
 
     async def update(self, request: UpdateRequest) -> UpdateResult:
         return self.worker.update(request)

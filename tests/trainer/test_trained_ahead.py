@@ -86,7 +86,12 @@ def test_an_update_is_withheld_with_what_was_trained_ahead_of_it(colocated) -> N
 
 def test_a_run_learns_the_same_and_says_what_it_hid(colocated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batching, "CHUNK_SECONDS", 0.0)
-    changes = {"trainer__steps": 3, "rollout__maxResponseTokens": 200, "algorithm__groupSize": 2}
+    changes = {
+        "trainer__steps": 3,
+        "trainer__learningRate": 1e-3,
+        "rollout__maxResponseTokens": 200,
+        "algorithm__groupSize": 2,
+    }
     runs, adapters = [], []
     for tokens in (None, 100):
         worker: Colocated = colocated(**changes, checkpoint__uri=f"file://{tmp_path}/{tokens}")
@@ -97,4 +102,4 @@ def test_a_run_learns_the_same_and_says_what_it_hid(colocated, tmp_path: Path, m
         assert other.metrics == pytest.approx(one.metrics, abs=1e-4)
         assert "overlap" not in one.seconds
     assert sum(step.seconds["overlap"] for step in overlapped) > 0
-    assert all(torch.allclose(adapters[0][name], adapters[1][name], atol=1e-4) for name in adapters[0])
+    assert all(torch.allclose(adapters[0][name], adapters[1][name], atol=3e-4) for name in adapters[0])
