@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -165,14 +166,19 @@ def test_a_falsy_number_is_no_option_that_is_off() -> None:
     }
 
 
+PEFTS_OWN = """
+import dataclasses, json, peft
+missing = dataclasses.MISSING
+fields = [field for field in dataclasses.fields(peft.LoraConfig) if field.name != "runtime_config"]
+own = {field.name: field.default_factory() if field.default is missing else field.default for field in fields}
+print(json.dumps([peft.__version__, own]))
+"""
+
+
 @pytest.mark.slow
 def test_the_recorded_defaults_are_pefts_own() -> None:
-    import peft
-
-    assert peft.__version__ == PEFT_VERSION
-    own = {
-        field.name: field.default_factory() if field.default is dataclasses.MISSING else field.default  # type: ignore[misc]
-        for field in dataclasses.fields(peft.LoraConfig)
-        if field.name != "runtime_config"  # PEFT does not write it
-    }
+    """In its own process: in the driver's, Transformers is without torch, and PEFT cannot be imported."""
+    ran = subprocess.run([sys.executable, "-c", PEFTS_OWN], capture_output=True, text=True, check=True)
+    version, own = json.loads(ran.stdout)
+    assert version == PEFT_VERSION
     assert own | {"peft_type": "LORA", "peft_version": PEFT_VERSION} == DEFAULTS
