@@ -134,7 +134,8 @@ def _time_lines(job: LoRARLJob, model: JudgedModel, data: inputs.EncodedData, ou
 
 
 def _for_all(seconds: float, steps: int) -> str:
-    return f"{seconds:.2g} s a step, {duration(seconds * steps)} for {steps} steps"
+    one = f"{seconds:.2g}" if seconds < 100 else f"{seconds:.0f}"
+    return f"{one} s a step, {duration(seconds * steps)} for {steps} steps"
 
 
 def _quoted(text: str) -> list[str]:
