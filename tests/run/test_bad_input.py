@@ -112,7 +112,7 @@ BY_ITS_PREPARATION = [
         ["reward.function=mistakes:three"],
         "mistakes:three(prompt, completion, answer) in ",
     ),
-    (["reward.function=mistakes:LETTERS"], "has no such function, expected a function package.module:function"),
+    (["reward.function=mistakes:LETTERS"], "has an object of type int of this name, expected a function package."),
     (["reward.function=mistakes:scor"], "has no such function"),
     (["reward.function=unfinished:score"], "SyntaxError"),
     (["reward.function=needs_more:score"], "No module named 'a_package_that_is_not_here'"),
@@ -127,7 +127,7 @@ BY_ITS_PREPARATION = [
     ),
     (
         ["data.train.uri=file:list.jsonl"],
-        "got line 1 of file:list.jsonl, which is a JSON list, expected one JSON object per line. Fix that line.",
+        "got line 1 of file:list.jsonl, which is a JSON list, expected one JSON object per line. Write one object",
     ),
     (
         ["data.train.uri=file:rows.txt"],
@@ -273,11 +273,6 @@ def test_a_dry_run_shows_what_a_run_would_do(
     ("function", "warning"),
     [
         ("return 1.0", "warning: every completion got 1. A reward without differences teaches nothing."),
-        ("return 'good'", "warning: 12 of 12 completions have no score (wrong_type): returned str 'good'."),
-        (
-            "return row['gold']",
-            "warning: 12 of 12 completions have no score (exception): KeyError: 'gold' (rewards.py,",
-        ),
         ("return completion != answer", "warning: a made-up completion scores higher than every row's own answer."),
     ],
 )

@@ -94,9 +94,10 @@ def test_without_a_terminal_output_is_plain_lines(reference: Ended) -> None:
     assert len([line for line in lines if line.startswith("step ") and "reward" in line]) == STEPS
     assert len([line for line in lines if "checkpoint file://" in line]) == STEPS // EVERY
     assert lines[-1].split() == ["Adapter", reference.adapter_uri]
-    assert [line.split()[0] for line in lines if line[:1].isalpha()][-5:] == [
+    assert [line.split()[0] for line in lines if line[:1].isalpha()][-6:] == [
         "succeeded",
         "Report",
+        "Next",
         "PEFT",
         "vLLM",
         "Adapter",

@@ -155,8 +155,15 @@ class PromptEncoder:
                 "spec.data.chatTemplate",
                 f"a template that refuses row {row.number} ({type(error).__name__}: {error})",
                 "messages that fit the model's template",
-                "Fix the row's roles, or set spec.data.chatTemplate to false.",
+                _template_hint(error),
             ) from error
+        if not text:
+            raise InputError(
+                "spec.data.chatTemplate",
+                f"a template that writes nothing for row {row.number}",
+                "a template that writes the messages",
+                "Fix chat_template in the model's folder, or set spec.data.chatTemplate to false.",
+            )
         return text
 
     def _renders_without_arguments(self, messages: Sequence[Message], open_turn: bool) -> bool:
@@ -176,6 +183,15 @@ class PromptEncoder:
 
     def _with_prefix(self, ids: list[int]) -> list[int]:
         return ids if ids[: len(self._prefix)] == self._prefix else [*self._prefix, *ids]
+
+
+def _template_hint(error: Exception) -> str:
+    """Return what to do about a template that fails."""
+    if undefined := re.search(r"'(\w+)' is undefined", str(error)):
+        return f"Give it a value: spec.data.chatTemplateArguments: {{{undefined[1]}: ...}}, or fix the row's messages."
+    if type(error).__name__ == "TemplateSyntaxError":
+        return "Fix chat_template in the model's folder, or set spec.data.chatTemplate to false."
+    return "Fix the row's roles, or set spec.data.chatTemplate to false."
 
 
 def _require_read(arguments: Mapping[str, Any], template: str) -> None:

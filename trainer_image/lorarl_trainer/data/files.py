@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lorarl_trainer.data.foreign import foreign_format, json_hint
 from lorarl_trainer.errors import InputError, StorageError, unreadable
 
 if TYPE_CHECKING:
@@ -42,6 +44,9 @@ def read_file(uri: str, *, field: str, fetch: Fetch, text_columns: Sequence[str]
         )
     path = fetch(uri)
     try:
+        if (foreign := foreign_format(path)) and not (suffix == "parquet" and "Parquet" in foreign[0]):
+            expected = "a Parquet file" if suffix == "parquet" else "text in UTF-8"
+            raise InputError(f"{field}.uri", f"{uri}, which {foreign[0]}", expected, foreign[1])
         if suffix == "jsonl":
             yield from _read_jsonl(path, uri, field)
         elif suffix == "parquet":
@@ -71,11 +76,12 @@ def _read_jsonl(path: Path, uri: str, field: str) -> Numbered:
                     f"{field}.uri",
                     f"line {number} of {uri}, which is not JSON ({error})",
                     "one JSON object per line",
-                    "Fix that line.",
+                    json_hint(line.decode("utf-8-sig")),
                 ) from error
             if not isinstance(row, dict):
                 got = f"line {number} of {uri}, which is a JSON {type(row).__name__}"
-                raise InputError(f"{field}.uri", got, "one JSON object per line", "Fix that line.")
+                hint = json_hint(line.decode("utf-8-sig"))
+                raise InputError(f"{field}.uri", got, "one JSON object per line", hint)
             yield number, row
 
 
@@ -92,6 +98,7 @@ def _read_parquet(path: Path, uri: str, field: str) -> Numbered:
             "a Parquet file",
             "Write or copy it again.",
         ) from error
+    _require_names(table, uri, field)
     yield from enumerate(table.to_pylist(), start=1)
 
 
@@ -122,6 +129,7 @@ def _read_csv(path: Path, uri: str, field: str, text_columns: Sequence[str]) -> 
         table = pyarrow.csv.read_csv(
             path, convert_options=convert, parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True)
         )
+        _require_names(table, uri, field)
         rows = table.to_pylist()
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
         if "UTF8" in str(error) or isinstance(error, UnicodeDecodeError):
@@ -130,11 +138,22 @@ def _read_csv(path: Path, uri: str, field: str, text_columns: Sequence[str]) -> 
             return
         raise InputError(
             f"{field}.uri",
-            f"{uri}, which is not valid CSV ({error})",
+            f"{uri}, which is not valid CSV ({' '.join(str(error).split())})",
             "a header line, commas, and quotes around texts that contain commas or quotes",
             "Fix the file.",
         ) from error
     yield from enumerate(rows, start=1)
+
+
+def _require_names(table: pyarrow.Table, uri: str, field: str) -> None:
+    """Refuse columns of one name, of which a row would have only the last, and a CSV file with other separators."""
+    names = table.column_names
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        got = f"{uri}, which has several columns named {twice[0]}"
+        raise InputError(f"{field}.uri", got, "a different name for each column", "Rename or remove one of them.")
+    if len(names) == 1 and (other := next((mark for mark in ";\t|" if mark in names[0]), None)):
+        got = f"{uri}, whose columns are separated by {other!r}"
+        raise InputError(f"{field}.uri", got, "commas between the columns", "Write it again with commas.")
 
 
 def _not_utf8(uri: str, field: str, where: str) -> InputError:

@@ -89,29 +89,32 @@ def _row(raw: dict[str, Any], number: int, source: DataSource, field: str, needs
 
 
 def _missing(raw: dict[str, Any], name: str, field: str, where: str) -> InputError:
-    existing = ", ".join(sorted(raw)) or "none"
+    existing = ", ".join(key if key == key.strip() else repr(key) for key in sorted(raw)) or "none"
     if name in raw:
         return InputError(
             field, f"{name}, which is empty in {where}", "a value in every row", "Fill it in, or remove that row."
         )
     near = get_close_matches(name, raw, n=1, cutoff=0.5)
-    hint = f"Did you mean {near[0]}?" if near else "Name the column, or add it to the data."
+    hint = f"Set {field} to one of them, or add the column. A CSV file needs a line with the names of its columns."
+    if near:
+        hint = f"Did you mean {near[0] if near[0] == near[0].strip() else repr(near[0])}?"
     return InputError(field, f"{name}, which {where} does not have", f"one of the existing fields ({existing})", hint)
 
 
 def _prompt(value: Any, field: str, where: str) -> Prompt:
-    if isinstance(value, str) and value:
+    if isinstance(value, str) and value.strip():
         return _unicode(value, field, where)
     if isinstance(value, list) and value and all(_is_message(message) for message in value):
         for message in value:
             _unicode(message["content"], field, where)
         return value
-    got = f"an empty {type(value).__name__}" if value in ("", []) else f"{_brief(value)} ({type(value).__name__})"
+    empty = value == [] or (isinstance(value, str) and not value.strip())
+    got = f"an empty {type(value).__name__}" if empty else f"{_brief(value)} ({type(value).__name__})"
     raise InputError(
         field,
         f"{got} in {where}",
         "a text, or a list of chat messages with role and content, both texts",
-        "Fix that row, or remove it.",
+        "Write prompts as texts." if isinstance(value, int | float) else "Fix that row, or remove it.",
     )
 
 

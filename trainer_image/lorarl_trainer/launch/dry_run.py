@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator, Sequence
+import tempfile
 from pathlib import Path
 
 from lorarl_api.faults import ManifestError
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
-from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.errors import LorarlError, StorageError
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.preparation import UNPUBLISHED, JudgedModel, prepare
+from lorarl_trainer.launch.reward_trial import printed_lines, trial_lines, try_reward
 from lorarl_trainer.launch.runtime import local_runtime
 from lorarl_trainer.planning.choices_table import plan_table, plan_title
 from lorarl_trainer.planning.duration import SHORT, arithmetic_speed, step_time
 from lorarl_trainer.progress import METRICS, duration, read_rows, show_downloads
 from lorarl_trainer.progress.records import step_seconds
+from lorarl_trainer.rewards.output import Output
 from lorarl_trainer.rewards.scorer import open_scorers
-from lorarl_trainer.rewards.scores import Outcome, Scorer, ToScore
 from lorarl_trainer.storage import LocalStore
 from lorarl_trainer.storage.secrets import read_secrets
 from lorarl_trainer.timing import StartClock
 
 SCORED_ROWS = 4
-_WRONG = "I do not know."
 _LONGEST = 100
 
 
@@ -53,16 +52,29 @@ def _require_folder(out_dir: Path) -> None:
 
 async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
     spec, secrets = job.spec, read_secrets(job.spec)
-    with open_scorers(spec, folder, eval_processes=1) as scorers:
-        with show_downloads(sys.stderr) as on_bytes:
-            clock = StartClock("driver", "process")
-            prepared = await prepare(job, secrets, out_dir / UNPUBLISHED, scorers, clock, on_bytes=on_bytes)
-        model, data = prepared.model, prepared.rows
-        print("\n".join([*model_lines(job, model), "", *data_lines(data, model.vocabulary)]), end="\n\n", flush=True)
-        if scorers.reward:
-            print("\n".join(await _reward_lines(scorers.reward, data.train[:SCORED_ROWS])), end="\n\n")
-        print("\n".join(plan_lines(job, model, data, out_dir)))
+    with (
+        tempfile.TemporaryDirectory(prefix="lorarl-dry-run-") as scratch,
+        open_scorers(spec, folder, output=Output(Path(scratch) / "rewards.log"), eval_processes=1) as scorers,
+    ):
+        try:
+            with show_downloads(sys.stderr) as on_bytes:
+                clock = StartClock("driver", "process")
+                prepared = await prepare(job, secrets, out_dir / UNPUBLISHED, scorers, clock, on_bytes=on_bytes)
+            model, data = prepared.model, prepared.rows
+            _print(*model_lines(job, model), "", *data_lines(data, model.vocabulary), "")
+            if scorers.reward:
+                _print(*trial_lines(await try_reward(scorers.reward, data.train[:SCORED_ROWS])))
+            for name, scorer in scorers.evals.items():
+                _print(*trial_lines(await try_reward(scorer, data.evals[name][:SCORED_ROWS]), name))
+        finally:
+            _print(*printed_lines(Path(scratch) / "rewards.log"))
+        _print("", *plan_lines(job, model, data, out_dir))
         print(f"\nEverything that needs no worker is in order. Start it with `lorarl run`: {out_dir} gets its files.")
+
+
+def _print(*lines: str) -> None:
+    if lines:
+        print("\n".join(lines), flush=True)
 
 
 def model_lines(job: LoRARLJob, model: JudgedModel) -> list[str]:
@@ -95,44 +107,6 @@ def data_lines(data: inputs.EncodedData, vocabulary: inputs.Vocabulary) -> list[
     ]
 
 
-async def _reward_lines(scorer: Scorer, rows: Sequence[EncodedRow]) -> list[str]:
-    """Score the rows' own answers and a wrong completion, and say what the scores mean."""
-    right = [row for row in rows if row.row.answer is not None]
-    tries = [
-        *((row, str(row.row.answer)) for row in right),
-        *((row, _WRONG) for row in rows),
-        *((row, "") for row in rows),
-    ]
-    outcomes = await scorer.score(
-        [ToScore(row.row.prompt, completion, row.row.answer, row.row.raw) for row, completion in tries]
-    )
-    scores = {(id(row), completion): outcome for (row, completion), outcome in zip(tries, outcomes, strict=True)}
-    lines = [f"reward   {len(rows)} rows, scored without the model, with completions that are made up here:"]
-    for row in rows:
-        shown = [f"{_WRONG!r} {_score(scores[id(row), _WRONG])}", f"'' {_score(scores[id(row), ''])}"]
-        if row in right:
-            answer = str(row.row.answer)
-            shown.insert(0, f"its own answer {_brief(answer, 40)} {_score(scores[id(row), answer])}")
-        lines.append(f"  row {row.row.number}: " + ";  ".join(shown))
-    return [*lines, *reward_warnings(outcomes, has_answers=bool(right), right=len(right))]
-
-
-def reward_warnings(outcomes: Sequence[Outcome], *, has_answers: bool, right: int) -> Iterator[str]:
-    """Yield what looks wrong about the scores; the first `right` outcomes are those of the rows' own answers."""
-    failed = [outcome for outcome in outcomes if outcome.cause is not None]
-    if failed:
-        yield (
-            f"warning: {len(failed)} of {len(outcomes)} completions have no score ({failed[0].cause}): "
-            f"{failed[0].message}. A run leaves such completions out."
-        )
-    values = [outcome.value for outcome in outcomes if outcome.cause is None]
-    if len(values) > 1 and len(set(values)) == 1:
-        yield f"warning: every completion got {values[0]:g}. A reward without differences teaches nothing."
-    own, wrong = ([one.value for one in part if one.cause is None] for part in (outcomes[:right], outcomes[right:]))
-    if has_answers and own and wrong and max(own) < max(wrong):
-        yield "warning: a made-up completion scores higher than every row's own answer. Check the reward."
-
-
 def plan_lines(job: LoRARLJob, model: JudgedModel, data: inputs.EncodedData, out_dir: Path) -> list[str]:
     """Return what the run takes of memory and time."""
     plan = [plan_title(job.spec), *_quoted(plan_table(model.verdict.plan))] if model.verdict.plan else []
@@ -162,14 +136,8 @@ def _time_lines(job: LoRARLJob, model: JudgedModel, data: inputs.EncodedData, ou
 
 
 def _for_all(seconds: float, steps: int) -> str:
-    return f"{seconds:.2g} s a step, {duration(seconds * steps)} for {steps} steps"
-
-
-def _score(outcome: Outcome) -> str:
-    if outcome.cause is not None:
-        return f"-> no score ({outcome.cause})"
-    parts = ", ".join(f"{name} {value:.3g}" for name, value in outcome.components.items())
-    return f"-> {outcome.value:.3g}" + (f" ({parts})" if parts else "")
+    one = f"{seconds:.2g}" if seconds < 100 else f"{seconds:.0f}"
+    return f"{one} s a step, {duration(seconds * steps)} for {steps} steps"
 
 
 def _quoted(text: str) -> list[str]:

@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lorarl_api.v1alpha1 import AdapterSpec, LoRARLJobSpec
+from lorarl_trainer.checkpoint.contents import ADAPTER, ADAPTER_CONFIG
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.files import CONFIG_FILE, INIT_FROM, METADATA_FILE, WEIGHTS_FILE
 from lorarl_trainer.lora.peft_options import refused_options
 from lorarl_trainer.lora.targets import last_parts
 from lorarl_trainer.planning.model_sizes import ModelSizes
-from lorarl_trainer.storage import open_store
+from lorarl_trainer.progress.records import SUMMARY
+from lorarl_trainer.storage import Store, open_store
 from lorarl_trainer.storage.fingerprint import same_base_model
 from lorarl_trainer.storage.secrets import Secrets, secret_of
 
 _HINT = f"Set {INIT_FROM} to a folder that PEFT's save_pretrained, or lorarl, wrote."
 
+_EXPECTED = "the folder of a PEFT LoRA adapter"
+PICKLE_FILE = "adapter_model.bin"
+_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+"""What safetensors calls floating-point numbers. NumPy has no bfloat16."""
+_SAFE = f"Convert {PICKLE_FILE} with PEFT's save_pretrained, whose safe_serialization is on by default."
 _CONVERT = (
     "It belongs to a base model that PEFT changes. Convert it with PEFT's save_pretrained and "
     "path_initial_model_for_weight_conversion."
+)
+
+
+_OTHER_FILES = (
+    (b"version https://git-lfs", "It is a pointer of git lfs. Fetch the file with git lfs pull."),
+    (b"PK\x03\x04", f"It is what torch.save writes. {_SAFE}"),
+    (b"\x80", f"It is what torch.save writes. {_SAFE}"),
 )
 
 
@@ -46,14 +63,19 @@ def read_initial_adapter(spec: LoRARLJobSpec, secrets: Secrets, base_fingerprint
         return None
     secret = secret_of(secrets, spec.checkpoint.credentials_secret)
     store = open_store(uri, secret, field=INIT_FROM)
-    config = _parsed(store.get(CONFIG_FILE), CONFIG_FILE, uri)
+    content = store.get(CONFIG_FILE)
+    if content is None:
+        got = f"{uri}, which contains no {CONFIG_FILE}"
+        raise InputError(INIT_FROM, got, _EXPECTED, _hint_below(store, uri))
+    config = _parsed(content, CONFIG_FILE, uri)
     _check_kind(config, uri)
     _check_fit(config, spec)
     if (metadata := store.get(METADATA_FILE)) is not None:
         _check_base(_parsed(metadata, METADATA_FILE, uri), base_fingerprint, spec)
     weights = store.get(WEIGHTS_FILE)
     if weights is None:
-        raise _missing(WEIGHTS_FILE, uri)
+        hint = _SAFE if store.find(PICKLE_FILE) else _HINT
+        raise InputError(INIT_FROM, f"{uri}, which contains no {WEIGHTS_FILE}", _EXPECTED, hint)
     return weights
 
 
@@ -61,14 +83,15 @@ def require_fitting_modules(weights: bytes, model: ModelSizes, adapter: AdapterS
     """Check that the adapter to start from has exactly the modules that the job trains, in its shapes.
 
     Args:
-        weights: the content of adapter_model.safetensors, of which only the header is read.
+        weights: the content of adapter_model.safetensors.
         model: sizes of the base model.
         adapter: `spec.adapter`.
 
     Raises:
-        InputError: modules or shapes differ, or the file is not whole.
+        InputError: modules or shapes differ, a value is not finite, or the file is not whole.
     """
-    shapes = _shapes(weights)
+    tensors = _tensors(weights)
+    shapes = {name: shape for name, (shape, _, _) in tensors.items()}
     has = {name.rpartition(".lora_")[0] for name in shapes}
     wanted = {linear.name: linear for linear in model.adapted(adapter)}
     if missing := [name for name in wanted if name not in has]:
@@ -84,10 +107,23 @@ def require_fitting_modules(weights: bytes, model: ModelSizes, adapter: AdapterS
                     f"{shape}",
                     "Use an adapter of this base model.",
                 )
+    for name, (_, dtype, data) in tensors.items():
+        if not _is_finite(dtype, data):
+            got = (
+                f"an adapter whose {name} has a value that is not finite" if dtype in _DTYPES else f"{name} in {dtype}"
+            )
+            raise InputError(INIT_FROM, got, "finite floating-point numbers", "Use an earlier checkpoint of it.")
 
 
-def _shapes(weights: bytes) -> dict[str, list[int]]:
-    """Return the shapes in a safetensors file's header, by names without PEFT's prefix."""
+def _is_finite(dtype: str, data: memoryview) -> bool:
+    if dtype not in _DTYPES:
+        return False
+    values = np.frombuffer(data, _DTYPES[dtype])
+    return bool(((values & 0x7F80) != 0x7F80).all() if dtype == "BF16" else np.isfinite(values).all())
+
+
+def _tensors(weights: bytes) -> dict[str, tuple[list[int], str, memoryview]]:
+    """Return shape, type and content of each tensor of a safetensors file, by names without PEFT's prefix."""
     try:
         (length,) = struct.unpack("<Q", weights[:8])
         header = json.loads(weights[8 : 8 + length])
@@ -96,12 +132,20 @@ def _shapes(weights: bytes) -> dict[str, list[int]]:
         )
         if size != len(weights):
             raise ValueError(f"it has {len(weights)} bytes instead of {size}")
+        content = memoryview(weights)[8 + length :]
         return {
-            name.removeprefix("base_model.model."): entry["shape"] for name, entry in header.items() if name[0] != "_"
+            name.removeprefix("base_model.model."): (
+                entry["shape"],
+                entry["dtype"],
+                content[slice(*entry["data_offsets"])],
+            )
+            for name, entry in header.items()
+            if name[0] != "_"
         }
     except (struct.error, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         got = f"an adapter whose {WEIGHTS_FILE} is not a whole safetensors file ({error})"
-        raise InputError(INIT_FROM, got, "a PEFT LoRA adapter", "Copy the adapter again.") from error
+        hint = next((hint for mark, hint in _OTHER_FILES if weights.startswith(mark)), "Copy the adapter again.")
+        raise InputError(INIT_FROM, got, "a PEFT LoRA adapter", hint) from error
 
 
 def _other_modules(got: str, has: Collection[str], wanted: Collection[str]) -> InputError:
@@ -151,16 +195,22 @@ def _check_base(metadata: Mapping[str, Any], base_fingerprint: str, spec: LoRARL
         )
 
 
-def _parsed(content: bytes | None, name: str, uri: str) -> dict[str, Any]:
-    if content is None:
-        raise _missing(name, uri)
+def _hint_below(store: Store, uri: str) -> str:
+    """Return the hint for a folder without an adapter: where below it there is one, if lorarl wrote it."""
+    checkpoints = [name for name in store.folders() if name.startswith("iter_")]
+    for folder in ("", *(f"{name}/" for name in checkpoints[-1:])):
+        if store.find(f"{folder}{ADAPTER_CONFIG}"):
+            return f"Set {INIT_FROM}: {uri.rstrip('/')}/{folder}{ADAPTER}."
+    with contextlib.suppress(ValueError, TypeError, KeyError):  # no summary of a run, or of one without an adapter
+        if published := json.loads(store.get(SUMMARY) or b"{}")["adapter_uri"]:
+            return f"Set {INIT_FROM}: {published}, which is this run's newest adapter."
+    return _HINT
+
+
+def _parsed(content: bytes, name: str, uri: str) -> dict[str, Any]:
     try:
         return dict(json.loads(content))
     except (ValueError, TypeError) as error:
         raise InputError(
             INIT_FROM, f"{uri}, whose {name} cannot be read ({error})", "a PEFT LoRA adapter", _HINT
         ) from error
-
-
-def _missing(name: str, uri: str) -> InputError:
-    return InputError(INIT_FROM, f"{uri}, which contains no {name}", "the folder of a PEFT LoRA adapter", _HINT)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from lorarl_api.v1alpha1 import DataSource, LoRARLJobSpec
 from lorarl_trainer.data.encoding import EncodedRow, EncodedRows, PromptEncoder, encode_examples, encode_prompts
+from lorarl_trainer.data.odd import odd_prompts, same_prompts
 from lorarl_trainer.data.rows import Row, digest_of, load_rows
 from lorarl_trainer.data.tokenizer import load_tokenizer, stop_token_ids, vocabulary_size
 from lorarl_trainer.rewards.scorer import needs_answers
@@ -160,7 +161,8 @@ def encode_source(
         )
     else:
         fitting = encode_prompts(rows, encoder, max_prompt_tokens=max_prompt, field=field)
-    return fitting.rows, _left_out(fitting, field, spec)
+    odd = [*odd_prompts(rows, field), *same_prompts(fitting.rows, field)]
+    return fitting.rows, [*_left_out(fitting, field, spec), *odd]
 
 
 def eval_fields(spec: LoRARLJobSpec) -> dict[str, str]:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import resource
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from lorarl_api.v1alpha1 import SCHEDULING_PREFIXES, ClusterSpec, LoRARLJob, Model
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.progress import read_summary
+
+_LEAST_FILE_BYTES = 1 << 30
+"""Ray's own files, and the training state of a small adapter."""
 
 _JOB_FIELDS = (
     *("backoff_limit", "max_preemptions_without_progress"),
@@ -30,6 +36,33 @@ def refuse_cluster_jobs(job: LoRARLJob) -> None:
         raise InputError(
             "spec.cluster.nodes", str(job.spec.cluster.nodes), "1 for `lorarl run`, which uses only this machine", hint
         )
+
+
+def require_own_folder(job: LoRARLJob, out_dir: Path) -> None:
+    """Refuse a folder with the run of another job, whose metrics, samples and report would be overwritten.
+
+    Raises:
+        InputError: it names the folder and the job.
+    """
+    try:
+        other = read_summary(out_dir)["job"]
+    except (OSError, ValueError, KeyError):
+        return  # no run, or one that nobody could look at
+    if other != job.name:
+        got = f"{out_dir}, which has the run of the job {other}"
+        raise InputError("--out", got, f"a folder for the job {job.name}", "Choose another one.")
+
+
+def require_large_files() -> None:
+    """Refuse to start where files must stay small: neither Ray nor a checkpoint could be written.
+
+    Raises:
+        InputError: it names the limit.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit != resource.RLIM_INFINITY and limit < _LEAST_FILE_BYTES:
+        expected = f"unlimited, or at least {_LEAST_FILE_BYTES:,} bytes"
+        raise InputError("ulimit -f", f"{limit:,} bytes for one file", expected, "Raise it: ulimit -f unlimited.")
 
 
 def require_gpu_packages(job: LoRARLJob) -> None:

@@ -124,7 +124,7 @@ async def _run(launch: Launch) -> int:
             finish("succeeded")
         else:
             finish("interrupted", _after_interruption(launch, outcome), INTERRUPTED)
-    print(final_message(read_summary(out_dir)))
+    print(final_message(read_summary(out_dir), None if runtime.in_pods else out_dir))
     return 0 if outcome.done else EXIT_INTERRUPTED
 
 

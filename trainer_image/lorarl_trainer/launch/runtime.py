@@ -11,7 +11,13 @@ from pathlib import Path
 
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.launch.local import ignored_fields, refuse_cluster_jobs, require_gpu_packages
+from lorarl_trainer.launch.local import (
+    ignored_fields,
+    refuse_cluster_jobs,
+    require_gpu_packages,
+    require_large_files,
+    require_own_folder,
+)
 from lorarl_trainer.pods.drain import DRIVER, drain_asked, register
 from lorarl_trainer.pods.status_sink import StatusSink, report_failure
 from lorarl_trainer.pods.steering import PodSteering
@@ -54,6 +60,8 @@ def local_runtime(job: LoRARLJob, out_dir: Path) -> Runtime:
     """
     refuse_cluster_jobs(job)
     require_gpu_packages(job)
+    require_own_folder(job, out_dir)
+    require_large_files()
     return Runtime(out_dir / "logs", ignored=tuple(ignored_fields(job)))
 
 

@@ -99,14 +99,19 @@ def report_line(out_dir: Path, *, here: bool) -> str:
     return f"Report    {page}; its numbers are in {out_dir / METRICS}"
 
 
-def final_message(summary: Mapping[str, Any]) -> str:
-    """Return the last lines of a run, from its run_summary.json: how to load the adapter, and its URI."""
+def final_message(summary: Mapping[str, Any], out_dir: Path | None = None) -> str:
+    """Return the last lines of a run, from its run_summary.json: how to load the adapter, and its URI.
+
+    `out_dir` is the run's folder, for commands that use the adapter; None in a pod, whose folder goes with it.
+    """
     uri = summary["adapter_uri"]
     if uri is None:
         return "No adapter was published."
     base = f"AutoModelForCausalLM.from_pretrained({_base_arguments(summary)})"
+    folder = out_dir and shlex.quote(str(out_dir))
     return "\n".join(
         [
+            *([f"Next      lorarl evaluate {folder}, lorarl chat {folder}"] if folder else []),
             *(f"Download  {command}" for command in download_commands(summary)),
             "PEFT      from peft import PeftModel; from transformers import AutoModelForCausalLM",
             f"          PeftModel.from_pretrained({base}, {local_path(uri)!r})",

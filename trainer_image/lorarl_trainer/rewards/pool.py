@@ -165,7 +165,7 @@ class _Server(threading.Thread):
             self._receive()
         except (TimeoutError, BlockingIOError):
             self._process.end()
-            self._stopped(Outcome.failed("timeout", f"took more than {self._limit:g} s"))
+            self._stopped(Outcome.failed("timeout", f"took more than {self._limit:g} s, the reward's timeoutSeconds"))
         except (EOFError, OSError):
             self._stopped(Outcome.failed("crash", f"the process {self._process.end(EXIT_SECONDS)}"))
 

@@ -125,28 +125,35 @@ def load_function(name: str, places: Sequence[str] = ()) -> Callable[..., Any]:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{module_name}.".startswith(f"{missing}."):
             raise RefusedError(f"{name}, but there is no module {missing}", _where_to_put(missing, places)) from error
-        hint = f"Install the package of {missing}: lorarl env add PACKAGE." if missing else "Fix the module."
+        hint = "Fix the module."
+        if missing:
+            hint = f"Install the package of {missing}: lorarl env add PACKAGE."
+        elif isinstance(error, PermissionError):
+            hint = f"Let this user read it: chmod u+r {error.filename}."
         raise RefusedError(f"{name}, whose module fails when imported ({_describe(error)})", hint) from error
     where = getattr(module, "__file__", None) or "a folder without __init__.py"
     function: Callable[..., Any] | None = getattr(module, function_name, None)
     if function is None or not callable(function):
-        existing = (
-            ", ".join(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
-            or "none"
-        )
-        raise RefusedError(
-            f"{name}, but {module_name} ({where}) has no such function", f"Name one of its functions ({existing})."
-        )
+        existing = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        other = f"has an object of type {type(function).__name__} of this name"
+        lacks = "has no such function" if function is None else other
+        hint = f"Name one of its functions ({', '.join(existing)})." if existing else _define(function_name)
+        raise RefusedError(f"{name}, but {module_name} ({where}) {lacks}", hint)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise RefusedError(f"{name} in {where}, which has a yield and so returns no number", "Use return.")
     with contextlib.suppress(ValueError):  # some functions written in C have no readable signature
         signature = inspect.signature(function)
         try:
             signature.bind(*PARAMETERS, **({TRUNCATED: False} if takes(function, TRUNCATED) else {}))
         except TypeError as error:
-            hint = f"Define it as {function_name}({', '.join(PARAMETERS)})."
             raise RefusedError(
-                f"{name}{signature} in {where}, which cannot be called with four arguments", hint
+                f"{name}{signature} in {where}, which cannot be called with four arguments", _define(function_name)
             ) from error
     return function
+
+
+def _define(function: str) -> str:
+    return f"Define it as {function}({', '.join(PARAMETERS)})."
 
 
 def _where_to_put(module: str, places: Sequence[str]) -> str:
@@ -197,7 +204,7 @@ def _serve_async(connection: Connection, function: Callable[..., Any], nowhere: 
                 reply = check(await function(*sample))
         except BaseException as error:  # noqa: BLE001  a user's function may raise anything, SystemExit included
             reply = (
-                _failed("timeout", f"took more than {limit:g} s")
+                _failed("timeout", f"took more than {limit:g} s, the reward's timeoutSeconds")
                 if timer.expired()
                 else _failed("exception", _logged(error))
             )
@@ -267,7 +274,8 @@ def _number(value: Any) -> tuple[float, str | None, str]:
             raise TypeError
         number = float(value)
     except (TypeError, ValueError, RuntimeError):
-        return math.nan, "wrong_type", f"returned {type(value).__name__} {_shown(value)}"
+        one = "; it is called for one completion at a time" if isinstance(value, list | tuple) else ""
+        return math.nan, "wrong_type", f"returned {type(value).__name__} {_shown(value)}{one}"
     return (number, None, "") if math.isfinite(number) else (math.nan, "non_finite", f"returned {number}")
 
 
@@ -286,15 +294,19 @@ def _logged(error: BaseException) -> str:
     place = (type(error), frames[-1].filename, frames[-1].lineno) if frames else (type(error),)
     if place not in _printed:
         _printed.add(place)
-        traceback.print_exception(error)
+        own = error.__traceback__
+        while own is not None and own.tb_next is not None and own.tb_frame.f_code.co_filename == __file__:
+            own = own.tb_next  # the user's part
+        traceback.print_exception(type(error), error, own)
     return _describe(error)
 
 
 def _describe(error: BaseException) -> str:
     """Return the last line of the traceback, and its file and line: `KeyError: 'level' (rewards.py, line 7)`."""
     message = " ".join(f"{type(error).__name__}: {error}".split())[:500]
-    frames = traceback.extract_tb(error.__traceback__)
-    if isinstance(error, SyntaxError) or not frames:  # a SyntaxError names file and line itself
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    # A SyntaxError names file and line itself, and a module that cannot be read has none.
+    if isinstance(error, SyntaxError) or not frames or frames[-1].filename == __file__:
         return message
     return f"{message} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
 

@@ -52,7 +52,7 @@ def open_store(
     parsed = parse_uri(uri, field)
     policy = retries or RetryPolicy()
     if parsed.scheme in ("pvc", "file"):
-        return LocalStore(Path(parsed.path), uri=parsed.text, lock_seconds=policy.deadline_seconds)
+        return LocalStore(Path(parsed.path), uri=parsed.text, lock_seconds=policy.deadline_seconds, field=field)
     # Imported here so that a process that uses only folders starts without the network library.
     from lorarl_trainer.storage.remote import RemoteStore
 

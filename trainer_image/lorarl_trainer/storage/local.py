@@ -30,9 +30,19 @@ _STAGING = threading.Lock()
 class LocalStore(Store):
     """The folder `root`, created when the first object is written."""
 
-    def __init__(self, root: Path, uri: str | None = None, lock_seconds: float = 600.0) -> None:
-        """`uri` is the folder's name in messages, `lock_seconds` how long to wait for another process's lock."""
+    def __init__(
+        self, root: Path, uri: str | None = None, lock_seconds: float = 600.0, field: str | None = None
+    ) -> None:
+        """Open a folder; see `open_store`.
+
+        Args:
+            root: the folder.
+            uri: its name in messages.
+            lock_seconds: how long to wait for another process's lock.
+            field: the manifest's field that names it, for messages.
+        """
         self.root = root
+        self._field = f"{field}: " if field else ""
         self.uri = uri or f"file://{root.absolute()}"
         self.lock_seconds = lock_seconds
 
@@ -176,7 +186,7 @@ class LocalStore(Store):
             yield
         except OSError as error:
             raise StorageError(
-                f"{self.uri_of(path)}: cannot {operation}: {_explain(error, folder or self.root, size)}"
+                f"{self._field}{self.uri_of(path)}: cannot {operation}: {_explain(error, folder or self.root, size)}"
             ) from error
 
 

@@ -288,7 +288,8 @@ def test_a_tokenizer_without_a_pad_token_is_taken(tokenizer):
         ("{% for m in messages %}", r"a template that refuses row 1 \(TemplateSyntaxError"),
         ("{{ messages[5].content }}", r"a template that refuses row 1 \(UndefinedError"),
         ("{{ 1 / 0 }}", r"a template that refuses row 1 \(ZeroDivisionError"),
-        ("{{ '' }}", r"spec\.data\.train: got row 1, whose prompt has no tokens"),
+        ("{{ '' }}", r"spec\.data\.chatTemplate: got a template that writes nothing for row 1"),
+        ("{{ 'a' + today }}", r"'today' is undefined.*chatTemplateArguments: \{today: ...\}"),
     ],
 )
 def test_a_template_that_fails_is_told_with_its_row(tokenizer, template, told):

@@ -1,3 +1,4 @@
+import gzip
 import json
 from pathlib import Path
 
@@ -219,6 +220,55 @@ def test_text_that_is_not_utf8_is_refused(tmp_path, name):
 def test_a_csv_line_with_too_few_cells_is_refused(tmp_path):
     (tmp_path / "train.csv").write_text("prompt,answer\na,b\nc\n")
     assert "Expected 2 columns, got 1" in refused(tmp_path / "train.csv").got
+
+
+GZIP, HTML = gzip.compress(b'{"prompt": "a"}\n'), b"<!DOCTYPE html><html>"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "got", "hint"),
+    [
+        ("train.jsonl", GZIP, "which is compressed with gzip", "gunzip"),
+        ("train.csv", GZIP, "which is compressed with gzip", "gunzip"),
+        ("train.parquet", GZIP, "which is compressed with gzip", "gunzip"),
+        ("train.jsonl", b"PK\x03\x04", "which is a zip archive", "unzip"),
+        ("train.jsonl", '{"prompt": "a"}'.encode("utf-16"), "which is text in UTF-16", "iconv -f UTF-16"),
+        ("train.csv", "prompt,answer\na,b".encode("utf-16"), "which is text in UTF-16", "iconv -f UTF-16"),
+        ("train.csv", b"PAR1", "which is a Parquet file", "Rename it to .parquet"),
+        (
+            "train.jsonl",
+            b"version https://git-lfs.github.com/spec/v1\n",
+            "which is a pointer of git lfs",
+            "git lfs pull",
+        ),
+        ("train.jsonl", HTML, "which is an HTML page", "Download the file again"),
+        ("train.jsonl", b'[\n{"prompt": "a"}\n]', "line 1", "jq -c '.[]'"),
+        ("train.jsonl", b'[{"prompt": "a"}]', "line 1", "jq -c '.[]'"),
+        ("train.jsonl", b'{\n"prompt": "a"\n}', "line 1", "each object on one line"),
+        ("train.jsonl", b"{'prompt': 'a'}", "line 1", "double quotes"),
+        ("train.jsonl", b'{"prompt": "a", "answer": "b"},\n', "line 1", "Remove the comma"),
+        ("train.jsonl", b'{"prompt": 5, "answer": "b"}', "5 (int) in row 1", "Write prompts as texts"),
+        ("train.jsonl", b'{"prompt": "  ", "answer": "b"}', "an empty str in row 1", "Fix that row"),
+        ("train.csv", b"prompt,prompt,answer\na,b,c\n", "several columns named prompt", "Rename or remove"),
+        ("train.csv", b"prompt;answer\na;b\n", "whose columns are separated by ';'", "Write it again with commas"),
+        ("train.csv", b"prompt\tanswer\na\tb\n", r"whose columns are separated by '\t'", "Write it again with commas"),
+        ("train.csv", b"prompt , answer\na,b\n", "prompt, which row 1", "Did you mean 'prompt '?"),
+        ("train.csv", b"say a word,a\nsing,b\n", "prompt, which row 1", "a line with the names of its columns"),
+        ("train.csv", b'prompt,answer\n"a,1\nb,2\n', "which is not valid CSV (CSV parse error", "Fix the file"),
+    ],
+)
+def test_a_file_that_is_something_else_says_what_and_what_to_do(tmp_path, name, content, got, hint):
+    (tmp_path / name).write_bytes(content)
+    error = refused(tmp_path / name)
+    assert got in error.got
+    assert hint in error.hint
+    assert "\n" not in str(error), "one line"
+
+
+def test_windows_line_ends_and_a_byte_order_mark_change_nothing(tmp_path):
+    for name, text in (("train.jsonl", '{"prompt": "a", "answer": "b"}\n'), ("train.csv", "prompt,answer\na,b\n")):
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+        assert [(row.prompt, row.answer) for row in load(tmp_path / name)] == [("a", "b")]
 
 
 def test_a_truncated_parquet_file_is_refused(tmp_path):

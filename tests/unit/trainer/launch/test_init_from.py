@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save
 
-from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_api.v1alpha1 import AdapterSpec, LoRARLJobSpec
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.launch.init_from import read_initial_adapter
+from lorarl_trainer.launch.init_from import read_initial_adapter, require_fitting_modules
 from lorarl_trainer.lora.peft_options import DEFAULTS, PEFT_VERSION, refused_options
+from lorarl_trainer.planning.model_sizes import sizes_of
+from unit.trainer.planning.shapes import SHAPES
 
 PLAIN = DEFAULTS | {"r": 32, "lora_alpha": 64, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}
 
@@ -21,7 +26,11 @@ def read(folder: Path, **changes: Any) -> bytes | None:
     """Start a job from an adapter whose config has these changes."""
     (folder / "adapter_config.json").write_text(json.dumps(PLAIN | changes))
     (folder / "adapter_model.safetensors").write_bytes(b"weights")
-    spec = LoRARLJobSpec.model_validate(
+    return read_initial_adapter(spec_from(folder), {}, "heads.tensors")
+
+
+def spec_from(folder: Path) -> LoRARLJobSpec:
+    return LoRARLJobSpec.model_validate(
         {
             "model": {"uri": "file:base"},
             "adapter": {"targetModules": ["q_proj"], "initFrom": f"file:{folder}"},
@@ -30,7 +39,6 @@ def read(folder: Path, **changes: Any) -> bytes | None:
             "checkpoint": {"uri": "file:checkpoints"},
         }
     )
-    return read_initial_adapter(spec, {}, "heads.tensors")
 
 
 @pytest.mark.parametrize(
@@ -85,6 +93,67 @@ def test_what_is_more_than_plain_lora_is_refused_by_name(tmp_path: Path, option:
     assert (refused.value.field, refused.value.expected) == ("spec.adapter.initFrom", "plain LoRA")
 
 
+@pytest.mark.parametrize(
+    ("files", "named", "message"),
+    [
+        ({"iter_0000004/lora_adapter/adapter_config.json": "{}"}, "iter_0000004", "/iter_0000004/lora_adapter."),
+        ({"iter_0000004/lora_adapter/adapter_config.json": "{}"}, "", "/iter_0000004/lora_adapter."),
+        ({"run_summary.json": '{"adapter_uri": "s3://team/a"}'}, "", ": s3://team/a, which is this run's newest"),
+        ({"run_summary.json": '{"adapter_uri": null}'}, "", "Set spec.adapter.initFrom to a folder that PEFT's"),
+        ({}, "", "Set spec.adapter.initFrom to a folder that PEFT's save_pretrained"),
+    ],
+)
+def test_a_folder_above_an_adapter_says_where_it_is(
+    tmp_path: Path, files: dict[str, str], named: str, message: str
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    with pytest.raises(InputError) as refused:
+        read_initial_adapter(spec_from(tmp_path / named), {}, "heads.tensors")
+    assert "which contains no adapter_config.json" in refused.value.got
+    assert message in refused.value.hint
+
+
+def test_a_pickle_in_place_of_safetensors_says_how_to_convert_it(tmp_path: Path) -> None:
+    read(tmp_path)
+    (tmp_path / "adapter_model.safetensors").rename(tmp_path / "adapter_model.bin")
+    with pytest.raises(InputError, match=r"contains no adapter_model.safetensors.* Convert adapter_model.bin with"):
+        read_initial_adapter(spec_from(tmp_path), {}, "heads.tensors")
+
+
+SIZES = sizes_of(SHAPES["0.5B"])
+ADAPTER = AdapterSpec(rank=2, alpha=4, target_modules=["q_proj"])
+
+
+def weights(**changes: Any) -> bytes:
+    """An adapter of the model, with one of its tensors changed."""
+    tensors = {}
+    for linear in SIZES.adapted(ADAPTER):
+        for part, shape in (("A", (2, linear.inputs)), ("B", (linear.outputs, 2))):
+            tensors[f"base_model.model.{linear.name}.lora_{part}.weight"] = np.ones(shape, np.float32)
+    first = next(iter(tensors))
+    return save({**tensors, first: tensors[first].astype(changes.get("dtype", np.float32)) * changes.get("times", 1)})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (weights(times=np.float32("nan")), "lora_A.weight has a value that is not finite, expected finite"),
+        (weights(dtype=np.float16, times=np.float16("inf")), "lora_A.weight has a value that is not finite"),
+        (weights(dtype=np.int64), "lora_A.weight in I64, expected finite floating-point numbers"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "not a whole safetensors file .* git lfs pull"),
+        (b"PK\x03\x04" + bytes(100), "It is what torch.save writes. Convert adapter_model.bin with PEFT's"),
+        (b"", "not a whole safetensors file .* Copy the adapter again"),
+    ],
+    ids=["nan", "inf", "int", "lfs", "pickle", "empty"],
+)
+def test_weights_that_cannot_be_trained_on_are_refused(content: bytes, message: str) -> None:
+    require_fitting_modules(weights(), SIZES, ADAPTER)
+    with pytest.raises(InputError, match=message):
+        require_fitting_modules(content, SIZES, ADAPTER)
+
+
 def test_an_adapter_of_a_changed_base_can_be_converted(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="path_initial_model_for_weight_conversion"):
         read(tmp_path, init_lora_weights="pissa")
@@ -97,14 +166,19 @@ def test_a_falsy_number_is_no_option_that_is_off() -> None:
     }
 
 
+PEFTS_OWN = """
+import dataclasses, json, peft
+missing = dataclasses.MISSING
+fields = [field for field in dataclasses.fields(peft.LoraConfig) if field.name != "runtime_config"]
+own = {field.name: field.default_factory() if field.default is missing else field.default for field in fields}
+print(json.dumps([peft.__version__, own]))
+"""
+
+
 @pytest.mark.slow
 def test_the_recorded_defaults_are_pefts_own() -> None:
-    import peft
-
-    assert peft.__version__ == PEFT_VERSION
-    own = {
-        field.name: field.default_factory() if field.default is dataclasses.MISSING else field.default  # type: ignore[misc]
-        for field in dataclasses.fields(peft.LoraConfig)
-        if field.name != "runtime_config"  # PEFT does not write it
-    }
+    """In its own process: in the driver's, Transformers is without torch, and PEFT cannot be imported."""
+    ran = subprocess.run([sys.executable, "-c", PEFTS_OWN], capture_output=True, text=True, check=True)
+    version, own = json.loads(ran.stdout)
+    assert version == PEFT_VERSION
     assert own | {"peft_type": "LORA", "peft_version": PEFT_VERSION} == DEFAULTS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,12 @@ import pytest
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import ClusterSpec, LoRARLJob
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.launch.local import ignored_fields, refuse_cluster_jobs
+from lorarl_trainer.launch.local import (
+    ignored_fields,
+    refuse_cluster_jobs,
+    require_large_files,
+    require_own_folder,
+)
 from unit.contract.manifests import manifest
 
 # For each field of spec.cluster that one machine ignores, a value other than the default.
@@ -40,6 +46,25 @@ CLUSTER_FIELDS: dict[str, Any] = {
 
 def job(changes: dict[str, Any]) -> LoRARLJob:
     return load_job(json.dumps(manifest(changes)))
+
+
+def test_the_folder_of_another_job_s_run_is_refused(tmp_path: Path) -> None:
+    require_own_folder(job({}), tmp_path)
+    (tmp_path / "run_summary.json").write_text(json.dumps({"job": job({}).name}))
+    require_own_folder(job({}), tmp_path)
+    (tmp_path / "run_summary.json").write_text(json.dumps({"job": "another"}))
+    with pytest.raises(InputError, match=r"--out: got .*, which has the run of the job another, expected a folder for"):
+        require_own_folder(job({}), tmp_path)
+
+
+def test_a_limit_for_the_size_of_files_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray would wait a minute for its own processes, which cannot write."""
+    require_large_files()
+    monkeypatch.setattr("resource.getrlimit", lambda which: (100_000, 100_000))
+    with pytest.raises(
+        InputError, match=r"ulimit -f: got 100,000 bytes for one file, .* Raise it: ulimit -f unlimited"
+    ):
+        require_large_files()
 
 
 def test_a_manifest_for_one_machine_has_no_ignored_fields() -> None:

@@ -32,6 +32,11 @@ def test_the_last_line_is_the_adapters_uri() -> None:
     assert lines[-1].endswith("file:///runs/addition/iter_0000030/lora_adapter")
 
 
+def test_a_run_on_this_machine_names_the_commands_that_use_its_adapter() -> None:
+    lines = final_message(summary(), Path("out/my run")).splitlines()
+    assert lines[0] == "Next      lorarl evaluate 'out/my run', lorarl chat 'out/my run'"
+
+
 def test_a_run_without_an_adapter_says_so() -> None:
     assert final_message(summary(adapter_uri=None)) == "No adapter was published."
 

@@ -210,7 +210,13 @@ def test_a_step_in_which_everything_fails_stops_the_run_and_says_why(scorer):
         ("my_rewards.sub:length", "there is no module my_rewards.sub", "or install its package: lorarl env add"),
         ("elsewhere:length", "there is no module elsewhere", "Put elsewhere into "),
         ("my_rewards:size", "my_rewards.py) has no such function", "length"),
-        ("my_rewards:number", "has no such function", "Name one of its functions ("),
+        ("my_rewards:number", "has an object of type int of this name", "Name one of its functions ("),
+        (
+            "constant:score",
+            "has an object of type float of this name",
+            "Define it as score(prompt, ",
+        ),
+        ("lazy:score", "which has a yield and so returns no number", "Use return."),
         ("my_rewards:wrong_signature", "(prompt, completion) in ", "wrong_signature(prompt, completion, answer, row)"),
         ("broken:score", "ZeroDivisionError: division by zero (broken.py, line 1)", "Fix the module"),
         ("unparsable:score", "SyntaxError: ", "Fix the module"),
@@ -222,6 +228,8 @@ def test_a_function_that_cannot_be_used_is_refused_before_training(scorer, tmp_p
     (tmp_path / "broken.py").write_text("1 / 0")
     (tmp_path / "unparsable.py").write_text("def score(:")
     (tmp_path / "needy.py").write_text("import not_there")
+    (tmp_path / "constant.py").write_text("score = 1.0")
+    (tmp_path / "lazy.py").write_text("def score(prompt, completion, answer, row): yield 1.0")
     (tmp_path / "deadly.py").write_text("import os; os._exit(7)")
     with pytest.raises(InputError) as caught:
         asyncio.run(scorer(function, processes=1).ready())

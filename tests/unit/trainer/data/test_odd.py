@@ -1,0 +1,58 @@
+"""Prompts that can be trained on, but are probably a mistake, are warnings that name the first row."""
+
+from __future__ import annotations
+
+import pytest
+
+from lorarl_trainer.data.encoding import EncodedRow
+from lorarl_trainer.data.odd import odd_prompts, same_prompts
+from lorarl_trainer.data.rows import Row
+
+
+def chat(*roles: str, number: int = 1) -> Row:
+    return Row([{"role": role, "content": "a"} for role in roles], None, {}, number)
+
+
+@pytest.mark.parametrize(
+    ("rows", "warning"),
+    [
+        (
+            [chat("system", "user"), chat("human", number=2)],
+            "row 2 has a message with the role 'human'. Did you mean user?",
+        ),
+        ([chat("User")], "row 1 has a message with the role 'User'. Did you mean user?"),
+        ([chat("wizard", "user")], "row 1 has a message with the role 'wizard'. Did you mean user or assistant?"),
+        (
+            [chat("user"), chat("user", "assistant", number=2)],
+            "1 prompts end with a message of the assistant, first that of row 2.",
+        ),
+        (
+            [Row('[{"role": "user", "content": "a"}]', None, {}, 4)],
+            "1 prompts are texts that look like chat messages, first that of row 4.",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_an_odd_prompt_is_a_warning(rows: list[Row], warning: str) -> None:
+    (found,) = odd_prompts(rows, "spec.data.train")
+    assert found.startswith(f"spec.data.train: {warning}")
+
+
+def test_usual_prompts_are_none() -> None:
+    rows = [
+        chat("system", "user"),
+        chat("user", "assistant", "user"),
+        Row("2+2", None, {}, 3),
+        Row("[1, 2]", None, {}, 4),
+    ]
+    assert list(odd_prompts(rows, "spec.data.train")) == []
+
+
+def test_a_template_that_ignores_the_messages_is_a_warning() -> None:
+    rows = [EncodedRow(Row(prompt, None, {}, number), [1, 2], []) for number, prompt in enumerate("ab")]
+    (found,) = same_prompts(rows, "spec.data.train")
+    assert "all 2 prompts have the same tokens, though the rows differ" in found
+    assert list(same_prompts(rows[:1], "spec.data.train")) == []
+    assert list(same_prompts([rows[0], rows[0]], "spec.data.train")) == [], "the data repeats a row"
+    other = EncodedRow(Row("b", None, {}, 2), [1, 3], [])
+    assert list(same_prompts([rows[0], other], "spec.data.train")) == []

@@ -1,0 +1,100 @@
+"""What a dry run says of a reward, by a real one in its own process."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from lorarl_api.v1alpha1 import RewardSpec
+from lorarl_trainer.data.encoding import EncodedRow
+from lorarl_trainer.data.rows import Row
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.launch.reward_trial import Try, printed_lines, trial_lines, try_reward
+from lorarl_trainer.rewards.output import Output
+from lorarl_trainer.rewards.scorer import make_scorer
+
+pytestmark = pytest.mark.slow
+ROWS = [EncodedRow(Row(f"prompt {number}", "7", {"level": 1}, number), [1], []) for number in (1, 2, 3)]
+LONG = "x" * 500
+
+
+def tried(folder: Path, body: str, rows: list[EncodedRow] = ROWS) -> list[Try]:
+    (folder / "mine.py").write_text(f"def score(prompt, completion, answer, row):\n    {body}\n")
+    spec = RewardSpec(function="mine:score", timeout_seconds=1.0)
+    scorer = make_scorer(spec, folder, processes=2, output=Output(folder / "rewards.log"))
+    try:
+        return asyncio.run(try_reward(scorer, rows))
+    finally:
+        scorer.close()
+
+
+def test_each_row_shows_what_three_completions_score(tmp_path: Path) -> None:
+    tries = tried(tmp_path, "return {'score': completion == answer, 'length': len(completion)}")
+    lines = list(trial_lines(tries))
+    assert lines[0] == "reward   3 rows, scored without the model, with completions that are made up here:"
+    assert lines[1] == (
+        "  row 1: its own answer '7' -> 1 (length 1);  'I do not know.' -> 0 (length 14);  '' -> 0 (length 0)"
+    )
+    assert len(lines) == 4, "nothing is wrong"
+    assert next(trial_lines(tries, "hard")).startswith("reward   of hard: 3 rows")
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("return float('nan')", "9 x non_finite: returned nan"),
+        ("return '0.5'", "9 x wrong_type: returned str '0.5'"),
+        ("return {'right': 1.0}", "9 x wrong_type: returned a mapping without 'score': {'right': 1.0}"),
+        ("return {'score': 1.0, 'why': 'good'}", "9 x wrong_type: returned str 'good' as 'why'"),
+        ("return [1.0] * 2", "9 x wrong_type: returned list [1.0, 1.0]; it is called for one completion at a time"),
+        ("return row['gold']", "9 x exception: KeyError: 'gold' (mine.py, line 2)"),
+        ("import sys; sys.exit(3)", "9 x exception: SystemExit: 3 (mine.py, line 2)"),
+        ("return float(input('score? '))", "9 x exception: EOFError: EOF when reading a line (mine.py, line 2)"),
+    ],
+)
+def test_a_reward_that_scores_nothing_is_refused_with_the_cause(tmp_path: Path, body: str, why: str) -> None:
+    with pytest.raises(InputError) as refused:
+        tried(tmp_path, body)
+    assert refused.value.field == "spec.reward.function"
+    assert refused.value.got == f"no score for any of 9 completions that were made up to try it ({why})"
+    assert "Fix the reward or its data" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("body", "warning"),
+    [
+        (
+            "return 1 / (prompt != 'prompt 2')",
+            "warning: 3 of 9 completions have no score, first that of row 2 (exception: ZeroDivisionError: division by "
+            "zero (mine.py, line 2)). A run leaves such completions out.",
+        ),
+        (
+            "return 1.0 if completion else None",
+            "warning: 3 of 9 completions have no score, first that of row 1 (wrong",
+        ),
+        ("return 1.0", "warning: every completion got 1. A reward without differences teaches nothing."),
+        ("return completion != answer", "warning: a made-up completion scores higher than every row's own answer."),
+        (
+            "import time; time.sleep(9 * (completion == ''))\n    return 1.0",
+            "warning: 3 of 9 completions have no score, first that of row 1 (timeout: took more than 1 s, the reward's "
+            "timeoutSeconds).",
+        ),
+    ],
+)
+def test_what_looks_wrong_is_a_warning(tmp_path: Path, body: str, warning: str) -> None:
+    assert any(line.startswith(warning) for line in trial_lines(tried(tmp_path, body)))
+
+
+def test_a_trace_is_of_the_users_own_code_and_floods_are_cut(tmp_path: Path) -> None:
+    body = f"print({LONG!r})\n    for line in range(100): print(line)\n    return 1 / len(completion)"
+    tried(tmp_path, body, ROWS[:1])
+    text = (tmp_path / "rewards.log").read_text()
+    assert "ZeroDivisionError: division by zero" in text
+    assert "lorarl_trainer" not in text
+    lines = list(printed_lines(tmp_path / "rewards.log"))
+    assert lines[0] == "what the reward printed (a run keeps it in logs/rewards.log):"
+    assert lines[1].startswith("  | ")
+    assert len(lines) == 14 and lines[-1].startswith("  | and ") and max(map(len, lines)) <= 114
+    assert list(printed_lines(tmp_path / "nothing.log")) == []

@@ -1,0 +1,47 @@
+"""Prompts that can be trained on, but are probably not what the user meant. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from lorarl_trainer.data.encoding import EncodedRow
+from lorarl_trainer.data.rows import Row
+
+ROLES = frozenset(
+    {"system", "developer", "user", "assistant", "tool", "function", "ipython", "observation", "documents"}
+)
+"""The roles that chat templates of the supported families know."""
+_MEANT = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant", "ai": "assistant"}
+
+
+def odd_prompts(rows: Sequence[Row], field: str) -> Iterator[str]:
+    """Yield a warning for each kind of odd prompt, with the first row of that kind."""
+    chats = [(row.number, row.prompt) for row in rows if not isinstance(row.prompt, str)]
+    roles = [(number, str(message["role"])) for number, messages in chats for message in messages]
+    for number, role in roles:
+        if role not in ROLES:
+            plain = role.lower()
+            meant = _MEANT.get(plain) or (plain if plain in ROLES else "user or assistant")
+            yield f"{field}: row {number} has a message with the role {role!r}. Did you mean {meant}?"
+            break
+    if ended := [number for number, messages in chats if messages[-1]["role"] == "assistant"]:
+        yield (
+            f"{field}: {len(ended)} prompts end with a message of the assistant, first that of row {ended[0]}. The "
+            "model sees that answer and gives another. Move it to the column of answerField, or remove it."
+        )
+    texts = [row for row in rows if isinstance(row.prompt, str) and row.prompt.lstrip().startswith('[{"role"')]
+    if texts:
+        yield (
+            f"{field}: {len(texts)} prompts are texts that look like chat messages, first that of row "
+            f"{texts[0].number}. Store them as a list, not as JSON in a text."
+        )
+
+
+def same_prompts(rows: Sequence[EncodedRow], field: str) -> Iterator[str]:
+    """Yield a warning if different prompts have the same tokens: the chat template ignores them."""
+    differ = any(row.row.prompt != rows[0].row.prompt for row in rows)
+    if differ and len({tuple(row.prompt_ids) for row in rows}) == 1:
+        yield (
+            f"{field}: all {len(rows):,} prompts have the same tokens, though the rows differ. The model's chat "
+            "template does not read the messages."
+        )

@@ -1,0 +1,113 @@
+"""What a dry run shows of a reward: rows scored with completions that are made up, without the model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from lorarl_trainer.data.encoding import EncodedRow
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.rewards.scores import Outcome, Scorer, ToScore
+
+WRONG = "I do not know."
+_SHOWN_LINES, _SHOWN_WIDTH = 12, 110
+
+
+@dataclass(frozen=True)
+class Try:
+    """A completion that was made up, and its outcome. `own` says that it is the row's own answer."""
+
+    row: EncodedRow
+    completion: str
+    outcome: Outcome
+    own: bool = False
+
+
+async def try_reward(scorer: Scorer, rows: Sequence[EncodedRow]) -> list[Try]:
+    """Score the rows' own answers, a wrong completion and an empty one.
+
+    Raises:
+        InputError: none of them has a score. A run would stop at its first step.
+    """
+    made = [
+        (row, completion, own)
+        for row in rows
+        for completion, own in ((row.row.answer, True), (WRONG, False), ("", False))
+        if completion is not None
+    ]
+    outcomes = await scorer.score(
+        [ToScore(row.row.prompt, completion, row.row.answer, row.row.raw) for row, completion, _ in made]
+    )
+    tries = [Try(row, completion, outcome, own) for (row, completion, own), outcome in zip(made, outcomes, strict=True)]
+    if all(outcome.cause for outcome in outcomes):
+        raise _nothing_scored(scorer, outcomes)
+    return tries
+
+
+def _nothing_scored(scorer: Scorer, outcomes: Sequence[Outcome]) -> InputError:
+    causes = "; ".join(f"{count} x {failure}" for failure, count in Counter(one.failure for one in outcomes).items())
+    return InputError(
+        scorer.field,
+        f"no score for any of {len(outcomes)} completions that were made up to try it ({causes})",
+        "a number, or a mapping with score, for each completion",
+        "Fix the reward or its data: a step without any score stops a run.",
+    )
+
+
+def trial_lines(tries: Sequence[Try], evaluation: str = "") -> Iterator[str]:
+    """Yield the scores row by row, and what looks wrong about them. `evaluation` names the one of `data.evals`."""
+    numbers = list(dict.fromkeys(one.row.row.number for one in tries))
+    what = f"of {evaluation}: " if evaluation else ""
+    yield f"reward   {what}{len(numbers)} rows, scored without the model, with completions that are made up here:"
+    for number in numbers:
+        shown = [_shown(one) for one in tries if one.row.row.number == number]
+        yield f"  row {number}: " + ";  ".join(shown)
+    yield from _warnings(tries)
+
+
+def _warnings(tries: Sequence[Try]) -> Iterator[str]:
+    failed = [one for one in tries if one.outcome.cause]
+    if failed:
+        row, outcome = failed[0].row.row.number, failed[0].outcome
+        yield (
+            f"warning: {len(failed)} of {len(tries)} completions have no score, first that of row {row} "
+            f"({outcome.failure}). A run leaves such completions out."
+        )
+    values = [one.outcome.value for one in tries if not one.outcome.cause]
+    if len(values) > 1 and len(set(values)) == 1:
+        yield f"warning: every completion got {values[0]:g}. A reward without differences teaches nothing."
+    own, wrong = (
+        [one.outcome.value for one in tries if one.own is own and not one.outcome.cause] for own in (True, False)
+    )
+    if own and wrong and max(own) < max(wrong):
+        yield "warning: a made-up completion scores higher than every row's own answer. Check the reward."
+
+
+def printed_lines(log: Path) -> Iterator[str]:
+    """Yield the beginning of what the reward printed."""
+    if not log.is_file() or not log.stat().st_size:
+        return
+    yield "what the reward printed (a run keeps it in logs/rewards.log):"
+    with log.open(encoding="utf-8", errors="replace") as file:
+        lines = [line.rstrip("\n") for line in islice(file, _SHOWN_LINES)]
+        more = sum(1 for _ in file)
+    for line in lines:
+        yield f"  | {line if len(line) <= _SHOWN_WIDTH else f'{line[: _SHOWN_WIDTH - 3]}...'}"
+    if more:
+        yield f"  | and {more:,} more lines"
+
+
+def _shown(one: Try) -> str:
+    text = repr(one.completion)
+    name = text if len(text) <= 40 else f"{text[:36]}...'"
+    return f"its own answer {name} {_score(one.outcome)}" if one.own else f"{name} {_score(one.outcome)}"
+
+
+def _score(outcome: Outcome) -> str:
+    if outcome.cause is not None:
+        return f"-> no score ({outcome.cause})"
+    parts = ", ".join(f"{name} {value:.3g}" for name, value in outcome.components.items())
+    return f"-> {outcome.value:.3g}" + (f" ({parts})" if parts else "")
