@@ -76,9 +76,11 @@ def blocked(snapshot: Snapshot, blocker: Blocker, *, again: float | None) -> Dec
     if not snapshot.current:
         draft.put("rayJobName", snapshot.ray_job_name)
     resume(draft)
-    begins = snapshot.phase != PENDING or blocker.reason != draft.reason("Running")
-    draft.condition("Running", False, blocker.reason, blocker.message, restart=begins)
-    left = left_to_start(snapshot, (snapshot.now - (draft.since("Running") or snapshot.now)).total_seconds())
+    draft.put("gpus", snapshot.gpus)
+    if snapshot.phase != PENDING or blocker.reason != draft.reason("Running") or not draft.at("waitingSince"):
+        draft.stamp("waitingSince")
+    draft.condition("Running", False, blocker.reason, blocker.message)
+    left = left_to_start(snapshot, (snapshot.now - (draft.at("waitingSince") or snapshot.now)).total_seconds())
     if left is not None and left <= 0:
         return never_started(snapshot, draft, blocker)
     event = Event("Warning", blocker.reason, blocker.message)

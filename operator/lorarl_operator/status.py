@@ -25,7 +25,8 @@ MAY_HAVE_RUN = frozenset({STARTING, RUNNING})
 COUNTERS = ("attempts", "preemptions")
 FIELDS = (
     *("phase", "conditions", "observedGeneration", *COUNTERS, "restarts"),
-    *("rayJobName", "dashboardURL", "startTime", "completionTime", "policyDrift"),
+    *("rayJobName", "dashboardURL", "startTime", "completionTime", "attemptEndTime", "waitingSince", "policyDrift"),
+    "gpus",
 )
 """Status fields that the operator writes. The trainer writes the others."""
 TRAINERS = ("step", "totalSteps", "adapter", "failure")
@@ -33,7 +34,7 @@ TRAINERS = ("step", "totalSteps", "adapter", "failure")
 
 _LONGEST_MESSAGE = 4096
 _INTEGER_LIMIT = 2**31
-_NUMBERS = ("observedGeneration", *COUNTERS, "restarts", "step", "totalSteps")
+_NUMBERS = ("observedGeneration", *COUNTERS, "restarts", "gpus", "step", "totalSteps")
 _DICTS = ("adapter", "failure", "policyDrift")
 _TYPES: dict[str, type] = {"conditions": list} | dict.fromkeys(_DICTS, dict) | dict.fromkeys(_NUMBERS, int)
 
@@ -93,7 +94,7 @@ class Draft:
         self._fields[name] = self.counter(name) + 1
         return self.counter(name)
 
-    def put(self, name: str, value: str | dict[str, Any] | None) -> None:
+    def put(self, name: str, value: str | int | dict[str, Any] | None) -> None:
         """Set a field; None removes it."""
         if value is None:
             self._fields.pop(name, None)
@@ -103,10 +104,6 @@ class Draft:
     def start_clock(self) -> None:
         """Set startTime unless it is set."""
         self._fields.setdefault("startTime", self._now)
-
-    def end_clock(self) -> None:
-        """Set completionTime."""
-        self._fields["completionTime"] = self._now
 
     def is_true(self, kind: str) -> bool:
         """Whether a condition is True."""
@@ -124,8 +121,16 @@ class Draft:
         """The lastTransitionTime of a condition."""
         return time(self._conditions.get(kind, {}).get("lastTransitionTime"))
 
-    def condition(self, kind: str, holds: bool, reason: str, message: str, *, restart: bool = False) -> None:
-        """Set a condition.
+    def stamp(self, field: str) -> None:
+        """Set a field to the present time."""
+        self._fields[field] = self._now
+
+    def at(self, field: str) -> datetime | None:
+        """The time in a field; None if it is not set."""
+        return time(self._fields.get(field))
+
+    def condition(self, kind: str, holds: bool, reason: str, message: str) -> None:
+        """Set a condition. lastTransitionTime moves only if its status changes.
 
         A message that differs only in its numbers changes nothing: schedulers and queues update their counts all the
         time.
@@ -135,23 +140,14 @@ class Draft:
             holds: Whether it is True.
             reason: One CamelCase word.
             message: For people.
-            restart: Set lastTransitionTime even if the status stays the same. The end of an attempt needs this, and so
-                does the start of a wait that a deadline counts from.
         """
         message = message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}..."
         old = self._conditions.get(kind, {})
         new = {"type": kind, "status": str(holds), "reason": reason, "message": message}
         same_status = old.get("status") == new["status"]
-        if (
-            same_status
-            and old.get("reason") == reason
-            and _words(old.get("message")) == _words(message)
-            and not restart
-        ):
+        if same_status and old.get("reason") == reason and _words(old.get("message")) == _words(message):
             return
-        new["lastTransitionTime"] = (
-            old["lastTransitionTime"] if same_status and not restart and old.get("lastTransitionTime") else self._now
-        )
+        new["lastTransitionTime"] = (same_status and old.get("lastTransitionTime")) or self._now
         self._conditions[kind] = {**new, "observedGeneration": self._generation}
 
     def written(self) -> dict[str, Any] | None:
