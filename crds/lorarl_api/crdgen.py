@@ -12,7 +12,9 @@ from lorarl_api.v1alpha1 import GROUP, KIND, VERSION
 # Name, JSONPath, type, and whether only `kubectl get -o wide` shows it. kubectl puts NAME before them.
 _COLUMNS = [
     ("Phase", ".status.phase", "string", False),
-    ("Step", ".status.step", "integer", False),
+    ("Reason", '.status.conditions[?(@.type=="Running")].reason', "string", False),
+    ("Step", ".status.progress", "string", False),
+    ("GPUs", ".status.gpus", "integer", False),
     ("Reward", ".status.metrics.reward", "number", False),
     ("Adapter", ".status.adapter.step", "integer", False),
     ("Age", ".metadata.creationTimestamp", "date", False),

@@ -50,7 +50,7 @@ def count_outcome(snapshot: Snapshot, draft: Draft, outcome: Outcome) -> None:
     if outcome.kind is Kind.PREEMPTED:
         draft.count("preemptions")
         message = f"Attempt {snapshot.attempt}: {outcome.message}"
-        draft.condition("Disrupted", True, outcome.reason, message, restart=True)
+        draft.condition("Disrupted", True, outcome.reason, message)
         _count_progress(snapshot, draft)
     elif outcome.kind is Kind.FAILED:
         draft.count("attempts")
@@ -95,7 +95,7 @@ def succeed(snapshot: Snapshot, draft: Draft) -> Decision:
     """End the job as Succeeded."""
     message = f"Training finished in attempt {snapshot.attempt}."
     draft.phase = SUCCEEDED
-    draft.end_clock()
+    draft.stamp("completionTime")
     draft.condition("Running", False, SUCCEEDED, message)
     draft.condition("Complete", True, SUCCEEDED, message)
     draft.put("rayJobName", snapshot.ray_job_name)
@@ -106,8 +106,8 @@ def succeed(snapshot: Snapshot, draft: Draft) -> Decision:
 def fail(snapshot: Snapshot, draft: Draft, reason: str, message: str) -> Decision:
     """End the job as Failed."""
     draft.phase = FAILED
-    draft.end_clock()
-    draft.condition("Running", False, FAILED, message)
+    draft.stamp("completionTime")
+    draft.condition("Running", False, reason, message)
     draft.condition("Failed", True, reason, message)
     event = Event("Warning", reason, message)
     return snapshot.decision(draft, event, actions=deletions(_unneeded(snapshot)), recheck=0)
@@ -127,7 +127,8 @@ def next_attempt(snapshot: Snapshot, draft: Draft, why: Event) -> Decision:
     draft.phase = RESTARTING
     draft.put("rayJobName", ray_job_name(snapshot.job.name, snapshot.attempt + 1))
     draft.put("dashboardURL", None)
-    draft.condition("Running", False, why.reason, why.message, restart=True)
+    draft.stamp("attemptEndTime")
+    draft.condition("Running", False, why.reason, why.message)
     recheck = backoff.delay(why.reason, draft, snapshot.settings)
     return snapshot.decision(draft, why, actions=deletions(snapshot.ray_jobs), recheck=recheck)
 

@@ -12,6 +12,7 @@ from lorarl_operator.messages import sentences
 from lorarl_operator.models import RayJob
 from lorarl_operator.outcome import Unsettled, attempt_outcome
 from lorarl_operator.pod_ends import Outcome
+from lorarl_operator.scale_up import scaling_up
 from lorarl_operator.snapshot import Snapshot, soonest
 from lorarl_operator.status import PENDING, RUNNING, STARTING, Draft
 from lorarl_operator.valid_spec import section, whole_number
@@ -47,6 +48,7 @@ def _report(snapshot: Snapshot, ray_job: RayJob) -> Decision:
     draft = snapshot.draft()
     draft.put("rayJobName", ray_job.name)
     draft.put("dashboardURL", _url(ray_job.dashboard_url))
+    draft.put("waitingSince", None)
     resume(draft)
     if ray_job.deployment_status in _ENDED:  # The cause is not known yet.
         return Decision(recheck_seconds=settle)
@@ -86,11 +88,12 @@ def _queued(snapshot: Snapshot, draft: Draft, ray_job: RayJob) -> Decision:
                 f"Queue {ray_job.queue} took back the machines of attempt {snapshot.attempt}. "
                 "The attempt resumes from its checkpoint when there is room."
             )
-        draft.condition("Disrupted", True, "Preempted", message, restart=True)
+        draft.condition("Disrupted", True, "Preempted", message)
         events = [Event("Warning", "Preempted", message)]
     elif draft.reason("Running") != blocker.reason:
         events = [Event("Normal", blocker.reason, blocker.message)]
     draft.phase = PENDING
+    draft.put("gpus", snapshot.gpus)
     draft.put("startTime", None)
     # Without evidence there is no news: the queue's last message still holds.
     has_news = snapshot.observed.evidence is not None and snapshot.observed.evidence.workload is not None
@@ -112,6 +115,9 @@ def _starting(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float |
     if snapshot.observed.evidence is None and blocker.reason == STARTING_REASON and known in EVENT_REASONS:
         # What the Events said holds until they are read again.
         blocker = Blocker(known, draft.message("Running"))
+    blocker = scaling_up(
+        blocker, Blocker(known, draft.message("Running")), pods, snapshot.observed.evidence, snapshot.now
+    )
     # If a queue let the RayJob go and KubeRay has not begun yet, the RayJob's age is its time in the queue.
     began = ray_job.started_at or (None if ray_job.queue else ray_job.created_at)
     age = (snapshot.now - began).total_seconds() if began else 0.0
@@ -126,6 +132,7 @@ def _starting(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float |
     if blocker.stuck and blocker.reason != known:
         events.append(Event("Warning", blocker.reason, blocker.message))
     draft.phase = PENDING if blocker.stuck else STARTING
+    draft.put("gpus", snapshot.gpus)
     draft.condition("Running", False, blocker.reason, blocker.message)
     node_is_busy = any(pod.node and not pod.ready and not pod.deletion_asked_at for pod in pods)
     next_look = _next_look(snapshot, age, _NODE_LOOK if node_is_busy else _SLOWEST_LOOK)

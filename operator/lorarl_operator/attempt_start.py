@@ -78,10 +78,12 @@ def blocked(snapshot: Snapshot, blocker: Blocker, *, again: float | None) -> Dec
     if not snapshot.current:
         draft.put("rayJobName", snapshot.ray_job_name)
     resume(draft)
-    begins = snapshot.phase != PENDING or blocker.reason != draft.reason("Running")
-    draft.condition("Running", False, blocker.reason, blocker.message, restart=begins)
+    draft.put("gpus", snapshot.gpus)
+    if snapshot.phase != PENDING or blocker.reason != draft.reason("Running") or not draft.at("waitingSince"):
+        draft.stamp("waitingSince")
+    draft.condition("Running", False, blocker.reason, blocker.message)
     limit = start_deadline(snapshot)
-    waited = (snapshot.now - (draft.since("Running") or snapshot.now)).total_seconds()
+    waited = (snapshot.now - (draft.at("waitingSince") or snapshot.now)).total_seconds()
     if limit is not None and waited >= limit:
         return never_started(snapshot, draft, blocker, limit)
     left = None if limit is None else limit - waited

@@ -20,9 +20,9 @@ _MAX_DOUBLINGS = 16
 def preemption_reason(draft: Draft, now: datetime) -> str:
     """PREEMPTED or PREEMPTED_AGAIN.
 
-    The draft has counted the preemption already. Its condition Running says when the attempt began.
+    The draft has counted the preemption already. An attempt that never ran began when the one before it ended.
     """
-    began = draft.since("Running")
+    began = draft.since("Running") if draft.is_true("Running") else (ended_at(draft) or draft.since("Running"))
     lived = (now - began).total_seconds() if began else _LONG_ENOUGH_SECONDS
     return PREEMPTED_AGAIN if draft.counter("preemptions") > 1 and 0 <= lived < _LONG_ENOUGH_SECONDS else PREEMPTED
 
@@ -46,11 +46,16 @@ def remaining(draft: Draft, now: datetime, settings: Settings) -> float:
     """Seconds until the next attempt may be created. An end far in the future is a wrong clock: no delay."""
     if draft.phase != RESTARTING:
         return 0.0
-    ended = draft.since("Running")
+    ended = ended_at(draft) or draft.since("Running")  # the latter as older versions recorded it
     seconds = delay(draft.reason("Running"), draft, settings)
     if ended is None or (passed := (now - ended).total_seconds()) < -seconds:
         return 0.0
     return seconds - passed
+
+
+def ended_at(draft: Draft) -> datetime | None:
+    """When the newest attempt that ended did so."""
+    return draft.at("attemptEndTime")
 
 
 def _doubled(first: float, count: int, limit: float) -> float:

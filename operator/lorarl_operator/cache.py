@@ -118,6 +118,22 @@ class Cache:
             del self._entries[key]
         return True
 
+    def newest(self, resource: Resource, namespace: str | None) -> int:
+        """The highest version of the objects of a kind; 0 if there are none."""
+        return max((int(one.resource_version) for _, one in self._all(resource, namespace)), default=0)
+
+    def forget(self, resource: Resource, namespace: str | None) -> None:
+        """Forget all objects of a kind, and which objects were deleted: older versions of them are news again."""
+        self._deleted.clear()
+        for key, one in self._all(resource, namespace):
+            entry = self._entries[key]
+            if resource == LORARLJOBS:
+                entry.job = None
+            else:
+                del entry.children[resource, one.name]
+            if entry.job is None and not entry.children:
+                del self._entries[key]
+
     def observe(self, key: Key) -> Observed | None:
         """A job with its objects; None if there is no such job."""
         entry = self._entries.get(key)
@@ -148,17 +164,20 @@ class Cache:
         self, resource: Resource, namespace: str | None, listed: set[str], version: str
     ) -> list[tuple[Key, str, str]]:
         """Objects that a list of this version should have had, but did not: (job, name, uid) of each."""
-        found: list[tuple[Key, str, str]] = []
-        for key, entry in self._entries.items():
-            if namespace is not None and key[0] != namespace:
-                continue
-            present = (
-                one
-                for one in self._of_kind(entry, resource)
-                if one.uid not in listed and one.uid not in self._unwatched
-            )
-            found.extend((key, one.name, one.uid) for one in present if int(one.resource_version) <= int(version))
-        return found
+        return [
+            (key, one.name, one.uid)
+            for key, one in self._all(resource, namespace)
+            if one.uid not in listed and one.uid not in self._unwatched and int(one.resource_version) <= int(version)
+        ]
+
+    def _all(self, resource: Resource, namespace: str | None) -> list[tuple[Key, Job | Child]]:
+        """All objects of a kind in a namespace (None: in all), each with its job."""
+        return [
+            (key, one)
+            for key, entry in self._entries.items()
+            if namespace in (None, key[0])
+            for one in self._of_kind(entry, resource)
+        ]
 
     @staticmethod
     def _known(entry: _Entry | None, resource: Resource, name: str) -> Job | Child | None:

@@ -10,21 +10,23 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 
 from lorarl_operator import parse
 from lorarl_operator.decision import Want
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError
-from lorarl_operator.kube.resources import EVENTS, WORKLOADS
-from lorarl_operator.models import Evidence, KubeEvent, Observed, Workload
+from lorarl_operator.kube.resources import EVENTS, WORKLOADS, Resource
+from lorarl_operator.models import SCALE_UP, Evidence, KubeEvent, Observed, Workload
 
 FRESH_SECONDS = 5.0
 """How old an answer about a namespace may be."""
+_WARNINGS, _SCALE_UP = "type=Warning", f"reason={SCALE_UP}"
 _KINDS = frozenset({"RayJob", "RayCluster", "Pod", "Job"})
 _PER_OBJECT = 5
 _PAGES = 20
 _PAGE = 500
-_NAMESPACES = 200
+_ANSWERS = 400
 _UID_LABEL = "kueue.x-k8s.io/job-uid"
 
 type _ByObject = dict[tuple[str, str], list[KubeEvent]]
@@ -36,8 +38,9 @@ class EvidenceSource:
     def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
         self._clock = clock
-        self._events: OrderedDict[str, tuple[float, _ByObject]] = OrderedDict()
+        self._events: OrderedDict[tuple[str, str], tuple[float, _ByObject]] = OrderedDict()
         self._one_at_a_time = asyncio.Lock()
+        self._workloads: Resource | None = None
 
     async def fetch(self, observed: Observed, want: Want) -> Evidence:
         """The evidence about a job.
@@ -47,23 +50,25 @@ class EvidenceSource:
         """
         if want is Want.WORKLOAD:
             return Evidence(workload=await self._workload(observed))
+        # That a node is being added is no warning, and is asked for only where a pod waits for one.
+        queries = [_WARNINGS, _SCALE_UP] if any(pod.unschedulable for pod in observed.pods) else [_WARNINGS]
         async with self._one_at_a_time:
-            by_object = await self._namespace(observed.job.namespace)
+            found = [await self._namespace(observed.job.namespace, query) for query in queries]
         names = [("RayJob", one.name) for one in observed.ray_jobs]
         names += [("RayCluster", one.name) for one in observed.ray_clusters]
         names += [("Pod", one.name) for one in observed.pods]
         if observed.cleanup is not None:
             names.append(("Job", observed.cleanup.name))
-        events = [event for name in names for event in by_object.get(name, ())]
+        events = [event for by_object in found for name in names for event in by_object.get(name, ())]
         return Evidence(events=tuple(sorted(events, key=lambda event: event.last_seen, reverse=True)))
 
-    async def _namespace(self, namespace: str) -> _ByObject:
-        at, known = self._events.get(namespace, (float("-inf"), {}))
+    async def _namespace(self, namespace: str, query: str) -> _ByObject:
+        at, known = self._events.get((namespace, query), (float("-inf"), {}))
         if self._clock() - at < FRESH_SECONDS:
             return known
         found: _ByObject = {}
         pages = 0
-        async for items, _ in self._client.pages(EVENTS, namespace, fields="type=Warning", limit=_PAGE):
+        async for items, _ in self._client.pages(EVENTS, namespace, fields=query, limit=_PAGE):
             for raw in items:
                 if (raw.get("involvedObject") or {}).get("kind") in _KINDS:
                     event = parse.event(raw)
@@ -74,21 +79,31 @@ class EvidenceSource:
         for events in found.values():
             events.sort(key=lambda event: event.last_seen, reverse=True)
             del events[_PER_OBJECT:]
-        self._events[namespace] = (self._clock(), found)
-        self._events.move_to_end(namespace)
-        while len(self._events) > _NAMESPACES:
+        self._events[namespace, query] = (self._clock(), found)
+        self._events.move_to_end((namespace, query))
+        while len(self._events) > _ANSWERS:
             self._events.popitem(last=False)
         return found
 
     async def _workload(self, observed: Observed) -> Workload:
+        if (workloads := await self._served_workloads()) is None:
+            return Workload("", ())  # The cluster has no Kueue, although the RayJob has its label.
         for ray_job in observed.ray_jobs:
             try:
                 async for items, _ in self._client.pages(
-                    WORKLOADS, observed.job.namespace, labels=f"{_UID_LABEL}={ray_job.uid}"
+                    workloads, observed.job.namespace, labels=f"{_UID_LABEL}={ray_job.uid}"
                 ):
                     for raw in items:
                         return parse.workload(raw)
             except ApiError as error:
-                if not error.not_found:  # Not found: the cluster has no Kueue, although the RayJob has its label.
+                if not error.not_found:
                     raise
+                self._workloads = None  # Kueue was removed or upgraded.
         return Workload("", ())
+
+    async def _served_workloads(self) -> Resource | None:
+        """Workloads in a version that this cluster's Kueue has. What we read of them is the same in all."""
+        if self._workloads is None and (versions := await self._client.served_versions(WORKLOADS.group)):
+            version = WORKLOADS.version if WORKLOADS.version in versions else versions[0]
+            self._workloads = replace(WORKLOADS, version=version)
+        return self._workloads

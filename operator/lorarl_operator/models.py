@@ -29,6 +29,8 @@ ANNOTATION_PODS = "lorarl.io/pods"
 ANNOTATION_PASSED = "lorarl.io/passed"
 """On a RayJob: digest of the LoRARLJob's labels and annotations that it was created with."""
 FINALIZER = "lorarl.io/cleanup"
+SCALE_UP = "TriggeredScaleUp"
+"""Reason of the cluster autoscaler's Event about a pod for which it adds a node."""
 SELECTOR = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
 """Server-side filter of all watches except that of LoRARLJobs. KubeRay copies a RayJob's labels to its RayCluster."""
 
@@ -223,7 +225,7 @@ class Evidence:
     """What is fetched only while a job is stuck, and never watched.
 
     Attributes:
-        events: Warnings, the newest first.
+        events: Warnings, and Events about nodes that are being added; the newest first.
         workload: None if it was not fetched. A Workload without a name says that Kueue has none for the RayJob.
     """
 

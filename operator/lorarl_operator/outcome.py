@@ -24,6 +24,8 @@ from lorarl_operator.settings import Settings
 
 PREEMPTED_REASONS = frozenset({"Interrupted", "NodeLost"})
 """Reasons in the trainer's own report that are not the job's fault."""
+_CLOCKS_DIFFER_SECONDS = 60.0
+"""How far ahead of ours another machine's clock may be."""
 _SUBMITTER = "ray-job-submitter"
 """KubeRay's container in the head's pod, which ends with the training (SidecarMode)."""
 HEAD_GONE = "Ray head pod not found."
@@ -174,9 +176,13 @@ def _of_live_ray_job(
 
 
 def _unsettled(times: Iterable[datetime | None], now: datetime, settings: Settings) -> Unsettled | None:
-    """Wait for news of what happened at these times; None if that is long enough ago, or if the times are unknown."""
+    """Wait for news of what happened at these times; None if that is long enough ago, or if the times are unknown.
+
+    A time in the near future is that of a machine whose clock is ahead of ours. One far ahead is not waited for.
+    """
     age = max(((now - time).total_seconds() for time in times if time), default=settings.settle_seconds)
-    return Unsettled(settings.settle_seconds - age) if 0 <= age < settings.settle_seconds else None
+    waited = age if age < -_CLOCKS_DIFFER_SECONDS else max(age, 0.0)
+    return Unsettled(settings.settle_seconds - waited) if 0 <= waited < settings.settle_seconds else None
 
 
 def _two_heads(pods: Sequence[Pod], now: datetime, settings: Settings) -> Outcome | Unsettled | None:

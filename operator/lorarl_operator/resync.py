@@ -136,6 +136,20 @@ class Resyncer:
         log.info("the resync found %d changes of %s before their watch did", len(corrected), resource.plural)
 
     async def _compare(self, resource: Resource, namespace: str | None, selector: str) -> set[Key]:
+        before = self._cache.newest(resource, namespace)
+        news, version = await self._put_all(resource, namespace, selector)
+        if version < before:
+            # A list is never older than what was known when it was asked for, unless etcd was restored from a backup.
+            log.warning(
+                "the versions of %s went back from %d to %d: reading all again", resource.plural, before, version
+            )
+            self._cache.forget(resource, namespace)
+            again, _ = await self._put_all(resource, namespace, selector)
+            news |= again
+        return news
+
+    async def _put_all(self, resource: Resource, namespace: str | None, selector: str) -> tuple[set[Key], int]:
+        """Bring all objects of a kind into the cache; return the jobs with news, and the list's version."""
         news: set[Key] = set()
         listed: set[str] = set()
         version = "0"
@@ -153,7 +167,7 @@ class Resyncer:
         for key, name, uid in self._cache.vanished(resource, namespace, listed, version):
             if self._cache.remove(resource, key, name, uid):
                 news.add(key)
-        return news
+        return news, int(version)
 
 
 def explain(namespace: str | None, error: ApiError) -> str:

@@ -21,9 +21,10 @@ from lorarl_operator.parse import time
 from lorarl_operator.pod_ends import exited_container
 from lorarl_operator.settings import Settings
 from lorarl_operator.status import PENDING, RUNNING, STARTING, SUSPENDED, SUSPENDING, Draft, well_typed
-from lorarl_operator.valid_spec import checked_spec, whole_number
+from lorarl_operator.valid_spec import checked_spec, section, whole_number
 
 _LIVE = frozenset({PENDING, STARTING, RUNNING})
+_MOST_GPUS = 1024 * 64
 _CLOCK_SKEW = timedelta(seconds=5)
 
 
@@ -109,11 +110,24 @@ class Snapshot:
 
     @property
     def report(self) -> Report | None:
-        """The trainer's report of this attempt's failure."""
+        """The trainer's report of this attempt's failure.
+
+        A queue may stop an attempt and start it again. What it reported before is not how it ends now.
+        """
         failure = self.status.get("failure", {})
         if failure.get("attempt") != self.attempt:
             return None
+        reported, began = time(failure.get("time")), self.current.started_at if self.current else None
+        if reported and began and reported < began:
+            return None
         return Report(str(failure.get("reason") or "Failed"), str(failure.get("message") or ""))
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all workers together, by a spec that may not be valid."""
+        cluster = section(self.spec, "cluster")
+        nodes, each = whole_number(cluster.get("nodes"), 1), whole_number(cluster.get("gpusPerNode"), 0)
+        return min((nodes or 0) * (each or 0), _MOST_GPUS)
 
     @property
     def faulty_nodes(self) -> tuple[FaultyNode, ...]:

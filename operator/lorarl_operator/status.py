@@ -25,8 +25,8 @@ MAY_HAVE_RUN = frozenset({STARTING, RUNNING})
 COUNTERS = ("attempts", "preemptions")
 FIELDS = (
     *("phase", "conditions", "observedGeneration", *COUNTERS, "restarts"),
-    *("rayJobName", "dashboardURL", "startTime", "completionTime", "policyDrift"),
-    *("preemptionsWithoutProgress", "furthestStep", "faultyNodes"),
+    *("rayJobName", "dashboardURL", "startTime", "completionTime", "attemptEndTime", "waitingSince", "gpus"),
+    *("policyDrift", "preemptionsWithoutProgress", "furthestStep", "faultyNodes"),
 )
 """Status fields that the operator writes. The trainer writes the others."""
 TRAINERS = ("step", "totalSteps", "adapter", "failure")
@@ -35,7 +35,7 @@ TRAINERS = ("step", "totalSteps", "adapter", "failure")
 _LONGEST_MESSAGE = 4096
 _INTEGER_LIMIT = 2**31
 _NUMBERS = (
-    *("observedGeneration", *COUNTERS, "restarts", "step", "totalSteps"),
+    *("observedGeneration", *COUNTERS, "restarts", "gpus", "step", "totalSteps"),
     *("preemptionsWithoutProgress", "furthestStep"),
 )
 _DICTS = ("adapter", "failure", "policyDrift")
@@ -109,10 +109,6 @@ class Draft:
         """Set startTime unless it is set."""
         self._fields.setdefault("startTime", self._now)
 
-    def end_clock(self) -> None:
-        """Set completionTime."""
-        self._fields["completionTime"] = self._now
-
     def is_true(self, kind: str) -> bool:
         """Whether a condition is True."""
         return bool(self._conditions.get(kind, {}).get("status") == "True")
@@ -129,8 +125,16 @@ class Draft:
         """The lastTransitionTime of a condition."""
         return time(self._conditions.get(kind, {}).get("lastTransitionTime"))
 
-    def condition(self, kind: str, holds: bool, reason: str, message: str, *, restart: bool = False) -> None:
-        """Set a condition.
+    def stamp(self, field: str) -> None:
+        """Set a field to the present time."""
+        self._fields[field] = self._now
+
+    def at(self, field: str) -> datetime | None:
+        """The time in a field; None if it is not set."""
+        return time(self._fields.get(field))
+
+    def condition(self, kind: str, holds: bool, reason: str, message: str) -> None:
+        """Set a condition. lastTransitionTime moves only if its status changes.
 
         A message that differs only in its numbers changes nothing: schedulers and queues update their counts all the
         time.
@@ -140,23 +144,14 @@ class Draft:
             holds: Whether it is True.
             reason: One CamelCase word.
             message: For people.
-            restart: Set lastTransitionTime even if the status stays the same. The end of an attempt needs this, and so
-                does the start of a wait that a deadline counts from.
         """
         message = message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}..."
         old = self._conditions.get(kind, {})
         new = {"type": kind, "status": str(holds), "reason": reason, "message": message}
         same_status = old.get("status") == new["status"]
-        if (
-            same_status
-            and old.get("reason") == reason
-            and _words(old.get("message")) == _words(message)
-            and not restart
-        ):
+        if same_status and old.get("reason") == reason and _words(old.get("message")) == _words(message):
             return
-        new["lastTransitionTime"] = (
-            old["lastTransitionTime"] if same_status and not restart and old.get("lastTransitionTime") else self._now
-        )
+        new["lastTransitionTime"] = (same_status and old.get("lastTransitionTime")) or self._now
         self._conditions[kind] = {**new, "observedGeneration": self._generation}
 
     def written(self) -> dict[str, Any] | None:

@@ -107,6 +107,8 @@ def test_kubectl_get_shows_the_progress_of_the_job(cluster: Cluster) -> None:
         "phase": "Running",
         "step": 12,
         "totalSteps": 200,
+        "progress": "12/200",
+        "gpus": 16,
         "rayJobName": "columns-3",
         "attempts": 1,
         "preemptions": 1,
@@ -119,7 +121,7 @@ def test_kubectl_get_shows_the_progress_of_the_job(cluster: Cluster) -> None:
                 "type": "Running",
                 "status": "True",
                 "lastTransitionTime": "2026-01-31T12:00:00Z",
-                "reason": "StepDone",
+                "reason": "Running",
                 "message": "",
             },
         ],
@@ -128,13 +130,15 @@ def test_kubectl_get_shows_the_progress_of_the_job(cluster: Cluster) -> None:
         "patch", "lrj", "columns", "--subresource=status", "--type=merge", "-p", json.dumps({"status": status})
     )
     header, row = cluster.must("get", "lrj", "columns").splitlines()
-    assert header.split() == ["NAME", "PHASE", "STEP", "REWARD", "ADAPTER", "AGE"]
-    assert row.split()[:5] == ["columns", "Running", "12", "0.75", "10"]
+    assert header.split() == ["NAME", "PHASE", "REASON", "STEP", "GPUS", "REWARD", "ADAPTER", "AGE"]
+    assert row.split()[:7] == ["columns", "Running", "Running", "12/200", "16", "0.75", "10"]
     header, row = cluster.must("get", "lrj", "columns", "-o", "wide").splitlines()
     assert header.split() == [
         "NAME",
         "PHASE",
+        "REASON",
         "STEP",
+        "GPUS",
         "REWARD",
         "ADAPTER",
         "AGE",
@@ -144,7 +148,7 @@ def test_kubectl_get_shows_the_progress_of_the_job(cluster: Cluster) -> None:
         "RESTARTS",
         "URI",
     ]
-    assert row.split()[6:] == [
+    assert row.split()[8:] == [
         "columns-3",
         "0.001",
         "1234.5",

@@ -133,8 +133,8 @@ def test_kubectl_get_shows_how_it_goes(mission: Mission) -> None:
     assert set(phases[:-3]) <= {"Pending", "Starting"}, (
         phases
     )  # it may wait a moment for a node, or for a token of its account
-    # NAME PHASE STEP REWARD ADAPTER AGE; what is not known yet is left out.
-    told = [(int(line[2]), float(line[3])) for line in lines if len(line) == 6]
+    # NAME PHASE REASON STEP GPUS REWARD ADAPTER AGE; what is not known yet is left out.
+    told = [(int(line[3].partition("/")[0]), float(line[5])) for line in lines if len(line) == 8]
     steps, rewards = zip(*told, strict=True)
     assert list(steps) == sorted(steps)
     assert len(set(steps)) >= 10

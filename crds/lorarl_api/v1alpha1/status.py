@@ -74,6 +74,7 @@ class FailureStatus(Model):
     attempt: int | None = Field(
         None, ge=1, description="The attempt that failed: the number at the end of its RayJob's name."
     )
+    time: Moment | None = Field(None, description="When it failed.")
 
 
 class PolicyDriftStatus(Model):
@@ -114,6 +115,8 @@ class LoRARLJobStatus(Model):
     total_steps: int | None = Field(
         None, ge=1, description="Total steps: spec.trainer.steps as the training last read it."
     )
+    progress: str | None = Field(None, max_length=32, description="Steps done of all steps, for printing: 12/200.")
+    gpus: int | None = Field(None, ge=0, description="GPUs of the newest attempt: cluster.nodes x cluster.gpusPerNode.")
     metrics: MetricsStatus | None = Field(None, description="The newest metrics.")
     adapter: AdapterStatus | None = Field(None, description="The newest published adapter.")
     best: BestStatus | None = Field(None, description="The best checkpoint so far, by checkpoint.keepBest.")
@@ -140,5 +143,13 @@ class LoRARLJobStatus(Model):
     )
     start_time: Moment | None = Field(
         None, description="When the first attempt since the job's creation or last resumption started."
+    )
+    attempt_end_time: Moment | None = Field(
+        None, description="When the newest attempt that ended did so. The delay before the next one counts from it."
+    )
+    waiting_since: Moment | None = Field(
+        None,
+        description="Since when the next attempt cannot be created for the reason of the condition Running. "
+        "startDeadlineSeconds counts from it.",
     )
     completion_time: Moment | None = Field(None, description="When the job ended.")

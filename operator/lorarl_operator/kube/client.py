@@ -109,6 +109,16 @@ class Client:
                 return
             query["continue"] = token
 
+    async def served_versions(self, group: str) -> list[str]:
+        """The versions of an API group that the API server serves; none if it does not know the group."""
+        try:
+            answer = await self._request("GET", f"/apis/{group}")
+        except ApiError as error:
+            if error.not_found:
+                return []
+            raise
+        return [str(one["version"]) for one in answer.get("versions") or ()]
+
     async def serves(self, resource: Resource) -> bool:
         """Whether the API server knows the kind."""
         try:

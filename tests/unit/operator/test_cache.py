@@ -144,3 +144,27 @@ def test_news_in_any_order_ends_in_the_newest_state(news: list[tuple[str, str, i
     observed = cache.observe(KEY)
     assert observed is not None
     assert [(one.uid, one.resource_version) for one in observed.pods] == [("b", "6")]
+
+
+def test_after_a_restore_of_etcd_older_versions_are_news() -> None:
+    """Versions go back, and an object that was deleted after the backup is there again."""
+    cache = Cache()
+    cache.put(LORARLJOBS, raw("job", "1", 900, {}, spec={"x": 2}))
+    cache.put(RAYJOBS, raw("job-1", "2", 901))
+    cache.put(RAYJOBS, raw("job-2", "3", 902))
+    cache.remove(RAYJOBS, KEY, "job-2", "3")
+    assert (cache.newest(LORARLJOBS, None), cache.newest(RAYJOBS, "ns"), cache.newest(RAYJOBS, "other")) == (
+        900,
+        901,
+        0,
+    )
+    assert cache.put(LORARLJOBS, raw("job", "1", 500, {}, spec={"x": 1})) is None
+    for kind in (LORARLJOBS, RAYJOBS):
+        cache.forget(kind, "ns")
+    assert len(cache) == 0
+    assert cache.put(LORARLJOBS, raw("job", "1", 500, {}, spec={"x": 1})) == KEY
+    assert cache.put(RAYJOBS, raw("job-2", "3", 400)) == KEY
+    observed = cache.observe(KEY)
+    assert observed is not None
+    assert observed.job.read_spec() == {"x": 1}
+    assert [one.name for one in observed.ray_jobs] == ["job-2"]

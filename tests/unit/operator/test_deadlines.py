@@ -112,13 +112,15 @@ class TestDeadlines:
         assert conditions(first)["Running"]["message"] in conditions(last)["Failed"]["message"]
 
     def test_start_deadline_while_a_rayjob_stays(self):
-        status = status_of("Pending", "demo-2", conditions=[condition("Running", False, "RayJobStays", age=60)])
+        status = status_of(
+            "Pending", "demo-2", waitingSince=ago(60), conditions=[condition("Running", False, "RayJobStays", age=90)]
+        )
         decision = decided(raw_job({"startDeadlineSeconds": 60}, status), gone_since(80))
         assert conditions(decision)["Failed"]["reason"] == "StartDeadlineExceeded"
         assert "example.com/hold" in conditions(decision)["Failed"]["message"]
         resumed = decided(raw_job({"startDeadlineSeconds": 60}, status | {"phase": "Suspending"}), gone_since(80))
         assert (resumed.status["phase"], resumed.recheck_seconds) == ("Pending", 30)
-        assert conditions(resumed)["Running"]["lastTransitionTime"] == ago(0)
+        assert resumed.status["waitingSince"] == ago(0)
 
     def test_ttl(self):
         job = raw_job({"ttlSecondsAfterFinished": 100}, status_of("Succeeded", completionTime=ago(90)))

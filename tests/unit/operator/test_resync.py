@@ -174,6 +174,23 @@ def test_a_resync_continues_after_a_namespace_without_permission(caplog: pytest.
     play(story)
 
 
+def test_a_restore_of_etcd_is_noticed_at_the_next_listing(caplog: pytest.LogCaptureFixture) -> None:
+    """Before, all that the API server said was older than what was known, and ignored until a restart."""
+
+    async def story() -> None:
+        one = Story("a")
+        one.cache.put(LORARLJOBS, job_in("a", resourceVersion="900"))
+        await one.resyncer.sync()
+        observed = one.cache.observe(("a", "demo"))
+        assert observed is not None and observed.job.resource_version == "1"
+        assert await one.taken() == [("a", "demo")]
+        assert [each for each in caplog.messages if "went back from 900 to 5" in each]
+        await one.resyncer.sync()
+        assert await one.taken() == []
+
+    play(story)
+
+
 def test_another_reason_is_logged_again(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         one = Story(None)

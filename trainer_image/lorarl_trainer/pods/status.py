@@ -1,12 +1,14 @@
 """The trainer's part of a LoRARLJob's status, derived from the events of the run. Pure.
 
-It writes step, totalSteps, metrics, adapter, best, failure and resumedFromStep (`lorarl_api.v1alpha1.LoRARLJobStatus`
-explains them). The rest of the status belongs to the operator.
+It writes step, totalSteps, progress, metrics, adapter, best, failure and resumedFromStep; see
+`lorarl_api.v1alpha1.LoRARLJobStatus`. The rest of the status belongs to the operator.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJob
@@ -19,9 +21,10 @@ LONGEST_MESSAGE = 4096
 class RunStatus:
     """Folds events into the status."""
 
-    def __init__(self, job: LoRARLJob, attempt: int) -> None:
-        """`attempt` is the number that the operator gave this start of the job."""
+    def __init__(self, job: LoRARLJob, attempt: int, now: Callable[[], datetime] | None = None) -> None:
+        """`attempt` is the number that the operator gave this start of the job. Only tests set the clock."""
         self._job, self._attempt = job, attempt
+        self._now = now or (lambda: datetime.now(UTC))
         self._status: dict[str, Any] = {}
         self._metrics: dict[str, Any] = {}
         self._shown_evaluation = next((name for name, _ in job.spec.data.evaluations), "")
@@ -30,13 +33,13 @@ class RunStatus:
         """Apply one event. Events that do not affect the status are ignored."""
         match event:
             case RunStarted():
-                self._status |= {"step": event.resumed_from_step or 0, "totalSteps": event.total_steps}
+                self._status |= _steps(event.resumed_from_step or 0, event.total_steps)
                 if event.resumed_from_step is not None:
                     self._status["resumedFromStep"] = event.resumed_from_step
             case EvalDone() if event.name == self._shown_evaluation:
                 self._metrics["evalScore"] = _short(event.score if event.score is not None else event.loss)
             case StepDone():
-                self._status |= {"step": event.step, "totalSteps": event.total_steps}
+                self._status |= _steps(event.step, event.total_steps)
                 self._metrics |= {
                     "reward": _short(event.metrics.get("reward_mean")),
                     "kl": _short(event.metrics.get("kl")),
@@ -52,8 +55,8 @@ class RunStatus:
                     "value": float(f"{event.value:.4g}"),
                 }
             case RunFinished() if event.state != "succeeded":
-                message = event.message[:LONGEST_MESSAGE] or event.reason
-                self._status["failure"] = {"reason": event.reason, "message": message, "attempt": self._attempt}
+                message = event.message or event.reason
+                self._status["failure"] = failure(event.reason, message, self._attempt, self._now())
 
     def as_dict(self, before: dict[str, Any]) -> dict[str, Any]:
         """Return the status to apply.
@@ -86,8 +89,17 @@ class RunStatus:
 
 def kept_before_start(before: dict[str, Any]) -> dict[str, Any]:
     """Return what stays of an earlier attempt's status while nothing is loaded yet: all but its failure."""
-    kept = ("step", "totalSteps", "metrics", "adapter", "best", "resumedFromStep")
+    kept = ("step", "totalSteps", "progress", "metrics", "adapter", "best", "resumedFromStep")
     return {key: before[key] for key in kept if key in before}
+
+
+def failure(reason: str, message: str, attempt: int, now: datetime) -> dict[str, Any]:
+    """Return `status.failure`. Its time says which start of an attempt it belongs to, if a queue starts it again."""
+    return {"reason": reason, "message": message[:LONGEST_MESSAGE], "attempt": attempt, "time": f"{now:%FT%TZ}"}
+
+
+def _steps(done: int, total: int) -> dict[str, Any]:
+    return {"step": done, "totalSteps": total, "progress": f"{done}/{total}"}
 
 
 def _short(value: float | None) -> float | None:

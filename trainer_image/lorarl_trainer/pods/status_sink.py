@@ -1,4 +1,7 @@
-"""Writes progress to the API server: the newest status, at most once per second. Training never waits for it.
+"""Writes progress to the API server: the newest status. Training never waits for it.
+
+Steps alone are written every five seconds at most, because thousands of jobs may have short ones. What users and the
+operator wait for (the start, evaluations, checkpoints, the end) is written within a second.
 
 It uses server-side apply under its own field manager, so the operator's part of the status is never touched. While the
 API server is unreachable, training continues; afterwards the newest status is written.
@@ -11,18 +14,21 @@ import os
 import re
 import threading
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from lorarl_api.v1alpha1 import API_VERSION, GROUP, KIND, VERSION, LoRARLJob
-from lorarl_trainer.pods.status import LONGEST_MESSAGE, RunStatus, kept_before_start
-from lorarl_trainer.progress import Event
+from lorarl_trainer.pods.status import RunStatus, failure, kept_before_start
+from lorarl_trainer.progress import Event, StepDone
 
 FIELD_MANAGER = "lorarl-trainer"
 MIN_SECONDS = 1.0
-"""Minimum time between two writes. A small model's steps take less."""
+"""Minimum time between two writes."""
+STEP_SECONDS = 5.0
+"""Minimum time between two writes if nothing but steps has happened."""
 MAX_PAUSE_SECONDS = 30.0
 """Maximum time between two attempts while the API server does not answer."""
 REQUEST_SECONDS = 10.0
@@ -49,7 +55,7 @@ class StatusSink:
         self._status = RunStatus(job, attempt)
         self._target = _Target({"name": job.name, "namespace": job.metadata.namespace, "uid": job.uid})
         self._changed = threading.Condition()
-        self._unsent = self._closing = False
+        self._unsent = self._urgent = self._closing = False
         self._last_error = "no answer"
         self._thread: threading.Thread | None = None
 
@@ -58,6 +64,7 @@ class StatusSink:
         with self._changed:
             self._status.on_event(event)
             self._unsent = True
+            self._urgent = self._urgent or not isinstance(event, StepDone)
             self._changed.notify_all()
         if self._thread is None:
             # A daemon thread: an API server that hangs must not keep the process from ending.
@@ -94,10 +101,11 @@ class StatusSink:
                 pause, gone = MIN_SECONDS, 0
             except Exception as error:  # noqa: BLE001 - training continues whatever keeps the status from being written
                 self._last_error = " ".join(str(error).split())[:500]
-                self._unsent = True
+                self._unsent = self._urgent = True
                 gone = gone + 1 if self._closing and getattr(error, "status", None) in _GONE else 0
                 pause = MIN_SECONDS if self._closing else min(MAX_PAUSE_SECONDS, 2 * pause)
             self._pause(pause)
+            self._wait_between_steps()
 
     def _wait_for_changes(self) -> bool:
         """Wait for something to send. Returns False if the run is over and everything is sent."""
@@ -113,10 +121,15 @@ class StatusSink:
             if self._unsent:
                 self._changed.wait(MIN_SECONDS / 2)
 
+    def _wait_between_steps(self) -> None:
+        """Wait longer while there is nothing but steps to send."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._urgent or self._closing, STEP_SECONDS - MIN_SECONDS)
+
     def _send(self) -> None:
         before = self._target.before()
         with self._changed:
-            status, self._unsent = self._status.as_dict(before), False
+            status, self._unsent, self._urgent = self._status.as_dict(before), False, False
         self._target.apply(status)
 
 
@@ -130,8 +143,8 @@ def report_failure(manifest: Path, attempt: int, reason: str, message: str) -> N
         message: for people.
     """
     target = _Target(yaml.safe_load(manifest.read_bytes())["metadata"])
-    failure = {"reason": reason, "message": message[:LONGEST_MESSAGE], "attempt": attempt}
-    target.apply(kept_before_start(target.before()) | {"failure": failure})
+    found = failure(reason, message, attempt, datetime.now(UTC))
+    target.apply(kept_before_start(target.before()) | {"failure": found})
 
 
 def readable(status: dict[str, Any]) -> dict[str, Any]:
@@ -153,8 +166,8 @@ class _Target:
         # half-initialized.
         from kubernetes import client, config
 
-        if os.environ.get("KUBECONFIG"):
-            config.load_kube_config()
+        if kubeconfig := os.environ.get("KUBECONFIG"):
+            config.load_kube_config(kubeconfig)
         else:
             config.load_incluster_config()
         self._api = client.CustomObjectsApi()

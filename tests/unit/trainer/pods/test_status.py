@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJobStatus
@@ -50,6 +51,7 @@ BEFORE = {
     "phase": "Running",
     "step": 20,
     "totalSteps": 30,
+    "progress": "20/30",
     "metrics": {"reward": 0.25, "evalScore": 0.5},
     "adapter": {"uri": "s3://b/tiny/iter_20", "step": 20, "version": 21},
     "failure": {"reason": "WorkerFailed", "message": "m", "attempt": 1},
@@ -58,7 +60,7 @@ BEFORE = {
 
 
 def status_after(*events: object, before: dict[str, object] | None = None) -> dict[str, object]:
-    status = RunStatus(JOB, attempt=2)
+    status = RunStatus(JOB, attempt=2, now=lambda: datetime(2026, 3, 1, 12, tzinfo=UTC))
     for event in events:
         status.on_event(event)  # type: ignore[arg-type]
     result = status.as_dict(before or {})
@@ -70,6 +72,7 @@ def test_a_step_reports_progress_metrics_and_the_adapter() -> None:
     assert status_after(STARTED, STEP, EVALUATED, CHECKPOINT) == {
         "step": 7,
         "totalSteps": 30,
+        "progress": "7/30",
         "metrics": {"reward": 0.5, "evalScore": 0.75, "tokensPerSecond": 123.5},
         "adapter": {
             "uri": "s3://b/tiny/iter_7",
@@ -85,7 +88,7 @@ def test_a_step_reports_progress_metrics_and_the_adapter() -> None:
 
 def test_while_loading_the_status_keeps_the_last_attempts_progress() -> None:
     """Only the failure of that attempt is dropped."""
-    kept = {key: BEFORE[key] for key in ("step", "totalSteps", "metrics", "adapter")}
+    kept = {key: BEFORE[key] for key in ("step", "totalSteps", "progress", "metrics", "adapter")}
     assert status_after(before=BEFORE) == kept
 
 
@@ -94,6 +97,7 @@ def test_a_resumed_run_keeps_the_adapter_until_it_has_a_newer_one() -> None:
     assert status_after(resumed, before=BEFORE) == {
         "step": 20,
         "totalSteps": 30,
+        "progress": "20/30",
         "resumedFromStep": 20,
         "metrics": BEFORE["metrics"],
         "adapter": BEFORE["adapter"],
@@ -103,7 +107,7 @@ def test_a_resumed_run_keeps_the_adapter_until_it_has_a_newer_one() -> None:
 
 
 def test_a_run_from_the_start_drops_the_previous_status() -> None:
-    assert status_after(STARTED, before=BEFORE) == {"step": 0, "totalSteps": 30}
+    assert status_after(STARTED, before=BEFORE) == {"step": 0, "totalSteps": 30, "progress": "0/30"}
 
 
 def test_a_failure_carries_its_reason_and_the_attempt() -> None:
@@ -114,6 +118,7 @@ def test_a_failure_carries_its_reason_and_the_attempt() -> None:
         "reason": "StorageFailed",
         "message": "no room",
         "attempt": 2,
+        "time": "2026-03-01T12:00:00Z",
     }
     long = status_after(STARTED, replace(failed, message="x" * 100_000))
     assert len(long["failure"]["message"]) == 4096  # type: ignore[index]
