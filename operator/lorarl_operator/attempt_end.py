@@ -49,7 +49,8 @@ def count_outcome(snapshot: Snapshot, draft: Draft, outcome: Outcome) -> None:
         draft.put("faultyNodes", with_fault(snapshot.faulty_nodes, outcome, snapshot.now))
     if outcome.kind is Kind.PREEMPTED:
         draft.count("preemptions")
-        draft.condition("Disrupted", True, outcome.reason, f"Attempt {snapshot.attempt}: {outcome.message}")
+        message = f"Attempt {snapshot.attempt}: {outcome.message}"
+        draft.condition("Disrupted", True, outcome.reason, message)
         _count_progress(snapshot, draft)
     elif outcome.kind is Kind.FAILED:
         draft.count("attempts")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from lorarl_api.faults import redacted
-from lorarl_operator.blockers import Blocker
+from lorarl_operator.blockers import UNSCHEDULABLE, Blocker
 from lorarl_operator.messages import sentences
 from lorarl_operator.models import SCALE_UP, Evidence, Pod
 
@@ -28,7 +28,7 @@ def scaling_up(
         evidence: The Events; None if they were not read now.
         now: The time.
     """
-    if blocker.reason != "Unschedulable":
+    if blocker.reason != UNSCHEDULABLE:
         return blocker
     if evidence is None:
         return known if known.reason == SCALING_UP else blocker

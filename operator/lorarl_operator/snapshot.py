@@ -123,6 +123,13 @@ class Snapshot:
         return Report(str(failure.get("reason") or "Failed"), str(failure.get("message") or ""))
 
     @property
+    def gpus(self) -> int:
+        """GPUs of all workers together, by a spec that may not be valid."""
+        cluster = section(self.spec, "cluster")
+        nodes, each = whole_number(cluster.get("nodes"), 1), whole_number(cluster.get("gpusPerNode"), 0)
+        return min((nodes or 0) * (each or 0), _MOST_GPUS)
+
+    @property
     def faulty_nodes(self) -> tuple[FaultyNode, ...]:
         """Nodes whose fault ended attempts of this job."""
         return faulty_nodes(self.status)
@@ -131,13 +138,6 @@ class Snapshot:
     def avoided_nodes(self) -> tuple[str, ...]:
         """Nodes that the next attempt avoids."""
         return to_avoid(self.faulty_nodes, self.now)
-
-    @property
-    def gpus(self) -> int:
-        """GPUs of all workers together, by a spec that may not be valid."""
-        cluster = section(self.spec, "cluster")
-        nodes, each = whole_number(cluster.get("nodes"), 1), whole_number(cluster.get("gpusPerNode"), 0)
-        return min((nodes or 0) * (each or 0), _MOST_GPUS)
 
     def draft(self) -> Draft:
         """A draft of the next status, which starts from the stored one."""

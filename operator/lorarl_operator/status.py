@@ -25,8 +25,8 @@ MAY_HAVE_RUN = frozenset({STARTING, RUNNING})
 COUNTERS = ("attempts", "preemptions")
 FIELDS = (
     *("phase", "conditions", "observedGeneration", *COUNTERS, "restarts"),
-    *("rayJobName", "dashboardURL", "startTime", "completionTime", "attemptEndTime", "waitingSince", "policyDrift"),
-    *("preemptionsWithoutProgress", "furthestStep", "faultyNodes", "gpus"),
+    *("rayJobName", "dashboardURL", "startTime", "completionTime", "attemptEndTime", "waitingSince", "gpus"),
+    *("policyDrift", "preemptionsWithoutProgress", "furthestStep", "faultyNodes"),
 )
 """Status fields that the operator writes. The trainer writes the others."""
 TRAINERS = ("step", "totalSteps", "adapter", "failure")
