@@ -54,23 +54,6 @@ def test_a_manifest_without_settings_is_planned_to_fit_h200s(
     assert plan.memory.needed <= H200.free - 0.02 * H200.total
 
 
-@pytest.mark.parametrize(
-    ("name", "gigabytes", "expected"),
-    [
-        ("0.5B", 24, (1, 16_384, "none", set())),
-        ("1.5B", 24, (1, 4096, "none", set())),
-        ("1.5B", 48, (1, 16_384, "none", set())),
-        ("7B", 48, (1, 4096, "none", set())),
-        ("7B", 80, (1, 8192, "none", set())),
-        ("SmolLM2", 24, (1, 16_384, "none", set())),
-    ],
-)
-def test_smaller_gpus(name: str, gigabytes: int, expected: tuple[int, int, str, set[str]]) -> None:
-    """docs/models.md has the same table."""
-    plan = chosen(name, gpu=GPUS[gigabytes], prompt_tokens=512, response_tokens=1024)
-    assert plan.fits and decisions(plan) == expected
-
-
 def test_a_model_that_fits_no_single_gpu_is_split_over_as_few_as_possible() -> None:
     """Over divisors of a machine's GPUs that share its heads."""
     assert not chosen("7B", gpu=GPUS[24], prompt_tokens=512, response_tokens=1024).fits
