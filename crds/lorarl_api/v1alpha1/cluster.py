@@ -249,7 +249,7 @@ class ClusterSpec(Model):
         max_length=1024,
         pattern=r"^[^\s@]+(@sha256:[0-9a-f]{64})?$",
         description="Image of lorarl's trainer, for head and workers. Default: the image that the operator is "
-        "configured with.",
+        "configured with when the job first runs.",
         examples=["registry.example.com/lorarl/trainer:0.1.0"],
         json_schema_extra={"expected": "an image such as registry.example.com/lorarl/trainer:0.1.0, without spaces"},
     )
