@@ -11,7 +11,7 @@ from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_operator.manifests.config import CONFIG_FOLDER, CONFIG_KEY
-from lorarl_operator.manifests.placement import avoid
+from lorarl_operator.manifests.placement import avoid, head_node
 from lorarl_operator.manifests.pods import (
     SCRATCH_FOLDER,
     head_template,
@@ -19,7 +19,6 @@ from lorarl_operator.manifests.pods import (
     pod_security_context,
     pull_secrets,
     security_context,
-    tolerations,
     worker_template,
 )
 from lorarl_operator.models import ANNOTATION_GENERATION, Job
@@ -55,13 +54,15 @@ def ray_job(
         avoided: Names of nodes that the pods avoid.
 
     Raises:
-        ManifestError: `cluster.podTemplateOverrides` cannot be merged.
+        ManifestError: `cluster.podTemplateOverrides` cannot be merged, or nothing can keep a required topology.
     """
     about = metadata(job, ray_job_name(job.name, attempt), attempt)
     about["labels"] = dict(job.passed_labels) | about["labels"]
     about["annotations"] = dict(job.passed_annotations) | {ANNOTATION_GENERATION: str(job.generation)}
     workers = spec.cluster.nodes
-    head_pod, worker_pod = head_template(job, spec, attempt, settings), worker_template(job, spec, attempt, settings)
+    queued = QUEUE_LABEL in dict(job.passed_labels) if queued is None else queued
+    head_pod = head_template(job, spec, attempt, settings)
+    worker_pod = worker_template(job, spec, attempt, settings, queued=queued)
     for template in (head_pod, worker_pod):
         avoid(template, avoided)
     return {
@@ -73,7 +74,7 @@ def ray_job(
             "entrypoint": ENTRYPOINT,
             "backoffLimit": 0,
             **_submitter(spec, settings),
-            **_clean_up(settings, queued=QUEUE_LABEL in dict(job.passed_labels) if queued is None else queued),
+            **_clean_up(settings, queued=queued),
             "rayClusterSpec": {
                 "rayVersion": RAY_VERSION,
                 # Anyone who reaches Ray's ports could run programs in the pods. KubeRay's token restricts that to its
@@ -140,7 +141,7 @@ def _submitter(spec: LoRARLJobSpec, settings: Settings) -> dict[str, Any]:
         "securityContext": pod_security_context(),
         "enableServiceLinks": False,
         **pull_secrets(spec),
-        **tolerations(spec),
+        **head_node(spec),
         "containers": [container],
     }
     return {"submitterPodTemplate": {"spec": pod}}
