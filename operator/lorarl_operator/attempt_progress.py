@@ -8,6 +8,7 @@ from lorarl_operator.attempt_start import applicable, blocked, never_started, re
 from lorarl_operator.blockers import EVENT_REASONS, STARTING_REASON, UNSCHEDULABLE, Blocker, queued, refused, starting
 from lorarl_operator.changes import replace_changed
 from lorarl_operator.decision import Apply, Decision, Event, Want
+from lorarl_operator.kept_image import image_in_use
 from lorarl_operator.messages import sentences
 from lorarl_operator.models import RayJob
 from lorarl_operator.outcome import Unsettled, attempt_outcome
@@ -70,6 +71,8 @@ def _running(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float | 
     message = f"Attempt {snapshot.attempt} is training in RayJob {ray_job.name}."
     events = () if draft.phase == RUNNING else (Event("Normal", RUNNING, message),)
     draft.phase = RUNNING
+    if image := image_in_use([pod for pod in snapshot.attempt_pods if not pod.deletion_asked_at]):
+        draft.put("trainerImage", image)
     draft.condition("Running", True, RUNNING, message)
     if draft.is_true("Disrupted"):
         draft.condition("Disrupted", False, RUNNING, f"Attempt {snapshot.attempt} is running.")

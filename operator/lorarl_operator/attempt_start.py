@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lorarl_api.defaults import knows
 from lorarl_api.faults import ManifestError
 from lorarl_operator import backoff
 from lorarl_operator.attempt_end import fail
 from lorarl_operator.blockers import GOING_SECONDS, KUEUE_WANTS_IT, Blocker, name_taken, ray_job_stays, refused
 from lorarl_operator.decision import Apply, Create, Decision, Event
+from lorarl_operator.kept_image import with_kept_image
 from lorarl_operator.manifests.rayjob import ray_job as build_ray_job
 from lorarl_operator.messages import sentences
 from lorarl_operator.snapshot import Snapshot, deletions, soonest
@@ -37,13 +39,16 @@ def _create(snapshot: Snapshot) -> Decision:
     try:
         prepare = snapshot.prepared() if snapshot.attempt_is_recorded else snapshot.needs()
         queued = True if _kueue_wants_it(snapshot) else None
-        spec = checked_spec(snapshot.job)
+        spec = with_kept_image(checked_spec(snapshot.job), snapshot.status.get("trainerImage", ""))
         manifest = build_ray_job(
             snapshot.job, spec, snapshot.attempt, snapshot.settings, queued=queued, avoided=snapshot.avoided_nodes
         )
     except ManifestError as error:
         hint = "Correct the job and apply it again. Fields that cannot be changed need a new job."
-        return blocked(snapshot, Blocker("Invalid", sentences(str(error), hint)), again=None)
+        newer = "If the CRD is newer than the operator, upgrade the operator." if not knows(snapshot.spec) else ""
+        # The schema that says which unknown fields only have their default may arrive later than the fields.
+        again = snapshot.settings.refused_seconds if newer else None
+        return blocked(snapshot, Blocker("Invalid", sentences(str(error), newer, hint)), again=again)
     if not queued and (refusal := snapshot.refusal(manifest, *(each.manifest for each in prepare))):
         return blocked(snapshot, refused(refusal), again=snapshot.retry_seconds(refusal))
     return Decision(actions=(*prepare, Create(manifest)), recheck_seconds=snapshot.settings.refused_seconds)

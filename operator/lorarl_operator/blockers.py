@@ -223,6 +223,8 @@ def _of_pod(job: Job, pod: Pod) -> Blocker | None:
         return None
     if pod.unschedulable:
         hint = "Free or add such nodes, or ask for less in cluster (gpusPerNode, nodes, nodeSelector, tolerations)."
+        if pod.role == "head":
+            hint = "Free or add such nodes, or ask for less in cluster.head (cpus, memory, nodeSelector, tolerations)."
         return Blocker(UNSCHEDULABLE, sentences(f"No node fits {pod.role} pod {pod.name}: {pod.unschedulable}", hint))
     for container in pod.containers:
         if container.exit_code is not None:

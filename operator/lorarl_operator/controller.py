@@ -25,6 +25,7 @@ from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError, NotLeaderError
 from lorarl_operator.kube.resources import JOBS, LORARLJOBS, RAYJOBS, Resource, resource_of
 from lorarl_operator.models import FINALIZER, Evidence, Job, Observed, Refusal
+from lorarl_operator.served_schema import ServedSchema
 from lorarl_operator.settings import Settings
 from lorarl_operator.workqueue import WorkQueue
 
@@ -76,6 +77,7 @@ class Controller:
         self._client, self._cache, self._queue, self._recorder = client, cache, queue, recorder
         self._settings = settings
         self._evidence = EvidenceSource(client, clock)
+        self._served = ServedSchema(client, clock)
         self._clock = clock
         self._memories: dict[Key, _Memory] = {}
 
@@ -122,6 +124,7 @@ class Controller:
             self._memories.pop(key, None)
             self._queue.remove(key)
             return
+        observed = replace(observed, job=await self._served.readable(observed.job))
         decision = await self._decide(key, observed)
         if decision.recheck_seconds is not None:
             self._queue.add_after(key, decision.recheck_seconds)

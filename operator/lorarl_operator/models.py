@@ -161,6 +161,8 @@ class Pod:
         unschedulable: The scheduler's message if it found no node.
         gated: Whether a scheduling gate (usually a queue's) blocks it.
         disruption_reason: Reason of the condition DisruptionTarget if it is True; otherwise empty.
+        image: Image of Ray's container.
+        image_id: The same as the node found it, usually with its digest; empty until it has started.
         containers: Those that wait with a reason or have ended, including the ends before a restart.
     """
 
@@ -184,6 +186,8 @@ class Pod:
     gated: bool
     disruption_reason: str
     disruption_message: str
+    image: str
+    image_id: str
     containers: tuple[Container, ...]
 
 

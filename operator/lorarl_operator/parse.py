@@ -112,6 +112,7 @@ def pod(raw: Raw) -> Pod:
     waits = scheduled.get("status") == "False"
     disrupted = target.get("status") == "True"
     attempt = labels.get(LABEL_ATTEMPT, "")
+    ray = f"ray-{labels.get(LABEL_ROLE, '')}"
     return Pod(
         name=_text(meta, "name"),
         uid=_text(meta, "uid"),
@@ -133,6 +134,8 @@ def pod(raw: Raw) -> Pod:
         gated=waits and scheduled.get("reason") == "SchedulingGated",
         disruption_reason=_text(target, "reason") if disrupted else "",
         disruption_message=_text(target, "message") if disrupted else "",
+        image=_text(_named(spec.get("containers"), ray), "image"),
+        image_id=_text(_named(status.get("containerStatuses"), ray), "imageID"),
         containers=tuple(_containers(status)),
     )
 
@@ -216,6 +219,10 @@ def _condition(raw: Raw, kind: str, status: str | None = "True") -> Raw:
         if condition.get("type") == kind and status in (None, condition.get("status")):
             return dict(condition)
     return {}
+
+
+def _named(entries: Any, name: str) -> Raw:
+    return next((each for each in entries or () if each.get("name") == name), {})
 
 
 def _controller(meta: Raw) -> Raw:

@@ -26,7 +26,7 @@ COUNTERS = ("attempts", "preemptions")
 FIELDS = (
     *("phase", "conditions", "observedGeneration", *COUNTERS, "restarts"),
     *("rayJobName", "dashboardURL", "startTime", "completionTime", "attemptEndTime", "waitingSince", "gpus"),
-    *("policyDrift", "preemptionsWithoutProgress", "furthestStep", "faultyNodes"),
+    *("policyDrift", "preemptionsWithoutProgress", "furthestStep", "faultyNodes", "trainerImage"),
 )
 """Status fields that the operator writes. The trainer writes the others."""
 TRAINERS = ("step", "totalSteps", "adapter", "failure")

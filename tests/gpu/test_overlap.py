@@ -19,7 +19,7 @@ from support.own_layers import in_common
 from support.training import relative_difference
 
 LOOSE = AgreementLimits(tolerance=1.0)
-LONG = {"rollout__promptsPerStep": 64, "rollout__maxResponseTokens": 200}
+LONG = {"trainer__overlap": True, "rollout__promptsPerStep": 64, "rollout__maxResponseTokens": 200}
 
 
 def gradient(worker: Colocated, request: UpdateRequest) -> dict[str, torch.Tensor]:
@@ -83,6 +83,7 @@ def test_a_ragged_step_is_shorter(tmp_path: Path) -> None:
     folder, seconds = write_ragged_model(tmp_path / "model"), []
     changes: dict[str, Any] = {
         "cluster__gpusPerNode": 1,
+        "trainer__overlap": True,
         "algorithm__groupSize": 8,
         "rollout__promptsPerStep": 64,
         "rollout__maxResponseTokens": 1536,

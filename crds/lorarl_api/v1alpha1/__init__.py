@@ -6,9 +6,12 @@ Each field has a description, a unit and a range. Unknown keys are refused. Rule
 
 from lorarl_api.v1alpha1.adapter import MAX_LORA_RANK, SERVED_RANKS, AdapterSpec, BaseModelSpec, served_rank
 from lorarl_api.v1alpha1.algorithm import AlgorithmSpec, NamedReward, RewardSpec
-from lorarl_api.v1alpha1.cluster import (
-    SCHEDULING_PREFIXES,
-    ClusterSpec,
+from lorarl_api.v1alpha1.cluster import SCHEDULING_PREFIXES, ClusterSpec
+from lorarl_api.v1alpha1.common import API_VERSION, CLAIMS_FOLDER, GROUP, KIND, VERSION, Model, claim_of
+from lorarl_api.v1alpha1.data import DataSource, DataSpec, EvalSource, EvalSpec
+from lorarl_api.v1alpha1.job import RULES_LATER, LoRARLJob, LoRARLJobSpec
+from lorarl_api.v1alpha1.metadata import MAX_NAME, Metadata
+from lorarl_api.v1alpha1.pods import (
     HeadSpec,
     PodTemplateOverride,
     PodTemplateOverrides,
@@ -16,10 +19,6 @@ from lorarl_api.v1alpha1.cluster import (
     Toleration,
     TopologySpec,
 )
-from lorarl_api.v1alpha1.common import API_VERSION, CLAIMS_FOLDER, GROUP, KIND, VERSION, Model, claim_of
-from lorarl_api.v1alpha1.data import DataSource, DataSpec, EvalSource, EvalSpec
-from lorarl_api.v1alpha1.job import RULES_LATER, LoRARLJob, LoRARLJobSpec
-from lorarl_api.v1alpha1.metadata import MAX_NAME, Metadata
 from lorarl_api.v1alpha1.runtime import CheckpointSpec, MlflowSpec, RolloutSpec, TrackingSpec, TrainerSpec, WandbSpec
 from lorarl_api.v1alpha1.status import AdapterStatus, Condition, FailureStatus, LoRARLJobStatus, MetricsStatus
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from lorarl_api.rules import Rule
 from lorarl_api.v1alpha1.common import Model, ObjectName, SecretName
+from lorarl_api.v1alpha1.kubernetes import (
+    AnnotationValue,
+    Bytes,
+    Cpus,
+    LabelValue,
+    QualifiedName,
+    cpu_rule,
+    label_keys,
+)
+from lorarl_api.v1alpha1.pods import HeadSpec, PodTemplateOverrides, RdmaSpec, Toleration, TopologySpec
 
 MAX_GRACE_SECONDS = 3600
 SCHEDULING_PREFIXES = (
@@ -19,212 +29,6 @@ SCHEDULING_PREFIXES = (
     "ray.io/",
 )
 """Prefixes of a job's labels and annotations that its RayJob and pods get too: queues, priorities, gangs."""
-
-_LABEL_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
-_CPU_QUANTITY = r"[1-9][0-9]{0,5}|[0-9]{1,6}[.][0-9]{1,3}|[1-9][0-9]{0,8}m"
-QUALIFIED_NAME = rf"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?{_LABEL_NAME}"
-
-LabelValue = Annotated[
-    str,
-    Field(
-        max_length=63,
-        pattern=r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$",
-        examples=["h200"],
-        json_schema_extra={
-            "expected": "a label value: at most 63 letters, digits, dots, dashes and underscores, "
-            "with a letter or digit at both ends"
-        },
-    ),
-]
-AnnotationValue = Annotated[str, Field(max_length=4096, examples=["arn:aws:iam::123456789012:role/trainer"])]
-QualifiedName = Annotated[
-    str,
-    Field(
-        min_length=1,
-        max_length=317,
-        pattern=rf"^{QUALIFIED_NAME}$",
-        json_schema_extra={"expected": "a qualified Kubernetes name, such as nvidia.com/gpu"},
-    ),
-]
-
-
-def _whole_cpus(value: Any) -> Any:
-    """Kubernetes reads cpu: 8 as "8"."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-Cpus = Annotated[
-    str,
-    BeforeValidator(_whole_cpus, json_schema_input_type=str),
-    Field(
-        min_length=1,
-        max_length=16,
-        examples=["8"],
-        json_schema_extra={
-            "expected": 'a Kubernetes CPU quantity: 8, "1.5" or 500m',
-            "x-kubernetes-int-or-string": True,
-            "minimum": 1,  # for a number without quotes
-            "maximum": 999_999,
-        },
-    ),
-]
-"""A CPU quantity.
-
-A whole number needs no quotes. The API server ignores the pattern of such a field; `_cpu_rule` checks it.
-"""
-Bytes = Annotated[
-    str,
-    Field(
-        min_length=2,
-        max_length=24,
-        pattern=r"^[1-9][0-9]{0,14}([.][0-9]{1,3})?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)$",
-        examples=["64Gi"],
-        json_schema_extra={"expected": "a memory quantity with a unit, such as 512Mi or 64Gi"},
-    ),
-]
-"""A memory quantity. The unit is required: 64 without a unit would be 64 bytes."""
-
-
-def _cpu_rule(field: str, *, optional: bool = False) -> Rule:
-    absent = f"!has(self.{field}) || " if optional else ""
-    return Rule(
-        field,
-        f"{absent}type(self.{field}) == int || self.{field}.matches(r'^({_CPU_QUANTITY})$')",
-        "be a Kubernetes CPU quantity of at most 999999",
-        'Write a quantity such as 8, "1.5" or 500m.',
-    )
-
-
-def _label_keys(field: str, kind: str) -> Rule:
-    return Rule(
-        field,
-        f"self.{field}.all(key, key.matches(r'^{QUALIFIED_NAME}$') && size(key) <= 317)",
-        f"have valid keys of Kubernetes {kind}: [PREFIX/]NAME, of letters, digits, dots, dashes and underscores",
-        "Write a key such as example.com/name.",
-    )
-
-
-class HeadSpec(Model):
-    """The head's container: Ray's control plane and the process that runs the loop.
-
-    It has no GPU and runs no worker.
-    """
-
-    cpus: Cpus = Field(
-        "1", description="CPU request, as a Kubernetes quantity. The head uses more if the node has free CPUs."
-    )
-    memory: Bytes = Field(
-        "4Gi", description="Memory request and limit. The encoded rows and one step's samples must fit."
-    )
-    disk: Bytes | None = Field(
-        None,
-        description="Like diskPerNode, for the head: data, logs and the run's output. Default: no request and no "
-        "limit.",
-        examples=["20Gi"],
-    )
-
-    rules: ClassVar[tuple[Rule, ...]] = (_cpu_rule("cpus"),)
-
-
-class RdmaSpec(Model):
-    """A network that reads and writes the memory of other nodes (InfiniBand, RoCE, EFA)."""
-
-    resource_name: QualifiedName = Field(
-        description="Extended resource that the node's device plugin offers.", examples=["rdma/hca_shared_devices_a"]
-    )
-    count: int = Field(1, ge=1, le=64, description="Number of these resources per worker pod.")
-
-
-class Toleration(Model):
-    """One toleration, as in `core/v1`."""
-
-    key: QualifiedName | None = Field(
-        None,
-        description="Key of the tolerated taint. Default: any key, which needs operator Exists.",
-        examples=["nvidia.com/gpu"],
-    )
-    operator: Literal["Exists", "Equal"] = Field(
-        "Equal", description="Exists: any value of the taint. Equal: the same value as in value."
-    )
-    value: LabelValue | None = Field(
-        None, description="Value of the tolerated taint, with operator Equal. Default: empty.", examples=["present"]
-    )
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
-        None, description="Effect of the tolerated taint. Default: any effect.", examples=["NoSchedule"]
-    )
-    toleration_seconds: int | None = Field(
-        None,
-        ge=0,
-        le=2**31 - 1,
-        description="Seconds until a NoExecute taint evicts the pod. Default: never.",
-        examples=[300],
-    )
-
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            "key",
-            "has(self.key) || self.operator == 'Exists'",
-            "be set if operator is Equal",
-            "Add the taint's key, or set operator: Exists.",
-        ),
-        Rule(
-            "value",
-            "!has(self.value) || self.operator == 'Equal'",
-            "not be set if operator is Exists",
-            "Remove value, or set operator: Equal.",
-        ),
-        Rule(
-            "tolerationSeconds",
-            "!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')",
-            "not be set unless effect is NoExecute",
-            "Remove tolerationSeconds, or set effect: NoExecute.",
-        ),
-    )
-
-
-class TopologySpec(Model):
-    """How close to each other the workers must be."""
-
-    key: QualifiedName = Field(
-        description="Node label whose value names a domain (a rack, a block, a zone). All workers go into one domain.",
-        examples=["topology.kubernetes.io/zone"],
-    )
-    mode: Literal["Required", "Preferred"] = Field(
-        "Required",
-        description="Required: wait until one domain has room for all workers. Preferred: use several domains if "
-        "none has.",
-    )
-
-
-Preserved = Annotated[
-    dict[str, Any], Field(max_length=64, json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
-]
-"""A mapping with keys of Kubernetes. It is not changed, and it is checked when the RayJob is created."""
-
-
-class PodTemplateOverride(Model):
-    """A part of a `core/v1` PodTemplateSpec."""
-
-    metadata: Preserved | None = Field(
-        None, description="Labels and annotations to add.", examples=[{"annotations": {"example.com/team": "research"}}]
-    )
-    spec: Preserved | None = Field(
-        None, description="Part of a PodSpec. The first container is Ray's.", examples=[{"hostNetwork": True}]
-    )
-
-
-class PodTemplateOverrides(Model):
-    """Parts of the pod templates that override lorarl's own.
-
-    Mappings are merged, and lists of named entries by name.
-    """
-
-    head: PodTemplateOverride | None = Field(
-        None, description="Overrides for the head's pod.", examples=[{"spec": {"hostNetwork": True}}]
-    )
-    worker: PodTemplateOverride | None = Field(
-        None, description="Overrides for each worker's pod.", examples=[{"spec": {"hostNetwork": True}}]
-    )
 
 
 class ClusterSpec(Model):
@@ -249,7 +53,7 @@ class ClusterSpec(Model):
         max_length=1024,
         pattern=r"^[^\s@]+(@sha256:[0-9a-f]{64})?$",
         description="Image of lorarl's trainer, for head and workers. Default: the image that the operator is "
-        "configured with.",
+        "configured with when the job first runs.",
         examples=["registry.example.com/lorarl/trainer:0.1.0"],
         json_schema_extra={"expected": "an image such as registry.example.com/lorarl/trainer:0.1.0, without spaces"},
     )
@@ -317,7 +121,7 @@ class ClusterSpec(Model):
         examples=[{"example.com/gpu": "h200"}],
     )
     tolerations: list[Toleration] = Field(
-        default_factory=list, max_length=32, description="Taints that head and workers tolerate."
+        default_factory=list, max_length=32, description="Taints that the workers tolerate."
     )
     topology: TopologySpec | None = Field(
         None, description="Keeps the workers of one job close to each other. Default: no constraint."
@@ -345,9 +149,9 @@ class ClusterSpec(Model):
             "be empty if serviceAccountName is set, because lorarl never changes your ServiceAccounts",
             "Annotate that ServiceAccount yourself, or remove serviceAccountName.",
         ),
-        _cpu_rule("cpusPerNode", optional=True),
-        _label_keys("serviceAccountAnnotations", "annotations"),
-        _label_keys("nodeSelector", "labels"),
+        cpu_rule("cpusPerNode", optional=True),
+        label_keys("serviceAccountAnnotations", "annotations"),
+        label_keys("nodeSelector", "labels"),
         Rule(
             "rdma",
             "!has(self.rdma) || self.gpusPerNode > 0",

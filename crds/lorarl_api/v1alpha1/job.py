@@ -247,6 +247,12 @@ class LoRARLJobSpec(Checked):
             "Remove rollout.offload, or set cluster.gpusPerNode.",
         ),
         Rule(
+            "trainer.overlap",
+            "!self.trainer.overlap || (self.cluster.gpusPerNode > 0 && self.algorithm.type != 'sft')",
+            "be false for a CPU job (cluster.gpusPerNode 0), and for algorithm.type sft, which generates nothing",
+            "Remove trainer.overlap.",
+        ),
+        Rule(
             "trainer.precision",
             "self.cluster.gpusPerNode > 0 || !has(self.trainer.precision) || self.trainer.precision != 'bf16'",
             "be fp32 for a CPU job (cluster.gpusPerNode 0)",

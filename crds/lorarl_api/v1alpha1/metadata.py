@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from lorarl_api.v1alpha1.cluster import QUALIFIED_NAME, LabelValue
 from lorarl_api.v1alpha1.common import Model
+from lorarl_api.v1alpha1.kubernetes import QUALIFIED_NAME, LabelValue
 
 MAX_NAME = 42
 """Longest name of a job. A RayJob's name is longer by the attempt, and KubeRay allows 47 characters."""

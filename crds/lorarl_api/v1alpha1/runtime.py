@@ -165,6 +165,11 @@ class TrainerSpec(Model):
         "Default: chosen for the fastest step that fits; none on CPU.",
         examples=["selective"],
     )
+    overlap: bool = Field(
+        False,
+        description="Experimental, for GPUs: trains groups that have ended while others are still being generated, "
+        "where memory suffices and one GPU holds the model. The samples stay on policy.",
+    )
     tensor_parallel_size: int | None = Field(
         None,
         ge=1,

@@ -138,6 +138,12 @@ class LoRARLJobStatus(Model):
         None, ge=0, description="Step of the checkpoint from which the newest attempt resumed."
     )
     ray_job_name: str | None = Field(None, max_length=253, description="RayJob of the newest attempt.")
+    trainer_image: str | None = Field(
+        None,
+        max_length=1100,
+        description="Trainer image of the newest attempt that ran, with its digest if it was pulled. Further attempts "
+        "keep it, also after an upgrade of the operator, unless cluster.image changes.",
+    )
     dashboard_url: str | None = Field(
         None, max_length=2048, alias="dashboardURL", description="Ray's dashboard of the newest attempt."
     )

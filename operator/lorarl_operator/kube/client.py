@@ -129,6 +129,13 @@ class Client:
             raise
         return any(one["name"] == resource.plural for one in answer["resources"])
 
+    async def open_api(self, group: str, version: str) -> Manifest:
+        """The OpenAPI document of a group, with the schemas of its kinds and their defaults.
+
+        All accounts may read it (ClusterRole system:discovery).
+        """
+        return await self._request("GET", f"/openapi/v3/apis/{group}/{version}")
+
     async def create(self, manifest: Manifest) -> Manifest:
         """Create an object.
 

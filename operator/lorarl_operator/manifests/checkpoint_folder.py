@@ -7,7 +7,7 @@ from typing import Any
 
 from lorarl_api.faults import Fault, ManifestError, shown
 from lorarl_api.v1alpha1 import LoRARLJobSpec
-from lorarl_operator.manifests.pods import Template
+from lorarl_operator.manifests.placement import Template
 
 _DELETED_WITH_THE_POD = ("emptyDir", "ephemeral", "configMap", "secret", "downwardAPI", "projected")
 """Volumes that are made for one pod."""

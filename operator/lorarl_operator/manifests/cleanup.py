@@ -14,15 +14,14 @@ from typing import Any
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_operator.manifests.config import CONFIG_FOLDER, CONFIG_KEY, SECRETS_FOLDER, manifest
 from lorarl_operator.manifests.overrides import merge
+from lorarl_operator.manifests.placement import HEAD, head_node
 from lorarl_operator.manifests.pods import (
-    HEAD,
     claim_volumes,
     image_of,
     pod_security_context,
     pull_secrets,
     secret_volumes,
     security_context,
-    tolerations,
 )
 from lorarl_operator.models import LABEL_ROLE, Job
 from lorarl_operator.names import cleanup_account_name, cleanup_name, labels
@@ -95,7 +94,7 @@ def cleanup_job(job: Job, spec: LoRARLJobSpec, settings: Settings, until: dateti
         "enableServiceLinks": False,
         **({"serviceAccountName": account} if account else {}),
         **pull_secrets(spec),
-        **tolerations(spec),
+        **head_node(spec),
         "containers": [container],
         "volumes": [
             {

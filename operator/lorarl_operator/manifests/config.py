@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from lorarl_api.defaults import explicit
 from lorarl_api.v1alpha1 import API_VERSION, KIND
 from lorarl_operator.models import Job
 from lorarl_operator.names import access_name, metadata
@@ -15,12 +16,15 @@ SECRETS_FOLDER = "/etc/lorarl/secrets"
 
 
 def manifest(job: Job) -> dict[str, Any]:
-    """The job as the trainer reads it: without status, and with only the metadata that the trainer needs."""
+    """The job as the trainer reads it: without status, and with only the metadata that the trainer needs.
+
+    Fields that have their default are left out. A trainer image may be older than the CRD, and not know some of them.
+    """
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {"name": job.name, "namespace": job.namespace, "uid": job.uid},
-        "spec": job.read_spec(),
+        "spec": explicit(job.read_spec()),
     }
 
 

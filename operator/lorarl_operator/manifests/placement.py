@@ -1,13 +1,100 @@
-"""The nodes that the pods of an attempt may, must or should use."""
+"""The nodes that the pods of an attempt must, should and may use."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from lorarl_api.faults import Fault, ManifestError
+from lorarl_api.v1alpha1 import LoRARLJobSpec, Toleration
+from lorarl_operator.models import LABEL_ATTEMPT, LABEL_JOB_UID, LABEL_ROLE, Job
+
+HEAD, WORKER = "head", "worker"
 Template = dict[str, Any]
 
+_HOSTNAME = "kubernetes.io/hostname"
+_TOPOLOGY = {
+    "Required": "kueue.x-k8s.io/podset-required-topology",
+    "Preferred": "kueue.x-k8s.io/podset-preferred-topology",
+}
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_GPU_LABELS = (
+    "nvidia.com/gpu.present",
+    "amd.com/gpu.product-name",
+    "cloud.google.com/gke-accelerator",
+    "karpenter.k8s.aws/instance-gpu-count",
+    "kubernetes.azure.com/accelerator",
+)
+"""Labels that only nodes with GPUs have: of NVIDIA's and AMD's node labellers, and of clouds."""
+_GANG_PREFIXES = (
+    *("volcano.sh/", "scheduling.volcano.sh/", "scheduling.k8s.io/", "kai.scheduler/"),
+    *("ray.io/scheduler-name", "ray.io/gang-scheduling-enabled"),
+)
+_GANG_SCHEDULERS = frozenset({"volcano", "kai-scheduler", "yunikorn"})
+
+
+def place_head(spec: LoRARLJobSpec, template: Template) -> None:
+    """Leave the GPU nodes to the workers.
+
+    The scheduler prefers the emptiest node, which is the idle one with GPUs. There the head could take the CPUs that
+    its own worker needs, and keep an autoscaler from removing the node.
+    """
+    template["spec"] |= head_node(spec)
+    if spec.on_gpu and not spec.cluster.head.node_selector:
+        without_gpus = [{"key": label, "operator": "DoesNotExist"} for label in _GPU_LABELS]
+        preference = {"weight": 100, "preference": {"matchExpressions": without_gpus}}
+        template["spec"]["affinity"] = {"nodeAffinity": {_PREFERRED: [preference]}}
+
+
+def head_node(spec: LoRARLJobSpec) -> dict[str, Any]:
+    """Node selector and tolerations of the head, and of other pods without GPUs."""
+    head = spec.cluster.head
+    tolerations = head.tolerations
+    if tolerations is None:
+        tolerations = [] if spec.on_gpu else spec.cluster.tolerations
+    return _node(head.node_selector, tolerations)
+
+
+def place_workers(job: Job, spec: LoRARLJobSpec, attempt: int, template: Template, *, queued: bool) -> None:
+    """Place the workers of a GPU job on separate nodes, and all workers in one domain of the topology.
+
+    Raises:
+        ManifestError: A topology is required, and nothing places all workers at once.
+    """
+    cluster = spec.cluster
+    template["spec"] |= _node(cluster.node_selector, cluster.tolerations)
+    mates = {
+        "labelSelector": {"matchLabels": {LABEL_JOB_UID: job.uid, LABEL_ATTEMPT: str(attempt), LABEL_ROLE: WORKER}}
+    }
+    affinity: dict[str, Any] = {}
+    if spec.on_gpu and cluster.nodes > 1:
+        affinity["podAntiAffinity"] = {_REQUIRED: [{**mates, "topologyKey": _HOSTNAME}]}
+    if topology := cluster.topology:
+        if queued:
+            template["metadata"].setdefault("annotations", {})[_TOPOLOGY[topology.mode]] = topology.key
+        elif topology.mode == "Required":
+            _require_gang(job, spec)
+            affinity["podAffinity"] = {_REQUIRED: [{**mates, "topologyKey": topology.key}]}
+        else:
+            term = {"weight": 100, "podAffinityTerm": {**mates, "topologyKey": topology.key}}
+            affinity["podAffinity"] = {_PREFERRED: [term]}
+    if affinity:
+        template["spec"]["affinity"] = affinity
+
+
+def _require_gang(job: Job, spec: LoRARLJobSpec) -> None:
+    """Refuse a required topology that could deadlock.
+
+    A scheduler that places pods one at a time lets the first worker choose the domain. If that has no room for the
+    others, the job holds its machines forever, although another domain is free.
+    """
+    keys = [key for key, _ in (*job.passed_labels, *job.passed_annotations)]
+    gang = any(key.startswith(_GANG_PREFIXES) for key in keys) or spec.cluster.scheduler_name in _GANG_SCHEDULERS
+    if spec.cluster.nodes > 1 and not gang:
+        expected = "Preferred without a queue of Kueue or a gang scheduler, because workers are placed one at a time"
+        hint = "Label the job with kueue.x-k8s.io/queue-name, also for a default queue, or set mode: Preferred."
+        raise ManifestError([Fault("spec.cluster.topology.mode", "Required", expected, hint)])
 
 
 def avoid(template: Template, nodes: Sequence[str]) -> None:
@@ -25,3 +112,10 @@ def avoid(template: Template, nodes: Sequence[str]) -> None:
     terms = (node_affinity.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
     kept = [term | {"matchFields": [*(term.get("matchFields") or []), *others]} for term in terms]
     pod["affinity"] = affinity | {"nodeAffinity": node_affinity | {_REQUIRED: {"nodeSelectorTerms": kept}}}
+
+
+def _node(selector: dict[str, str], tolerations: Sequence[Toleration]) -> dict[str, Any]:
+    found: dict[str, Any] = {"nodeSelector": dict(selector)} if selector else {}
+    if tolerations:
+        found["tolerations"] = [each.model_dump(exclude_none=True) for each in tolerations]
+    return found

@@ -9,9 +9,9 @@ from lorarl_api.v1alpha1 import CLAIMS_FOLDER, LoRARLJobSpec, PodTemplateOverrid
 from lorarl_operator.manifests.access import service_account_of
 from lorarl_operator.manifests.config import CONFIG_FOLDER, SECRETS_FOLDER
 from lorarl_operator.manifests.overrides import merge
-from lorarl_operator.models import LABEL_ATTEMPT, LABEL_JOB_UID, LABEL_ROLE, Job
+from lorarl_operator.manifests.placement import HEAD, WORKER, Template, place_head, place_workers
+from lorarl_operator.models import LABEL_ROLE, Job
 from lorarl_operator.names import access_name, labels
-from lorarl_operator.parse import QUEUE_LABEL
 from lorarl_operator.settings import Settings
 
 CACHE_FOLDER = "/var/cache/lorarl"
@@ -25,7 +25,6 @@ TRAINERS_GROUP = 10001
 """Group of the user that the trainer's image runs as."""
 AGENT_PORT = 52365
 """Default port of Ray's agent, which runs in each pod."""
-HEAD, WORKER = "head", "worker"
 POD_PREFIXES = ("volcano.sh/", "scheduling.volcano.sh/", "scheduling.k8s.io/", "kai.scheduler/")
 """Prefixes of the labels and annotations that the pods get too: these schedulers read them there.
 
@@ -34,13 +33,6 @@ Kueue's are left out, because Kueue must not see them twice.
 
 _LOG_AS_MESSAGE = "FallbackToLogsOnError"
 """The kubelet reports the end of a failed container's log. It says more than an exit code, and outlives the pod."""
-_HOSTNAME = "kubernetes.io/hostname"
-_TOPOLOGY = {
-    "Required": "kueue.x-k8s.io/podset-required-topology",
-    "Preferred": "kueue.x-k8s.io/podset-preferred-topology",
-}
-
-Template = dict[str, Any]
 
 
 def head_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Settings) -> Template:
@@ -52,14 +44,22 @@ def head_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Setting
     head = spec.cluster.head
     resources = {"requests": {"cpu": head.cpus, "memory": head.memory}, "limits": {"memory": head.memory}}
     template = _template(job, spec, attempt, HEAD, settings, resources, head.disk)
+    place_head(spec, template)
     return _overridden(job, attempt, template, HEAD, spec.cluster.pod_template_overrides.head)
 
 
-def worker_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Settings) -> Template:
+def worker_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Settings, *, queued: bool) -> Template:
     """A worker's pod: one on each node, with all GPUs that the job uses there.
 
+    Args:
+        job: The job.
+        spec: Its spec, checked.
+        attempt: Number of the attempt.
+        settings: The operator's settings.
+        queued: Whether Kueue manages the RayJob.
+
     Raises:
-        ManifestError: `cluster.podTemplateOverrides.worker` cannot be merged.
+        ManifestError: `cluster.podTemplateOverrides.worker` cannot be merged, or nothing can keep a required topology.
     """
     cluster = spec.cluster
     requests: dict[str, Any] = {}
@@ -86,9 +86,7 @@ def worker_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Setti
     container["volumeMounts"].append({"name": "shared-mem", "mountPath": "/dev/shm"})
     if cluster.rdma:
         container["securityContext"]["capabilities"]["add"] = ["IPC_LOCK"]
-    if cluster.node_selector:
-        pod["nodeSelector"] = dict(cluster.node_selector)
-    _place(job, spec, attempt, template)
+    place_workers(job, spec, attempt, template, queued=queued)
     return _overridden(job, attempt, template, WORKER, cluster.pod_template_overrides.worker)
 
 
@@ -147,12 +145,6 @@ def _mounted(
     return volumes, mounts
 
 
-def tolerations(spec: LoRARLJobSpec) -> dict[str, Any]:
-    """A pod's tolerations, if there are any."""
-    found = [each.model_dump(exclude_none=True) for each in spec.cluster.tolerations]
-    return {"tolerations": found} if found else {}
-
-
 def _template(
     job: Job,
     spec: LoRARLJobSpec,
@@ -193,7 +185,6 @@ def _template(
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": cluster.termination_grace_period_seconds,
         **pull_secrets(spec),
-        **tolerations(spec),
         **({"priorityClassName": cluster.priority_class_name} if cluster.priority_class_name else {}),
         **({"schedulerName": cluster.scheduler_name} if cluster.scheduler_name else {}),
         "containers": [container],
@@ -259,30 +250,6 @@ def _env(spec: LoRARLJobSpec, attempt: int, role: str) -> dict[str, str]:
         # others.
         env["NVIDIA_VISIBLE_DEVICES"] = "void"
     return env
-
-
-def _place(job: Job, spec: LoRARLJobSpec, attempt: int, template: Template) -> None:
-    """Place the workers of a GPU job on separate nodes, and all workers in one domain of the topology."""
-    mates = {
-        "labelSelector": {"matchLabels": {LABEL_JOB_UID: job.uid, LABEL_ATTEMPT: str(attempt), LABEL_ROLE: WORKER}}
-    }
-    affinity: dict[str, Any] = {}
-    if spec.on_gpu and spec.cluster.nodes > 1:
-        affinity["podAntiAffinity"] = {
-            "requiredDuringSchedulingIgnoredDuringExecution": [{**mates, "topologyKey": _HOSTNAME}]
-        }
-    if topology := spec.cluster.topology:
-        if QUEUE_LABEL in dict(job.passed_labels):
-            template["metadata"].setdefault("annotations", {})[_TOPOLOGY[topology.mode]] = topology.key
-        elif topology.mode == "Required":
-            affinity["podAffinity"] = {
-                "requiredDuringSchedulingIgnoredDuringExecution": [{**mates, "topologyKey": topology.key}]
-            }
-        else:
-            term = {"weight": 100, "podAffinityTerm": {**mates, "topologyKey": topology.key}}
-            affinity["podAffinity"] = {"preferredDuringSchedulingIgnoredDuringExecution": [term]}
-    if affinity:
-        template["spec"]["affinity"] = affinity
 
 
 def _overridden(

@@ -13,7 +13,7 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_operator.manifests.checkpoint_folder import require_lasting_folder
 from lorarl_operator.manifests.config import CONFIG_FOLDER, CONFIG_KEY
 from lorarl_operator.manifests.digests import passed_digest, pods_digest
-from lorarl_operator.manifests.placement import avoid
+from lorarl_operator.manifests.placement import avoid, head_node
 from lorarl_operator.manifests.pods import (
     SCRATCH_FOLDER,
     head_template,
@@ -21,7 +21,6 @@ from lorarl_operator.manifests.pods import (
     pod_security_context,
     pull_secrets,
     security_context,
-    tolerations,
     worker_template,
 )
 from lorarl_operator.models import ANNOTATION_GENERATION, ANNOTATION_PASSED, ANNOTATION_PODS, Job
@@ -57,8 +56,8 @@ def ray_job(
         avoided: Names of nodes that the pods avoid.
 
     Raises:
-        ManifestError: `cluster.podTemplateOverrides` cannot be merged, or the checkpoints would be deleted with the
-            pods.
+        ManifestError: `cluster.podTemplateOverrides` cannot be merged, the checkpoints would be deleted with the
+            pods, or nothing can keep a required topology.
     """
     about = metadata(job, ray_job_name(job.name, attempt), attempt)
     about["labels"] = dict(job.passed_labels) | about["labels"]
@@ -68,7 +67,9 @@ def ray_job(
         ANNOTATION_PASSED: passed_digest(job),
     }
     workers = spec.cluster.nodes
-    head_pod, worker_pod = head_template(job, spec, attempt, settings), worker_template(job, spec, attempt, settings)
+    queued = QUEUE_LABEL in dict(job.passed_labels) if queued is None else queued
+    head_pod = head_template(job, spec, attempt, settings)
+    worker_pod = worker_template(job, spec, attempt, settings, queued=queued)
     require_lasting_folder(spec, head_pod, worker_pod)
     for template in (head_pod, worker_pod):
         avoid(template, avoided)
@@ -81,7 +82,7 @@ def ray_job(
             "entrypoint": ENTRYPOINT,
             "backoffLimit": 0,
             **_submitter(spec, settings),
-            **_clean_up(settings, queued=QUEUE_LABEL in dict(job.passed_labels) if queued is None else queued),
+            **_clean_up(settings, queued=queued),
             "rayClusterSpec": {
                 "rayVersion": RAY_VERSION,
                 # Anyone who reaches Ray's ports could run programs in the pods. KubeRay's token restricts that to its
@@ -148,7 +149,7 @@ def _submitter(spec: LoRARLJobSpec, settings: Settings) -> dict[str, Any]:
         "securityContext": pod_security_context(),
         "enableServiceLinks": False,
         **pull_secrets(spec),
-        **tolerations(spec),
+        **head_node(spec),
         "containers": [container],
     }
     return {"submitterPodTemplate": {"spec": pod}}

@@ -19,10 +19,10 @@ from lorarl_api.v1alpha1 import CLAIMS_FOLDER, SCHEDULING_PREFIXES, LoRARLJob
 from lorarl_operator import parse
 from lorarl_operator.manifests.access import grants, needs
 from lorarl_operator.manifests.overrides import merge
-from lorarl_operator.manifests.placement import avoid
 from lorarl_operator.manifests.rayjob import OUT_FOLDER, RAY_VERSION, ray_job
 from lorarl_operator.names import attempt_of
 from lorarl_operator.valid_spec import checked_spec
+from unit.operator.built import built, head, workers
 from unit.operator.observed_world import SETTINGS, raw_job
 
 HERE = Path(__file__).parent
@@ -34,19 +34,6 @@ def job_of(path, **metadata):
     raw = documents(path)[0]
     raw["metadata"] = FOUND | raw["metadata"] | metadata
     return parse.job(raw)
-
-
-def built(spec=None, **metadata):
-    job = parse.job(raw_job(spec, **metadata))
-    return ray_job(job, checked_spec(job), 1, SETTINGS)
-
-
-def head(rayjob):
-    return rayjob["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]
-
-
-def workers(rayjob):
-    return rayjob["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
@@ -103,17 +90,6 @@ def test_without_a_queue_the_head_stays_for_its_logs():
         ("DeleteWorkers", "Failed", 0),
         ("DeleteCluster", "Failed", 600),
     ]
-
-
-@pytest.mark.parametrize("mode", ["Required", "Preferred"])
-def test_topology(mode):
-    cluster = {"cluster": {"nodes": 2, "gpusPerNode": 1, "topology": {"key": "example.com/rack", "mode": mode}}}
-    queued = workers(built(cluster, labels={"kueue.x-k8s.io/queue-name": "research"}))["template"]
-    assert queued["metadata"]["annotations"] == {f"kueue.x-k8s.io/podset-{mode.lower()}-topology": "example.com/rack"}
-    assert "podAffinity" not in queued["spec"]["affinity"]
-    alone = workers(built(cluster))["template"]["spec"]["affinity"]
-    assert "example.com/rack" in str(alone["podAffinity"][f"{mode.lower()}DuringSchedulingIgnoredDuringExecution"])
-    assert alone["podAntiAffinity"]
 
 
 def test_a_ray_worker_has_room_for_its_actors_whatever_its_pods_cpus():
@@ -289,23 +265,6 @@ class TestOverrides:
 )
 def test_the_attempt_in_a_name(name, attempt):
     assert attempt_of("demo", name) == attempt
-
-
-def test_nodes_are_avoided_whatever_affinity_a_pod_has():
-    zone = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
-    rack = {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["old"]}]}
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [zone, rack]}}
-    template = {"spec": {"affinity": {"podAffinity": {}, "nodeAffinity": required}}}
-    avoid(template, ["bad"])
-    bad = {"key": "metadata.name", "operator": "NotIn", "values": ["bad"]}
-    assert template["spec"]["affinity"] == {
-        "podAffinity": {},
-        "nodeAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": {
-                "nodeSelectorTerms": [zone | {"matchFields": [bad]}, {"matchFields": [*rack["matchFields"], bad]}]
-            }
-        },
-    }
 
 
 def test_disk_is_requested_and_limited():

@@ -197,7 +197,8 @@ def may_overlap(spec: LoRARLJobSpec, ranks: tuple[int, int] | None = None) -> bo
     in a pass of its own.
     """
     return (
-        spec.on_gpu
+        spec.trainer.overlap
+        and spec.on_gpu
         and spec.algorithm.type != "sft"
         and get_algorithm(spec.algorithm).by_group
         and spec.algorithm.effective_updates_per_step == 1

@@ -117,12 +117,12 @@ def test_the_cache_stays_or_overlaps_only_where_that_is_faster() -> None:
 
 
 def test_several_updates_of_a_step_cannot_overlap_with_its_generation() -> None:
-    several = chosen("7B", "algorithm.updatesPerStep=2")
+    several = chosen("7B", "algorithm.updatesPerStep=2", "trainer.overlap=true")
     assert not several.execution.overlapped and not any(one.memory.execution.overlapped for one in several.fitting)
 
 
 def test_both_times_are_printed() -> None:
-    plan = chosen("7B", response_tokens=4096)
+    plan = chosen("7B", "trainer.overlap=true", response_tokens=4096)
     alternating = min(one.seconds.total for one in plan.fitting if not one.memory.execution.overlapped)
     assert plan.execution.overlapped and plan.seconds is not None and plan.seconds.total < alternating
     assert f"both phases                  overlap  {plan.seconds.total:.3g}; alternate {alternating:.3g}\n" in (
@@ -137,7 +137,7 @@ def test_the_table_says_what_was_chosen_and_why() -> None:
     assert "too large: 8192, 16384, 32768, 65536" in rows["trainer.tokensPerMicroBatch"]
     assert rows["trainer.recompute"].endswith("as in the manifest")
     assert rows["trainer.tensorParallelSize"].endswith("the smallest that fits")
-    assert rows["rollout.gpuMemoryFraction"].split()[1] == "0.18"
+    assert rows["rollout.gpuMemoryFraction"].split()[1] == "0.21"
     assert "s a step on an NVIDIA H200, if prompts are as long as they may be and completions half as long" in table
     assert "sequences of 320 tokens" in rows["KV cache"] and "at half of it" in rows["KV cache"]
 

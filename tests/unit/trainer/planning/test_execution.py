@@ -60,7 +60,8 @@ def test_layers_of_llamas_kind_are_known_by_the_configuration(config: dict[str, 
     ],
 )
 def test_groups_may_be_trained_while_others_are_generated(changes: list[str], gpus: int, expected: bool) -> None:
-    assert may_overlap(gpu_job(*changes, gpus=gpus)) is expected
+    assert may_overlap(gpu_job(*changes, *(["trainer.overlap=true"] if gpus else []), gpus=gpus)) is expected
+    assert not may_overlap(gpu_job(*changes, gpus=gpus)), "only where it is asked for"
 
 
 def test_an_engine_generates_so_many_sequences_at_a_time() -> None:

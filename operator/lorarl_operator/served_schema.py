@@ -1,0 +1,76 @@
+"""The schema of LoRARLJobs that the API server serves, which may be newer than this operator.
+
+Its CRD is upgraded before the operator, and stays when the operator is downgraded. Then all jobs have new fields with
+their defaults.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from lorarl_api.defaults import knows, readable
+from lorarl_api.v1alpha1 import GROUP, KIND, VERSION
+from lorarl_operator.kube.client import Client
+from lorarl_operator.kube.errors import ApiError
+from lorarl_operator.models import Job
+
+log = logging.getLogger(__name__)
+
+FRESH_SECONDS = 10.0
+"""How often the schema is fetched while there are jobs with unknown fields."""
+
+
+class ServedSchema:
+    """The served schema, fetched when a job needs it."""
+
+    def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` is monotonic, in seconds."""
+        self._client, self._clock = client, clock
+        self._schema: dict[str, Any] = {}
+        self._fetched_at = float("-inf")
+
+    async def readable(self, job: Job) -> Job:
+        """The job without the fields that this operator does not know and that have their default.
+
+        Without the schema, the job is returned as it is. Then it is not valid, and its status says which field.
+        """
+        if _knows(job.spec):
+            return job
+        await self._refresh()
+        spec = readable(job.read_spec(), self._schema)
+        return replace(job, spec=json.dumps(spec, separators=(",", ":")).encode())
+
+    async def _refresh(self) -> None:
+        if self._clock() - self._fetched_at < FRESH_SECONDS:
+            return
+        self._fetched_at = self._clock()
+        try:
+            document = await self._client.open_api(GROUP, VERSION)
+        except ApiError as error:
+            log.warning(
+                "Jobs have fields that this operator does not know, and the CRD's schema is not served: %s", error
+            )
+            return
+        self._schema = _spec_schema(document)
+
+
+def _spec_schema(document: dict[str, Any]) -> dict[str, Any]:
+    """The schema of `spec` in an OpenAPI document; empty if the document has none."""
+    kind = {"group": GROUP, "version": VERSION, "kind": KIND}
+    for schema in document.get("components", {}).get("schemas", {}).values():
+        if kind in schema.get("x-kubernetes-group-version-kind", ()):
+            spec: dict[str, Any] = schema.get("properties", {}).get("spec", {})
+            return spec
+    return {}
+
+
+@lru_cache(maxsize=256)
+def _knows(spec: bytes) -> bool:
+    value = json.loads(spec)
+    return not isinstance(value, dict) or knows(value)

@@ -1,0 +1,53 @@
+"""Where the real scheduler puts head and workers: on nodes of the sizes in examples/gsm8k-kubernetes.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.cluster import pods
+from support.cluster.client import Object
+from support.cluster.crds import CRD
+from support.cluster.kwok import add_node
+from support.cluster.lorarljobs import lorarljob
+from support.cluster.operator import operator, prepare, wait_leader
+from support.cluster.platform import Platform, platform
+from support.cluster.processes import until
+from support.cluster.tools import tools_or_skip
+
+WHOLE_NODE = {"gpusPerNode": 8, "cpusPerNode": 64, "memoryPerNode": "512Gi"}
+
+
+@pytest.fixture(scope="module")
+def p(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """A platform with one GPU node, and a smaller node without GPUs."""
+    with tools_or_skip(), platform(tmp_path_factory.mktemp("placement"), crds=[CRD], nodes=0) as running:
+        add_node(running.cluster, "gpu-node", gpus=8, cpus=64, memory="512Gi")
+        add_node(running.cluster, "cpu-node", cpus=44, memory="128Gi")
+        running.api.patch("Node", "gpu-node", {"metadata": {"labels": {"nvidia.com/gpu.present": "true"}}})
+        with operator(running.cluster, prepare(running.cluster)) as one:
+            wait_leader(one)
+            yield running
+
+
+@pytest.mark.parametrize("tainted", [False, True])
+def test_the_head_leaves_the_gpu_node_to_its_worker(p: Platform, tainted: bool) -> None:
+    taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+    p.api.patch("Node", "gpu-node", {"spec": {"taints": [taint] if tainted else []}})
+    namespace = p.namespace("placed")
+    tolerations = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+    p.api.create(lorarljob(namespace, "whole", cluster=WHOLE_NODE | {"tolerations": tolerations}))
+
+    def node_of(role: str) -> str:
+        (pod,) = until(20, f"a {role} with a node", lambda: placed(p.pods(namespace, "whole-1", role)))
+        name: str = pod["spec"]["nodeName"]
+        return name
+
+    assert (node_of(pods.HEAD), node_of(pods.WORKER)) == ("cpu-node", "gpu-node")
+    p.api.delete("LoRARLJob", "whole", namespace)
+    until(20, "its pods are gone", lambda: not p.api.list("Pod", namespace))
+
+
+def placed(found: list[Object]) -> list[Object]:
+    return [pod for pod in found if pod["spec"].get("nodeName")]
