@@ -11,7 +11,7 @@ from lorarl_api.faults import ManifestError
 from lorarl_api.v1alpha1 import ClusterSpec
 from lorarl_operator.decision import Action, Apply, Decision, Delete, Event, Manifest, Want
 from lorarl_operator.early_losses import Loss, losses
-from lorarl_operator.faulty_nodes import FaultyNode, faulty_nodes, to_avoid
+from lorarl_operator.faulty_nodes import FaultyNode, faulty_nodes, to_avoid, to_use_last
 from lorarl_operator.manifests.access import grants, needs
 from lorarl_operator.manifests.config import config_map
 from lorarl_operator.models import Job, Observed, Pod, RayCluster, RayJob, Refusal
@@ -136,8 +136,13 @@ class Snapshot:
 
     @property
     def avoided_nodes(self) -> tuple[str, ...]:
-        """Nodes that the next attempt avoids."""
+        """Nodes that the next attempt does not use."""
         return to_avoid(self.faulty_nodes, self.now)
+
+    @property
+    def last_nodes(self) -> tuple[str, ...]:
+        """Nodes that the next attempt uses only if no other has room."""
+        return to_use_last(self.faulty_nodes, self.now)
 
     def draft(self) -> Draft:
         """A draft of the next status, which starts from the stored one."""
