@@ -222,7 +222,7 @@ def test_a_csv_line_with_too_few_cells_is_refused(tmp_path):
     assert "Expected 2 columns, got 1" in refused(tmp_path / "train.csv").got
 
 
-GZIP, HTML = gzip.compress(b'{"prompt": "a"}\n'), b"<!DOCTYPE html><html>"
+GZIP, HTML = gzip.compress(b'{"prompt": "a"}\n', mtime=0), b"<!DOCTYPE html><html>"
 
 
 @pytest.mark.parametrize(
