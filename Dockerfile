@@ -102,8 +102,9 @@ RUN --mount=type=bind,source=scripts/sbom.py,target=/tmp/sbom.py \
 FROM base AS trainer-cuda
 # The compiler stays in the image: Triton and FlashInfer compile their kernels' launchers when a job starts.
 RUN apt-get update -q && apt-get install -q -y --no-install-recommends g++ libgomp1 libnuma1 && rm -rf /var/lib/apt/lists/*
+# NVIDIA_VISIBLE_DEVICES: in a pod that asks for GPUs, the device plugin names them; any other container gets none.
 # FORCE_BUILD: by default the extension's build fetches a binary that is in no lock. The packages have CUDA's headers.
-ENV CUDA_HOME=/opt/lorarl/lib/python3.12/site-packages/nvidia/cu13 NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+ENV CUDA_HOME=/opt/lorarl/lib/python3.12/site-packages/nvidia/cu13 NVIDIA_VISIBLE_DEVICES=void NVIDIA_DRIVER_CAPABILITIES=compute,utility
 RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
     --mount=type=bind,source=requirements/gpu.lock,target=/tmp/requirements.lock \
     --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \

@@ -12,7 +12,7 @@ from lorarl_operator.kept_image import image_in_use
 from lorarl_operator.messages import sentences
 from lorarl_operator.models import RayJob
 from lorarl_operator.outcome import Unsettled, attempt_outcome
-from lorarl_operator.pod_ends import Outcome
+from lorarl_operator.pod_ends import Kind, Outcome
 from lorarl_operator.scale_up import scaling_up
 from lorarl_operator.snapshot import Snapshot, soonest
 from lorarl_operator.status import PENDING, RUNNING, STARTING, Draft
@@ -29,7 +29,31 @@ _NODE_LOOK = 20.0
 def outcome_of(snapshot: Snapshot, ray_job: RayJob) -> Outcome | Unsettled | None:
     """How the attempt of this RayJob ended; None while it continues."""
     pods, departed, early = snapshot.attempt_pods, snapshot.departed_pods, snapshot.lost_early
-    return attempt_outcome(ray_job, pods, departed, early, snapshot.report, snapshot.now, snapshot.settings)
+    found = attempt_outcome(ray_job, pods, departed, early, snapshot.report, snapshot.now, snapshot.settings)
+    left = _left_to_progress(snapshot)
+    return found or (_stalled(snapshot) if left is not None and left <= 0 else None)
+
+
+def _left_to_progress(snapshot: Snapshot) -> float | None:
+    """Seconds left of progressDeadlineSeconds; None without it, and while the attempt is not running."""
+    limit = whole_number(snapshot.spec.get("progressDeadlineSeconds"))
+    began = snapshot.draft().since("Running") if snapshot.phase == RUNNING else None
+    if limit is None or began is None:
+        return None
+    news = max(began, snapshot.job.reported_at or began)
+    return limit - (snapshot.now - news).total_seconds()
+
+
+def _stalled(snapshot: Snapshot) -> Outcome:
+    """A running attempt that reports nothing: a kernel, a store or a collective that hangs.
+
+    With several nodes nothing says which of them is at fault.
+    """
+    nodes = {pod.node for pod in snapshot.attempt_pods if pod.role == "worker" and pod.node}
+    limit = snapshot.spec["progressDeadlineSeconds"]
+    step = snapshot.status.get("step", 0)
+    message = f"The training has reported nothing for progressDeadlineSeconds, {limit} s, since step {step}."
+    return Outcome(Kind.FAILED, "Stalled", message, faulty_node=nodes.pop() if len(nodes) == 1 else "")
 
 
 def follow(snapshot: Snapshot, ray_job: RayJob) -> Decision:
@@ -76,7 +100,7 @@ def _running(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float | 
     draft.condition("Running", True, RUNNING, message)
     if draft.is_true("Disrupted"):
         draft.condition("Disrupted", False, RUNNING, f"Attempt {snapshot.attempt} is running.")
-    return snapshot.decision(draft, *events, recheck=settle)
+    return snapshot.decision(draft, *events, recheck=soonest(settle, _left_to_progress(snapshot)))
 
 
 def _queued(snapshot: Snapshot, draft: Draft, ray_job: RayJob) -> Decision:

@@ -170,6 +170,8 @@ def refused(refusal: Refusal) -> Blocker:
 
 
 def _refusal_hint(refusal: Refusal) -> str:
+    if refusal.kind == "ResourceClaimTemplate" and refusal.code == 404:
+        return "cluster.gpuClaim needs Kubernetes 1.34 or newer. Use cluster.gpuResource in a new job."
     if "kueue" in refusal.message.lower():
         return (
             "Label the LoRARLJob with kueue.x-k8s.io/queue-name, so that lorarl creates the RayJob as Kueue expects it."

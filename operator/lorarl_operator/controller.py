@@ -216,7 +216,7 @@ class Controller:
         try:
             await self._do(key, job, action)
         except ApiError as error:
-            if error.conflict or error.not_found:
+            if error.conflict or (error.not_found and not error.kind_missing):
                 await self._refresh(LORARLJOBS, key, job.name, job.uid)
                 raise _StaleError from error
             if not error.refused and not error.already_exists:

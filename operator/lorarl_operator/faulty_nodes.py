@@ -1,6 +1,7 @@
 """Nodes whose fault ended attempts of a job: `status.faultyNodes`.
 
-A node that ended two attempts within a day is avoided by the following ones. A broken GPU would end those too.
+A node that ended an attempt is used by the following ones only if no other has room. After a second one within a day
+it is not used at all: a broken GPU would end those too.
 """
 
 from __future__ import annotations
@@ -49,8 +50,13 @@ def with_fault(known: Sequence[FaultyNode], outcome: Outcome, now: datetime) -> 
 
 
 def to_avoid(known: Sequence[FaultyNode], now: datetime) -> tuple[str, ...]:
-    """Names of the nodes that the next attempt avoids, sorted."""
+    """Names of the nodes that the next attempt does not use, sorted."""
     return tuple(sorted(node.name for node in known if node.attempts >= FAULTS_TO_AVOID and _counts(node, now)))
+
+
+def to_use_last(known: Sequence[FaultyNode], now: datetime) -> tuple[str, ...]:
+    """Names of the nodes that the next attempt uses only if no other has room, sorted."""
+    return tuple(sorted(node.name for node in known if node.attempts < FAULTS_TO_AVOID and _counts(node, now)))
 
 
 def _counts(node: FaultyNode, now: datetime) -> bool:

@@ -13,6 +13,8 @@ from datetime import datetime
 from typing import Any
 
 MANAGER = "lorarl-operator"
+TRAINER = "lorarl-trainer"
+"""Field manager of the trainer's part of a job's status."""
 """Field manager of all that the operator applies."""
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGED_BY = "lorarl"
@@ -41,7 +43,8 @@ class Job:
 
     Attributes:
         deleted_at: When its deletion was requested.
-        passed_labels: Labels for schedulers, which the RayJob and its pods get too.
+        reported_at: When the trainer last changed its part of the status.
+        passed_labels: Labels that the RayJob and its pods get too.
         passed_annotations: The same for annotations.
         spec: `spec` as compact JSON.
         status: `status` as compact JSON, with the operator's and the trainer's parts.
@@ -54,6 +57,7 @@ class Job:
     generation: int
     deleted_at: datetime | None
     finalizers: tuple[str, ...]
+    reported_at: datetime | None
     passed_labels: tuple[tuple[str, str], ...]
     passed_annotations: tuple[tuple[str, str], ...]
     spec: bytes

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from lorarl_api.v1alpha1 import SCHEDULING_PREFIXES
 from lorarl_operator.models import (
     ANNOTATION_GENERATION,
     ANNOTATION_PASSED,
@@ -19,6 +18,7 @@ from lorarl_operator.models import (
     LABEL_JOB,
     LABEL_JOB_UID,
     LABEL_ROLE,
+    TRAINER,
     CleanupJob,
     Container,
     Job,
@@ -32,6 +32,14 @@ from lorarl_operator.models import (
 Raw = Mapping[str, Any]
 """An object as the API server sends it."""
 
+NOT_PASSED = (
+    *("lorarl.io/", "app.kubernetes.io/", "kubectl.kubernetes.io/", "helm.sh/", "meta.helm.sh/"),
+    *("argocd.argoproj.io/", "kustomize.toolkit.fluxcd.io/", "helm.toolkit.fluxcd.io/"),
+)
+"""Prefixes of a job's labels and annotations that its RayJob and pods do not get.
+
+They are ours, or those of tools that recognize the objects which they manage by them, and would delete others.
+"""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 
@@ -52,6 +60,7 @@ def job(raw: Raw) -> Job:
         generation=int(meta.get("generation") or 0),
         deleted_at=_deletion_asked_at(meta),
         finalizers=tuple(meta.get("finalizers") or ()),
+        reported_at=_written_at(meta, TRAINER),
         passed_labels=_passed(meta.get("labels")),
         passed_annotations=_passed(meta.get("annotations")),
         spec=_compact(raw.get("spec")),
@@ -229,13 +238,20 @@ def _controller(meta: Raw) -> Raw:
     return next((owner for owner in meta.get("ownerReferences") or () if owner.get("controller")), {})
 
 
+def _written_at(meta: Raw, manager: str) -> datetime | None:
+    """When a field manager last changed a field of the status."""
+    entries = meta.get("managedFields") or ()
+    ours = (one for one in entries if one.get("manager") == manager and one.get("subresource") == "status")
+    return max((when for one in ours if (when := time(one.get("time")))), default=None)
+
+
 def _deletion_asked_at(meta: Raw) -> datetime | None:
     gone_by = time(meta.get("deletionTimestamp"))
     return gone_by and gone_by - timedelta(seconds=meta.get("deletionGracePeriodSeconds") or 0)
 
 
 def _passed(pairs: Any) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((key, value) for key, value in (pairs or {}).items() if key.startswith(SCHEDULING_PREFIXES)))
+    return tuple(sorted((key, value) for key, value in (pairs or {}).items() if not key.startswith(NOT_PASSED)))
 
 
 def _compact(value: Any) -> bytes:

@@ -9,8 +9,8 @@ import pytest
 from support.cluster import pods
 from support.cluster.client import Object
 from support.cluster.crds import CRD
-from support.cluster.kwok import add_node
-from support.cluster.lorarljobs import lorarljob
+from support.cluster.kwok import DEVICE_CLASS, add_devices, add_node
+from support.cluster.lorarljobs import condition, lorarljob
 from support.cluster.operator import operator, prepare, wait_leader
 from support.cluster.platform import Platform, platform
 from support.cluster.processes import until
@@ -47,6 +47,31 @@ def test_the_head_leaves_the_gpu_node_to_its_worker(p: Platform, tainted: bool) 
     assert (node_of(pods.HEAD), node_of(pods.WORKER)) == ("cpu-node", "gpu-node")
     p.api.delete("LoRARLJob", "whole", namespace)
     until(20, "its pods are gone", lambda: not p.api.list("Pod", namespace))
+
+
+def test_a_worker_gets_the_devices_that_it_claims(p: Platform) -> None:
+    """Two of the node's three devices, so that a second job waits and says for what."""
+    add_devices(p.cluster, "gpu-node", 3)
+    namespace = p.namespace("claims")
+    claim = {"gpusPerNode": 2, "gpuClaim": {"deviceClass": DEVICE_CLASS}}
+    p.api.create(lorarljob(namespace, "first", cluster=claim))
+    (worker,) = until(20, "a worker with a node", lambda: placed(p.pods(namespace, "first-1", pods.WORKER)))
+    assert worker["spec"]["nodeName"] == "gpu-node"
+    (owned,) = p.api.list("ResourceClaim", namespace)
+    assert len(owned["status"]["allocation"]["devices"]["results"]) == 2
+    p.wait_running(namespace, "first-1")
+
+    p.api.create(lorarljob(namespace, "second", cluster=claim))
+
+    def waits(job: Object) -> bool:
+        return condition(job, "Running").get("reason") == "Unschedulable"
+
+    job = p.api.wait("LoRARLJob", "second", namespace, waits, seconds=30)
+    assert "cannot allocate all claims" in condition(job, "Running")["message"]
+    p.cluster.must("delete", "lrj", "--all", "-n", namespace)
+    # Claims are deleted with their pods, and the template with its job.
+    until(20, "no claim is left", lambda: not p.api.list("ResourceClaim", namespace))
+    until(20, "no template is left", lambda: not p.api.list("ResourceClaimTemplate", namespace))
 
 
 def placed(found: list[Object]) -> list[Object]:

@@ -17,7 +17,7 @@ from lorarl_operator.parse import job as parse_job
 from support.cluster.audit import Right, account, granted, refused, used
 from support.cluster.client import Api, ApiError, Object
 from support.cluster.crds import CRD
-from support.cluster.kwok import CANNOT_BE_PULLED, HELD
+from support.cluster.kwok import CANNOT_BE_PULLED, DEVICE_CLASS, HELD, add_devices
 from support.cluster.lorarljobs import condition, lorarljob, phase, report
 from support.cluster.operator import ACCOUNT, RIGHTS, SYSTEM, Operator, operator, prepare, wait_leader
 from support.cluster.platform import Platform, platform
@@ -50,18 +50,18 @@ def replica(p: Platform) -> Iterator[Operator]:
 
 def test_a_job_trains_is_suspended_twice_and_is_deleted_by_its_ttl(p: Platform, replica: Operator) -> None:
     namespace = p.namespace()
-    p.api.create(lorarljob(namespace, "whole", ttlSecondsAfterFinished=1))
+    add_devices(p.cluster, "node-0", 1)
+    claims = {"gpusPerNode": 1, "gpuClaim": {"deviceClass": DEVICE_CLASS}}
+    p.api.create(lorarljob(namespace, "whole", ttlSecondsAfterFinished=1, cluster=claims))
     for number in (1, 2):
         p.wait_running(namespace, f"whole-{number}", seconds=60)
         p.api.patch("LoRARLJob", "whole", {"spec": {"suspend": True}}, namespace)
         p.api.wait("LoRARLJob", "whole", namespace, lambda job: phase(job) == "Suspended", seconds=30)
-        for kind in (
-            "ServiceAccount",
-            "Role",
-            "RoleBinding",
-            "ConfigMap",
-        ):  # An older operator might have created them like this.
-            p.api.patch(kind, "lorarl-whole", {"metadata": {"labels": {"lorarl.io/job-uid": None}}}, namespace)
+        (template,) = p.api.list("ResourceClaimTemplate", namespace)
+        owned = [(kind, "lorarl-whole") for kind in ("ServiceAccount", "Role", "RoleBinding", "ConfigMap")]
+        # An older operator might have created them like this.
+        for kind, name in (*owned, ("ResourceClaimTemplate", template["metadata"]["name"])):
+            p.api.patch(kind, name, {"metadata": {"labels": {"lorarl.io/job-uid": None}}}, namespace)
         p.api.patch("LoRARLJob", "whole", {"spec": {"suspend": False}}, namespace)
     p.wait_running(namespace, "whole-3", seconds=60)
     p.finish(namespace, "whole-3", "SUCCEEDED")

@@ -13,11 +13,11 @@ from lorarl_api.v1alpha1.kubernetes import (
     Bytes,
     Cpus,
     LabelValue,
-    QualifiedName,
+    ResourceName,
     cpu_rule,
     label_keys,
 )
-from lorarl_api.v1alpha1.pods import HeadSpec, PodTemplateOverrides, RdmaSpec, Toleration, TopologySpec
+from lorarl_api.v1alpha1.pods import GpuClaimSpec, HeadSpec, PodTemplateOverrides, RdmaSpec, Toleration, TopologySpec
 
 MAX_GRACE_SECONDS = 3600
 SCHEDULING_PREFIXES = (
@@ -26,9 +26,11 @@ SCHEDULING_PREFIXES = (
     "scheduling.volcano.sh/",
     "scheduling.k8s.io/",
     "kai.scheduler/",
+    "yunikorn.apache.org/",
+    "scheduling.x-k8s.io/",
     "ray.io/",
 )
-"""Prefixes of a job's labels and annotations that its RayJob and pods get too: queues, priorities, gangs."""
+"""Prefixes of labels and annotations that schedulers and queues read. `lorarl run` has neither."""
 
 
 class ClusterSpec(Model):
@@ -46,7 +48,16 @@ class ClusterSpec(Model):
         le=64,
         description="GPUs on each machine, one worker per GPU. 0: a CPU job, with trainer.tensorParallelSize workers.",
     )
-    gpu_resource: QualifiedName = Field("nvidia.com/gpu", description="Extended resource that represents a GPU.")
+    gpu_resource: ResourceName = Field(
+        "nvidia.com/gpu",
+        description="Extended resource that represents a GPU, or a part of one (nvidia.com/mig-3g.40gb). Empty: none, "
+        "because podTemplateOverrides ask for GPUs.",
+    )
+    gpu_claim: GpuClaimSpec | None = Field(
+        None,
+        description="Claim the GPUs by dynamic resource allocation, in place of gpuResource. Default: gpuResource.",
+        examples=[{"deviceClass": "gpu.nvidia.com"}],
+    )
     image: str | None = Field(
         None,
         min_length=1,
@@ -68,19 +79,20 @@ class ClusterSpec(Model):
     )
     cpus_per_node: Cpus | None = Field(
         None,
-        description="CPU request of each worker pod, as a Kubernetes quantity. Default: no request. There is never a "
-        "limit.",
+        description="CPU request of each worker pod, as a Kubernetes quantity. Default: 8 for each GPU; without GPUs "
+        "no request. There is never a limit.",
     )
     memory_per_node: Bytes | None = Field(
         None,
-        description="Memory request and limit of each worker pod. Default: neither. The content of /dev/shm counts "
-        "too.",
+        description="Memory request and limit of each worker pod. The content of /dev/shm counts too. Default: a "
+        "request of 64Gi for each GPU, without a limit; without GPUs neither.",
         examples=["512Gi"],
     )
     disk_per_node: Bytes | None = Field(
         None,
         description="Disk of each worker pod's node for the base model, the data and compiled kernels: the request "
-        "for ephemeral-storage, and the limit of the volumes cache and scratch. Default: no request and no limit.",
+        "for ephemeral-storage, and the limit of the volumes cache and scratch. Default: a request of 40Gi for a "
+        "GPU job outside Kueue, whose queues seldom cover it; otherwise neither.",
         examples=["200Gi"],
     )
     head: HeadSpec = Field(default_factory=HeadSpec, description="The head's container.")
@@ -89,8 +101,8 @@ class ClusterSpec(Model):
     )
     rdma: RdmaSpec | None = Field(
         None,
-        description="RDMA network for NCCL. It adds the resource and the capability IPC_LOCK to worker pods. "
-        "Default: the pod network.",
+        description="RDMA network for NCCL. It adds the resource to worker pods, whose node must allow them to lock "
+        "memory. Default: the pod network.",
     )
     submission_mode: Literal["SidecarMode", "K8sJobMode", "HTTPMode"] = Field(
         "SidecarMode",
@@ -126,6 +138,11 @@ class ClusterSpec(Model):
     topology: TopologySpec | None = Field(
         None, description="Keeps the workers of one job close to each other. Default: no constraint."
     )
+    allow_consolidation: bool = Field(
+        False,
+        description="Let Karpenter and the cluster autoscaler delete the pods to use fewer nodes. Each time, the "
+        "attempt ends and the next one resumes from the newest checkpoint.",
+    )
     scheduler_name: ObjectName | None = Field(
         None, description="Scheduler of the pods. Default: the cluster's.", examples=["volcano"]
     )
@@ -152,6 +169,12 @@ class ClusterSpec(Model):
         cpu_rule("cpusPerNode", optional=True),
         label_keys("serviceAccountAnnotations", "annotations"),
         label_keys("nodeSelector", "labels"),
+        Rule(
+            "gpuClaim",
+            "!has(self.gpuClaim) || self.gpusPerNode > 0",
+            "not be set for a CPU job, which has no GPUs to claim",
+            "Remove gpuClaim, or set cluster.gpusPerNode.",
+        ),
         Rule(
             "rdma",
             "!has(self.rdma) || self.gpusPerNode > 0",

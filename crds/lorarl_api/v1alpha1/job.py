@@ -120,6 +120,15 @@ class LoRARLJobSpec(Checked):
         "Default: the operator's, 2 hours from when all pods have a node. May be changed at any time.",
         examples=[3600],
     )
+    progress_deadline_seconds: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_SECONDS,
+        description="Seconds without any news from a running attempt (a step, an evaluation, a checkpoint) until it "
+        "is ended as a failure with Stalled. Allow for the start, and for the longest step or evaluation. "
+        "Default: no limit. May be changed at any time.",
+        examples=[3600],
+    )
     ttl_seconds_after_finished: int | None = Field(
         None,
         ge=0,

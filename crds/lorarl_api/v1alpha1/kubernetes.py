@@ -36,6 +36,16 @@ QualifiedName = Annotated[
 ]
 
 
+ResourceName = Annotated[
+    str,
+    Field(
+        max_length=317,
+        pattern=rf"^({QUALIFIED_NAME})?$",
+        json_schema_extra={"expected": 'a qualified Kubernetes name, such as nvidia.com/gpu, or "" for none'},
+    ),
+]
+
+
 def _whole_cpus(value: Any) -> Any:
     """Kubernetes reads cpu: 8 as "8"."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value

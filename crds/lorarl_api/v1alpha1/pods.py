@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from lorarl_api.rules import Rule
-from lorarl_api.v1alpha1.common import Model
+from lorarl_api.v1alpha1.common import Model, ObjectName
 from lorarl_api.v1alpha1.kubernetes import Bytes, Cpus, LabelValue, QualifiedName, cpu_rule, label_keys
 
 
@@ -101,6 +101,25 @@ class RdmaSpec(Model):
         description="Extended resource that the node's device plugin offers.", examples=["rdma/hca_shared_devices_a"]
     )
     count: int = Field(1, ge=1, le=64, description="Number of these resources per worker pod.")
+
+
+DeviceSelector = Annotated[
+    str, Field(min_length=1, max_length=10_240, examples=["device.attributes['gpu.nvidia.com'].productName == 'H200'"])
+]
+
+
+class GpuClaimSpec(Model):
+    """GPUs by dynamic resource allocation (DRA), which Kubernetes has since 1.34."""
+
+    device_class: ObjectName = Field(
+        description="DeviceClass of the GPUs. Each worker pod claims gpusPerNode of them.", examples=["gpu.nvidia.com"]
+    )
+    selectors: list[DeviceSelector] = Field(
+        default_factory=list,
+        max_length=32,
+        description="CEL expressions that a device must meet, as in a DeviceRequest.",
+        examples=[["device.attributes['gpu.nvidia.com'].productName.matches('H200')"]],
+    )
 
 
 class TopologySpec(Model):

@@ -93,7 +93,7 @@ class FaultyNodeStatus(Model):
     """A node whose fault ended attempts of the job."""
 
     name: str = Field(max_length=253, description="Name of the node.")
-    attempts: int = Field(ge=1, description="Attempts that it ended. From 2 on, further attempts avoid it for a day.")
+    attempts: int = Field(ge=1, description="Attempts that it ended. After the second, no attempt uses it for a day.")
     reason: Reason = Field(description="Why it ended the last of them, as one CamelCase word.")
     last_time: Moment = Field(description="When it ended the last of them.")
 

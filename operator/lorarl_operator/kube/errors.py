@@ -9,6 +9,9 @@ NAMESPACE_TERMINATING = "NamespaceTerminating"
 """Reason of a refusal to create an object in a namespace that is being deleted."""
 
 
+_NO_SUCH_PATH = ("could not find the requested resource", "404 page not found")
+
+
 class ApiError(Exception):
     """A request that did not succeed.
 
@@ -29,6 +32,11 @@ class ApiError(Exception):
         return self.status == 404
 
     @property
+    def kind_missing(self) -> bool:
+        """Whether the API server does not serve the kind at all."""
+        return self.status == 404 and any(words in self.message for words in _NO_SUCH_PATH)
+
+    @property
     def conflict(self) -> bool:
         """Whether a precondition (resourceVersion, uid) no longer holds."""
         return self.status == 409 and self.reason != "AlreadyExists"
@@ -46,7 +54,7 @@ class ApiError(Exception):
     @property
     def refused(self) -> bool:
         """Whether the request itself is refused (validation, admission, quota, permissions). Retrying does not help."""
-        return self.status in (400, 403, 405, 413, 415, 422)
+        return self.status in (400, 403, 405, 413, 415, 422) or self.kind_missing
 
 
 class NotLeaderError(Exception):

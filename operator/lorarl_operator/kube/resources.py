@@ -53,6 +53,7 @@ _WRITTEN = (
     EVENTS,
     Resource("", "v1", "serviceaccounts", "ServiceAccount"),
     Resource("", "v1", "configmaps", "ConfigMap"),
+    Resource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate"),
     Resource("rbac.authorization.k8s.io", "v1", "roles", "Role"),
     Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 from lorarl_api.v1alpha1 import GROUP, ClusterSpec
 from lorarl_operator.manifests.config import config_map
+from lorarl_operator.manifests.gpu_claim import claim_template
 from lorarl_operator.models import CleanupJob, Job
 from lorarl_operator.names import access_name, cleanup_account_name, labels, metadata
 
@@ -18,9 +19,13 @@ def service_account_of(job: Job, cluster: ClusterSpec) -> str:
 
 
 def needs(job: Job, cluster: ClusterSpec) -> list[dict[str, Any]]:
-    """What a pod cannot start without: the ConfigMap, and the ServiceAccount unless the job names one."""
+    """What a pod cannot start without: the ConfigMap, the template of its claim, and the ServiceAccount.
+
+    There is no claim without `gpuClaim`, and no ServiceAccount if the job names one.
+    """
     accounts = [] if cluster.service_account_name else [_service_account(job, cluster)]
-    return [*accounts, config_map(job)]
+    template = claim_template(job, cluster)
+    return [*accounts, config_map(job), *([template] if template else [])]
 
 
 def grants(job: Job, cluster: ClusterSpec) -> list[dict[str, Any]]:

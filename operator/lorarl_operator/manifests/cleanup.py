@@ -16,6 +16,7 @@ from lorarl_operator.manifests.config import CONFIG_FOLDER, CONFIG_KEY, SECRETS_
 from lorarl_operator.manifests.overrides import merge
 from lorarl_operator.manifests.placement import HEAD, head_node
 from lorarl_operator.manifests.pods import (
+    NO_GPUS,
     claim_volumes,
     image_of,
     pod_security_context,
@@ -78,6 +79,7 @@ def cleanup_job(job: Job, spec: LoRARLJobSpec, settings: Settings, until: dateti
         **image_of(spec, settings),
         "command": ["lorarl", "purge", f"{CONFIG_FOLDER}/{CONFIG_KEY}"],
         "env": [
+            NO_GPUS,
             {"name": "LORARL_SECRETS_DIR", "value": SECRETS_FOLDER},
             {"name": "LORARL_PURGE_UNTIL", "value": f"{until:%FT%TZ}"},
             {"name": "LORARL_PURGE_SUMMARY", "value": _SUMMARY},

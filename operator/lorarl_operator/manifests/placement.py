@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from lorarl_api.faults import Fault, ManifestError
@@ -29,7 +30,7 @@ _GPU_LABELS = (
 """Labels that only nodes with GPUs have: of NVIDIA's and AMD's node labellers, and of clouds."""
 _GANG_PREFIXES = (
     *("volcano.sh/", "scheduling.volcano.sh/", "scheduling.k8s.io/", "kai.scheduler/"),
-    *("ray.io/scheduler-name", "ray.io/gang-scheduling-enabled"),
+    *("yunikorn.apache.org/", "scheduling.x-k8s.io/", "ray.io/scheduler-name", "ray.io/gang-scheduling-enabled"),
 )
 _GANG_SCHEDULERS = frozenset({"volcano", "kai-scheduler", "yunikorn"})
 
@@ -97,21 +98,40 @@ def _require_gang(job: Job, spec: LoRARLJobSpec) -> None:
         raise ManifestError([Fault("spec.cluster.topology.mode", "Required", expected, hint)])
 
 
-def avoid(template: Template, nodes: Sequence[str]) -> None:
+@dataclass(frozen=True, slots=True)
+class Avoided:
+    """Names of nodes that pods do not use, and of those that they use only if no other has room."""
+
+    never: tuple[str, ...] = ()
+    last: tuple[str, ...] = ()
+
+
+NO_NODES = Avoided()
+
+
+def avoid(template: Template, nodes: Avoided) -> None:
     """Keep a pod away from nodes, whatever affinity it has already.
 
-    The terms of an affinity are alternatives, so each of them gets the condition. A node's name is a field, not a
-    label: the label kubernetes.io/hostname may differ from it.
+    The terms of a required affinity are alternatives, so each of them gets the condition. A node's name is a field,
+    not a label: the label kubernetes.io/hostname may differ from it.
     """
-    if not nodes:
-        return
-    others = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
     pod = template["spec"]
-    affinity = pod.get("affinity") or {}
-    node_affinity = affinity.get("nodeAffinity") or {}
-    terms = (node_affinity.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
-    kept = [term | {"matchFields": [*(term.get("matchFields") or []), *others]} for term in terms]
-    pod["affinity"] = affinity | {"nodeAffinity": node_affinity | {_REQUIRED: {"nodeSelectorTerms": kept}}}
+    affinity = dict(pod.get("affinity") or {})
+    node_affinity = dict(affinity.get("nodeAffinity") or {})
+    if nodes.never:
+        terms = (node_affinity.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
+        kept = [term | {"matchFields": [*(term.get("matchFields") or []), *_others(nodes.never)]} for term in terms]
+        node_affinity[_REQUIRED] = {"nodeSelectorTerms": kept}
+    if nodes.last:
+        preference = {"weight": 100, "preference": {"matchFields": _others(nodes.last)}}
+        node_affinity[_PREFERRED] = [*(node_affinity.get(_PREFERRED) or []), preference]
+    if nodes != NO_NODES:
+        pod["affinity"] = affinity | {"nodeAffinity": node_affinity}
+
+
+def _others(nodes: Sequence[str]) -> list[dict[str, Any]]:
+    """The condition to be none of these nodes. The API takes one name in each requirement."""
+    return [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
 
 
 def _node(selector: dict[str, str], tolerations: Sequence[Toleration]) -> dict[str, Any]:

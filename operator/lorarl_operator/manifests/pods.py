@@ -1,4 +1,4 @@
-"""Pod templates of head and workers. They meet the restricted pod security standard, except for RDMA's IPC_LOCK."""
+"""Pod templates of head and workers. They meet the restricted pod security standard."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 from lorarl_api.v1alpha1 import CLAIMS_FOLDER, LoRARLJobSpec, PodTemplateOverride
 from lorarl_operator.manifests.access import service_account_of
 from lorarl_operator.manifests.config import CONFIG_FOLDER, SECRETS_FOLDER
+from lorarl_operator.manifests.gpu_claim import pod_claims
 from lorarl_operator.manifests.overrides import merge
 from lorarl_operator.manifests.placement import HEAD, WORKER, Template, place_head, place_workers
+from lorarl_operator.manifests.resources import Resources, head_resources, worker_resources
 from lorarl_operator.models import LABEL_ROLE, Job
 from lorarl_operator.names import access_name, labels
 from lorarl_operator.settings import Settings
@@ -25,11 +27,15 @@ TRAINERS_GROUP = 10001
 """Group of the user that the trainer's image runs as."""
 AGENT_PORT = 52365
 """Default port of Ray's agent, which runs in each pod."""
-POD_PREFIXES = ("volcano.sh/", "scheduling.volcano.sh/", "scheduling.k8s.io/", "kai.scheduler/")
-"""Prefixes of the labels and annotations that the pods get too: these schedulers read them there.
-
-Kueue's are left out, because Kueue must not see them twice.
-"""
+_NOT_FOR_PODS = ("kueue.x-k8s.io/", "ray.io/")
+"""Prefixes of a job's labels and annotations that only its RayJob gets. Kueue must not see its own twice."""
+_NO_CONSOLIDATION = {
+    "karpenter.sh/do-not-disrupt": "true",
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+}
+"""Annotations against autoscalers that move pods to use fewer nodes. The loss of one pod ends the whole attempt."""
+NO_GPUS = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+"""For a container without GPUs. Most CUDA images ask for all GPUs of the node, and NVIDIA's runtime would give them."""
 
 _LOG_AS_MESSAGE = "FallbackToLogsOnError"
 """The kubelet reports the end of a failed container's log. It says more than an exit code, and outlives the pod."""
@@ -41,9 +47,7 @@ def head_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Setting
     Raises:
         ManifestError: `cluster.podTemplateOverrides.head` cannot be merged.
     """
-    head = spec.cluster.head
-    resources = {"requests": {"cpu": head.cpus, "memory": head.memory}, "limits": {"memory": head.memory}}
-    template = _template(job, spec, attempt, HEAD, settings, resources, head.disk)
+    template = _template(job, spec, attempt, HEAD, settings, head_resources(spec), spec.cluster.head.disk)
     place_head(spec, template)
     return _overridden(job, attempt, template, HEAD, spec.cluster.pod_template_overrides.head)
 
@@ -62,17 +66,7 @@ def worker_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Setti
         ManifestError: `cluster.podTemplateOverrides.worker` cannot be merged, or nothing can keep a required topology.
     """
     cluster = spec.cluster
-    requests: dict[str, Any] = {}
-    limits: dict[str, Any] = {}
-    if cluster.cpus_per_node:
-        requests["cpu"] = cluster.cpus_per_node
-    if cluster.memory_per_node:
-        requests["memory"] = limits["memory"] = cluster.memory_per_node
-    if spec.on_gpu:
-        requests[cluster.gpu_resource] = limits[cluster.gpu_resource] = cluster.gpus_per_node
-    if cluster.rdma:
-        requests[cluster.rdma.resource_name] = limits[cluster.rdma.resource_name] = cluster.rdma.count
-    resources = {"requests": requests, "limits": limits}
+    resources = worker_resources(spec, queued=queued)
     template = _template(job, spec, attempt, WORKER, settings, resources, cluster.disk_per_node)
     pod, container = template["spec"], template["spec"]["containers"][0]
     # Only the driver reports to the API server, so only the head needs a token. Clouds' identity webhooks mount their
@@ -84,8 +78,7 @@ def worker_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Setti
     pod["shareProcessNamespace"] = True
     pod["volumes"].append({"name": "shared-mem", "emptyDir": {"medium": "Memory", "sizeLimit": cluster.shared_memory}})
     container["volumeMounts"].append({"name": "shared-mem", "mountPath": "/dev/shm"})
-    if cluster.rdma:
-        container["securityContext"]["capabilities"]["add"] = ["IPC_LOCK"]
+    pod |= pod_claims(job, cluster)
     place_workers(job, spec, attempt, template, queued=queued)
     return _overridden(job, attempt, template, WORKER, cluster.pod_template_overrides.worker)
 
@@ -151,20 +144,18 @@ def _template(
     attempt: int,
     role: str,
     settings: Settings,
-    resources: dict[str, dict[str, Any]],
+    resources: Resources,
     disk: str | None,
 ) -> Template:
-    """The common part of head and workers. `disk` is what their files on the node's own disk may take."""
+    """The common part of head and workers. `disk` limits each volume on the node's own disk."""
     cluster = spec.cluster
-    if disk:
-        resources["requests"]["ephemeral-storage"] = disk
     secrets, secret_mounts = secret_volumes(spec.secrets.values())
     claims, claim_mounts = claim_volumes(spec.claims, spec.checkpoint_claim)
     container = {
         "name": f"ray-{role}",
         **image_of(spec, settings),
         "env": [{"name": name, "value": value} for name, value in _env(spec, attempt, role).items()],
-        "resources": {kind: values for kind, values in resources.items() if values},
+        "resources": resources,
         "securityContext": security_context(),
         "terminationMessagePolicy": _LOG_AS_MESSAGE,
         "lifecycle": {"preStop": {"exec": {"command": ["lorarl", "drain"]}}},
@@ -196,8 +187,9 @@ def _template(
             *claims,
         ],
     }
-    about: dict[str, Any] = {"labels": _labels(job, attempt, role) | _for_schedulers(job.passed_labels)}
-    if annotations := _for_schedulers(job.passed_annotations):
+    about: dict[str, Any] = {"labels": _for_pods(job.passed_labels) | _labels(job, attempt, role)}
+    kept = {} if cluster.allow_consolidation else _NO_CONSOLIDATION
+    if annotations := kept | _for_pods(job.passed_annotations):
         about["annotations"] = annotations
     return {"metadata": about, "spec": pod}
 
@@ -221,8 +213,8 @@ def _labels(job: Job, attempt: int, role: str) -> dict[str, str]:
     return labels(job, attempt) | {LABEL_ROLE: role}
 
 
-def _for_schedulers(passed: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    return {key: value for key, value in passed if key.startswith(POD_PREFIXES)}
+def _for_pods(passed: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    return {key: value for key, value in passed if not key.startswith(_NOT_FOR_PODS)}
 
 
 def _env(spec: LoRARLJobSpec, attempt: int, role: str) -> dict[str, str]:
@@ -245,10 +237,8 @@ def _env(spec: LoRARLJobSpec, attempt: int, role: str) -> dict[str, str]:
     }
     if spec.on_gpu:
         env["NCCL_DEBUG"] = "WARN"
-    if spec.on_gpu and role == HEAD:
-        # CUDA images ask for all GPUs, and NVIDIA's runtime gives them to a container that requests none: GPUs of
-        # others.
-        env["NVIDIA_VISIBLE_DEVICES"] = "void"
+    if role == HEAD or not spec.on_gpu:
+        env[NO_GPUS["name"]] = NO_GPUS["value"]
     return env
 
 

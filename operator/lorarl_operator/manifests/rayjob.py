@@ -6,15 +6,15 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_operator.manifests.checkpoint_folder import require_lasting_folder
 from lorarl_operator.manifests.config import CONFIG_FOLDER, CONFIG_KEY
 from lorarl_operator.manifests.digests import passed_digest, pods_digest
-from lorarl_operator.manifests.placement import avoid, head_node
+from lorarl_operator.manifests.placement import NO_NODES, Avoided, avoid, head_node
 from lorarl_operator.manifests.pods import (
+    NO_GPUS,
     SCRATCH_FOLDER,
     head_template,
     image_of,
@@ -43,7 +43,7 @@ def ray_job(
     settings: Settings,
     *,
     queued: bool | None = None,
-    avoided: Sequence[str] = (),
+    avoided: Avoided = NO_NODES,
 ) -> dict[str, Any]:
     """The RayJob of attempt `attempt`. Attempts count from 1.
 
@@ -53,7 +53,7 @@ def ray_job(
         attempt: Number of the attempt.
         settings: The operator's settings.
         queued: Whether Kueue manages it. By default it does if the job has Kueue's label.
-        avoided: Names of nodes that the pods avoid.
+        avoided: Nodes that the pods avoid.
 
     Raises:
         ManifestError: `cluster.podTemplateOverrides` cannot be merged, the checkpoints would be deleted with the
@@ -140,6 +140,7 @@ def _submitter(spec: LoRARLJobSpec, settings: Settings) -> dict[str, Any]:
     container = {
         "name": "submitter",
         **image_of(spec, settings),
+        "env": [NO_GPUS],
         "resources": {"requests": {"cpu": "500m", "memory": "200Mi"}, "limits": {"memory": "1Gi"}},
         "securityContext": security_context(),
     }

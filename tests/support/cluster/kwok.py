@@ -17,6 +17,7 @@ CANNOT_BE_PULLED = "test.invalid/no-such-image:1"
 ENDS_AT_ONCE = "test.invalid/ends-at-once:1"
 REFUSED = "test.invalid/refused:1"
 INIT_FAILS = "test.invalid/init-fails:1"
+DEVICE_CLASS = "gpu.test.invalid"
 
 
 @contextmanager
@@ -38,7 +39,7 @@ def add_node(
     cluster: Cluster, name: str, *, gpus: int = 0, cpus: int = 256, memory: str = "2Ti", pods: int = 1000
 ) -> None:
     """A node that kwok plays; it returns when pods can be scheduled to it."""
-    resources = {"cpu": str(cpus), "memory": memory, "pods": str(pods)} | (
+    resources = {"cpu": str(cpus), "memory": memory, "pods": str(pods), "ephemeral-storage": "2Ti"} | (
         {"nvidia.com/gpu": str(gpus)} if gpus else {}
     )
     labels = {"type": "kwok", "kubernetes.io/hostname": name}
@@ -55,6 +56,18 @@ def add_node(
         return ready and node is not None and not node["spec"].get("taints")
 
     until(30, f"node {name} is ready", can_be_scheduled_to)
+
+
+def add_devices(cluster: Cluster, node: str, count: int) -> None:
+    """Devices of the DeviceClass DEVICE_CLASS on a node, as its driver would publish them."""
+    api = "resource.k8s.io/v1"
+    driven = {"cel": {"expression": f"device.driver == '{DEVICE_CLASS}'"}}
+    chosen = {"metadata": {"name": DEVICE_CLASS}, "spec": {"selectors": [driven]}}
+    cluster.api.create({"apiVersion": api, "kind": "DeviceClass", **chosen})
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    devices = [{"name": f"gpu-{number}"} for number in range(count)]
+    found = {"driver": DEVICE_CLASS, "nodeName": node, "pool": pool, "devices": devices}
+    cluster.api.create({"apiVersion": api, "kind": "ResourceSlice", "metadata": {"name": node}, "spec": found})
 
 
 def lose_node(cluster: Cluster, name: str) -> None:

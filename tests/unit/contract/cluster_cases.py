@@ -59,6 +59,20 @@ CLUSTER_CASES = [
         "Write a quantity such as 8",
     ),
     Case(
+        "a claim only with GPUs",
+        {"spec.cluster.gpuClaim": {"deviceClass": "gpu.nvidia.com"}},
+        {"spec.cluster": {"gpusPerNode": 8, "gpuClaim": {"deviceClass": "gpu.nvidia.com"}}},
+        "spec.cluster.gpuClaim",
+        "Remove gpuClaim",
+    ),
+    Case(
+        "labels of the head's node have keys that Kubernetes accepts",
+        {"spec.cluster.head": {"nodeSelector": {"/pool": "a"}}},
+        {"spec.cluster.head": {"nodeSelector": {"pool": "cpu"}}},
+        "spec.cluster.head.nodeSelector",
+        "Write a key such as example.com/name",
+    ),
+    Case(
         "rdma only with GPUs",
         {"spec.cluster.rdma": {"resourceName": "rdma/hca"}},
         {"spec.cluster": {"gpusPerNode": 8, "rdma": {"resourceName": "rdma/hca"}}},

@@ -42,6 +42,11 @@ def test_every_stage_has_a_name_and_a_pinned_base_or_another_stage() -> None:
     assert re.fullmatch(r"python:3\.12\.\d+-slim-bookworm@sha256:[0-9a-f]{64}", default("PYTHON_IMAGE"))
 
 
+def test_a_container_gets_gpus_only_if_it_asks_for_them() -> None:
+    """NVIDIA's runtime would give all GPUs of the node to a container whose image says `all`."""
+    assert set(re.findall(r"NVIDIA_VISIBLE_DEVICES=(\S+)", DOCKERFILE)) == {"void"}
+
+
 def test_no_package_of_python_comes_from_anywhere_but_a_lock_with_hashes() -> None:
     installs = [line for line in LINES if "pip install" in line]
     from_locks = [line for line in installs if "--require-hashes" in line]

@@ -234,6 +234,19 @@ class TestForeignObjects:
         assert "unknown field" in conditions(decision)["Running"]["message"]
         assert decision.actions == ()
 
+    def test_a_claim_in_a_cluster_without_claims(self):
+        spec = {"cluster": {"gpusPerNode": 1, "gpuClaim": {"deviceClass": "gpu.nvidia.com"}}}
+        created = decided(raw_job(spec))
+        (name,) = [
+            one.manifest["metadata"]["name"]
+            for one in created.actions
+            if one.manifest["kind"] == "ResourceClaimTemplate"
+        ]
+        missing = self.refusal(kind="ResourceClaimTemplate", name=name, code=404, message="404 page not found")
+        decision = decided(raw_job(spec), refusal=missing)
+        assert conditions(decision)["Running"]["reason"] == "ObjectRefused"
+        assert "cluster.gpuClaim needs Kubernetes 1.34" in conditions(decision)["Running"]["message"]
+
     def test_a_taken_name_is_reported_and_tried_again_soon(self):
         taken = self.refusal(kind="ConfigMap", name="lorarl-demo", code=409, reason="AlreadyExists")
         decision = decided(raw_job(), refusal=taken)

@@ -15,12 +15,13 @@ import yaml
 
 from lorarl_api.faults import ManifestError
 from lorarl_api.load import documents
-from lorarl_api.v1alpha1 import CLAIMS_FOLDER, SCHEDULING_PREFIXES, LoRARLJob
+from lorarl_api.v1alpha1 import CLAIMS_FOLDER, LoRARLJob
 from lorarl_operator import parse
 from lorarl_operator.manifests.access import grants, needs
 from lorarl_operator.manifests.overrides import merge
 from lorarl_operator.manifests.rayjob import OUT_FOLDER, RAY_VERSION, ray_job
 from lorarl_operator.names import attempt_of
+from lorarl_operator.parse import NOT_PASSED
 from lorarl_operator.valid_spec import checked_spec
 from unit.operator.built import built, head, workers
 from unit.operator.observed_world import SETTINGS, raw_job
@@ -75,9 +76,36 @@ def test_with_a_queue_everything_is_deleted_at_the_end():
     )
 
 
-def test_the_docs_say_which_labels_reach_a_scheduler():
+def test_the_docs_say_which_labels_are_not_copied():
     section = (ROOT / "docs/jobs.md").read_text().partition("## Volcano, KAI")[2].partition("\n## ")[0]
-    assert set(re.findall(r"`([-a-z0-9.]+/)`", section)) == set(SCHEDULING_PREFIXES)
+    named = section.partition("Not copied are")[2].partition("\n")[0]
+    assert set(re.findall(r"`([-a-z0-9.]+/)`", named)) == set(NOT_PASSED)
+
+
+def test_labels_and_annotations_reach_the_pods():
+    own = {"example.com/team": "research", "cost-center": "7", "yunikorn.apache.org/queue": "root.a"}
+    queue = {"kueue.x-k8s.io/queue-name": "research", "ray.io/priority-class-name": "high"}
+    tools = {"app.kubernetes.io/instance": "argo", "argocd.argoproj.io/tracking-id": "x", "lorarl.io/attempt": "99"}
+    rayjob = built(labels=own | queue | tools, annotations=own | tools)
+    assert (own | queue).items() <= rayjob["metadata"]["labels"].items()
+    assert own.items() <= rayjob["metadata"]["annotations"].items()
+    for template in (head(rayjob), workers(rayjob)["template"]):
+        for kind in ("labels", "annotations"):
+            found = template["metadata"][kind]
+            assert own.items() <= found.items()
+            assert not (queue.keys() | {"app.kubernetes.io/instance", "argocd.argoproj.io/tracking-id"}) & found.keys()
+        assert template["metadata"]["labels"]["lorarl.io/attempt"] == "1"
+
+
+def test_autoscalers_do_not_move_the_pods_unless_they_may():
+    kept = {"karpenter.sh/do-not-disrupt": "true", "cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+    rayjob = built()
+    for template in (head(rayjob), workers(rayjob)["template"]):
+        assert template["metadata"]["annotations"] == kept
+    moved = built({"cluster": {"allowConsolidation": True}})
+    assert "annotations" not in head(moved)["metadata"]
+    mine = built(annotations={"karpenter.sh/do-not-disrupt": "false"})
+    assert head(mine)["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "false"
 
 
 def test_without_a_queue_the_head_stays_for_its_logs():
@@ -97,11 +125,6 @@ def test_a_ray_worker_has_room_for_its_actors_whatever_its_pods_cpus():
     assert worker["rayStartParams"] == {"num-cpus": "8", "num-gpus": "8"}
     worker = workers(built({"trainer": {"tensorParallelSize": 2}}))
     assert worker["rayStartParams"] == {"num-cpus": "2", "num-gpus": "0"}
-
-
-def test_a_gpu_with_another_resource_name():
-    worker = workers(built({"cluster": {"gpusPerNode": 2, "gpuResource": "amd.com/gpu"}}))
-    assert worker["template"]["spec"]["containers"][0]["resources"]["limits"] == {"amd.com/gpu": 2}
 
 
 @pytest.mark.parametrize("mode", ["SidecarMode", "K8sJobMode", "HTTPMode"])
@@ -265,11 +288,3 @@ class TestOverrides:
 )
 def test_the_attempt_in_a_name(name, attempt):
     assert attempt_of("demo", name) == attempt
-
-
-def test_disk_is_requested_and_limited():
-    rayjob = built({"cluster": {"diskPerNode": "200Gi", "head": {"disk": "20Gi"}}})
-    for pod, disk in ((head(rayjob)["spec"], "20Gi"), (workers(rayjob)["template"]["spec"], "200Gi")):
-        assert pod["containers"][0]["resources"]["requests"]["ephemeral-storage"] == disk
-        sizes = {volume["name"]: volume["emptyDir"] for volume in pod["volumes"] if "emptyDir" in volume}
-        assert (sizes["cache"], sizes["scratch"]) == ({"sizeLimit": disk}, {"sizeLimit": disk})

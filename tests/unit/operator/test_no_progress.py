@@ -86,14 +86,18 @@ class TestFaultyNodes:
         twice = lost(once, pod=refused(), now=START + timedelta(hours=hours)).status
         assert [node["attempts"] for node in twice["faultyNodes"]] == [attempts]
 
-    @pytest.mark.parametrize(("attempts", "age", "avoided"), [(1, 60, None), (2, 60, ["node-7"]), (2, 90_000, None)])
-    def test_the_next_attempt_avoids_a_node_with_two_faults(self, attempts, age, avoided):
+    @pytest.mark.parametrize(
+        ("attempts", "age", "how"), [(1, 60, "preferred"), (2, 60, "required"), (1, 90_000, None), (2, 90_000, None)]
+    )
+    def test_the_next_attempt_avoids_a_node_with_faults(self, attempts, age, how):
         nodes = [{"name": "node-7", "attempts": attempts, "reason": "PodRefused", "lastTime": ago(age)}]
         status = status_of("Restarting", "demo-3", conditions=[condition("Running", False, "Restarting", age=60)])
         decision = decided(raw_job(status=status | {"faultyNodes": nodes}))
         cluster = decision.actions[-1].manifest["spec"]["rayClusterSpec"]
         for group in (cluster["headGroupSpec"], cluster["workerGroupSpecs"][0]):
-            assert avoids(group["template"]) == avoided
+            affinity = group["template"]["spec"].get("affinity", {}).get("nodeAffinity", {})
+            assert list(affinity) == ([f"{how}DuringSchedulingIgnoredDuringExecution"] if how else [])
+            assert ("node-7" in str(affinity)) == bool(how)
 
     def test_a_job_that_finds_no_room_says_which_nodes_it_avoids(self):
         nodes = [{"name": "node-7", "attempts": 2, "reason": "PodRefused", "lastTime": ago(60)}]
@@ -108,9 +112,45 @@ class TestFaultyNodes:
         assert [node["name"] for node in lost(status, pod=refused()).status["faultyNodes"]] == ["node-7"]
 
 
-def avoids(template):
-    affinity = template["spec"].get("affinity", {}).get("nodeAffinity")
-    if affinity is None:
-        return None
-    (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    return [value for field in term["matchFields"] for value in field["values"]]
+class TestStalled:
+    def job(self, status, spec=None, reported=None):
+        found = raw_job({"progressDeadlineSeconds": 600} | (spec or {}), status)
+        entries = [{"manager": "lorarl-operator", "subresource": "status", "time": ago(1)}]
+        if reported is not None:
+            entries.append({"manager": "lorarl-trainer", "subresource": "status", "time": ago(reported)})
+        found["metadata"]["managedFields"] = entries
+        return found
+
+    def status(self, age=5000):
+        began = condition("Running", True, "Running", "Attempt 1 is training in RayJob demo-1.", age=age)
+        return running_status(step=7) | {"conditions": [began]}
+
+    def seen(self, job, *workers):
+        pods = [raw_pod("head", conditions=READY), *(workers or [raw_pod("worker", nodeName="node-7")])]
+        return decided(job, raw_ray_job(**RUNNING), pods=pods)
+
+    def test_an_attempt_that_reports_nothing_is_ended_as_a_failure(self):
+        decision = self.seen(self.job(self.status(), reported=601))
+        assert (decision.status["phase"], decision.status["attempts"]) == ("Restarting", 1)
+        assert decision.status["rayJobName"] == "demo-2"
+        message = conditions(decision)["Running"]["message"]
+        assert "ended with Stalled" in message
+        assert "nothing for progressDeadlineSeconds, 600 s, since step 7" in message
+        assert [node["name"] for node in decision.status["faultyNodes"]] == ["node-7"]
+        last = self.seen(self.job(self.status(), {"backoffLimit": 0}, reported=601))
+        assert conditions(last)["Failed"]["reason"] == "Stalled"
+
+    def test_of_several_nodes_none_is_named(self):
+        workers = [raw_pod("worker", name=node, nodeName=node) for node in ("node-7", "node-8")]
+        decision = self.seen(self.job(self.status(), reported=601), *workers)
+        assert decision.status["attempts"] == 1
+        assert "faultyNodes" not in decision.status
+
+    @pytest.mark.parametrize(("age", "reported", "left"), [(5000, 590, 10), (300, None, 300), (300, 9000, 300)])
+    def test_it_waits_from_the_last_news_or_from_the_attempts_start(self, age, reported, left):
+        decision = self.seen(self.job(self.status(age), reported=reported))
+        assert (decision.actions, decision.recheck_seconds) == ((), left)
+
+    def test_without_a_deadline_it_may_take_any_time(self):
+        job = self.job(self.status(), {"progressDeadlineSeconds": None}, reported=90_000)
+        assert self.seen(job).actions == ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lorarl_api.faults import ManifestError
-from lorarl_operator.manifests.placement import avoid
+from lorarl_operator.manifests.placement import NO_NODES, Avoided, avoid
 from unit.operator.built import built, head, workers
 from unit.operator.decisions import conditions, decided
 from unit.operator.observed_world import raw_job
@@ -58,7 +58,7 @@ class TestTopology:
     def test_in_a_queue_kueue_keeps_it(self, mode, how):
         template = workers(built(topology(mode), **how))["template"]
         key = f"kueue.x-k8s.io/podset-{mode.lower()}-topology"
-        assert template["metadata"]["annotations"] == {key: "example.com/rack"}
+        assert template["metadata"]["annotations"][key] == "example.com/rack"
         assert "podAffinity" not in template["spec"]["affinity"]
 
     def test_without_a_queue_a_preferred_one_is_an_affinity(self):
@@ -92,7 +92,7 @@ def test_nodes_are_avoided_whatever_affinity_a_pod_has():
     rack = {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["old"]}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [zone, rack]}}
     template = {"spec": {"affinity": {"podAffinity": {}, "nodeAffinity": required}}}
-    avoid(template, ["bad"])
+    avoid(template, Avoided(never=("bad",)))
     bad = {"key": "metadata.name", "operator": "NotIn", "values": ["bad"]}
     assert template["spec"]["affinity"] == {
         "podAffinity": {},
@@ -102,3 +102,21 @@ def test_nodes_are_avoided_whatever_affinity_a_pod_has():
             }
         },
     }
+
+
+def test_nodes_that_are_used_last_are_one_more_preference():
+    template = {"spec": {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": ["theirs"]}}}}
+    avoid(template, Avoided(last=("a", "b")))
+    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in ("a", "b")]
+    assert template["spec"]["affinity"]["nodeAffinity"] == {
+        "preferredDuringSchedulingIgnoredDuringExecution": [
+            "theirs",
+            {"weight": 100, "preference": {"matchFields": fields}},
+        ]
+    }
+
+
+def test_without_such_nodes_nothing_changes():
+    template = {"spec": {}}
+    avoid(template, NO_NODES)
+    assert template == {"spec": {}}

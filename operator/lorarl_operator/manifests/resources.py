@@ -1,0 +1,49 @@
+"""What the containers of head and workers request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_operator.manifests.gpu_claim import CLAIM
+
+Resources = dict[str, Any]
+
+_CPUS_PER_GPU = 8
+_GIB_PER_GPU = 64
+_DISK = "40Gi"
+"""Requests of a GPU job that names none. Without any, its pods get the least CPU time and are the first to be evicted.
+
+They have no limits, so that a wrong guess ends no job.
+"""
+
+
+def head_resources(spec: LoRARLJobSpec) -> Resources:
+    """Requests and limits of the head's container."""
+    head = spec.cluster.head
+    requests = {"cpu": head.cpus, "memory": head.memory} | ({"ephemeral-storage": head.disk} if head.disk else {})
+    return {"requests": requests, "limits": {"memory": head.memory}}
+
+
+def worker_resources(spec: LoRARLJobSpec, *, queued: bool) -> Resources:
+    """Requests, limits and claims of a worker's container.
+
+    Kueue refuses a job that requests something that its queue does not cover, and few queues cover disks.
+    """
+    cluster, gpus = spec.cluster, spec.cluster.gpus_per_node
+    requests: Resources = {}
+    limits: Resources = {}
+    if cpus := cluster.cpus_per_node or (str(_CPUS_PER_GPU * gpus) if gpus else None):
+        requests["cpu"] = cpus
+    if cluster.memory_per_node:
+        requests["memory"] = limits["memory"] = cluster.memory_per_node
+    elif gpus:
+        requests["memory"] = f"{_GIB_PER_GPU * gpus}Gi"
+    if disk := cluster.disk_per_node or (_DISK if gpus and not queued else None):
+        requests["ephemeral-storage"] = disk
+    if gpus and cluster.gpu_resource and not cluster.gpu_claim:
+        requests[cluster.gpu_resource] = limits[cluster.gpu_resource] = gpus
+    if cluster.rdma:
+        requests[cluster.rdma.resource_name] = limits[cluster.rdma.resource_name] = cluster.rdma.count
+    claims = {"claims": [{"name": CLAIM}]} if cluster.gpu_claim else {}
+    return {kind: values for kind, values in (("requests", requests), ("limits", limits)) if values} | claims
