@@ -30,14 +30,15 @@ def outcome_of(snapshot: Snapshot, ray_job: RayJob) -> Outcome | Unsettled | Non
     """How the attempt of this RayJob ended; None while it continues."""
     pods, departed, early = snapshot.attempt_pods, snapshot.departed_pods, snapshot.lost_early
     found = attempt_outcome(ray_job, pods, departed, early, snapshot.report, snapshot.now, snapshot.settings)
-    left = _left_to_progress(snapshot)
+    left = _left_to_progress(snapshot, ray_job)
     return found or (_stalled(snapshot) if left is not None and left <= 0 else None)
 
 
-def _left_to_progress(snapshot: Snapshot) -> float | None:
+def _left_to_progress(snapshot: Snapshot, ray_job: RayJob) -> float | None:
     """Seconds left of progressDeadlineSeconds; None without it, and while the attempt is not running."""
     limit = whole_number(snapshot.spec.get("progressDeadlineSeconds"))
-    began = snapshot.draft().since("Running") if snapshot.phase == RUNNING else None
+    runs = snapshot.phase == RUNNING and ray_job.deployment_status == "Running" and not ray_job.suspended
+    began = snapshot.draft().since("Running") if runs else None
     if limit is None or began is None:
         return None
     news = max(began, snapshot.job.reported_at or began)
@@ -100,7 +101,7 @@ def _running(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float | 
     draft.condition("Running", True, RUNNING, message)
     if draft.is_true("Disrupted"):
         draft.condition("Disrupted", False, RUNNING, f"Attempt {snapshot.attempt} is running.")
-    return snapshot.decision(draft, *events, recheck=soonest(settle, _left_to_progress(snapshot)))
+    return snapshot.decision(draft, *events, recheck=soonest(settle, _left_to_progress(snapshot, ray_job)))
 
 
 def _queued(snapshot: Snapshot, draft: Draft, ray_job: RayJob) -> Decision:

@@ -10,13 +10,12 @@ from lorarl_operator import backoff
 from lorarl_operator.attempt_end import fail
 from lorarl_operator.blockers import GOING_SECONDS, KUEUE_WANTS_IT, Blocker, name_taken, ray_job_stays, refused
 from lorarl_operator.decision import Apply, Create, Decision, Event
-from lorarl_operator.kept_image import with_kept_image
 from lorarl_operator.manifests.placement import Avoided
 from lorarl_operator.manifests.rayjob import ray_job as build_ray_job
 from lorarl_operator.messages import sentences
 from lorarl_operator.snapshot import Snapshot, deletions, soonest
 from lorarl_operator.status import PENDING, Draft
-from lorarl_operator.valid_spec import checked_spec, whole_number
+from lorarl_operator.valid_spec import whole_number
 
 
 def create_attempt(snapshot: Snapshot) -> Decision:
@@ -40,7 +39,7 @@ def _create(snapshot: Snapshot) -> Decision:
     try:
         prepare = snapshot.prepared() if snapshot.attempt_is_recorded else snapshot.needs()
         queued = True if _kueue_wants_it(snapshot) else None
-        spec = with_kept_image(checked_spec(snapshot.job), snapshot.status.get("trainerImage", ""))
+        spec = snapshot.kept_spec()
         nodes = Avoided(never=snapshot.avoided_nodes, last=snapshot.last_nodes)
         manifest = build_ray_job(snapshot.job, spec, snapshot.attempt, snapshot.settings, queued=queued, avoided=nodes)
     except ManifestError as error:

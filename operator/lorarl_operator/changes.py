@@ -13,7 +13,6 @@ from lorarl_operator.manifests.digests import passed_digest, pods_digest
 from lorarl_operator.models import RayJob
 from lorarl_operator.snapshot import Snapshot
 from lorarl_operator.status import Draft
-from lorarl_operator.valid_spec import checked_spec
 
 CHANGED = "Changed"
 """Reason of the condition Running between the old RayJob and the new one."""
@@ -39,7 +38,7 @@ def _pods_changed(snapshot: Snapshot, ray_job: RayJob) -> bool:
     if not ray_job.pods_digest or ray_job.generation == snapshot.job.generation:
         return False
     try:
-        return pods_digest(checked_spec(snapshot.job)) != ray_job.pods_digest
+        return pods_digest(snapshot.kept_spec()) != ray_job.pods_digest
     except ManifestError:  # No RayJob can be created from this spec.
         return False
 

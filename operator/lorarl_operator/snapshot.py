@@ -8,10 +8,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from lorarl_api.faults import ManifestError
-from lorarl_api.v1alpha1 import ClusterSpec
+from lorarl_api.v1alpha1 import ClusterSpec, LoRARLJobSpec
 from lorarl_operator.decision import Action, Apply, Decision, Delete, Event, Manifest, Want
 from lorarl_operator.early_losses import Loss, losses
 from lorarl_operator.faulty_nodes import FaultyNode, faulty_nodes, to_avoid, to_use_last
+from lorarl_operator.kept_image import with_kept_image
 from lorarl_operator.manifests.access import grants, needs
 from lorarl_operator.manifests.config import config_map
 from lorarl_operator.models import Job, Observed, Pod, RayCluster, RayJob, Refusal
@@ -128,6 +129,14 @@ class Snapshot:
         cluster = section(self.spec, "cluster")
         nodes, each = whole_number(cluster.get("nodes"), 1), whole_number(cluster.get("gpusPerNode"), 0)
         return min((nodes or 0) * (each or 0), _MOST_GPUS)
+
+    def kept_spec(self) -> LoRARLJobSpec:
+        """The spec that the next attempt is created from, with the trainer image that the job keeps.
+
+        Raises:
+            ManifestError: The spec is not valid.
+        """
+        return with_kept_image(checked_spec(self.job), self.status.get("trainerImage", ""))
 
     @property
     def faulty_nodes(self) -> tuple[FaultyNode, ...]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_api.v1alpha1 import SCHEDULING_PREFIXES, LoRARLJobSpec
 from lorarl_operator.models import Job
 
 _DIGITS = 12
@@ -26,8 +26,12 @@ def pods_digest(spec: LoRARLJobSpec) -> str:
 
 
 def passed_digest(job: Job) -> str:
-    """Digest of the labels and annotations for queues and schedulers."""
-    return _digest([job.passed_labels, job.passed_annotations])
+    """Digest of the labels and annotations for queues and schedulers.
+
+    A RayJob that another one replaces loses its place in the queue. A change of any other label is not worth that.
+    """
+    passed = (job.passed_labels, job.passed_annotations)
+    return _digest([[pair for pair in pairs if pair[0].startswith(SCHEDULING_PREFIXES)] for pairs in passed])
 
 
 def _digest(value: Any) -> str:

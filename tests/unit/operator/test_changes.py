@@ -155,3 +155,13 @@ def test_a_default_that_is_written_out_is_no_change():
         for cluster in ({}, {"gpuResource": "nvidia.com/gpu", "head": {"cpus": "1"}, "podTemplateOverrides": {}})
     )
     assert pods_digest(plain) == pods_digest(written)
+
+
+def test_the_image_that_a_job_keeps_is_no_change():
+    world = World()
+    world.touch(status={"trainerImage": "registry.example.com/lorarl/trainer:0.0.9"})
+    world.settle()
+    world.touch(spec={"trainer": {"steps": 9}})
+    world.settle()
+    assert list(world.ray_jobs) == ["demo-1"]
+    assert "deletionTimestamp" not in world.ray_jobs["demo-1"]["metadata"]

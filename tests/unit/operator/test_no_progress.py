@@ -151,6 +151,12 @@ class TestStalled:
         decision = self.seen(self.job(self.status(age), reported=reported))
         assert (decision.actions, decision.recheck_seconds) == ((), left)
 
+    def test_a_queue_that_takes_its_machines_back_comes_first(self):
+        ray_job = raw_ray_job(suspend=True, **RUNNING)
+        ray_job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "research"
+        decision = decided(self.job(self.status(), reported=601), ray_job)
+        assert (decision.status["phase"], decision.status["attempts"]) == ("Pending", 0)
+
     def test_without_a_deadline_it_may_take_any_time(self):
         job = self.job(self.status(), {"progressDeadlineSeconds": None}, reported=90_000)
         assert self.seen(job).actions == ()
