@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.lora.targets import Target, require_heads_to_split, require_vocabulary_to_split
+from lorarl_trainer.lora.targets import require_vocabulary_to_split
 from lorarl_trainer.planning.model_sizes import ModelSizes
 
 
 def splits_evenly(model: ModelSizes, ranks: int) -> bool:
-    """Return whether so many ranks each get whole heads, keys and values of their own, and equal parts of the rest."""
-    return not any(size % ranks for size in (model.heads, model.key_heads, model.width("up_proj"), model.vocabulary))
+    """Return whether so many ranks each get whole heads, and equal parts of the rest.
+
+    Several ranks may have the same head of keys and values.
+    """
+    even = not any(size % ranks for size in (model.heads, model.width("up_proj"), model.vocabulary))
+    return even and (model.key_heads % ranks == 0 or ranks % model.key_heads == 0)
 
 
-def require_layout(spec: LoRARLJobSpec, model: ModelSizes, targets: list[Target]) -> None:
+def require_layout(spec: LoRARLJobSpec, model: ModelSizes) -> None:
     """Refuse tensor-parallel sizes that Megatron or vLLM cannot split the model over.
 
-    Either may copy a head of keys and values to several ranks.
+    Either may give a head of keys and values to several ranks.
 
     Raises:
         InputError: naming the field, and sizes that would do.
@@ -32,8 +36,6 @@ def require_layout(spec: LoRARLJobSpec, model: ModelSizes, targets: list[Target]
         if model.key_heads % ranks and ranks % model.key_heads:
             raise _uneven(side, ranks, f"{model.key_heads} key-value heads", model)
     require_vocabulary_to_split(model.vocabulary, spec.trainer.tensor_parallel_size)
-    if spec.adapter.type == "canonical_lora":
-        require_heads_to_split(targets, model.key_heads, spec.trainer.tensor_parallel_size)
 
 
 def _uneven(side: str, ranks: int, what: str, model: ModelSizes) -> InputError:

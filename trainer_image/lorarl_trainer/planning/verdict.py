@@ -52,7 +52,8 @@ def judge(spec: LoRARLJobSpec, config: Mapping[str, Any], gpu: Gpu | None = None
     rollouts = spec.algorithm.type != "sft"
     require_supported(config, spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens, rollouts=rollouts)
     model = sizes_of(config)
-    require_layout(spec, model, model.targets(spec.adapter))
+    model.targets(spec.adapter)
+    require_layout(spec, model)
     if gpu is not None:
         require_gpu(gpu)
         require_fit(plan_memory(spec, model, gpu))
