@@ -7,33 +7,33 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from lorarl_trainer.devices.cuda import CudaDevice
-from support.gradients import CASES, file_of, write_gradients_of_ranks
+from support.gradients import CASES, gradients_of_ranks
 from support.in_process import Colocated, prompts, random_adapter, samples_of
-from support.ranks import record, recorded_request, run_ranks, state_file
+from support.ranks import record, recorded_request, run_two_ranks, state_file
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="this machine has fewer than two GPUs")
 NOISE = 0.02
 """What bf16 rounds differently where sums are split otherwise."""
 
 
-@pytest.fixture(scope="module")
-def alone(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """What one GPU makes of it, and the inputs for two."""
+@pytest.fixture(scope="module", params=["qwen2-gpu", "qwen2-one-gpu"])
+def alone(request, model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """What one GPU makes of a model, and the inputs for two. Two tensor-parallel GPUs share one key-value head."""
     folder = tmp_path_factory.mktemp("two-gpus")
-    (folder / "model").symlink_to(model_folder("qwen2-gpu"))
+    (folder / "model").symlink_to(model_folder(request.param))
     worker = Colocated(folder / "model", folder, cluster__gpusPerNode=1)
     adapter = random_adapter(worker, scale=0.02)
     save_file(adapter, folder / "adapter.safetensors")
     worker.load(adapter)
     worker.sync()
     record(folder, samples_of(prompts(32), worker.generate(prompts(32))))
-    request = recorded_request(folder, learning_rate=1e-3)
-    results = [worker.worker.update(request)]
+    update = recorded_request(folder, learning_rate=1e-3)
+    results = [worker.worker.update(update)]
     (folder / "state").write_bytes(state_file(worker.worker))
-    results += [worker.worker.update(request) for _ in range(2)]
+    results += [worker.worker.update(update) for _ in range(2)]
     worker.close()
     torch.cuda.empty_cache()
     return folder, {"losses": [r.metrics["loss"] for r in results], "norms": [r.metrics["grad_norm"] for r in results]}
@@ -42,7 +42,7 @@ def alone(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
 @pytest.mark.parametrize(("trainer_tp", "rollout_tp"), [(1, 1), (2, 1), (1, 2), (2, 2)])
 def test_two_gpus_say_what_one_says(alone: tuple[Path, dict[str, Any]], trainer_tp: int, rollout_tp: int) -> None:
     folder, one = alone
-    run_ranks(Path(__file__).with_name("rank_of_two.py"), folder, trainer_tp, rollout_tp, folder, seconds=200)
+    run_two_ranks(Path(__file__).with_name("rank_of_two.py"), folder, trainer_tp, rollout_tp, folder, seconds=200)
     for rank in range(2):
         report = torch.load(folder / f"report-{trainer_tp}-{rollout_tp}-{rank}.pt")
         print(f"\ntrainer TP {trainer_tp}, rollout TP {rollout_tp}, rank {rank}: {report}")
@@ -56,27 +56,31 @@ def test_two_gpus_say_what_one_says(alone: tuple[Path, dict[str, Any]], trainer_
         assert (report["shared_bytes"] > 0) == (trainer_tp == rollout_tp)
 
 
+Gradients = dict[str, dict[str, torch.Tensor]]
+
+
 @pytest.fixture(scope="module")
-def of_two(model_folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the gradients of two GPUs, in both precisions."""
+def of_two(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Gradients, Gradients]:
+    """The models, and the gradients of two GPUs in fp32 and bf16."""
     folder = tmp_path_factory.mktemp("gradients")
-    for architecture in {case.architecture for case in CASES.values()}:
-        (folder / architecture).symlink_to(model_folder(f"{architecture.removesuffix('-tied')}-gpu"))
-    for precision in ("fp32", "bf16"):
-        write_gradients_of_ranks(folder, ranks=2, gpus=2, precision=precision)
-    return folder
+
+    def model_of(architecture: str) -> Path:
+        return model_folder(f"{architecture}-gpu")
+
+    exact, rounded = (gradients_of_ranks(folder, model_of, 2, 2, precision) for precision in ("fp32", "bf16"))
+    return folder, exact, rounded
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_two_tensor_parallel_gpus_have_the_gradients_of_one(of_two: Path, name: str) -> None:
+@pytest.mark.parametrize("name", CASES[2])
+def test_two_tensor_parallel_gpus_have_the_gradients_of_one(of_two, name: str) -> None:
     """Each adapter's, by name: in fp32 but for how tensor cores round, in bf16 as far off as one GPU's are."""
-    exact, rounded = (CASES[name].gradients(CudaDevice(), of_two, precision) for precision in ("fp32", "bf16"))
-    exact_of_two, rounded_of_two = (load_file(of_two / file_of(name, precision)) for precision in ("fp32", "bf16"))
-    assert exact.keys() == exact_of_two.keys() == rounded_of_two.keys()
+    folder, exact_of_two, rounded_of_two = of_two
+    exact, rounded = (CASES[2][name].gradients(CudaDevice(), folder, precision) for precision in ("fp32", "bf16"))
+    assert exact.keys() == exact_of_two[name].keys() == rounded_of_two[name].keys()
     for tensor, expected in exact.items():
         in_fp32, noise, found = (
             ((other[tensor] - expected).norm() / expected.norm()).item()
-            for other in (exact_of_two, rounded, rounded_of_two)
+            for other in (exact_of_two[name], rounded, rounded_of_two[name])
         )
         print(f"{name}, {tensor}: {in_fp32:.1e} in fp32, {found:.1e} in bf16, of one GPU {noise:.1e}")
         assert in_fp32 < 5e-3

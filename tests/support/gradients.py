@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 
 from lorarl_trainer.backends.megatron.layout import AdapterLayout
 from lorarl_trainer.devices.base import Device
 from lorarl_trainer.lora.random_tensors import uniform
 from lorarl_trainer.samples.types import LossChoice
 
-from .ranks import run_ranks
 from .tiny_models import VOCABULARY
 from .training import BareTrainer, grouped_samples
 
@@ -73,32 +77,59 @@ class Case:
         return {name: tensor.float().cpu().clone() for name, tensor in found.items()} | {"loss": torch.tensor([loss])}
 
 
-def write_gradients_of_ranks(folder: Path, ranks: int, gpus: int, precision: str) -> None:
-    """Write the gradients of all cases on so many ranks; `file_of` says where. The models are in the folder, too."""
-    script = Path(__file__).with_name("rank_gradients.py")
-    run_ranks(script, folder, ranks, folder, gpus, precision, seconds=300, count=ranks)
+def gradients_of_ranks(
+    folder: Path, model_of: Callable[[str], Path], ranks: int, gpus: int, precision: str
+) -> dict[str, dict[str, torch.Tensor]]:
+    """Return the gradients of all of `CASES[ranks]` on so many ranks, each in a process of its own.
+
+    `folder` gets them, and the models that `model_of` finds by their architectures.
+    """
+    for architecture in {case.architecture for case in CASES[ranks].values()}:
+        if not (folder / architecture).exists():
+            (folder / architecture).symlink_to(model_of(architecture))
+    script, tests = Path(__file__).with_name("rank_gradients.py"), Path(__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), *sys.path])}
+    command = [sys.executable, *(str(part) for part in (script, ranks, folder, gpus, precision))]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert result.returncode == 0, result.stderr[-4000:]
+    return {name: load_file(folder / file_of(number)) for number, name in enumerate(CASES[ranks])}
 
 
-def file_of(case: str, precision: str) -> str:
+def file_of(number: int) -> str:
     """Return the name of the file with a case's gradients."""
-    return f"{precision}-{list(CASES).index(case)}.safetensors"
+    return f"{number}.safetensors"
 
 
 class _WithoutLargeInputs(torch.nn.Module):
+    """Continuous, since layouts round differently."""
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * (x < 0.7) / 0.8
+        return x * (10 * (0.7 - x)).sigmoid() / 0.8
 
 
-CASES = {
-    "everything, KL": Case(kl_coefficient=0.1),
-    "lora, everything": Case("lora", architecture="qwen3-tied"),
-    "parts of layers, selective": Case(targets=PARTS, recompute="selective"),
-    "MLP, full": Case(targets=MLP, recompute="full"),
-    "lora, attention, full": Case("lora", ATTENTION, recompute="full"),
-    "MLP below, selective": Case(
-        targets=("*.layers.1.self_attn.*", "*.mlp.*"), recompute="selective", kl_coefficient=0.1
-    ),
-    "dropout": Case(fused=False, dropout=True, kl_coefficient=0.1),
-    "lora, dropout, selective": Case("lora", fused=False, dropout=True, recompute="selective"),
-    "parts of layers, dropout, full": Case(targets=PARTS, fused=False, dropout=True, recompute="full"),
+CASES: dict[int, dict[str, Case]] = {
+    2: {
+        "everything, KL": Case(kl_coefficient=0.1),
+        "lora, everything": Case("lora", architecture="qwen3-tied"),
+        "parts of layers, selective": Case(targets=PARTS, recompute="selective"),
+        "MLP, full": Case(targets=MLP, recompute="full"),
+        "lora, attention, full": Case("lora", ATTENTION, recompute="full"),
+        "MLP below, selective": Case(
+            targets=("*.layers.1.self_attn.*", "*.mlp.*"), recompute="selective", kl_coefficient=0.1
+        ),
+        "dropout": Case(fused=False, dropout=True, kl_coefficient=0.1),
+        "lora, dropout, selective": Case("lora", fused=False, dropout=True, recompute="selective"),
+        "parts of layers, dropout, full": Case(targets=PARTS, fused=False, dropout=True, recompute="full"),
+        "a shared key-value head": Case(architecture="qwen2-one"),
+        "a shared key-value head, dropout": Case(architecture="qwen2-one", fused=False, dropout=True),
+    },
+    4: {
+        "everything, KL": Case(architecture="qwen2-two", kl_coefficient=0.1),
+        "lora, everything": Case("lora", architecture="qwen2-two"),
+        "parts of layers, full": Case(targets=PARTS, recompute="full", architecture="qwen2-two"),
+        "dropout": Case(fused=False, dropout=True, architecture="qwen2-two"),
+        "lora, dropout": Case("lora", fused=False, dropout=True, architecture="qwen2-two"),
+        "parts of layers, dropout": Case(targets=PARTS, fused=False, dropout=True, architecture="qwen2-two"),
+    },
 }
+"""By the number of tensor-parallel ranks. Four share two key-value heads."""

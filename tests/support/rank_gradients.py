@@ -1,7 +1,7 @@
-"""One of several tensor-parallel ranks, each in its own process, started by `support.gradients.gradients_of`.
+"""Tensor-parallel ranks, each in its own process, started by `support.gradients`.
 
-python rank_gradients.py RANK PORT RANKS FOLDER GPUS PRECISION: for each case of `support.gradients`, the first rank
-writes its gradients. The models are in FOLDER under their architectures' names.
+python rank_gradients.py RANKS FOLDER GPUS PRECISION: for each case of so many ranks, the first one writes its gradients
+to FOLDER. The models are there under their architectures' names.
 """
 
 from __future__ import annotations
@@ -12,25 +12,36 @@ from pathlib import Path
 
 from lorarl_trainer.devices.registry import get_device
 
-os.environ.update(get_device(int(sys.argv[5])).environment(threads=1))
+os.environ.update(get_device(int(sys.argv[3])).environment(threads=1))
 
 import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
 from safetensors.torch import save_file
 
+from lorarl_trainer.backends.registry import get_backend
+from support.cluster.processes import free_ports
 from support.gradients import CASES, file_of
+
+RANKS, FOLDER, GPUS, PRECISION = int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+
+
+def run_rank(rank: int, port: int) -> None:
+    device = get_device(GPUS)
+    dist.init_process_group(
+        device.distributed_backend, init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=RANKS
+    )
+    for number, case in enumerate(CASES[RANKS].values()):
+        gradients = case.gradients(device, FOLDER, PRECISION, RANKS)
+        if rank == 0:
+            save_file(gradients, FOLDER / file_of(number))
+    dist.destroy_process_group()
 
 
 def main() -> None:
-    rank, port, ranks, folder, precision = *(int(word) for word in sys.argv[1:4]), Path(sys.argv[4]), sys.argv[6]
-    device = get_device(int(sys.argv[5]))
-    dist.init_process_group(
-        device.distributed_backend, init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks
-    )
-    for name, case in CASES.items():
-        gradients = case.gradients(device, folder, precision, ranks)
-        if rank == 0:
-            save_file(gradients, folder / file_of(name, precision))
-    dist.destroy_process_group()
+    if not GPUS:
+        get_backend().import_libraries(get_device(GPUS))  # once for all, which takes longest
+    start = "spawn" if GPUS else "fork"
+    multiprocessing.start_processes(run_rank, (free_ports(1)[0],), nprocs=RANKS, start_method=start)
 
 
 if __name__ == "__main__":

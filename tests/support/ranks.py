@@ -22,12 +22,12 @@ RECORDED = "samples.pickle"
 RANKS = 2
 
 
-def run_ranks(script: Path, folder: Path, *arguments: object, seconds: float, count: int = RANKS) -> None:
-    """Run `python script RANK PORT *arguments` for all ranks to their end. Their output is rank-*.log in `folder`."""
+def run_two_ranks(script: Path, folder: Path, *arguments: object, seconds: float) -> None:
+    """Run `python script RANK PORT *arguments` for both ranks to their end. Their output is rank-*.log in `folder`."""
     (port,) = free_ports(1)
     tests = Path(__file__).parents[1]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), *sys.path])}
-    logs = [folder / f"rank-{rank}.log" for rank in range(count)]
+    logs = [folder / f"rank-{rank}.log" for rank in range(RANKS)]
     ranks = []
     for rank, log in enumerate(logs):
         with log.open("wb") as file:

@@ -64,6 +64,9 @@ _VARIANTS: dict[str, dict[str, Any]] = {
     "linear": {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10_000.0}},
     "mha": {"num_key_value_heads": 4, "rms_norm_eps": 1e-2},
     "wide": {"head_dim": 64},
+    # Fewer key-value heads than ranks: one for two of them, and Qwen2.5-1.5B's for four.
+    "one": {"num_key_value_heads": 1},
+    "two": {"hidden_size": 192, "num_attention_heads": 12},
     "window": {"sliding_window": 64},
 }
 
@@ -73,8 +76,10 @@ def build(architecture: str, seed: int = 0) -> Any:
     import torch
     import transformers
 
-    family, _, variant = architecture.partition("-")
-    config = _COMMON | {"tie_word_embeddings": False} | _FAMILIES[family] | _VARIANTS.get(variant, {})
+    family, *variants = architecture.split("-")
+    config = _COMMON | {"tie_word_embeddings": False} | _FAMILIES[family]
+    for variant in variants:
+        config |= _VARIANTS[variant]
     name = family.capitalize()
     torch.manual_seed(seed)
     model = getattr(transformers, f"{name}ForCausalLM")(getattr(transformers, f"{name}Config")(**config))

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load, load_file, save_file
 
 from support.in_process import Colocated, prompts, random_adapter, samples_of
-from support.ranks import RECORDED, record, recorded_request, run_ranks, state_file
+from support.ranks import RECORDED, record, recorded_request, run_two_ranks, state_file
 from trainer.two_ranks import ADAPTER_TYPES
 
 TOLERANCE = 1e-5
@@ -20,10 +20,10 @@ TOLERANCE = 1e-5
 def alone(model_folder, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict[str, Any]]]:
     """The results of one worker, and the inputs for two."""
     folder = tmp_path_factory.mktemp("two-ranks")
-    (folder / "model").symlink_to(model_folder("qwen2"))
     results = {}
-    for adapter_type in ADAPTER_TYPES:
-        worker = Colocated(folder / "model", folder, adapter__type=adapter_type)
+    for adapter_type, architecture in ADAPTER_TYPES.items():
+        (folder / architecture).symlink_to(model_folder(architecture))
+        worker = Colocated(folder / architecture, folder, adapter__type=adapter_type)
         fresh = worker.export()
         adapter = random_adapter(worker)
         save_file(adapter, folder / f"{adapter_type}.safetensors")
@@ -59,7 +59,7 @@ def close(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor], toleran
 @pytest.mark.parametrize(("layout", "tensor_parallel"), [("tensor parallel", 2), ("data parallel", 1)])
 def test_two_workers_give_the_results_of_one(alone, layout: str, tensor_parallel: int) -> None:
     folder, expected = alone
-    run_ranks(Path(__file__).with_name("two_ranks.py"), folder, tensor_parallel, folder, seconds=400)
+    run_two_ranks(Path(__file__).with_name("two_ranks.py"), folder, tensor_parallel, folder, seconds=400)
     for adapter_type, one in expected.items():
         loaded = {
             name: load_file(folder / f"{adapter_type}-{name}.safetensors") for name in ("fresh", "exported", "updated")

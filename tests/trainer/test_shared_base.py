@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
+from lorarl_trainer.backends.megatron.collectives import Ranks
+from lorarl_trainer.backends.megatron.own_heads import WHOLE, OwnHeads
 from lorarl_trainer.engine.vllm.shared_base import SharedBase, query_key_value
 from lorarl_trainer.errors import StaleAdapterError
 from lorarl_trainer.planning.execution import PlanError
@@ -13,14 +17,33 @@ from lorarl_trainer.planning.execution import PlanError
 def test_query_key_value_undoes_megatrons_interleaving() -> None:
     heads, groups, size, inputs = 4, 2, 3, 5
     query, key, value = (torch.randn(count * size, inputs) for count in (heads, groups, groups))
-    rows = []
-    for group in range(groups):
-        rows += [
-            query[group * 2 * size : (group + 1) * 2 * size],
-            key[group * size : (group + 1) * size],
-            value[group * size : (group + 1) * size],
-        ]
-    assert torch.equal(query_key_value(torch.cat(rows), heads, groups, size), torch.cat([query, key, value]))
+    whole = interleaved(query, key, value, groups)
+    assert torch.equal(query_key_value(whole, heads, groups, size), torch.cat([query, key, value]))
+
+
+def interleaved(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, groups: int) -> torch.Tensor:
+    """As Megatron has them: by key-value group."""
+    return torch.cat(
+        [part for group in zip(*(t.chunk(groups) for t in (query, key, value)), strict=True) for part in group]
+    )
+
+
+@pytest.mark.parametrize(("heads", "groups", "ranks"), [(12, 2, 4), (4, 1, 2), (8, 2, 8)])
+def test_ranks_that_share_a_key_value_head_have_what_vllm_gives_them(heads: int, groups: int, ranks: int) -> None:
+    size = 3
+    query, key, value = (torch.randn(count * size, 5) for count in (heads, groups, groups))
+    whole, config = (
+        interleaved(query, key, value, groups),
+        SimpleNamespace(num_attention_heads=heads, num_query_groups=groups, kv_channels=size),
+    )
+    for rank in range(ranks):
+        own = OwnHeads.of(config, Ranks(None, ranks, rank))
+        shard = rank // (ranks // groups)  # vLLM's QKVParallelLinear.weight_loader
+        expected = torch.cat([query.chunk(ranks)[rank], key.chunk(groups)[shard], value.chunk(groups)[shard]])
+        assert torch.equal(query_key_value(own.take(WHOLE, whole), heads // ranks, 1, size), expected)
+        parts = [own.take(part, of) for part, of in (("q", query), ("k", key), ("v", value))]
+        assert torch.equal(torch.cat(parts), expected)
+    assert OwnHeads.of(config, Ranks(None, groups, 0)) is None, "each has groups of its own"
 
 
 @pytest.mark.parametrize("architecture", ["qwen3-tied", "qwen2", "llama"])

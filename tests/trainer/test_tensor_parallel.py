@@ -5,28 +5,30 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
+import torch
 
 from lorarl_trainer.devices.cpu import CpuDevice
-from support.gradients import CASES, file_of, write_gradients_of_ranks
+from support.gradients import CASES, gradients_of_ranks
+
+Found = dict[int, tuple[Path, dict[str, dict[str, torch.Tensor]]]]
 
 
 @pytest.fixture(scope="module")
-def of_two(model_folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the gradients of two ranks."""
-    folder = tmp_path_factory.mktemp("two-ranks")
-    for architecture in {case.architecture for case in CASES.values()}:
-        (folder / architecture).symlink_to(model_folder(architecture))
-    write_gradients_of_ranks(folder, ranks=2, gpus=0, precision="fp32")
-    return folder
+def of_ranks(model_folder, tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """The models and the gradients of all cases, by the number of ranks."""
+    found = {}
+    for ranks in CASES:
+        folder = tmp_path_factory.mktemp(f"ranks-{ranks}")
+        found[ranks] = folder, gradients_of_ranks(folder, model_folder, ranks, gpus=0, precision="fp32")
+    return found
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_two_ranks_have_the_gradients_of_one(of_two: Path, name: str) -> None:
-    one = CASES[name].gradients(CpuDevice(), of_two, "fp32")
-    two = load_file(of_two / file_of(name, "fp32"))
-    assert one.keys() == two.keys()
+@pytest.mark.parametrize(("ranks", "name"), [(ranks, name) for ranks, cases in CASES.items() for name in cases])
+def test_several_ranks_have_the_gradients_of_one(of_ranks: Found, ranks: int, name: str) -> None:
+    models, of_all = of_ranks[ranks]
+    one = CASES[ranks][name].gradients(CpuDevice(), models, "fp32")
+    assert one.keys() == of_all[name].keys()
     for tensor, expected in one.items():
         assert bool(expected.any()), tensor
-        difference = ((two[tensor] - expected).norm() / expected.norm()).item()
+        difference = ((of_all[name][tensor] - expected).norm() / expected.norm()).item()
         assert difference < 1e-5, f"{tensor}: {difference:.1e}"

@@ -23,17 +23,18 @@ from lorarl_trainer.workers.worker import Rank, Worker
 from support.in_process import STOP, prompts, samples_of, tiny_job, whole
 from support.ranks import recorded_request, state_file
 
-ADAPTER_TYPES = ("canonical_lora", "lora")
+ADAPTER_TYPES = {"canonical_lora": "qwen2", "lora": "qwen2-one"}
+"""And the model that each is for. The ranks share the second one's key-value head."""
 
 
 def main() -> None:
     rank, port, tensor_parallel, folder = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
-    for adapter_type in ADAPTER_TYPES:
+    for adapter_type, architecture in ADAPTER_TYPES.items():
         spec = tiny_job(
-            folder / "model", folder, adapter__type=adapter_type, trainer__tensorParallelSize=tensor_parallel
+            folder / architecture, folder, adapter__type=adapter_type, trainer__tensorParallelSize=tensor_parallel
         ).spec
         worker = Worker(spec, Rank(rank, 2, rank, "127.0.0.1", port, 1))
-        worker.start(folder / "model", STOP, None)
+        worker.start(folder / architecture, STOP, None)
         fresh = {name: tensor.clone() for name, tensor in worker.backend.model.export().items()}
         worker.backend.load_adapter(load_file(folder / f"{adapter_type}.safetensors"), "test")
         exported = {name: tensor.clone() for name, tensor in worker.backend.model.export().items()}

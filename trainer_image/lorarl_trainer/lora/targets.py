@@ -236,23 +236,3 @@ def require_vocabulary_to_split(vocabulary: int, ranks: int) -> None:
             "a divisor of the vocabulary, which the ranks share",
             "Set it to 1, or resize the model's embeddings to a multiple of 64.",
         )
-
-
-def require_heads_to_split(targets: Sequence[Target], key_heads: int, ranks: int) -> None:
-    """Refuse adapters of q, k or v alone if there are fewer key-value heads than tensor-parallel ranks.
-
-    Megatron then gives each rank a slice of a head's group, but the bridge's adapters give it whole groups: they would
-    change the wrong elements.
-
-    Raises:
-        InputError: there is such an adapter.
-    """
-    parts = [name for target in targets for name in target.hf_names if last_part(name) in QUERY_KEY_VALUE]
-    if parts and key_heads < ranks:
-        raise InputError(
-            "spec.trainer.tensorParallelSize",
-            f"{ranks} for a model with {key_heads} key-value heads, with adapters on {parts[0].rpartition('.')[2]}",
-            f"at most {key_heads} with adapter.type canonical_lora",
-            "Lower it, set spec.adapter.type: lora, or remove q_proj, k_proj and v_proj from "
-            "spec.adapter.targetModules.",
-        )

@@ -182,8 +182,6 @@ def why_not_shared(model: ModelShape, trainer_ranks: int, engine_ranks: int) -> 
     """
     if trainer_ranks != engine_ranks:
         return f"the trainer's is split over {trainer_ranks}, and vLLM's over {engine_ranks}"
-    if model.key_heads % engine_ranks:
-        return f"its {model.key_heads} key-value heads are on {engine_ranks} GPUs, which vLLM copies and Megatron parts"
     if model.vocabulary % VOCABULARY_MULTIPLE:
         return f"vLLM pads the vocabulary of {model.vocabulary:,} to a multiple of {VOCABULARY_MULTIPLE}"
     return None

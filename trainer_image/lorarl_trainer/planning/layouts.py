@@ -6,24 +6,30 @@ from collections.abc import Iterator
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.lora.targets import Target, require_heads_to_split, require_vocabulary_to_split
+from lorarl_trainer.lora.targets import require_vocabulary_to_split
 from lorarl_trainer.planning.execution import usual_ranks
 from lorarl_trainer.planning.model_sizes import ModelSizes
 
 
 def splits_evenly(model: ModelSizes, ranks: int) -> bool:
-    """Return whether so many ranks each get whole heads, keys and values of their own, and equal parts of the rest."""
-    return not any(size % ranks for size in (model.heads, model.key_heads, model.width("up_proj"), model.vocabulary))
+    """Return whether so many ranks each get whole heads, and equal parts of the rest.
+
+    Several ranks may have the same head of keys and values.
+    """
+    even = not any(size % ranks for size in (model.heads, model.width("up_proj"), model.vocabulary))
+    return even and (model.key_heads % ranks == 0 or ranks % model.key_heads == 0)
 
 
-def require_layout(spec: LoRARLJobSpec, model: ModelSizes, targets: list[Target]) -> None:
+def require_layout(spec: LoRARLJobSpec, model: ModelSizes) -> None:
     """Refuse tensor-parallel sizes of the manifest that Megatron or vLLM cannot split the model over.
+
+    Either may give a head of keys and values to several ranks.
 
     Raises:
         InputError: naming the field, and sizes that would do.
     """
     if spec.trainer.tensor_parallel_size is not None:
-        _require_trainer(spec, model, targets, spec.trainer.tensor_parallel_size)
+        _require_trainer(model, spec.trainer.tensor_parallel_size)
     if spec.rollout.tensor_parallel_size is not None:
         _require_division("rollout", model, spec.rollout.tensor_parallel_size)
 
@@ -38,30 +44,28 @@ def layouts(spec: LoRARLJobSpec, model: ModelSizes) -> Iterator[tuple[int, int]]
     if trainer is not None:
         yield usual_ranks(spec)
         return
-    gpus, targets = spec.cluster.gpus_per_node, model.targets(spec.adapter)
-    fitting = [ranks for ranks in range(1, gpus + 1) if gpus % ranks == 0 and _can_split(spec, model, targets, ranks)]
+    gpus = spec.cluster.gpus_per_node
+    fitting = [ranks for ranks in range(1, gpus + 1) if gpus % ranks == 0 and _can_split(spec, model, ranks)]
     if engine is None:
         yield from ((ranks, ranks) for ranks in fitting or [1])
-    elif _can_split(spec, model, targets, engine):
+    elif _can_split(spec, model, engine):
         yield engine, engine
     else:
         yield from ((ranks, engine) for ranks in fitting or [1])
 
 
-def _can_split(spec: LoRARLJobSpec, model: ModelSizes, targets: list[Target], ranks: int) -> bool:
+def _can_split(spec: LoRARLJobSpec, model: ModelSizes, ranks: int) -> bool:
     try:
-        _require_trainer(spec, model, targets, ranks)
+        _require_trainer(model, ranks)
     except InputError:
         return False
     return spec.adapter.rank % ranks == 0
 
 
-def _require_trainer(spec: LoRARLJobSpec, model: ModelSizes, targets: list[Target], ranks: int) -> None:
+def _require_trainer(model: ModelSizes, ranks: int) -> None:
     """Refuse so many ranks of a trainer. An engine can be split whenever a trainer can."""
     _require_division("trainer", model, ranks)
     require_vocabulary_to_split(model.vocabulary, ranks)
-    if spec.adapter.type == "canonical_lora":
-        require_heads_to_split(targets, model.key_heads, ranks)
 
 
 def _require_division(side: str, model: ModelSizes, ranks: int) -> None:

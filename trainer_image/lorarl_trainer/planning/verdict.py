@@ -57,7 +57,8 @@ def judge(spec: LoRARLJobSpec, config: Mapping[str, Any], there: Gpu | Host | No
     rollouts = spec.algorithm.type != "sft"
     require_supported(config, spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens, rollouts=rollouts)
     model = sizes_of(config)
-    require_layout(spec, model, model.targets(spec.adapter))
+    model.targets(spec.adapter)
+    require_layout(spec, model)
     family = FAMILIES[config["model_type"]].models
     if there is None:
         return Verdict(family, tuple(_slower(spec, decide(spec, model, _UNKNOWN_GPU if spec.on_gpu else None))))

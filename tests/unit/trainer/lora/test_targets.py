@@ -8,7 +8,6 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.targets import (
     Linear,
     excluded_names,
-    require_heads_to_split,
     require_vocabulary_to_split,
     resolve_targets,
     short_names,
@@ -134,10 +133,3 @@ def test_what_tensor_parallel_ranks_cannot_share_is_refused() -> None:
     require_vocabulary_to_split(302, 2)
     with pytest.raises(InputError, match="2 for a model with a vocabulary of 259"):
         require_vocabulary_to_split(259, 2)
-    attention = resolve_targets(two_layers(), "canonical_lora", ["o_proj", "v_proj"], [])
-    require_heads_to_split(attention, key_heads=2, ranks=2)
-    require_heads_to_split(
-        resolve_targets(two_layers(), "canonical_lora", ["o_proj", "up_proj"], []), key_heads=1, ranks=2
-    )
-    with pytest.raises(InputError, match="2 for a model with 1 key-value heads, with adapters on v_proj"):
-        require_heads_to_split(attention, key_heads=1, ranks=2)

@@ -79,11 +79,6 @@ def test_what_makes_a_model_slower_is_said(changes: list[str], model: dict[str, 
             "spec.trainer.tensorParallelSize: got 2 for a model with a vocabulary of 152,065",
         ),
         (
-            ["cluster.gpusPerNode=4", "trainer.tensorParallelSize=4", "rollout.tensorParallelSize=4"],
-            config(num_attention_heads=12, hidden_size=1536, num_key_value_heads=2, vocab_size=151936),
-            "spec.trainer.tensorParallelSize: got 4 for a model with 2 key-value heads, with adapters on q_proj",
-        ),
-        (
             ["cluster.gpusPerNode=2", "rollout.tensorParallelSize=2"],
             config(num_attention_heads=28, num_key_value_heads=7),
             "spec.rollout.tensorParallelSize: got 2 for a model with 7 key-value heads",
@@ -93,6 +88,13 @@ def test_what_makes_a_model_slower_is_said(changes: list[str], model: dict[str, 
 def test_what_only_the_loaded_model_used_to_refuse(changes: list[str], model: dict[str, Any], message: str) -> None:
     """D11, D4: names of modules and layouts follow from config.json."""
     assert refusal(job(*changes), model).startswith(message)
+
+
+def test_ranks_may_share_a_key_value_head() -> None:
+    """Qwen2.5-1.5B has two. They are on two ranks each."""
+    ranks = ["cluster.gpusPerNode=4", "trainer.tensorParallelSize=4", "rollout.tensorParallelSize=4"]
+    model = config(num_attention_heads=12, hidden_size=1536, num_key_value_heads=2, vocab_size=151936)
+    assert judge(job(*ranks), model).slower == ()
 
 
 def test_a_gpu_without_flash_attention_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from lorarl_trainer.lora.targets import Linear, Target
 
 def make_lora(adapter: AdapterSpec, targets: Sequence[Target]) -> Any:
     """Return the Megatron-Bridge transformation that attaches adapters to a model."""
-    from megatron.bridge.peft.canonical_lora import CanonicalLoRA
+    from megatron.bridge.peft.canonical_lora import CanonicalLoRA, LoRALinearSplitQKV
     from megatron.bridge.peft.lora import LoRA
 
     names = [target.name for target in targets]
@@ -28,6 +29,8 @@ def make_lora(adapter: AdapterSpec, targets: Sequence[Target]) -> Any:
             transformed = super().transform(m, name, prefix)
             if transformed is not m and isinstance(getattr(transformed, "adapter", None), torch.nn.ModuleDict):
                 _fill_missing_parts(transformed)
+                if isinstance(transformed, LoRALinearSplitQKV) and _heads_are_shared(m.config):
+                    transformed._interleave_qkv = partial(_interleave_shared_heads, transformed)
             return transformed
 
     return PartialCanonicalLoRA(**common)
@@ -49,6 +52,26 @@ def _fill_missing_parts(wrapper: Any) -> None:
     for part, adapter in wrapper.adapter.items():
         if adapter is None:
             wrapper.adapter[part] = _NoAdapter(features[part] // shards, shards if gathers else 1)
+
+
+def _heads_are_shared(config: Any) -> bool:
+    """Return whether there are fewer key-value heads than tensor-parallel ranks."""
+    shared: bool = config.num_query_groups < config.tensor_model_parallel_size
+    return shared
+
+
+def _interleave_shared_heads(wrapper: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Return what adapters add to this rank's columns of linear_qkv, given its share of each adapter's output.
+
+    The bridge puts the shares together, which only fits shares of whole groups: it would change the wrong columns.
+    """
+    from megatron.core.parallel_state import get_tensor_model_parallel_group
+    from megatron.core.tensor_parallel import all_gather_last_dim_from_tensor_parallel_region
+
+    group = get_tensor_model_parallel_group()
+    whole = (all_gather_last_dim_from_tensor_parallel_region(part, group=group) for part in (query, key, value))
+    columns: torch.Tensor = type(wrapper)._interleave_qkv(wrapper, *whole)
+    return columns.chunk(group.size(), dim=-1)[group.rank()]
 
 
 def decoder_linears(model: torch.nn.Module, bridge: Any) -> list[Linear]:

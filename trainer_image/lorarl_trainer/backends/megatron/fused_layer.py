@@ -19,6 +19,7 @@ from lorarl_trainer.backends.kernels.heads import Heads
 from lorarl_trainer.backends.megatron.collectives import Ranks
 from lorarl_trainer.backends.megatron.fused_linear import FusedLinear, is_plain_linear, whole_parameters
 from lorarl_trainer.backends.megatron.fused_steps import Taken, add_mlp, add_projection, attend_packed, project_normed
+from lorarl_trainer.backends.megatron.own_heads import OwnHeads
 from lorarl_trainer.backends.megatron.packed_attention import Current
 from lorarl_trainer.backends.megatron.plain_config import not_plain
 
@@ -39,15 +40,16 @@ class _FusedLayer:
         attention, config, eps = layer.self_attention, layer.config, layer.config.layernorm_epsilon
         ranks = Ranks.of(attention.tp_group)
         self._layer, self._current, self._scale = layer, current, attention.core_attention.scale
-        groups, size = attention.num_query_groups_per_partition, config.kv_channels
-        queries = attention.num_attention_heads_per_partition // groups
+        groups, size = max(1, config.num_query_groups // ranks.size), config.kv_channels
+        queries = config.num_attention_heads // ranks.size // groups
         width = (queries + 2) * size
         self._query = Heads(groups * queries, queries, 0, width, size)
         self._key = Heads(groups, 1, queries * size, width, size)
         self._value = Heads(groups, 1, (queries + 1) * size, width, size)
         qkv, gate_up = [queries * size, size, size], [config.ffn_hidden_size // ranks.size] * 2
         fc1, fc2 = layer.mlp.linear_fc1, layer.mlp.linear_fc2
-        self._qkv = FusedLinear(attention.linear_qkv, ranks, qkv, "qkv", layer.input_layernorm, eps)
+        own = OwnHeads.of(config, ranks)
+        self._qkv = FusedLinear(attention.linear_qkv, ranks, qkv, "qkv", layer.input_layernorm, eps, own)
         self._proj = FusedLinear(attention.linear_proj, ranks)
         self._fc1 = FusedLinear(fc1, ranks, gate_up, ("gate", "up"), layer.pre_mlp_layernorm, eps)
         self._fc2, self._ranks = FusedLinear(fc2, ranks), ranks

@@ -22,6 +22,7 @@ import torch
 from torch.nn.functional import linear
 
 from lorarl_trainer.backends.megatron.collectives import Ranks
+from lorarl_trainer.backends.megatron.own_heads import WHOLE, OwnHeads
 
 LowRank = tuple[torch.Tensor, torch.Tensor]
 """A of all parts, [R, I], and block-diagonal B, [O, R]."""
@@ -52,26 +53,33 @@ class FusedLinear:
         parts: Sequence[str] = (),
         norm: Any = None,
         eps: float = 0.0,
+        own: OwnHeads | None = None,
     ) -> None:
-        """A layer with `parts` is split by its outputs, another one by its inputs.
+        """A layer with `parts` is split by its outputs, another one by its inputs (collective with `own`).
 
-        `widths` are the outputs of the parts in each of the layer's groups.
+        `widths` are the outputs of the parts in each of the layer's groups. `own` are this rank's outputs of linear_qkv
+        if they are not Megatron's share.
         """
         self._wrapper = module if type(module).__name__ in _WRAPPERS else None
         layer = module if self._wrapper is None else module.to_wrap
-        self.ranks, self._by_outputs = ranks, bool(parts)
+        self.ranks, self._by_outputs, self._own = ranks, bool(parts), own
         self.weight, self._bias, self.eps = layer.weight, layer.bias, eps
+        if own is not None:
+            self.weight = own.take(WHOLE, ranks.gather(layer.weight.detach()))
+            if layer.bias is not None and layer.bias.numel():
+                self._bias = own.take(WHOLE, ranks.gather(layer.bias.detach()))
         self.norm = getattr(layer, "layer_norm_weight", getattr(norm, "weight", None))
         adapters: list[Any] = []
         if self._wrapper is not None:
             split = isinstance(module.adapter, torch.nn.ModuleDict)
             adapters = [module.adapter[f"adapter_{part}"] for part in parts] if split else [module.adapter]
         self._group_width = sum(widths)
-        self._adapters, self._columns, first, rank = [], [], 0, 0
+        self._adapters, self._parts, self._columns, first, rank = [], [], [], 0, 0
         for index, adapter in enumerate(adapters):
             width = widths[index] if len(adapters) > 1 else 0
             if hasattr(adapter, "linear_in"):  # a part may be left out
                 self._adapters.append(adapter)
+                self._parts.append(parts[index] if len(adapters) > 1 else WHOLE)
                 self._columns.append((slice(first, first + width), slice(rank, rank + adapter.dim)))
                 self.scale = adapter.alpha / adapter.dim
                 rank += adapter.dim
@@ -85,8 +93,15 @@ class FusedLinear:
         return [a.linear_in.weight for a in self._adapters] + [a.linear_out.weight for a in self._adapters]
 
     def gathers(self, index: int) -> bool:
-        """Return whether the product takes one of the `parameters` whole: A behind split outputs, B behind inputs."""
-        return (index < len(self._adapters)) == self._by_outputs
+        """Return whether ranks gather one of the `parameters`: A of a layer split by its outputs, B of another one."""
+        return (index < len(self._adapters)) == self._by_outputs or self._own is not None
+
+    def taken(self, index: int, whole: torch.Tensor) -> torch.Tensor:
+        """Return what the product takes of one of the `parameters` that ranks gather."""
+        is_down = index < len(self._adapters)
+        return (
+            whole if self._own is None or is_down else self._own.take(self._parts[index - len(self._adapters)], whole)
+        )
 
     def join(self, parameters: Sequence[torch.Tensor]) -> LowRank | tuple[()]:
         """Join the adapters of the parts, as `whole_parameters` returns them, into one."""
@@ -171,7 +186,7 @@ def whole_parameters(linears: Sequence[FusedLinear], ranks: Ranks) -> list[Seque
     found: list[list[torch.Tensor]] = [list(share) for share in shares]
     whole = _Whole.apply(ranks, *(found[number][index] for number, index in places))
     for (number, index), parameter in zip(places, whole, strict=True):
-        found[number][index] = parameter
+        found[number][index] = linears[number].taken(index, parameter)
     return list(found)
 
 

@@ -16,9 +16,11 @@ import torch.distributed as dist
 from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.backends.kernels.logprobs import rows_of_chunk, token_log_probabilities
 from lorarl_trainer.backends.megatron.bridge_lora import decoder_linears, hf_parts, make_lora
+from lorarl_trainer.backends.megatron.collectives import Ranks
 from lorarl_trainer.backends.megatron.fused_layer import fuse_layers
 from lorarl_trainer.backends.megatron.loaded_weights import require_all_weights
 from lorarl_trainer.backends.megatron.micro_batch import MicroBatch, grouped, packed_batch, padded_batch
+from lorarl_trainer.backends.megatron.own_heads import WHOLE, OwnHeads
 from lorarl_trainer.backends.megatron.packed_attention import Current, pack_attention, unpackable
 from lorarl_trainer.backends.megatron.parallel import open_groups
 from lorarl_trainer.backends.megatron.platform import Platform, platform_of
@@ -28,7 +30,6 @@ from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.targets import (
     Target,
     excluded_names,
-    require_heads_to_split,
     require_vocabulary_to_split,
     resolve_targets,
 )
@@ -109,8 +110,6 @@ class LoraModel:
                 linears, adapter.type, adapter.target_modules, adapter.exclude_modules
             )
             self.excluded_names = excluded_names(linears, adapter.type, adapter.target_modules, adapter.exclude_modules)
-            if adapter.type == "canonical_lora":
-                require_heads_to_split(self.targets, provider.num_query_groups, self.parallel.tensor_size)
             self._lora = make_lora(adapter, self.targets)
             adapted = list(self._lora(chunks, training=True))
             if self._plan.recompute != "none" and not self._plan.fused_layers:
@@ -129,9 +128,7 @@ class LoraModel:
 
     def _pack(self, model_path: Path) -> None:
         """Let the model take packed sequences, and compute its layers in a few steps, as planned."""
-        from megatron.core.utils import unwrap_model
-
-        model, plan = unwrap_model(self.module), self._plan
+        model, plan = self._unwrapped(), self._plan
         _check_output_layer(model, model_path)
         self.unpackable: list[str] = unpackable(model) if plan.packed else []
         self._packing: Current | None = pack_attention(model) if plan.packed and not self.unpackable else None
@@ -140,6 +137,12 @@ class LoraModel:
         if plan.fused_layers:
             fused = self._packing is not None and fuse_layers(model, self._packing) == len(model.decoder.layers)
             plan.require("fused_layers", fused)
+
+    def _unwrapped(self) -> Any:
+        """Return the model without the wrapper that mixed precision puts around it."""
+        from megatron.core.utils import unwrap_model
+
+        return unwrap_model(self.module)
 
     def micro_batches(self, samples: Sequence[Sample], token_budget: int) -> Iterator[tuple[list[int], MicroBatch]]:
         """Yield the micro-batches of some samples, and which of the samples each holds, in its order."""
@@ -239,17 +242,24 @@ class LoraModel:
         yield from ((name, p.detach()) for name, p in self.module.named_parameters() if not p.requires_grad)
 
     def base_in_hf_names(self) -> dict[frozenset[str], torch.Tensor]:
-        """Return this rank's frozen parameters, by the Hugging Face parameters that each is made of.
+        """Return this rank's frozen parameters, by the Hugging Face parameters that each is made of (collective).
 
-        Those that the bridge does not know are left out.
+        Of q, k and v these are the rank's own heads, see `own_heads`. Those that the bridge does not know are left out.
         """
         registry = self._bridge._model_bridge.mapping_registry()
+        ranks = Ranks.of(self.parallel.tensor_group)
+        own = OwnHeads.of(self._unwrapped().config, ranks)
         found = {}
         for name, parameter in self.base_parameters():
             # Wrappers for adapters and for mixed precision add to Megatron's own names.
             mapping = registry.megatron_to_hf_lookup(name.replace(".to_wrap", "").removeprefix("module."))
-            if mapping is not None:
-                found[frozenset(hf_parts(mapping).values())] = parameter
+            if mapping is None:
+                continue
+            parts = hf_parts(mapping)
+            if own is None or "q" not in parts:
+                found[frozenset(parts.values())] = parameter
+            else:
+                found[frozenset(parts.values())] = own.take(WHOLE, ranks.gather(parameter))
         return found
 
     def norm(self, values: Sequence[torch.Tensor]) -> float:
