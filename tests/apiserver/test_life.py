@@ -52,11 +52,12 @@ def test_from_creation_to_end_in_twelve_writes(p: Platform, replica: Operator) -
         "whole",
         step=3,
         totalSteps=10,
+        progress="3/10",
         metrics={"reward": 0.75, "tokensPerSecond": 1200.5},
         adapter=ADAPTER,
     )
     shown = row(p, namespace, "-o", "wide")
-    assert (shown["NAME"], shown["PHASE"], shown["STEP"], shown["REWARD"]) == ("whole", "Running", "3", "0.75")
+    assert (shown["NAME"], shown["PHASE"], shown["STEP"], shown["REWARD"]) == ("whole", "Running", "3/10", "0.75")
     assert (shown["RAYJOB"], shown["RESTARTS"], shown["URI"]) == ("whole-1", "0", ADAPTER["uri"])
     until(10, "the step is in the metrics", lambda: replica.metric("lorarl_job_step", job_name="whole") == 3)
     assert replica.metric("lorarl_job_tokens_per_second", job_name="whole") == 1200.5
