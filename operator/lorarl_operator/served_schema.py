@@ -6,6 +6,7 @@ their defaults.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
@@ -34,30 +35,34 @@ class ServedSchema:
         self._client, self._clock = client, clock
         self._schema: dict[str, Any] = {}
         self._fetched_at = float("-inf")
+        self._one_at_a_time = asyncio.Lock()
 
     async def readable(self, job: Job) -> Job:
         """The job without the fields that this operator does not know and that have their default.
 
-        Without the schema, the job is returned as it is. Then it is not valid, and its status says which field.
+        If the schema is not served, the job is returned as it is. Then it is not valid, and its status says which
+        field.
+
+        Raises:
+            ApiError: The API server did not answer.
         """
         if _knows(job.spec):
             return job
-        await self._refresh()
+        async with self._one_at_a_time:
+            if self._clock() - self._fetched_at >= FRESH_SECONDS:
+                self._schema = await self._fetch()
+                self._fetched_at = self._clock()
         spec = readable(job.read_spec(), self._schema)
         return replace(job, spec=json.dumps(spec, separators=(",", ":")).encode())
 
-    async def _refresh(self) -> None:
-        if self._clock() - self._fetched_at < FRESH_SECONDS:
-            return
-        self._fetched_at = self._clock()
+    async def _fetch(self) -> dict[str, Any]:
         try:
-            document = await self._client.open_api(GROUP, VERSION)
+            return _spec_schema(await self._client.open_api(GROUP, VERSION))
         except ApiError as error:
-            log.warning(
-                "Jobs have fields that this operator does not know, and the CRD's schema is not served: %s", error
-            )
-            return
-        self._schema = _spec_schema(document)
+            if error.transient:
+                raise
+            log.warning("Jobs have fields that this operator does not know, and it cannot read their schema: %s", error)
+            return {}
 
 
 def _spec_schema(document: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,88 @@
+"""How the served schema is fetched: once for all jobs that need it, and never for jobs without unknown fields."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from lorarl_operator import parse
+from lorarl_operator.kube.errors import ApiError
+from lorarl_operator.served_schema import FRESH_SECONDS, ServedSchema
+from unit.operator.observed_world import raw_job
+
+KIND = {"group": "lorarl.io", "version": "v1alpha1", "kind": "LoRARLJob"}
+SPEC = {"type": "object", "properties": {"beams": {"type": "integer", "default": 1}}}
+DOCUMENT = {
+    "components": {
+        "schemas": {
+            "other": {"x-kubernetes-group-version-kind": [{"kind": "DeleteOptions"}]},
+            "job": {"x-kubernetes-group-version-kind": [KIND], "properties": {"spec": SPEC}},
+        }
+    }
+}
+
+
+class Served:
+    """An API server, and a clock."""
+
+    def __init__(self, answer):
+        self.answer, self.requests, self.now = answer, 0, 0.0
+
+    async def open_api(self, group, version):
+        assert (group, version) == ("lorarl.io", "v1alpha1")
+        self.requests += 1
+        await asyncio.sleep(0)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def clock(self):
+        return self.now
+
+
+def newer_job(name="demo"):
+    return parse.job(raw_job({"beams": 1}, name=name))
+
+
+def test_jobs_without_unknown_fields_need_no_schema():
+    server = Served(DOCUMENT)
+    job = parse.job(raw_job())
+    assert asyncio.run(ServedSchema(server, server.clock).readable(job)) is job
+    assert server.requests == 0
+
+
+def test_one_answer_serves_all_jobs_for_a_while():
+    server = Served(DOCUMENT)
+
+    async def many():
+        schema = ServedSchema(server, server.clock)
+        found = await asyncio.gather(*(schema.readable(newer_job(f"demo-{number}")) for number in range(5)))
+        server.now += FRESH_SECONDS - 1
+        await schema.readable(newer_job())
+        assert server.requests == 1
+        server.now += 1
+        await schema.readable(newer_job())
+        return found
+
+    assert all("beams" not in job.read_spec() for job in asyncio.run(many()))
+    assert server.requests == 2
+
+
+def test_a_server_that_does_not_answer_is_asked_again():
+    server = Served(ApiError("GET /openapi", 503, "ServiceUnavailable", "starting"))
+
+    async def twice():
+        schema = ServedSchema(server, server.clock)
+        with pytest.raises(ApiError):
+            await schema.readable(newer_job())
+        server.answer = DOCUMENT
+        return await schema.readable(newer_job())
+
+    assert "beams" not in asyncio.run(twice()).read_spec()
+
+
+@pytest.mark.parametrize("answer", [ApiError("GET /openapi", 403, "Forbidden", "no"), {}])
+def test_without_a_schema_the_job_stays_as_it_is(answer):
+    server = Served(answer)
+    assert asyncio.run(ServedSchema(server, server.clock).readable(newer_job())).read_spec()["beams"] == 1
