@@ -47,6 +47,7 @@ def test_the_head_leaves_the_gpu_node_to_its_worker(p: Platform, tainted: bool) 
     assert (node_of(pods.HEAD), node_of(pods.WORKER)) == ("cpu-node", "gpu-node")
     p.api.delete("LoRARLJob", "whole", namespace)
     until(20, "its pods are gone", lambda: not p.api.list("Pod", namespace))
+    p.api.patch("Node", "gpu-node", {"spec": {"taints": []}})
 
 
 def test_a_worker_gets_the_devices_that_it_claims(p: Platform) -> None:

@@ -21,7 +21,7 @@ from support.cluster.kwok import CANNOT_BE_PULLED, DEVICE_CLASS, HELD, add_devic
 from support.cluster.lorarljobs import condition, lorarljob, phase, report
 from support.cluster.operator import ACCOUNT, RIGHTS, SYSTEM, Operator, operator, prepare, wait_leader
 from support.cluster.platform import Platform, platform
-from support.cluster.processes import until
+from support.cluster.processes import find_share, until
 from support.cluster.rayjobs import rayjob
 from support.cluster.tools import tools_or_skip
 
@@ -35,11 +35,12 @@ GET_JOB = Right("lorarl.io", "lorarljobs", "get")
 
 @pytest.fixture(scope="module")
 def p(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    with (
-        tools_or_skip(),
-        platform(tmp_path_factory.mktemp("rights"), crds=[CRD], audit=True, admission=[GUARDED_OWNERS]) as running,
-    ):
-        yield running
+    folder = tmp_path_factory.mktemp("rights")
+    with tools_or_skip():
+        # The operator reads Workloads where they are served. Kueue itself does not run here.
+        crds = [CRD, find_share("kueue") / "config/components/crd/bases/kueue.x-k8s.io_workloads.yaml"]
+        with platform(folder, crds=crds, audit=True, admission=[GUARDED_OWNERS]) as running:
+            yield running
 
 
 @pytest.fixture(scope="module")

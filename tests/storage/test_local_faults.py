@@ -55,7 +55,7 @@ def test_a_full_disk_is_named_and_nothing_is_lost(small_disk: Path) -> None:
         run.publish(large(20, 3_000_000))
     message = str(failed.value)
     assert message.startswith(
-        f"file://{small_disk}/out/{JOB}/iter_0000020/trainer_state/state.safetensors: cannot write: the disk is full"
+        f"uri: file://{small_disk}/out/{JOB}/iter_0000020/trainer_state/state.safetensors: cannot write: the disk is full"
     )
     assert "3000000 bytes needed" in message
     free = int(message.split(" bytes needed, ")[1].split(" free")[0])

@@ -22,6 +22,8 @@ from unit.contract.manifests import manifest
 # For each field of spec.cluster that one machine ignores, a value other than the default.
 CLUSTER_FIELDS: dict[str, Any] = {
     "gpuResource": "amd.com/gpu",
+    "gpuClaim": {"deviceClass": "gpu.nvidia.com"},
+    "allowConsolidation": True,
     "image": "trainer:1",
     "imagePullPolicy": "Always",
     "imagePullSecrets": ["registry"],
@@ -79,7 +81,7 @@ def test_defaults_that_are_written_out_are_not_named() -> None:
 
 @pytest.mark.parametrize("field", CLUSTER_FIELDS)
 def test_each_ignored_field_of_spec_cluster_is_named(field: str) -> None:
-    gpus = {"gpusPerNode": 1} if field == "rdma" else {}
+    gpus = {"gpusPerNode": 1} if field in ("rdma", "gpuClaim") else {}
     assert ignored_fields(job({"spec.cluster": {field: CLUSTER_FIELDS[field], **gpus}})) == [f"spec.cluster.{field}"]
 
 
