@@ -75,6 +75,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     (folder / "run").mkdir()
     (folder / "run" / "run_summary.json").write_text(json.dumps(summary))
+    shutil.copytree(folder / "run", folder / "out" / "thirds")
     return folder
 
 
@@ -203,6 +204,7 @@ def test_a_merged_model_computes_what_base_and_adapter_do(folder: Path, monkeypa
         (("merge", "adapter", "--base", "gone", "--out", "m"), "whose base model gone cannot be loaded ("),
         (("merge", "adapter", "--base", "other", "--out", "m"), "which PEFT cannot load onto other ("),
         (("evaluate", "run"), "spec.data.eval.uri: got file:gone.jsonl, which does not exist"),
+        (("evaluate", "thirds"), "spec.data.eval.uri: got file:gone.jsonl, which does not exist"),
         (
             ("evaluate", "run", "--eval", "hardd"),
             "--eval: got hardd, expected the name of an evaluation in data.evals (hard, easy)",

@@ -16,6 +16,7 @@ from lorarl_trainer.errors import InputError, LorarlError
 from lorarl_trainer.lora.files import CONFIG_FILE, WEIGHTS_FILE
 from lorarl_trainer.progress import show_downloads
 from lorarl_trainer.progress.records import SUMMARY, read_summary
+from lorarl_trainer.progress.runs import run_folder
 from lorarl_trainer.storage import open_store
 from lorarl_trainer.storage.base_model import fetch_model_folder
 from lorarl_trainer.storage.downloads import cache_dir, local_path
@@ -23,7 +24,7 @@ from lorarl_trainer.storage.secrets import Secrets, read_secrets, secret_of
 
 Checkpoint = Literal["best", "newest"]
 ARGUMENT = "ADAPTER"
-_EXPECTED = "the folder or URI of a PEFT adapter, or a run's folder such as out/NAME"
+_EXPECTED = "the folder or URI of a PEFT adapter, or a run: its folder, or its job's name under out/"
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def find_adapter(
     """Find an adapter and its base model; fetch them if they are elsewhere.
 
     Args:
-        name: a folder, a file: or remote URI, or a run's folder.
+        name: a folder, a file: or remote URI, a run's folder, or the name of a run's job.
         job_file: the manifest of the job; None takes the one that a run's folder has.
         overrides: assignments that change the manifest.
         base: the base model's folder or name, in place of the one that the adapter names.
@@ -76,7 +77,8 @@ def find_adapter(
         LorarlError: there is no such adapter or base model.
         ManifestError: the manifest has faults.
     """
-    summary = _summary(Path(name))
+    run = run_folder(name)
+    summary = _summary(run) if run else None
     best = _best(summary, name, checkpoint)
     uri = name if summary is None else str((best or {}).get("uri") or summary.get("adapter_uri") or "")
     if not uri:
@@ -122,10 +124,10 @@ def _base_of(job: LoRARLJob, secrets: Secrets) -> str:
         return str(fetch_model_folder(job.spec, secrets, on_bytes=on_bytes))
 
 
-def _summary(folder: Path) -> dict[str, Any] | None:
-    """Return the summary of a run's folder; None for another folder."""
+def _summary(folder: Path) -> dict[str, Any]:
+    """Return the summary of a run's folder."""
     try:
-        return read_summary(folder) if (folder / SUMMARY).is_file() else None
+        return read_summary(folder)
     except ValueError as error:
         raise _not_an_adapter(f"{folder}, whose {SUMMARY} cannot be read ({error})") from error
 

@@ -44,7 +44,7 @@ def command(
 ) -> None:
     """Ask base model and adapter the same questions, side by side.
 
-    ADAPTER is a folder or URI with a PEFT adapter, or the folder of a run, such as out/NAME.
+    ADAPTER is a folder or URI with a PEFT adapter, or a run: its folder, or its job's name under out/.
     """
     from lorarl_trainer.adapters.chat import chat
     from lorarl_trainer.adapters.source import find_adapter

@@ -38,8 +38,9 @@ def command(
 ) -> None:
     """Write base model and adapter as one plain model, with its tokenizer.
 
-    ADAPTER is a folder or URI with a PEFT adapter, or the folder of a run, such as out/NAME. The merged model's logits
-    are compared with those of base and adapter before anything is written.
+    ADAPTER is a folder or URI with a PEFT adapter, or a run: its folder, or its job's name under out/.
+
+    The merged model's logits are compared with those of base and adapter before anything is written.
     """
     from lorarl_trainer.adapters.merge import merge
     from lorarl_trainer.adapters.source import find_adapter

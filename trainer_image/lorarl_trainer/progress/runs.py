@@ -69,6 +69,15 @@ def find_runs(folder: Path) -> list[RunLine]:
     return sorted(runs, key=lambda run: run.changed, reverse=True)
 
 
+def run_folder(name: str) -> Path | None:
+    """Return the folder of a run: the folder itself, or that of a job's name under out/; None if neither is one."""
+    return next((folder for folder in _folders(name) if (folder / SUMMARY).is_file()), None)
+
+
+def _folders(name: str) -> tuple[Path, ...]:
+    return Path(name), Path("out") / name, Path("out") / name / "run"
+
+
 def find_run(name: str, on_wait: Callable[[Path], None] | None = None) -> Path:
     """Return the folder of a run that a user named: the folder itself, or a job's name under out/.
 
@@ -79,15 +88,13 @@ def find_run(name: str, on_wait: Callable[[Path], None] | None = None) -> Path:
     Raises:
         InputError: neither is a run's folder.
     """
-    folders = (Path(name), Path("out") / name, Path("out") / name / "run")
-    is_there = any((folder / SUMMARY).is_file() for folder in folders)
-    if on_wait and not is_there and (starting := next(filter(_is_starting, folders), None)):
+    folders = _folders(name)
+    if on_wait and run_folder(name) is None and (starting := next(filter(_is_starting, folders), None)):
         on_wait(starting)
         while not (starting / SUMMARY).is_file() and _is_starting(starting):
             time.sleep(1)
-    for folder in folders:
-        if (folder / SUMMARY).is_file():
-            return folder
+    if (found := run_folder(name)) is not None:
+        return found
     known = [str(run.folder) for run in find_runs(Path("out"))] if Path("out").is_dir() else []
     hint = f"Runs here: {', '.join(known[:5])}." if known else "A run's folder is out/NAME, or what --out named."
     raise InputError("RUN", f"{name}, which has no {SUMMARY}", "the folder of a run that has loaded its model", hint)

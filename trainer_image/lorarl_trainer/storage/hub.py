@@ -83,7 +83,7 @@ def fetch_file(spec: BaseModelSpec, name: str, token: str | None) -> Path:
     from huggingface_hub import hf_hub_download
 
     with _explained(spec):
-        return Path(hf_hub_download(_name(spec), name, revision=spec.revision, token=token))
+        return Path(hf_hub_download(_name(spec), name, revision=spec.revision, token=token, tqdm_class=_silent_bar()))
 
 
 def _name(spec: BaseModelSpec) -> str:
