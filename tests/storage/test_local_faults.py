@@ -54,9 +54,8 @@ def test_a_full_disk_is_named_and_nothing_is_lost(small_disk: Path) -> None:
     with pytest.raises(StorageError) as failed:
         run.publish(large(20, 3_000_000))
     message = str(failed.value)
-    assert message.startswith(
-        f"uri: file://{small_disk}/out/{JOB}/iter_0000020/trainer_state/state.safetensors: cannot write: the disk is full"
-    )
+    file = f"file://{small_disk}/out/{JOB}/iter_0000020/trainer_state/state.safetensors"
+    assert message.startswith(f"uri: {file}: cannot write: the disk is full")
     assert "3000000 bytes needed" in message
     free = int(message.split(" bytes needed, ")[1].split(" free")[0])
     assert 1_000_000 < free < 2_300_000, "measured after the half-written file was removed"
