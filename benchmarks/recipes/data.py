@@ -36,6 +36,7 @@ def write(folder: Path, recipe: Recipe) -> None:
         ValueError: the task has too few different questions.
     """
     rows = [{"recipe": recipe.name, **row} for row in islice(distinct(questions(recipe)), HELD_OUT + TRAIN)]
+    random.Random(SEED).shuffle(rows)  # late ones are rare ones: the common ones came before
     if len(rows) <= 2 * HELD_OUT:
         raise ValueError(f"{recipe.name} has {len(rows)} different questions, expected more than {2 * HELD_OUT}")
     folder.mkdir(parents=True, exist_ok=True)
