@@ -92,12 +92,14 @@ def packed_micro_batches(
     room. Deterministic.
     """
     budget = Load(token_budget, sys.maxsize if key_budget is None else key_budget)
-    groups = [part for group in prompt_groups(samples) for part in _parts_within(samples, group, budget)]
+    prompts = prompt_groups(samples)
+    alone = {group[0] for group in prompts if len(group) == 1}
+    groups = [part for group in prompts for part in _parts_within(samples, group, budget)]
     groups.sort(key=lambda group: (-packed_length(samples, group), group))
     batches: list[list[int]] = []
     loads: list[Load] = []
     for group in groups:
-        load = packed_load(samples, group)
+        load = packed_load(samples, group, alone=group[0] in alone)  # parts of one prompt may meet again
         place = next((i for i, there in enumerate(loads) if there.plus(load).is_within(budget)), None)
         if place is None:
             batches.append(group)
@@ -165,10 +167,13 @@ class Load(NamedTuple):
         return self.tokens <= budget.tokens and self.keys <= budget.keys
 
 
-def packed_load(samples: Sequence[Sample], group: Sequence[int]) -> Load:
-    """Return the most that samples of one prompt take. Each completion has its prompt's keys besides its own."""
+def packed_load(samples: Sequence[Sample], group: Sequence[int], *, alone: bool = False) -> Load:
+    """Return the most that samples of one prompt take. Each completion has its prompt's keys besides its own.
+
+    A completion that is `alone` with its prompt is one segment with it.
+    """
     tokens, prompt = packed_length(samples, group), samples[group[0]].prompt_length
-    return Load(tokens, tokens + len(group) * prompt if len(group) > 1 else tokens)
+    return Load(tokens, tokens if alone else tokens + len(group) * prompt)
 
 
 class _Row:
