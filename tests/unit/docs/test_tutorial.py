@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,14 @@ def test_the_manifest_is_that_of_the_example() -> None:
     shown = block("yaml", "apiVersion")
     assert yaml.safe_load(shown) == yaml.safe_load((EXAMPLE / "job.yaml").read_text())
     load_job(shown)
+
+
+RUNS = [line for _, text in BLOCKS for line in text.splitlines() if line.startswith("lorarl run examples/receipts")]
+
+
+def test_each_run_with_its_overrides_is_valid() -> None:
+    overridden = [shlex.split(run)[4::2] for run in RUNS if "--set" in run]
+    assert [load_job(EXAMPLE / "job.yaml", fields).spec.algorithm.type for fields in overridden] == ["sft", "grpo"]
 
 
 def test_the_reward_is_that_of_the_example() -> None:
