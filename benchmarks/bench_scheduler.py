@@ -8,7 +8,7 @@ python benchmarks/bench_scheduler.py --size 7b --schedulers ours other --tree ..
                                                                     also that of another working tree
 
 The weights are random, so each token is nearly as likely as any other. So many of them end a completion that it has
-`--mean` tokens on average. For each scheduler, in a process of its own, the table has the samples that it generates at
+`--mean` tokens on average. Each scheduler runs in its own process. The table has the samples that it generates at
 a time, the same while others wait, its preemptions, and tokens/s. `--out` gets the same as JSON, a line for each.
 """
 
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def measured(scheduler: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Run one scheduler in a process of its own."""
+    """Run one scheduler in its own process."""
     tree = options.tree.resolve() if scheduler == "other" else ROOT
     paths = [tree / "crds", tree / "trainer_image", ROOT / "benchmarks"]
     given = {name: value for name, value in vars(options).items() if name not in ("schedulers", "tree", "out")}

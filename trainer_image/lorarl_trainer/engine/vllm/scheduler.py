@@ -161,7 +161,7 @@ class RolloutScheduler(_AsyncScheduler):
         row = int(table.rows[-1])
         table.pause(row)
         self._add_made(request, row)
-        # The request finds again what nobody needs until it continues.
+        # It finds these blocks again if no other request needed them meanwhile.
         self._blocks.cache(request, min(int(table.requested[row]), request.num_tokens))
         self._blocks.release(request)
         request.num_computed_tokens = 0
