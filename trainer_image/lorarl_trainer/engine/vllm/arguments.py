@@ -8,6 +8,13 @@ from typing import Any
 from lorarl_trainer.devices.base import Device, Host
 from lorarl_trainer.planning.execution import ExecutionPlan
 
+WATERMARK = 0.02
+"""Share of the KV cache that stays free for the requests that run when another one is admitted.
+
+Without it, requests that have just been admitted are stopped again at once. 2% lets 500 requests grow by some 20 tokens
+in the KV cache of a 7B model on an H200, and costs 2% of its room.
+"""
+
 
 def environment() -> dict[str, str]:
     """Return the variables that vLLM reads. Set them before it is imported."""
