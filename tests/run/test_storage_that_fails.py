@@ -5,12 +5,14 @@ One job, whose base model is in the store too: the second test goes on where the
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from lorarl_trainer.progress import read_rows
 from lorarl_trainer.storage import open_store
 from run.command import Ended, digest
 from run.jobs import STEPS, Job, published_steps
@@ -63,6 +65,7 @@ def test_the_newer_of_two_runs_resumes_from_what_was_kept(stored: Stored, refere
     stored.job.gate.touch()
     older = stored.job.start(*ON_S3, out=stored.job.folder / "older")
     older.wait_for_output("job letters")  # it has claimed the checkpoints, and stands still in its first step
+    assert [row["step"] for row in read_rows(older.out / "metrics.jsonl")] == [0, 1, 2], "from the first run's record"
 
     newer = stored.job.start(*ON_S3, gated=False).end()
 
@@ -83,6 +86,15 @@ def test_the_newer_of_two_runs_resumes_from_what_was_kept(stored: Stored, refere
     assert fenced.left_running == []
     assert digest(adapter) == reference.adapter_digest
     assert published_steps(stored.checkpoints)[-1] == STEPS
+
+    records = [stored.checkpoints / "runs" / name for name in ("0001", "0002", "0003")]
+    assert (records[2] / "metrics.jsonl").read_bytes() == (newer.out / "metrics.jsonl").read_bytes()
+    assert (records[2] / "report.html").exists()
+    ends = [json.loads((record / "events.jsonl").read_text().splitlines()[-1]) for record in records[:2]]
+    assert [(end["event"], end["reason"]) for end in ends] == [
+        ("RunFinished", "StorageFailed"),
+        ("RunFinished", "Fenced"),
+    ]
 
 
 @pytest.fixture(scope="module")
