@@ -93,7 +93,7 @@ def test_starts_at_the_same_moment_share_no_folder(store: Store) -> None:
     assert sorted(names) == [f"{number:04}" for number in range(1, 7)]
 
 
-def test_the_files_of_a_run_are_published_and_the_next_start_continues_them(store: Store, tmp_path: Path) -> None:
+def test_a_run_is_published_and_the_next_start_continues_it(store: Store, tmp_path: Path) -> None:
     first, second, log = tmp_path / "first", tmp_path / "second", tmp_path / "driver"
     write(first, metrics='{"step": 1}\n', samples='{"step": 1, "evaluation": false}\n', notes="not ours")
     (first / "starts").mkdir()
@@ -134,7 +134,7 @@ def test_a_folder_with_a_run_is_not_overwritten(store: Store, tmp_path: Path) ->
     assert run.finish(PATIENCE) is None
 
 
-def test_a_store_that_fails_is_a_warning_and_the_next_checkpoint_tries_again(
+def test_a_store_that_fails_is_a_warning_and_is_tried_again(
     quick_store: Store, proxy: FaultProxy, tmp_path: Path
 ) -> None:
     run, heard = publisher(quick_store, tmp_path), Heard()

@@ -153,9 +153,7 @@ def test_a_resumed_job_continues_its_mlflow_run_with_every_step(
     assert [metric.step for metric in client.get_metric_history(run.info.run_id, "reward_mean")] == [1, 2, 3, 4, 5]
 
 
-def test_the_attempts_of_a_job_are_one_mlflow_run_though_each_has_another_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_attempts_of_a_job_are_one_mlflow_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first ended before its first checkpoint, so the second starts from the beginning."""
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     spec = MlflowSpec(tracking_uri=f"file:{tmp_path}/mlruns", experiment="tests")
