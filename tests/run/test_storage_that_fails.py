@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from lorarl_trainer.progress import read_rows
+from lorarl_trainer.record.reader import JobRecord
 from lorarl_trainer.storage import open_store
 from run.command import Ended, digest
 from run.jobs import STEPS, Job, published_steps
@@ -36,6 +37,7 @@ class Stored:
     job: Job
     proxy: FaultProxy
     checkpoints: Path
+    secret: dict[str, str]
 
 
 def test_a_checkpoint_that_the_store_refuses_is_kept_on_this_machine(stored: Stored) -> None:
@@ -97,6 +99,35 @@ def test_the_newer_of_two_runs_resumes_from_what_was_kept(stored: Stored, refere
     ]
 
 
+@pytest.mark.long
+def test_a_killed_run_continues_its_curves_on_another_machine(stored: Stored) -> None:
+    """No file of the first machine is there. A new name has a new folder in the store."""
+    stored.proxy.heal()
+    there, here = stored.job.folder / "there", stored.job.folder / "here"
+    record = stored.checkpoints.parent / "moved" / "runs" / "0001"
+    moved = ["--set", "metadata.name=moved"]
+    run = stored.job.start(*ON_S3, out=there, more=moved)
+    run.wait_for_step(5)
+    stored.job.gate.touch()
+    run.wait_until(lambda: len(read_rows(record / "metrics.jsonl")) >= 5, "step 4 was in the record")
+    run.kill()
+    run.end()
+    stored.job.gate.unlink()
+
+    ended = stored.job.start(*ON_S3, out=here, more=moved).end()
+    assert ended.code == 0, ended
+    assert ended.summary["resumed_from_step"] >= 4
+    assert [row["step"] for row in ended.rows] == list(range(STEPS + 1))
+    assert [start["resumed_from_step"] for start in ended.summary["starts"]] == [
+        None,
+        ended.summary["resumed_from_step"],
+    ]
+    store = open_store(f"s3://{BUCKET}/adapters", stored.secret)
+    lost, succeeded = JobRecord(store, "moved").history()
+    assert (lost.state, succeeded.state, succeeded.step) == ("lost", "succeeded", STEPS)
+    assert succeeded.resumed_from == ended.summary["resumed_from_step"]
+
+
 @pytest.fixture(scope="module")
 def stored(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
     job = Job(tmp_path_factory.mktemp("stored"), base)
@@ -106,4 +137,4 @@ def stored(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sto
         job.environment["LORARL_CACHE"] = str(job.folder / "cache")
         for file in base.iterdir():
             open_store(f"s3://{BUCKET}/base", server.secret()).put(file.name, file.read_bytes())
-        yield Stored(job, proxy, server.root / BUCKET / "adapters" / job.checkpoints.name)
+        yield Stored(job, proxy, server.root / BUCKET / "adapters" / job.checkpoints.name, server.secret())

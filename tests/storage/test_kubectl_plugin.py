@@ -92,6 +92,14 @@ def test_a_run_that_recorded_no_end_was_lost(s3: S3Server, bucket: str, tmp_path
     assert states == [("lost", 1), ("running", 2)]
 
 
+def test_a_start_in_the_folder_of_an_earlier_one_has_its_own_end(s3: S3Server, bucket: str, tmp_path: Path) -> None:
+    """As with `lorarl run` on one machine, whose folder stays."""
+    store = open_store(f"s3://{bucket}/same-folder", s3.secret())
+    record_run(store, JOB, tmp_path / "out", [run_started(tmp_path, 8), FAILED], "", attempt=1)
+    record_run(store, JOB, tmp_path / "out", [run_started(tmp_path, 8)], "", attempt=2)
+    assert [run.state for run in JobRecord(store, JOB).history()] == ["failed", "running"]
+
+
 def test_logs_of_each_run(uri: str) -> None:
     assert lorarl("logs", "--record", uri).output == "all went well\n"
     assert lorarl("logs", "--record", uri, "--run", "1", "--tail", "2").output == "printed line 38\nprinted line 39\n"

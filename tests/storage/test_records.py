@@ -152,6 +152,21 @@ def test_a_store_that_fails_is_a_warning_and_is_tried_again(
     assert run.finish(PATIENCE) is None
 
 
+def test_training_does_not_wait_for_an_upload(s3_store: Store, proxy: FaultProxy, tmp_path: Path) -> None:
+    run, heard = publisher(s3_store, tmp_path), Heard()
+    run.start(heard)
+    heard.wait_for(RecordOpened)
+    write(tmp_path, metrics="first")
+    held = proxy.hold(path="metrics.jsonl")
+    for _ in range(100):
+        run.on_event(SAVED)  # returns, though the first upload does not end
+    until(PATIENCE, "the upload began", lambda: [path for _, path in proxy.requests if "metrics.jsonl" in path])
+    assert s3_store.get(f"{JOB}/runs/0001/metrics.jsonl") is None
+    held.release()
+    assert run.finish(PATIENCE) is None
+    assert s3_store.get(f"{JOB}/runs/0001/metrics.jsonl") == b"first"
+
+
 def test_the_end_of_a_run_waits_only_so_long(quick_store: Store, proxy: FaultProxy, tmp_path: Path) -> None:
     run, heard = publisher(quick_store, tmp_path), Heard()
     run.start(heard)

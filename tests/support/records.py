@@ -16,10 +16,10 @@ PATIENCE = 30.0
 
 
 def record_run(store: Store, job: str, out_dir: Path, events: Sequence[Event], log: str, *, attempt: int) -> None:
-    """Play a run in a new pod, whose folder is `out_dir`, and publish its record."""
+    """Play a run in the folder `out_dir`, new as in a new pod, and publish its record."""
     owner = Owner(job, "mine")
     checkpoints = CheckpointStore(store, job, keep=None, identity={}, owner=owner)
-    out_dir.mkdir(parents=True)
+    out_dir.mkdir(parents=True, exist_ok=True)
     (out_dir / "printed").write_text(log)
     run = RecordPublisher(lambda: claim_folder(checkpoints, owner, attempt), out_dir, out_dir / "printed")
     with (

@@ -20,6 +20,8 @@ from lorarl_trainer.progress.events import (
 from lorarl_trainer.progress.records import now
 
 EVENTS = "events.jsonl"
+BEGAN = "Began"
+"""The first event of each start."""
 
 
 class EventsFile:
@@ -29,12 +31,15 @@ class EventsFile:
 
     def __init__(self, out_dir: Path) -> None:
         self._path = out_dir / EVENTS
+        self._began = False
 
     def on_event(self, event: Event) -> None:
         """Append an event's line, if it has one."""
         if (line := _line_of(event)) is not None:
+            lines = [line] if self._began else [{"event": BEGAN}, line]
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"at": now(), **line}, allow_nan=False) + "\n")
+                file.writelines(json.dumps({"at": now(), **each}, allow_nan=False) + "\n" for each in lines)
+            self._began = True
 
     def close(self) -> None:
         """Do nothing: each line is written at once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import dataclass
@@ -66,9 +67,10 @@ def record_files(out_dir: Path, driver_log: Path | None) -> list[RecordFile]:
         found.append((DRIVER_LOG, driver_log))
     files = []
     for path, source in found:
-        if (path, source) not in too_many and source.is_file():
-            stat = source.stat()
-            files.append(RecordFile(path, source, stat.st_size, stat.st_mtime_ns))
+        if (path, source) not in too_many:
+            with contextlib.suppress(FileNotFoundError):  # TensorBoard's files are replaced when a run starts
+                stat = source.stat()
+                files.append(RecordFile(path, source, stat.st_size, stat.st_mtime_ns))
     return files
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -149,7 +150,8 @@ class RecordPublisher:
             if file.left_out:
                 self._warn(f"{file.path} is not in the record of this run: it has over {TENSORBOARD_BYTES:,} bytes")
             else:
-                folder.put(file.path, file.read())
+                with contextlib.suppress(FileNotFoundError):
+                    folder.put(file.path, file.read())
             self._published[file.path] = (file.size, file.changed)
 
         in_parallel(send, changed, UPLOADS)

@@ -10,7 +10,7 @@ from typing import Any
 
 from lorarl_trainer.checkpoint.runs import RUNS, RunOf, number_of, read_runs, record_files
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.progress.events_file import EVENTS
+from lorarl_trainer.progress.events_file import BEGAN, EVENTS
 from lorarl_trainer.progress.records import METRICS, SUMMARY
 from lorarl_trainer.progress.samples import SAMPLES
 from lorarl_trainer.record.folder import download
@@ -115,6 +115,8 @@ def history_of(
         events: the lines of its events.jsonl.
         newest: whether no later run has a record.
     """
+    began = max((number for number, event in enumerate(events) if event.get("event") == BEGAN), default=0)
+    events = events[began:]  # an earlier start may have used the same folder
     end = next((event for event in reversed(events) if event.get("event") == "RunFinished"), None)
     nothing: Mapping[str, Any] = {}
     started = next((event for event in reversed(events) if event.get("event") == "RunStarted"), nothing)
