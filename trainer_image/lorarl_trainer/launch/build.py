@@ -45,6 +45,7 @@ from lorarl_trainer.progress import (
 from lorarl_trainer.progress.evaluations import is_eval_seconds
 from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.protocols.workers import Built, JobCheckpoints, Resumed, Workers
+from lorarl_trainer.record.publisher import RecordPublisher
 from lorarl_trainer.rewards.output import Output
 from lorarl_trainer.rewards.scorer import Scorers, open_scorers
 from lorarl_trainer.rollout.evaluation import Evaluation
@@ -71,6 +72,7 @@ class Launch:
         folder: the manifest's; a reward function may be beside it.
         out_dir: where the run's files go.
         clock: times this process's start.
+        record: publishes the run's files to the checkpoints' store; None if they stay in out_dir alone.
     """
 
     job: LoRARLJob
@@ -79,6 +81,7 @@ class Launch:
     runtime: Runtime
     secrets: Secrets
     clock: StartClock
+    record: RecordPublisher | None = None
 
     @property
     def unpublished(self) -> Path:
@@ -139,6 +142,8 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
             progress.emit(Noted(f"{plan_title(spec)}\n{built.memory}"))
             with clock.part("resume"):
                 resumed = await workers.resume()
+            if resumed.step and launch.record and (failed := await in_background(launch.record.restore)):
+                progress.emit(Warned(failed))
             for warning in (*model.verdict.slower, *rows.warnings, *built.warnings, *resumed.warnings):
                 progress.emit(Warned(warning))
             session = Session(

@@ -19,6 +19,7 @@ from lorarl_trainer.progress.events import (
     EvalDone,
     Event,
     Noted,
+    RecordOpened,
     RunFinished,
     RunStarted,
     Sampled,
@@ -110,7 +111,7 @@ class ConsoleSink:
         if is_terminal(self._stream):
             self._begin_bar(event)
 
-    def _after_line(self, event: EvalDone | CheckpointDone | BestFound | Noted | Warned) -> None:
+    def _after_line(self, event: EvalDone | CheckpointDone | BestFound | RecordOpened | Noted | Warned) -> None:
         """Move the clock or the bar after an event's line."""
         if isinstance(event, EvalDone):
             self._time_left.add_evaluation(event)
@@ -170,7 +171,9 @@ def resumption_line(event: RunStarted) -> str:
     return "; ".join([f"resuming after step {event.resumed_from_step}", *event.changes])
 
 
-def styled_line(event: EvalDone | CheckpointDone | BestFound | Noted | Warned) -> tuple[str, str | None]:
+def styled_line(
+    event: EvalDone | CheckpointDone | BestFound | RecordOpened | Noted | Warned,
+) -> tuple[str, str | None]:
     """Return the line of an event that changes nothing but the output, and its style."""
     match event:
         case EvalDone():
@@ -179,6 +182,8 @@ def styled_line(event: EvalDone | CheckpointDone | BestFound | Noted | Warned) -
             return f"step {event.step}  checkpoint {event.uri}", None
         case BestFound():
             return f"step {event.step}  best so far: {event.metric} {event.value:.4g}", None
+        case RecordOpened():
+            return f"record of this run: {event.uri}", "dim"
         case Noted():
             return event.text, "dim"
         case Warned():

@@ -9,7 +9,15 @@ from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJobStatus
 from lorarl_trainer.pods.status import RunStatus
 from lorarl_trainer.pods.status_sink import readable
-from lorarl_trainer.progress import BestFound, CheckpointDone, EvalDone, RunFinished, RunStarted, StepDone
+from lorarl_trainer.progress import (
+    BestFound,
+    CheckpointDone,
+    EvalDone,
+    RecordOpened,
+    RunFinished,
+    RunStarted,
+    StepDone,
+)
 from lorarl_trainer.progress.events import AdapterSummary
 
 MANIFEST = """
@@ -108,6 +116,13 @@ def test_a_resumed_run_keeps_the_adapter_until_it_has_a_newer_one() -> None:
 
 def test_a_run_from_the_start_drops_the_previous_status() -> None:
     assert status_after(STARTED, before=BEFORE) == {"step": 0, "totalSteps": 30, "progress": "0/30"}
+
+
+def test_the_record_stays_until_the_next_attempt_has_one() -> None:
+    before = {**BEFORE, "record": "s3://b/tiny/runs/0001"}
+    for events in ((), (STARTED,), (replace(STARTED, resumed_from_step=20),)):
+        assert status_after(*events, before=before)["record"] == "s3://b/tiny/runs/0001"
+    assert status_after(RecordOpened("s3://b/tiny/runs/0002"), before=before)["record"] == "s3://b/tiny/runs/0002"
 
 
 def test_a_failure_carries_its_reason_and_the_attempt() -> None:
