@@ -46,7 +46,13 @@ def test_a_lock_that_is_not_is_told(tmp_path: Path) -> None:
     for folder in ("scripts", "requirements"):
         (tmp_path / folder).mkdir()
     (tmp_path / ".venv").symlink_to(ROOT / ".venv")
-    for name in ("scripts/lock.sh", "scripts/uv.sh", "requirements/build.in", "requirements/build.lock"):
+    for name in (
+        "scripts/lock.sh",
+        "scripts/python.sh",
+        "scripts/uv.sh",
+        "requirements/build.in",
+        "requirements/build.lock",
+    ):
         shutil.copy(ROOT / name, tmp_path / name)
     source = tmp_path / "requirements/build.in"
     source.write_text(source.read_text().replace("hatchling==", "hatchling!="))

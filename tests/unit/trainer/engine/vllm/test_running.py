@@ -86,7 +86,7 @@ def test_rows_whose_blocks_are_full_are_found_by_their_places() -> None:
     assert table.full(table.decoding()).tolist() == [0]
 
 
-def test_a_paused_request_keeps_what_it_made_and_takes_the_answer_under_way() -> None:
+def test_a_paused_request_keeps_its_tokens_and_takes_the_one_under_way() -> None:
     table = RunningRequests(2, 16)
     row = begin(table, "a", 3, 4)
     begin(table, "b", 3, 4)
