@@ -1,6 +1,6 @@
 """The trainer's part of a LoRARLJob's status, derived from the events of the run. Pure.
 
-It writes step, totalSteps, progress, metrics, adapter, best, failure and resumedFromStep; see
+It writes step, totalSteps, progress, metrics, adapter, best, workers, failure and resumedFromStep; see
 `lorarl_api.v1alpha1.LoRARLJobStatus`. The rest of the status belongs to the operator.
 """
 
@@ -12,7 +12,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJob
-from lorarl_trainer.progress import BestFound, CheckpointDone, EvalDone, Event, RunFinished, RunStarted, StepDone
+from lorarl_trainer.progress import (
+    BestFound,
+    CheckpointDone,
+    EvalDone,
+    Event,
+    RunFinished,
+    RunStarted,
+    StepDone,
+    WorkersLost,
+)
 
 LONGEST_MESSAGE = 4096
 """Characters of a failure's message. The log has all of it."""
@@ -36,6 +45,10 @@ class RunStatus:
                 self._status |= _steps(event.resumed_from_step or 0, event.total_steps)
                 if event.resumed_from_step is not None:
                     self._status["resumedFromStep"] = event.resumed_from_step
+                if event.pods:
+                    self._status["workers"] = {"attempt": self._attempt, "pods": list(event.pods)}
+            case WorkersLost() if "workers" in self._status:
+                self._status["workers"] = self._status["workers"] | {"lost": event.text[:LONGEST_MESSAGE]}
             case EvalDone() if event.name == self._shown_evaluation:
                 self._metrics["evalScore"] = _short(event.score if event.score is not None else event.loss)
             case StepDone():

@@ -34,6 +34,7 @@ from lorarl_trainer.progress.events import (
     StartedUp,
     StepDone,
     Warned,
+    WorkersLost,
     is_time_column,
     results_of,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "StartedUp",
     "StepDone",
     "Warned",
+    "WorkersLost",
     "downloads_to",
     "duration",
     "final_message",

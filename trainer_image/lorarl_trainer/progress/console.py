@@ -25,6 +25,7 @@ from lorarl_trainer.progress.events import (
     StartedUp,
     StepDone,
     Warned,
+    WorkersLost,
 )
 from lorarl_trainer.progress.start_bar import StartBar, duration
 
@@ -110,7 +111,7 @@ class ConsoleSink:
         if is_terminal(self._stream):
             self._begin_bar(event)
 
-    def _after_line(self, event: EvalDone | CheckpointDone | BestFound | Noted | Warned) -> None:
+    def _after_line(self, event: EvalDone | CheckpointDone | BestFound | Noted | Warned | WorkersLost) -> None:
         """Move the clock or the bar after an event's line."""
         if isinstance(event, EvalDone):
             self._time_left.add_evaluation(event)
@@ -170,7 +171,9 @@ def resumption_line(event: RunStarted) -> str:
     return "; ".join([f"resuming after step {event.resumed_from_step}", *event.changes])
 
 
-def styled_line(event: EvalDone | CheckpointDone | BestFound | Noted | Warned) -> tuple[str, str | None]:
+def styled_line(
+    event: EvalDone | CheckpointDone | BestFound | Noted | Warned | WorkersLost,
+) -> tuple[str, str | None]:
     """Return the line of an event that changes nothing but the output, and its style."""
     match event:
         case EvalDone():
@@ -181,7 +184,7 @@ def styled_line(event: EvalDone | CheckpointDone | BestFound | Noted | Warned) -
             return f"step {event.step}  best so far: {event.metric} {event.value:.4g}", None
         case Noted():
             return event.text, "dim"
-        case Warned():
+        case Warned() | WorkersLost():
             return f"warning: {event.text}", "yellow"
 
 
