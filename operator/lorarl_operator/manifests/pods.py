@@ -33,7 +33,7 @@ _NO_CONSOLIDATION = {
     "karpenter.sh/do-not-disrupt": "true",
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
 }
-"""Annotations against autoscalers that move pods to use fewer nodes. The loss of one pod ends the whole attempt."""
+"""Annotations against autoscalers that move pods to use fewer nodes. Each loss interrupts the training."""
 NO_GPUS = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 """For a container without GPUs. Most CUDA images ask for all GPUs of the node, and NVIDIA's runtime would give them."""
 
