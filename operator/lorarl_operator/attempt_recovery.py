@@ -57,9 +57,10 @@ def _wait(snapshot: Snapshot, ray_job: RayJob, workers: Workers, lost: Outcome) 
             return stuck
         draft.stamp("recoveringSince")
     blocker = starting(snapshot.observed, ray_job, snapshot.clusters, snapshot.attempt_pods, (), snapshot.now)
+    why = draft.message("Disrupted").removeprefix(f"Attempt {snapshot.attempt}: ")
     message = sentences(
-        f"Attempt {snapshot.attempt} has lost a worker and resumes from its newest checkpoint with a new one",
-        draft.message("Disrupted").partition(": ")[2],
+        f"Attempt {snapshot.attempt} lost a worker ({draft.reason('Disrupted')}): {why}",
+        "It resumes from its newest checkpoint with a new one",
         blocker.message if blocker.stuck else "",
     )
     draft.condition("Running", False, RECOVERING, message)
