@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from heapq import nlargest
 from typing import Any
 
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from lorarl_operator.cache import Cache
-from lorarl_operator.parse import time
+from lorarl_operator.parse import QUEUE_LABEL, time
 from lorarl_operator.status import FAILED, FINISHED, RUNNING, SUSPENDED, well_typed
 
 _LABELS = ["namespace", "job_name"]
@@ -21,17 +22,25 @@ _FAILURES_NAMED = 100
 """Failed jobs may stay forever, and thousands may fail at once. This many series show which failed last."""
 
 
+_GPU_SECONDS = "lorarl_job_gpu_seconds"
+_GPU_STATES = ("useful", "lost", "startup")
+_SHOWN_AFTER_END = timedelta(hours=1)
+"""How long the GPU-seconds of a job that has ended are still shown, so that each Prometheus reads their last value."""
+
+type Family = GaugeMetricFamily | CounterMetricFamily
+
+
 class JobsCollector(Collector):
     """Jobs by phase, what the trainers of active jobs report, and when and why the last jobs failed."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
 
-    def describe(self) -> Iterator[GaugeMetricFamily]:
+    def describe(self) -> Iterator[Family]:
         """Families without samples, so that registration reads no job."""
         yield from self._families().values()
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Family]:
         """The present samples."""
         families = self._families()
         phases: Counter[str] = Counter()
@@ -42,6 +51,10 @@ class JobsCollector(Collector):
             phases[phase] += 1
             if phase == FAILED and (failed_at := time(status.get("completionTime"))):
                 failures.append((failed_at.timestamp(), [job.namespace, job.name, _failure(status)]))
+            if phase not in _AT_REST or _has_just_ended(status):
+                queue = dict(job.passed_labels).get(QUEUE_LABEL, "")
+                for state, seconds in _gpu_seconds(status):
+                    families[_GPU_SECONDS].add_metric([job.namespace, job.name, queue, state], seconds)
             if phase in _AT_REST:
                 continue
             for name, value in _figures(status):
@@ -53,8 +66,8 @@ class JobsCollector(Collector):
         yield from families.values()
 
     @staticmethod
-    def _families() -> dict[str, GaugeMetricFamily]:
-        families = [
+    def _families() -> dict[str, Family]:
+        families: list[Family] = [
             GaugeMetricFamily("lorarl_jobs", "LoRARLJobs by phase.", labels=["phase"]),
             GaugeMetricFamily("lorarl_job_step", "Steps done. Its delta is the speed of training.", labels=_LABELS),
             GaugeMetricFamily("lorarl_job_total_steps", "Steps to do.", labels=_LABELS),
@@ -71,8 +84,27 @@ class JobsCollector(Collector):
                 "When a job failed, in seconds since 1970. Only the newest failures.",
                 labels=[*_LABELS, "reason"],
             ),
+            CounterMetricFamily(
+                _GPU_SECONDS,
+                "Seconds for which a job has held its GPUs, times their number: useful, lost or startup.",
+                labels=[*_LABELS, "queue", "state"],
+            ),
         ]
         return {family.name: family for family in families}
+
+
+def _has_just_ended(status: dict[str, Any]) -> bool:
+    ended = time(status.get("completionTime"))
+    return ended is not None and datetime.now(UTC) - ended < _SHOWN_AFTER_END
+
+
+def _gpu_seconds(status: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """Seconds by state, without those in `unsaved`: they move to another state later, and a counter never falls."""
+    stored = status.get("gpuSeconds")
+    seconds = stored if isinstance(stored, dict) else {}
+    for state in _GPU_STATES:
+        if isinstance(value := seconds.get(state), int):
+            yield state, float(value)
 
 
 def _failure(status: dict[str, Any]) -> str:

@@ -69,7 +69,9 @@ def test_progress_and_a_drain_reach_the_status(in_cluster: InCluster, nodes: Ray
     assert status["adapter"]["sha256"] == ended.adapter_digest
     assert status["adapter"]["step"] == status["step"]
     assert ended.left_running == nodes.workers_left(LAST_SECONDS) == []
-    assert not (ended.out / "report.html").exists(), "nobody could read it, and the next attempt waits for this pod"
+    record = in_cluster.job.checkpoints / "runs" / "0001"
+    assert (record / "report.html").exists()
+    assert "SIGTERM: finishing this step" in (record / "logs" / "driver.log").read_text()
 
 
 def test_the_next_attempt_makes_the_steps_that_the_manifest_says_by_now(

@@ -5,12 +5,15 @@ One job, whose base model is in the store too: the second test goes on where the
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from lorarl_trainer.progress import read_rows
+from lorarl_trainer.record.reader import JobRecord
 from lorarl_trainer.storage import open_store
 from run.command import Ended, digest
 from run.jobs import STEPS, Job, published_steps
@@ -34,6 +37,7 @@ class Stored:
     job: Job
     proxy: FaultProxy
     checkpoints: Path
+    secret: dict[str, str]
 
 
 def test_a_checkpoint_that_the_store_refuses_is_kept_on_this_machine(stored: Stored) -> None:
@@ -63,6 +67,7 @@ def test_the_newer_of_two_runs_resumes_from_what_was_kept(stored: Stored, refere
     stored.job.gate.touch()
     older = stored.job.start(*ON_S3, out=stored.job.folder / "older")
     older.wait_for_output("job letters")  # it has claimed the checkpoints, and stands still in its first step
+    assert [row["step"] for row in read_rows(older.out / "metrics.jsonl")] == [0, 1, 2], "from the first run's record"
 
     newer = stored.job.start(*ON_S3, gated=False).end()
 
@@ -84,6 +89,44 @@ def test_the_newer_of_two_runs_resumes_from_what_was_kept(stored: Stored, refere
     assert digest(adapter) == reference.adapter_digest
     assert published_steps(stored.checkpoints)[-1] == STEPS
 
+    records = [stored.checkpoints / "runs" / name for name in ("0001", "0002", "0003")]
+    assert (records[2] / "metrics.jsonl").read_bytes() == (newer.out / "metrics.jsonl").read_bytes()
+    assert (records[2] / "report.html").exists()
+    ends = [json.loads((record / "events.jsonl").read_text().splitlines()[-1]) for record in records[:2]]
+    assert [(end["event"], end["reason"]) for end in ends] == [
+        ("RunFinished", "StorageFailed"),
+        ("RunFinished", "Fenced"),
+    ]
+
+
+@pytest.mark.long
+def test_a_killed_run_continues_its_curves_on_another_machine(stored: Stored) -> None:
+    """No file of the first machine is there. A new name has a new folder in the store."""
+    stored.proxy.heal()
+    there, here = stored.job.folder / "there", stored.job.folder / "here"
+    record = stored.checkpoints.parent / "moved" / "runs" / "0001"
+    moved = ["--set", "metadata.name=moved"]
+    run = stored.job.start(*ON_S3, out=there, more=moved)
+    run.wait_for_step(5)
+    stored.job.gate.touch()
+    run.wait_until(lambda: len(read_rows(record / "metrics.jsonl")) >= 5, "step 4 was in the record")
+    run.kill()
+    run.end()
+    stored.job.gate.unlink()
+
+    ended = stored.job.start(*ON_S3, out=here, more=moved).end()
+    assert ended.code == 0, ended
+    assert ended.summary["resumed_from_step"] >= 4
+    assert [row["step"] for row in ended.rows] == list(range(STEPS + 1))
+    assert [start["resumed_from_step"] for start in ended.summary["starts"]] == [
+        None,
+        ended.summary["resumed_from_step"],
+    ]
+    store = open_store(f"s3://{BUCKET}/adapters", stored.secret)
+    lost, succeeded = JobRecord(store, "moved").history()
+    assert (lost.state, succeeded.state, succeeded.step) == ("lost", "succeeded", STEPS)
+    assert succeeded.resumed_from == ended.summary["resumed_from_step"]
+
 
 @pytest.fixture(scope="module")
 def stored(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
@@ -94,4 +137,4 @@ def stored(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sto
         job.environment["LORARL_CACHE"] = str(job.folder / "cache")
         for file in base.iterdir():
             open_store(f"s3://{BUCKET}/base", server.secret()).put(file.name, file.read_bytes())
-        yield Stored(job, proxy, server.root / BUCKET / "adapters" / job.checkpoints.name)
+        yield Stored(job, proxy, server.root / BUCKET / "adapters" / job.checkpoints.name, server.secret())

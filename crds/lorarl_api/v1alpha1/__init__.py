@@ -20,7 +20,14 @@ from lorarl_api.v1alpha1.pods import (
     TopologySpec,
 )
 from lorarl_api.v1alpha1.runtime import CheckpointSpec, MlflowSpec, RolloutSpec, TrackingSpec, TrainerSpec, WandbSpec
-from lorarl_api.v1alpha1.status import AdapterStatus, Condition, FailureStatus, LoRARLJobStatus, MetricsStatus
+from lorarl_api.v1alpha1.status import (
+    AdapterStatus,
+    Condition,
+    FailureStatus,
+    GpuSecondsStatus,
+    LoRARLJobStatus,
+    MetricsStatus,
+)
 
 __all__ = [
     "API_VERSION",
@@ -45,6 +52,7 @@ __all__ = [
     "EvalSource",
     "EvalSpec",
     "FailureStatus",
+    "GpuSecondsStatus",
     "HeadSpec",
     "LoRARLJob",
     "LoRARLJobSpec",

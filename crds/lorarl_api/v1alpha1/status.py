@@ -66,6 +66,19 @@ class BestStatus(Model):
     value: float = Field(description="Its value there.")
 
 
+class GpuSecondsStatus(Model):
+    """Seconds for which the job has held its GPUs, times their number, over all attempts."""
+
+    useful: int = Field(ge=0, description="Steps and evaluations that a checkpoint keeps.")
+    lost: int = Field(ge=0, description="Steps and evaluations that ended attempts made after their last checkpoint.")
+    startup: int = Field(
+        ge=0, description="From the start of each attempt's driver, or the loss of workers, to the first step."
+    )
+    unsaved: int = Field(
+        ge=0, description="Steps and evaluations since the newest checkpoint. The next one makes them useful."
+    )
+
+
 class FailureStatus(Model):
     """Why the newest attempt failed."""
 
@@ -133,6 +146,14 @@ class LoRARLJobStatus(Model):
     adapter: AdapterStatus | None = Field(None, description="The newest published adapter.")
     best: BestStatus | None = Field(None, description="The best checkpoint so far, by checkpoint.keepBest.")
     workers: WorkersStatus | None = Field(None, description="The worker pods of the newest attempt that trained.")
+    record: str | None = Field(
+        None,
+        max_length=2048,
+        description="Folder of the newest attempt's record in the checkpoints' store: curves, samples, logs, report.",
+    )
+    gpu_seconds: GpuSecondsStatus | None = Field(
+        None, description="Seconds for which the job has held its GPUs, times their number."
+    )
     failure: FailureStatus | None = Field(None, description="Why the newest attempt failed.")
     policy_drift: PolicyDriftStatus | None = Field(None, description="The newest attempt that ended with PolicyDrift.")
     attempts: int | None = Field(None, ge=0, description="Attempts that failed by the job's own fault.")

@@ -56,7 +56,7 @@ def exported() -> dict[str, set[str]]:
         for suffix in suffixes:
             found[family.name + suffix] = set(metric._labelnames) | ({"le"} if suffix == "_bucket" else set())
     for family in JobsCollector(Cache()).describe():
-        found[family.name] = set(family._labelnames)
+        found[family.name + ("_total" if family.type == "counter" else "")] = set(family._labelnames)
     return found
 
 

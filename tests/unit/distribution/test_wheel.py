@@ -20,7 +20,11 @@ ROOT = Path(__file__).resolve().parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = [Path(name) for name in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]]
 FIRST = "lorarl: the trainer is not installed: run `lorarl setup --cpu` or `lorarl setup --gpu` first\n"
-BY_PIP = {"operator": ["lorarl-operator", "--help"], "tracking": ["python", "-c", "import wandb, mlflow"]}
+BY_PIP = {
+    "operator": ["lorarl-operator", "--help"],
+    "tracking": ["python", "-c", "import wandb, mlflow"],
+    "kubectl": ["python", "-c", "import lorarl_trainer.record.reader, lorarl_trainer.storage.remote, jinja2"],
+}
 """The extras, and what works with each."""
 pytestmark = pytest.mark.slow
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from lorarl_operator.cache import Cache
 from lorarl_operator.jobs_metrics import JobsCollector
 from lorarl_operator.kube.resources import LORARLJOBS
+from lorarl_operator.parse import QUEUE_LABEL
 from unit.operator.observed_world import ago, condition, raw_job
 
 type Samples = dict[str, dict[tuple[str, ...], float]]
@@ -46,6 +48,25 @@ def test_an_active_job_has_the_figures_that_its_trainer_reports() -> None:
         "lorarl_job_tokens_per_second": 1200.5,
         "lorarl_job_attempts": 1,
         "lorarl_job_preemptions": 2,
+    }
+
+
+def test_gpu_seconds_are_shown_until_an_hour_after_the_end() -> None:
+    spent = {"useful": 80, "lost": 15, "startup": 5, "unsaved": 0}
+    now = datetime.now(UTC)
+    jobs = {
+        "runs": {"phase": "Running", "gpuSeconds": spent},
+        "ended": {"phase": "Succeeded", "gpuSeconds": spent, "completionTime": ago(3000, now)},
+        "long-ago": {"phase": "Succeeded", "gpuSeconds": spent, "completionTime": ago(4000, now)},
+    }
+    cache = cache_of(jobs)
+    cache.put(LORARLJOBS, raw_job(status=jobs["runs"], name="q", uid="q", labels={QUEUE_LABEL: "research"}))
+    found = samples(cache)["lorarl_job_gpu_seconds"]
+    assert {(name, queue) for _, name, queue, _ in found} == {("runs", ""), ("ended", ""), ("q", "research")}
+    assert {state: found["team", "q", "research", state] for state in spent if state != "unsaved"} == {
+        "useful": 80,
+        "lost": 15,
+        "startup": 5,
     }
 
 

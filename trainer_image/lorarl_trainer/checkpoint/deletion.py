@@ -1,4 +1,4 @@
-"""Deletes all checkpoints of a job. It leaves what lorarl did not write."""
+"""Deletes all checkpoints and records of a job. It leaves what lorarl did not write."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from lorarl_trainer.checkpoint.contents import step_of
 from lorarl_trainer.checkpoint.folders import delete_checkpoint
 from lorarl_trainer.checkpoint.latest import NAME, SWAP_ATTEMPTS, Latest
 from lorarl_trainer.checkpoint.ownership import objects
+from lorarl_trainer.checkpoint.runs import delete_records, record_files
 from lorarl_trainer.errors import FencedError, StorageError
 from lorarl_trainer.storage import WRITE_CHECK, Store, Tag
 
 
 def delete_job(store: Store, job: str, uid: str | None, now: datetime) -> list[str]:
-    """Delete all checkpoints of a job, then its latest.json. It may be repeated.
+    """Delete all checkpoints and records of a job, then its latest.json. It may be repeated.
+
+    A job that never claimed the folder may have records there, of starts that failed early. They name its uid.
 
     Args:
         store: the store with the job's folder.
@@ -33,8 +36,14 @@ def delete_job(store: Store, job: str, uid: str | None, now: datetime) -> list[s
     """
     if not (listed := objects(store, job)):
         return []
+    if NAME not in listed and delete_records(store, job, record_files(listed), uid):
+        listed = objects(store, job)
+        if not any(step_of(path.partition("/")[0]) is not None for path in listed):
+            return listed
     closed = _close(store, job, uid, now)
-    for folder in dict.fromkeys(path.partition("/")[0] for path in objects(store, job)):
+    listed = objects(store, job)
+    delete_records(store, job, record_files(listed))
+    for folder in dict.fromkeys(path.partition("/")[0] for path in listed):
         if step_of(folder) is not None:
             delete_checkpoint(store, job, folder)
     store.delete([f"{job}/{path}" for path in listed if path.startswith(WRITE_CHECK)])

@@ -1,7 +1,8 @@
 """Which objects of a job's folder lorarl wrote for this job. Nothing else there is ever deleted.
 
 A checkpoint's `checkpoint.json` lists its files. Where a killed run left none, the paths that a checkpoint may have
-decide. In a folder that no run has claimed, and whose checkpoints name no job of this name, nothing is ours.
+decide. The record of a run has a `run.json`, and files of known names (`runs.py`). In a folder that no run has claimed,
+and whose checkpoints and records name no job of this name, nothing is ours.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from lorarl_trainer.checkpoint.claim import Owner
 from lorarl_trainer.checkpoint.contents import CARD, MANIFEST, Manifest, is_checkpoint_file, step_of
 from lorarl_trainer.checkpoint.latest import NAME, Latest
+from lorarl_trainer.checkpoint.runs import read_runs, record_files
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.storage import WRITE_CHECK, Store
 
@@ -72,6 +74,9 @@ def foreign_objects(store: Store, job: str, latest: Latest | None) -> tuple[list
             manifest = read_manifest(store, f"{job}/{folder}")
         is_ours = is_ours or (manifest is not None and manifest.job == job)
         own |= {f"{folder}/{file}" for file in own_files(files, manifest, job)}
+    records = record_files(listed)
+    is_ours = is_ours or bool(records and read_runs(store, job, list(records)))
+    own |= {f"{folder}/{file}" for folder, files in records.items() for file in files}
     return [path for path in listed if not path.startswith(WRITE_CHECK) and not (is_ours and path in own)], is_ours
 
 

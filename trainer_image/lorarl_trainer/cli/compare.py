@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -25,13 +26,24 @@ def command(runs: tuple[str, ...], page_path: Path) -> None:
     Each RUN is a run's folder, or a job's name under out/. The table has the results, and the settings that differ.
     """
     from lorarl_trainer.errors import InputError
-    from lorarl_trainer.progress.compare import compare_page, compare_runs
     from lorarl_trainer.progress.runs import find_run
-    from lorarl_trainer.progress.tables import table
 
     if len(runs) < 2:
         raise InputError("RUN", f"only {runs[0]}", "two runs or more", "`lorarl list` shows the runs here.")
-    comparison = compare_runs([find_run(run) for run in runs])
+    print_comparison([find_run(run) for run in runs], page_path)
+
+
+def print_comparison(folders: Sequence[Path], page_path: Path) -> None:
+    """Print the comparison of the runs in these folders, and write its page.
+
+    Raises:
+        InputError: the page cannot be written.
+    """
+    from lorarl_trainer.errors import InputError
+    from lorarl_trainer.progress.compare import compare_page, compare_runs
+    from lorarl_trainer.progress.tables import table
+
+    comparison = compare_runs(folders)
     heading = ("", *(run["name"] for run in comparison["runs"]))
     settings = [(name, *values) for name, values in comparison["settings"]]
     results = [(name, *values) for name, values in comparison["results"]]

@@ -35,11 +35,16 @@ class Command(click.Command):
 class Sections(click.Group):
     """A group whose help lists its commands under headings."""
 
-    def __init__(self, sections: Mapping[str, Sequence[click.Command]], **options: Any) -> None:
-        """`sections` has the commands under each heading; the other options are click's."""
+    def __init__(
+        self, sections: Mapping[str, Sequence[click.Command]], not_installed: str = NOT_INSTALLED, **options: Any
+    ) -> None:
+        """`sections` has the commands under each heading, and `not_installed` says how to get missing packages.
+
+        The other options are click's.
+        """
         commands = {str(command.name): command for section in sections.values() for command in section}
         super().__init__(commands=commands, **options)
-        self._sections = sections
+        self._sections, self._not_installed = sections, not_installed
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command. What a user can act on ends it in one line, also that the trainer is not installed."""
@@ -48,7 +53,7 @@ class Sections(click.Group):
         except ModuleNotFoundError:
             if installed_flavour():
                 raise
-            sys.exit(f"lorarl: {NOT_INSTALLED}")
+            sys.exit(f"lorarl: {self._not_installed}")
         except LorarlError as error:
             sys.exit(f"lorarl: {error}")
         except ValueError as error:

@@ -46,6 +46,7 @@ from lorarl_trainer.progress import (
 from lorarl_trainer.progress.evaluations import is_eval_seconds
 from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.protocols.workers import Built, JobCheckpoints, Resumed, Workers
+from lorarl_trainer.record.publisher import RecordPublisher
 from lorarl_trainer.rewards.output import Output
 from lorarl_trainer.rewards.scorer import Scorers, open_scorers
 from lorarl_trainer.rollout.evaluation import Evaluation
@@ -72,6 +73,7 @@ class Launch:
         folder: the manifest's; a reward function may be beside it.
         out_dir: where the run's files go.
         clock: times this process's start.
+        record: publishes the run's files to the checkpoints' store; None if they stay in out_dir alone.
     """
 
     job: LoRARLJob
@@ -80,6 +82,7 @@ class Launch:
     runtime: Runtime
     secrets: Secrets
     clock: StartClock
+    record: RecordPublisher | None = None
 
     @property
     def unpublished(self) -> Path:
@@ -184,6 +187,8 @@ class OpenRun:
         progress.emit(Noted(f"{plan_title(spec)}\n{built.memory}"))
         with clock.part("resume"):
             resumed = await workers.resume()
+        if resumed.step and launch.record and (failed := await in_background(launch.record.restore)):
+            progress.emit(Warned(failed))
         for warning in (*model.verdict.slower, *rows.warnings, *built.warnings, *resumed.warnings):
             progress.emit(Warned(warning))
         session = Session(

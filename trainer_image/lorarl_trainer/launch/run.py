@@ -19,6 +19,7 @@ from lorarl_trainer.launch.resumption import what_next
 from lorarl_trainer.launch.runtime import cluster_runtime, local_runtime, report_invalid_input
 from lorarl_trainer.launch.signals import Interruption
 from lorarl_trainer.loop import train
+from lorarl_trainer.pods.owner import owner_of
 from lorarl_trainer.progress import (
     METRICS,
     Progress,
@@ -32,6 +33,7 @@ from lorarl_trainer.progress import (
     report_line,
     write_report,
 )
+from lorarl_trainer.record.open import open_record
 from lorarl_trainer.session import RESCUE_SECONDS, Session
 from lorarl_trainer.storage.secrets import read_secrets
 from lorarl_trainer.timing import StartClock
@@ -54,7 +56,9 @@ def run_manifest(path: Path, out_dir: Path | None, overrides: list[str], in_clus
         job = load_job(path, overrides)
         out_dir = out_dir or Path("out") / job.name
         runtime = cluster_runtime(job, path) if in_cluster else local_runtime(job, out_dir)
-        launch = Launch(job, path.parent, out_dir, runtime, read_secrets(job.spec), clock)
+        secrets = read_secrets(job.spec)
+        record = open_record(job, owner_of(job), secrets, out_dir, attempt=runtime.attempt)
+        launch = Launch(job, path.parent, out_dir, runtime, secrets, clock, record)
     except (LorarlError, ManifestError) as error:
         if in_cluster:
             report_invalid_input(path, str(error))
@@ -86,11 +90,14 @@ class _Outcome:
 
 async def _run(launch: Launch) -> int:
     began, outcome, runtime, out_dir = time.perf_counter(), _Outcome(), launch.runtime, launch.out_dir
+    sinks = (*runtime.sinks, *([launch.record] if launch.record else []))
     with (
         _report_after(launch, outcome),
-        open_progress(out_dir, launch.job.spec.tracking, launch.secrets, runtime.sinks) as progress,
+        open_progress(out_dir, launch.job.spec.tracking, launch.secrets, sinks, uid=launch.job.uid) as progress,
         Interruption(progress) as interruption,
     ):
+        if launch.record:
+            launch.record.start(progress.emit)
 
         def finish(
             state: Literal["succeeded", "interrupted", "failed"], message: str = "", reason: str = "", then: str = ""
@@ -199,13 +206,15 @@ def _after_failure(launch: Launch, outcome: _Outcome, error: Exception) -> str:
 
 @contextlib.contextmanager
 def _report_after(launch: Launch, outcome: _Outcome) -> Iterator[None]:
-    """Write the report of a run that trained, however it ended. Not in a pod that is leaving: no one could read it."""
+    """Write the report of a run that trained, and complete its record, however it ended."""
     try:
         yield
     finally:
-        if outcome.trained and not outcome.aborted and not launch.runtime.is_leaving():
+        if outcome.trained and not outcome.aborted:
             try:
                 write_report(launch.out_dir)
                 print(report_line(launch.out_dir, here=not launch.runtime.in_pods))
             except Exception as error:  # noqa: BLE001 - a failed picture must not fail the training
                 print(f"warning: report.html could not be written: {type(error).__name__}: {error}")
+        if launch.record and not outcome.aborted and (incomplete := launch.record.finish()):
+            print(f"warning: {incomplete}")

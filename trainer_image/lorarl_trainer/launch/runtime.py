@@ -18,7 +18,7 @@ from lorarl_trainer.launch.local import (
     require_large_files,
     require_own_folder,
 )
-from lorarl_trainer.pods.drain import DRIVER, drain_asked, register
+from lorarl_trainer.pods.drain import DRIVER, register
 from lorarl_trainer.pods.status_sink import StatusSink, report_failure
 from lorarl_trainer.pods.steering import PodSteering
 from lorarl_trainer.progress import Sink
@@ -39,6 +39,7 @@ class Runtime:
         steering: makes what asks for changes to the job while it trains; None if there can be none.
         ignored: fields of the manifest that have no effect here.
         in_pods: the run is in a cluster's pods, where the operator decides what happens next.
+        attempt: the number that the operator gave this start of the job; None outside a cluster.
     """
 
     log_dir: Path | None
@@ -46,10 +47,7 @@ class Runtime:
     steering: Callable[[Workers], Steer] | None = None
     ignored: tuple[str, ...] = ()
     in_pods: bool = False
-
-    def is_leaving(self) -> bool:
-        """Return whether the driver's pod is about to be removed, so that no one could read what is written now."""
-        return drain_asked()
+    attempt: int | None = None
 
 
 def local_runtime(job: LoRARLJob, out_dir: Path) -> Runtime:
@@ -76,6 +74,7 @@ def cluster_runtime(job: LoRARLJob, manifest: Path) -> Runtime:
         sinks=(StatusSink(job, _attempt()),),
         steering=partial(PodSteering, manifest),
         in_pods=True,
+        attempt=_attempt(),
     )
 
 

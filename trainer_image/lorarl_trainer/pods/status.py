@@ -12,11 +12,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_trainer.pods.gpu_time import GpuTime
 from lorarl_trainer.progress import (
     BestFound,
     CheckpointDone,
     EvalDone,
     Event,
+    RecordOpened,
     RunFinished,
     RunStarted,
     StepDone,
@@ -36,17 +38,17 @@ class RunStatus:
         self._now = now or (lambda: datetime.now(UTC))
         self._status: dict[str, Any] = {}
         self._metrics: dict[str, Any] = {}
+        self._gpu_time = GpuTime(job.spec.cluster.nodes * job.spec.cluster.gpus_per_node, self._now())
         self._shown_evaluation = next((name for name, _ in job.spec.data.evaluations), "")
 
     def on_event(self, event: Event) -> None:
         """Apply one event. Events that do not affect the status are ignored."""
+        self._gpu_time.on_event(event, self._now())
         match event:
+            case RecordOpened():
+                self._status["record"] = event.uri
             case RunStarted():
-                self._status |= _steps(event.resumed_from_step or 0, event.total_steps)
-                if event.resumed_from_step is not None:
-                    self._status["resumedFromStep"] = event.resumed_from_step
-                if event.pods:
-                    self._status["workers"] = {"attempt": self._attempt, "pods": list(event.pods)}
+                self._start(event)
             case WorkersLost() if "workers" in self._status:
                 self._status["workers"] = self._status["workers"] | {"lost": event.text[:LONGEST_MESSAGE]}
             case EvalDone() if event.name == self._shown_evaluation:
@@ -81,12 +83,19 @@ class RunStatus:
         if "step" not in self._status:  # nothing is loaded yet, so there is no newer value
             kept = kept_before_start(before)
         elif "resumedFromStep" in self._status:
-            kept = {key: before[key] for key in ("metrics", "adapter", "best") if key in before}
+            kept = {key: before[key] for key in ("metrics", "adapter", "best", "record") if key in before}
         else:
-            kept = {}
+            kept = {key: before[key] for key in ("record",) if key in before}
         known = {name: value for name, value in self._metrics.items() if value is not None}
         metrics = {"metrics": kept.get("metrics", {}) | known} if known else {}
-        return kept | self._status | metrics
+        return kept | self._status | metrics | self._gpu_time.as_dict(before.get("gpuSeconds") or {})
+
+    def _start(self, event: RunStarted) -> None:
+        self._status |= _steps(event.resumed_from_step or 0, event.total_steps)
+        if event.resumed_from_step is not None:
+            self._status["resumedFromStep"] = event.resumed_from_step
+        if event.pods:
+            self._status["workers"] = {"attempt": self._attempt, "pods": list(event.pods)}
 
     def _adapter(self, event: CheckpointDone) -> dict[str, Any]:
         return {
@@ -102,7 +111,7 @@ class RunStatus:
 
 def kept_before_start(before: dict[str, Any]) -> dict[str, Any]:
     """Return what stays of an earlier attempt's status while nothing is loaded yet: all but its failure."""
-    kept = ("step", "totalSteps", "progress", "metrics", "adapter", "best", "resumedFromStep")
+    kept = ("step", "totalSteps", "progress", "metrics", "adapter", "best", "resumedFromStep", "record", "gpuSeconds")
     return {key: before[key] for key in kept if key in before}
 
 

@@ -27,6 +27,7 @@ from lorarl_trainer.progress.events import (
     Event,
     HeldOut,
     Noted,
+    RecordOpened,
     RunFinished,
     RunStarted,
     Sampled,
@@ -38,6 +39,7 @@ from lorarl_trainer.progress.events import (
     is_time_column,
     results_of,
 )
+from lorarl_trainer.progress.events_file import EventsFile
 from lorarl_trainer.progress.fanout import Progress, Sink
 from lorarl_trainer.progress.records import (
     METRICS,
@@ -67,6 +69,7 @@ __all__ = [
     "HeldOut",
     "Noted",
     "Progress",
+    "RecordOpened",
     "RunFinished",
     "RunStarted",
     "Sampled",
@@ -94,15 +97,22 @@ __all__ = [
 
 
 def open_progress(
-    out_dir: Path, tracking: TrackingSpec, secrets: Secrets, more: Sequence[Sink] = (), stream: TextIO | None = None
+    out_dir: Path,
+    tracking: TrackingSpec,
+    secrets: Secrets,
+    more: Sequence[Sink] = (),
+    *,
+    uid: str | None = None,
+    stream: TextIO | None = None,
 ) -> Progress:
     """Return a `Progress` that prints to `stream`, writes files to `out_dir`, and feeds the trackers of spec.tracking.
 
     Args:
-        out_dir: gets metrics.jsonl, samples.jsonl, run_summary.json and tensorboard/.
+        out_dir: gets metrics.jsonl, samples.jsonl, events.jsonl, run_summary.json and tensorboard/.
         tracking: the manifest's spec.tracking.
         secrets: the Secrets that spec.tracking names, by name.
         more: further sinks.
+        uid: the job's; None outside a cluster.
         stream: where to print; standard output by default.
 
     Raises:
@@ -116,6 +126,6 @@ def open_progress(
         raise InputError("--out", got, "a folder for the run's files", "Choose another one.") from error
     console = ConsoleSink(stream or sys.stdout, last_start_seconds(out_dir))
     return Progress(
-        direct=[MetricsFile(out_dir), SamplesFile(out_dir), SummaryFile(out_dir)],
-        queued=[console, *trackers(tracking, secrets, out_dir), *more],
+        direct=[MetricsFile(out_dir), SamplesFile(out_dir), EventsFile(out_dir), SummaryFile(out_dir)],
+        queued=[console, *trackers(tracking, secrets, out_dir, uid), *more],
     )

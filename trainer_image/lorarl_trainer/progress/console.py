@@ -19,6 +19,7 @@ from lorarl_trainer.progress.events import (
     EvalDone,
     Event,
     Noted,
+    RecordOpened,
     RunFinished,
     RunStarted,
     Sampled,
@@ -111,7 +112,9 @@ class ConsoleSink:
         if is_terminal(self._stream):
             self._begin_bar(event)
 
-    def _after_line(self, event: EvalDone | CheckpointDone | BestFound | Noted | Warned | WorkersLost) -> None:
+    def _after_line(
+        self, event: EvalDone | CheckpointDone | BestFound | RecordOpened | Noted | Warned | WorkersLost
+    ) -> None:
         """Move the clock or the bar after an event's line."""
         if isinstance(event, EvalDone):
             self._time_left.add_evaluation(event)
@@ -172,7 +175,7 @@ def resumption_line(event: RunStarted) -> str:
 
 
 def styled_line(
-    event: EvalDone | CheckpointDone | BestFound | Noted | Warned | WorkersLost,
+    event: EvalDone | CheckpointDone | BestFound | RecordOpened | Noted | Warned | WorkersLost,
 ) -> tuple[str, str | None]:
     """Return the line of an event that changes nothing but the output, and its style."""
     match event:
@@ -182,6 +185,8 @@ def styled_line(
             return f"step {event.step}  checkpoint {event.uri}", None
         case BestFound():
             return f"step {event.step}  best so far: {event.metric} {event.value:.4g}", None
+        case RecordOpened():
+            return f"record of this run: {event.uri}", "dim"
         case Noted():
             return event.text, "dim"
         case Warned() | WorkersLost():

@@ -46,6 +46,7 @@ type Event = (
     | EvalDone
     | CheckpointDone
     | BestFound
+    | RecordOpened
     | Warned
     | WorkersLost
     | RunFinished
@@ -224,6 +225,14 @@ class BestFound:
     metric: str
     """The column of metrics.jsonl that it was chosen by."""
     value: float
+
+
+@dataclass(frozen=True, slots=True)
+class RecordOpened:
+    """The run's files are published to a folder of the checkpoints' store."""
+
+    uri: str
+    """That folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,6 +115,7 @@ class _Queued:
         self._sink, self._warn, self._close_seconds = sink, warn, close_seconds
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()  # events come from the threads of other sinks too
         self._failed = False
 
     def send(self, event: Event) -> None:
@@ -123,9 +124,11 @@ class _Queued:
         if self._events.qsize() >= MAX_BEHIND:
             self._fail(TimeoutError(f"it is {MAX_BEHIND:,} events behind"))
             return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=f"progress-{self._sink.name}", daemon=True)
-            self._thread.start()
+        with self._starting:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name=f"progress-{self._sink.name}", daemon=True)
+                thread.start()
+                self._thread = thread
         self._events.put(event)
 
     def close(self) -> None:

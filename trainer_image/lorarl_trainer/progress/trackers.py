@@ -21,14 +21,18 @@ OPEN_SECONDS = 15.0
 """How long W&B may take to answer at the start of a run."""
 
 RUN_FILE = "run.json"
-"""Suffix of wandb-run.json and mlflow-run.json beside metrics.jsonl. A resumed run finds its tracker's run there."""
+"""Suffix of wandb-run.json and mlflow-run.json beside metrics.jsonl. Outside a cluster, a run that resumes finds its
+tracker's run there. In a cluster, the job's uid names it."""
+UID_TAG = "lorarl.job_uid"
 
 type Secrets = Mapping[str, Mapping[str, str]]
 """The keys and values of each Secret, by the Secret's name."""
 
 
-def trackers(tracking: TrackingSpec, secrets: Secrets, out_dir: Path) -> list[Sink]:
+def trackers(tracking: TrackingSpec, secrets: Secrets, out_dir: Path, uid: str | None = None) -> list[Sink]:
     """Return a sink for TensorBoard and one for each tracker in spec.tracking.
+
+    All attempts of a job in a cluster, which has a `uid`, are one run of a tracker.
 
     Raises:
         InputError: A package is not installed, or a Secret lacks its key.
@@ -39,14 +43,14 @@ def trackers(tracking: TrackingSpec, secrets: Secrets, out_dir: Path) -> list[Si
         key = _secret(
             "spec.tracking.wandb.credentialsSecret", tracking.wandb.credentials_secret, secrets, [["WANDB_API_KEY"]]
         )
-        sinks.append(WandbSink(tracking.wandb, key.get("WANDB_API_KEY"), out_dir))
+        sinks.append(WandbSink(tracking.wandb, key.get("WANDB_API_KEY"), out_dir, uid))
     if tracking.mlflow is not None:
         _require_package("spec.tracking.mlflow", "mlflow", "mlflow-skinny")
         key_sets = [["MLFLOW_TRACKING_TOKEN"], ["MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"]]
         credentials = _secret(
             "spec.tracking.mlflow.credentialsSecret", tracking.mlflow.credentials_secret, secrets, key_sets
         )
-        sinks.append(MlflowSink(tracking.mlflow, credentials, out_dir))
+        sinks.append(MlflowSink(tracking.mlflow, credentials, out_dir, uid))
     return sinks
 
 
@@ -55,8 +59,8 @@ class WandbSink:
 
     name = "Weights & Biases (spec.tracking.wandb)"
 
-    def __init__(self, spec: WandbSpec, api_key: str | None, out_dir: Path) -> None:
-        self._spec, self._api_key, self._out_dir = spec, api_key, out_dir
+    def __init__(self, spec: WandbSpec, api_key: str | None, out_dir: Path, uid: str | None = None) -> None:
+        self._spec, self._api_key, self._out_dir, self._uid = spec, api_key, out_dir, uid
         self._run: Any = None
         self._exit_code = 1
 
@@ -83,7 +87,7 @@ class WandbSink:
     def _open(self, event: RunStarted) -> None:
         import wandb
 
-        run_id = _previous_run_id(self._out_dir, "wandb", event)
+        run_id = self._uid or _previous_run_id(self._out_dir, "wandb", event)
         self._run = wandb.init(
             project=self._spec.project,
             entity=self._spec.entity,
@@ -113,8 +117,8 @@ class MlflowSink:
 
     name = "MLflow (spec.tracking.mlflow)"
 
-    def __init__(self, spec: MlflowSpec, credentials: Mapping[str, str], out_dir: Path) -> None:
-        self._spec, self._credentials, self._out_dir = spec, credentials, out_dir
+    def __init__(self, spec: MlflowSpec, credentials: Mapping[str, str], out_dir: Path, uid: str | None = None) -> None:
+        self._spec, self._credentials, self._out_dir, self._uid = spec, credentials, out_dir, uid
         self._client: Any = None
         self._run_id = ""
         self._status = "FAILED"
@@ -153,8 +157,9 @@ class MlflowSink:
         experiment_id = (
             experiment.experiment_id if experiment else self._client.create_experiment(self._spec.experiment)
         )
-        previous = _previous_run_id(self._out_dir, "mlflow", event)
-        self._run_id = previous or self._client.create_run(experiment_id, run_name=event.job).info.run_id
+        previous = self._run_of_uid(experiment_id) or _previous_run_id(self._out_dir, "mlflow", event)
+        tags = {UID_TAG: self._uid} if self._uid else None
+        self._run_id = previous or self._client.create_run(experiment_id, run_name=event.job, tags=tags).info.run_id
         if previous:
             self._client.update_run(self._run_id, status="RUNNING")
         else:
@@ -162,6 +167,13 @@ class MlflowSink:
                 self._run_id, params=[Param(name, str(value)) for name, value in _parameters(event).items()]
             )
         _store_run_id(self._out_dir, "mlflow", self._run_id)
+
+    def _run_of_uid(self, experiment_id: str) -> str | None:
+        """Return the run that an earlier attempt of the job made."""
+        if self._uid is None:
+            return None
+        found = self._client.search_runs([experiment_id], f"tags.`{UID_TAG}` = '{self._uid}'", max_results=1)
+        return found[0].info.run_id if found else None
 
 
 def _parameters(event: RunStarted) -> dict[str, Any]:

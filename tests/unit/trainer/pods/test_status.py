@@ -9,7 +9,16 @@ from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJobStatus
 from lorarl_trainer.pods.status import RunStatus
 from lorarl_trainer.pods.status_sink import readable
-from lorarl_trainer.progress import BestFound, CheckpointDone, EvalDone, RunFinished, RunStarted, StepDone, WorkersLost
+from lorarl_trainer.progress import (
+    BestFound,
+    CheckpointDone,
+    EvalDone,
+    RecordOpened,
+    RunFinished,
+    RunStarted,
+    StepDone,
+    WorkersLost,
+)
 from lorarl_trainer.progress.events import AdapterSummary
 
 MANIFEST = """
@@ -119,6 +128,13 @@ def test_the_worker_pods_are_named_and_so_is_their_loss_until_others_train() -> 
     after = status_after(here, STEP, lost, recovered)
     assert (after["workers"], after["step"]) == ({"attempt": 2, "pods": ["a", "c"]}, 6)
     assert "workers" not in status_after(before={**BEFORE, "workers": after["workers"]}), "another attempt"
+
+
+def test_the_record_stays_until_the_next_attempt_has_one() -> None:
+    before = {**BEFORE, "record": "s3://b/tiny/runs/0001"}
+    for events in ((), (STARTED,), (replace(STARTED, resumed_from_step=20),)):
+        assert status_after(*events, before=before)["record"] == "s3://b/tiny/runs/0001"
+    assert status_after(RecordOpened("s3://b/tiny/runs/0002"), before=before)["record"] == "s3://b/tiny/runs/0002"
 
 
 def test_a_failure_carries_its_reason_and_the_attempt() -> None:

@@ -84,6 +84,8 @@ def test_every_metric_has_a_group() -> None:
         "reward/mean": "reward/components/mean",
         "eval_hard/pass_at_4": "eval/hard/pass_at_4",
         "tokens_per_second": "perf/tokens_per_second",
+        "engine/running": "perf/engine/running",
+        "gpu_memory/training": "perf/gpu_memory/training",
     }.items():
         assert tag_of(name) == tag
 
@@ -151,6 +153,33 @@ def test_a_resumed_job_continues_its_mlflow_run_with_every_step(
     (run,) = client.search_runs([experiment.experiment_id])
     assert (run.info.status, run.info.run_name, run.data.params["rank"]) == ("FINISHED", "addition", "16")
     assert [metric.step for metric in client.get_metric_history(run.info.run_id, "reward_mean")] == [1, 2, 3, 4, 5]
+
+
+def test_the_attempts_of_a_job_are_one_mlflow_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first ended before its first checkpoint, so the second starts from the beginning."""
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    spec = MlflowSpec(tracking_uri=f"file:{tmp_path}/mlruns", experiment="tests")
+    for pod, uid in (("a", "1-2"), ("b", "1-2"), ("c", "3-4")):
+        (tmp_path / pod).mkdir()
+        play(MlflowSink(spec, {}, tmp_path / pod, uid), grpo_run(tmp_path / pod, total=2))
+
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=spec.tracking_uri)
+    experiment = client.get_experiment_by_name("tests")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id])
+    assert sorted(run.data.tags["lorarl.job_uid"] for run in runs) == ["1-2", "3-4"]
+
+
+@pytest.mark.slow
+def test_the_attempts_of_a_job_are_one_wandb_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    for pod in ("a", "b"):
+        (tmp_path / pod).mkdir()
+        play(WandbSink(WANDB, None, tmp_path / pod, "1-2"), grpo_run(tmp_path / pod, total=2))
+    files = tmp_path.glob("*/wandb/offline-run-*/run-*.wandb")
+    assert {path.name for path in files} == {"run-1-2.wandb"}
 
 
 @pytest.mark.parametrize(

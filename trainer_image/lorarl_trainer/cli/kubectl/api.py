@@ -1,0 +1,74 @@
+"""Asks the API server, by the user's own `kubectl`: with their kubeconfig, their credentials and their rights."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+from dataclasses import dataclass
+from typing import Any
+
+from lorarl_trainer.errors import LorarlError
+
+JOBS = "lorarljobs.lorarl.io"
+
+
+class ApiError(LorarlError):
+    """kubectl failed. The message is its own."""
+
+
+@dataclass(frozen=True)
+class Kubectl:
+    """kubectl with the flags that the user gave.
+
+    Attributes:
+        flags: such as --context and --namespace.
+    """
+
+    flags: tuple[str, ...] = ()
+
+    def get(self, *arguments: str) -> dict[str, Any]:
+        """Return what `kubectl get ... -o json` prints.
+
+        Raises:
+            ApiError: there is no kubectl, no such object, or no right to read it.
+        """
+        try:
+            done = subprocess.run(
+                ["kubectl", "get", *arguments, "-o", "json", *self.flags], capture_output=True, text=True, check=False
+            )
+        except FileNotFoundError:
+            raise ApiError("kubectl is not on the PATH. Install it, or name the record: --record s3://...") from None
+        if done.returncode:
+            raise ApiError(f"kubectl get {' '.join(arguments)}: {done.stderr.strip()}")
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def job(self, name: str) -> dict[str, Any]:
+        """Return a LoRARLJob.
+
+        Raises:
+            ApiError: it cannot be read.
+        """
+        try:
+            return self.get(JOBS, name)
+        except ApiError as error:
+            raise ApiError(f"{error}\nA job that is gone may have left its record: --record s3://.../{name}") from None
+
+    def secret(self, name: str) -> dict[str, str]:
+        """Return the keys and values of a Secret; nothing if the user may not read it."""
+        try:
+            data = self.get("secret", name).get("data") or {}
+        except ApiError:
+            return {}
+        return {key: base64.b64decode(value).decode(errors="replace") for key, value in data.items()}
+
+    def warnings(self, job: str) -> list[str]:
+        """Return the messages of the newest Warning Events of a job, with their reasons; none if they are not read."""
+        selector = f"involvedObject.kind=LoRARLJob,involvedObject.name={job},type=Warning"
+        try:
+            events = self.get("events", "--field-selector", selector)["items"]
+        except ApiError:
+            return []
+        events.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
+        return [f"{event.get('reason')}: {event.get('message')}" for event in events]

@@ -1,0 +1,62 @@
+"""events.jsonl: what happened in a run and when, apart from its steps. Also of a start that failed early."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lorarl_trainer.progress.events import (
+    BestFound,
+    CheckpointDone,
+    Event,
+    Noted,
+    RecordOpened,
+    RunFinished,
+    RunStarted,
+    Warned,
+    WorkersLost,
+)
+from lorarl_trainer.progress.records import now
+
+EVENTS = "events.jsonl"
+BEGAN = "Began"
+"""The first event of each start."""
+
+
+class EventsFile:
+    """Writes events.jsonl, one line per event. Several starts in one folder follow each other."""
+
+    name = EVENTS
+
+    def __init__(self, out_dir: Path) -> None:
+        self._path = out_dir / EVENTS
+        self._began = False
+
+    def on_event(self, event: Event) -> None:
+        """Append an event's line, if it has one."""
+        if (line := _line_of(event)) is not None:
+            lines = [line] if self._began else [{"event": BEGAN}, line]
+            with self._path.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps({"at": now(), **each}, allow_nan=False) + "\n" for each in lines)
+            self._began = True
+
+    def close(self) -> None:
+        """Do nothing: each line is written at once."""
+
+
+def _line_of(event: Event) -> dict[str, Any] | None:
+    """Return an event as JSON values; None if other files have it."""
+    match event:
+        case RunStarted():
+            return {
+                "event": "RunStarted",
+                "resumed_from_step": event.resumed_from_step,
+                "total_steps": event.total_steps,
+                "changes": list(event.changes),
+            }
+        case Noted() | Warned() | WorkersLost() | CheckpointDone() | BestFound() | RecordOpened() | RunFinished():
+            return {"event": type(event).__name__, **asdict(event)}
+        case _:
+            return None
