@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
 from lorarl_trainer.progress import METRICS, read_summary
 from lorarl_trainer.progress.records import SUMMARY
 from side_by_side import ours
-from side_by_side.start import Times, note, stages
+from side_by_side.start import Times, note, stages, waited_for
 from side_by_side.work import Work
 from support.cluster.kubectl import RealCluster
 from support.real_cluster.watched import Watched, watched
@@ -27,7 +25,6 @@ READ_SECONDS = 2.0
 READS = 10
 LONGEST_SECONDS = 540.0
 GONE_SECONDS = 150.0
-OLD_PODS_GONE = "old pods gone"
 
 Object = dict[str, Any]
 
@@ -112,23 +109,27 @@ class JobInCluster:
         }
 
     def lose_a_worker(self, steps: int) -> dict[str, Any]:
-        """Run it, delete its worker pod within a step, and return the cost until it is a step further than before."""
+        """Run it, delete its worker pod within a step, and return the cost until it is a step further than before.
+
+        The attempt continues with a new pod. Until its driver lets the old one go, a step may be under way.
+        """
         self.apply()
         with watched(self.cluster.api, self.namespace, self.name) as job:
             since = job.until(LONGEST_SECONDS, f"{steps} steps", lambda now: now.step >= steps)
             pod = job.pod("worker")["metadata"]["name"]
             deleted = time.monotonic(), time.time()
             self.cluster.must("delete", "pod", pod, "-n", self.namespace, "--wait=false")
-            with self._looking_at_next() as seen:
-                cost = job.cost(since, deleted[0], LONGEST_SECONDS, anew=True)
-            startup = self._startup_of_next(job)
-        gone = seen[OLD_PODS_GONE]
+            cost = job.cost(since, deleted[0], LONGEST_SECONDS, anew=True)
+            startup = self._startup_since(deleted[1], job)
+            recovered = job.now.status.get("recoveries", 0)
+        if not recovered:
+            raise ValueError(f"{self.name} did not recover in its RayJob: {json.dumps(job.now.status)[:2000]}")
         return {
             "seconds": cost.seconds,
             "steps_lost": cost.steps_lost,
             "startup": startup,
             "first_token_seconds": startup["began"] + startup["first_token_seconds"] - deleted[1],
-            "stages": {"end of the old pods": gone - deleted[1], **stages(gone, seen, startup)},
+            "stages": {"step under way": startup["began"] - deleted[1], **waited_for(startup)},
         }
 
     def apply(self) -> None:
@@ -144,30 +145,8 @@ class JobInCluster:
     def status(self) -> Object:
         return (self.cluster.api.get("LoRARLJob", self.name, self.namespace) or {}).get("status", {})
 
-    @contextlib.contextmanager
-    def _looking_at_next(self) -> Iterator[Times]:
-        """Watch the second attempt until the block ends; note what `look` sees, and when the old pods are gone."""
-        seen: Times = {}
-        over = threading.Event()
-        old = f"lorarl.io/job={self.name},lorarl.io/attempt=1"
-
-        def look() -> None:
-            while not over.wait(LOOK_SECONDS):
-                if OLD_PODS_GONE not in seen and not self.cluster.api.list("Pod", self.namespace, old):
-                    seen[OLD_PODS_GONE] = time.time()
-                if "containers" not in seen:
-                    self.look(seen, ",lorarl.io/attempt=2")
-
-        thread = threading.Thread(target=look, daemon=True)
-        thread.start()
-        try:
-            yield seen
-        finally:
-            over.set()
-            thread.join()
-
-    def look(self, seen: Times, more_labels: str = "") -> None:
-        labels = f"lorarl.io/job={self.name}{more_labels}"
+    def look(self, seen: Times) -> None:
+        labels = f"lorarl.io/job={self.name}"
         api = self.cluster.api
         note(seen, time.time(), api.list("RayJob", self.namespace, labels), api.list("Pod", self.namespace, labels))
 
@@ -200,12 +179,13 @@ class JobInCluster:
             raise ValueError(f"{self.name} ended before its start could be read. Give it more --steps.")
         return startup
 
-    def _startup_of_next(self, job: Watched) -> Object:
-        """Return the startup of the run that resumes. It has made a step, so the file exists or soon will."""
+    def _startup_since(self, when: float, job: Watched) -> Object:
+        """Return the startup of the workers that came after a Unix time. They have made a step, so it is soon there."""
         for _ in range(READS):
             self.read_files()
             with contextlib.suppress(ValueError):
-                return self._startup()
+                if (startup := self._startup())["began"] > when:
+                    return startup
             if job.ended:
                 break
-        return self._startup()
+        raise ValueError(f"{self.name} has not recorded how its new workers started")

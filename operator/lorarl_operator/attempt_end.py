@@ -35,7 +35,7 @@ def end_attempt(snapshot: Snapshot, outcome: Outcome) -> Decision:
     count_outcome(snapshot, draft, outcome)
     if outcome.kind is Kind.FAILED and (out := out_of_attempts(snapshot, draft, outcome)):
         return out
-    if outcome.kind is Kind.PREEMPTED and (stuck := _no_progress(snapshot, draft, outcome)):
+    if outcome.kind is Kind.PREEMPTED and (stuck := no_progress(snapshot, draft, outcome)):
         return stuck
     reason = backoff.BACKING_OFF if outcome.kind is Kind.FAILED else backoff.preemption_reason(draft, snapshot.now)
     ended = f"Attempt {snapshot.attempt} ended with {outcome.reason}: {outcome.message}"
@@ -44,10 +44,13 @@ def end_attempt(snapshot: Snapshot, outcome: Outcome) -> Decision:
 
 
 def count_outcome(snapshot: Snapshot, draft: Draft, outcome: Outcome) -> None:
-    """Count an attempt that ended, and the fault of its node."""
+    """Count an attempt that ended or lost workers, and the fault of its node.
+
+    A loss that ends its attempt because the recovery failed was counted before.
+    """
     if outcome.faulty_node:
         draft.put("faultyNodes", with_fault(snapshot.faulty_nodes, outcome, snapshot.now))
-    if outcome.kind is Kind.PREEMPTED:
+    if outcome.kind is Kind.PREEMPTED and snapshot.recovering_since is None:
         draft.count("preemptions")
         message = f"Attempt {snapshot.attempt}: {outcome.message}"
         draft.condition("Disrupted", True, outcome.reason, message)
@@ -66,7 +69,7 @@ def _count_progress(snapshot: Snapshot, draft: Draft) -> None:
         draft.count("preemptionsWithoutProgress")
 
 
-def _no_progress(snapshot: Snapshot, draft: Draft, outcome: Outcome) -> Decision | None:
+def no_progress(snapshot: Snapshot, draft: Draft, outcome: Outcome) -> Decision | None:
     """Fail the job if maxPreemptionsWithoutProgress is reached; otherwise None."""
     limit = whole_number(snapshot.spec.get("maxPreemptionsWithoutProgress"), _DEFAULT_FRUITLESS_LIMIT)
     count = draft.counter("preemptionsWithoutProgress")

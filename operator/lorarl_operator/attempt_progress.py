@@ -13,6 +13,7 @@ from lorarl_operator.messages import sentences
 from lorarl_operator.models import RayJob
 from lorarl_operator.outcome import Unsettled, attempt_outcome
 from lorarl_operator.pod_ends import Kind, Outcome
+from lorarl_operator.recovery import in_use
 from lorarl_operator.scale_up import scaling_up
 from lorarl_operator.snapshot import Snapshot, soonest
 from lorarl_operator.status import PENDING, RUNNING, STARTING, Draft
@@ -21,6 +22,8 @@ from lorarl_operator.valid_spec import section, whole_number
 _ENDED = frozenset({"Complete", "Failed"})
 _AT_WORK = frozenset({"RUNNING", "SUCCEEDED", "FAILED", "STOPPED"})
 """Ray's states of a job whose process has started."""
+RECOVERED = "Recovered"
+"""Reason of the Event when an attempt trains again with new workers."""
 _SLOWEST_LOOK = 120.0
 _NODE_LOOK = 20.0
 """Seconds between looks at the Events of a pod that a node is starting. There the kubelet says what it lacks."""
@@ -28,8 +31,10 @@ _NODE_LOOK = 20.0
 
 def outcome_of(snapshot: Snapshot, ray_job: RayJob) -> Outcome | Unsettled | None:
     """How the attempt of this RayJob ended; None while it continues."""
-    pods, departed, early = snapshot.attempt_pods, snapshot.departed_pods, snapshot.lost_early
-    found = attempt_outcome(ray_job, pods, departed, early, snapshot.report, snapshot.now, snapshot.settings)
+    pods, departed = (in_use(each, snapshot.workers) for each in (snapshot.attempt_pods, snapshot.departed_pods))
+    found = attempt_outcome(
+        ray_job, pods, departed, snapshot.lost_early, snapshot.report, snapshot.now, snapshot.settings
+    )
     left = _left_to_progress(snapshot, ray_job)
     return found or (_stalled(snapshot) if left is not None and left <= 0 else None)
 
@@ -39,7 +44,7 @@ def _left_to_progress(snapshot: Snapshot, ray_job: RayJob) -> float | None:
     limit = whole_number(snapshot.spec.get("progressDeadlineSeconds"))
     runs = snapshot.phase == RUNNING and ray_job.deployment_status == "Running" and not ray_job.suspended
     began = snapshot.draft().since("Running") if runs else None
-    if limit is None or began is None:
+    if limit is None or began is None or snapshot.recovering_since:
         return None
     news = max(began, snapshot.job.reported_at or began)
     return limit - (snapshot.now - news).total_seconds()
@@ -94,8 +99,13 @@ def _report(snapshot: Snapshot, ray_job: RayJob) -> Decision:
 
 def _running(snapshot: Snapshot, draft: Draft, ray_job: RayJob, settle: float | None) -> Decision:
     message = f"Attempt {snapshot.attempt} is training in RayJob {ray_job.name}."
-    events = () if draft.phase == RUNNING else (Event("Normal", RUNNING, message),)
+    events = [] if draft.phase == RUNNING else [Event("Normal", RUNNING, message)]
     draft.phase = RUNNING
+    if snapshot.recovering_since:
+        draft.put("recoveringSince", None)
+        draft.count("recoveries")
+        step = snapshot.status.get("resumedFromStep", 0)
+        events.append(Event("Normal", RECOVERED, f"Attempt {snapshot.attempt} continues after step {step}."))
     if image := image_in_use([pod for pod in snapshot.attempt_pods if not pod.deletion_asked_at]):
         draft.put("trainerImage", image)
     draft.condition("Running", True, RUNNING, message)

@@ -4,6 +4,7 @@ A job's phases, and what moves it:
 
     Pending -> Starting -> Running -> Succeeded | Failed     as its RayJob does; the condition Running of a Pending job
                                                              says what it waits for
+    Running -> Running                                       an attempt lost workers and continues with new ones
     Starting, Running -> Restarting -> Starting              an attempt ended, and the next one follows
     any -> Suspending -> Suspended -> Starting               spec.suspend
 
@@ -15,7 +16,8 @@ There is one exception, for speed. The first attempt's RayJob is created before 
 the status, and the status names the RayJob only after that. So the job asks for machines as early as possible, and no
 trainer runs before it may report.
 
-`attempt_start.py` creates an attempt, `attempt_progress.py` follows it, and `attempt_end.py` ends it.
+`attempt_start.py` creates an attempt, `attempt_progress.py` follows it, `attempt_recovery.py` lets it replace lost
+workers, and `attempt_end.py` ends it.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from datetime import datetime
 
 from lorarl_operator.attempt_end import count_outcome, end_attempt, fail, finished, out_of_attempts, succeed
 from lorarl_operator.attempt_progress import follow, outcome_of
+from lorarl_operator.attempt_recovery import recover
 from lorarl_operator.attempt_start import create_attempt
 from lorarl_operator.blockers import GOING_SECONDS, ray_job_stays
 from lorarl_operator.decision import Decision, Event
@@ -59,7 +62,9 @@ def _decide_live(snapshot: Snapshot) -> Decision:
         return finished(snapshot)
     if snapshot.spec.get("suspend") is True:
         return _suspend(snapshot)
-    if snapshot.current and isinstance(outcome := outcome_of(snapshot, snapshot.current), Outcome):
+    recovery = recover(snapshot, snapshot.current) if snapshot.current else None
+    outcome = outcome_of(snapshot, snapshot.current) if snapshot.current and recovery is None else None
+    if isinstance(outcome, Outcome):
         return end_attempt(snapshot, outcome)
     if not snapshot.current and snapshot.phase in MAY_HAVE_RUN:
         return end_attempt(snapshot, lost(snapshot.ray_job_name, snapshot.report))
@@ -68,7 +73,7 @@ def _decide_live(snapshot: Snapshot) -> Decision:
         limit = snapshot.spec["activeDeadlineSeconds"]
         message = f"The job ran longer than activeDeadlineSeconds, {limit} s."
         return fail(snapshot, snapshot.draft(), "DeadlineExceeded", message)
-    decision = follow(snapshot, snapshot.current) if snapshot.current else create_attempt(snapshot)
+    decision = recovery or (follow(snapshot, snapshot.current) if snapshot.current else create_attempt(snapshot))
     return replace(decision, recheck_seconds=soonest(decision.recheck_seconds, left))
 
 

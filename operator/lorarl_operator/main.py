@@ -31,6 +31,7 @@ class _Options:
     probes_port: int
     keep_head_seconds: int
     start_deadline_seconds: int
+    recovery_seconds: int
     cleanup_seconds: int
     kubeconfig: str | None
 
@@ -60,6 +61,13 @@ class _Options:
     type=click.IntRange(0),
     help="How long an attempt of a job without startDeadlineSeconds may hold all its machines before it runs. "
     "0: no limit.",
+)
+@click.option(
+    "--recovery-seconds",
+    default=600,
+    type=click.IntRange(0),
+    help="How long an attempt may wait for lost worker pods to be replaced, before the next attempt takes its place. "
+    "0: it takes its place at once.",
 )
 @click.option(
     "--cleanup-seconds",
@@ -93,6 +101,7 @@ def main(
     probes_port: int,
     keep_head_seconds: int,
     start_deadline_seconds: int,
+    recovery_seconds: int,
     cleanup_seconds: int,
     log_format: str,
     log_level: str,
@@ -112,6 +121,7 @@ def main(
         probes_port=probes_port,
         keep_head_seconds=keep_head_seconds,
         start_deadline_seconds=start_deadline_seconds,
+        recovery_seconds=recovery_seconds,
         cleanup_seconds=cleanup_seconds,
         kubeconfig=kubeconfig,
     )
@@ -133,6 +143,7 @@ async def _run(options: _Options) -> int:
         trainer_image=options.trainer_image,
         keep_head_seconds=options.keep_head_seconds,
         start_deadline_seconds=options.start_deadline_seconds,
+        recovery_seconds=options.recovery_seconds,
         cleanup_seconds=options.cleanup_seconds,
     )
     elector = LeaderElector(client, lease, identity, options.namespaces, settings)

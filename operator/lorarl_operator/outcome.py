@@ -142,9 +142,10 @@ def _cleaned_up(pod: Pod, ray_job: RayJob) -> bool:
 def _of_live_ray_job(
     ray_job: RayJob, pods: Sequence[Pod], report: Report | None, now: datetime, settings: Settings
 ) -> Outcome | Unsettled | None:
-    """A lost pod ends the attempt, because the workers train together.
+    """The loss of a pod, or a container that exited by itself.
 
-    KubeRay would create a new pod, which the others do not wait for.
+    The workers train together, so without all of them none trains. `attempt_recovery.py` decides which losses end the
+    attempt.
     """
     was_up = ray_job.deployment_status == "Running"
     if was_up and (evicted := next((found for pod in pods if (found := taken(pod))), None)):

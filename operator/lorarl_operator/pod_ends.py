@@ -41,12 +41,14 @@ class Outcome:
         reason: One CamelCase word, for programs.
         message: For people.
         faulty_node: The node whose fault it was, if it was a node's.
+        lost_worker: Whether it is the loss of a worker's pod, which KubeRay replaces.
     """
 
     kind: Kind
     reason: str
     message: str
     faulty_node: str = ""
+    lost_worker: bool = False
 
 
 def taken(pod: Pod) -> Outcome | None:
@@ -65,7 +67,8 @@ def taken(pod: Pod) -> Outcome | None:
     what = f"The {named(pod)} was removed: {message or reason}"
     if usage := own_usage(pod):
         return Outcome(Kind.FAILED, usage[0], sentences(what, usage[1]))
-    return Outcome(Kind.PREEMPTED, reason, sentences(what), faulty_node=pod.node if reason in _NODE_DOWN else "")
+    faulty = pod.node if reason in _NODE_DOWN else ""
+    return Outcome(Kind.PREEMPTED, reason, sentences(what), faulty, lost_worker=pod.role == "worker")
 
 
 def _refused(pod: Pod) -> Outcome | None:
@@ -77,12 +80,13 @@ def _refused(pod: Pod) -> Outcome | None:
         return None
     why = ": ".join(part for part in (pod.reason, redacted(pod.message)) if part)
     what = sentences(f"The node refused the {named(pod)}: {why}")
-    return Outcome(Kind.PREEMPTED, "PodRefused", what, faulty_node=pod.node)
+    return Outcome(Kind.PREEMPTED, "PodRefused", what, pod.node, lost_worker=pod.role == "worker")
 
 
 def deleted(pod: Pod) -> Outcome:
     """The outcome of a pod that someone deleted."""
-    return Outcome(Kind.PREEMPTED, "PodDeleted", f"The {named(pod)} was deleted, but not by lorarl.")
+    what = f"The {named(pod)} was deleted, but not by lorarl."
+    return Outcome(Kind.PREEMPTED, "PodDeleted", what, lost_worker=pod.role == "worker")
 
 
 def failed_init(pod: Pod) -> Outcome | None:

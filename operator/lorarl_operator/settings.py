@@ -27,6 +27,8 @@ class Settings:
         keep_head_seconds: How long the head pod of a finished job stays for its logs. With Kueue it is deleted at once.
         start_deadline_seconds: How long an attempt without startDeadlineSeconds may hold all its machines before it
             runs. 0: without limit.
+        recovery_seconds: How long an attempt may wait for lost worker pods to be replaced. 0: their loss ends it at
+            once.
         cleanup_seconds: How long the removal of a deleted job's checkpoints may take before the operator gives up.
     """
 
@@ -42,4 +44,5 @@ class Settings:
     pods_gone_seconds: float = 10.0
     keep_head_seconds: int = 600
     start_deadline_seconds: int = 7200
+    recovery_seconds: int = 600
     cleanup_seconds: int = 900

@@ -20,6 +20,7 @@ from lorarl_operator.names import attempt_of, ray_job_name
 from lorarl_operator.outcome import Report
 from lorarl_operator.parse import time
 from lorarl_operator.pod_ends import exited_container
+from lorarl_operator.recovery import Workers, workers_of
 from lorarl_operator.settings import Settings
 from lorarl_operator.status import PENDING, RUNNING, STARTING, SUSPENDED, SUSPENDING, Draft, well_typed
 from lorarl_operator.valid_spec import checked_spec, section, whole_number
@@ -86,7 +87,7 @@ class Snapshot:
 
         KubeRay has replaced those that were taken away before the attempt ran. They cost nothing, so they are left out.
         """
-        departed = self._all_departed
+        departed = self.all_departed
         running_since = self.draft().since("Running") if self.phase == RUNNING else None
         if running_since is None:
             return tuple(pod for pod in departed if exited_container(pod))
@@ -96,10 +97,11 @@ class Snapshot:
     @property
     def lost_early(self) -> tuple[Loss, ...]:
         """The attempt's pods that were lost before it ran. Once it runs, they explain nothing."""
-        return () if self.phase == RUNNING else losses((*self._all_departed, *self.attempt_pods))
+        return () if self.phase == RUNNING else losses((*self.all_departed, *self.attempt_pods))
 
     @property
-    def _all_departed(self) -> list[Pod]:
+    def all_departed(self) -> list[Pod]:
+        """All of the attempt's deleted pods that are remembered."""
         return [pod for pod in self.observed.departed if pod.job_uid == self.job.uid and self._belongs_to_attempt(pod)]
 
     def _belongs_to_attempt(self, pod: Pod) -> bool:
@@ -108,6 +110,16 @@ class Snapshot:
     @property
     def _cluster(self) -> str:
         return self.current.cluster_name if self.current else ""
+
+    @property
+    def workers(self) -> Workers | None:
+        """The worker pods that this attempt trains with, if its trainer has reported them."""
+        return workers_of(self.status, self.attempt)
+
+    @property
+    def recovering_since(self) -> datetime | None:
+        """Since when the attempt waits for lost workers to be replaced; None if it does not."""
+        return time(self.status.get("recoveringSince")) if self.phase == RUNNING else None
 
     @property
     def report(self) -> Report | None:

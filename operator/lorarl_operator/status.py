@@ -22,23 +22,27 @@ FINISHED = frozenset({SUCCEEDED, FAILED})
 MAY_HAVE_RUN = frozenset({STARTING, RUNNING})
 """Phases in which the attempt's RayJob was seen and its pods may have run. If it disappears, the attempt is lost."""
 
+RECOVERING: Final = "Recovering"
+"""Reason of the condition Running while an attempt waits for lost workers to be replaced. Its phase stays Running."""
+
 COUNTERS = ("attempts", "preemptions")
 FIELDS = (
     *("phase", "conditions", "observedGeneration", *COUNTERS, "restarts"),
     *("rayJobName", "dashboardURL", "startTime", "completionTime", "attemptEndTime", "waitingSince", "gpus"),
     *("policyDrift", "preemptionsWithoutProgress", "furthestStep", "faultyNodes", "trainerImage"),
+    *("recoveries", "recoveringSince"),
 )
 """Status fields that the operator writes. The trainer writes the others."""
-TRAINERS = ("step", "totalSteps", "adapter", "failure")
+TRAINERS = ("step", "totalSteps", "adapter", "failure", "workers", "resumedFromStep")
 """The trainer's fields that the operator reads."""
 
 _LONGEST_MESSAGE = 4096
 _INTEGER_LIMIT = 2**31
 _NUMBERS = (
     *("observedGeneration", *COUNTERS, "restarts", "gpus", "step", "totalSteps"),
-    *("preemptionsWithoutProgress", "furthestStep"),
+    *("preemptionsWithoutProgress", "furthestStep", "recoveries", "resumedFromStep"),
 )
-_DICTS = ("adapter", "failure", "policyDrift")
+_DICTS = ("adapter", "failure", "policyDrift", "workers")
 _LISTS = ("conditions", "faultyNodes")
 _TYPES: dict[str, type] = dict.fromkeys(_LISTS, list) | dict.fromkeys(_DICTS, dict) | dict.fromkeys(_NUMBERS, int)
 
@@ -162,6 +166,8 @@ class Draft:
             "restarts": sum(self.counter(name) for name in COUNTERS),
             "observedGeneration": self._generation,
         }
+        if self.phase != RUNNING:
+            fields.pop("recoveringSince", None)
         if self._conditions:
             fields["conditions"] = [self._conditions[kind] for kind in sorted(self._conditions)]
         before = dict(self._before)

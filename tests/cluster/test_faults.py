@@ -63,7 +63,7 @@ def trial(installed: RealCluster, out: Path) -> Iterator[Trial]:
 
 
 def test_a_worker_pod_is_deleted(trial: Trial) -> None:
-    with trial.fault("worker deleted", preemptions=1):
+    with trial.fault("worker deleted", preemptions=1, recovered=True):
         trial.delete_pod("worker")
 
 
@@ -82,7 +82,7 @@ def test_the_store_is_down_for_a_minute(trial: Trial) -> None:
 
 
 def test_a_worker_pod_is_evicted(trial: Trial) -> None:
-    with trial.fault("worker evicted", preemptions=1):
+    with trial.fault("worker evicted", preemptions=1, recovered=True):
         pod = trial.job.pod("worker")["metadata"]["name"]
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": TEAM}}
         trial.cluster.api.request("POST", f"/api/v1/namespaces/{TEAM}/pods/{pod}/eviction", eviction)

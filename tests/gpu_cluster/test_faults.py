@@ -41,7 +41,7 @@ def trial(ground: Ground, bucket: Bucket) -> Iterator[Trial]:
 
 
 def test_a_worker_pod_is_deleted_in_the_middle_of_a_step(trial: Trial) -> None:
-    with trial.fault("worker deleted", preemptions=1):
+    with trial.fault("worker deleted", preemptions=1, recovered=True):
         trial.delete_pod("worker")
 
 

@@ -43,6 +43,10 @@ class RayNodes:
         """A pod's LORARL_CACHE."""
         return self._folder / name / "cache"
 
+    def run_dir(self, name: str) -> Path:
+        """A pod's LORARL_RUN_DIR."""
+        return self._folder / name / "run"
+
     def models(self, name: str) -> list[Path]:
         """The folders of base models on a node that have weights, complete or not. Others have a config.json alone."""
         folders = (path for path in (self.cache(name) / "models").glob("*") if path.is_dir())
@@ -50,7 +54,11 @@ class RayNodes:
 
     def add(self, name: str) -> None:
         """Start a node with room for one worker."""
-        environment = {"LORARL_CACHE": str(self.cache(name)), "LORARL_RUN_DIR": str(self._folder / name / "run")}
+        environment = {
+            "LORARL_CACHE": str(self.cache(name)),
+            "LORARL_RUN_DIR": str(self.run_dir(name)),
+            "LORARL_POD": name,
+        }
         self._nodes[name] = self._cluster.add_node(num_cpus=1, env_vars=environment)
 
     def kill(self, name: str) -> None:

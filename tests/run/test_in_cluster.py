@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from run.command import LAST_SECONDS
+from lorarl_trainer.progress import read_rows
+from run.command import LAST_SECONDS, Ended, digest
 from run.in_cluster import NAMESPACE, InCluster, in_cluster
 from run.jobs import NAME, STEPS, Job, spoil_model
 from run.ray_nodes import RayNodes, ray_nodes
@@ -24,11 +25,22 @@ OFTEN = 0.1
 
 
 def test_progress_and_a_drain_reach_the_status(in_cluster: InCluster, nodes: RayNodes) -> None:
-    """Also after an outage of the API server. The drain publishes a checkpoint."""
+    """Also after an outage of the API server, and the loss of the worker's node. The drain publishes a checkpoint."""
     run, hold = in_cluster.start(attempt=1), in_cluster.job.gate
     run.wait_for_step(2)
     hold.touch()  # the run stands still within a step, and everything else has time
     run.wait_until(lambda: in_cluster.status.get("step", 0) >= 2, "step 2 was in the status", every=OFTEN)
+    assert in_cluster.status["workers"] == {"attempt": 1, "pods": ["node"]}
+    nodes.kill("node")
+    hold.unlink()
+    run.wait_for_output("waiting for new workers, which continue from the newest checkpoint")
+    lost = run.wait_until(lambda: in_cluster.status["workers"].get("lost"), "the loss was in the status", every=OFTEN)
+    assert lost.startswith("a worker's machine or pod is gone")
+    hold.touch()
+    nodes.add("node-2")
+    recovered = {"attempt": 1, "pods": ["node-2"]}
+    run.wait_until(lambda: in_cluster.status["workers"] == recovered, "it has a new worker", every=OFTEN)
+    assert in_cluster.status["step"] == in_cluster.status["resumedFromStep"] >= 2
     in_cluster.gate.shut()
     done = in_cluster.status["step"]
     hold.unlink()
@@ -62,19 +74,41 @@ def test_progress_and_a_drain_reach_the_status(in_cluster: InCluster, nodes: Ray
     assert "SIGTERM: finishing this step" in (record / "logs" / "driver.log").read_text()
 
 
-def test_the_next_attempt_makes_the_steps_that_the_manifest_says_by_now(in_cluster: InCluster) -> None:
-    """First more steps, then fewer than it has made, so it ends early."""
+def test_the_next_attempt_makes_the_steps_that_the_manifest_says_by_now(
+    in_cluster: InCluster, nodes: RayNodes, reference: Ended
+) -> None:
+    """First more steps, then fewer than it has made, so it ends early. Its worker's pod is drained and replaced.
+
+    The adapter after as many steps is that of a run without a loss.
+    """
     before = in_cluster.status
     for marker in in_cluster.run_dir.iterdir():
         marker.unlink()  # another pod
     in_cluster.job.gate.touch()
     run = in_cluster.start(attempt=2)
     status = run.wait_until(
-        lambda: (now := in_cluster.status).get("resumedFromStep") and now, "it went on", every=OFTEN
+        lambda: (now := in_cluster.status).get("workers", {}).get("attempt") == 2 and now, "it went on", every=OFTEN
     )
     assert "failure" not in status
     assert status["adapter"] == before["adapter"]
     in_cluster.change_steps(STEPS + 100)
+    in_cluster.job.gate.unlink()
+    run.wait_for_step(before["step"] + 1)
+    in_cluster.job.gate.touch()
+    environment = {**os.environ, "LORARL_RUN_DIR": str(nodes.run_dir("node-2"))}
+    drain = subprocess.Popen([sys.executable, "-m", "lorarl_trainer.cli", "drain"], env=environment)
+    run.wait_until(lambda: (nodes.run_dir("node-2") / "drain").exists(), "the worker was asked to leave")
+    in_cluster.job.gate.unlink()
+    run.wait_for_output("a worker's pod is about to be removed; waiting for new workers")
+    assert drain.wait(120) == 0, "its processes have ended"
+    in_cluster.job.gate.touch()
+    done = read_rows(run.out / "metrics.jsonl")[-1]["step"]
+    assert before["step"] < done < STEPS
+    nodes.kill("node-2")
+    nodes.add("node-3")
+    recovered = {"attempt": 2, "pods": ["node-3"]}
+    run.wait_until(lambda: in_cluster.status["workers"] == recovered, "it has a new worker", every=OFTEN)
+    assert in_cluster.status["resumedFromStep"] == done, "no step is lost"
     in_cluster.job.gate.unlink()
     run.wait_for_step(STEPS + 2)
     in_cluster.change_steps(STEPS + 1)
@@ -85,7 +119,9 @@ def test_the_next_attempt_makes_the_steps_that_the_manifest_says_by_now(in_clust
     assert f"spec.trainer.steps is now {STEPS + 1}, was {STEPS + 100}" in ended.stdout
     status = in_cluster.status
     assert status["step"] == ended.rows[-1]["step"] >= STEPS + 2
-    assert (status["totalSteps"], status["resumedFromStep"]) == (STEPS + 1, before["step"])
+    assert (status["totalSteps"], status["resumedFromStep"]) == (STEPS + 1, done)
+    adapter = in_cluster.job.checkpoints / f"iter_{STEPS:07}" / "lora_adapter" / "adapter_model.safetensors"
+    assert digest(adapter) == reference.adapter_digest
     assert status["adapter"]["step"] == status["step"]
     assert status["metrics"]["reward"] == pytest.approx(ended.rows[-1]["reward_mean"], rel=1e-3)
     managers = {

@@ -1,4 +1,4 @@
-"""Two nodes of a Ray cluster train data parallel: as one would, each with its own model, and again after a loss.
+"""Two nodes of a Ray cluster train data parallel: as one would, each with its own model, and through a loss.
 
 The nodes are real processes of Ray with their own caches; the driver, the API server and the S3 server are real too.
 """
@@ -89,38 +89,33 @@ def test_two_nodes_find_the_gradient_and_the_adapter_that_one_finds(
     assert adapter < TOLERANCE
 
 
-def test_each_node_fetches_the_model_once_and_a_lost_node_is_named(on_two_nodes: OnTwoNodes) -> None:
+def test_each_node_fetches_the_model_once_and_a_lost_node_is_replaced(on_two_nodes: OnTwoNodes) -> None:
+    """The other node and the driver stay."""
     nodes, job = on_two_nodes.nodes, on_two_nodes.job
     run = job.start(attempt=1)
     run.wait_until(lambda: job.status.get("adapter", {}).get("step", 0) >= 2, "a checkpoint was published", every=OFTEN)
     assert [len(nodes.models(name)) for name in ("node-1", "node-2")] == [1, 1]
     assert on_two_nodes.requests("GET", "model/model.safetensors") == 2, "one a node, none for the driver"
     assert on_two_nodes.requests("GET", "train.jsonl") == 1
+    assert job.status["workers"] == {"attempt": 1, "pods": ["node-1", "node-2"]}
     job.job.gate.touch()
     nodes.kill("node-2")
     job.job.gate.unlink()
+    lost = run.wait_until(lambda: job.status["workers"].get("lost"), "the loss was in the status", every=OFTEN)
+    before = job.status["adapter"]["step"]
+    on_two_nodes.proxy.requests.clear()
+    nodes.add("node-3")
     ended = run.end()
 
-    assert ended.code == 1, ended
-    assert job.status["failure"]["reason"] == "NodeLost", ended
-    assert "a worker's machine or pod is gone" in job.status["failure"]["message"]
-    assert nodes.workers_left(LAST_SECONDS) == []
-
-
-def test_the_next_attempt_has_a_new_node_and_one_worker_publishes(on_two_nodes: OnTwoNodes) -> None:
-    nodes, job = on_two_nodes.nodes, on_two_nodes.job
-    before = job.status["adapter"]["step"]
-    for marker in job.run_dir.iterdir():
-        marker.unlink()  # another pod
-    nodes.add("node-3")
-    on_two_nodes.proxy.requests.clear()
-    ended = job.start(attempt=2).end()
-
     assert ended.code == 0, ended
+    assert lost.startswith("a worker's machine or pod is gone"), ended
+    assert job.status["workers"] == {"attempt": 1, "pods": ["node-1", "node-3"]}
     assert job.status["step"] == STEPS
     assert before <= job.status["resumedFromStep"] < STEPS
     assert "failure" not in job.status
+    assert nodes.workers_left(LAST_SECONDS) == []
     assert on_two_nodes.requests("GET", "model/model.safetensors") == 1, "the node that stayed has it"
+    assert on_two_nodes.requests("GET", "train.jsonl") == 0, "and the driver has its rows"
     assert published_steps(on_two_nodes.checkpoints)[-1] == STEPS
     written = Counter(
         path.partition("?")[0] for method, path in on_two_nodes.proxy.requests if method == "PUT" and "/iter_" in path
@@ -134,12 +129,14 @@ def test_the_next_attempt_has_a_new_node_and_one_worker_publishes(on_two_nodes: 
 def test_what_is_wrong_with_the_store_reaches_the_status(on_two_nodes: OnTwoNodes) -> None:
     """With the field and a hint."""
     on_two_nodes.proxy.answer(403, times=1_000_000, method="GET", path="model")
-    ended = on_two_nodes.job.start(attempt=3).end()
+    for marker in on_two_nodes.job.run_dir.iterdir():
+        marker.unlink()  # another pod
+    ended = on_two_nodes.job.start(attempt=2).end()
     on_two_nodes.proxy.heal()
 
     assert ended.code == 1, ended
     failure = on_two_nodes.job.status["failure"]
-    assert (failure["reason"], failure["attempt"]) == ("StorageFailed", 3)
+    assert (failure["reason"], failure["attempt"]) == ("StorageFailed", 2)
     assert failure["message"].startswith(f"spec.model.uri: s3://{BUCKET}/model: cannot list: the store said: 403")
     assert "Check the Secret's keys" in failure["message"]
 

@@ -26,7 +26,7 @@ SHOWN_RESULTS = ("reward_mean", "loss")
 
 
 async def train(session: Session, done: int) -> int:
-    """Train from the step after `done` to the job's last, or until a stop is requested; return the last step made.
+    """Train from the step after `done` to the job's last, or until the session must end; return the last step made.
 
     Raises:
         LorarlError: what a user can act on; the newest published checkpoint is whole.
@@ -37,7 +37,7 @@ async def train(session: Session, done: int) -> int:
         await evaluate_if_due(session, done)
     step = done
     await session.apply_steering()
-    while step < session.total_steps and not session.stop.is_set():
+    while step < session.total_steps and not session.must_end():
         step += 1
         clock = StepClock()
         event = await make_step(session, step, clock)
@@ -50,7 +50,7 @@ async def train(session: Session, done: int) -> int:
         session.progress.emit(clock.finish(replace(event, total_steps=session.total_steps)))
         # A run that must end has no time to evaluate.
         due = evaluations_due(session.spec.data, step, session.total_steps)
-        if due and (not session.stop.is_set() or step >= session.total_steps):
+        if due and (not session.must_end() or step >= session.total_steps):
             await session.report_uploads()  # first, since the evaluation takes a while
             await evaluate_if_due(session, step)
         await session.report_uploads()

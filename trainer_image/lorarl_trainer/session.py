@@ -77,6 +77,7 @@ class Session:
             if all of it is generated first.
         steer: says once per step what has changed for the job; None if nothing can.
         adapter_uri: the newest adapter that this run published.
+        leaving: a worker's machine is about to be removed, so the workers end after a checkpoint.
         withheld_in_a_row: updates that were withheld since the last one that was made, see `guards.nonfinite`.
         results: what the model card of the next checkpoint shows: columns of values by name.
         best: the best checkpoint that was reported.
@@ -98,10 +99,15 @@ class Session:
     tokens_trained_ahead: int | None = None
     steer: Steer | None = None
     adapter_uri: str | None = None
+    leaving: bool = False
     withheld_in_a_row: int = 0
     results: dict[str, dict[str, float]] = field(default_factory=dict)
     best: Best | None = None
     _reported_step: int = 0
+
+    def must_end(self) -> bool:
+        """Return whether the session ends after this step, with a checkpoint."""
+        return self.leaving or self.stop.is_set()
 
     def owes_evaluation(self, done: int) -> bool:
         """Return whether to evaluate step `done` before training.
@@ -109,7 +115,7 @@ class Session:
         True before the first step, and if an earlier run did not finish that evaluation. If we cannot tell whether it
         did, only the last step's evaluation is repeated.
         """
-        if self.stop.is_set():
+        if self.must_end():
             return False
         return done == 0 or self.evaluated is False or (self.evaluated is None and done >= self.total_steps)
 
@@ -117,12 +123,11 @@ class Session:
         """Apply what has changed for the job since the previous step."""
         if self.steer is None:
             return
-        steering = await self.steer(self.total_steps, self.stop.is_set())
+        steering = await self.steer(self.total_steps, self.must_end())
         for warning in steering.warnings:
             self.progress.warn_once(warning, warning)
         self.total_steps = steering.total_steps
-        if steering.stop:
-            self.stop.set()
+        self.leaving = self.leaving or steering.leaving
 
     def is_chosen_by(self, name: str) -> bool:
         """Return whether the best checkpoint is chosen by the evaluation of this name."""
@@ -132,7 +137,7 @@ class Session:
     def owes_checkpoint(self, step: int) -> bool:
         """Return whether a step has a checkpoint: every so many steps, at the end, and where the best is chosen."""
         evaluated = any(map(self.is_chosen_by, evaluations_due(self.spec.data, step, self.total_steps)))
-        return is_due(step, self.spec.checkpoint.every, self.total_steps) or self.stop.is_set() or evaluated
+        return is_due(step, self.spec.checkpoint.every, self.total_steps) or self.must_end() or evaluated
 
     async def complete(self, step: int, found: Mapping[str, float]) -> None:
         """Add a step's evaluations, columns of metrics.jsonl, to its checkpoint. All cards show those of step 0."""
@@ -164,14 +169,14 @@ class Session:
         except LorarlError as error:
             self.progress.emit(Warned(f"the end of the training is not recorded in the store: {error}"))
 
-    async def rescue_uploads(self, failure: Exception) -> None:
+    async def rescue_uploads(self, failure: Exception, seconds: float = RESCUE_SECONDS) -> None:
         """After a failure of the loop, publish what was handed over before, or keep it on the worker's disk.
 
         The failure itself matters more: what goes wrong here is at most a warning.
         """
         try:
-            async with asyncio.timeout(2 * RESCUE_SECONDS):
-                self.report_checkpoints(await self.workers.drain_uploads(RESCUE_SECONDS))
+            async with asyncio.timeout(2 * seconds):
+                self.report_checkpoints(await self.workers.drain_uploads(seconds))
         except (LorarlError, TimeoutError) as error:
             if not isinstance(error, WorkerError) and str(error) != str(failure):
                 self.progress.emit(Warned(f"the last checkpoints could not be published after the failure: {error}"))

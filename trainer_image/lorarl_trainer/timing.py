@@ -46,11 +46,11 @@ class Span:
 class StartClock:
     """Times the parts of one process's start. The first part is the process itself, up to now."""
 
-    def __init__(self, who: str, process: str) -> None:
-        """`process` is the name of that first part."""
+    def __init__(self, who: str, first: str, began: float | None = None) -> None:
+        """`first` is the name of that first part. It began at the Unix time `began`, if not with the process."""
         self._who = who
         self.parts: list[Span] = []
-        self.add(process, process_start(), time.time())
+        self.add(first, process_start() if began is None else began, time.time())
 
     def add(self, name: str, begin: float, end: float) -> None:
         """Add a part that was timed elsewhere."""

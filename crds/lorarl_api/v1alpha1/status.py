@@ -71,7 +71,9 @@ class GpuSecondsStatus(Model):
 
     useful: int = Field(ge=0, description="Steps and evaluations that a checkpoint keeps.")
     lost: int = Field(ge=0, description="Steps and evaluations that ended attempts made after their last checkpoint.")
-    startup: int = Field(ge=0, description="From the start of each attempt's driver to its first step.")
+    startup: int = Field(
+        ge=0, description="From the start of each attempt's driver, or the loss of workers, to the first step."
+    )
     unsaved: int = Field(
         ge=0, description="Steps and evaluations since the newest checkpoint. The next one makes them useful."
     )
@@ -86,6 +88,18 @@ class FailureStatus(Model):
         None, ge=1, description="The attempt that failed: the number at the end of its RayJob's name."
     )
     time: Moment | None = Field(None, description="When it failed.")
+
+
+class WorkersStatus(Model):
+    """The worker pods of the newest attempt that trained."""
+
+    attempt: int = Field(ge=1, description="Number of the attempt.")
+    pods: list[Annotated[str, Field(max_length=253)]] = Field(
+        default_factory=list, max_length=4096, description="Names of the worker pods that train, or last did."
+    )
+    lost: str | None = Field(
+        None, max_length=32_768, description="Why the training waits for other worker pods. Absent while it trains."
+    )
 
 
 class PolicyDriftStatus(Model):
@@ -131,6 +145,7 @@ class LoRARLJobStatus(Model):
     metrics: MetricsStatus | None = Field(None, description="The newest metrics.")
     adapter: AdapterStatus | None = Field(None, description="The newest published adapter.")
     best: BestStatus | None = Field(None, description="The best checkpoint so far, by checkpoint.keepBest.")
+    workers: WorkersStatus | None = Field(None, description="The worker pods of the newest attempt that trained.")
     record: str | None = Field(
         None,
         max_length=2048,
@@ -143,13 +158,18 @@ class LoRARLJobStatus(Model):
     policy_drift: PolicyDriftStatus | None = Field(None, description="The newest attempt that ended with PolicyDrift.")
     attempts: int | None = Field(None, ge=0, description="Attempts that failed by the job's own fault.")
     preemptions: int | None = Field(
-        None, ge=0, description="Attempts that were evicted, preempted or lost with a machine."
+        None,
+        ge=0,
+        description="Evictions, preemptions and lost machines. Each ended an attempt, or is one of the recoveries.",
+    )
+    recoveries: int | None = Field(
+        None, ge=0, description="Losses of worker pods after which the same attempt continued with new ones."
     )
     restarts: int | None = Field(None, ge=0, description="Sum of attempts and preemptions, for printing.")
     preemptions_without_progress: int | None = Field(
         None, ge=0, description="Preemptions in a row that got no further than furthestStep."
     )
-    furthest_step: int | None = Field(None, ge=0, description="The most steps that a preempted attempt had done.")
+    furthest_step: int | None = Field(None, ge=0, description="The most steps that were done at a preemption.")
     faulty_nodes: list[FaultyNodeStatus] | None = Field(
         None, max_length=16, description="Nodes whose fault ended attempts of the job."
     )
@@ -176,5 +196,10 @@ class LoRARLJobStatus(Model):
         None,
         description="Since when the next attempt cannot be created for the reason of the condition Running. "
         "startDeadlineSeconds counts from it.",
+    )
+    recovering_since: Moment | None = Field(
+        None,
+        description="Since when the attempt waits for lost worker pods to be replaced. "
+        "The operator's LORARL_RECOVERY_SECONDS counts from it.",
     )
     completion_time: Moment | None = Field(None, description="When the job ended.")

@@ -33,7 +33,7 @@ _NO_CONSOLIDATION = {
     "karpenter.sh/do-not-disrupt": "true",
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
 }
-"""Annotations against autoscalers that move pods to use fewer nodes. The loss of one pod ends the whole attempt."""
+"""Annotations against autoscalers that move pods to use fewer nodes. Each loss interrupts the training."""
 NO_GPUS = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 """For a container without GPUs. Most CUDA images ask for all GPUs of the node, and NVIDIA's runtime would give them."""
 
@@ -154,7 +154,7 @@ def _template(
     container = {
         "name": f"ray-{role}",
         **image_of(spec, settings),
-        "env": [{"name": name, "value": value} for name, value in _env(spec, attempt, role).items()],
+        "env": [_pod_name(), *({"name": name, "value": value} for name, value in _env(spec, attempt, role).items())],
         "resources": resources,
         "securityContext": security_context(),
         "terminationMessagePolicy": _LOG_AS_MESSAGE,
@@ -217,6 +217,11 @@ def _for_pods(passed: tuple[tuple[str, str], ...]) -> dict[str, str]:
     return {key: value for key, value in passed if not key.startswith(_NOT_FOR_PODS)}
 
 
+def _pod_name() -> dict[str, Any]:
+    """By its pod's name a worker is in `status.workers`. The host's name is another one in the node's network."""
+    return {"name": "LORARL_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+
+
 def _env(spec: LoRARLJobSpec, attempt: int, role: str) -> dict[str, str]:
     env = {
         "LORARL_ATTEMPT": str(attempt),
@@ -237,6 +242,10 @@ def _env(spec: LoRARLJobSpec, attempt: int, role: str) -> dict[str, str]:
     }
     if spec.on_gpu:
         env["NCCL_DEBUG"] = "WARN"
+    if role == HEAD:
+        # Ray's head notices a lost worker after 5 failed checks, by default 3 s apart. Each may take 10 s, so that a
+        # busy machine does not count as lost.
+        env["RAY_health_check_period_ms"] = "1000"
     if role == HEAD or not spec.on_gpu:
         env[NO_GPUS["name"]] = NO_GPUS["value"]
     return env

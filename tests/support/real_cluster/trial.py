@@ -30,7 +30,9 @@ class Trial:
     """What the job's status must say: attempts and preemptions. A busy machine may have failed the very first start."""
 
     @contextmanager
-    def fault(self, name: str, *, attempts: int = 0, preemptions: int = 0, suspended: bool = False) -> Iterator[None]:
+    def fault(
+        self, name: str, *, attempts: int = 0, preemptions: int = 0, suspended: bool = False, recovered: bool = False
+    ) -> Iterator[None]:
         """The block is the fault; when it is overcome it must have cost a step at most, and be counted as said.
 
         Args:
@@ -38,6 +40,7 @@ class Trial:
             attempts: How many ends of an attempt are by the job's own fault.
             preemptions: How many are not.
             suspended: Whether a new run follows without an attempt that failed.
+            recovered: Whether the same attempt continues with new workers.
         """
         since, struck = self.job.settle(START_SECONDS), time.monotonic()
         before = self.counters or since.counters
@@ -52,6 +55,9 @@ class Trial:
         assert self.job.now.counters == self.counters, status
         assert status["restarts"] == sum(self.counters), status
         assert cost.steps_lost <= 1
+        known = since.status.get("recoveries", 0)
+        assert status.get("recoveries", 0) == known + recovered, status
+        assert not recovered or status["rayJobName"] == since.status["rayJobName"], "the RayJob stays"
         assert {pod["metadata"]["labels"]["lorarl.io/attempt"] for pod in self.pods()} == {
             status["rayJobName"].rpartition("-")[2]
         }

@@ -97,7 +97,7 @@ class TestGpus:
         rayjob = built({"cluster": {"gpusPerNode": gpus, "submissionMode": "K8sJobMode"}})
 
         def visible(pod):
-            env = {each["name"]: each["value"] for each in pod["containers"][0]["env"]}
+            env = {each["name"]: each.get("value", "") for each in pod["containers"][0]["env"]}
             return env.get("NVIDIA_VISIBLE_DEVICES")
 
         assert visible(head(rayjob)["spec"]) == "void"

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
@@ -95,13 +96,13 @@ class Launch:
 
 
 @contextlib.asynccontextmanager
-async def open_session(launch: Launch, progress: Progress, interruption: Interruption) -> AsyncIterator[Session]:
-    """Set up everything that training needs; on leaving, end it all.
+async def open_run(launch: Launch, progress: Progress, interruption: Interruption) -> AsyncIterator[OpenRun]:
+    """Check the job's inputs and start the workers; on leaving, end it all.
 
     Raises:
         LorarlError: something in the manifest, or something it names, cannot be used.
     """
-    job, spec, clock, secrets = launch.job, launch.job.spec, launch.clock, launch.secrets
+    job, spec, clock = launch.job, launch.job.spec, launch.clock
     reward_output = Output(launch.reward_log, lambda text: progress.emit(Warned(text)))
     with contextlib.ExitStack() as stack:
         scorers = stack.enter_context(open_scorers(spec, launch.folder, output=reward_output))
@@ -111,7 +112,9 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
         # Where the workers are on this machine, they find the model that the checks have fetched.
         fetch = here and "RAY_ADDRESS" not in os.environ
         checks = asyncio.create_task(
-            prepare(job, secrets, launch.unpublished, scorers, clock, here=here, fetch_model=fetch, on_bytes=on_bytes)
+            prepare(
+                job, launch.secrets, launch.unpublished, scorers, clock, here=here, fetch_model=fetch, on_bytes=on_bytes
+            )
         )
         stack.callback(_forget, checks)
         if here:
@@ -121,58 +124,102 @@ async def open_session(launch: Launch, progress: Progress, interruption: Interru
             Noted(f"starting Ray and {spec.world_size} worker(s); imports of torch, Megatron and vLLM take longest")
         )
         async with RayCluster(spec, launch.runtime.log_dir, clock) as cluster:
-            prepared, (workers, fingerprint) = await asyncio.gather(
-                checks, _fetch_model(launch, cluster, interruption, progress, checks if fetch else None)
+            fetching = _fetch_model(launch, cluster, interruption, progress, checks if fetch else None)
+            prepared, (workers, fingerprint) = await asyncio.gather(checks, fetching)
+            yield OpenRun(launch, progress, interruption, scorers, cluster, prepared, workers, fingerprint, clock)
+
+
+@dataclass
+class OpenRun:
+    """What a run holds from its start to its end: its inputs, its rewards and Ray. Its workers may be replaced.
+
+    Attributes:
+        prepared: the job's inputs, checked.
+        workers: the present ones. They have the base model on their machines.
+        fingerprint: the base model's.
+        clock: times the start of the present workers.
+    """
+
+    launch: Launch
+    progress: Progress
+    interruption: Interruption
+    scorers: Scorers
+    cluster: RayCluster
+    prepared: Prepared
+    workers: WorkerGroup
+    fingerprint: str
+    clock: StartClock
+
+    async def session_of_new_workers(self) -> Session:
+        """Replace the workers, as after a loss, and let the new ones continue from the newest checkpoint.
+
+        Raises:
+            NodeLostError: a machine was lost meanwhile.
+            LorarlError: something that the job names cannot be used any more.
+        """
+        self.clock = StartClock("driver", "end of the old workers", began=time.time())
+        self.workers = await self.cluster.replace_workers(self.clock)
+        with self.clock.part("base model"):
+            self.fingerprint = await self.workers.fetch_model(self.launch.secrets)
+        return await self.session()
+
+    async def session(self) -> Session:
+        """Load the job into the workers; return a session that continues from the newest checkpoint, if there is one.
+
+        Raises:
+            LorarlError: the job does not fit the machines, or its checkpoints cannot be used.
+        """
+        launch, progress, workers, clock = self.launch, self.progress, self.workers, self.clock
+        job, spec, secrets = launch.job, launch.job.spec, launch.secrets
+        model, rows, stored = self.prepared.model, self.prepared.rows, self.prepared.stored
+        if stored is None or stored.fingerprint != self.fingerprint:
+            stored = await in_background(look_into_stores, job, secrets, launch.unpublished, self.fingerprint, clock)
+        identity = training_identity(spec, self.fingerprint)
+        progress.emit(
+            Noted(
+                f"data: {len(rows.train):,} rows, {sum(map(len, rows.evals.values())):,} held out; "
+                "loading the model in the workers"
             )
-            model, rows, stored = prepared.model, prepared.rows, prepared.stored
-            if stored is None or stored.fingerprint != fingerprint:
-                stored = await in_background(look_into_stores, job, secrets, launch.unpublished, fingerprint, clock)
-            identity = training_identity(spec, fingerprint)
-            progress.emit(
-                Noted(
-                    f"data: {len(rows.train):,} rows, {sum(map(len, rows.evals.values())):,} held out; "
-                    "loading the model in the workers"
-                )
-            )
-            made_of = provenance(job, rows.digests, launch.folder)
-            await workers.open_checkpoints(
-                JobCheckpoints(owner_of(job), secrets, identity, launch.unpublished, made_of)
-            )
-            built = await workers.start(model.vocabulary.stop_token_ids, stored.initial_adapter)
-            progress.emit(Noted(f"{plan_title(spec)}\n{built.memory}"))
-            with clock.part("resume"):
-                resumed = await workers.resume()
-            if resumed.step and launch.record and (failed := await in_background(launch.record.restore)):
-                progress.emit(Warned(failed))
-            for warning in (*model.verdict.slower, *rows.warnings, *built.warnings, *resumed.warnings):
-                progress.emit(Warned(warning))
-            session = Session(
-                spec=spec,
-                workers=workers,
-                algorithm=get_algorithm(spec.algorithm),
-                rollouts=make_rollouts(launch, workers, rows, model.vocabulary, scorers, resumed.position, progress),
-                progress=progress,
-                stop=interruption.asked,
-                clock=clock,
-                total_steps=spec.trainer.steps,
-                families=last_parts(built.modules),
-                adapter_version=resumed.adapter_version or 1,
-                published_step=resumed.step,
-                results=_first_results(launch.out_dir) if resumed.step else {},
-                evaluated=_was_evaluated(launch.out_dir, spec, resumed.step),
-                tokens_trained_ahead=built.micro_batch_tokens if built.overlapped else None,
-                steer=launch.runtime.steering and launch.runtime.steering(workers),
-                adapter_uri=resumed.adapter_uri,
-            )
-            started = _started(launch, built, resumed, rows)
-            progress.emit(started)
-            try:
-                keep_manifest(launch.out_dir, started.manifest, started.resumed_from_step)
-            except OSError as error:  # a full disk stops no training before its checkpoints do
-                progress.emit(Warned(f"the manifest of this start is not kept in {launch.out_dir / STARTS}: {error}"))
-            if resumed.published:  # the previous run may have ended before it reported this one
-                session.report_checkpoints([resumed.published])
-            yield session
+        )
+        made_of = provenance(job, rows.digests, launch.folder)
+        await workers.open_checkpoints(JobCheckpoints(owner_of(job), secrets, identity, launch.unpublished, made_of))
+        built = await workers.start(model.vocabulary.stop_token_ids, stored.initial_adapter)
+        progress.emit(Noted(f"{plan_title(spec)}\n{built.memory}"))
+        with clock.part("resume"):
+            resumed = await workers.resume()
+        if resumed.step and launch.record and (failed := await in_background(launch.record.restore)):
+            progress.emit(Warned(failed))
+        for warning in (*model.verdict.slower, *rows.warnings, *built.warnings, *resumed.warnings):
+            progress.emit(Warned(warning))
+        session = Session(
+            spec=spec,
+            workers=workers,
+            algorithm=get_algorithm(spec.algorithm),
+            rollouts=make_rollouts(launch, workers, rows, model.vocabulary, self.scorers, resumed.position, progress),
+            progress=progress,
+            stop=self.interruption.asked,
+            clock=clock,
+            total_steps=spec.trainer.steps,
+            families=last_parts(built.modules),
+            adapter_version=resumed.adapter_version or 1,
+            published_step=resumed.step,
+            results=_first_results(launch.out_dir) if resumed.step else {},
+            evaluated=_was_evaluated(launch.out_dir, spec, resumed.step),
+            tokens_trained_ahead=built.micro_batch_tokens if built.overlapped else None,
+            steer=launch.runtime.steering and launch.runtime.steering(workers),
+            adapter_uri=resumed.adapter_uri,
+        )
+        started = _started(launch, built, resumed, rows)
+        if launch.runtime.in_pods:
+            started = replace(started, pods=await workers.pods())
+        progress.emit(started)
+        try:
+            keep_manifest(launch.out_dir, started.manifest, started.resumed_from_step)
+        except OSError as error:  # a full disk stops no training before its checkpoints do
+            progress.emit(Warned(f"the manifest of this start is not kept in {launch.out_dir / STARTS}: {error}"))
+        if resumed.published:  # the previous run may have ended before it reported this one
+            session.report_checkpoints([resumed.published])
+        return session
 
 
 def make_rollouts(

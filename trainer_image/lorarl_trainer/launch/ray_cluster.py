@@ -12,12 +12,13 @@ from types import TracebackType
 from typing import Self
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
-from lorarl_trainer.errors import InputError, LorarlError, WorkerError
+from lorarl_trainer.errors import InputError, LorarlError, NodeLostError, WorkerError
 from lorarl_trainer.timing import StartClock
 from lorarl_trainer.workers.group import WorkerGroup
-from lorarl_trainer.workers.nodes import reserve
+from lorarl_trainer.workers.nodes import living_machines, reserve
 
 _OBJECT_STORE_BYTES = 256 << 20
+_POLL_SECONDS = 0.2
 _START_ATTEMPTS = 3
 """A busy machine may need longer than Ray's limit of 30 s."""
 
@@ -47,7 +48,25 @@ class RayCluster:
         """
         workers = await asyncio.shield(self._starting)
         assert workers is not None, "only called within the block"
+        self._group = workers
         return workers
+
+    async def replace_workers(self, clock: StartClock) -> WorkerGroup:
+        """End the workers' processes, also on machines that are left; start new ones when all devices are there again.
+
+        Nothing is kept of the old ones: a process whose peer is gone may hang in a collective operation, and the new
+        machine's process needs as long to start as theirs.
+
+        Args:
+            clock: times this start.
+
+        Raises:
+            NodeLostError: another machine was lost meanwhile.
+        """
+        self._clock = clock
+        self._group.kill()
+        self._starting = asyncio.create_task(asyncio.to_thread(self._start_again, self._group.machines))
+        return await self.workers()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -62,11 +81,28 @@ class RayCluster:
     def _start(self) -> WorkerGroup | None:
         with self._clock.part("Ray"):
             _start_ray(self._spec)
-        if self._abandoned.is_set():
-            return None
+        return None if self._abandoned.is_set() else self._new_group()
+
+    def _start_again(self, machines: frozenset[str]) -> WorkerGroup | None:
+        """Wait until Ray knows which machine is lost: one that is about to be removed still offers its devices."""
+        with self._clock.part("loss of the machine"):
+            while machines <= living_machines():
+                if self._abandoned.wait(_POLL_SECONDS):
+                    return None
+        return self._new_group()
+
+    def _new_group(self) -> WorkerGroup | None:
+        import ray
+
         with self._clock.part("devices"):
             devices = reserve(self._spec, self._abandoned)
-            return WorkerGroup(self._spec, self._log_dir, devices) if devices else None
+            if devices is None:
+                return None
+            try:
+                return WorkerGroup(self._spec, self._log_dir, devices)
+            except ray.exceptions.RayError as error:
+                ray.util.remove_placement_group(devices)
+                raise NodeLostError("a machine was lost while the workers' processes started") from error
 
 
 def _start_ray(spec: LoRARLJobSpec) -> None:

@@ -13,8 +13,8 @@ from typing import Literal
 
 from lorarl_api.faults import ManifestError
 from lorarl_api.load import load_job
-from lorarl_trainer.errors import FencedError, InputError, LorarlError, in_one_line
-from lorarl_trainer.launch.build import Launch, open_session
+from lorarl_trainer.errors import FencedError, InputError, LorarlError, NodeLostError, in_one_line
+from lorarl_trainer.launch.build import Launch, OpenRun, open_run
 from lorarl_trainer.launch.resumption import what_next
 from lorarl_trainer.launch.runtime import cluster_runtime, local_runtime, report_invalid_input
 from lorarl_trainer.launch.signals import Interruption
@@ -25,6 +25,7 @@ from lorarl_trainer.progress import (
     Progress,
     RunFinished,
     Warned,
+    WorkersLost,
     final_message,
     open_progress,
     read_rows,
@@ -33,6 +34,7 @@ from lorarl_trainer.progress import (
     write_report,
 )
 from lorarl_trainer.record.open import open_record
+from lorarl_trainer.session import RESCUE_SECONDS, Session
 from lorarl_trainer.storage.secrets import read_secrets
 from lorarl_trainer.timing import StartClock
 
@@ -43,6 +45,8 @@ EXIT_ABORTED = 130
 """What a shell reports for a program that Ctrl-C ended."""
 INTERRUPTED = "Interrupted"
 """The reason of a run that was asked to end. Other reasons are those of the errors."""
+_RECOVERY_RESCUE_SECONDS = 5.0
+"""How long checkpoints that are still uploading may delay new workers, which otherwise repeat their steps."""
 
 
 def run_manifest(path: Path, out_dir: Path | None, overrides: list[str], in_cluster: bool = False) -> int:
@@ -136,21 +140,46 @@ async def _run(launch: Launch) -> int:
 
 
 async def _train(launch: Launch, progress: Progress, interruption: Interruption, outcome: _Outcome) -> None:
-    """Set up, train, and wait for the uploads; leave nothing running."""
-    async with open_session(launch, progress, interruption) as session:
-        outcome.step, outcome.adapter_uri, outcome.trained = session.published_step, session.adapter_uri, True
-        interruption.can_finish = True
-        try:
-            outcome.step = await train(session, session.published_step)
-            await session.drain_uploads()
-            outcome.done = outcome.step >= session.total_steps
-            if outcome.done:
-                await session.finish()
-        except Exception as failure:
-            await session.rescue_uploads(failure)
+    """Set up, train, and wait for the uploads; leave nothing running. In a cluster, lost workers are replaced."""
+    async with open_run(launch, progress, interruption) as run:
+        session = await run.session()
+        while (lost := await _train_until_loss(launch, session, interruption, outcome)) is not None:
+            interruption.can_finish = False
+            session = await _with_new_workers(run, progress, lost)
+
+
+async def _train_until_loss(
+    launch: Launch, session: Session, interruption: Interruption, outcome: _Outcome
+) -> str | None:
+    """Train; return None at the end of the run, and otherwise why the workers must be replaced."""
+    outcome.step, outcome.adapter_uri, outcome.trained = session.published_step, session.adapter_uri, True
+    interruption.can_finish = True
+    try:
+        outcome.step = await train(session, session.published_step)
+        await session.drain_uploads()
+        outcome.done = outcome.step >= session.total_steps
+        if outcome.done:
+            await session.finish()
+        leaves = session.leaving and not outcome.done and not interruption.asked.is_set()
+        return "a worker's pod is about to be removed" if leaves else None
+    except Exception as failure:
+        replaced = launch.runtime.in_pods and isinstance(failure, NodeLostError) and not interruption.asked.is_set()
+        await session.rescue_uploads(failure, _RECOVERY_RESCUE_SECONDS if replaced else RESCUE_SECONDS)
+        if not replaced:
             raise
-        finally:
-            outcome.adapter_uri = session.adapter_uri
+        return str(failure)
+    finally:
+        outcome.adapter_uri = session.adapter_uri
+
+
+async def _with_new_workers(run: OpenRun, progress: Progress, lost: str) -> Session:
+    """Return a session of new workers. The operator limits how long that may take, and how often they may be lost."""
+    while True:
+        progress.emit(WorkersLost(f"{lost}; waiting for new workers, which continue from the newest checkpoint"))
+        try:
+            return await run.session_of_new_workers()
+        except NodeLostError as error:
+            lost = str(error)
 
 
 def _after_interruption(launch: Launch, outcome: _Outcome) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from lorarl_trainer.progress import CheckpointDone, EvalDone, Event, RunFinished, RunStarted, StepDone
+from lorarl_trainer.progress import CheckpointDone, EvalDone, Event, RunFinished, RunStarted, StepDone, WorkersLost
 
 
 class GpuTime:
@@ -18,29 +18,30 @@ class GpuTime:
             gpus: those of an attempt; 0 for a CPU job, which has no such status.
             began: when this attempt's driver began.
         """
-        self._gpus, self._began = gpus, began
+        self._gpus = gpus
+        self._starts_since: datetime | None = began
         self._startup = self._useful = self._lost = 0.0
         self._unsaved: list[tuple[int, float]] = []
         self._saved = -1
-        self._started = False
 
     def on_event(self, event: Event, now: datetime) -> None:
         """Count an event."""
         match event:
             case RunStarted():
                 self._start(now)
+                if self._unsaved:  # by the workers before these
+                    self._lose(after=event.resumed_from_step or 0)
+            case WorkersLost():
+                self._starts_since = self._starts_since or now
             case StepDone():
                 self._add(event.step, sum(event.seconds.values()))
             case EvalDone():
                 self._add(event.step, event.seconds)
             case CheckpointDone():
-                self._saved = event.step
-                self._useful += sum(seconds for step, seconds in self._unsaved if step <= event.step)
-                self._unsaved = [(step, seconds) for step, seconds in self._unsaved if step > event.step]
+                self._save(event.step)
             case RunFinished():
                 self._start(now)
-                self._lost += sum(seconds for _, seconds in self._unsaved)
-                self._unsaved = []
+                self._lose(after=self._saved)
 
     def as_dict(self, before: dict[str, Any]) -> dict[str, Any]:
         """Return the status: a sum over all attempts. Empty for a CPU job.
@@ -64,10 +65,23 @@ class GpuTime:
         else:
             self._unsaved.append((step, seconds))
 
+    def _save(self, until: int) -> None:
+        """Count the steps up to this one as useful."""
+        self._saved = max(self._saved, until)
+        self._useful += sum(seconds for step, seconds in self._unsaved if step <= until)
+        self._unsaved = [(step, seconds) for step, seconds in self._unsaved if step > until]
+
+    def _lose(self, after: int) -> None:
+        """Count the steps after this one as lost, and those up to it as useful."""
+        self._save(after)
+        self._lost += sum(seconds for _, seconds in self._unsaved)
+        self._unsaved = []
+
     def _start(self, now: datetime) -> None:
-        if not self._started:
-            self._started = True
-            self._startup = max(0.0, (now - self._began).total_seconds())
+        """Count the time since the driver began, or since workers were lost."""
+        if self._starts_since is not None:
+            self._startup += max(0.0, (now - self._starts_since).total_seconds())
+            self._starts_since = None
 
 
 def _number(status: dict[str, Any], name: str) -> int:

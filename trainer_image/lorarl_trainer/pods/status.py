@@ -1,6 +1,6 @@
 """The trainer's part of a LoRARLJob's status, derived from the events of the run. Pure.
 
-It writes step, totalSteps, progress, metrics, adapter, best, failure and resumedFromStep; see
+It writes step, totalSteps, progress, metrics, adapter, best, workers, failure and resumedFromStep; see
 `lorarl_api.v1alpha1.LoRARLJobStatus`. The rest of the status belongs to the operator.
 """
 
@@ -22,6 +22,7 @@ from lorarl_trainer.progress import (
     RunFinished,
     RunStarted,
     StepDone,
+    WorkersLost,
 )
 
 LONGEST_MESSAGE = 4096
@@ -47,9 +48,9 @@ class RunStatus:
             case RecordOpened():
                 self._status["record"] = event.uri
             case RunStarted():
-                self._status |= _steps(event.resumed_from_step or 0, event.total_steps)
-                if event.resumed_from_step is not None:
-                    self._status["resumedFromStep"] = event.resumed_from_step
+                self._start(event)
+            case WorkersLost() if "workers" in self._status:
+                self._status["workers"] = self._status["workers"] | {"lost": event.text[:LONGEST_MESSAGE]}
             case EvalDone() if event.name == self._shown_evaluation:
                 self._metrics["evalScore"] = _short(event.score if event.score is not None else event.loss)
             case StepDone():
@@ -88,6 +89,13 @@ class RunStatus:
         known = {name: value for name, value in self._metrics.items() if value is not None}
         metrics = {"metrics": kept.get("metrics", {}) | known} if known else {}
         return kept | self._status | metrics | self._gpu_time.as_dict(before.get("gpuSeconds") or {})
+
+    def _start(self, event: RunStarted) -> None:
+        self._status |= _steps(event.resumed_from_step or 0, event.total_steps)
+        if event.resumed_from_step is not None:
+            self._status["resumedFromStep"] = event.resumed_from_step
+        if event.pods:
+            self._status["workers"] = {"attempt": self._attempt, "pods": list(event.pods)}
 
     def _adapter(self, event: CheckpointDone) -> dict[str, Any]:
         return {

@@ -23,7 +23,7 @@ class PodSteering:
         steps, warnings = self._steps(total_steps)
         draining = not stopping and await self._workers.drain_asked()
         if draining:
-            warnings.append("a pod of this job is about to be removed: publishing a checkpoint, then ending")
+            warnings.append("a worker's pod is about to be removed: publishing a checkpoint")
         return Steering(steps, draining, tuple(warnings))
 
     def _steps(self, total_steps: int) -> tuple[int, list[str]]:

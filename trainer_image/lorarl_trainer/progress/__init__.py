@@ -35,6 +35,7 @@ from lorarl_trainer.progress.events import (
     StartedUp,
     StepDone,
     Warned,
+    WorkersLost,
     is_time_column,
     results_of,
 )
@@ -77,6 +78,7 @@ __all__ = [
     "StartedUp",
     "StepDone",
     "Warned",
+    "WorkersLost",
     "downloads_to",
     "duration",
     "final_message",

@@ -26,6 +26,7 @@ from lorarl_trainer.progress.events import (
     StartedUp,
     StepDone,
     Warned,
+    WorkersLost,
 )
 from lorarl_trainer.progress.start_bar import StartBar, duration
 
@@ -111,7 +112,9 @@ class ConsoleSink:
         if is_terminal(self._stream):
             self._begin_bar(event)
 
-    def _after_line(self, event: EvalDone | CheckpointDone | BestFound | RecordOpened | Noted | Warned) -> None:
+    def _after_line(
+        self, event: EvalDone | CheckpointDone | BestFound | RecordOpened | Noted | Warned | WorkersLost
+    ) -> None:
         """Move the clock or the bar after an event's line."""
         if isinstance(event, EvalDone):
             self._time_left.add_evaluation(event)
@@ -172,7 +175,7 @@ def resumption_line(event: RunStarted) -> str:
 
 
 def styled_line(
-    event: EvalDone | CheckpointDone | BestFound | RecordOpened | Noted | Warned,
+    event: EvalDone | CheckpointDone | BestFound | RecordOpened | Noted | Warned | WorkersLost,
 ) -> tuple[str, str | None]:
     """Return the line of an event that changes nothing but the output, and its style."""
     match event:
@@ -186,7 +189,7 @@ def styled_line(
             return f"record of this run: {event.uri}", "dim"
         case Noted():
             return event.text, "dim"
-        case Warned():
+        case Warned() | WorkersLost():
             return f"warning: {event.text}", "yellow"
 
 

@@ -48,6 +48,7 @@ type Event = (
     | BestFound
     | RecordOpened
     | Warned
+    | WorkersLost
     | RunFinished
 )
 
@@ -87,7 +88,7 @@ class DataSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """Everything is loaded, and the first step is next."""
+    """Everything is loaded, and the first step is next. A run whose workers are replaced starts again so."""
 
     job: str
     base_model: str
@@ -109,6 +110,8 @@ class RunStarted:
     reward: str | None = None
     """The reward's type or function; None for sft."""
     environment: Environment = field(default_factory=Environment)
+    pods: tuple[str, ...] = ()
+    """Names of the workers' pods; none on one machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,6 +269,13 @@ class Downloading:
 @dataclass(frozen=True, slots=True)
 class Warned:
     """Something that the user should know and that does not stop the run."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersLost:
+    """Workers are lost or about to be. The run waits for others, and continues from its newest checkpoint."""
 
     text: str
 

@@ -16,6 +16,7 @@ from lorarl_trainer.progress.events import (
     RunFinished,
     RunStarted,
     Warned,
+    WorkersLost,
 )
 from lorarl_trainer.progress.records import now
 
@@ -55,7 +56,7 @@ def _line_of(event: Event) -> dict[str, Any] | None:
                 "total_steps": event.total_steps,
                 "changes": list(event.changes),
             }
-        case Noted() | Warned() | CheckpointDone() | BestFound() | RecordOpened() | RunFinished():
+        case Noted() | Warned() | WorkersLost() | CheckpointDone() | BestFound() | RecordOpened() | RunFinished():
             return {"event": type(event).__name__, **asdict(event)}
         case _:
             return None

@@ -25,6 +25,7 @@ from lorarl_trainer.progress.events import (
     StartedUp,
     StepDone,
     Warned,
+    WorkersLost,
     row_of,
     startup_of,
 )
@@ -52,6 +53,7 @@ class StepLines:
         """Drop the lines of steps that the run will make, and open the file for appending."""
         # A resumed run never repeats the evaluation before training, which is step 0.
         done = -1 if started.resumed_from_step is None else started.resumed_from_step
+        self.close()
         _replace(self._path, "".join(_line(row) for row in read_lines(self._path) if row["step"] <= done))
         self._file = self._path.open("a", encoding="utf-8")
 
@@ -124,7 +126,7 @@ class SummaryFile:
             case BestFound():
                 self._best = event
                 self._write_if_cheap()
-            case Warned():
+            case Warned() | WorkersLost():
                 self._warnings.append(event.text)
                 self._write_if_cheap()
             case RunFinished():

@@ -70,6 +70,7 @@ class TensorBoardSink:
         if event.resumed_from_step is None:
             for old in self._folder.glob("events.out.tfevents.*"):
                 old.unlink()
+        self.close()
         self._writer = EventFileWriter(str(self._folder), flush_secs=10)
         if event.resumed_from_step is not None:
             # A session start makes TensorBoard drop the steps that are repeated.

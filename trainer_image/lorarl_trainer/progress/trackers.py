@@ -67,7 +67,7 @@ class WandbSink:
     def on_event(self, event: Event) -> None:
         """Open the run when training starts; log the scalars of each step and evaluation."""
         match event:
-            case RunStarted():
+            case RunStarted() if self._run is None:
                 self._open(event)
             case StepDone() | EvalDone():
                 self._run.log({"step": event.step, **scalars_of(event)})
@@ -126,7 +126,7 @@ class MlflowSink:
     def on_event(self, event: Event) -> None:
         """Open the run when training starts; log the scalars of each step and evaluation."""
         match event:
-            case RunStarted():
+            case RunStarted() if self._client is None:
                 self._open(event)
             case StepDone() | EvalDone():
                 from mlflow.entities import Metric

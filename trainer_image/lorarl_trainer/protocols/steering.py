@@ -12,12 +12,13 @@ class Steering:
 
     Attributes:
         total_steps: steps to make in all.
-        stop: the run should publish a checkpoint and end.
+        leaving: a worker's machine is about to be removed. The workers should publish a checkpoint and make room for
+            others.
         warnings: what to tell the user, once each.
     """
 
     total_steps: int
-    stop: bool = False
+    leaving: bool = False
     warnings: tuple[str, ...] = ()
 
 

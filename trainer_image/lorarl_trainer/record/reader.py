@@ -132,7 +132,7 @@ def history_of(
         state=str(end["state"]) if end else RUNNING if newest else LOST,
         reason=str(end["reason"]) if end else "",
         message=str(end["message"]) if end else "",
-        warnings=tuple(str(event["text"]) for event in events if event.get("event") == "Warned"),
+        warnings=tuple(str(event["text"]) for event in events if event.get("event") in ("Warned", "WorkersLost")),
     )
 
 

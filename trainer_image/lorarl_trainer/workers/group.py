@@ -239,6 +239,15 @@ class WorkerGroup:
         """Return whether a worker's pod is about to be removed."""
         return any(await self._all("drain_asked"))
 
+    async def pods(self) -> tuple[str, ...]:
+        """Return the names of the workers' pods, sorted."""
+        return tuple(sorted(set(await self._all("pod"))))
+
+    @property
+    def machines(self) -> frozenset[str]:
+        """Ray's ids of the machines that the workers were placed on."""
+        return self._nodes.machines
+
     def kill(self) -> None:
         """End the worker processes at once and give the devices back."""
         import ray

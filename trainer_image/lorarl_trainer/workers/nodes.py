@@ -42,8 +42,11 @@ class Nodes:
         import ray
 
         self._group = group
-        self.bundles = by_node(ray.util.placement_group_table(group)["bundles_to_node_id"])
+        placement = ray.util.placement_group_table(group)["bundles_to_node_id"]
+        self.bundles = by_node(placement)
         """The bundles of each node. The first node has bundle 0."""
+        self.machines = frozenset(placement.values())
+        """Ray's ids of the nodes."""
 
     def at(self, bundle: int) -> Any:
         """Return Ray's scheduling strategy that places an actor or a task on this bundle."""
@@ -79,6 +82,13 @@ class Nodes:
         import ray
 
         ray.util.remove_placement_group(self._group)
+
+
+def living_machines() -> frozenset[str]:
+    """Return Ray's ids of the machines that it does not know to be lost."""
+    import ray
+
+    return frozenset(node["NodeID"] for node in ray.nodes() if node["Alive"])
 
 
 def by_node(placement: Mapping[int, str]) -> list[list[int]]:

@@ -20,6 +20,7 @@ from lorarl_trainer.devices.imports import quick_imports
 from lorarl_trainer.devices.registry import get_device
 from lorarl_trainer.lora.files import INIT_FROM
 from lorarl_trainer.pods.drain import drain_asked, register
+from lorarl_trainer.pods.owner import pod_name
 from lorarl_trainer.protocols.workers import Built, CardResults
 from lorarl_trainer.timing import Span, StartClock
 from lorarl_trainer.workers.gpu_memory import MemoryWatch, gpu_memory_explained
@@ -238,6 +239,10 @@ class Worker:
     def drain_asked(self) -> bool:
         """Return whether this worker's pod is about to be removed."""
         return drain_asked()
+
+    def pod(self) -> str:
+        """Return the name of this worker's pod."""
+        return pod_name()
 
     def _start_engine(self, model_path: Path, stop_token_ids: tuple[int, ...], plan: ExecutionPlan) -> ColocatedEngine:
         from lorarl_trainer.engine.colocated import ColocatedEngine

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from lorarl_trainer.pods.gpu_time import GpuTime
-from lorarl_trainer.progress import CheckpointDone, EvalDone, Event, RunFinished, StepDone
+from lorarl_trainer.progress import CheckpointDone, EvalDone, Event, RunFinished, StepDone, WorkersLost
 from unit.trainer.pods.test_status import STARTED, STEP
 
 BEGAN = datetime(2026, 3, 1, tzinfo=UTC)
@@ -59,6 +59,15 @@ def test_the_next_attempt_adds_and_finds_lost_what_a_killed_one_left() -> None:
         "startup": 130,
         "unsaved": 0,
     }
+
+
+def test_lost_workers_lose_what_no_checkpoint_kept_and_the_new_ones_start_again() -> None:
+    counted = GpuTime(GPUS, BEGAN)
+    again = replace(STARTED, resumed_from_step=2)
+    timed = [(30, STARTED), (40, step(1)), (50, step(2)), (60, step(3)), (65, WorkersLost("gone")), (85, again)]
+    for seconds, event in timed:
+        counted.on_event(event, BEGAN + timedelta(seconds=seconds))
+    assert counted.as_dict({}) == {"gpuSeconds": {"useful": 80, "lost": 40, "startup": 200, "unsaved": 0}}
 
 
 def test_an_attempt_that_never_started_has_its_time_in_startup() -> None:

@@ -17,6 +17,7 @@ from lorarl_trainer.progress import (
     RunFinished,
     RunStarted,
     StepDone,
+    WorkersLost,
 )
 from lorarl_trainer.progress.events import AdapterSummary
 
@@ -116,6 +117,17 @@ def test_a_resumed_run_keeps_the_adapter_until_it_has_a_newer_one() -> None:
 
 def test_a_run_from_the_start_drops_the_previous_status() -> None:
     assert status_after(STARTED, before=BEFORE) == {"step": 0, "totalSteps": 30, "progress": "0/30"}
+
+
+def test_the_worker_pods_are_named_and_so_is_their_loss_until_others_train() -> None:
+    """By these names the operator knows which losses matter, and when the training has recovered."""
+    here, lost = replace(STARTED, pods=("a", "b")), WorkersLost("a worker's machine is gone")
+    assert status_after(here, STEP)["workers"] == {"attempt": 2, "pods": ["a", "b"]}
+    assert status_after(here, lost)["workers"] == {"attempt": 2, "pods": ["a", "b"], "lost": lost.text}
+    recovered = replace(STARTED, pods=("a", "c"), resumed_from_step=6)
+    after = status_after(here, STEP, lost, recovered)
+    assert (after["workers"], after["step"]) == ({"attempt": 2, "pods": ["a", "c"]}, 6)
+    assert "workers" not in status_after(before={**BEFORE, "workers": after["workers"]}), "another attempt"
 
 
 def test_the_record_stays_until_the_next_attempt_has_one() -> None:

@@ -1,0 +1,91 @@
+"""Recovery in place: an attempt that loses worker pods keeps its RayJob, and with that its place in the queue.
+
+KubeRay replaces the pods at once. The driver, in the head's pod, then starts new workers, which resume from the newest
+checkpoint. The trainer reports the pods that it trains with (`status.workers`), so their names say which losses matter.
+A trainer that reports none cannot recover, and the loss ends its attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from lorarl_operator.early_losses import losses, too_many
+from lorarl_operator.models import Pod
+from lorarl_operator.pod_ends import Kind, Outcome, exit_outcome, exited_container, taken
+
+UNREPLACED_SECONDS = 30.0
+"""How long KubeRay may keep a pod whose machine Ray has lost. It replaces none before that pod fails or is deleted."""
+_REPLACED_WITHIN = timedelta(seconds=10)
+"""KubeRay may have replaced a pod this long before its loss was recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """What the trainer reports about its worker pods.
+
+    Attributes:
+        pods: Names of those that train, or last did.
+        lost: Why it waits for others; empty while it trains.
+    """
+
+    pods: frozenset[str]
+    lost: str
+
+
+def workers_of(status: dict[str, Any], attempt: int) -> Workers | None:
+    """The report in a status; None if it is not of this attempt or names no pods."""
+    match status.get("workers"):
+        case {"attempt": int(number), "pods": [str(), *_] as pods, **rest} if number == attempt:
+            return Workers(frozenset(str(pod) for pod in pods), str(rest.get("lost") or ""))
+    return None
+
+
+def in_use(pods: Iterable[Pod], workers: Workers | None) -> list[Pod]:
+    """The pods whose end ends or interrupts the training: all but workers that were replaced, and replacements."""
+    return [pod for pod in pods if workers is None or pod.role != "worker" or pod.name in workers.pods]
+
+
+def is_complete(workers: Workers, pods: Iterable[Pod]) -> bool:
+    """Whether the training has all its worker pods.
+
+    Args:
+        workers: The trainer's report.
+        pods: The attempt's pods that exist.
+    """
+    sound = {pod.name for pod in pods if not (pod.deletion_asked_at or taken(pod) or exited_container(pod))}
+    return not workers.lost and workers.pods <= sound
+
+
+def failed_replacement(pods: Iterable[Pod], workers: Workers, since: datetime) -> Outcome | None:
+    """The end of an attempt whose new worker pods end too; None while they may still come.
+
+    Args:
+        pods: The attempt's pods, existing and deleted.
+        workers: The trainer's report, which does not name them yet.
+        since: When the loss was recorded.
+    """
+    new = [
+        pod
+        for pod in pods
+        if pod.role == "worker" and pod.name not in workers.pods and pod.created_at >= since - _REPLACED_WITHIN
+    ]
+    exits = (exit_outcome(pod, container) for pod in new if (container := exited_container(pod)))
+    return next(exits, None) or too_many(losses(new))
+
+
+def unreplaced(workers: Workers, pods: Iterable[Pod], waited: float) -> Outcome | None:
+    """The end of an attempt whose lost machine still has its pod, as when its kubelet does not respond.
+
+    Args:
+        workers: The trainer's report.
+        pods: The attempt's pods that exist.
+        waited: Seconds since the loss was recorded.
+    """
+    kept = [pod for pod in pods if pod.name in workers.pods]
+    if waited < UNREPLACED_SECONDS or len(kept) < len(workers.pods) or any(pod.deletion_asked_at for pod in kept):
+        return None
+    silent = next((pod for pod in kept if not pod.ready), None)
+    return Outcome(Kind.PREEMPTED, "NodeLost", workers.lost, faulty_node=silent.node if silent else "")

@@ -1,0 +1,87 @@
+"""A job that loses a worker pod keeps its RayJob, and with it its quota, while another job waits for that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from support.cluster import pods
+from support.cluster.client import Api, Object
+from support.cluster.kueue import QUEUE_LABEL, add_queue
+from support.cluster.lorarljobs import condition, lorarljob, phase, report, wait_event
+from support.cluster.operator import Operator
+from support.cluster.platform import Platform
+from support.cluster.processes import until
+
+SECONDS = 30.0
+QUOTA = {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "2"}
+TWO_NODES = {"nodes": 2, "gpusPerNode": 1, "cpusPerNode": "1", "memoryPerNode": "4Gi"}
+
+
+def names(p: Platform, namespace: str) -> list[str]:
+    """The worker pods that are ready, sorted."""
+
+    def is_ready(pod: Object) -> bool:
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ()))
+
+    workers = p.pods(namespace, "first-1", pods.WORKER)
+    return sorted(
+        pod["metadata"]["name"] for pod in workers if is_ready(pod) and "deletionTimestamp" not in pod["metadata"]
+    )
+
+
+def train(p: Platform, namespace: str, step: int) -> list[str]:
+    """Report what the trainer does when its two workers train; return their pods."""
+    found = until(SECONDS, "two workers are ready", lambda: len(now := names(p, namespace)) == 2 and now)
+    workers = {"attempt": 1, "pods": found}
+    report(p.api, namespace, "first", step=step, totalSteps=10, resumedFromStep=step, workers=workers)
+    return found
+
+
+def wait(p: Platform, namespace: str, name: str, reached: Callable[[Object], bool]) -> Object:
+    return p.api.wait("LoRARLJob", name, namespace, reached, seconds=SECONDS)
+
+
+def test_a_job_keeps_its_quota_through_the_loss_of_a_worker(kueue_platform: Platform, kueue_replica: Operator) -> None:
+    p, namespace = kueue_platform, kueue_platform.namespace("keeps")
+    add_queue(p.cluster, namespace, namespace, QUOTA)
+
+    def queued(name: str) -> Object:
+        return lorarljob(namespace, name, labels={QUEUE_LABEL: namespace}, cluster=TWO_NODES, backoffLimit=0)
+
+    p.api.create(queued("first"))
+    wait(p, namespace, "first", lambda job: phase(job) == "Running")
+    p.api.create(queued("second"))
+    wait(p, namespace, "second", lambda job: condition(job, "Running").get("reason") == "Queued")
+    (workload,) = [one for one in p.api.list("Workload", namespace) if "first-1" in one["metadata"]["name"]]
+
+    losses = (pods.evict, "EvictionByEvictionAPI"), (delete, "PodDeleted")
+    for count, (lose, reason) in enumerate(losses, 1):
+        trained = train(p, namespace, count)
+        wait(p, namespace, "first", lambda job: condition(job, "Running").get("status") == "True")
+        lost = next(one for one in p.pods(namespace, "first-1", pods.WORKER) if one["metadata"]["name"] in trained)
+        lose(p.api, lost)
+        job = wait(p, namespace, "first", lambda job: condition(job, "Running").get("reason") == "Recovering")
+        assert (phase(job), job["status"]["preemptions"], job["status"]["rayJobName"]) == ("Running", count, "first-1")
+        assert (condition(job, "Disrupted")["status"], condition(job, "Disrupted")["reason"]) == ("True", reason)
+        assert lost["metadata"]["name"] in condition(job, "Running")["message"]
+        shown = p.cluster.must("get", "lrj", "first", "-n", namespace)
+        assert "Recovering" in shown, shown
+
+        assert train(p, namespace, count) != trained
+        job = wait(p, namespace, "first", lambda job: condition(job, "Running").get("status") == "True")
+        assert (job["status"]["recoveries"], job["status"]["restarts"]) == (count, count)
+        assert condition(job, "Disrupted")["status"] == "False"
+    assert "continues after step" in wait_event(p.api, namespace, "first", "Recovered")
+
+    (same,) = [one for one in p.api.list("Workload", namespace) if "first-1" in one["metadata"]["name"]]
+    assert same["metadata"]["uid"] == workload["metadata"]["uid"], "one Workload, admitted once"
+    waits = p.api.get("LoRARLJob", "second", namespace) or {}
+    assert (phase(waits), condition(waits, "Running")["reason"]) == ("Pending", "Queued")
+    p.finish(namespace, "first-1", "SUCCEEDED")
+    wait(p, namespace, "first", lambda job: phase(job) == "Succeeded")
+    wait(p, namespace, "second", lambda job: phase(job) == "Running")
+    p.cluster.must("delete", "lrj", "--all", "-n", namespace)
+
+
+def delete(api: Api, pod: Object) -> None:
+    api.delete("Pod", pod["metadata"]["name"], pod["metadata"]["namespace"])
