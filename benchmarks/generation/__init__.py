@@ -1,1 +1,1 @@
-"""The parts of `profile_generation.py`. Import them after the environment of CUDA is set up."""
+"""The parts of `profile_generation.py` and `bench_scheduler.py`. Import them after CUDA's environment is set up."""

@@ -54,7 +54,15 @@ def variant_of_vllm(variant: str, arguments: dict[str, Any]) -> Iterator[None]:
         yield
 
 
-def start(options: argparse.Namespace, variant: str, folder: Path, parts: StartClock) -> Any:
+def start(
+    options: argparse.Namespace,
+    variant: str,
+    folder: Path,
+    parts: StartClock,
+    stop_token_ids: tuple[int, ...] = (),
+    kv_cache_most: int | None = None,
+) -> Any:
+    """Start an engine. Its KV cache holds all samples at their longest, or takes `kv_cache_most` bytes."""
     import torch.distributed as dist
     from transformers import Qwen2Config
 
@@ -75,11 +83,12 @@ def start(options: argparse.Namespace, variant: str, folder: Path, parts: StartC
     )
     device = CudaDevice()
     _, plan = ours.planned(folder, work, device.memory())
+    kv_cache = kv_cache_bytes(read_model_shape(folder), plan)
     config = EngineConfig(
         model_path=folder,
         plan=replace(
             plan,
-            kv_cache_bytes=kv_cache_bytes(read_model_shape(folder), plan),
+            kv_cache_bytes=min(kv_cache, kv_cache_most or kv_cache),
             one_adapter=variant == "one_adapter",
         ),
         rank=options.rank,
@@ -87,7 +96,7 @@ def start(options: argparse.Namespace, variant: str, folder: Path, parts: StartC
         max_prompt_tokens=options.prompt,
         max_response_tokens=options.tokens,
         sampling=Sampling(work.temperature),
-        stop_token_ids=(),
+        stop_token_ids=stop_token_ids,
     )
     return RolloutEngine(device, config, seed=0, base=None, clock=parts)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -15,9 +16,11 @@ from typing import Any
 
 from recipes.tasks import INSTRUCTION, RECIPES, Recipe
 
-TRAIN, HELD_OUT = 4096, 512
+HELD_OUT = 512
 SEED = 1
-MOST_DRAWN = 20 * (TRAIN + HELD_OUT)
+COMMONEST = 0.15
+"""Largest share of an answer. Where one is right more often, a model learns to give only that one."""
+MOST_DRAWN = 100_000
 """Questions that are drawn at most, so that a task without so many different ones ends with an error."""
 
 type Row = dict[str, str]
@@ -33,11 +36,19 @@ def write(folder: Path, recipe: Recipe) -> None:
     """Write a recipe's two files.
 
     Raises:
-        ValueError: the task has too few different questions.
+        ValueError: the task has too few different questions, or one answer is right too often.
     """
-    rows = [{"recipe": recipe.name, **row} for row in islice(distinct(questions(recipe)), HELD_OUT + TRAIN)]
+    count = HELD_OUT + recipe.train_rows
+    rows = [{"recipe": recipe.name, **row} for row in islice(distinct(questions(recipe)), count)]
+    if recipe.dataset is not None:
+        random.Random(SEED).shuffle(rows)  # what is drawn late is rare, because the common questions came before
     if len(rows) <= 2 * HELD_OUT:
         raise ValueError(f"{recipe.name} has {len(rows)} different questions, expected more than {2 * HELD_OUT}")
+    ((answer, times),) = Counter(row["answer"] for row in rows).most_common(1)
+    if (share := times / len(rows)) > COMMONEST:
+        raise ValueError(
+            f"{recipe.name}: {answer!r} is right {share:.0%} of the time, expected at most {COMMONEST:.0%}"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     for name, part in (("held_out", rows[:HELD_OUT]), ("train", rows[HELD_OUT:])):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))

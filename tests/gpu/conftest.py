@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 from lorarl_trainer.devices.cuda import CudaDevice
 
@@ -14,6 +15,8 @@ import torch
 
 from support.colocated import colocated, model_folder  # noqa: F401  # fixtures
 from support.in_process import Colocated
+from support.shaped_models import save_shape
+from unit.trainer.planning.shapes import SHAPES
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -28,3 +31,10 @@ def on_gpu(colocated: Callable[..., Colocated]) -> Callable[..., Colocated]:  # 
     """Starts workers on one GPU. vLLM takes little of it, so that several fit; a tiny model needs no more."""
     gpu = {"cluster__gpusPerNode": 1, "rollout__gpuMemoryFraction": 0.04}
     return lambda architecture="qwen3-gpu", **changes: colocated(architecture, **(gpu | changes))
+
+
+@pytest.fixture(scope="session")
+def shape(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Makes models with the shape of real ones, each once: the largest takes 15 GB of the disk."""
+    folder = tmp_path_factory.mktemp("shapes")
+    return lambda name: save_shape(SHAPES[name], folder / name)

@@ -13,6 +13,10 @@ from support.own_layers import in_common, layer_kinds, vllm_lora_layers
 from support.own_scheduler import vllm_generate, vllm_scheduler
 
 BATCH = {"rollout__promptsPerStep": 16, "rollout__maxResponseTokens": 32}
+BLOCKS = 24
+"""Of the KV cache: room for some of the 64 samples that could run at a time."""
+STEP_TOKENS = 80
+"""At least a token for each of these samples."""
 
 
 @pytest.mark.parametrize(
@@ -88,6 +92,28 @@ def test_our_scheduler_and_vllms_own_agree(on_gpu, monkeypatch) -> None:
         assert len({c.finished for c in made}) == 2
     scheduler = ours.engine.llm.llm_engine.engine_core.engine_core.scheduler
     assert not scheduler.requests and scheduler.kv_cache_manager.usage == 0.0
+
+
+def test_preempted_samples_continue_with_the_same_tokens(on_gpu) -> None:
+    """With blocks for a part of the samples, and steps that take a part of their prompts."""
+    worker: Colocated = on_gpu("qwen2-gpu", **BATCH, rollout__offload=[])
+    worker.randomise(scale=0.02)
+    worker.sync()
+    asked = [prompt for prompt in prompts(16) for _ in range(4)]
+    expected = worker.generate(asked, range(len(asked)))
+    worker.engine.llm.reset_prefix_cache()
+    scheduler = worker.engine.llm.llm_engine.engine_core.engine_core.scheduler
+    pool = scheduler.kv_cache_manager.block_pool
+    scheduler.kv_cache_manager.watermark_blocks = 0
+    taken = pool.get_new_blocks(pool.get_num_free_blocks() - BLOCKS)
+    scheduler.max_num_scheduled_tokens = STEP_TOKENS
+    made = worker.generate(asked, range(len(asked)))
+    occupancy = worker.engine.occupancy
+    share, apart = in_common(made, expected)
+    print(f"{occupancy}: {100 * share:.1f}% of the tokens before a difference, {apart.mean():.6f} apart")
+    assert occupancy.preemptions > 5 and occupancy.waiting > 0
+    assert share > 0.8 and apart.mean() < 0.01
+    assert pool.get_num_free_blocks() == BLOCKS and len(taken)
 
 
 def test_a_truncated_rollout_and_the_trainer_have_one_distribution(on_gpu) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,6 @@ import torch
 
 from lorarl_trainer.samples.agreement import AgreementLimits
 from support.in_process import Colocated, samples_of, update_request
-from support.shaped_models import save_shape
-from unit.trainer.planning.shapes import SHAPES
 
 GB = 1_000_000_000
 LONG_PROMPTS = {
@@ -45,10 +44,10 @@ LONGEST_CACHE = FULL | {"rollout__maxResponseTokens": 16_000, "trainer__tokensPe
         ("7B", LONGEST_CACHE),  # its cache takes all that is free
     ],
 )
-def test_a_step_takes_what_was_planned(name: str, fields: dict[str, Any], tmp_path: Path) -> None:
-    worker = Colocated(
-        save_shape(SHAPES[name], tmp_path / "model"), tmp_path, cluster__gpusPerNode=1, adapter__rank=32, **fields
-    )
+def test_a_step_takes_what_was_planned(
+    name: str, fields: dict[str, Any], shape: Callable[[str], Path], tmp_path: Path
+) -> None:
+    worker = Colocated(shape(name), tmp_path, cluster__gpusPerNode=1, adapter__rank=32, **fields)
     assert worker.worker._plan is not None
     group, prompts = fields["algorithm__groupSize"], fields["rollout__promptsPerStep"]
     stream = np.random.default_rng(0)

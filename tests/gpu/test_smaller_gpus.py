@@ -16,8 +16,6 @@ from lorarl_trainer.devices.base import Gpu
 from lorarl_trainer.devices.cuda import CudaDevice
 from lorarl_trainer.samples.agreement import AgreementLimits
 from support.in_process import Colocated, samples_of, update_request
-from support.shaped_models import save_shape
-from unit.trainer.planning.shapes import SHAPES
 
 GB = 1_000_000_000
 FREE = 0.97
@@ -64,9 +62,9 @@ def cap(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "gigabytes"), CASES)
 def test_a_step_takes_no_more_than_the_plan_says(
-    name: str, gigabytes: int, cap: Callable[[int], None], tmp_path: Path
+    name: str, gigabytes: int, cap: Callable[[int], None], shape: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    model = save_shape(SHAPES[name], tmp_path / "model")
+    model = shape(name)
     cap(gigabytes)
     worker = Colocated(
         model,

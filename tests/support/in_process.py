@@ -22,12 +22,14 @@ from lorarl_trainer.protocols.workers import (
     UPLOAD_SECONDS,
     Built,
     CardResults,
+    Generated,
     JobCheckpoints,
     Resumed,
     TakeCompletions,
 )
 from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.samples.arrays import Floats
+from lorarl_trainer.samples.occupancy import Occupancy
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.types import (
     Completion,
@@ -187,15 +189,15 @@ class OneWorker:
         take: TakeCompletions,
         max_tokens: int | None = None,
         sampling: Sampling | None = None,
-    ) -> dict[str, float]:
-        seconds: Mapping[str, float] = {}
+    ) -> Generated:
+        generated = Generated({}, Occupancy())
         for chunk in self.worker.generate(prompts, seeds, max_tokens, sampling):
-            seconds = chunk.seconds
+            generated = Generated(chunk.seconds, chunk.occupancy)
             if chunk.completions:
                 take(chunk.indices, chunk.completions)
             for _ in range(4):  # what has ended is scored, makes groups whole, and is given to `accumulate`
                 await asyncio.sleep(0)
-        return dict(seconds)
+        return generated
 
     @property
     def trainers(self) -> int:

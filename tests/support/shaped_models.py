@@ -10,7 +10,9 @@ import torch
 
 
 def save_shape(config: Mapping[str, Any], folder: Path) -> Path:
-    """Write a Qwen2 model with this config.json in bf16."""
+    """Write a Qwen2 model with this config.json in bf16, unless it is there."""
+    if folder.exists():
+        return folder
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     own = Qwen2Config(**{key: value for key, value in config.items() if key != "model_type"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lorarl_trainer.engine.vllm.patches.cpu_sampler import draw
+from lorarl_trainer.engine.vllm.patches.cpu_sampler import SeededDraws, draw
 
 ROWS = 20_000
 
@@ -21,6 +21,17 @@ def test_the_ends_of_the_range_are_possible_tokens() -> None:
     logprobs = torch.tensor([[0.0, 0.7, 0.3, 0.0]]).log().expand(2, -1)
     below_one = torch.nextafter(torch.tensor(1.0, dtype=torch.float64), torch.tensor(0.0, dtype=torch.float64))
     assert draw(logprobs, torch.stack([torch.zeros((), dtype=torch.float64), below_one])).tolist() == [1, 2]
+
+
+def test_a_number_belongs_to_its_place() -> None:
+    """Also after vLLM has dropped a token, and where a request continues."""
+    stream = torch.Generator().manual_seed(7)
+    numbers = [torch.rand(1, dtype=torch.float64, generator=stream).item() for _ in range(40)]
+    draws = SeededDraws(7, 0)
+    assert [draws.draw().item() for _ in range(20)] == numbers[:20]
+    draws.set_offset(draws.get_offset() - 4)  # as GPUModelRunner._bookkeeping_sync does
+    assert [draws.draw().item() for _ in range(3)] == numbers[19:22]
+    assert [SeededDraws(7, place).draw().item() for place in range(40)] == numbers
 
 
 def test_a_requests_seed_decides_its_tokens_whatever_else_is_in_the_batch(colocated) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -49,6 +49,12 @@ def assert_equal(ours: Sequence[Completion], theirs: Sequence[Completion]) -> No
     assert all(np.array_equal(a.logprobs, b.logprobs) for a, b in zip(ours, theirs, strict=True))
 
 
+def assert_alike(made: Sequence[Completion], expected: Sequence[Completion]) -> None:
+    """The same tokens, and the same log-probabilities but for rounding."""
+    assert [c.tokens.tolist() for c in made] == [c.tokens.tolist() for c in expected]
+    assert max(np.abs(a.logprobs - b.logprobs).max() for a, b in zip(made, expected, strict=True)) < 1e-5
+
+
 def scheduler(worker: Colocated) -> Any:
     return worker.engine.llm.llm_engine.engine_core.engine_core.scheduler
 
@@ -77,62 +83,52 @@ def test_it_generates_what_vllms_own_does(start: Start, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("blocks", [ROWS * 8, 24])
 def test_more_requests_than_rows_and_than_blocks(start: Start, blocks: int) -> None:
+    """Too few blocks: requests are preempted, and continue with the tokens that they would have had anyway."""
     prompts = groups(12)
-    alone = start()
+    alone = start(rollout__topK=20)
     expected = [alone.generate([prompt], [seed])[0] for seed, prompt in enumerate(prompts)]
-    worker = start(blocks)
-    running: list[int] = []
-    schedule = scheduler(worker).schedule
-    scheduler(worker).schedule = lambda *given: (schedule(*given), running.append(len(scheduler(worker).running)))[0]
+    worker = start(blocks, rollout__topK=20)
+    steps = spy(worker)
     made = worker.generate(prompts, range(len(prompts)))
-    assert [c.tokens.tolist() for c in made] == [c.tokens.tolist() for c in expected]
-    assert max(np.abs(a.logprobs - b.logprobs).max() for a, b in zip(made, expected, strict=True)) < 1e-5
-    assert (max(running) == ROWS) == (blocks > 24), "all rows are in use, unless there are too few blocks"
+    assert_alike(made, expected)
+    assert all(a.kept.tolist() == b.kept.tolist() for a, b in zip(made, expected, strict=True))
+    assert (max(step.running for step in steps) == ROWS) == (blocks > 24), "all rows, unless there are too few blocks"
+    assert (worker.engine.occupancy.preemptions > 10) == (blocks == 24)
     assert_idle(worker)
 
 
 def test_a_group_computes_its_prompt_once(start: Start) -> None:
     worker = start()
-    counted = spy(worker)
+    steps = spy(worker)
     worker.generate([[5 + i % 7 for i in range(80)]] * 4, range(4))
     prompt = 79 // BLOCK * BLOCK  # the last token is always computed
-    assert sum(counted[:1]) == 80 + 3 * (80 - prompt)
+    assert steps[0].tokens == 80 + 3 * (80 - prompt)
 
 
-def test_a_prompt_longer_than_a_step(start: Start) -> None:
-    prompts = groups(4)
-    worker = start()
-    expected = worker.greedy(prompts)  # vLLM's CPU runner cannot sample with seeds then
-    worker.engine.llm.reset_prefix_cache()
-    scheduler(worker).max_num_scheduled_tokens = 48
-    counted = spy(worker)
-    assert worker.greedy(prompts) == expected
-    assert max(counted) == 48
-
-
-def test_more_prompts_than_a_step_takes(start: Start) -> None:
-    """A prompt that fits into a step is not split."""
+@pytest.mark.parametrize("size", [48, 100])
+def test_prompts_that_do_not_fit_into_a_step(start: Start, size: int) -> None:
+    """Each is longer than a step, or the last of a step is cut. A number that is drawn for a part changes nothing."""
     prompts = groups(4)
     worker = start()
     expected = worker.generate(prompts, range(len(prompts)))
     worker.engine.llm.reset_prefix_cache()
-    scheduler(worker).max_num_scheduled_tokens = 100
-    counted = spy(worker)
-    made = worker.generate(prompts, range(len(prompts)))
-    assert [c.tokens.tolist() for c in made] == [c.tokens.tolist() for c in expected]
-    assert 80 <= max(counted) <= 100
+    scheduler(worker).max_num_scheduled_tokens = size
+    steps = spy(worker)
+    assert_alike(worker.generate(prompts, range(len(prompts))), expected)
+    assert max(step.tokens for step in steps) == size
+    assert max(step.running for step in steps) == ROWS and len(steps) < 60, "groups decode together"
     assert_idle(worker)
 
 
 def test_steps_that_overlap_change_nothing(start: Start) -> None:
     """As on a GPU, where a step starts before the previous one's answer is there. (The CPU's runner has it at once.)"""
     prompts = groups(12)
-    worker = start(48)
+    worker = start(24)
     expected = worker.generate(prompts, range(len(prompts)))
     core = worker.engine.llm.llm_engine.engine_core.engine_core
     core.batch_queue, core.batch_queue_size, core.step_fn = deque(maxlen=2), 2, core.step_with_batch_queue
-    made = worker.generate(prompts, range(len(prompts)))
-    assert [c.tokens.tolist() for c in made] == [c.tokens.tolist() for c in expected]
+    assert_alike(worker.generate(prompts, range(len(prompts))), expected)
+    assert worker.engine.occupancy.preemptions > 10
     assert_idle(worker)
 
 
@@ -145,19 +141,26 @@ def test_a_prompt_that_is_too_long_is_refused_and_leaves_nothing(start: Start) -
     assert_equal(worker.generate(groups(1), range(4)), expected)
 
 
-def spy(worker: Colocated) -> list[int]:
-    """The number of tokens of each step from now on."""
-    counted: list[int] = []
+class Step(NamedTuple):
+    """How many requests were in a step, and how many of their tokens."""
+
+    running: int
+    tokens: int
+
+
+def spy(worker: Colocated) -> list[Step]:
+    """The steps from now on."""
+    steps: list[Step] = []
     schedule = scheduler(worker).schedule
 
     def counting(*given: Any) -> Any:
         step = schedule(*given)
-        counted.append(step.total_num_scheduled_tokens)
+        steps.append(Step(len(step.num_scheduled_tokens), step.total_num_scheduled_tokens))
         assert step.total_num_scheduled_tokens == sum(step.num_scheduled_tokens.values())
         return step
 
     scheduler(worker).schedule = counting
-    return counted
+    return steps
 
 
 def assert_idle(worker: Colocated) -> None:

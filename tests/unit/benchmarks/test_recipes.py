@@ -19,7 +19,7 @@ def run(right: Sequence[float], system: str = "lorarl", seed: int = 0, seconds: 
     """Return a run of 20 steps that was measured at 0, 10 and 20."""
     step = {"seconds": seconds, "reward": 0.5, **({"drift": 0.01} if system == "lorarl" else {})}
     return {
-        "recipe": "gcd",
+        "recipe": "products",
         "seed": seed,
         "system": system,
         "date": "2026-01-02T03:04:05Z",
@@ -49,7 +49,7 @@ def test_times_of_runs_that_share_a_gpu_do_not_count() -> None:
     assert found.seconds == (0.0, 10.0, 20.0)
     assert found.right == pytest.approx((0.2, 0.55, 0.7))
     assert curve([shared]).seconds == ()
-    assert "not compared" in report.time_row("gcd", {("gcd", "lorarl"): [shared], ("gcd", "trl"): TRL})
+    assert "not compared" in report.time_row("products", {("products", "lorarl"): [shared], ("products", "trl"): TRL})
 
 
 def test_runs_measured_at_other_steps_make_no_curve() -> None:
@@ -87,7 +87,7 @@ def test_the_page_has_tables_and_pictures(tmp_path: Path) -> None:
     report.render(tmp_path, raw)
     text = page.read_text()
     assert text.startswith("Before.\n") and text.endswith("After.\n") and "old" not in text
-    title = RECIPES["gcd"].title
+    title = RECIPES["products"].title
     assert f"| {title} | 2 | 20.0% | 70.0% (60.0 to 80.0) | 60.0% (60.0 to 60.0) | +10.0 |" in text
     assert f"| {title} | 56.0% | 10.7 | 74.7 | 0.14 | 1.00 s | 4.00 s | 20 s | 20 s |" in text
     assert f"| {title} | lorarl | 1.0e-02 | 1.0e-02 |" in text
@@ -102,7 +102,7 @@ def test_the_repositorys_page_has_a_place_for_figures() -> None:
 
 def test_no_question_of_the_sums_comes_twice() -> None:
     rows = list(data.distinct(data.sums()))
-    assert len({row["prompt"] for row in rows}) == len(rows) > data.TRAIN + data.HELD_OUT
+    assert len({row["prompt"] for row in rows}) == len(rows) > RECIPES["sums"].train_rows + data.HELD_OUT
     assert list(islice(data.sums(), 5)) == rows[:5]
 
 
@@ -113,9 +113,25 @@ def test_the_sums_are_scored_by_the_last_number() -> None:
     assert reward.score("", "no idea", "91", row) == 0.0
 
 
+def test_a_task_that_one_answer_wins_is_no_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"prompt": str(index), "answer": "1" if index % 4 else "2", "entry": ""} for index in range(2000)]
+    monkeypatch.setattr(data, "questions", lambda _: iter(rows))
+    with pytest.raises(ValueError, match=r"products: '1' is right 75% of the time, expected at most 15%"):
+        data.write(tmp_path, RECIPES["products"])
+
+
+def test_held_out_rows_are_drawn_like_training_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"prompt": str(index), "answer": str(index), "entry": ""} for index in range(4000)]
+    monkeypatch.setattr(data, "questions", lambda _: iter(rows))
+    data.write(tmp_path, RECIPES["products"])
+    found = [int(row["answer"]) for row in data.read(tmp_path, "held_out")]
+    drawn = RECIPES["products"].train_rows + data.HELD_OUT
+    assert 0.4 < sum(found) / len(found) / drawn < 0.6, "not the first ones"
+
+
 def test_reasoning_gyms_scorers_judge_what_a_completion_ends_with() -> None:
     pytest.importorskip("reasoning_gym", reason="the recipes' package reasoning-gym is not installed")
-    for name, wrong in (("gcd", "The answer is 7777."), ("needle_haystack", "It is Nobody.")):
+    for name, wrong in (("products", "The answer is 7777."), ("needle_haystack", "It is Nobody.")):
         row = next(data.questions(RECIPES[name]))
         asked = {"recipe": name, **row}
         assert reward.score("", f"It is {row['answer']}.", row["answer"], asked) >= reward.RIGHT

@@ -104,7 +104,8 @@ class ColocatedEngine:
         self.generating = bool(prompts)
         try:
             for indices, completions in self.engine.generate(prompts, seeds, max_tokens, sampling):
-                yield CompletionChunk(indices, completions, waking | {"generate": time.perf_counter() - awake})
+                seconds = waking | {"generate": time.perf_counter() - awake}
+                yield CompletionChunk(indices, completions, seconds, self.engine.occupancy)
         finally:
             self.generating = False
 

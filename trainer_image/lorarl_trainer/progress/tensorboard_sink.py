@@ -15,7 +15,8 @@ _REWARD = {
     "reward_failures": "reward/failures",
     "signal_share": "reward/signal_share",
 }
-_PERFORMANCE = ("tokens", "tokens_per_second")
+_PERFORMANCE = ("tokens", "tokens_per_second", "seconds/", "engine/", "gpu_memory/")
+"""Columns of metrics.jsonl, or what they begin with."""
 SHOWN = 8
 """Samples of a step in a text: TensorBoard keeps few texts, and shows them below each other."""
 
@@ -26,7 +27,7 @@ def tag_of(name: str) -> str:
         return f"eval/{name.removeprefix('eval_')}"
     if name.startswith("reward/"):
         return f"reward/components/{name.removeprefix('reward/')}"
-    if name in _PERFORMANCE or name.startswith("seconds/"):
+    if name.startswith(_PERFORMANCE):
         return f"perf/{name}"
     return _REWARD.get(name, f"train/{name}")
 

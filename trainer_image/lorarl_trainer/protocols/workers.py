@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from lorarl_trainer.checkpoint import Best, Owner, Published
 from lorarl_trainer.lora.config import Probe
 from lorarl_trainer.samples.arrays import Floats
+from lorarl_trainer.samples.occupancy import Occupancy
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.types import Completion, GradientRequest, Sample, UpdateRequest, UpdateResult
 from lorarl_trainer.storage.secrets import Secrets
@@ -91,6 +92,19 @@ class JobCheckpoints:
     provenance: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class Generated:
+    """How a generation went.
+
+    Attributes:
+        seconds: the slowest engine's, by phase.
+        occupancy: of all engines.
+    """
+
+    seconds: Mapping[str, float]
+    occupancy: Occupancy
+
+
 class Workers(Protocol):
     """All workers of a job, addressed together. Every method raises LorarlError for what a user can act on."""
 
@@ -120,14 +134,11 @@ class Workers(Protocol):
         take: TakeCompletions,
         max_tokens: int | None = None,
         sampling: Sampling | None = None,
-    ) -> dict[str, float]:
+    ) -> Generated:
         """Generate one completion per prompt, greedily without seeds, and hand each to `take` when it has ended.
 
         It has at most `max_tokens` tokens, by default the job's, and with seeds comes from `sampling`, by default the
         job's.
-
-        Returns:
-            The slowest engine's seconds by phase.
         """
 
     async def accumulate(self, trainer: int, request: GradientRequest) -> None:

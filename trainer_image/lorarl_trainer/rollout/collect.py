@@ -16,6 +16,7 @@ from lorarl_trainer.errors import StaleAdapterError
 from lorarl_trainer.progress import ScoredSample
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.rewards.scores import Cause, Failure, Outcome, Scorer, ToScore, collect
+from lorarl_trainer.samples.occupancy import Occupancy
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.types import Completion
 
@@ -34,6 +35,7 @@ class ScoredRollouts:
         failures: those completions, by cause.
         outcomes: [S]; the rewards with their components, or why there is none.
         seconds: by phase. `reward` is how much longer scoring took than generation.
+        occupancy: of the engines.
     """
 
     completions: list[Completion]
@@ -41,7 +43,8 @@ class ScoredRollouts:
     rewards: Rewards
     failures: Mapping[Cause, Failure]
     outcomes: Sequence[Outcome]
-    seconds: dict[str, float]
+    seconds: Mapping[str, float]
+    occupancy: Occupancy
 
 
 async def generate_and_score(
@@ -89,7 +92,7 @@ async def generate_and_score(
         scoring.append(asyncio.create_task(score(indices, samples)))
 
     try:
-        seconds = await workers.generate([row.prompt_ids for row in rows], seeds, take, sampling=sampling)
+        generated = await workers.generate([row.prompt_ids for row in rows], seeds, take, sampling=sampling)
         await asyncio.gather(*scoring)
     finally:
         for task in scoring:
@@ -103,7 +106,8 @@ async def generate_and_score(
         rewards=scores.rewards,
         failures=scores.failures,
         outcomes=in_order,
-        seconds=seconds | {"reward": time.perf_counter() - last_arrival},
+        seconds={**generated.seconds, "reward": time.perf_counter() - last_arrival},
+        occupancy=generated.occupancy,
     )
 
 

@@ -155,7 +155,7 @@ def metrics_of(rollouts: ScoredRollouts, group_size: int) -> dict[str, float]:
     reward/NAME: means of the reward's components. signal_share: groups with different rewards, 0 to 1.
     response_tokens_mean: tokens per completion. truncated_share: completions cut off at maxResponseTokens, 0 to 1.
     response_tokens_high_reward, response_tokens_low_reward: the same over the completions whose reward is above the
-    step's mean, and over the other scored ones; absent if all rewards are equal.
+    step's mean, and over the other scored ones; absent if all rewards are equal. engine/...: see `Occupancy.metrics`.
     """
     completions = rollouts.completions
     return {
@@ -167,6 +167,7 @@ def metrics_of(rollouts: ScoredRollouts, group_size: int) -> dict[str, float]:
         "response_tokens_mean": float(np.mean([len(completion.tokens) for completion in completions])),
         "truncated_share": float(np.mean([not completion.finished for completion in completions])),
         **_lengths_by_outcome(rollouts),
+        **rollouts.occupancy.metrics(),
     }
 
 

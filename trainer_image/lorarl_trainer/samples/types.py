@@ -13,6 +13,7 @@ import numpy as np
 
 from lorarl_trainer.samples.agreement import AgreementLimits, Disagreement
 from lorarl_trainer.samples.arrays import Floats, Ints
+from lorarl_trainer.samples.occupancy import Occupancy
 
 LOGPROB_DIFFERENCE = "mean_abs_logprob_diff"
 """The metric of how far engine and trainer are apart: only on-policy updates have it."""
@@ -182,11 +183,13 @@ class CompletionChunk:
         indices: of their prompts among those that were asked for.
         completions: in the order of `indices`.
         seconds: by phase since generation began; those of the last chunk are the whole generation's.
+        occupancy: of the engine since then.
     """
 
     indices: Sequence[int]
     completions: Completions
     seconds: Mapping[str, float]
+    occupancy: Occupancy
 
 
 def _completions(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,13 @@ from lorarl_trainer.protocols.workers import (
     UPLOAD_SECONDS,
     Built,
     CardResults,
+    Generated,
     JobCheckpoints,
     Resumed,
     TakeCompletions,
 )
 from lorarl_trainer.samples.arrays import Floats
+from lorarl_trainer.samples.occupancy import Occupancy
 from lorarl_trainer.samples.packing import split_evenly
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.types import CompletionChunk, GradientRequest, Sample, Samples, UpdateRequest, UpdateResult
@@ -148,13 +150,10 @@ class WorkerGroup:
         take: TakeCompletions,
         max_tokens: int | None = None,
         sampling: Sampling | None = None,
-    ) -> dict[str, float]:
+    ) -> Generated:
         """Generate one completion per prompt, spread over the engines, and hand each to `take` when it has ended.
 
         Neighbours stay together, so that an engine computes a group's prompt once.
-
-        Returns:
-            The slowest engine's seconds by phase.
         """
         engines = self.size // self._rollout_tp
         bounds = [len(prompts) * engine // engines for engine in range(engines + 1)]
@@ -167,13 +166,13 @@ class WorkerGroup:
             stream = actor.generate.remote(prompts[share], own_seeds, max_tokens, sampling)
             streams.append(asyncio.create_task(_follow(stream, share.start, take)))
         try:
-            results = await self._await(streams)
+            results: list[Generated] = await self._await(streams)
         finally:
             for task in streams:
                 task.cancel()
             await asyncio.gather(*streams, return_exceptions=True)
-        slowest: Mapping[str, float] = max(results, key=lambda seconds: sum(seconds.values()))
-        return dict(slowest)
+        slowest = max(results, key=lambda one: sum(one.seconds.values()))
+        return Generated(slowest.seconds, Occupancy.over(one.occupancy for one in results))
 
     @property
     def trainers(self) -> int:
@@ -274,12 +273,12 @@ class WorkerGroup:
             raise await self._failures.explain(error) from error
 
 
-async def _follow(stream: Any, first: int, take: TakeCompletions) -> Mapping[str, float]:
-    """Take a worker's completions as they arrive, with their indices from `first` on; return its seconds by phase."""
-    seconds: Mapping[str, float] = {}
+async def _follow(stream: Any, first: int, take: TakeCompletions) -> Generated:
+    """Take a worker's completions as they arrive, with their indices from `first` on."""
+    generated = Generated({}, Occupancy())
     async for reference in stream:
         chunk: CompletionChunk = await reference
-        seconds = chunk.seconds
+        generated = Generated(chunk.seconds, chunk.occupancy)
         if chunk.completions:
             take([first + index for index in chunk.indices], chunk.completions)
-    return seconds
+    return generated

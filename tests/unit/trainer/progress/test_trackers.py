@@ -84,6 +84,8 @@ def test_every_metric_has_a_group() -> None:
         "reward/mean": "reward/components/mean",
         "eval_hard/pass_at_4": "eval/hard/pass_at_4",
         "tokens_per_second": "perf/tokens_per_second",
+        "engine/running": "perf/engine/running",
+        "gpu_memory/training": "perf/gpu_memory/training",
     }.items():
         assert tag_of(name) == tag
 

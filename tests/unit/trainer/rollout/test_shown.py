@@ -11,6 +11,7 @@ from lorarl_trainer.loop import with_advantages
 from lorarl_trainer.rewards.scores import Outcome
 from lorarl_trainer.rollout.collect import ScoredRollouts, shown_samples
 from lorarl_trainer.rollout.lockstep import metrics_of
+from lorarl_trainer.samples.occupancy import Occupancy
 from lorarl_trainer.samples.types import Completion
 
 GROUP = 4
@@ -21,7 +22,8 @@ def rollouts(rewards: list[float]) -> ScoredRollouts:
     """Completions of 1, 2, 3, ... tokens with these rewards."""
     completions = [Completion(np.zeros(n + 1, dtype=int), np.zeros(n + 1), n % 2 == 0, 1) for n in range(len(rewards))]
     outcomes = [Outcome(reward) for reward in rewards]
-    return ScoredRollouts(completions, [f"text {n}" for n in range(len(rewards))], np.array(rewards), {}, outcomes, {})
+    texts = [f"text {n}" for n in range(len(rewards))]
+    return ScoredRollouts(completions, texts, np.array(rewards), {}, outcomes, {}, Occupancy())
 
 
 ROWS = [EncodedRow(Row(f"prompt {p}", "42", {}, 10 + p), [p, p], []) for p in range(PROMPTS) for _ in range(GROUP)]

@@ -16,7 +16,7 @@ from lorarl_api.v1alpha1 import served_rank
 from lorarl_trainer.devices.base import Device
 from lorarl_trainer.engine.vllm import names, slices
 from lorarl_trainer.engine.vllm.adapter_slots import AdapterSlot
-from lorarl_trainer.engine.vllm.arguments import device_arguments, environment
+from lorarl_trainer.engine.vllm.arguments import WATERMARK, device_arguments, environment
 from lorarl_trainer.engine.vllm.batching import in_chunks
 from lorarl_trainer.engine.vllm.memory import EngineMemory, Offloaded
 from lorarl_trainer.engine.vllm.refusals import refusals
@@ -24,6 +24,7 @@ from lorarl_trainer.engine.vllm.shared_base import LOAD_FORMAT, SharedBase
 from lorarl_trainer.engine.vllm.stop_strings import StopStrings
 from lorarl_trainer.errors import StaleAdapterError
 from lorarl_trainer.planning.execution import ExecutionPlan
+from lorarl_trainer.samples.occupancy import Occupancy
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.types import Completion, Completions
 from lorarl_trainer.timing import StartClock
@@ -143,6 +144,7 @@ class RolloutEngine:
                 max_cpu_loras=1,
                 logprobs_mode="processed_logprobs",
                 enable_prefix_caching=True,
+                watermark=WATERMARK,
                 scheduler_cls=RolloutScheduler,
                 worker_cls=f"{RolloutWorker.__module__}.{RolloutWorker.__name__}",
                 disable_log_stats=True,
@@ -218,14 +220,18 @@ class RolloutEngine:
             indices = [int(output.request_id) for output in chunk]
             yield indices, Completions(_completion(output, version, truncated) for output in chunk)
 
+    @property
+    def occupancy(self) -> Occupancy:
+        """How full the engine has been since the newest generation began."""
+        return cast("RolloutScheduler", self._core.scheduler).occupancy
+
     def _run(
         self, prompts: Sequence[Sequence[int]], parameters: Sequence[Any]
     ) -> Iterator[Sequence[slices.EngineCoreOutput]]:
         """Yield the outputs of the requests that end in each of vLLM's steps, named by the indices of their prompts."""
         core, began = self._core, time.time()
         scheduler = cast("RolloutScheduler", core.scheduler)  # the class that vLLM was given
-        scheduler.adapter_version = self.slot.version
-        scheduler.stop_at(self._stop_strings)
+        scheduler.begin(self.slot.version, self._stop_strings)
         for index, (prompt, wanted) in enumerate(zip(prompts, parameters, strict=True)):
             request = names.Requests.Request(
                 str(index),

@@ -110,7 +110,14 @@ class Scheduling(Feature):
         "vllm.v1.core.sched.scheduler:Scheduler.finish_requests",
         "vllm.v1.core.sched.scheduler:Scheduler.schedule",
         "vllm.v1.core.sched.scheduler:Scheduler.update_from_output",
+        "vllm.v1.core.sched.scheduler:Scheduler._preempt_request",
+        "vllm.v1.core.single_type_kv_cache_manager:SingleTypeKVCacheManager.allocate_new_blocks",
         "vllm.v1.engine:FinishReason",
+        # How the model runners take blocks, and requests that continue.
+        "vllm.v1.worker.gpu.model_runner:GPUModelRunner.add_requests",
+        "vllm.v1.worker.gpu.model_runner:GPUModelRunner.finish_requests",
+        "vllm.v1.worker.gpu.model_runner:GPUModelRunner.update_requests",
+        "vllm.v1.worker.gpu_model_runner:GPUModelRunner._update_states",
     )
     AsyncScheduler: Any = _used("vllm.v1.core.sched.async_scheduler:AsyncScheduler")
     CachedRequestData: Any = _used("vllm.v1.core.sched.output:CachedRequestData")
@@ -187,8 +194,13 @@ class CpuSampling(Feature):
     """`patches/cpu_sampler.py`."""
 
     what = "the rollout sampler"
-    follows = ("vllm.v1.sample.sampler:Sampler.sample", "vllm.v1.sample.sampler:Sampler.gather_logprobs")
+    follows = (
+        "vllm.v1.sample.sampler:Sampler.gather_logprobs",
+        "vllm.v1.sample.sampler:Sampler.sample",
+        "vllm.v1.worker.gpu_model_runner:GPUModelRunner._bookkeeping_sync",  # it takes draws back
+    )
     forward_cpu: Place = _replaced("vllm.v1.sample.ops.topk_topp_sampler:TopKTopPSampler.forward_cpu")
+    batch_of_runner: Place = _replaced("vllm.v1.worker.gpu_model_runner:InputBatch")
     sampler_of_runner: Place = _replaced("vllm.v1.worker.gpu_model_runner:Sampler")
     LogprobsTensors: Any = _used("vllm.v1.outputs:LogprobsTensors")
     apply_top_k_top_p: Any = _used("vllm.v1.sample.ops.topk_topp_sampler:apply_top_k_top_p")

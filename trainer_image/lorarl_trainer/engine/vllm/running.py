@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 
@@ -31,29 +32,36 @@ class Ended:
 
 
 class RunningRequests:
-    """A table with a row per request. A request gets a free row when it is admitted, and frees it when it ends.
+    """A table with a row per request, which the request keeps until it ends, also while it is paused.
 
     Steps overlap: the next step is requested before the answer to the one before has arrived. So the tokens that were
     requested and the tokens that have arrived are counted separately. Answers come with the request's name, because its
     row may have been given to another request in the meantime.
 
+    Lengths count from the prompt's first token.
+
     Attributes:
         names: of the requests, by row.
         prompt: tokens of each prompt.
+        prefill: tokens that were known when the request began to run: its prompt, and what it made before a pause.
         requested: tokens whose keys and values are computed, or requested.
+        room: tokens that its blocks of the KV cache can hold.
         end: `requested` when the last token has been requested. The last token itself is never computed.
-        rows: the rows in use, in the order of admission.
+        rows: the rows that run, in the order of admission.
         stop_strings: texts that end a completion; None if there are none.
     """
 
     def __init__(self, count: int, longest: int) -> None:
         """Make room for `count` requests of `longest` tokens each, prompt and completion together."""
-        self.names = [""] * count
+        self.names = np.full(count, "", object)
         self.prompt = np.zeros(count, np.int64)
+        self.prefill = np.zeros(count, np.int64)
         self.requested = np.zeros(count, np.int64)
+        self.room = np.zeros(count, np.int64)
         self.end = np.zeros(count, np.int64)
         self.rows: Ints = np.empty(0, np.int64)
         self._row_of: dict[str, int] = {}
+        self._last: tuple[list[str], Ints] | None = None  # the names of an answer and their rows, while none changes
         self._free = list(range(count))[::-1]
         self._stops = np.full((count, 0), -1)
         self._arrived = np.zeros(count, np.int64)
@@ -68,46 +76,77 @@ class RunningRequests:
         """How many more requests can be admitted."""
         return len(self._free)
 
-    def admit(self, name: str, prompt: int, known: int, limit: int, stops: Collection[int]) -> int:
-        """Give a request a row and return it.
+    def row_of(self, name: str) -> int | None:
+        """Return a request's row, if it has one."""
+        return self._row_of.get(name)
+
+    def made(self, row: int) -> Ints:
+        """Return the tokens of the completion that have arrived so far."""
+        return self._tokens[row, : self._arrived[row]]
+
+    def answered(self, row: int) -> bool:
+        """Return whether every token that was requested has arrived."""
+        sampled = self.requested[row] - self.prompt[row] + 1 if self.requested[row] >= self.prefill[row] else 0
+        return bool(sampled <= self._arrived[row])
+
+    def admit(self, name: str, prompt: int, limit: int, stops: Collection[int]) -> int:
+        """Give a request a row and return it. It runs from `start` on.
 
         Args:
             name: the request's.
             prompt: tokens of the prompt.
-            known: how many of them are already computed.
             limit: tokens of the longest completion.
             stops: the stop tokens.
         """
         row = self._free.pop()
-        self.names[row], self._row_of[name] = name, row
-        self.prompt[row], self.requested[row], self.end[row], self._arrived[row] = prompt, known, prompt + limit - 1, 0
+        self.names[row], self._row_of[name], self._last = name, row, None
+        self.prompt[row], self.end[row], self._arrived[row] = prompt, prompt + limit - 1, 0
         if (missing := len(stops) - self._stops.shape[1]) > 0:
             self._stops = np.pad(self._stops, ((0, 0), (0, missing)), constant_values=-1)
         self._stops[row] = -1
         self._stops[row, : len(stops)] = list(stops)
-        self.rows = np.append(self.rows, row)
         return row
+
+    def start(self, row: int, known: int, room: int) -> None:
+        """Let a request run.
+
+        Args:
+            row: its row.
+            known: how many of its tokens are already computed.
+            room: how many its blocks can hold: its prompt and what it has made, or more.
+        """
+        self.prefill[row], self.requested[row] = self.prompt[row] + self._arrived[row], known
+        self.room[row] = room
+        self.rows = np.append(self.rows, row)
+
+    def pause(self, row: int) -> None:
+        """Let a request stop running. It keeps its row, and answers that are still under way may arrive."""
+        self.rows = self.rows[self.rows != row]
 
     def decoding(self) -> Ints:
         """Return the rows that get their next token in a step of one token each."""
         requested = self.requested[self.rows]
-        return self.rows[(requested >= self.prompt[self.rows]) & (requested < self.end[self.rows])]
+        return self.rows[(requested >= self.prefill[self.rows]) & (requested < self.end[self.rows])]
 
     def prefilling(self) -> Ints:
-        """Return the rows with a part of their prompt still to be computed."""
-        return self.rows[self.requested[self.rows] < self.prompt[self.rows]]
+        """Return the rows with a part of their known tokens still to be computed."""
+        return self.rows[self.requested[self.rows] < self.prefill[self.rows]]
+
+    def full(self, rows: Ints) -> Ints:
+        """Return the places in `rows` of requests whose blocks have no room for the next token."""
+        return np.flatnonzero(self.requested[rows] == self.room[rows])
 
     def receive(self, names: list[str], tokens: Ints, logprobs: Floats | None, kept: Ints | None = None) -> list[Ended]:
         """Keep a step's answer; return the requests that end with it and free their rows.
 
         Args:
             names: of the requests that were in the step.
-            tokens: one per name; -1 is no token, because only a part of the prompt was computed. The tokens of requests
-                that have already ended are dropped.
+            tokens: one per name; -1 is no token, because only a part of the known tokens was computed. The tokens of
+                requests that have already ended are dropped.
             logprobs: one per name; None for greedy completions.
             kept: one per name: how many tokens were possible; None for greedy completions.
         """
-        rows = np.fromiter((self._row_of.get(name, -1) for name in names), np.int64, len(names))
+        rows = self._rows_of(names)
         valid = np.flatnonzero((rows >= 0) & (tokens >= 0))
         rows, tokens = rows[valid], tokens[valid]
         column = self._arrived[rows]
@@ -124,10 +163,17 @@ class RunningRequests:
         ended = np.flatnonzero(stopped | last)
         return [self._release(int(rows[index]), bool(stopped[index])) for index in ended]
 
+    def _rows_of(self, names: list[str]) -> Ints:
+        """Return the requests' rows; -1 is a request that has ended. Most steps have the requests of the one before."""
+        if self._last is None or self._last[0] != names:
+            self._last = names, np.fromiter(map(self._row_of.get, names, repeat(-1)), np.int64, len(names))
+        return self._last[1]
+
     def _release(self, row: int, stopped: bool) -> Ended:
         name, length = self.names[row], int(self._arrived[row])
         del self._row_of[name]
+        self._last = None
         self._free.append(row)
-        self.rows = self.rows[self.rows != row]
+        self.pause(row)
         tokens, logprobs, kept = self._tokens[row], self._logprobs[row], self._kept[row]
         return Ended(name, tokens[:length].copy(), logprobs[:length].copy(), kept[:length].copy(), stopped)

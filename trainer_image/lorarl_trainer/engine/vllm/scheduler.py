@@ -1,12 +1,19 @@
 """vLLM's scheduler for a rollout: all requests are there from the start, run to their end, and are put out whole.
 
 vLLM's own scheduler goes through each request's blocks, tokens and outputs in Python at every step. At 512 requests
-that takes longer than the GPU's work, so the GPU waits. Here a request gets the KV cache blocks of its longest length
-when it is admitted, and waits until enough of them are free. So a decode step allocates nothing, tokens are kept in
-arrays, and only whole completions are put out.
+that takes longer than the GPU's work, so the GPU waits. Here only those requests cost anything that begin, end, or need
+another block of the KV cache: every sixteenth of those that decode. Tokens are kept in arrays, and only whole
+completions are put out.
 
-Unchanged parts of vLLM: the block pool with its prefix cache, by which a group computes its prompt once, and how a step
-runs.
+**Room.** A request takes blocks as it grows. One is admitted if its known tokens fit and a margin stays free for those
+that run. If blocks run out all the same, the youngest gives its own up and waits at the head of the queue. It continues
+where it was: what it made so far is computed again with its prompt, and a token is drawn by its seed and its position.
+So an old request is never stopped for a young one, and every request ends.
+
+**Prompts** are computed as far as a step's size allows, the rest in the next steps. The blocks of a group's prompt are
+computed once; its other requests find them.
+
+Unchanged parts of vLLM: the block pool with its prefix cache, and how a step runs.
 
 Import this module only after vLLM has been set up.
 """
@@ -15,21 +22,44 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from lorarl_trainer.engine.vllm import names, slices
+from lorarl_trainer.engine.vllm.kv_blocks import KVBlocks
 from lorarl_trainer.engine.vllm.names import Scheduling
 from lorarl_trainer.engine.vllm.running import Ended, RunningRequests
 from lorarl_trainer.engine.vllm.stop_strings import StopStrings
 from lorarl_trainer.errors import StaleAdapterError
+from lorarl_trainer.samples.arrays import Ints
+from lorarl_trainer.samples.occupancy import Occupancy
 
 _AsyncScheduler: Any = Scheduling.AsyncScheduler
 
 
-_NULL_BLOCK = 0
-"""The block that vLLM puts where a request needs none. All versions share it."""
+@dataclass
+class _Step:
+    """A step that is being put together: what vLLM's `CachedRequestData` and `SchedulerOutput` list.
+
+    Attributes:
+        budget: tokens that it can still take.
+        sizes: tokens by request.
+        names, computed, made, blocks: of requests that the model runner knows. A request has `computed` tokens in the
+            KV cache, and `made` of its completion. `blocks` are those that are new to the runner.
+        resumed: of these, the ones whose blocks are all new.
+        new: requests that the model runner does not know.
+    """
+
+    budget: int
+    names: list[str]
+    computed: list[int]
+    made: list[int]
+    blocks: list[Any]
+    sizes: dict[str, int]
+    resumed: set[str] = field(default_factory=set)
+    new: list[Any] = field(default_factory=list)
 
 
 class RolloutScheduler(_AsyncScheduler):
@@ -45,21 +75,24 @@ class RolloutScheduler(_AsyncScheduler):
     waiting: slices.RequestQueue
     running: list[slices.Request]
     finished_req_ids: set[str]
+    use_v2_model_runner: bool
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         names.checked(self, slices.Scheduler, Scheduling)
         names.checked(self.waiting, slices.RequestQueue, Scheduling)
-        names.checked(self.kv_cache_manager, slices.KVCacheManager, Scheduling)
         self._table = RunningRequests(self.max_num_running_reqs, self.max_model_len)
-        self.first_tokens: float | None = None  # when the first tokens arrived, Unix time
-        self.adapter_version = 0  # of the requests that are added next
-        self._made_by = np.zeros(self.kv_cache_config.num_blocks, np.int64)  # the adapter version, by block
+        self._blocks = KVBlocks(self.kv_cache_manager, self.block_size, self.kv_cache_config.num_blocks)
+        self._too_few = -1  # free blocks when the next request found too few, while its need is the same
         self._no_common_prefix = [0] * len(self.kv_cache_config.kv_cache_groups)
+        self.first_tokens: float | None = None  # when the first tokens arrived, Unix time
+        self.occupancy = Occupancy()
 
-    def stop_at(self, strings: StopStrings | None) -> None:
-        """End completions at these texts too."""
-        self._table.stop_strings = strings
+    def begin(self, version: int, stop_strings: StopStrings | None) -> None:
+        """Begin a generation with this adapter version. Its completions end at these texts too."""
+        self._blocks.version = version
+        self._table.stop_strings = stop_strings
+        self.occupancy = Occupancy()
 
     def add_request(self, request: slices.Request) -> None:
         """Queue a request. Its prompt is shorter than the longest sequence.
@@ -68,115 +101,170 @@ class RolloutScheduler(_AsyncScheduler):
             StaleAdapterError: it asks for another adapter than the engine's, or for none.
         """
         version = request.lora_request.lora_int_id if request.lora_request else 0
-        if version != self.adapter_version:
-            raise StaleAdapterError(f"a request asks for adapter version {version}, expected {self.adapter_version}")
+        if version != self._blocks.version:
+            raise StaleAdapterError(f"a request asks for adapter version {version}, expected {self._blocks.version}")
         self.requests[request.request_id] = request
         self.waiting.add_request(request)
 
     def schedule(self, throttle_prefills: bool = False) -> Any:
         """Return the next step: a token for each request that decodes, and prompts as far as the step's size allows."""
-        table = self._table
-        decoding = table.decoding()
-        step_names = [table.names[row] for row in decoding.tolist()]
-        computed = table.requested[decoding].tolist()
-        made = (table.requested[decoding] - table.prompt[decoding] + 1).tolist()
-        sizes = dict.fromkeys(step_names, 1)
-        table.requested[decoding] += 1
-        budget = self.max_num_scheduled_tokens - len(step_names)
-
-        for row in table.prefilling().tolist():  # at most one: the last step had no more tokens for it
-            step_names.append(table.names[row])
-            computed.append(int(table.requested[row]))
-            made.append(0)
-            budget -= self._prefill(row, budget, sizes)
-        self.kv_cache_manager.new_step_starts()
-        new: list[Any] = []
-        while (
-            self.waiting
-            and table.free_rows
-            and self._fits(budget)
-            and (admitted := self._admit(self.waiting.peek_request()))
-        ):
-            row, request_data = admitted
-            self.running.append(self.waiting.pop_request())
-            new.append(request_data)
-            budget -= self._prefill(row, budget, sizes)
-
-        step = Scheduling.SchedulerOutput(
-            scheduled_new_reqs=new,
+        decoding, full, preempted = self._make_room()
+        step = self._decode(decoding, full)
+        self._blocks.begin_step()
+        ready = [self._continue_prompt(row, step) for row in self._table.prefilling().tolist()]
+        if all(ready) and not preempted:
+            self._admit_waiting(step)
+        if step.sizes:
+            self.occupancy.add_step(len(step.sizes), len(self.waiting), self._blocks.used_share)
+        output = Scheduling.SchedulerOutput(
+            scheduled_new_reqs=step.new,
             scheduled_cached_reqs=Scheduling.CachedRequestData(
-                req_ids=step_names,
-                resumed_req_ids=set(),
+                req_ids=step.names,
+                resumed_req_ids=step.resumed,
                 new_token_ids=[],
                 all_token_ids={},
-                new_block_ids=[None] * len(step_names),
-                num_computed_tokens=computed,
-                num_output_tokens=made,
+                new_block_ids=step.blocks,
+                num_computed_tokens=step.computed,
+                num_output_tokens=step.made,
             ),
-            num_scheduled_tokens=sizes,
-            total_num_scheduled_tokens=self.max_num_scheduled_tokens - budget,
+            num_scheduled_tokens=step.sizes,
+            total_num_scheduled_tokens=self.max_num_scheduled_tokens - step.budget,
             scheduled_spec_decode_tokens={},
             scheduled_encoder_inputs={},
             num_common_prefix_blocks=self._no_common_prefix,
             finished_req_ids=self.finished_req_ids,
+            preempted_req_ids=preempted,
             free_encoder_mm_hashes=[],
         )
         self.finished_req_ids = set()
-        return step
+        return output
 
-    def _fits(self, budget: int) -> bool:
-        """Return whether the next request's prompt may begin: only a prompt longer than a whole step is cut.
+    def _make_room(self) -> tuple[Ints, Ints, set[str]]:
+        """Stop the youngest requests until the others have room for their next token.
 
-        vLLM's runner for CPUs discards the sample of a cut prompt, and cannot rewind a seeded generator.
+        Returns:
+            The rows that decode, the places among them of those that need another block, and the names of the requests
+            that were stopped.
         """
-        return 0 < min(self.waiting.peek_request().num_prompt_tokens, self.max_num_scheduled_tokens) <= budget
+        table, preempted = self._table, set[str]()
+        while True:
+            decoding = table.decoding()
+            full = table.full(decoding)
+            if len(full) <= self._blocks.free:
+                self.occupancy.preemptions += len(preempted)
+                return decoding, full, preempted
+            preempted.add(self._preempt())
 
-    def _admit(self, request: slices.Request) -> tuple[int, Any] | None:
-        """Give a request blocks and a row, if there are enough blocks for its longest length."""
-        parameters, prompt = request.sampling_params, request.num_prompt_tokens
-        assert parameters is not None
-        limit = min(request.max_tokens, self.max_model_len - prompt)
-        cached, known, _ = self.kv_cache_manager.get_computed_blocks(request)
-        # The step that computes the prompt's blocks makes them known to others. The last token is never computed.
-        blocks = self.kv_cache_manager.allocate_slots(
-            request, prompt + limit - 1 - known, known, cached, delay_cache_blocks=True
-        )
-        if blocks is None:
-            return None
-        request.num_computed_tokens = known
-        self._stamp(request, known)
-        row = self._table.admit(request.request_id, prompt, known, limit, parameters.all_stop_token_ids)
-        return row, Scheduling.NewRequestData.from_request(
-            request, self.kv_cache_manager.get_block_ids(request.request_id), prefill_token_ids=request.prompt_token_ids
-        )
+    def _preempt(self) -> str:
+        """Put the youngest request back to the head of the queue, and return its name."""
+        table, request = self._table, self.running.pop()
+        row = int(table.rows[-1])
+        table.pause(row)
+        self._add_made(request, row)
+        # It finds these blocks again if no other request needed them meanwhile.
+        self._blocks.cache(request, min(int(table.requested[row]), request.num_tokens))
+        self._blocks.release(request)
+        request.num_computed_tokens = 0
+        request.num_preemptions += 1
+        self.waiting.prepend_request(request)
+        self._too_few = -1
+        return request.request_id
 
-    def _stamp(self, request: slices.Request, known: int) -> None:
-        """Note which version computes a request's blocks, and require that it computed those that it found cached.
+    def _add_made(self, request: slices.Request, row: int) -> None:
+        """Add to vLLM's request what it has made so far: it is computed again when the request continues."""
+        request.append_output_token_ids(self._table.made(row)[request.num_output_tokens :].tolist())
 
-        Raises:
-            StaleAdapterError: another adapter version computed a cached block.
-        """
-        cached = known // self.block_size
-        for blocks in self.kv_cache_manager.get_block_ids(request.request_id):
-            found = np.asarray(blocks[:cached], np.int64)
-            others = self._made_by[found[found != _NULL_BLOCK]]
-            if (others != self.adapter_version).any():
-                raise StaleAdapterError(
-                    f"vLLM's prefix cache gave adapter version {self.adapter_version} keys and values that version "
-                    f"{int(others.max())} computed. No update was made with them, and the last checkpoint is good. "
-                    "Please report this."
-                )
-            self._made_by[blocks[cached:]] = self.adapter_version
-
-    def _prefill(self, row: int, budget: int, sizes: dict[str, int]) -> int:
-        """Request as much of a prompt as the budget allows, and return how much that is."""
+    def _decode(self, decoding: Ints, full: Ints) -> _Step:
+        """Begin a step: a token for each request that decodes, and a block for each that needs one."""
         table = self._table
-        size = min(budget, int(table.prompt[row] - table.requested[row]))
-        if size:
-            table.requested[row] += size
-            sizes[table.names[row]] = size
-            self.kv_cache_manager.cache_blocks(self.requests[table.names[row]], int(table.requested[row]))
-        return size
+        requests = table.names[decoding].tolist()
+        blocks: list[Any] = [None] * len(requests)
+        if len(full):
+            places = full.tolist()
+            for place, new in zip(places, self._blocks.extend([requests[place] for place in places]), strict=True):
+                blocks[place] = new
+            table.room[decoding[full]] += self.block_size
+        computed = table.requested[decoding]
+        table.requested[decoding] = computed + 1
+        return _Step(
+            budget=self.max_num_scheduled_tokens - len(requests),
+            names=requests,
+            computed=computed.tolist(),
+            made=(computed - table.prompt[decoding] + 1).tolist(),
+            blocks=blocks,
+            sizes=dict.fromkeys(requests, 1),
+        )
+
+    def _continue_prompt(self, row: int, step: _Step) -> bool:
+        """Compute more of the youngest request's prompt, which an earlier step had no more tokens for.
+
+        Returns:
+            Whether there were blocks for it. Otherwise older requests have them, and it waits with what it has.
+        """
+        table, name = self._table, self._table.names[row]
+        if not (size := self._prefill_size(row, step)):
+            return True
+        blocks = self._blocks.add(self.requests[name], int(table.requested[row]), size)
+        if blocks is None:
+            return False
+        table.room[row] += len(blocks[0]) * self.block_size
+        self._list(row, step, blocks)
+        self._prefill(row, step)
+        return True
+
+    def _admit_waiting(self, step: _Step) -> None:
+        """Let waiting requests run, in their order, as far as the step's size and the free blocks allow."""
+        while self.waiting and step.budget and self._blocks.free > self._too_few:
+            request = self.waiting.peek_request()
+            row = self._table.row_of(request.request_id)  # it has one if it was preempted
+            if not (self._table.free_rows if row is None else self._table.answered(row)):
+                return
+            if row is not None:
+                self._add_made(request, row)
+            known = self._blocks.admit(request, step.budget, alone=not self.running)
+            if known is None:
+                self._too_few = self._blocks.free
+                return
+            self.running.append(self.waiting.pop_request())
+            self._start(request, row, known, step)
+
+    def _start(self, request: slices.Request, row: int | None, known: int, step: _Step) -> None:
+        """Let a request run that has its blocks."""
+        table, blocks = self._table, self._blocks.of(request)
+        resumed = row is not None
+        if row is None:
+            prompt = request.num_prompt_tokens
+            limit = min(request.max_tokens, self.max_model_len - prompt)
+            assert request.sampling_params is not None
+            row = table.admit(request.request_id, prompt, limit, request.sampling_params.all_stop_token_ids)
+        table.start(row, known, len(blocks[0]) * self.block_size)
+        if resumed and not self.use_v2_model_runner:  # V2 forgets what is preempted
+            step.resumed.add(request.request_id)
+            self._list(row, step, blocks)
+        else:
+            tokens = request.all_token_ids.copy()
+            step.new.append(Scheduling.NewRequestData.from_request(request, blocks, prefill_token_ids=tokens))
+        self._prefill(row, step)
+
+    def _list(self, row: int, step: _Step, blocks: Any) -> None:
+        """Add a request that the model runner knows to a step."""
+        table = self._table
+        step.names.append(table.names[row])
+        step.computed.append(int(table.requested[row]))
+        step.made.append(len(table.made(row)))
+        step.blocks.append(blocks)
+
+    def _prefill_size(self, row: int, step: _Step) -> int:
+        """Return how many of a request's known tokens the step can compute."""
+        return min(step.budget, int(self._table.prefill[row] - self._table.requested[row]))
+
+    def _prefill(self, row: int, step: _Step) -> None:
+        """Compute as many of a request's known tokens as the step can take."""
+        size = self._prefill_size(row, step)
+        self._table.requested[row] += size
+        step.sizes[self._table.names[row]] = size
+        step.budget -= size
+        self._too_few = -1  # the next request may find these blocks
 
     def update_from_output(
         self, scheduler_output: Any, model_runner_output: slices.ModelRunnerOutput
@@ -192,10 +280,14 @@ class RolloutScheduler(_AsyncScheduler):
         ended = self._table.receive(answer.req_ids, tokens, logprobs, kept)
         if not ended:
             return {}
-        for one in ended:
-            self.kv_cache_manager.free(self.requests.pop(one.name))
-            self.finished_req_ids.add(one.name)
+        requests = [self.requests.pop(one.name) for one in ended]
+        for request in requests:
+            self._blocks.release(request)
+            self.finished_req_ids.add(request.request_id)
         self.running = [request for request in self.running if request.request_id in self.requests]
+        if any(request.num_preemptions for request in requests):  # it may have been while this step ran
+            self.waiting.remove_requests(requests)
+            self._too_few = -1
         outputs = [_output(one, with_logprobs=answer.logprobs is not None) for one in ended]
         return {0: Scheduling.EngineCoreOutputs(outputs=outputs)}
 

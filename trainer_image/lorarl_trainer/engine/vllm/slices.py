@@ -9,7 +9,7 @@ Shape suffixes: N requests of a step, L logits of a step, T tokens of a step, R 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lorarl_trainer.samples.arrays import Floats, Ints
@@ -43,6 +43,7 @@ def members(protocol: type) -> list[str]:
 @slice_of("vllm.sampling_params:SamplingParams")
 class SamplingParams(Protocol):
     all_stop_token_ids: Collection[int]
+    seed: int | None
 
 
 @slice_of("vllm.lora.request:LoRARequest")
@@ -56,9 +57,20 @@ class Request(Protocol):
     sampling_params: SamplingParams | None
     lora_request: LoRARequest | None
     prompt_token_ids: list[int] | None
+    all_token_ids: ConstantList
     num_prompt_tokens: int
+    num_output_tokens: int
+    num_tokens: int
     num_computed_tokens: int
+    num_preemptions: int
     max_tokens: int
+
+    def append_output_token_ids(self, token_ids: list[int]) -> None: ...
+
+
+@slice_of("vllm.v1.utils:ConstantList")
+class ConstantList(Protocol):
+    def copy(self) -> list[int]: ...
 
 
 @slice_of("vllm.v1.outputs:LogprobsLists")
@@ -94,6 +106,7 @@ class Scheduler(Protocol):
     waiting: RequestQueue
     running: list[Request]
     finished_req_ids: set[str]
+    use_v2_model_runner: bool
 
     def has_requests(self) -> bool: ...
 
@@ -134,26 +147,59 @@ class KVCacheConfig(Protocol):
 class RequestQueue(Protocol):
     def __bool__(self) -> bool: ...
     def add_request(self, request: Request) -> None: ...
+    def __len__(self) -> int: ...
     def peek_request(self) -> Request: ...
     def pop_request(self) -> Request: ...
+    def prepend_request(self, request: Request) -> None: ...
+    def remove_requests(self, requests: Iterable[Request]) -> None: ...
 
 
 @slice_of("vllm.v1.core.kv_cache_manager:KVCacheManager")
 class KVCacheManager(Protocol):
+    block_pool: BlockPool
+    coordinator: KVCacheCoordinator
+
     def new_step_starts(self) -> None: ...
     def get_computed_blocks(self, request: Request) -> tuple[Any, int, Any]: ...
     def allocate_slots(
         self,
         request: Request,
         num_new_tokens: int,
-        num_new_computed_tokens: int,
-        new_computed_blocks: Any,
+        num_new_computed_tokens: int = 0,
+        new_computed_blocks: Any = None,
         *,
-        delay_cache_blocks: bool,
-    ) -> Any | None: ...
+        full_sequence_must_fit: bool = False,
+        has_scheduled_reqs: bool = True,
+    ) -> KVCacheBlocks | None: ...
     def get_block_ids(self, request_id: str) -> tuple[list[int], ...]: ...
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None: ...
     def free(self, request: Request) -> None: ...
+
+
+@slice_of("vllm.v1.core.kv_cache_manager:KVCacheBlocks")
+class KVCacheBlocks(Protocol):
+    def get_block_ids(self) -> tuple[list[int], ...]: ...
+
+
+@slice_of("vllm.v1.core.kv_cache_coordinator:KVCacheCoordinator")
+class KVCacheCoordinator(Protocol):
+    single_type_managers: Sequence[SingleTypeKVCacheManager]
+
+
+@slice_of("vllm.v1.core.single_type_kv_cache_manager:SingleTypeKVCacheManager")
+class SingleTypeKVCacheManager(Protocol):
+    req_to_blocks: Mapping[str, list[KVCacheBlock]]
+
+
+@slice_of("vllm.v1.core.block_pool:BlockPool")
+class BlockPool(Protocol):
+    def get_num_free_blocks(self) -> int: ...
+    def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]: ...
+
+
+@slice_of("vllm.v1.core.kv_cache_utils:KVCacheBlock")
+class KVCacheBlock(Protocol):
+    block_id: int
 
 
 @slice_of("vllm.v1.outputs:ModelRunnerOutput")
@@ -275,6 +321,15 @@ class SamplingStates(Protocol):
 class RequestState(Protocol):
     prefill_len: UvaBackedTensor
     """[R], int32."""
+
+
+@slice_of("vllm.v1.worker.gpu_input_batch:CachedRequestState")
+class CachedRequestState(Protocol):
+    """A request as the V1 runner knows it."""
+
+    sampling_params: SamplingParams | None
+    generator: Any
+    output_token_ids: list[int]
 
 
 @slice_of("vllm.v1.worker.gpu.sample.sampler:Sampler")

@@ -34,10 +34,15 @@ const CURVES = [
   ["How fast is it?", [
     { title: "Speed", unit: "tokens per second", columns: [["tokens_per_second", "prompts and completions"]], fromZero: true },
     { title: "Where a step's time goes", unit: "seconds per step", phases: true },
+    { title: "Sequences in an engine", unit: "mean over its steps", fromZero: true,
+      columns: [["engine/running", "generated at a time"], ["engine/waiting", "waiting for room", "dash"]] },
+    { title: "KV cache in use", unit: "% of its blocks, at most", columns: [["engine/kv_cache", "of an engine"]], percent: true },
+    { title: "Preempted sequences", unit: "per step", columns: [["engine/preemptions", "gave their room up"]], fromZero: true, unlessZero: true },
     { title: "GPU memory", unit: "GB", prefix: "gpu_memory/", fromZero: true },
   ]],
 ];
 const SHOWN = new Set(CURVES.flatMap(([, list]) => list).flatMap((c) => (c.columns ?? []).map(([name]) => name)).concat(["tokens", "step_seconds"]));
+const PREFIXES = CURVES.flatMap(([, list]) => list).flatMap((curve) => curve.prefix ?? []);
 
 function trainingSeries(run, name, label, scale) {
   const y = run.columns[name];
@@ -76,7 +81,7 @@ function seriesOf(curve, run) {
 
 // All groups of curves that have data, including those of columns that nobody named here.
 function curvesOf(runs) {
-  const rest = new Set(runs.flatMap((run) => Object.keys(run.columns)).filter((n) => !SHOWN.has(n) && !n.startsWith("reward/")));
+  const rest = new Set(runs.flatMap((run) => Object.keys(run.columns)).filter((n) => !SHOWN.has(n) && !PREFIXES.some((p) => n.startsWith(p))));
   const more = [...rest].map((name) => ({ title: name.replaceAll("_", " "), unit: "as in metrics.jsonl", columns: [[name, name]] }));
   const known = /(^|\/)(step|score|loss|rows|seconds|pass_at_\d+|reward\/.*)$|_(low|high)$/;
   const moreEvals = evalNames(runs).filter((n) => !known.test(n)).map((name) => (

@@ -22,7 +22,7 @@ def completed(tmp_path: Path):
         tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
         table = RunningRequests(1, len(tokens) + 1)
         table.stop_strings = StopStrings(tokenizer, stop) if stop else None
-        table.admit("a", 1, 1, len(tokens), ())
+        table.start(table.admit("a", 1, len(tokens), ()), 1, 16)
         ended: list[Ended] = []
         for token in tokens:
             if ended := table.receive(["a"], np.array([token]), None):

@@ -4,6 +4,10 @@ vLLM's own draws noise for every logit of the vocabulary, twice, one request aft
 tokens that took a third of a step's generation. Here a token is drawn by its share of the sum, as `sample_kernel.py`
 does on a GPU.
 
+vLLM draws for a part of a prompt too, drops the token, and wants the generator back where it was, which no generator on
+a CPU can do. And a request that was preempted has to continue with its next number. So the numbers of a request are
+found by the place of a token in the completion.
+
 Shape suffixes: N requests, V vocabulary.
 """
 
@@ -15,9 +19,37 @@ from typing import Any
 
 import torch
 
-from lorarl_trainer.engine.vllm import names
+from lorarl_trainer.engine.vllm import names, slices
 from lorarl_trainer.engine.vllm.names import CpuSampling
 from lorarl_trainer.engine.vllm.patches.replaced import replaced
+
+_OFFSET_PER_DRAW = 4
+"""How far vLLM believes that a draw moves a generator."""
+
+
+class SeededDraws:
+    """The random numbers of a request, one for each token of its completion, in the place of a `torch.Generator`."""
+
+    def __init__(self, seed: int, place: int) -> None:
+        """Begin with the number for the token at a place of the completion, from 0 on."""
+        self._stream = torch.Generator()
+        self._seed, self._place, self._next = seed, place, -1
+
+    def draw(self) -> torch.Tensor:
+        """Return the next number, from 0 to below 1, [1], float64."""
+        if self._place != self._next:
+            self._stream.manual_seed(self._seed)
+            torch.rand(self._place, dtype=torch.float64, generator=self._stream)
+        self._place = self._next = self._place + 1
+        return torch.rand(1, dtype=torch.float64, generator=self._stream)
+
+    def get_offset(self) -> int:
+        """Return the place in the stream as vLLM counts it."""
+        return self._place * _OFFSET_PER_DRAW
+
+    def set_offset(self, offset: int) -> None:
+        """Go back to a place in the stream. vLLM does so when it drops a token."""
+        self._place = offset // _OFFSET_PER_DRAW
 
 
 @contextmanager
@@ -26,9 +58,20 @@ def cpu_sampler() -> Iterator[None]:
     if names.on_gpu():
         yield
         return
-    place, of_runner = CpuSampling.forward_cpu, CpuSampling.sampler_of_runner
+    place, of_runner, batch = CpuSampling.forward_cpu, CpuSampling.sampler_of_runner, CpuSampling.batch_of_runner
     own = getattr(place.owner, place.name)
     base: Any = getattr(of_runner.owner, of_runner.name)
+    own_batch: Any = getattr(batch.owner, batch.name)
+
+    class SeededBatch(own_batch):
+        """Gives each request that joins it, for the first time or again, its own random numbers."""
+
+        def add_request(self, request: slices.CachedRequestState) -> int:
+            if request.generator is not None:
+                assert request.sampling_params is not None and request.sampling_params.seed is not None
+                request.generator = SeededDraws(request.sampling_params.seed, len(request.output_token_ids))
+            index: int = super().add_request(request)
+            return index
 
     class CountingSampler(base):
         """Returns with each token's log-probability how many tokens were possible, in the place of its rank."""
@@ -40,18 +83,17 @@ def cpu_sampler() -> Iterator[None]:
             return CpuSampling.LogprobsTensors(tokens_N_1.int(), logprobs.gather(1, tokens_N_1), counts_N)
 
     def forward_cpu(
-        sampler: Any, logits_N_V: torch.Tensor, generators: dict[int, torch.Generator], k: Any, p: Any
+        sampler: Any, logits_N_V: torch.Tensor, generators: dict[int, SeededDraws], k: Any, p: Any
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         if len(generators) != len(logits_N_V):  # vLLM's trial run has no seeds
             result: tuple[torch.Tensor, torch.Tensor | None] = own(sampler, logits_N_V, generators, k, p)
             return result
         # vLLM has divided by the temperature and applied minP.
         logprobs_N_V = CpuSampling.apply_top_k_top_p(logits_N_V, k, p).log_softmax(dim=-1, dtype=torch.float32)
-        ordered = [generators[row] for row in range(len(generators))]
-        uniform_N = torch.cat([torch.rand(1, dtype=torch.float64, generator=generator) for generator in ordered])
+        uniform_N = torch.cat([generators[row].draw() for row in range(len(generators))])
         return draw(logprobs_N_V, uniform_N), logprobs_N_V
 
-    with replaced(place, forward_cpu), replaced(of_runner, CountingSampler):
+    with replaced(place, forward_cpu), replaced(of_runner, CountingSampler), replaced(batch, SeededBatch):
         yield
 
 
