@@ -116,7 +116,7 @@ class Job:
         return self.start(*overrides).end()
 
     def contents(self) -> dict[str, str]:
-        """The digest of every file in the folder, except for the command's output and events, to which each start adds."""
+        """The digest of every file in the folder, except for the command's output and the events of each start."""
         files = [path for path in sorted(self.folder.rglob("*")) if path.is_file()]
         return {
             str(path.relative_to(self.folder)): digest(path)
