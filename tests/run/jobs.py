@@ -116,12 +116,12 @@ class Job:
         return self.start(*overrides).end()
 
     def contents(self) -> dict[str, str]:
-        """The digest of every file in the folder, except for the command's output."""
+        """The digest of every file in the folder, except for the command's output and the events of each start."""
         files = [path for path in sorted(self.folder.rglob("*")) if path.is_file()]
         return {
             str(path.relative_to(self.folder)): digest(path)
             for path in files
-            if path.name not in ("stdout.txt", "stderr.txt")
+            if path.name not in ("stdout.txt", "stderr.txt", "events.jsonl")
         }
 
 

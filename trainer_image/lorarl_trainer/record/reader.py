@@ -19,7 +19,7 @@ from lorarl_trainer.threads import in_parallel
 
 CURVES = (METRICS, SAMPLES, SUMMARY)
 """What a report is made of."""
-RUNNING, LOST = "running", "lost"
+UNKNOWN, LOST = "running or lost", "lost"
 """States of a run that recorded no end: the newest one may still be under way."""
 
 
@@ -33,7 +33,7 @@ class RunHistory:
         files: paths of its files, within that folder.
         resumed_from: the step that it resumed from; None if it did not, or ended before.
         step: the last step that is known, of a checkpoint or of its end.
-        state: succeeded, interrupted, failed, running or lost.
+        state: succeeded, interrupted, failed, or one of UNKNOWN and LOST.
         reason: why it ended, in one CamelCase word; empty if it is not known.
         message: the same for people.
         warnings: what it warned of.
@@ -129,7 +129,7 @@ def history_of(
         files=tuple(files),
         resumed_from=resumed_from,
         step=max(known),
-        state=str(end["state"]) if end else RUNNING if newest else LOST,
+        state=str(end["state"]) if end else UNKNOWN if newest else LOST,
         reason=str(end["reason"]) if end else "",
         message=str(end["message"]) if end else "",
         warnings=tuple(str(event["text"]) for event in events if event.get("event") in ("Warned", "WorkersLost")),

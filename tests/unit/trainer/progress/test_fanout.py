@@ -37,6 +37,31 @@ def test_a_failing_sink_costs_one_warning_and_the_others_continue(tmp_path: Path
     ]
 
 
+def test_first_events_from_several_threads_reach_a_sink_in_one() -> None:
+    """Sinks emit warnings from their own threads, also while the run ends."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(100):
+            handlers: set[int] = set()
+            sink = Recorder(on_event=lambda _, handlers=handlers: handlers.add(threading.get_ident()))
+            progress, together = Progress([], [sink]), threading.Barrier(8)
+
+            def emit(progress: Progress = progress, together: threading.Barrier = together) -> None:
+                together.wait()
+                progress.emit(Warned("low on memory"))
+
+            threads = [threading.Thread(target=emit) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            progress.close()
+            assert (len(sink.events), len(handlers)) == (8, 1)
+    finally:
+        sys.setswitchinterval(interval)
+
+
 def test_a_full_disk_costs_one_warning(tmp_path: Path) -> None:
     seen, soft_hard = Recorder(), resource.getrlimit(resource.RLIMIT_FSIZE)
     try:

@@ -45,7 +45,7 @@ def command(
         return
     print(f"\nRecord  {found.record.uri}\n{runs_table(history)}")
     print("\n".join(details(history[-1])))
-    if history[-1].state not in ("succeeded", "running") and (log := main_log(history[-1])):
+    if history[-1].state != "succeeded" and (log := main_log(history[-1])):
         end = found.record.read(history[-1], log).decode(errors="replace").splitlines()[-LOG_LINES:]
         print("\n".join([f"\nThe end of {log}:", *(f"  {line}" for line in end)]))
 
