@@ -43,8 +43,8 @@ async def _update(manifest: Path, batch: Path, out: Path) -> None:
     vocabulary = inputs.load_vocabulary(spec, {})
     workers = WorkerGroup(spec, out / "logs", reserve(spec))
     try:
-        identity = training_identity(spec, await workers.fetch_model({}))
-        await workers.open_checkpoints(JobCheckpoints(Owner(job.name, job.uid), {}, identity, out / "unpublished", {}))
+        identity = training_identity(spec, await workers.fetch_model())
+        await workers.open_checkpoints(JobCheckpoints(Owner(job.name, job.uid), identity, out / "unpublished", {}))
         await workers.start(vocabulary.stop_token_ids, None)
         await workers.resume()
         await workers.sync(1)

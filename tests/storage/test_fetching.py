@@ -179,15 +179,24 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+def mount_secret(folder: Path, secret: dict[str, str]) -> None:
+    """A Secret as the kubelet mounts it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for key, value in secret.items():
+        (folder / key).write_text(value)
+
+
 def test_no_weight_is_downloaded_if_the_gpus_are_too_small(
     uri: str, secret: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The machine of the workers knows its GPUs before the base model is there."""
+    """The machine of the workers knows its GPUs before the base model is there. It reads its own Secret each time."""
     tool = tmp_path / "bin" / "nvidia-smi"
     tool.parent.mkdir()
     tool.write_text("#!/bin/sh\necho '8192, 8.9, NVIDIA GeForce RTX 4060'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tool.parent))
+    mounted = tmp_path / "secrets" / "keys"
+    monkeypatch.setenv("LORARL_SECRETS_DIR", str(mounted.parent))
     spec = LoRARLJobSpec.model_validate(
         {
             "model": {"uri": uri, "credentialsSecret": "keys"},
@@ -199,7 +208,11 @@ def test_no_weight_is_downloaded_if_the_gpus_are_too_small(
         }
     )
     open_store(uri, secret, field=FIELD).put("config.json", json.dumps(SHAPES["7B"]).encode())
+    mount_secret(mounted, secret | {"AWS_SECRET_ACCESS_KEY": "expired"})
+    with pytest.raises(LorarlError, match=FIELD):
+        fetch_fitting_model(spec)
+    mount_secret(mounted, secret)  # as the kubelet does when a key is rotated
     with pytest.raises(InputError, match=r"got a job that needs [\d.]+ GB on each GPU, expected at most the 8\.6 GB"):
-        fetch_fitting_model(spec, {"keys": secret})
+        fetch_fitting_model(spec)
     assert [file.name for file in cache_dir().rglob("*.*") if file.is_file()].count("config.json") == 1
     assert not list(cache_dir().rglob("*.safetensors"))

@@ -88,9 +88,7 @@ async def run_in_process(
     workers, stop = OneWorker(worker.worker), asyncio.Event()
     identity = training_identity(spec, "fingerprint")
     job = worker.job
-    await workers.open_checkpoints(
-        JobCheckpoints(Owner(job.name, job.uid), {}, identity, worker.out / "unpublished", {})
-    )
+    await workers.open_checkpoints(JobCheckpoints(Owner(job.name, job.uid), identity, worker.out / "unpublished", {}))
     resumed = await workers.resume()
     algorithm, learning = get_algorithm(spec.algorithm), list(train_rows or rows())
     progress = Progress(direct=[sink, _StopAfter(stop_after, stop), _AfterStep(after_step)], queued=[])

@@ -149,7 +149,7 @@ def _template(
 ) -> Template:
     """The common part of head and workers. `disk` limits each volume on the node's own disk."""
     cluster = spec.cluster
-    secrets, secret_mounts = secret_volumes(spec.secrets.values())
+    secrets, secret_mounts = secret_volumes(spec.secrets.values() if role == HEAD else _workers_secrets(spec))
     claims, claim_mounts = claim_volumes(spec.claims, spec.checkpoint_claim)
     container = {
         "name": f"ray-{role}",
@@ -192,6 +192,11 @@ def _template(
     if annotations := kept | _for_pods(job.passed_annotations):
         about["annotations"] = annotations
     return {"metadata": about, "spec": pod}
+
+
+def _workers_secrets(spec: LoRARLJobSpec) -> list[str]:
+    """The Secrets that workers read. Those of data and trackers are the driver's."""
+    return [name for name in (spec.model.credentials_secret, spec.checkpoint.credentials_secret) if name]
 
 
 def _probes() -> dict[str, Any]:

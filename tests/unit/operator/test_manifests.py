@@ -173,6 +173,22 @@ def test_secrets_are_named_and_never_read():
     assert head(labelled)["spec"]["volumes"] == head(built())["spec"]["volumes"]
 
 
+def test_workers_mount_only_the_secrets_that_they_read():
+    """The keys of trackers and data stay in the head."""
+    spec = {
+        "model": {"uri": "hf://a/b", "credentialsSecret": "model"},
+        "data": {"train": {"uri": "s3://team/train.jsonl"}, "credentialsSecret": "data"},
+        "checkpoint": {"uri": "s3://t", "credentialsSecret": "store"},
+        "tracking": {"wandb": {"project": "p", "credentialsSecret": "tracker"}},
+    }
+
+    def secrets(pod):
+        return {volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
+
+    assert secrets(head(built(spec))["spec"]) == {"model", "data", "store", "tracker"}
+    assert secrets(workers(built(spec))["template"]["spec"]) == {"model", "store"}
+
+
 def test_claims_of_model_and_data_are_mounted_read_only():
     claim = "models." + "x" * 100
     spec = {"model": {"uri": f"pvc://{claim}/qwen"}, "data": {"train": {"uri": "pvc://data/train.jsonl"}}}

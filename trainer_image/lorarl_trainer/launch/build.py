@@ -160,7 +160,7 @@ class OpenRun:
         self.clock = StartClock("driver", "end of the old workers", began=time.time())
         self.workers = await self.cluster.replace_workers(self.clock)
         with self.clock.part("base model"):
-            self.fingerprint = await self.workers.fetch_model(self.launch.secrets)
+            self.fingerprint = await self.workers.fetch_model()
         return await self.session()
 
     async def session(self) -> Session:
@@ -182,7 +182,7 @@ class OpenRun:
             )
         )
         made_of = provenance(job, rows.digests, launch.folder)
-        await workers.open_checkpoints(JobCheckpoints(owner_of(job), secrets, identity, launch.unpublished, made_of))
+        await workers.open_checkpoints(JobCheckpoints(owner_of(job), identity, launch.unpublished, made_of))
         built = await workers.start(model.vocabulary.stop_token_ids, stored.initial_adapter)
         progress.emit(Noted(f"{plan_title(spec)}\n{built.memory}"))
         with clock.part("resume"):
@@ -290,7 +290,7 @@ async def _fetch_model(
     elif is_remote(launch.job.spec):
         progress.emit(Noted(f"downloading {launch.job.spec.model.uri}, unless it was downloaded before"))
     with launch.clock.part("base model"):
-        return workers, await workers.fetch_model(launch.secrets)
+        return workers, await workers.fetch_model()
 
 
 def _was_evaluated(out_dir: Path, spec: LoRARLJobSpec, step: int) -> bool | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,7 +13,6 @@ from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.occupancy import Occupancy
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.types import Completion, GradientRequest, Sample, UpdateRequest, UpdateResult
-from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.timing import Span
 
 UPLOAD_SECONDS = 900.0
@@ -79,14 +78,12 @@ class JobCheckpoints:
 
     Attributes:
         owner: whose checkpoints they are. A new job of the same name is another one.
-        secrets: the store's credentials, by the Secret's name.
         identity: what makes this training what it is; a checkpoint of another training is refused.
         unpublished: the folder for checkpoints that could not be published.
         provenance: what the adapter is made of, for its metadata.
     """
 
     owner: Owner
-    secrets: Secrets = field(repr=False)
     identity: Mapping[str, Any]
     unpublished: Path
     provenance: Mapping[str, Any]

@@ -64,6 +64,17 @@ def read_secrets(spec: LoRARLJobSpec) -> Secrets:
     return {name: read_secret(name, field) for field, name in spec.secrets.items()}
 
 
+def read_named(name: str | None, field: str) -> Secrets:
+    """Read one Secret of the manifest, as it is mounted now; nothing if the manifest names none.
+
+    Workers read theirs themselves, so that no key is an argument in Ray, and a new start sees a rotated key.
+
+    Raises:
+        InputError: it is missing or cannot be read.
+    """
+    return {name: read_secret(name, field)} if name else {}
+
+
 def secret_of(secrets: Secrets, name: str | None) -> Mapping[str, str]:
     """Return a Secret's keys and values; an empty mapping if the manifest names none."""
     return secrets[name] if name else {}

@@ -10,6 +10,7 @@ from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_FILE_BYTES, TOKENI
 from lorarl_trainer.checkpoint.open import open_checkpoints
 from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, CardResults, JobCheckpoints, Resumed
 from lorarl_trainer.storage.base_model import base_model_commit, base_model_name
+from lorarl_trainer.storage.secrets import read_named
 from lorarl_trainer.threads import begin
 from lorarl_trainer.workers.worker import State, Worker
 
@@ -24,9 +25,10 @@ class CheckpointingWorker(Worker):
         """Name the job's checkpoints, and begin to read the newest one while `start` loads the model.
 
         Raises:
-            LorarlError: the store cannot be used.
+            LorarlError: the store or its Secret cannot be used.
         """
-        self._store = open_checkpoints(self._spec, of.owner, of.secrets, of.identity)
+        secrets = read_named(self._spec.checkpoint.credentials_secret, "spec.checkpoint.credentialsSecret")
+        self._store = open_checkpoints(self._spec, of.owner, secrets, of.identity)
         self._unpublished = of.unpublished
         self._metadata = {
             **of.provenance,

@@ -30,7 +30,6 @@ from lorarl_trainer.samples.occupancy import Occupancy
 from lorarl_trainer.samples.packing import split_evenly
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.types import CompletionChunk, GradientRequest, Sample, Samples, UpdateRequest, UpdateResult
-from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.timing import Span
 from lorarl_trainer.workers.base_model import fetch_fitting_model
 from lorarl_trainer.workers.checkpoints import CheckpointingWorker
@@ -82,7 +81,7 @@ class WorkerGroup:
             self._actors[-1].preload.remote()  # runs while the caller prepares what `start` needs
         self._failures = Failures(spec, self._nodes, self._actors, logs)
 
-    async def fetch_model(self, secrets: Secrets) -> str:
+    async def fetch_model(self) -> str:
         """Fetch the base model to each machine, once for all its workers, while they import their engines.
 
         Returns:
@@ -91,7 +90,7 @@ class WorkerGroup:
         Raises:
             LorarlError: a machine cannot get the model, or has no room for it.
         """
-        models = await self._await(self._nodes.call(fetch_fitting_model, self._spec, secrets))
+        models = await self._await(self._nodes.call(fetch_fitting_model, self._spec))
         fingerprints = {model.fingerprint for model in models}
         if len(fingerprints) > 1:
             raise LorarlError(
