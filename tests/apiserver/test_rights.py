@@ -5,6 +5,7 @@ The first tests of this file lead jobs through all branches in which the operato
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -19,12 +20,15 @@ from support.cluster.client import Api, ApiError, Object
 from support.cluster.crds import CRD
 from support.cluster.kwok import CANNOT_BE_PULLED, DEVICE_CLASS, HELD, add_devices
 from support.cluster.lorarljobs import condition, lorarljob, phase, report
-from support.cluster.operator import ACCOUNT, RIGHTS, SYSTEM, Operator, operator, prepare, wait_leader
+from support.cluster.operator import RIGHTS, SYSTEM, Operator, operator, prepare, wait_leader
 from support.cluster.platform import Platform, platform
 from support.cluster.processes import find_share, until
 from support.cluster.rayjobs import rayjob
 from support.cluster.tools import tools_or_skip
+from support.helm import only, rendered
 
+ACCOUNT = "operator-lorarl"
+"""The name that the chart gives it: the chart's policy for the account applies to these tests."""
 OPERATOR = account(SYSTEM, ACCOUNT)
 # An admission plugin that OpenShift enables. The creator of an object that blocks its owner's deletion must be
 # allowed to finalize the owner.
@@ -40,12 +44,14 @@ def p(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
         # The operator reads Workloads where they are served. Kueue itself does not run here.
         crds = [CRD, find_share("kueue") / "config/components/crd/bases/kueue.x-k8s.io_workloads.yaml"]
         with platform(folder, crds=crds, audit=True, admission=[GUARDED_OWNERS]) as running:
+            for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
+                running.cluster.must("apply", "-f", "-", stdin=json.dumps(only(rendered(), kind)))
             yield running
 
 
 @pytest.fixture(scope="module")
 def replica(p: Platform) -> Iterator[Operator]:
-    with operator(p.cluster, prepare(p.cluster), "rights", "--cleanup-seconds=20") as one:
+    with operator(p.cluster, prepare(p.cluster, account=ACCOUNT), "rights", "--cleanup-seconds=20") as one:
         yield wait_leader(one)
 
 
@@ -170,6 +176,30 @@ def test_guarded_owners_need_the_permission_to_finalize_them(p: Platform) -> Non
         [*role, {"apiGroups": [FINALIZE.group], "resources": [FINALIZE.resource], "verbs": [FINALIZE.verb]}],
     )
     until(5, "the permission is in force", lambda: not refusal(narrow, config_map))
+
+
+def test_the_charts_policy_guards_what_no_job_owns(p: Platform) -> None:
+    """RBAC alone would allow all of this. It runs after the others, which expect that nothing is refused."""
+    operator = p.cluster.api_as(p.cluster.service_account_token(SYSTEM, ACCOUNT))
+    namespace = p.namespace()
+    # Without more rights, the plugin GUARDED_OWNERS would refuse before the policy does.
+    everything = ("--clusterrole=cluster-admin", f"--serviceaccount={SYSTEM}:{ACCOUNT}", "-n", namespace)
+    p.cluster.must("create", "rolebinding", "everything", *everything)
+    job = p.api.create(lorarljob(namespace, "owner", suspend=True))
+    (config,) = (one for one in needs(parse_job(job), ClusterSpec()) if one["kind"] == "ConfigMap")
+    foreign = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "aws-auth", "namespace": namespace}}
+    p.api.create(foreign)
+    stolen = {**foreign, "metadata": foreign["metadata"] | {"ownerReferences": config["metadata"]["ownerReferences"]}}
+    ours, owned_by_a_job = "may write only objects that a LoRARLJob owns", config["metadata"]
+    until(20, "it may not take over an object", lambda: ours in refusal(operator, stolen))
+    assert ours in refusal(operator, {**foreign, "data": {"any": "value"}})
+    system = {**config, "metadata": owned_by_a_job | {"namespace": "kube-system"}}
+    assert "may not write to this namespace" in refusal(operator, system)
+    assert ours in refusal(operator, {**foreign, "kind": "ServiceAccount"})
+    with pytest.raises(ApiError, match=ours):
+        operator.create(rayjob(namespace, "any", image="test.invalid/held:1"))
+    config["metadata"]["name"] = "made-by-the-test"
+    assert refusal(operator, config) == ""
 
 
 def job_role(p: Platform) -> Object:

@@ -357,3 +357,15 @@ def test_each_object_has_helms_common_labels() -> None:
         assert (labels["app.kubernetes.io/name"], labels["app.kubernetes.io/instance"]) == ("lorarl", "lorarl"), one[
             "kind"
         ]
+
+
+def test_only_an_operator_of_the_whole_cluster_has_an_admission_policy() -> None:
+    """A release without cluster-wide rights could not create it, and Roles limit that operator anyway."""
+    made = rendered(namespace="ml")
+    (binding,) = of(made, "ValidatingAdmissionPolicyBinding")
+    policy = only(made, "ValidatingAdmissionPolicy", binding["spec"]["policyName"])
+    account = f"system:serviceaccount:ml:{only(made, 'ServiceAccount')['metadata']['name']}"
+    (condition,) = policy["spec"]["matchConditions"]
+    assert condition["expression"] == f'request.userInfo.username == "{account}"'
+    kinds = {one["kind"] for one in rendered({"watchNamespaces": ["team"]})}
+    assert not kinds & {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}

@@ -104,6 +104,8 @@ CHANGED: dict[str, Any] = {
     "serviceAccount.create": False,
     "serviceAccount.name": "own",
     "serviceAccount.annotations": {"role": "x"},
+    "admissionPolicy.enabled": False,
+    "admissionPolicy.forbiddenNamespaces": ["payroll"],
     "aggregatedRoles": False,
     "crds.install": False,
     "crds.keep": False,
