@@ -29,6 +29,7 @@ kwok                    servers own  sigs.k8s.io/kwok@v0.8.0           ./cmd/kwo
 helm                    servers own  helm.sh/helm/v3@v3.21.4           ./cmd/helm
 versitygw               servers own  github.com/versity/versitygw@v1.8.0 ./cmd/versitygw
 promtool                servers own  github.com/prometheus/prometheus@v0.316.0 ./cmd/promtool
+gitops-health           servers tree tests/support/gitops_health@1          .
 kubelet                 node    wrap k8s.io/kubernetes@v1.34.4         k8s.io/kubernetes/cmd/kubelet
 kube-proxy              node    wrap k8s.io/kubernetes@v1.34.4         k8s.io/kubernetes/cmd/kube-proxy
 containerd              node    own  github.com/containerd/containerd/v2@v2.2.0 ./cmd/containerd

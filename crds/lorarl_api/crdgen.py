@@ -24,6 +24,8 @@ _COLUMNS = [
     ("Restarts", ".status.restarts", "integer", True),
     ("URI", ".status.adapter.uri", "string", True),
 ]
+UNSEEN = -1
+"""`status.observedGeneration` of a job that no operator has seen."""
 # Keys of JSON schema or of this package that a structural schema does not allow.
 _DROPPED = ("examples", "expected")
 # The order of the keys of a schema, for people who read the CRD. The other keys follow by name.
@@ -89,6 +91,8 @@ def _root(schema: Schema) -> Schema:
     for own in ("apiVersion", "kind"):
         root["properties"][own] = {"type": "string", "description": schema["properties"][own]["description"]}
     root["properties"]["metadata"] = {"type": "object", "properties": {"name": {"type": "string"}}}
+    # Tools such as Flux take a status without a generation for one that is up to date.
+    root["properties"]["status"]["default"] = {"observedGeneration": UNSEEN}
     root["required"] = ["spec"]
     return root
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lorarl_operator.attempt_end import fail
 from lorarl_operator.attempt_start import applicable, blocked, never_started, resume, start_deadline
 from lorarl_operator.blockers import EVENT_REASONS, STARTING_REASON, UNSCHEDULABLE, Blocker, queued, refused, starting
 from lorarl_operator.changes import replace_changed
@@ -22,6 +23,8 @@ from lorarl_operator.valid_spec import section, whole_number
 _ENDED = frozenset({"Complete", "Failed"})
 _AT_WORK = frozenset({"RUNNING", "SUCCEEDED", "FAILED", "STOPPED"})
 """Ray's states of a job whose process has started."""
+_HERE = frozenset({"", "ray.io/kuberay-operator"})
+"""Values of a RayJob's managedBy with which this cluster's KubeRay runs it."""
 RECOVERED = "Recovered"
 """Reason of the Event when an attempt trains again with new workers."""
 _SLOWEST_LOOK = 120.0
@@ -64,6 +67,8 @@ def _stalled(snapshot: Snapshot) -> Outcome:
 
 def follow(snapshot: Snapshot, ray_job: RayJob) -> Decision:
     """Report a RayJob that has not ended. The trainer of a new one gets its permission first."""
+    if ray_job.managed_by not in _HERE:
+        return _sent_away(snapshot, ray_job)
     decision = _report(snapshot, ray_job)
     if snapshot.attempt_is_recorded or decision.status is None:
         return decision
@@ -71,6 +76,16 @@ def follow(snapshot: Snapshot, ray_job: RayJob) -> Decision:
     if refusal := snapshot.refusal(*(each.manifest for each in grants)):
         return blocked(snapshot, refused(refusal), again=snapshot.retry_seconds(refusal))
     return replace(decision, prepare=(*grants, *decision.prepare))
+
+
+def _sent_away(snapshot: Snapshot, ray_job: RayJob) -> Decision:
+    """Fail a job whose RayJob Kueue copies to another cluster. Its pods could not start there, and would hold quota."""
+    message = (
+        f"Queue {ray_job.queue} sends RayJob {ray_job.name} to other clusters (spec.managedBy: {ray_job.managed_by}), "
+        "but not what its pods need: ConfigMap, ServiceAccount and Secrets. Delete the job, and apply it with a queue "
+        "whose ClusterQueue has no admission check of MultiKueue, or apply it in a cluster to which they go."
+    )
+    return fail(snapshot, snapshot.draft(), "MultiKueue", message)
 
 
 def _report(snapshot: Snapshot, ray_job: RayJob) -> Decision:

@@ -14,7 +14,7 @@ from lorarl_operator.manifests.placement import Avoided
 from lorarl_operator.manifests.rayjob import ray_job as build_ray_job
 from lorarl_operator.messages import sentences
 from lorarl_operator.snapshot import Snapshot, deletions, soonest
-from lorarl_operator.status import PENDING, Draft
+from lorarl_operator.status import INVALID, PENDING, Draft
 from lorarl_operator.valid_spec import whole_number
 
 
@@ -47,7 +47,7 @@ def _create(snapshot: Snapshot) -> Decision:
         newer = "If the CRD is newer than the operator, upgrade the operator." if not knows(snapshot.spec) else ""
         # The schema that says which unknown fields only have their default may arrive later than the fields.
         again = snapshot.settings.refused_seconds if newer else None
-        return blocked(snapshot, Blocker("Invalid", sentences(str(error), newer, hint)), again=again)
+        return blocked(snapshot, Blocker(INVALID, sentences(str(error), newer, hint)), again=again)
     if not queued and (refusal := snapshot.refusal(manifest, *(each.manifest for each in prepare))):
         return blocked(snapshot, refused(refusal), again=snapshot.retry_seconds(refusal))
     return Decision(actions=(*prepare, Create(manifest)), recheck_seconds=snapshot.settings.refused_seconds)

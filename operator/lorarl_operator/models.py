@@ -88,6 +88,7 @@ class RayJob:
         started_at: When KubeRay started it. Each resumption resets it.
         ended_at: When KubeRay saw its end.
         queue: Value of Kueue's queue label, which Kueue's own default may have set.
+        managed_by: `spec.managedBy`: the controller that runs it; empty stands for KubeRay. Kueue's MultiKueue sets it.
         reason: With `message`, why KubeRay refused it or why it failed.
     """
 
@@ -103,6 +104,7 @@ class RayJob:
     finalizers: tuple[str, ...]
     suspended: bool
     queue: str
+    managed_by: str
     job_status: str
     deployment_status: str
     reason: str

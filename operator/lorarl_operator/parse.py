@@ -86,6 +86,7 @@ def ray_job(raw: Raw) -> RayJob:
         finalizers=tuple(meta.get("finalizers") or ()),
         suspended=bool(spec.get("suspend")),
         queue=_labels(raw).get(QUEUE_LABEL, ""),
+        managed_by=_text(spec, "managedBy"),
         job_status=_text(status, "jobStatus"),
         deployment_status=_text(status, "jobDeploymentStatus"),
         reason=_text(status, "reason"),

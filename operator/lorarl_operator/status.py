@@ -25,6 +25,13 @@ MAY_HAVE_RUN = frozenset({STARTING, RUNNING})
 RECOVERING: Final = "Recovering"
 """Reason of the condition Running while an attempt waits for lost workers to be replaced. Its phase stays Running."""
 
+RECONCILING: Final = "Reconciling"
+"""Condition of a job that is on its way: it waits, starts, restarts, recovers or is being suspended."""
+STALLED: Final = "Stalled"
+"""Condition of a job that gets no further by itself: it failed, or its spec has to be corrected."""
+INVALID: Final = "Invalid"
+"""Reason of the condition Running if only a change of the spec helps."""
+
 COUNTERS = ("attempts", "preemptions")
 FIELDS = (
     *("phase", "conditions", "observedGeneration", *COUNTERS, "restarts"),
@@ -160,6 +167,7 @@ class Draft:
 
     def written(self) -> dict[str, Any] | None:
         """The status to write; None if it equals the stored one."""
+        self._summarize()
         fields: dict[str, Any] = {name: self.counter(name) for name in COUNTERS}
         fields |= {
             **self._fields,
@@ -174,6 +182,21 @@ class Draft:
         if "conditions" in before:
             before["conditions"] = sorted(before["conditions"], key=lambda each: str(each["type"]))
         return None if fields == before else fields
+
+    def _summarize(self) -> None:
+        """Set Reconciling or Stalled if it holds; otherwise remove it.
+
+        By these two conditions kstatus judges objects of any kind, and so do Flux, helm and kapp. Without both, the
+        object is current: a job is from when it runs, as a Job of batch/v1 is.
+        https://github.com/kubernetes-sigs/cli-utils/blob/master/pkg/kstatus/README.md
+        """
+        stalled = self.phase == FAILED or (self.phase == PENDING and self.reason("Running") == INVALID)
+        settled = self.phase in (*FINISHED, SUSPENDED) or self.is_true("Running")
+        for kind, holds in ((STALLED, stalled), (RECONCILING, not stalled and not settled)):
+            if holds and "Running" in self._conditions:
+                self.condition(kind, True, self.reason("Running"), self.message("Running"))
+            else:
+                self._conditions.pop(kind, None)
 
 
 def timestamp(when: datetime) -> str:

@@ -8,7 +8,15 @@ import pytest
 
 from support.cluster import pods
 from support.cluster.client import ApiError, Object
-from support.cluster.kueue import PRIORITY_LABEL, QUEUE_LABEL, add_local_queue, add_priority_class, add_queue, set_quota
+from support.cluster.kueue import (
+    PRIORITY_LABEL,
+    QUEUE_LABEL,
+    add_local_queue,
+    add_priority_class,
+    add_queue,
+    send_to_other_clusters,
+    set_quota,
+)
 from support.cluster.lorarljobs import condition, events, lorarljob, phase, wait_event
 from support.cluster.operator import Operator
 from support.cluster.platform import Platform
@@ -214,3 +222,16 @@ def test_a_clean_up_that_waits_in_the_queue_is_reported_and_resumes(p: Platform)
 def message(p: Platform, namespace: str, name: str) -> str:
     job = p.api.get("LoRARLJob", name, namespace)
     return str(condition(job or {}, "Running").get("message", ""))
+
+
+def test_a_queue_of_multikueue_is_refused(p: Platform) -> None:
+    """Kueue marks the RayJob at its creation, and KubeRay would ignore it forever."""
+    namespace = p.namespace("multi")
+    add_queue(p.cluster, namespace, namespace, QUOTA)
+    send_to_other_clusters(p.cluster, namespace)
+    p.api.create(queued(namespace, "sent", namespace))
+    job = wait(p, namespace, "sent", "Failed")
+    assert condition(job, "Failed")["reason"] == "MultiKueue"
+    assert f"Queue {namespace} sends RayJob sent-1 to other clusters" in condition(job, "Failed")["message"]
+    p.api.wait_gone("RayJob", "sent-1", namespace, seconds=QUEUE_SECONDS)
+    assert "no admission check of MultiKueue" in wait_event(p.api, namespace, "sent", "MultiKueue")

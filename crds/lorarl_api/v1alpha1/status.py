@@ -135,7 +135,9 @@ class LoRARLJobStatus(Model):
         description="Conditions, one of each type.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
-    observed_generation: int | None = Field(None, ge=0, description="metadata.generation that the status describes.")
+    observed_generation: int | None = Field(
+        None, ge=-1, description="metadata.generation that the status describes. -1: the operator has not seen the job."
+    )
     step: int | None = Field(None, ge=0, description="Steps done.")
     total_steps: int | None = Field(
         None, ge=1, description="Total steps: spec.trainer.steps as the training last read it."

@@ -91,6 +91,19 @@ def set_quota(cluster: Cluster | RealCluster, name: str, quota: dict[str, str]) 
     cluster.api.patch("ClusterQueue", name, {"spec": {"resourceGroups": [_resource_group(name, quota)]}})
 
 
+def send_to_other_clusters(cluster: Cluster, name: str) -> None:
+    """Give a queue of `add_queue` the admission check of MultiKueue."""
+    check = {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "AdmissionCheck",
+        "metadata": {"name": name},
+        "spec": {"controllerName": "kueue.x-k8s.io/multikueue"},
+    }
+    cluster.must("apply", "-f", "-", stdin=json.dumps(check))
+    rule = {"admissionChecksStrategy": {"admissionChecks": [{"name": name}]}}
+    cluster.api.patch("ClusterQueue", name, {"spec": rule})
+
+
 def _resource_group(flavor: str, quota: dict[str, str]) -> Object:
     resources = [{"name": resource, "nominalQuota": amount} for resource, amount in quota.items()]
     return {"coveredResources": list(quota), "flavors": [{"name": flavor, "resources": resources}]}

@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from lorarl_operator.decision import Apply, Create
+from lorarl_operator.decision import Apply, Create, Delete
 from lorarl_operator.models import Refusal
-from unit.operator.decisions import RUNNING, conditions, decided, kinds, running_status, status_of
+from unit.operator.decisions import QUEUE, RUNNING, conditions, decided, kinds, running_status, status_of
 from unit.operator.observed_world import START, World, ago, condition, raw_job, raw_ray_job
 
 
@@ -102,3 +102,21 @@ class TestFirstAttempt:
             world.now += timedelta(minutes=1)
             world.settle()
         assert world.writes == writes
+
+
+def test_a_ray_job_that_kueue_sends_to_another_cluster_fails_the_job():
+    """KubeRay leaves such a RayJob alone here, and its pods have neither ConfigMap nor ServiceAccount there."""
+    ray_job = raw_ray_job(suspend=True)
+    ray_job["spec"]["managedBy"] = "kueue.x-k8s.io/multikueue"
+    ray_job["metadata"]["labels"] |= QUEUE
+    decision = decided(raw_job(status=status_of("Starting")), ray_job)
+    assert decision.status["phase"] == "Failed"
+    assert conditions(decision)["Failed"]["reason"] == "MultiKueue"
+    assert "Queue research sends RayJob demo-1 to other clusters" in conditions(decision)["Failed"]["message"]
+    assert decision.actions == (Delete("RayJob", "demo-1", "ray-1"),)
+
+
+def test_a_ray_job_that_names_kuberay_as_its_manager_runs_here():
+    ray_job = raw_ray_job(**RUNNING)
+    ray_job["spec"]["managedBy"] = "ray.io/kuberay-operator"
+    assert decided(raw_job(status=status_of("Starting")), ray_job).status["phase"] == "Running"
