@@ -145,6 +145,9 @@ def _change(got: Any, schema: Schema) -> str:
         return f"Write a list: {_yaml([redacted(got)])}."
     if "uri" in schema.get("properties", {}) and isinstance(got, str):
         return f"Write {{uri: {_yaml(redacted(got))}}} with a scheme, for example {_yaml(example_of(schema))}."
+    if "function" in schema.get("properties", {}) and isinstance(got, str):
+        key = "type" if got in schema["properties"].get("type", {}).get("enum", ()) else "function"
+        return f"Write {{{key}: {_yaml(redacted(got))}}}."
     if (
         "enum" in schema
         and isinstance(got, str)

@@ -118,6 +118,16 @@ def test_yaml_is_read_as_kubernetes_reads_it(trap: Trap) -> None:
         ({"spec.algorithm.type": "GRPO"}, 'spec.algorithm.type: got "GRPO", expected grpo or sft. Did you mean grpo?'),
         ({"spec.suspend": "yes"}, 'spec.suspend: got "yes", expected true or false. Use a value such as false.'),
         (
+            {"spec.reward": "my_reward:score"},
+            'spec.reward: got "my_reward:score", expected a mapping with keys such as type, pattern, tolerance. '
+            "Write {function: my_reward:score}.",
+        ),
+        (
+            {"spec.reward": "exact"},
+            'spec.reward: got "exact", expected a mapping with keys such as type, pattern, tolerance. '
+            "Write {type: exact}.",
+        ),
+        (
             {"spec.cluster": 3},
             "spec.cluster: got 3, expected a mapping with keys such as nodes, gpusPerNode, gpuResource. "
             "Use a value such as {}.",

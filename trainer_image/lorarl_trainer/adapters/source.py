@@ -16,7 +16,7 @@ from lorarl_trainer.errors import InputError, LorarlError
 from lorarl_trainer.lora.files import CONFIG_FILE, WEIGHTS_FILE
 from lorarl_trainer.progress import show_downloads
 from lorarl_trainer.progress.records import SUMMARY, read_summary
-from lorarl_trainer.progress.runs import run_folder
+from lorarl_trainer.progress.runs import early_failure_of, run_folder
 from lorarl_trainer.storage import open_store
 from lorarl_trainer.storage.base_model import fetch_model_folder
 from lorarl_trainer.storage.downloads import cache_dir, local_path
@@ -78,6 +78,8 @@ def find_adapter(
         ManifestError: the manifest has faults.
     """
     run = run_folder(name)
+    if run is None and (failure := early_failure_of(name)):
+        raise InputError(ARGUMENT, f"{name}, a run that failed before it trained", _EXPECTED, failure)
     summary = _summary(run) if run else None
     best = _best(summary, name, checkpoint)
     uri = name if summary is None else str((best or {}).get("uri") or summary.get("adapter_uri") or "")

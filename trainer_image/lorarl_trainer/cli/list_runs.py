@@ -26,7 +26,14 @@ def command(folder: Path) -> None:
         sys.exit(f"lorarl: no runs in {folder}. `lorarl run` makes one.")
     now = datetime.now(UTC)
     rows = [
-        (str(run.folder), run.job, run.state, f"{run.step}/{run.total_steps}", run.score or "–", age(run.changed, now))
+        (
+            str(run.folder),
+            run.job,
+            run.state,
+            f"{run.step}/{run.total_steps}" if run.total_steps else "–",
+            run.score or "–",
+            age(run.changed, now),
+        )
         for run in runs
     ]
     print(table([("FOLDER", "JOB", "STATE", "STEP", "RESULT", "CHANGED"), *rows]))

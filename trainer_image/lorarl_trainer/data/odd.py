@@ -37,6 +37,16 @@ def odd_prompts(rows: Sequence[Row], field: str) -> Iterator[str]:
         )
 
 
+def shared_prompts(train: Sequence[EncodedRow], held_out: Sequence[EncodedRow], field: str) -> Iterator[str]:
+    """Yield a warning if held-out rows have prompts that are trained on."""
+    trained = {tuple(row.prompt_ids) for row in train}
+    if shared := [row.row.number for row in held_out if tuple(row.prompt_ids) in trained]:
+        yield (
+            f"{field}: {len(shared):,} of {len(held_out):,} prompts are also in spec.data.train, first that of row "
+            f"{shared[0]}. Scores on rows that are trained on say little about others."
+        )
+
+
 def same_prompts(rows: Sequence[EncodedRow], field: str) -> Iterator[str]:
     """Yield a warning if different prompts have the same tokens: the chat template ignores them."""
     differ = any(row.row.prompt != rows[0].row.prompt for row in rows)

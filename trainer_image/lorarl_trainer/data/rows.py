@@ -51,7 +51,8 @@ def load_rows(
         hub_token: access token for hf:// data sets.
 
     Raises:
-        InputError: the source cannot be read or is empty, or a row lacks a field or has one of a wrong type.
+        InputError: the source cannot be read or is empty, a row lacks a field or has one of a wrong type, or no row has
+            the answerField that the manifest sets.
     """
     if source.uri.startswith("hf://"):
         split = source.split or ("test" if isinstance(source, EvalSource) else "train")
@@ -64,6 +65,10 @@ def load_rows(
     if not rows:
         raise InputError(
             f"{field}.uri", f"{source.uri} with no rows", "at least one row", f"Set {field}.uri to a source with rows."
+        )
+    if "answer_field" in source.model_fields_set and not any(source.answer_field in row.raw for row in rows):
+        raise _missing(
+            rows[0].raw, source.answer_field, f"{field}.answerField", f"row {rows[0].number} of {source.uri}"
         )
     return rows
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from lorarl_api.faults import ManifestError
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.errors import LorarlError, StorageError
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.preparation import UNPUBLISHED, JudgedModel, prepare
@@ -64,6 +67,7 @@ async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
             _print(*model_lines(job, model), "", *data_lines(data, model.vocabulary), "")
             if scorers.reward:
                 _print(*trial_lines(await try_reward(scorers.reward, data.train[:SCORED_ROWS])))
+                _print(*long_answers(job, data.train[:SCORED_ROWS], model.vocabulary))
             for name, scorer in scorers.evals.items():
                 _print(*trial_lines(await try_reward(scorer, data.evals[name][:SCORED_ROWS]), name))
         finally:
@@ -107,6 +111,21 @@ def data_lines(data: inputs.EncodedData, vocabulary: inputs.Vocabulary) -> list[
     ]
 
 
+def long_answers(job: LoRARLJob, rows: Sequence[EncodedRow], vocabulary: inputs.Vocabulary) -> list[str]:
+    """Return a warning if the answers of rows are longer than a completion may be."""
+    limit = job.spec.rollout.max_response_tokens
+    encode = partial(vocabulary.tokenizer.encode, add_special_tokens=False)
+    lengths = {row.row.number: len(encode(row.row.answer)) for row in rows if row.row.answer}
+    cut = {number: length for number, length in lengths.items() if length > limit}
+    if not cut:
+        return []
+    first, length = next(iter(cut.items()))
+    return [
+        f"warning: the answers of {len(cut)} of these {len(rows)} rows have more tokens than a completion may have "
+        f"(spec.rollout.maxResponseTokens: {limit}). That of row {first} has {length}."
+    ]
+
+
 def plan_lines(job: LoRARLJob, model: JudgedModel, data: inputs.EncodedData, out_dir: Path) -> list[str]:
     """Return what the run takes of memory and time."""
     plan = [plan_title(job.spec), *_quoted(plan_table(model.verdict.plan))] if model.verdict.plan else []
@@ -128,9 +147,10 @@ def _time_lines(job: LoRARLJob, model: JudgedModel, data: inputs.EncodedData, ou
         return [f"time     roughly {_for_all(plan.seconds.total, steps)}"]
     prompt = sum(len(row.prompt_ids) for row in data.train) / len(data.train)
     time = step_time(job.spec, model.sizes, prompt, arithmetic_speed())
-    short, longest = round(SHORT * job.spec.rollout.max_response_tokens), job.spec.rollout.max_response_tokens
+    longest = job.spec.rollout.max_response_tokens
+    short = max(1, round(SHORT * longest))
     return [
-        f"time     roughly {_for_all(time.least, steps)}, if completions have {short} tokens,",
+        f"time     roughly {_for_all(time.least, steps)}, if completions have {short} token{'s' * (short > 1)},",
         f"         to {_for_all(time.most, steps)}, if all have {longest}; and half a minute to start",
     ]
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from lorarl_api.v1alpha1 import DataSource, LoRARLJobSpec
 from lorarl_trainer.data.encoding import EncodedRow, EncodedRows, PromptEncoder, encode_examples, encode_prompts
-from lorarl_trainer.data.odd import odd_prompts, same_prompts
+from lorarl_trainer.data.odd import odd_prompts, same_prompts, shared_prompts
 from lorarl_trainer.data.rows import Row, digest_of, load_rows
 from lorarl_trainer.data.tokenizer import load_tokenizer, stop_token_ids, vocabulary_size
 from lorarl_trainer.rewards.scorer import needs_answers
@@ -125,6 +125,8 @@ def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary) -> Enco
 
     train = encoded(rows.train, "spec.data.train")
     evals = {name: encoded(held_out, fields[name]) for name, held_out in rows.evals.items()}
+    for name, held_out in evals.items():
+        warnings.extend(shared_prompts(train, held_out, fields[name]))
     read = {"train": rows.train, **{name or "eval": held_out for name, held_out in rows.evals.items()}}
     digests = {name: {"rows": len(source), "sha256": digest_of(source)} for name, source in read.items()}
     return EncodedData(train, evals, warnings, digests)

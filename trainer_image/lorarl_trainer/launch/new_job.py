@@ -14,7 +14,7 @@ from lorarl_trainer.data.files import read_file
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.storage.downloads import local_path, read_model_config
 
-MANIFEST, REWARD_FILE, DATA_FILE = "job.yaml", "my_reward.py", "train.jsonl"
+MANIFEST, REWARD_FILE, DATA_FILE, HELD_OUT_FILE = "job.yaml", "my_reward.py", "train.jsonl", "held_out.jsonl"
 OWN_REWARD = "function"
 REWARDS = {
     "exact": "1 if the stripped completion is the answer, otherwise 0",
@@ -29,6 +29,8 @@ ANSWERS = ("answer", "solution", "response", "output", "target", "completion", "
 
 _REWARD = '''"""The reward of a completion. `lorarl run job.yaml --dry-run` scores four rows with it."""
 
+import re
+
 
 def score(prompt, completion, answer, row):
     """Score one completion; only the difference between completions of one prompt teaches anything.
@@ -38,7 +40,7 @@ def score(prompt, completion, answer, row):
     """
     said, wanted = completion.strip().lower(), str(answer or "").strip().lower()
     right = bool(wanted) and said == wanted
-    close = bool(wanted) and wanted in said
+    close = bool(wanted) and re.search(rf"(?<!\\w){re.escape(wanted)}(?!\\w)", said) is not None
     # The exact answer earns 1, an answer somewhere in a longer text 0.5, and anything short a little.
     brevity = 1 / (1 + len(said) / 100)
     score = float(right) or 0.5 * close or 0.1 * brevity * bool(said)
@@ -63,7 +65,7 @@ spec:
   reward: {reward}
   data:
     train: {{uri: {data}, promptField: {prompt}, answerField: {answer}}}
-    # eval: {{uri: "file:held_out.jsonl", every: 10}}   # rows that are not trained on, evaluated every 10 steps
+    # eval: {{uri: {held_out}, every: 10}}   # rows that are not trained on, evaluated every 10 steps
   rollout:
     promptsPerStep: 8                # x groupSize = 64 completions a step
     maxPromptTokens: {longest_prompt:<15} # rows with longer prompts are left out
@@ -106,13 +108,16 @@ class NewJob:
         function = f'{{function: "{Path(REWARD_FILE).stem}:score"}}'
         reward = function if self.reward == OWN_REWARD else f"{{type: {self.reward}}}"
         response = 512 if self.gpus else 64
+        data = self.data or f"file:{DATA_FILE}"
+        held_out = re.sub(r"[^/:]+$", HELD_OUT_FILE, data) if data.startswith("file:") else f"file:{HELD_OUT_FILE}"
         job = _JOB.format(
             longest_prompt=min(512, self.positions - response) if self.positions else 512,
             manifest=MANIFEST,
             name=self.name,
             model=json.dumps(self.model),
             reward=f"{reward}   # {REWARDS[self.reward]}",
-            data=json.dumps(self.data or f"file:{DATA_FILE}"),
+            data=json.dumps(data),
+            held_out=json.dumps(held_out),
             prompt=self.prompt,
             answer=self.answer,
             response=response,
@@ -132,7 +137,7 @@ def model_uri(model: str) -> str:
     if "://" in model or model.startswith("file:"):
         return model
     if Path(model).is_dir():
-        return f"file://{Path(model).resolve()}"
+        return f"file://{Path(model).absolute()}"  # a link keeps its name: what it points to may be a cache
     if re.fullmatch(r"[\w.-]+/[\w.-]+", model) and not model.startswith("."):
         return f"hf://{model}"
     raise InputError(

@@ -25,6 +25,16 @@ BEGAN = "Began"
 """The first event of each start."""
 
 
+def last_event(out_dir: Path) -> dict[str, Any]:
+    """Return the newest event in a run's folder; empty if there is none, or its line was not written whole."""
+    try:
+        lines = (out_dir / EVENTS).read_text(encoding="utf-8").splitlines()
+        event: dict[str, Any] = json.loads(lines[-1])
+    except (OSError, ValueError, IndexError):
+        return {}
+    return event
+
+
 class EventsFile:
     """Writes events.jsonl, one line per event. Several starts in one folder follow each other."""
 

@@ -12,6 +12,7 @@ from typing import Any
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.progress.environment import is_running
 from lorarl_trainer.progress.evaluations import evaluations_of
+from lorarl_trainer.progress.events_file import EVENTS, last_event
 from lorarl_trainer.progress.records import METRICS, SUMMARY, read_rows, read_summary
 
 DEEPEST = 3
@@ -59,11 +60,11 @@ def find_runs(folder: Path) -> list[RunLine]:
     """
     if not folder.is_dir():
         raise InputError("FOLDER", f"{folder}, which is no folder", "a folder with runs", "Name another one.")
-    patterns = ["/".join(["*"] * depth + [SUMMARY]) for depth in range(DEEPEST + 1)]
+    patterns = ["/".join(["*"] * depth + [name]) for depth in range(DEEPEST + 1) for name in (SUMMARY, EVENTS)]
     runs = []
-    for path in {path for pattern in patterns for path in folder.glob(pattern)}:
+    for run in {path.parent for pattern in patterns for path in folder.glob(pattern)}:
         try:
-            runs.append(_line(path.parent))
+            runs.append(_line(run) if (run / SUMMARY).exists() else _start_line(run))
         except (OSError, ValueError, KeyError):
             continue  # a file of that name that no run wrote, or one that is being deleted
     return sorted(runs, key=lambda run: run.changed, reverse=True)
@@ -95,15 +96,40 @@ def find_run(name: str, on_wait: Callable[[Path], None] | None = None) -> Path:
             time.sleep(1)
     if (found := run_folder(name)) is not None:
         return found
+    if failure := early_failure_of(name):
+        raise InputError("RUN", f"{name}, which failed before it trained", "a run that has loaded its model", failure)
     known = [str(run.folder) for run in find_runs(Path("out"))] if Path("out").is_dir() else []
     hint = f"Runs here: {', '.join(known[:5])}." if known else "A run's folder is out/NAME, or what --out named."
     raise InputError("RUN", f"{name}, which has no {SUMMARY}", "the folder of a run that has loaded its model", hint)
 
 
+def early_failure_of(name: str) -> str | None:
+    """Return why the run that a user named ended before it loaded its model; None if there is none such."""
+    return next(filter(None, map(_early_failure, _folders(name))), None)
+
+
+def _early_failure(folder: Path) -> str | None:
+    """Return why a run ended before it loaded its model; None if there is none, or it went further."""
+    event = {} if (folder / SUMMARY).is_file() else last_event(folder)
+    return f"It said: {event['message']}" if event.get("event") == "RunFinished" else None
+
+
 def _is_starting(folder: Path) -> bool:
     """Return whether a run writes logs there, but has not loaded its model yet."""
+    if _early_failure(folder):
+        return False
     written = [path.stat().st_mtime for path in folder.glob("logs/*.log")]
     return bool(written) and time.time() - max(written) < QUIET_SECONDS
+
+
+def _start_line(folder: Path) -> RunLine:
+    """Return the line of a run that has not loaded its model."""
+    event = last_event(folder)
+    state = str(event.get("state", "starting")) if event.get("event") == "RunFinished" else "starting"
+    if state == "starting" and not _is_starting(folder):
+        state = "stopped"
+    changed = datetime.fromtimestamp((folder / EVENTS).stat().st_mtime, UTC)
+    return RunLine(folder, job=folder.name, state=state, step=0, total_steps=0, score="", changed=changed)
 
 
 def _line(folder: Path) -> RunLine:

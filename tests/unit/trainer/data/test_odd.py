@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lorarl_trainer.data.encoding import EncodedRow
-from lorarl_trainer.data.odd import odd_prompts, same_prompts
+from lorarl_trainer.data.odd import odd_prompts, same_prompts, shared_prompts
 from lorarl_trainer.data.rows import Row
 
 
@@ -56,3 +56,12 @@ def test_a_template_that_ignores_the_messages_is_a_warning() -> None:
     assert list(same_prompts([rows[0], rows[0]], "spec.data.train")) == [], "the data repeats a row"
     other = EncodedRow(Row("b", None, {}, 2), [1, 3], [])
     assert list(same_prompts([rows[0], other], "spec.data.train")) == []
+
+
+def test_held_out_prompts_that_are_trained_on_are_a_warning() -> None:
+    train, held_out = (
+        [EncodedRow(Row("", None, {}, token), [token], []) for token in tokens] for tokens in ("abc", "xcb")
+    )
+    (found,) = shared_prompts(train, held_out, "spec.data.eval")
+    assert found.startswith("spec.data.eval: 2 of 3 prompts are also in spec.data.train, first that of row c.")
+    assert list(shared_prompts(train, held_out[:1], "spec.data.eval")) == []

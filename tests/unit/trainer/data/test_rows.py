@@ -164,6 +164,13 @@ def test_a_missing_answer_is_refused_only_where_answers_are_needed(tmp_path):
     assert load(path, needs_answer=False)[0].answer is None
 
 
+def test_a_column_of_answers_that_the_manifest_names_is_in_the_data(tmp_path):
+    path = jsonl(tmp_path, {"prompt": "a", "answr": "b"}, {"prompt": "c"})
+    error = refused(path, needs_answer=False, answer_field="answer")
+    assert (error.field, error.hint) == ("spec.data.train.answerField", "Did you mean answr?")
+    assert load(path, needs_answer=False, answer_field="answr")[1].answer is None, "one row has it"
+
+
 def test_an_empty_csv_cell_is_a_missing_answer(tmp_path):
     path = tmp_path / "train.csv"
     path.write_text("prompt,answer\na,1\nb,\n")

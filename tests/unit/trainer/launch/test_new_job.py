@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -42,6 +43,23 @@ def test_every_answer_makes_a_valid_manifest(reward: str, gpus: int) -> None:
     assert (spec.data.train.prompt_field, spec.data.train.answer_field) == ("question", "solution")
     assert spec.cluster.gpus_per_node == gpus
     assert sorted(files) == (["job.yaml", "my_reward.py"] if reward == "function" else ["job.yaml"])
+
+
+def test_held_out_rows_are_looked_for_beside_the_others() -> None:
+    def suggested(data: str | None) -> str:
+        job = NewJob("sums", "hf://org/model", data, "numeric").files()["job.yaml"]
+        (line,) = [line for line in job.splitlines() if "# eval:" in line]
+        return line.split('"')[1]
+
+    assert suggested(None) == suggested("file:rows.csv") == suggested("hf://org/rows") == "file:held_out.jsonl"
+    assert suggested("file:///data/rows.csv") == "file:///data/held_out.jsonl"
+
+
+def test_the_example_reward_looks_for_the_answer_as_a_word() -> None:
+    made: dict[str, Any] = {}
+    exec(NewJob("sums", "hf://org/model", None, "function").files()["my_reward.py"], made)
+    scores = {said: made["score"]("", said, "5", {})["score"] for said in ("5", "It is 5.", "150")}
+    assert scores["5"] > scores["It is 5."] == 0.5 > scores["150"]
 
 
 def test_what_it_writes_passes_validation(tmp_path: Path, base: Path) -> None:

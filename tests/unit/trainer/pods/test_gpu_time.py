@@ -61,7 +61,7 @@ def test_the_next_attempt_adds_and_finds_lost_what_a_killed_one_left() -> None:
     }
 
 
-def test_lost_workers_lose_what_no_checkpoint_kept_and_the_new_ones_start_again() -> None:
+def test_lost_workers_lose_the_steps_that_no_checkpoint_kept() -> None:
     counted = GpuTime(GPUS, BEGAN)
     again = replace(STARTED, resumed_from_step=2)
     timed = [(30, STARTED), (40, step(1)), (50, step(2)), (60, step(3)), (65, WorkersLost("gone")), (85, again)]

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
+from lorarl_trainer.adapters.source import find_adapter
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.progress import Progress
+from lorarl_trainer.progress import Noted, Progress, RunFinished
 from lorarl_trainer.progress.compare import compare_page, compare_runs, distinct_names
 from lorarl_trainer.progress.environment import this_environment
+from lorarl_trainer.progress.events_file import EventsFile
 from lorarl_trainer.progress.records import MetricsFile, SummaryFile
 from lorarl_trainer.progress.runs import find_run, find_runs
 from lorarl_trainer.progress.tables import age, table
@@ -123,6 +125,23 @@ def test_a_run_that_is_starting_is_waited_for(tmp_path: Path) -> None:
     os.utime(log, (0, 0))
     with pytest.raises(InputError, match=r"has no run_summary\.json"):
         find_run(str(tmp_path), start)
+
+
+def test_a_run_that_failed_before_it_trained_says_why(tmp_path: Path) -> None:
+    run = tmp_path / "sums"
+    with Progress([EventsFile(run), SummaryFile(run)], []) as progress:
+        run.mkdir()
+        progress.emit(Noted("data: 5 rows"))
+        assert [line.state for line in find_runs(tmp_path)] == ["stopped"], "nothing writes logs"
+        progress.emit(RunFinished(state="failed", step=0, adapter_uri=None, total_seconds=1.0, message="no such model"))
+    (line,) = find_runs(tmp_path)
+    assert (line.folder, line.job, line.state, line.total_steps) == (run, "sums", "failed", 0)
+    (run / "logs").mkdir()
+    (run / "logs/worker-0.log").write_text("loading")
+    with pytest.raises(InputError, match=r"which failed before it trained, expected .*It said: no such model"):
+        find_run(str(run), on_wait=lambda _: pytest.fail("it is not starting"))
+    with pytest.raises(InputError, match=r"a run that failed before it trained.*It said: no such model"):
+        find_adapter(str(run), None, [])
 
 
 def test_the_commands_print_tables_and_write_a_page(tmp_path: Path) -> None:

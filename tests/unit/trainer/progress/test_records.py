@@ -17,6 +17,7 @@ from lorarl_trainer.progress import (
     ScoredSample,
     StepDone,
     Warned,
+    WorkersLost,
     is_time_column,
     read_lines,
     read_rows,
@@ -83,6 +84,18 @@ def test_a_resumed_run_leaves_the_same_file_as_an_uninterrupted_one(tmp_path: Pa
     other_times = [replace(e, tokens_per_second=1.0) if isinstance(e, StepDone) else e for e in events[13:-1]]
     play(resumed, [run_started(resumed, 30, resumed_from_step=10), *other_times])
     assert without_times(lines(resumed)) == without_times(lines(whole))
+
+
+def test_new_workers_in_the_same_process_leave_the_same_file_too(tmp_path: Path) -> None:
+    whole, replaced = tmp_path / "whole", tmp_path / "replaced"
+    events = grpo_run(whole, total=30)
+    play(whole, events)
+    again = [WorkersLost("a node is gone"), run_started(replaced, 30, resumed_from_step=10), *events[13:]]
+    play(replaced, [*events[:20], *again])
+    assert without_times(lines(replaced)) == without_times(lines(whole))
+    summary = read_summary(replaced)
+    assert [start["resumed_from_step"] for start in summary["starts"]] == [None, 10]
+    assert summary["warnings"] == ["a node is gone"]
 
 
 def test_a_kill_during_an_evaluation_leaves_the_line_of_its_step(tmp_path: Path) -> None:

@@ -96,12 +96,17 @@ def test_a_text_cannot_leave_its_block() -> None:
 
 
 def test_tensorboard_shows_the_repeated_steps_of_a_resumed_run_once(tmp_path: Path) -> None:
-    play(TensorBoardSink(tmp_path), grpo_run(tmp_path, total=20)[:17])
+    """Also if it resumes in the same process, as after the loss of its workers."""
+    first = grpo_run(tmp_path, total=20)[:17]
     again = [with_metrics(grpo_step(step, 20), reward_mean=0.5) for step in range(11, 21)]
-    play(TensorBoardSink(tmp_path), [run_started(tmp_path, 20, resumed_from_step=10), *again])
-    rewards = tensorboard_rewards(tmp_path)
-    assert sorted(rewards) == list(range(1, 21))
-    assert all(rewards[step] == 0.5 for step in range(11, 21))
+    second = [run_started(tmp_path, 20, resumed_from_step=10), *again]
+    play(TensorBoardSink(tmp_path / "two"), first)
+    play(TensorBoardSink(tmp_path / "two"), second)
+    play(TensorBoardSink(tmp_path / "one"), [*first, *second])
+    for processes in ("one", "two"):
+        rewards = tensorboard_rewards(tmp_path / processes)
+        assert sorted(rewards) == list(range(1, 21))
+        assert all(rewards[step] == 0.5 for step in range(11, 21))
 
 
 def test_tensorboard_does_not_mix_two_runs_from_the_start(tmp_path: Path) -> None:
@@ -162,6 +167,8 @@ def test_the_attempts_of_a_job_are_one_mlflow_run(tmp_path: Path, monkeypatch: p
     for pod, uid in (("a", "1-2"), ("b", "1-2"), ("c", "3-4")):
         (tmp_path / pod).mkdir()
         play(MlflowSink(spec, {}, tmp_path / pod, uid), grpo_run(tmp_path / pod, total=2))
+    # Without a uid, and with new workers before the first checkpoint.
+    play(MlflowSink(spec, {}, tmp_path), [*grpo_run(tmp_path, total=2)[:-1], *grpo_run(tmp_path, total=2)])
 
     from mlflow import MlflowClient
 
@@ -169,7 +176,7 @@ def test_the_attempts_of_a_job_are_one_mlflow_run(tmp_path: Path, monkeypatch: p
     experiment = client.get_experiment_by_name("tests")
     assert experiment is not None
     runs = client.search_runs([experiment.experiment_id])
-    assert sorted(run.data.tags["lorarl.job_uid"] for run in runs) == ["1-2", "3-4"]
+    assert sorted(run.data.tags.get("lorarl.job_uid", "") for run in runs) == ["", "1-2", "3-4"]
 
 
 @pytest.mark.slow

@@ -15,7 +15,16 @@ from unit.trainer.rewards.scoring import score_samples
 
 @pytest.fixture(scope="module")
 def math_verify() -> Iterator[Scorer]:
-    scorer = make_scorer(RewardSpec(type="math_verify", timeout_seconds=2.0), Path(), processes=2)
+    yield from started(timeout_seconds=60.0)
+
+
+@pytest.fixture
+def impatient() -> Iterator[Scorer]:
+    yield from started(timeout_seconds=5.0)
+
+
+def started(timeout_seconds: float) -> Iterator[Scorer]:
+    scorer = make_scorer(RewardSpec(type="math_verify", timeout_seconds=timeout_seconds), Path(), processes=2)
     scorer.warm_up()  # SymPy takes seconds to import
     yield scorer
     scorer.close()
@@ -60,9 +69,9 @@ def test_256_math_verify_samples(math_verify):
 
 
 @pytest.mark.slow
-def test_an_expression_that_never_ends_costs_itself_only(math_verify):
+def test_an_expression_that_never_ends_costs_itself_only(impatient):
     scores = score_samples(
-        math_verify, [ToScore("p", f"$\\boxed{{{c}}}$", "3", {}) for c in ("3", "9^{9^{9^{9}}}+1", "3")]
+        impatient, [ToScore("p", f"$\\boxed{{{c}}}$", "3", {}) for c in ("3", "9^{9^{9^{9}}}+1", "3")]
     )
     assert scores.rewards[[0, 2]].tolist() == [1, 1]
     assert math.isnan(scores.rewards[1])
