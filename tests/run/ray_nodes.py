@@ -47,6 +47,11 @@ class RayNodes:
         """A pod's LORARL_RUN_DIR."""
         return self._folder / name / "run"
 
+    @property
+    def secrets(self) -> Path:
+        """The pods' LORARL_SECRETS_DIR."""
+        return self._folder / "secrets"
+
     def models(self, name: str) -> list[Path]:
         """The folders of base models on a node that have weights, complete or not. Others have a config.json alone."""
         folders = (path for path in (self.cache(name) / "models").glob("*") if path.is_dir())
@@ -58,6 +63,7 @@ class RayNodes:
             "LORARL_CACHE": str(self.cache(name)),
             "LORARL_RUN_DIR": str(self.run_dir(name)),
             "LORARL_POD": name,
+            "LORARL_SECRETS_DIR": str(self.secrets),
         }
         self._nodes[name] = self._cluster.add_node(num_cpus=1, env_vars=environment)
 

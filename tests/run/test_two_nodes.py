@@ -168,6 +168,7 @@ def on_two_nodes(
     )
     secret = "s3-keys"
     job.write_secret(secret, server.secret(proxy.url))
+    nodes.secrets.symlink_to(job.folder / "secrets")
     for name in ("train.jsonl", "held_out.jsonl"):
         open_store(f"s3://{BUCKET}", server.secret()).put(name, (job.folder / name).read_bytes())
     job.change(
