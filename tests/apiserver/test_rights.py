@@ -25,7 +25,7 @@ from support.cluster.platform import Platform, platform
 from support.cluster.processes import find_share, until
 from support.cluster.rayjobs import rayjob
 from support.cluster.tools import tools_or_skip
-from support.helm import only, rendered
+from support.helm import rendered
 
 ACCOUNT = "operator-lorarl"
 """The name that the chart gives it: the chart's policy for the account applies to these tests."""
@@ -44,8 +44,8 @@ def p(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
         # The operator reads Workloads where they are served. Kueue itself does not run here.
         crds = [CRD, find_share("kueue") / "config/components/crd/bases/kueue.x-k8s.io_workloads.yaml"]
         with platform(folder, crds=crds, audit=True, admission=[GUARDED_OWNERS]) as running:
-            for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
-                running.cluster.must("apply", "-f", "-", stdin=json.dumps(only(rendered(), kind)))
+            for one in (one for one in rendered() if one["kind"].startswith("ValidatingAdmissionPolicy")):
+                running.cluster.must("apply", "-f", "-", stdin=json.dumps(one))
             yield running
 
 
@@ -200,6 +200,32 @@ def test_the_charts_policy_guards_what_no_job_owns(p: Platform) -> None:
         operator.create(rayjob(namespace, "any", image="test.invalid/held:1"))
     config["metadata"]["name"] = "made-by-the-test"
     assert refusal(operator, config) == ""
+
+
+def test_a_jobs_code_cannot_forge_the_operators_part_of_the_status(p: Platform) -> None:
+    """A job's pods may write its status. Without the policy they could reset what counts against backoffLimit."""
+    namespace = p.namespace()
+    p.api.create(lorarljob(namespace, "forger", suspend=True))
+    report(p.api, namespace, "forger", step=1)
+    p.api.patch("LoRARLJob", "forger", {"status": {"attempts": 3}}, namespace, "status")
+    grant(p, namespace, [{"apiGroups": ["lorarl.io"], "resources": ["lorarljobs/status"], "verbs": ["get", "patch"]}])
+    trainer = p.cluster.api_as(p.cluster.service_account_token(namespace, "default"))
+
+    def forged(**status: object) -> str:
+        try:
+            trainer.patch("LoRARLJob", "forger", {"status": status}, namespace, "status")
+        except ApiError as error:
+            return str(error)
+        return ""
+
+    until(
+        20, "the policy is in force", lambda: "Only the operator of lorarl writes status.attempts" in forged(attempts=0)
+    )
+    assert "status.phase" in forged(phase="Succeeded")
+    assert forged(step=2, totalSteps=10) == ""
+    job = p.api.get("LoRARLJob", "forger", namespace)
+    assert job is not None
+    assert job["status"]["step"] == 2
 
 
 def job_role(p: Platform) -> Object:

@@ -11,6 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 from lorarl_operator.main import main as operator_command
+from lorarl_operator.status import FIELDS
 from support.helm import CHART, Object, flags, helm, of, only, rendered
 
 MONITORING = {f"metrics.{name}.enabled": True for name in ("serviceMonitor", "prometheusRule", "dashboard")}
@@ -362,10 +363,20 @@ def test_each_object_has_helms_common_labels() -> None:
 def test_only_an_operator_of_the_whole_cluster_has_an_admission_policy() -> None:
     """A release without cluster-wide rights could not create it, and Roles limit that operator anyway."""
     made = rendered(namespace="ml")
-    (binding,) = of(made, "ValidatingAdmissionPolicyBinding")
-    policy = only(made, "ValidatingAdmissionPolicy", binding["spec"]["policyName"])
     account = f"system:serviceaccount:ml:{only(made, 'ServiceAccount')['metadata']['name']}"
-    (condition,) = policy["spec"]["matchConditions"]
-    assert condition["expression"] == f'request.userInfo.username == "{account}"'
+    policies = of(made, "ValidatingAdmissionPolicy")
+    bound = {one["spec"]["policyName"] for one in of(made, "ValidatingAdmissionPolicyBinding")}
+    assert bound == {policy["metadata"]["name"] for policy in policies}
+    assert len(bound) == 2
+    for policy in policies:
+        (condition,) = policy["spec"]["matchConditions"]
+        assert account in condition["expression"]
     kinds = {one["kind"] for one in rendered({"watchNamespaces": ["team"]})}
     assert not kinds & {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+
+
+def test_pods_may_not_write_any_of_the_operators_status_fields() -> None:
+    policies = of(rendered(), "ValidatingAdmissionPolicy")
+    (policy,) = (one for one in policies if one["metadata"]["name"].endswith("-status"))
+    guarded = [one["expression"] for one in policy["spec"]["validations"]]
+    assert guarded == [f"object.?status.?{name} == oldObject.?status.?{name}" for name in FIELDS]
