@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import subprocess
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 from lorarl_trainer.errors import LorarlError
 
 JOBS = "lorarljobs.lorarl.io"
+_LOGGED = re.compile(r"[IWEF]\d{4} \d\d:\d\d:")
+"""How a line of kubectl's log begins. It repeats what kubectl says at the end."""
 
 
 class ApiError(LorarlError):
@@ -40,7 +43,8 @@ class Kubectl:
         except FileNotFoundError:
             raise ApiError("kubectl is not on the PATH. Install it, or name the record: --record s3://...") from None
         if done.returncode:
-            raise ApiError(f"kubectl get {' '.join(arguments)}: {done.stderr.strip()}")
+            said = "\n".join(line for line in done.stderr.strip().splitlines() if not _LOGGED.match(line))
+            raise ApiError(f"kubectl get {' '.join(arguments)}: {said}")
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 
