@@ -17,6 +17,7 @@ from support.cluster.operator import SYSTEM, Operator, create, operator, prepare
 from support.cluster.processes import find_share, until
 from support.cluster.tools import tools_or_skip
 from support.tcp_gate import TcpGate
+from unit.contract.manifests import UNSEEN
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +137,7 @@ def test_only_the_listed_namespaces_are_served(served: Cluster) -> None:
         served.api.wait("LoRARLJob", "job", ours, phase)
         quiet(2, lambda: writes(replica))
         assert rayjobs(served, theirs) == []
-        assert "status" not in (served.api.get("LoRARLJob", "job", theirs) or {})
+        assert (served.api.get("LoRARLJob", "job", theirs) or {})["status"] == UNSEEN
         assert replica.metric("lorarl_operator_errors_total") == 0
 
 

@@ -34,6 +34,9 @@ SMALLEST: dict[str, Any] = {
     },
 }
 
+UNSEEN: dict[str, Any] = {"observedGeneration": -1, "conditions": []}
+"""The status of a job that no operator has seen, by the CRD's default. kstatus takes it for one in progress."""
+
 
 def manifest(changes: Changes | None = None) -> dict[str, Any]:
     """The smallest valid manifest with `changes`."""
