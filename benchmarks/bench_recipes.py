@@ -159,7 +159,8 @@ class Bench:
         measured = range(self.settings.every, self.settings.steps + 1, self.settings.every)
         if system == "lorarl":
             arguments = (self.settings, self.model, rows, out, seed, min(self.chosen.gpus, 1))
-            command = lorarl_run(out, ours.manifest(RECIPES[recipe], *arguments), [])
+            shared = ours.SHARED_GPU if self.chosen.at_once > 1 else []
+            command = lorarl_run(out, ours.manifest(RECIPES[recipe], *arguments), shared)
             adapters = ours.adapters_of(out, measured)
         else:
             settings = json.dumps(asdict(self.settings))
@@ -175,6 +176,7 @@ class Bench:
                 settings,
             ]
             command += ["corrected"] if system == "trl-corrected" else []
+            command += ["shared"] if self.chosen.at_once > 1 else []
             adapters = {step: trl_side.adapter_folder(out, step) for step in measured}
         clock = time.monotonic()
         printed = self.process(command, gpu, out)

@@ -31,6 +31,7 @@ import torch.distributed as dist
 from lorarl_trainer.backends.registry import get_backend
 from lorarl_trainer.samples.agreement import AgreementLimits
 from lorarl_trainer.samples.types import LossChoice, Sample, Samples, UpdateRequest
+from lorarl_trainer.timing import StartClock
 from side_by_side import ours
 from side_by_side.work import SHAPES, Work
 
@@ -52,6 +53,7 @@ CATEGORIES = {
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--size", choices=SHAPES, default="0.5b")
+    arguments.add_argument("--backend", choices=("megatron", "fsdp"), default="megatron")
     arguments.add_argument("--adapter", choices=("canonical_lora", "lora"), default="canonical_lora")
     arguments.add_argument("--rank", type=int, default=32)
     arguments.add_argument("--prompts", type=int, default=64)
@@ -73,10 +75,10 @@ def main() -> None:
     dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
     torch.cuda.set_device(0)
     device = CudaDevice()
-    get_backend().import_libraries(device)
-    from lorarl_trainer.backends.megatron.model import LoraModel
-    from lorarl_trainer.backends.megatron.optimizer import AdapterOptimizer
-    from lorarl_trainer.backends.megatron.update import Trainer
+    backend = get_backend(chosen.backend)
+    backend.import_libraries(device)
+    from lorarl_trainer.backends.optimizer import AdapterOptimizer
+    from lorarl_trainer.backends.update import Trainer
 
     clock = time.perf_counter()
     folder = model_folder(chosen.size, chosen.folder)
@@ -89,10 +91,15 @@ def main() -> None:
         alpha=2 * chosen.rank,
         learning_rate=1e-5,
     )
-    changes = (f"spec.adapter.type={chosen.adapter}", f"spec.trainer.recompute={chosen.recompute}")
+    changes = (
+        f"spec.adapter.type={chosen.adapter}",
+        f"spec.trainer.recompute={chosen.recompute}",
+        f"spec.trainer.backend={chosen.backend}",
+    )
     spec, plan = ours.planned(folder, work, device.memory(), *changes)
     fused = plan.fused_layers and not chosen.padded and not chosen.megatron_layers
-    model = LoraModel(device, folder, spec.adapter, replace(plan, packed=not chosen.padded, fused_layers=fused))
+    plan = replace(plan, packed=not chosen.padded, fused_layers=fused)
+    model = backend.load_model(device, spec, folder, plan, StartClock("benchmark", "model"))
     optimizer = AdapterOptimizer(model, spec.trainer, fused=True)
     print(
         f"model ready after {time.perf_counter() - clock:.1f} s, {torch.cuda.memory_allocated() / 1e9:.1f} GB",
@@ -123,7 +130,7 @@ def main() -> None:
                 "size": chosen.size,
                 "adapter": chosen.adapter,
                 "layout": "padded" if chosen.padded else "packed",
-                "layers": "fused" if fused else "megatron",
+                "layers": "fused" if fused else chosen.backend,
                 "recompute": chosen.recompute,
                 "tokens_per_micro_batch": budget,
                 "micro_batches": sum(1 for _ in model.micro_batches(request.samples, budget)),

@@ -1,6 +1,6 @@
 """Write the chart's generated files; with --check, say whether they are up to date.
 
-The CRD is a copy of crds/lorarl.io_lorarljobs.yaml, since helm packs nothing from outside the chart's folder. README.md
+The CRDs are copies of those in crds/, since helm packs nothing from outside the chart's folder. README.md
 has one row per value: its default, and the comment above it in values.yaml.
 """
 
@@ -48,7 +48,7 @@ class UndocumentedValueError(Exception):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the chart's CRD and README.md, or compare them; return the exit code, 1 if --check finds drift."""
+    """Write the chart's CRDs and README.md, or compare them; return the exit code, 1 if --check finds drift."""
     parser = argparse.ArgumentParser(prog="scripts/generate_chart.py", description=__doc__)
     parser.add_argument(
         "--check", action="store_true", help="write nothing; exit 1 if a file differs from what would be written"
@@ -56,9 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, default=_ROOT, help="root of the repository")
     options = parser.parse_args(arguments)
     chart = options.root / "helm/lorarl"
-    crd = (options.root / "crds/lorarl.io_lorarljobs.yaml").read_text(encoding="utf-8")
+    crds = sorted((options.root / "crds").glob("lorarl.io_*.yaml"))
     made = {
-        chart / "files/lorarl.io_lorarljobs.yaml": crd,
+        **{chart / "files" / crd.name: crd.read_text(encoding="utf-8") for crd in crds},
         chart / "README.md": readme(
             (chart / "Chart.yaml").read_text(encoding="utf-8"), (chart / "values.yaml").read_text(encoding="utf-8")
         ),

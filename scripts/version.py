@@ -18,7 +18,7 @@ FILES = (
     "README.md",
     "crds/lorarl_api/v1alpha1/cluster.py",
     "docs/*.md",
-    "examples/*.yaml",
+    "examples/**/*.yaml",
     "helm/lorarl/Chart.yaml",
     "scripts/generate_chart.py",
 )

@@ -37,9 +37,9 @@ RECIPES = {
         Recipe("sums", "sums of two-digit numbers"),
         Recipe(
             "chain_sum",
-            "sums and differences",
+            "sums and differences of two or three digits",
             "chain_sum",
-            {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2},
+            {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digits": 1},
         ),
         Recipe(
             "products",

@@ -1,15 +1,16 @@
 """TRL's side of a recipe: GRPO with PEFT, and vLLM in the same process. Prints a JSON line per step.
 
-python -m recipes.trl_side RECIPE MODEL DATA OUT SEED '{"steps": 60, ...}' [corrected]
+python -m recipes.trl_side RECIPE MODEL DATA OUT SEED '{"steps": 60, ...}' [corrected] [shared]
 
 `corrected` is TRL's default: it weighs tokens by the difference to vLLM's log-probabilities, and reports how large that
-is. Without it TRL is faster, and on policy the results are the same.
+is. Without it TRL is faster, and on policy the results are the same. `shared` leaves most of a GPU to other runs.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import time
 from pathlib import Path
@@ -20,23 +21,26 @@ from recipes.reward import scored
 from recipes.tasks import RECIPES, Recipe, Settings
 
 DRIFT = "sampling/sampling_logp_difference/mean"
-ROWS_ON_CPU = 16
-"""Rows of a micro-batch there. A GPU takes all rows of a step at once, the fastest."""
+ROWS_ON_CPU, ROWS_ON_SHARED_GPU = 16, 32
+"""Rows of a micro-batch there. A GPU of its own takes all rows of a step at once, the fastest."""
 
 
 def main() -> None:
     name, model, data, out, seed, settings, *mode = sys.argv[1:]
     os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", WANDB_DISABLED="true")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-    train(RECIPES[name], Path(model), Path(data), Path(out), int(seed), Settings(**json.loads(settings)), bool(mode))
+    with socket.socket() as free:  # TRL takes the same port in every process
+        free.bind(("127.0.0.1", 0))
+        os.environ["MASTER_PORT"] = str(free.getsockname()[1])
+    train(RECIPES[name], Path(model), Path(data), Path(out), int(seed), Settings(**json.loads(settings)), mode)
 
 
-def train(recipe: Recipe, model: Path, data: Path, out: Path, seed: int, settings: Settings, corrected: bool) -> None:
+def train(recipe: Recipe, model: Path, data: Path, out: Path, seed: int, settings: Settings, mode: list[str]) -> None:
     """Train, and save the adapter wherever the held-out rows are measured."""
     import torch
     from transformers import TrainerCallback
 
-    trainer = make_trainer(recipe, model, data, out, seed, settings, corrected)
+    trainer = make_trainer(recipe, model, data, out, seed, settings, mode)
     wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
 
     class Steps(TrainerCallback):
@@ -53,7 +57,7 @@ def train(recipe: Recipe, model: Path, data: Path, out: Path, seed: int, setting
             wait()
             metrics = trainer._metrics["train"]
             row = {"seconds": time.perf_counter() - self.started, "reward": metrics["reward"][-1]}
-            if corrected:
+            if "corrected" in mode:
                 row["drift"] = metrics[DRIFT][-1]
             print(json.dumps({"step": row}), flush=True)
             if (step := trainer.state.global_step) % settings.every == 0:
@@ -69,7 +73,7 @@ def adapter_folder(out: Path, step: int) -> Path:
 
 
 def make_trainer(
-    recipe: Recipe, model: Path, data: Path, out: Path, seed: int, settings: Settings, corrected: bool
+    recipe: Recipe, model: Path, data: Path, out: Path, seed: int, settings: Settings, mode: list[str]
 ) -> Any:
     """Return TRL's trainer with the settings of the recipe, and what else makes it fastest."""
     import pyarrow
@@ -80,13 +84,15 @@ def make_trainer(
     from trl import GRPOConfig, GRPOTrainer
 
     on_gpu = torch.cuda.is_available()
-    rows = settings.completions if on_gpu else ROWS_ON_CPU
+    shared = "shared" in mode
+    rows = ROWS_ON_CPU if not on_gpu else ROWS_ON_SHARED_GPU if shared else settings.completions
     colocated: dict[str, Any] = {
         "use_vllm": True,
         "vllm_mode": "colocate",
-        "vllm_gpu_memory_utilization": 0.15,  # 21 GB of an H200, of which all completions need 3
+        # 21 GB of an H200, of which all completions need 3.
+        "vllm_gpu_memory_utilization": 0.06 if shared else 0.15,
         "vllm_max_model_length": settings.prompt_tokens + recipe.response_tokens,
-        "vllm_importance_sampling_correction": corrected,
+        "vllm_importance_sampling_correction": "corrected" in mode,
     }
     config = GRPOConfig(
         output_dir=str(out),

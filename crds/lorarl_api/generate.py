@@ -7,14 +7,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lorarl_api.crdgen import crd_yaml
+from lorarl_api.algorithms_page import with_list, with_table
+from lorarl_api.crdgen import definitions
 from lorarl_api.reference import reference
 
 _ROOT = Path(__file__).parents[2]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write crds/lorarl.io_lorarljobs.yaml and docs/reference.md, or compare them.
+    """Write the CRDs in crds/, docs/reference.md and the lists of algorithms, or compare them.
 
     Returns:
         The exit code: 1 if --check finds a difference.
@@ -24,9 +25,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, default=_ROOT, help="root of the repository")
     options = parser.parse_args(arguments)
     made = {
-        options.root / "crds/lorarl.io_lorarljobs.yaml": crd_yaml(),
+        **{options.root / "crds" / name: text for name, text in definitions().items()},
         options.root / "docs/reference.md": reference(),
     }
+    for name, updated in {"docs/algorithms.md": with_table, "README.md": with_list}.items():
+        if (page := options.root / name).exists():
+            made[page] = updated(page.read_text(encoding="utf-8"))
     stale = [path for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     for path in stale:
         if options.check:

@@ -108,9 +108,9 @@ def immutable_except(field: str, group: type[BaseModel], mutable: Sequence[str],
     return Immutable(field, cel, hint, tuple(mutable))
 
 
-def fixed_unless(free: str, unless: str, field: str, hint: str) -> Immutable:
-    """The transition rule of a whole field that may change while the expression `free` is true."""
-    return Immutable(field, f"({free}) || {_same(field, optional=False)}", hint, unless=unless)
+def fixed_unless(free: str, unless: str, field: str, hint: str, *, optional: bool = False) -> Immutable:
+    """The transition rule of a whole field that may change while `free` is true. `optional`: it may be absent."""
+    return Immutable(field, f"({free}) || ({_same(field, optional)})", hint, unless=unless)
 
 
 def parts_fixed_unless(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_api.v1alpha1 import LoRARLJob, Model
 
 Schema = dict[str, Any]
 
@@ -18,8 +18,13 @@ def job_schema() -> Schema:
     References are inlined, `null` is left out (absent and null are the same), and each field with a default has it.
     Beyond JSON schema there are `expected` (a pattern in words), `examples` and Kubernetes' own `x-kubernetes-*`.
     """
-    schema = LoRARLJob.model_json_schema(by_alias=True)
-    return _inlined(schema, schema.pop("$defs"))
+    return inlined_schema(LoRARLJob)
+
+
+def inlined_schema(model: type[Model]) -> Schema:
+    """The schema of any model of the contract, in the form of `job_schema`."""
+    schema = model.model_json_schema(by_alias=True)
+    return _inlined(schema, schema.pop("$defs", {}))
 
 
 def _inlined(node: Schema, definitions: dict[str, Schema]) -> Schema:

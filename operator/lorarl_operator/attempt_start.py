@@ -36,6 +36,8 @@ def create_attempt(snapshot: Snapshot) -> Decision:
 
 
 def _create(snapshot: Snapshot) -> Decision:
+    if fault := snapshot.observed.template_fault:
+        return blocked(snapshot, Blocker(fault.reason, fault.message), again=snapshot.settings.refused_seconds)
     try:
         prepare = snapshot.prepared() if snapshot.attempt_is_recorded else snapshot.needs()
         queued = True if _kueue_wants_it(snapshot) else None

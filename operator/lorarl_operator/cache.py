@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -74,20 +74,20 @@ class Cache:
         Returns:
             The job that this is news for; None if it is not news, or belongs to no job.
         """
-        meta = raw["metadata"]
-        key = key or key_of(resource, raw)
-        if key is None or meta["uid"] in self._deleted:
+        key = self.is_news(resource, raw, key)
+        if key is None:
             return None
-        entry = self._entries.get(key)
+        meta, entry = raw["metadata"], self._entries.get(key)
         known = self._known(entry, resource, meta["name"])
-        if known and int(meta["resourceVersion"]) <= int(known.resource_version):
-            return None
         if entry is None:
             entry = self._entries[key] = _Entry()
         if resource == LORARLJOBS:
             entry.job = parse.job(raw)
             return key
-        entry.children[resource, meta["name"]] = child = _PARSERS[resource](raw)
+        child = _PARSERS[resource](raw)
+        if isinstance(child, Pod) and isinstance(known, Pod) and known.uid == child.uid:
+            child = _first_asked(child, known)
+        entry.children[resource, meta["name"]] = child
         if isinstance(child, RayJob) and child.started_at:
             self._kuberay_began = max(self._kuberay_began or child.started_at, child.started_at)
         if known and known.uid != meta["uid"]:
@@ -95,6 +95,16 @@ class Cache:
         if not _is_watched(raw, key):
             self._unwatched.add(meta["uid"])
         return key
+
+    def is_news(self, resource: Resource, raw: parse.Raw, key: Key | None = None) -> Key | None:
+        """The job that an object is news for, by its metadata alone; see `put`."""
+        meta = raw["metadata"]
+        key = key or key_of(resource, raw)
+        if key is None or meta["uid"] in self._deleted:
+            return None
+        known = self._known(self._entries.get(key), resource, meta["name"])
+        is_old = known is not None and int(meta["resourceVersion"]) <= int(known.resource_version)
+        return None if is_old else key
 
     def remove(self, resource: Resource, key: Key, name: str, uid: str) -> bool:
         """Remember that an object is deleted. Return whether that is news."""
@@ -198,6 +208,17 @@ def key_of(resource: Resource, raw: parse.Raw) -> Key | None:
         meta: dict[str, Any] = raw["metadata"]
         return meta["namespace"], meta["name"]
     return parse.job_key(raw)
+
+
+def _first_asked(pod: Pod, known: Pod) -> Pod:
+    """The pod with the time when its deletion was first asked for.
+
+    At its end the API server replaces that time by the present one, with a grace period of 0. The containers' exits
+    would then seem to come before the deletion.
+    """
+    if known.deletion_asked_at is None or pod.deletion_asked_at is None:
+        return pod
+    return replace(pod, deletion_asked_at=min(pod.deletion_asked_at, known.deletion_asked_at))
 
 
 def _is_watched(raw: parse.Raw, key: Key) -> bool:

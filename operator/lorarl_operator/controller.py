@@ -21,6 +21,7 @@ from lorarl_operator.decide import decide
 from lorarl_operator.decision import Action, AddFinalizer, Apply, Create, Decision, Delete, DeleteJob, RemoveFinalizer
 from lorarl_operator.event_recorder import EventRecorder
 from lorarl_operator.evidence import EvidenceSource
+from lorarl_operator.job_templates import with_its_template
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError, NotLeaderError
 from lorarl_operator.kube.resources import JOBS, LORARLJOBS, RAYJOBS, Resource, resource_of
@@ -125,6 +126,7 @@ class Controller:
             self._queue.remove(key)
             return
         observed = replace(observed, job=await self._served.readable(observed.job))
+        observed = await with_its_template(self._client, observed, self._settings.default_template)
         decision = await self._decide(key, observed)
         if decision.recheck_seconds is not None:
             self._queue.add_after(key, decision.recheck_seconds)

@@ -17,6 +17,7 @@ from lorarl_operator.messages import sentences
 from lorarl_operator.models import FINALIZER, CleanupJob
 from lorarl_operator.names import cleanup_name
 from lorarl_operator.snapshot import Snapshot, deletions
+from lorarl_operator.status import SUCCEEDED
 from lorarl_operator.valid_spec import checked_spec, section
 
 _AGAIN_SECONDS = 10.0
@@ -52,10 +53,17 @@ def decide_deletion(snapshot: Snapshot) -> Decision:
     left = snapshot.settings.cleanup_seconds - (snapshot.now - asked).total_seconds()
     if left <= 0:
         return _give_up(snapshot, f"Their removal took longer than {snapshot.settings.cleanup_seconds} s")
+    # After a success nothing trains any more. The RayJob and the head are then deleted with the LoRARLJob.
+    if snapshot.phase == SUCCEEDED:
+        return _remove_checkpoints(snapshot, left)
     if snapshot.ray_jobs:
         return Decision(actions=tuple(deletions(snapshot.ray_jobs)), recheck_seconds=min(left, _AGAIN_SECONDS))
     if pods := snapshot.active_pods(snapshot.pods):
         return Decision(recheck_seconds=min(left, snapshot.until_gone(pods)))
+    return _remove_checkpoints(snapshot, left)
+
+
+def _remove_checkpoints(snapshot: Snapshot, left: float) -> Decision:
     cleanup = snapshot.observed.cleanup
     if cleanup is None or cleanup.job_uid != snapshot.job.uid:
         return _create_cleanup(snapshot, cleanup, left)

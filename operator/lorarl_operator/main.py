@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import sys
@@ -18,7 +19,7 @@ from lorarl_operator.jobs_metrics import JobsCollector
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.lease import Lease
 from lorarl_operator.leader import LeaderElector
-from lorarl_operator.settings import Settings
+from lorarl_operator.settings import NetworkAccess, Settings
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,30 @@ class _Options:
     start_deadline_seconds: int
     recovery_seconds: int
     cleanup_seconds: int
+    network: NetworkAccess | None
+    default_template: str
     kubeconfig: str | None
+
+
+def _network(_context: click.Context, _option: click.Parameter, value: str) -> NetworkAccess | None:
+    """Parse --job-network-policy.
+
+    Raises:
+        click.BadParameter: It is not as expected.
+    """
+    if not value:
+        return None
+    try:
+        found = json.loads(value)
+        sources, egress = found.pop("from", []), found.pop("egress", None)
+        lists = [sources] if egress is None else [sources, egress]
+        if found or not all(isinstance(each, list) and all(isinstance(one, dict) for one in each) for each in lists):
+            raise ValueError("only `from` and `egress` are known, each a list of mappings")
+    except (ValueError, AttributeError, TypeError) as error:
+        raise click.BadParameter(
+            f'got {value!r}, expected JSON such as {{"from": [], "egress": []}}: {error}'
+        ) from error
+    return NetworkAccess(tuple(sources), None if egress is None else tuple(egress))
 
 
 @click.command(context_settings={"auto_envvar_prefix": "LORARL", "show_default": True})
@@ -76,6 +100,18 @@ class _Options:
     help="How long the removal of a deleted job's checkpoints may take.",
 )
 @click.option(
+    "--job-network-policy",
+    default="{}",
+    callback=_network,
+    help="What the NetworkPolicy of each job allows beside connections between its pods, as JSON: `from` and `egress` "
+    "of a NetworkPolicy. Without `egress` it allows all outgoing connections. Empty: jobs get no policy.",
+)
+@click.option(
+    "--default-template",
+    default="",
+    help="Name of the ClusterLoRARLJobTemplate for jobs without spec.templateRef.",
+)
+@click.option(
     "--log-format",
     default="text",
     type=click.Choice(["text", "json"]),
@@ -103,6 +139,8 @@ def main(
     start_deadline_seconds: int,
     recovery_seconds: int,
     cleanup_seconds: int,
+    job_network_policy: NetworkAccess | None,
+    default_template: str,
     log_format: str,
     log_level: str,
     kubeconfig: str | None,
@@ -123,6 +161,8 @@ def main(
         start_deadline_seconds=start_deadline_seconds,
         recovery_seconds=recovery_seconds,
         cleanup_seconds=cleanup_seconds,
+        network=job_network_policy,
+        default_template=default_template,
         kubeconfig=kubeconfig,
     )
     try:
@@ -145,6 +185,8 @@ async def _run(options: _Options) -> int:
         start_deadline_seconds=options.start_deadline_seconds,
         recovery_seconds=options.recovery_seconds,
         cleanup_seconds=options.cleanup_seconds,
+        network=options.network,
+        default_template=options.default_template,
     )
     elector = LeaderElector(client, lease, identity, options.namespaces, settings)
     REGISTRY.register(JobsCollector(elector.cache))

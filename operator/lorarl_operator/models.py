@@ -30,6 +30,8 @@ ANNOTATION_PODS = "lorarl.io/pods"
 """On a RayJob: digest of the part of the spec that its pods follow from."""
 ANNOTATION_PASSED = "lorarl.io/passed"
 """On a RayJob: digest of the LoRARLJob's labels and annotations that it was created with."""
+ANNOTATION_TEMPLATE = "lorarl.io/template"
+"""On a RayJob: the template that its LoRARLJob was completed with, as JSON."""
 FINALIZER = "lorarl.io/cleanup"
 SCALE_UP = "TriggeredScaleUp"
 """Reason of the cluster autoscaler's Event about a pod for which it adds a node."""
@@ -48,6 +50,7 @@ class Job:
         passed_annotations: The same for annotations.
         spec: `spec` as compact JSON.
         status: `status` as compact JSON, with the operator's and the trainer's parts.
+        template: The template that completed the spec, as compact JSON; empty without one.
     """
 
     namespace: str
@@ -62,6 +65,7 @@ class Job:
     passed_annotations: tuple[tuple[str, str], ...]
     spec: bytes
     status: bytes
+    template: str = ""
 
     def read_spec(self) -> dict[str, Any]:
         """The spec as a new dict."""
@@ -90,6 +94,7 @@ class RayJob:
         queue: Value of Kueue's queue label, which Kueue's own default may have set.
         managed_by: `spec.managedBy`: the controller that runs it; empty stands for KubeRay. Kueue's MultiKueue sets it.
         reason: With `message`, why KubeRay refused it or why it failed.
+        template: The template that its LoRARLJob was completed with, as compact JSON; empty without one.
     """
 
     name: str
@@ -113,6 +118,7 @@ class RayJob:
     dashboard_url: str
     started_at: datetime | None
     ended_at: datetime | None
+    template: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +273,14 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class TemplateFault:
+    """Why a job cannot have the values of its template: a reason, and a message with the fix."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """A job and all its objects. The cache behind it is complete before the first decision."""
 
@@ -287,6 +301,7 @@ class Observed:
     """
     evidence: Evidence | None = None
     refusal: Refusal | None = None
+    template_fault: TemplateFault | None = None
 
 
 def _mapping(text: bytes) -> dict[str, Any]:

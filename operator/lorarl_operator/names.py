@@ -26,7 +26,7 @@ def attempt_of(job: str, ray_job: str) -> int:
 
 
 def access_name(job: str) -> str:
-    """Name of the job's ServiceAccount, Role, RoleBinding and ConfigMap."""
+    """Name of the job's ServiceAccount, Role, RoleBinding, ConfigMap and NetworkPolicy."""
     return f"lorarl-{job}"
 
 

@@ -14,6 +14,7 @@ from lorarl_operator.models import (
     ANNOTATION_GENERATION,
     ANNOTATION_PASSED,
     ANNOTATION_PODS,
+    ANNOTATION_TEMPLATE,
     LABEL_ATTEMPT,
     LABEL_JOB,
     LABEL_JOB_UID,
@@ -61,8 +62,8 @@ def job(raw: Raw) -> Job:
         deleted_at=_deletion_asked_at(meta),
         finalizers=tuple(meta.get("finalizers") or ()),
         reported_at=_written_at(meta, TRAINER),
-        passed_labels=_passed(meta.get("labels")),
-        passed_annotations=_passed(meta.get("annotations")),
+        passed_labels=passed(meta.get("labels")),
+        passed_annotations=passed(meta.get("annotations")),
         spec=_compact(raw.get("spec")),
         status=_compact(raw.get("status")),
     )
@@ -95,6 +96,7 @@ def ray_job(raw: Raw) -> RayJob:
         dashboard_url=_text(status, "dashboardURL"),
         started_at=time(status.get("startTime")),
         ended_at=time(status.get("endTime")),
+        template=_text(annotations, ANNOTATION_TEMPLATE),
     )
 
 
@@ -251,7 +253,8 @@ def _deletion_asked_at(meta: Raw) -> datetime | None:
     return gone_by and gone_by - timedelta(seconds=meta.get("deletionGracePeriodSeconds") or 0)
 
 
-def _passed(pairs: Any) -> tuple[tuple[str, str], ...]:
+def passed(pairs: Any) -> tuple[tuple[str, str], ...]:
+    """The labels or annotations that the RayJob and its pods get too."""
     return tuple(sorted((key, value) for key, value in (pairs or {}).items() if not key.startswith(NOT_PASSED)))
 
 

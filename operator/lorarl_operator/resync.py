@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from lorarl_operator import metrics
 from lorarl_operator.cache import WATCHED, Cache, Key
+from lorarl_operator.decision import Manifest
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError
 from lorarl_operator.kube.resources import Resource
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 INTERVAL_SECONDS = 300.0
 SETTLE_SECONDS = 2.0
 """How long to wait, after a watch has listed again, for its news."""
+FEW = 20
+"""Changes of one page that are read one by one. With more, a watch has died, and everything is listed."""
 FIRST_RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 30.0
 
@@ -137,7 +140,7 @@ class Resyncer:
 
     async def _compare(self, resource: Resource, namespace: str | None, selector: str) -> set[Key]:
         before = self._cache.newest(resource, namespace)
-        news, version = await self._put_all(resource, namespace, selector)
+        news, version = await self._put_all(resource, namespace, selector, changed_only=namespace in self._listed)
         if version < before:
             # A list is never older than what was known when it was asked for, unless etcd was restored from a backup.
             log.warning(
@@ -148,15 +151,25 @@ class Resyncer:
             news |= again
         return news
 
-    async def _put_all(self, resource: Resource, namespace: str | None, selector: str) -> tuple[set[Key], int]:
-        """Bring all objects of a kind into the cache; return the jobs with news, and the list's version."""
+    async def _put_all(
+        self, resource: Resource, namespace: str | None, selector: str, *, changed_only: bool = False
+    ) -> tuple[set[Key], int]:
+        """Bring all objects of a kind into the cache; return the jobs with news, and the list's version.
+
+        `changed_only` lists metadata, and reads whole objects only where these are news. While watches work, few are.
+        """
         news: set[Key] = set()
         listed: set[str] = set()
         version = "0"
-        async for items, page_version in self._client.pages(resource, namespace, labels=selector):
+        pages = self._client.pages(resource, namespace, labels=selector, metadata_only=changed_only)
+        async for items, page_version in pages:
             version = page_version
-            for raw in items:
-                listed.add(raw["metadata"]["uid"])
+            listed |= {raw["metadata"]["uid"] for raw in items}
+            changed = [raw for raw in items if self._cache.is_news(resource, raw) is not None]
+            if changed_only and len(changed) > FEW:
+                return await self._put_all(resource, namespace, selector)
+            whole = [raw for one in changed for raw in await self._read(resource, one)] if changed_only else changed
+            for raw in whole:
                 try:
                     key = self._cache.put(resource, raw)
                 except Exception:
@@ -168,6 +181,14 @@ class Resyncer:
             if self._cache.remove(resource, key, name, uid):
                 news.add(key)
         return news, int(version)
+
+    async def _read(self, resource: Resource, partial: Manifest) -> list[Manifest]:
+        """The whole object; none if it is gone by now. By a list: the operator may list all kinds that it watches."""
+        meta = partial["metadata"]
+        named = f"metadata.name={meta['name']}"
+        return [
+            raw async for items, _ in self._client.pages(resource, meta["namespace"], fields=named) for raw in items
+        ]
 
 
 def explain(namespace: str | None, error: ApiError) -> str:

@@ -3,6 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkAccess:
+    """What the NetworkPolicy of each job allows beside connections between its own pods.
+
+    Attributes:
+        sources: Who else may connect to the job's pods: peers, as in `from` of a NetworkPolicy.
+        egress: Rules for outgoing connections, beside DNS. None: all are allowed.
+    """
+
+    sources: tuple[dict[str, Any], ...] = ()
+    egress: tuple[dict[str, Any], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +43,8 @@ class Settings:
             runs. 0: without limit.
         recovery_seconds: How long an attempt may wait for lost worker pods to be replaced. 0: their loss ends it at
             once.
+        network: What the NetworkPolicy of each job allows. None: jobs get none.
+        default_template: Name of the ClusterLoRARLJobTemplate for jobs without `templateRef`; empty for none.
         cleanup_seconds: How long the removal of a deleted job's checkpoints may take before the operator gives up.
     """
 
@@ -45,4 +61,6 @@ class Settings:
     keep_head_seconds: int = 600
     start_deadline_seconds: int = 7200
     recovery_seconds: int = 600
+    network: NetworkAccess | None = NetworkAccess()
+    default_template: str = ""
     cleanup_seconds: int = 900

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from lorarl_api.faults import ManifestError
@@ -225,7 +226,7 @@ class Snapshot:
         Raises:
             ManifestError: The spec is not valid.
         """
-        return self._applied(needs)
+        return self._applied(partial(needs, settings=self.settings))
 
     def grants(self) -> tuple[Apply, ...]:
         """Applies of the trainer's permission to write this job's status.

@@ -17,6 +17,7 @@ from support.cluster.processes import until
 from support.helm import CHART, flags, helm
 
 CRD = "lorarljobs.lorarl.io"
+CRDS = (CRD, "lorarljobtemplates.lorarl.io", "clusterlorarljobtemplates.lorarl.io")
 NAMESPACE = "lorarl-system"
 INSTANCE = "app.kubernetes.io/instance=lorarl"
 JOB: Object = {
@@ -52,7 +53,7 @@ class Site:
             yield done.stdout
         finally:
             self.helm("uninstall", "lorarl", "-n", NAMESPACE, "--ignore-not-found")
-            self.cluster.kubectl("delete", "crd", CRD, "--ignore-not-found")
+            self.cluster.kubectl("delete", "crd", *CRDS, "--ignore-not-found")
 
     def upgrade(self, values: dict[str, Any] | None = None, chart: Path = CHART) -> None:
         done = self.helm("upgrade", "lorarl", str(chart), "-n", NAMESPACE, *flags(values or {}))
@@ -122,3 +123,24 @@ def require_rights(site: Site, verb: str, resource: str, allowed: dict[str, bool
 
 def account(namespace: str = NAMESPACE) -> str:
     return f"system:serviceaccount:{namespace}:operator-lorarl"
+
+
+def crd_version(site: Site) -> tuple[int, Any]:
+    crd = site.cluster.api.get("CustomResourceDefinition", CRD)
+    assert crd is not None
+    return crd["metadata"]["generation"], crd["metadata"].get("labels")
+
+
+def crd_owner(site: Site) -> str:
+    """The namespace of the release that owns the CRD."""
+    crd = site.cluster.api.get("CustomResourceDefinition", CRD)
+    assert crd is not None
+    namespace: str = crd["metadata"]["annotations"]["meta.helm.sh/release-namespace"]
+    return namespace
+
+
+def refuses_older(site: Site, definitions: str) -> bool:
+    done = site.cluster.kubectl(
+        "apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-", stdin=definitions
+    )
+    return done.returncode != 0 and "It would remove the newer fields from all jobs" in done.stderr

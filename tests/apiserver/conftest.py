@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.cluster.control_plane import Cluster, control_plane
-from support.cluster.crds import CRD, install_crds
+from support.cluster.crds import CRDS, install_crds
 from support.cluster.operator import Operator, operator, prepare, wait_leader
 from support.cluster.platform import Platform, platform
 from support.cluster.tools import tools_or_skip
@@ -24,7 +24,7 @@ def bare_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def cluster(bare_cluster: Cluster) -> Cluster:
     """An API server that serves LoRARLJobs."""
-    install_crds(bare_cluster, CRD)
+    install_crds(bare_cluster, *CRDS)
     return bare_cluster
 
 
@@ -58,5 +58,5 @@ def _operator(p: Platform, *arguments: str) -> Iterator[Operator]:
 
 
 def _platform(folder: Path, *, kueue: bool) -> Iterator[Platform]:
-    with tools_or_skip(), platform(folder, crds=[CRD], kueue=kueue, audit=True) as running:
+    with tools_or_skip(), platform(folder, crds=CRDS, kueue=kueue, audit=True) as running:
         yield running

@@ -16,6 +16,7 @@ import yaml
 
 from apiserver.chart_site import (
     CRD,
+    CRDS,
     INSTANCE,
     JOB,
     NAMESPACE,
@@ -23,9 +24,12 @@ from apiserver.chart_site import (
     account,
     can,
     columns,
+    crd_owner,
+    crd_version,
     established,
     everything,
     older_chart,
+    refuses_older,
     require_rights,
 )
 from support.cluster.client import ApiError, Object
@@ -99,8 +103,8 @@ def test_cluster_mode_from_install_to_uninstall(site: Site, tmp_path: Path) -> N
         )
 
         site.uninstall()
-        left = f"customresourcedefinition.apiextensions.k8s.io/{CRD}"
-        until(30, "everything but the CRD is gone", lambda: site.of_release() == [left])
+        left = sorted(f"customresourcedefinition.apiextensions.k8s.io/{crd}" for crd in CRDS)
+        until(30, "everything but the CRDs is gone", lambda: sorted(site.of_release()) == left)
         assert api.get("LoRARLJob", "steady", "default") == before
         require_rights(site, "create", "rayjobs.ray.io", {"team-a": False})
 
@@ -125,7 +129,7 @@ def test_namespaced_mode_from_install_to_uninstall(site: Site) -> None:
         assert site.cluster.api.list("Role", "team-b", labels=INSTANCE) == []
 
         site.uninstall()
-        until(30, "everything but the CRD is gone", lambda: len(site.of_release()) == 1)
+        until(30, "everything but the CRDs is gone", lambda: len(site.of_release()) == len(CRDS))
         assert site.cluster.api.get("LoRARLJob", "steady", "team-a") is not None
 
 
@@ -152,9 +156,9 @@ def test_a_crd_that_is_not_kept_is_deleted(site: Site) -> None:
 
 def test_a_foreign_crd_is_used_and_not_changed(site: Site) -> None:
     site.cluster.must("apply", "--server-side", "-f", str(CHART / "files/lorarl.io_lorarljobs.yaml"))
-    version = _version(site)
+    version = crd_version(site)
     with site.release({"crds.install": False, "aggregatedRoles": False}):
-        assert _version(site) == version
+        assert crd_version(site) == version
         site.uninstall()
         assert site.cluster.api.get("CustomResourceDefinition", CRD) is not None
 
@@ -185,12 +189,24 @@ def test_an_older_chart_removes_no_field_from_a_newer_crd(site: Site, tmp_path: 
         site.upgrade({"crds.install": False}, older)
         assert "Reward" in columns(site.cluster)
         site.upgrade()
-        assert _owner(site) == NAMESPACE, "the release owns it again"
+        assert crd_owner(site) == NAMESPACE, "the release owns it again"
 
 
-def test_a_rollback_restores_the_older_crd(site: Site, tmp_path: Path) -> None:
-    with site.release(chart=older_chart(tmp_path)):
+def test_a_rollback_or_argo_cd_restores_an_older_crd_if_allowed(site: Site, tmp_path: Path) -> None:
+    """Neither runs the chart's own check on the cluster: a policy refuses."""
+    older = older_chart(tmp_path)
+    definition = "templates/crd.yaml"
+    argo_cd = site.helm("template", "lorarl", str(older), "-n", NAMESPACE, "--show-only", definition).stdout
+    with site.release(chart=older):
         site.upgrade()
+        until(20, "the policy is in force", lambda: refuses_older(site, argo_cd))
+        assert "Reward" in columns(site.cluster)
+        refused = site.helm("rollback", "lorarl", "1", "-n", NAMESPACE)
+        assert refused.returncode != 0
+        assert "from chart version 0.1.0, and the new one from 0.0.9" in refused.stderr
+        for crd in CRDS:
+            assert f"kubectl label crd {CRD} helm.sh/chart-" in refused.stderr
+            site.cluster.must("label", "crd", crd, "helm.sh/chart-")
         done = site.helm("rollback", "lorarl", "1", "-n", NAMESPACE)
         assert done.returncode == 0, done.stderr
         assert "Score" in columns(site.cluster)
@@ -246,7 +262,7 @@ def test_the_docs_commands_install_without_cluster_wide_permissions(site: Site) 
         require_rights(site, "create", "rayjobs.ray.io", {"team-a": True})
     finally:
         site.helm("uninstall", "lorarl", "-n", NAMESPACE, "--ignore-not-found")
-        site.cluster.must("delete", "crd", CRD)
+        site.cluster.must("delete", "crd", *CRDS)
 
 
 def test_users_may_do_what_their_roles_allow(site: Site) -> None:
@@ -273,6 +289,9 @@ def test_users_may_do_what_their_roles_allow(site: Site) -> None:
         assert not can(site, "viewer", "delete", CRD, "team-a")
         assert not can(site, "adminer", "patch", f"{CRD}/status", "team-a")
         assert not can(site, "editer", "create", CRD, "team-b")
+        assert can(site, "editer", "get", CRDS[1], "team-a")
+        assert not can(site, "editer", "create", CRDS[1], "team-a"), "templates limit those who may edit jobs"
+        assert can(site, "adminer", "create", CRDS[1], "team-a")
 
 
 def test_the_operator_can_grant_only_a_jobs_permission(site: Site) -> None:
@@ -362,20 +381,6 @@ def test_the_api_server_accepts_all_objects_of_all_values(site: Site) -> None:
 
 def _two(pods: list[Object]) -> list[Object] | None:
     return pods if len(pods) == 2 else None
-
-
-def _version(site: Site) -> tuple[int, Any]:
-    crd = site.cluster.api.get("CustomResourceDefinition", CRD)
-    assert crd is not None
-    return crd["metadata"]["generation"], crd["metadata"].get("labels")
-
-
-def _owner(site: Site) -> str:
-    """The namespace of the release that owns the CRD."""
-    crd = site.cluster.api.get("CustomResourceDefinition", CRD)
-    assert crd is not None
-    namespace: str = crd["metadata"]["annotations"]["meta.helm.sh/release-namespace"]
-    return namespace
 
 
 def _patched(trainer: Any, name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from pathlib import Path
@@ -10,6 +11,9 @@ import pytest
 
 from lorarl_api.load import ManifestError, load_job
 from lorarl_api.yaml_reader import read_documents
+from lorarl_operator.kube.client import Client
+from lorarl_operator.kube.resources import LORARLJOBS
+from support.cluster.client import Object
 from support.cluster.control_plane import Cluster
 from unit.contract.cases import CASES, Case
 from unit.contract.manifests import UNSEEN, VOLUMES, changed, manifest
@@ -223,3 +227,21 @@ def test_kubectl_explains_the_fields_of_a_cluster(
     text = cluster.must("explain", f"lorarljob.{path}")
     assert part in " ".join(text.split())
     assert fields.items() <= dict(re.findall(r"^  (\w+)\t<([^>]+)>", text, re.MULTILINE)).items(), text
+
+
+def test_the_operators_lists_of_metadata_have_no_specs(cluster: Cluster) -> None:
+    """A resync compares versions. The whole objects of thousands of pods would be most of its bytes."""
+    cluster.must("apply", "-f", "-", stdin=json.dumps(manifest({"metadata.name": "listed"})))
+
+    async def read(*, metadata_only: bool) -> list[Object]:
+        client = await Client.connect(str(cluster.kubeconfig))
+        pages = client.pages(LORARLJOBS, "default", fields="metadata.name=listed", metadata_only=metadata_only)
+        try:
+            return [one async for items, _ in pages for one in items]
+        finally:
+            await client.close()
+
+    (whole,), (partial,) = (asyncio.run(read(metadata_only=only)) for only in (False, True))
+    assert set(partial) - {"kind", "apiVersion"} == {"metadata"}
+    assert partial["metadata"] == whole["metadata"]
+    assert "spec" in whole

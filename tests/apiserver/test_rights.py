@@ -15,11 +15,12 @@ from lorarl_api.v1alpha1 import ClusterSpec
 from lorarl_operator.cache import WATCHED
 from lorarl_operator.manifests.access import needs
 from lorarl_operator.parse import job as parse_job
+from lorarl_operator.settings import Settings
 from support.cluster.audit import Right, account, granted, refused, used
 from support.cluster.client import Api, ApiError, Object
-from support.cluster.crds import CRD
+from support.cluster.crds import CRDS
 from support.cluster.kwok import CANNOT_BE_PULLED, DEVICE_CLASS, HELD, add_devices
-from support.cluster.lorarljobs import condition, lorarljob, phase, report
+from support.cluster.lorarljobs import condition, lorarljob, phase, report, template
 from support.cluster.operator import RIGHTS, SYSTEM, Operator, operator, prepare, wait_leader
 from support.cluster.platform import Platform, platform
 from support.cluster.processes import find_share, until
@@ -42,7 +43,7 @@ def p(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     folder = tmp_path_factory.mktemp("rights")
     with tools_or_skip():
         # The operator reads Workloads where they are served. Kueue itself does not run here.
-        crds = [CRD, find_share("kueue") / "config/components/crd/bases/kueue.x-k8s.io_workloads.yaml"]
+        crds = [*CRDS, find_share("kueue") / "config/components/crd/bases/kueue.x-k8s.io_workloads.yaml"]
         with platform(folder, crds=crds, audit=True, admission=[GUARDED_OWNERS]) as running:
             for one in (one for one in rendered() if one["kind"].startswith("ValidatingAdmissionPolicy")):
                 running.cluster.must("apply", "-f", "-", stdin=json.dumps(one))
@@ -65,7 +66,9 @@ def test_a_job_trains_is_suspended_twice_and_is_deleted_by_its_ttl(p: Platform, 
         p.api.patch("LoRARLJob", "whole", {"spec": {"suspend": True}}, namespace)
         p.api.wait("LoRARLJob", "whole", namespace, lambda job: phase(job) == "Suspended", seconds=30)
         (template,) = p.api.list("ResourceClaimTemplate", namespace)
-        owned = [(kind, "lorarl-whole") for kind in ("ServiceAccount", "Role", "RoleBinding", "ConfigMap")]
+        owned = [
+            (kind, "lorarl-whole") for kind in ("ServiceAccount", "Role", "RoleBinding", "ConfigMap", "NetworkPolicy")
+        ]
         # An older operator might have created them like this.
         for kind, name in (*owned, ("ResourceClaimTemplate", template["metadata"]["name"])):
             p.api.patch(kind, name, {"metadata": {"labels": {"lorarl.io/job-uid": None}}}, namespace)
@@ -115,8 +118,11 @@ def test_a_clean_up_that_takes_too_long(p: Platform, replica: Operator) -> None:
 
 def test_jobs_that_are_stuck_on_their_nodes_and_in_a_queue(p: Platform, replica: Operator) -> None:
     namespace = p.namespace()
-    p.api.create(lorarljob(namespace, "stuck", cluster={"image": CANNOT_BE_PULLED}))
-    p.api.create(lorarljob(namespace, "queued", labels={"kueue.x-k8s.io/queue-name": "team"}))
+    p.api.create(template(namespace, "broken", cluster={"image": CANNOT_BE_PULLED}))
+    p.api.create(template(None, "queue", labels={"kueue.x-k8s.io/queue-name": "team"}))
+    p.api.create(lorarljob(namespace, "stuck", templateRef={"name": "broken"}))
+    of_cluster = {"kind": "ClusterLoRARLJobTemplate", "name": "queue"}
+    p.api.create(lorarljob(namespace, "queued", templateRef=of_cluster))
     p.api.wait("RayJob", "queued-1", namespace, bool)
     p.api.patch("RayJob", "queued-1", {"spec": {"suspend": True}}, namespace)  # A queue's webhook would do this.
     p.api.wait(
@@ -164,7 +170,9 @@ def test_guarded_owners_need_the_permission_to_finalize_them(p: Platform) -> Non
     """No log shows the use of this permission: an admission plugin checks it."""
     namespace = p.namespace()
     owner = p.api.create(lorarljob(namespace, "owner", suspend=True))
-    config_map = next(one for one in needs(parse_job(owner), ClusterSpec()) if one["kind"] == "ConfigMap")
+    config_map = next(
+        one for one in needs(parse_job(owner), ClusterSpec(), Settings("any")) if one["kind"] == "ConfigMap"
+    )
     config_map["metadata"]["name"] = "made-by-the-test"
     role = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create", "patch"]}]
     grant(p, namespace, role)
@@ -186,7 +194,7 @@ def test_the_charts_policy_guards_what_no_job_owns(p: Platform) -> None:
     everything = ("--clusterrole=cluster-admin", f"--serviceaccount={SYSTEM}:{ACCOUNT}", "-n", namespace)
     p.cluster.must("create", "rolebinding", "everything", *everything)
     job = p.api.create(lorarljob(namespace, "owner", suspend=True))
-    (config,) = (one for one in needs(parse_job(job), ClusterSpec()) if one["kind"] == "ConfigMap")
+    (config,) = (one for one in needs(parse_job(job), ClusterSpec(), Settings("any")) if one["kind"] == "ConfigMap")
     foreign = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "aws-auth", "namespace": namespace}}
     p.api.create(foreign)
     stolen = {**foreign, "metadata": foreign["metadata"] | {"ownerReferences": config["metadata"]["ownerReferences"]}}
@@ -196,6 +204,10 @@ def test_the_charts_policy_guards_what_no_job_owns(p: Platform) -> None:
     system = {**config, "metadata": owned_by_a_job | {"namespace": "kube-system"}}
     assert "may not write to this namespace" in refusal(operator, system)
     assert ours in refusal(operator, {**foreign, "kind": "ServiceAccount"})
+    open_to_all = {"podSelector": {}, "ingress": [{}]}
+    assert ours in refusal(
+        operator, {**foreign, "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "spec": open_to_all}
+    )
     with pytest.raises(ApiError, match=ours):
         operator.create(rayjob(namespace, "any", image="test.invalid/held:1"))
     config["metadata"]["name"] = "made-by-the-test"

@@ -41,7 +41,7 @@ import vllm  # noqa: F401
 from lorarl_trainer.backends.registry import get_backend
 from lorarl_trainer.devices.cpu import CpuDevice
 
-get_backend().import_libraries(CpuDevice())
+get_backend("megatron").import_libraries(CpuDevice())
 import lorarl_trainer.launch.run, mlflow, peft, ray, torch, wandb  # noqa: E401
 
 assert not torch.cuda.is_available()

@@ -168,6 +168,17 @@ def test_logs_and_ray_s_dashboard_can_be_read(mission: Mission) -> None:
             assert [job["status"] for job in json.load(answer) if job["type"] == "SUBMISSION"] == ["SUCCEEDED"]
 
 
+def test_the_pods_write_only_to_their_volumes_and_have_a_network_policy(mission: Mission) -> None:
+    cluster = mission.cluster
+    (head,) = cluster.api.list("Pod", TEAM, labels=f"lorarl.io/job={JOB},lorarl.io/role=head")
+    inside = ("exec", head["metadata"]["name"], "-n", TEAM, "-c", "ray-head", "--", "sh", "-c")
+    said = cluster.kubectl(*inside, "touch /home/lorarl/any || touch /opt/lorarl/any || touch ~/any && echo wrote ~")
+    assert said.stderr.count("Read-only file system") == 2, said.stderr
+    assert said.stdout.strip() == "wrote /tmp"
+    (policy,) = cluster.api.list("NetworkPolicy", TEAM)
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= head["metadata"]["labels"].items()
+
+
 def test_the_operator_goes_on_without_a_stumble(mission: Mission) -> None:
     """In a pod its user has no name, which once broke kopf's watches. Restarts every 90 s hid that."""
     assert operators(mission.cluster) == mission.operators

@@ -13,7 +13,7 @@ os.environ.update(CudaDevice().environment(threads=8))
 import pytest
 import torch
 
-from support.colocated import colocated, model_folder  # noqa: F401  # fixtures
+from support.colocated import backend, colocated, model_folder  # noqa: F401  # fixtures
 from support.in_process import Colocated
 from support.shaped_models import save_shape
 from unit.trainer.planning.shapes import SHAPES

@@ -12,7 +12,7 @@ import torch
 from lorarl_trainer.backends.kernels import attention, logprobs, operations, triton_layer, triton_softmax
 from lorarl_trainer.backends.kernels.gather import Gather
 from lorarl_trainer.backends.kernels.heads import Heads
-from lorarl_trainer.backends.megatron.packed_attention import Segments
+from lorarl_trainer.backends.kernels.packed import Segments
 from lorarl_trainer.samples.packing import pack
 from support.tiny_models import VOCABULARY
 from support.training import grouped_samples

@@ -14,6 +14,7 @@ import yaml
 from lorarl_api.v1alpha1 import ClusterSpec
 from lorarl_operator import parse
 from lorarl_operator.manifests.access import grants, needs
+from lorarl_operator.settings import Settings
 from run.command import Running
 from run.jobs import NAME, Job
 from support.cluster.control_plane import Cluster, control_plane
@@ -77,6 +78,7 @@ def in_cluster(job: Job, folder: Path) -> Iterator[InCluster]:
 
 def _job_in(cluster: Cluster, gate: TcpGate, job: Job, run_dir: Path) -> InCluster:
     manifest = yaml.safe_load((job.folder / "job.yaml").read_text())
+    manifest["spec"]["reward"]["source"] = {"uri": "file:letters.py"}
     # Its checkpoints are in a folder, which a cluster takes from volumes only. Here the pods are this machine.
     volumes = {"podTemplateOverrides": {"head": {"spec": {}}, "worker": {"spec": {}}}}
     stored_spec = {**manifest["spec"], "cluster": {**manifest["spec"].get("cluster", {}), **volumes}}
@@ -87,7 +89,7 @@ def _job_in(cluster: Cluster, gate: TcpGate, job: Job, run_dir: Path) -> InClust
     (job.folder / "job.yaml").write_text(yaml.safe_dump(manifest))
     parsed = parse.job(stored)
 
-    for made in (*needs(parsed, ClusterSpec()), *grants(parsed, ClusterSpec())):
+    for made in (*needs(parsed, ClusterSpec(), Settings("any")), *grants(parsed, ClusterSpec())):
         cluster.must("apply", "--server-side", "-f", "-", stdin=json.dumps(made))
     token = cluster.service_account_token(NAMESPACE, f"lorarl-{NAME}")
     kubeconfig = gate.kubeconfig(cluster, token)

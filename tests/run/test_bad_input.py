@@ -90,6 +90,8 @@ BY_ITS_PREPARATION = [
         "spec.reward.function: got elsewhere:score, but there is no module elsewhere, expected",
     ),
     (["reward.function=letters:missing", NEW], "has no such function, expected a function package.module:function"),
+    (["reward.source.uri=file:gone.py"], "spec.reward.source.uri: got file:gone.py, where there is nothing, expected"),
+    (["reward.source.uri=file:letters.py"], "belongs to another training (reward.source.sha256 was null, is "),
     (["adapter.rank=8"], "belongs to another training (adapter.rank was 4, is 8), expected the manifest of the"),
     (
         ["adapter.initFrom=file:trained", "adapter.rank=8", NEW],

@@ -52,13 +52,18 @@ def applied(job: Job, recipe: Recipe) -> None:
     spec = manifest["spec"]
     if {"reward", "rewards"} & set(recipe.spec) or recipe.spec.get("algorithm", {}).get("type") == "sft":
         del spec["reward"]
+    if "mixture" in recipe.spec.get("data", {}):
+        del spec["data"]["train"]
     for field, value in recipe.spec.items():
         spec[field] = value if field in REPLACED else {**spec.get(field, {}), **value}
     path.write_text(yaml.safe_dump(manifest))
     for name, text in recipe.files.items():
         (job.folder / name).write_text(text)
-    job.write_rows({"prompt": f"say {word}", "answer": word} for word in ("yes", "no", "one", "two", "red", "blue"))
-    (job.folder / "held_out.jsonl").write_text(json.dumps({"prompt": "say on", "answer": "on"}) + "\n")
+    tests = ["assert add(1, 2) == 3"]
+    words = ("yes", "no", "one", "two", "red", "blue")
+    job.write_rows({"prompt": f"say {word}", "answer": word, "tests": tests} for word in words)
+    held_out = {"prompt": "say on", "answer": "on", "tests": tests}
+    (job.folder / "held_out.jsonl").write_text(json.dumps(held_out) + "\n")
 
 
 RECIPES = recipes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -69,6 +70,8 @@ def test_progress_and_a_drain_reach_the_status(in_cluster: InCluster, nodes: Ray
     assert status["adapter"]["sha256"] == ended.adapter_digest
     assert status["adapter"]["step"] == status["step"]
     assert ended.left_running == nodes.workers_left(LAST_SECONDS) == []
+    made_of = json.loads(Path(newest.removeprefix("file://"), "lora_adapter/lorarl_metadata.json").read_text())
+    assert made_of["manifest"]["spec"]["reward"]["source"]["sha256"] == digest(in_cluster.job.folder / "letters.py")
     record = in_cluster.job.checkpoints / "runs" / "0001"
     assert (record / "report.html").exists()
     assert "SIGTERM: finishing this step" in (record / "logs" / "driver.log").read_text()

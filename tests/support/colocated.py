@@ -24,12 +24,21 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
 
 
 @pytest.fixture
-def colocated(model_folder: Callable[[str], Path], tmp_path: Path) -> Iterator[Callable[..., Colocated]]:
+def backend(request: pytest.FixtureRequest) -> str:
+    """Which backend trains, unless a test asks its worker for another."""
+    return str(getattr(request, "param", "megatron"))
+
+
+@pytest.fixture
+def colocated(model_folder: Callable[[str], Path], tmp_path: Path, backend: str) -> Iterator[Callable[..., Colocated]]:
     """Starts workers in this process: engine and trainer on one tiny model."""
     started: list[Colocated] = []
 
     def start(architecture: str = "qwen3-tied", **changes: object) -> Colocated:
-        worker = Colocated(model_folder(architecture), tmp_path, **changes)
+        """`trainer__backend=None` leaves the choice to the model."""
+        fields = {"trainer__backend": backend} | changes
+        fields = {field: value for field, value in fields.items() if value is not None}
+        worker = Colocated(model_folder(architecture), tmp_path, **fields)
         started.append(worker)
         return worker
 

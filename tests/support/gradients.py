@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from lorarl_trainer.backends.megatron.layout import AdapterLayout
+from lorarl_trainer.backends.layout import AdapterLayout
 from lorarl_trainer.devices.base import Device
 from lorarl_trainer.lora.random_tensors import uniform
 from lorarl_trainer.samples.types import LossChoice

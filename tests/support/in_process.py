@@ -73,6 +73,7 @@ class Colocated:
 
     def __init__(self, model: Path, out: Path, **changes: object) -> None:
         self.model, self.out = model, out
+        self.made_of: dict[str, Any] = {}  # goes into the adapters' metadata
         self.job = tiny_job(model, out, **changes)
         self.spec = self.job.spec
         self.worker = CheckpointingWorker(self.spec, ALONE)
@@ -209,8 +210,10 @@ class OneWorker:
     async def update(self, request: UpdateRequest) -> UpdateResult:
         return self.worker.update(request)
 
-    async def log_probabilities(self, samples: Sequence[Sample], temperature: float) -> list[Floats]:
-        return self.worker.log_probabilities(Samples(samples), temperature)
+    async def log_probabilities(
+        self, samples: Sequence[Sample], temperature: float, *, reference: bool = False
+    ) -> list[Floats]:
+        return self.worker.log_probabilities(Samples(samples), temperature, reference)
 
     async def publish(self, step: int, adapter_version: int, position: int, results: CardResults) -> None:
         self.worker.publish(step, adapter_version, position, results)

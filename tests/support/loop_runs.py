@@ -88,9 +88,11 @@ async def run_in_process(
     workers, stop = OneWorker(worker.worker), asyncio.Event()
     identity = training_identity(spec, "fingerprint")
     job = worker.job
-    await workers.open_checkpoints(JobCheckpoints(Owner(job.name, job.uid), identity, worker.out / "unpublished", {}))
+    await workers.open_checkpoints(
+        JobCheckpoints(Owner(job.name, job.uid), identity, worker.out / "unpublished", worker.made_of)
+    )
     resumed = await workers.resume()
-    algorithm, learning = get_algorithm(spec.algorithm), list(train_rows or rows())
+    algorithm, learning = get_algorithm(spec.algorithm, spec.rollout.max_response_tokens), list(train_rows or rows())
     progress = Progress(direct=[sink, _StopAfter(stop_after, stop), _AfterStep(after_step)], queued=[])
     stream = RowStream(learning, spec.trainer.seed, resumed.position)
     rollouts: Rollouts
@@ -98,7 +100,18 @@ async def run_in_process(
         rollouts = Answers(stream, {}, spec.rollout.prompts_per_step, workers)
     else:
         scorer = CountsEvenTokens()
-        rollouts = Lockstep(spec, stream, {}, algorithm.group_size, workers, scorer, spelled, progress, spelled)
+        rollouts = Lockstep(
+            spec,
+            stream,
+            {},
+            algorithm.group_size,
+            workers,
+            scorer,
+            spelled,
+            progress,
+            spelled,
+            max_refills=algorithm.max_refills,
+        )
     session = Session(
         spec=spec,
         workers=workers,

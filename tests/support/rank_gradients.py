@@ -39,7 +39,7 @@ def run_rank(rank: int, port: int) -> None:
 
 def main() -> None:
     if not GPUS:
-        get_backend().import_libraries(get_device(GPUS))  # once for all, which takes longest
+        get_backend("megatron").import_libraries(get_device(GPUS))  # once for all, which takes longest
     start = "spawn" if GPUS else "fork"
     multiprocessing.start_processes(run_rank, (free_ports(1)[0],), nprocs=RANKS, start_method=start)
 

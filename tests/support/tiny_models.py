@@ -42,6 +42,33 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
     "mistral": {"sliding_window": None, "head_dim": 32},
 }
+
+
+def _rope(theta: float) -> dict[str, Any]:
+    return {"rope_type": "default", "rope_theta": theta}
+
+
+_FSDP_FAMILIES: dict[str, dict[str, Any]] = {
+    "gemma2": {"head_dim": 32, "sliding_window": 8, "query_pre_attn_scalar": 24, "attn_logit_softcapping": 2.0}
+    | {"final_logit_softcapping": 3.0, "tie_word_embeddings": True},
+    "gemma3_text": {"head_dim": 32, "sliding_window": 8, "query_pre_attn_scalar": 24, "tie_word_embeddings": True}
+    | {"layer_types": ["sliding_attention", "full_attention"]}
+    | {"rope_parameters": {"full_attention": _rope(1e6), "sliding_attention": _rope(1e4)}},
+    "phi": {"partial_rotary_factor": 0.5, "num_key_value_heads": 4, "intermediate_size": 512},
+    "phi3": {"sliding_window": None},
+    "granite": {"attention_multiplier": 0.1, "embedding_multiplier": 3.0, "residual_multiplier": 0.5}
+    | {"logits_scaling": 2.0},
+    "olmo3": {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
+    "cohere": {"logit_scale": 0.5, "tie_word_embeddings": True},
+    "cohere2": {"logit_scale": 0.5, "tie_word_embeddings": True, "sliding_window": 8}
+    | {"layer_types": ["sliding_attention", "full_attention"], "head_dim": 32},
+    "exaone4": {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"], "head_dim": 32},
+    "opt": {"ffn_dim": 160, "word_embed_proj_dim": 128, "num_key_value_heads": 4, "tie_word_embeddings": True},
+    "arcee": {"head_dim": 32},
+    "seed_oss": {"head_dim": 64, "attention_bias": True},
+}
+FSDP_SHAPES = (*_FSDP_FAMILIES, "mistral-short", "qwen2-yarn")
+"""What `trainer.backend: fsdp` alone trains: families, a window that cuts sequences off, and scaled positions."""
 _VARIANTS: dict[str, dict[str, Any]] = {
     # GPU kernels want heads of 64 or more; the CPU's attention takes 32.
     "gpu": {
@@ -68,6 +95,9 @@ _VARIANTS: dict[str, dict[str, Any]] = {
     "one": {"num_key_value_heads": 1},
     "two": {"hidden_size": 192, "num_attention_heads": 12},
     "window": {"sliding_window": 64},
+    "short": {"sliding_window": 8},
+    "yarn": {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10_000.0}}
+    | {"max_position_embeddings": 256},
 }
 
 
@@ -77,12 +107,12 @@ def build(architecture: str, seed: int = 0) -> Any:
     import transformers
 
     family, *variants = architecture.split("-")
-    config = _COMMON | {"tie_word_embeddings": False} | _FAMILIES[family]
+    config = _COMMON | {"tie_word_embeddings": False} | (_FAMILIES | _FSDP_FAMILIES)[family]
     for variant in variants:
         config |= _VARIANTS[variant]
-    name = family.capitalize()
     torch.manual_seed(seed)
-    model = getattr(transformers, f"{name}ForCausalLM")(getattr(transformers, f"{name}Config")(**config))
+    made = transformers.AutoConfig.for_model(family, **config)
+    model = transformers.AutoModelForCausalLM.from_config(made, dtype=torch.float32)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name:

@@ -44,14 +44,13 @@ class BareTrainer:
 
         With `tensor_parallel`, torch.distributed is initialised, and this is one rank of so many.
         """
-        get_backend().import_libraries(device)
+        get_backend("megatron").import_libraries(device)
         if not dist.is_initialized():
             dist.init_process_group(device.distributed_backend, store=dist.HashStore(), rank=0, world_size=1)
         device.select(dist.get_rank())
         from lorarl_trainer.backends.megatron.model import LoraModel
-        from lorarl_trainer.backends.megatron.optimizer import AdapterOptimizer
-        from lorarl_trainer.backends.megatron.platform import platform_of
-        from lorarl_trainer.backends.megatron.update import Trainer
+        from lorarl_trainer.backends.optimizer import AdapterOptimizer
+        from lorarl_trainer.backends.update import Trainer
 
         adapter = {"adapter__type": adapter_type, "adapter__dropout": dropout, "adapter__targetModules": list(targets)}
         trainer = {"trainer__recompute": recompute, "trainer__tensorParallelSize": tensor_parallel}
@@ -63,9 +62,8 @@ class BareTrainer:
             fused_layers=packed and fused and not dropout,
         )
         self.model = LoraModel(device, folder, spec.adapter, plan)
-        one_kernel = platform_of(device).fused_optimizer
         self.optimizer = AdapterOptimizer(
-            self.model, TrainerSpec.model_validate({"learningRate": 1e-3}), fused=one_kernel
+            self.model, TrainerSpec.model_validate({"learningRate": 1e-3}), fused=device.name != "cpu"
         )
         self.trainer = Trainer(device, self.model, self.optimizer, budget, dropout)
         stream = torch.Generator().manual_seed(0)

@@ -19,6 +19,8 @@ from lorarl_trainer.sft import Answers
 from support.in_process import Colocated, OneWorker
 from support.loop_runs import Collected, CountsEvenTokens, rows, spelled
 
+pytestmark = pytest.mark.both_backends
+
 
 class TimesOut(CountsEvenTokens):
     async def score(self, samples: Sequence[ToScore]) -> list[Outcome]:

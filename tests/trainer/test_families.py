@@ -90,7 +90,7 @@ def test_a_field_that_a_new_megatron_adds_is_not_plain(model_folder: Callable[[s
 
 def test_routers_have_no_loss_of_their_own(tmp_path: Path) -> None:
     """H5: Megatron-Bridge turns it on for mixtures of experts, and its gradient would reach the adapter."""
-    get_backend().import_libraries(CpuDevice())
+    get_backend("megatron").import_libraries(CpuDevice())
     from megatron.bridge import AutoBridge
     from transformers import Qwen3MoeConfig
 

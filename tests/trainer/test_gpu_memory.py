@@ -68,7 +68,7 @@ def test_memory_that_runs_out_is_told_in_every_phase(
     [
         ("lorarl_trainer.backends.megatron.backend.LoraModel", "the base model was loaded"),
         ("lorarl_trainer.engine.colocated.RolloutEngine", "vLLM was started"),
-        ("lorarl_trainer.backends.megatron.state.new_adapter", "the adapter was made"),
+        ("lorarl_trainer.backends.state.new_adapter", "the adapter was made"),
     ],
 )
 def test_memory_that_runs_out_at_the_start_is_told(

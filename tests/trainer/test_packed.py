@@ -96,7 +96,7 @@ def test_what_packings_are_not_made_for_is_seen(model_folder) -> None:
 
 
 def test_logits_that_are_more_than_a_product_are_refused(model_folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    get_backend().import_libraries(CpuDevice())
+    get_backend("megatron").import_libraries(CpuDevice())
     from megatron.bridge.models.gemma.gemma2_provider import Gemma2OutputLayer
     from megatron.core import tensor_parallel
 

@@ -33,31 +33,34 @@ def hf_logprobs(model: torch.nn.Module, samples: list[Sample], temperature: floa
 
 
 def peft_model(base: Path, adapter: Path) -> PeftModel:
-    return PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), adapter).eval()
+    """The adapter on the base, with the attention that knows all of a model's features."""
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, attn_implementation="eager")
+    return PeftModel.from_pretrained(model, adapter).eval()
 
 
 ADAPTED = [(architecture, kind) for architecture in tiny_models.ARCHITECTURES for kind in ("canonical_lora", "lora")]
 
 
 @pytest.mark.parametrize(
-    ("architecture", "adapter_type"),
+    ("architecture", "adapter_type", "backend"),
     [
-        *ADAPTED,
-        *((architecture, "canonical_lora") for architecture in tiny_models.OTHER_SHAPES),
+        *((*adapted, "megatron") for adapted in ADAPTED),
+        *((architecture, "canonical_lora", "megatron") for architecture in tiny_models.OTHER_SHAPES),
+        *((architecture, "canonical_lora", "fsdp") for architecture in ("qwen3-tied", "qwen2", "llama-scaled")),
     ],
 )
-def test_megatron_vllm_and_peft_give_the_same_log_probabilities(
-    colocated, tmp_path: Path, architecture: str, adapter_type: str
+def test_trainer_vllm_and_peft_give_the_same_log_probabilities(
+    colocated, tmp_path: Path, architecture: str, adapter_type: str, backend: str
 ) -> None:
-    worker: Colocated = colocated(architecture, adapter__type=adapter_type)
+    worker: Colocated = colocated(architecture, adapter__type=adapter_type, trainer__backend=backend)
     worker.randomise()
     worker.sync()
     samples = samples_of(prompts(), rollouts := worker.generate(prompts()))
-    megatron = worker.trainer_logprobs(samples)
+    trainer = worker.trainer_logprobs(samples)
     vllm = [c.logprobs for c in rollouts]
     peft = hf_logprobs(peft_model(worker.model, worker.write_peft(tmp_path / "adapter")), samples)
     base = hf_logprobs(AutoModelForCausalLM.from_pretrained(worker.model, dtype=torch.float32).eval(), samples)
-    assert worst(megatron, peft) < TOLERANCE
+    assert worst(trainer, peft) < TOLERANCE
     assert worst(vllm, peft) < TOLERANCE
     assert worst(base, peft) > 0.1, "an adapter that changes nothing would prove nothing"
 

@@ -9,8 +9,12 @@ import pytest
 
 from lorarl_trainer.checkpoint import Checkpoint, CheckpointStore, Published
 from lorarl_trainer.errors import StorageError
+from lorarl_trainer.protocols.workers import Resumed
+from lorarl_trainer.workers.checkpoints import CheckpointingWorker
 from support.in_process import Colocated
 from support.loop_runs import adapter_digest, run_in_process
+
+pytestmark = pytest.mark.both_backends
 
 STEPS = 6
 
@@ -86,6 +90,27 @@ def test_settings_that_may_change_between_starts_do(colocated, tmp_path: Path) -
     assert [row.step for row in rows] == [3, 4, 5, 6]
 
 
+def test_rows_that_changed_between_starts_are_a_warning(
+    colocated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resumed: list[Resumed] = []
+    claim = CheckpointingWorker.claim_checkpoints
+
+    def noted(worker: CheckpointingWorker) -> Resumed:
+        resumed.append(claim(worker))
+        return resumed[-1]
+
+    monkeypatch.setattr(CheckpointingWorker, "claim_checkpoints", noted)
+    for rows, digest, last in ((480, "a", 2), (480, "a", 3), (479, "b", 4)):
+        worker = start(colocated, tmp_path / "run", checkpoint__every=1)
+        worker.made_of = {"data": {"train": {"rows": rows, "sha256": digest}}}
+        asyncio.run(run_in_process(worker, stop_after=last))
+    first, same, other = (found.warnings for found in resumed)
+    assert first == same == ()
+    assert "the rows of train (had 480, has 479) changed since the checkpoint was made" in other[0]
+
+
+@pytest.mark.both_backends(quick=True)
 def test_training_learns(colocated, tmp_path: Path) -> None:
     worker = start(
         colocated, tmp_path / "run", rollout__promptsPerStep=12, algorithm__groupSize=8, trainer__learningRate=2e-2

@@ -12,6 +12,8 @@ from lorarl_trainer.data.encoding import EncodedRow
 from support.in_process import Colocated
 from support.loop_runs import adapter_digest, rows, run_in_process
 
+pytestmark = pytest.mark.both_backends
+
 CHOICES = 4
 ENTROPY = math.log(CHOICES) / 2  # nats a token: one of four tokens, then always the same end
 

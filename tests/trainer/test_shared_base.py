@@ -12,6 +12,9 @@ from lorarl_trainer.backends.megatron.own_heads import WHOLE, OwnHeads
 from lorarl_trainer.engine.vllm.shared_base import SharedBase, query_key_value
 from lorarl_trainer.errors import StaleAdapterError
 from lorarl_trainer.planning.execution import PlanError
+from lorarl_trainer.protocols.adapter import SharesBase
+
+pytestmark = pytest.mark.both_backends
 
 
 def test_query_key_value_undoes_megatrons_interleaving() -> None:
@@ -46,6 +49,7 @@ def test_ranks_that_share_a_key_value_head_have_what_vllm_gives_them(heads: int,
     assert OwnHeads.of(config, Ranks(None, groups, 0)) is None, "each has groups of its own"
 
 
+@pytest.mark.both_backends(quick=True)
 @pytest.mark.parametrize("architecture", ["qwen3-tied", "qwen2", "llama"])
 def test_all_but_query_key_value_is_shared(colocated, architecture: str) -> None:
     worker = colocated(architecture)
@@ -63,8 +67,9 @@ def test_a_part_that_the_trainer_does_not_have_is_an_error(colocated, monkeypatc
     """The plan counts on one base model, so a second one has no place in memory."""
     given = SharedBase.__init__
 
-    def without_one(self: SharedBase, tensors: dict[frozenset[str], torch.Tensor]) -> None:
-        given(self, {names: tensor for names, tensor in tensors.items() if names != frozenset(["model.norm.weight"])})
+    def without_one(self: SharedBase, trainer: SharesBase) -> None:
+        given(self, trainer)
+        del self._tensors[frozenset(["model.norm.weight"])]
 
     monkeypatch.setattr(SharedBase, "__init__", without_one)
     with pytest.raises(PlanError, match=r"the trainer has nothing in the layout of vLLM's model\.norm\.weight"):

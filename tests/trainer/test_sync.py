@@ -17,6 +17,8 @@ from lorarl_trainer.errors import StaleAdapterError
 from lorarl_trainer.rollout.collect import require_version
 from support.in_process import Colocated, prompts, random_adapter, samples_of, worst
 
+pytestmark = pytest.mark.both_backends
+
 TRANSPORTS = pytest.mark.parametrize("transport", ["tensor", "disk"])
 
 

@@ -20,6 +20,8 @@ from lorarl_trainer.samples.types import LOGPROB_DIFFERENCE, LossChoice, Sample
 from support.in_process import Colocated, prompts, samples_of, update_request, worst
 from support.loop_runs import run_in_process
 
+pytestmark = pytest.mark.both_backends
+
 
 def rollouts(worker: Colocated) -> list[Sample]:
     """Samples of the newest adapter. Every second one has a negative advantage."""
@@ -39,13 +41,14 @@ def test_failure_6_only_the_adapter_has_gradients_and_the_base_stays(colocated, 
         worker.sync()
     frozen = [name for name, p in worker.worker.backend.model.module.named_parameters() if not p.requires_grad]
     assert all(p.grad is None for name, p in worker.worker.backend.model.module.named_parameters() if name in frozen)
-    assert all(".adapter." in name for name in worker.parameters)
+    assert all(".adapter." in name or ".lora_" in name for name in worker.parameters)
     assert worker.worker.backend.base_digest() == base
     assert all(torch.equal(tensor, served[name]) for name, tensor in worker.vllm_base().items())
     after = worker.export()
     assert all(not torch.equal(before[name], after[name]) for name in before)
 
 
+@pytest.mark.both_backends(quick=True)
 def test_failure_7_rollout_and_trainer_agree_at_every_step(colocated) -> None:
     worker: Colocated = colocated()
     worker.sync()
@@ -71,6 +74,7 @@ def test_failure_8_a_tiny_update_reaches_the_next_rollout(colocated, rate: float
     assert all(changed)
 
 
+@pytest.mark.both_backends(quick=True)
 def test_a_skipped_sync_stops_the_next_step_and_its_update(colocated) -> None:
     from vllm.lora.request import LoRARequest
 
@@ -185,7 +189,8 @@ def test_with_dropout_the_gate_measures_without_it(colocated) -> None:
 def test_the_loss_is_the_same_in_any_split_into_micro_batches(colocated) -> None:
     losses, adapters = [], []
     for budget in (16_384, 40):
-        worker: Colocated = colocated(trainer__tokensPerMicroBatch=budget)
+        # With a small epsilon, AdamW's first update is the sign of the gradient, also of one that is rounding alone.
+        worker: Colocated = colocated(trainer__tokensPerMicroBatch=budget, trainer__epsilon=1e-3)
         worker.randomise()
         worker.sync()
         losses.append(worker.worker.update(update_request(rollouts(worker))).metrics["loss"])

@@ -41,6 +41,12 @@ class StorageError(LorarlError):
     reason = "StorageFailed"
 
 
+class RewardServerError(LorarlError):
+    """A server that scores completions gave too few scores before the retries ran out. It may be back later."""
+
+    reason = "RewardServerFailed"
+
+
 class FencedError(LorarlError):
     """A newer start of the same job has taken over the checkpoint prefix."""
 

@@ -17,6 +17,7 @@ from lorarl_trainer.guards.updates import require_agreement
 from lorarl_trainer.overlap import TrainedAhead, scored_samples
 from lorarl_trainer.progress import Sampled, ScoredSample, StepDone, Warned, results_of
 from lorarl_trainer.protocols.rollouts import StepBatch
+from lorarl_trainer.reference import rewards_less_kl, with_old_logprobs
 from lorarl_trainer.samples.types import Samples, UpdateRequest
 from lorarl_trainer.schedule import evaluations_due, learning_rate, seed_of
 from lorarl_trainer.session import STEP_RESULTS, Session, StepClock
@@ -70,7 +71,10 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
     clock.add_all(ahead.seconds(batch.seconds))
 
     # Advantages: the algorithm compares each sample with its group. Nothing after this looks at rewards.
-    advantages_S = session.algorithm.advantages(batch.rewards_P_G).reshape(-1)
+    with clock.phase("forward_backward"):
+        rewards_P_G, kl_metrics = await rewards_less_kl(session.workers, session.algorithm, batch)
+        batch = await with_old_logprobs(session.workers, session.algorithm, batch)
+    advantages_S = session.algorithm.advantages(rewards_P_G, batch.response_lengths).reshape(-1)
     if batch.shown:
         session.progress.emit(Sampled(step=step, samples=with_advantages(batch.shown, advantages_S)))
 
@@ -103,6 +107,7 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
         metrics={
             "learning_rate": learning_rate(session.spec.trainer, step, session.total_steps),
             **batch.metrics,
+            **kl_metrics,
             **{name: float(np.mean(values)) for name, values in metrics.items()},
             **({"withheld_updates": float(withheld)} if withheld else {}),
         },
@@ -133,6 +138,7 @@ def update_requests(
             seed=seed_of(trainer.seed, "dropout", step, number),
             on_policy=batch.on_policy and first,
             limits=session.limits,
+            total_samples=len(indices),
         )
         first = False
 

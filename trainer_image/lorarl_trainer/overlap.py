@@ -59,7 +59,7 @@ class TrainedAhead:
 
     def take(self, first: int, group: StepBatch) -> None:
         """Take a group of the step, whose first sample has the index `first`. See `protocols.rollouts.TakeGroup`."""
-        advantages_P_G = self._algorithm.advantages(group.rewards_P_G)
+        advantages_P_G = self._algorithm.advantages(group.rewards_P_G, group.response_lengths)
         self._waiting |= {first + index: sample for index, sample in scored_samples(group, advantages_P_G.reshape(-1))}
         self._begin(group)
 

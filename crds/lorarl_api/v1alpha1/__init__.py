@@ -7,8 +7,17 @@ Each field has a description, a unit and a range. Unknown keys are refused. Rule
 from lorarl_api.v1alpha1.adapter import MAX_LORA_RANK, SERVED_RANKS, AdapterSpec, BaseModelSpec, served_rank
 from lorarl_api.v1alpha1.algorithm import AlgorithmSpec, NamedReward, RewardSpec
 from lorarl_api.v1alpha1.cluster import SCHEDULING_PREFIXES, ClusterSpec
-from lorarl_api.v1alpha1.common import API_VERSION, CLAIMS_FOLDER, GROUP, KIND, VERSION, Model, claim_of
-from lorarl_api.v1alpha1.data import DataSource, DataSpec, EvalSource, EvalSpec
+from lorarl_api.v1alpha1.common import (
+    API_VERSION,
+    CLAIMS_FOLDER,
+    GROUP,
+    KIND,
+    REWARDS_FOLDER,
+    VERSION,
+    Model,
+    claim_of,
+)
+from lorarl_api.v1alpha1.data import DataSource, DataSpec, EvalSource, EvalSpec, MixtureSource, ReasoningGymData
 from lorarl_api.v1alpha1.job import RULES_LATER, LoRARLJob, LoRARLJobSpec
 from lorarl_api.v1alpha1.metadata import MAX_NAME, Metadata
 from lorarl_api.v1alpha1.pods import (
@@ -19,7 +28,9 @@ from lorarl_api.v1alpha1.pods import (
     Toleration,
     TopologySpec,
 )
+from lorarl_api.v1alpha1.reward_source import RewardSource
 from lorarl_api.v1alpha1.runtime import CheckpointSpec, MlflowSpec, RolloutSpec, TrackingSpec, TrainerSpec, WandbSpec
+from lorarl_api.v1alpha1.scoring import CodeReward, LengthPenalty, RepetitionPenalty, ServerReward
 from lorarl_api.v1alpha1.status import (
     AdapterStatus,
     Condition,
@@ -28,17 +39,33 @@ from lorarl_api.v1alpha1.status import (
     LoRARLJobStatus,
     MetricsStatus,
 )
+from lorarl_api.v1alpha1.template import (
+    CLUSTER_TEMPLATE_KIND,
+    KEYS,
+    LOCKABLE,
+    PARTS,
+    TEMPLATE_KIND,
+    TemplateRef,
+    TemplateSpec,
+    fields_of,
+)
 
 __all__ = [
     "API_VERSION",
     "CLAIMS_FOLDER",
+    "CLUSTER_TEMPLATE_KIND",
     "GROUP",
+    "KEYS",
     "KIND",
+    "LOCKABLE",
     "MAX_LORA_RANK",
     "MAX_NAME",
+    "PARTS",
+    "REWARDS_FOLDER",
     "RULES_LATER",
     "SCHEDULING_PREFIXES",
     "SERVED_RANKS",
+    "TEMPLATE_KIND",
     "VERSION",
     "AdapterSpec",
     "AdapterStatus",
@@ -46,6 +73,7 @@ __all__ = [
     "BaseModelSpec",
     "CheckpointSpec",
     "ClusterSpec",
+    "CodeReward",
     "Condition",
     "DataSource",
     "DataSpec",
@@ -54,24 +82,33 @@ __all__ = [
     "FailureStatus",
     "GpuSecondsStatus",
     "HeadSpec",
+    "LengthPenalty",
     "LoRARLJob",
     "LoRARLJobSpec",
     "LoRARLJobStatus",
     "Metadata",
     "MetricsStatus",
+    "MixtureSource",
     "MlflowSpec",
     "Model",
     "NamedReward",
     "PodTemplateOverride",
     "PodTemplateOverrides",
     "RdmaSpec",
+    "ReasoningGymData",
+    "RepetitionPenalty",
+    "RewardSource",
     "RewardSpec",
     "RolloutSpec",
+    "ServerReward",
+    "TemplateRef",
+    "TemplateSpec",
     "Toleration",
     "TopologySpec",
     "TrackingSpec",
     "TrainerSpec",
     "WandbSpec",
     "claim_of",
+    "fields_of",
     "served_rank",
 ]

@@ -36,6 +36,7 @@ SPEC_CHANGES: tuple[Immutable, ...] = (
 JOB_CHANGES: tuple[Immutable, ...] = (
     fixed_unless(_NOTHING_RUNS, _WHILE_NOTHING_RUNS, "spec.cluster", _NEXT_ATTEMPT),
     fixed_unless(_NOTHING_RUNS, _WHILE_NOTHING_RUNS, "spec.tracking", _NEXT_ATTEMPT),
+    fixed_unless(_NOTHING_RUNS, _WHILE_NOTHING_RUNS, "spec.templateRef", _NEXT_ATTEMPT, optional=True),
     *parts_fixed_unless(
         _NOTHING_RUNS, _WHILE_NOTHING_RUNS, "spec.rollout", RolloutSpec, _MEMORY_OF_ROLLOUTS, _NEXT_ATTEMPT
     ),

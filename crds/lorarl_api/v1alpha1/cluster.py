@@ -12,12 +12,21 @@ from lorarl_api.v1alpha1.kubernetes import (
     AnnotationValue,
     Bytes,
     Cpus,
+    EnvironmentValue,
     LabelValue,
     ResourceName,
     cpu_rule,
     label_keys,
 )
-from lorarl_api.v1alpha1.pods import GpuClaimSpec, HeadSpec, PodTemplateOverrides, RdmaSpec, Toleration, TopologySpec
+from lorarl_api.v1alpha1.pods import (
+    GpuClaimSpec,
+    HeadSpec,
+    PodTemplateOverrides,
+    RdmaSpec,
+    Toleration,
+    TopologySpec,
+    TrustedCaSpec,
+)
 
 MAX_GRACE_SECONDS = 3600
 SCHEDULING_PREFIXES = (
@@ -76,6 +85,18 @@ class ClusterSpec(Model):
     )
     image_pull_secrets: list[SecretName] = Field(
         default_factory=list, max_length=16, description="Names of Secrets with credentials for the image's registry."
+    )
+    env: dict[str, EnvironmentValue] = Field(
+        default_factory=dict,
+        max_length=64,
+        description="Environment variables of the job's containers, also of the clean-up: proxies, mirrors, NCCL's "
+        "settings. Anyone who may read the job can read them.",
+        examples=[{"HTTPS_PROXY": "http://proxy.example.com:3128", "NO_PROXY": ".svc,.cluster.local,10.0.0.0/8"}],
+    )
+    trusted_ca: TrustedCaSpec | None = Field(
+        None,
+        description="Certificate authorities that the job's containers trust, also the clean-up. Default: the image's.",
+        examples=[{"configMap": "trusted-cas"}],
     )
     cpus_per_node: Cpus | None = Field(
         None,
@@ -167,6 +188,12 @@ class ClusterSpec(Model):
             "Annotate that ServiceAccount yourself, or remove serviceAccountName.",
         ),
         cpu_rule("cpusPerNode", optional=True),
+        Rule(
+            "env",
+            "self.env.all(key, key.matches(r'^[A-Za-z_][A-Za-z0-9_]{0,254}$') && !key.startsWith('LORARL_'))",
+            "have names of letters, digits and underscores that do not start with LORARL_, which are lorarl's own",
+            "Rename the variable.",
+        ),
         label_keys("serviceAccountAnnotations", "annotations"),
         label_keys("nodeSelector", "labels"),
         Rule(

@@ -44,6 +44,9 @@ ObjectName = Annotated[
 CLAIMS_FOLDER = "/mnt/pvc"
 """Where pods mount the PersistentVolumeClaims of pvc:// URIs, each in a folder with its name."""
 
+REWARDS_FOLDER = "/etc/lorarl/rewards"
+"""Where the head mounts the ConfigMaps with reward functions, each in a folder with its name."""
+
 
 def claim_of(uri: str) -> str | None:
     """Name of the PersistentVolumeClaim of a pvc:// URI; None for any other."""
@@ -144,10 +147,15 @@ def uri_rules(
             ("Write a name on the hub as hf://ORG/NAME, and a" if "hf" in schemes else "Write a")
             + " local path as file:PATH, without ~.",
         ),
-        Rule(
-            field,
-            f"{absent}!self.{field}.matches(r'{_CREDENTIALS}')",
-            "not contain credentials",
-            f"Remove them from the URI, renew them, and store them in {secret}.",
-        ),
+        without_credentials(field, absent=absent, secret=secret),
+    )
+
+
+def without_credentials(field: str, *, absent: str = "", secret: str = "credentialsSecret") -> Rule:
+    """The rule that a URI has no credentials. `absent` is the beginning of the expression for one that is optional."""
+    return Rule(
+        field,
+        f"{absent}!self.{field}.matches(r'{_CREDENTIALS}')",
+        "not contain credentials",
+        f"Remove them from the URI, renew them, and store them in {secret}.",
     )

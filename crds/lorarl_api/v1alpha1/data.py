@@ -9,24 +9,64 @@ from pydantic import Field
 from lorarl_api.rules import Rule
 from lorarl_api.v1alpha1.algorithm import RewardSpec
 from lorarl_api.v1alpha1.common import EvalName, FieldName, Model, SecretName, Uri, uri_rules
+from lorarl_api.v1alpha1.scoring import GymTask
 
 
 def _only_hub(field: str) -> Rule:
     return Rule(
         field,
-        f"!has(self.{field}) || self.uri.startsWith('hf://')",
+        f"!has(self.{field}) || (has(self.uri) && self.uri.startsWith('hf://'))",
         "not be set unless uri is an hf:// data set",
         f"Remove {field}: a file has only one set of rows.",
     )
 
 
-class DataSource(Model):
-    """Rows of prompts and answers."""
+_FREE_FORM: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
+TemplateArguments = Annotated[
+    dict[str, Any], Field(max_length=64, examples=[{"enable_thinking": False}], json_schema_extra=_FREE_FORM)
+]
+TaskSettings = Annotated[
+    dict[str, Any], Field(max_length=64, examples=[{"max_terms": 4}], json_schema_extra=_FREE_FORM)
+]
 
-    uri: Uri = Field(
+
+class ReasoningGymData(Model):
+    """Rows of a task of the package reasoning-gym, generated when the run starts. They need no network."""
+
+    task: GymTask = Field(description="Name of the task.")
+    size: int = Field(1000, ge=1, le=1_000_000, description="Number of rows.")
+    seed: int = Field(
+        0,
+        ge=0,
+        le=2**31 - 1,
+        description="Seed of the first row; each later row has the next one. Rows of two sources differ if their seeds "
+        "are at least size apart.",
+    )
+    config: TaskSettings | None = Field(
+        None, description="The task's own settings, such as its difficulty. Default: the task's."
+    )
+    instruction: str | None = Field(
+        None,
+        min_length=1,
+        max_length=8192,
+        description="Text after each question, for example how to give the answer. Default: none.",
+        examples=["Give the final answer between <answer> and </answer>."],
+    )
+
+
+class DataSource(Model):
+    """Rows of prompts and answers. Set exactly one of uri and reasoningGym."""
+
+    uri: Uri | None = Field(
+        None,
         description="A .jsonl, .parquet or .csv file (s3://, gs://, az://, pvc://CLAIM/PATH, file:///PATH, "
         "file:PATH), or hf://ORG/NAME for a data set on the hub.",
         examples=["s3://team/gsm8k/train.jsonl"],
+    )
+    reasoning_gym: ReasoningGymData | None = Field(
+        None,
+        description="Rows of a task of reasoning-gym, with the columns prompt, question, answer and metadata. The "
+        "package has to be installed: lorarl env add reasoning-gym.",
     )
     prompt_field: FieldName = Field(
         "prompt", description="Column with the prompt: a string, or a list of chat messages {role, content}."
@@ -44,10 +84,16 @@ class DataSource(Model):
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        *uri_rules("uri", ["hf", "s3", "gs", "az", "pvc", "file"], secret="data.credentialsSecret"),
         Rule(
             "uri",
-            "self.uri.startsWith('hf://') || self.uri.matches(r'[.](?i:jsonl|parquet|csv)$')",
+            "has(self.uri) != has(self.reasoningGym)",
+            "be set if reasoningGym is not, and only then",
+            "Set uri for rows of a file or of the hub, or reasoningGym for generated ones.",
+        ),
+        *uri_rules("uri", ["hf", "s3", "gs", "az", "pvc", "file"], optional=True, secret="data.credentialsSecret"),
+        Rule(
+            "uri",
+            "!has(self.uri) || self.uri.startsWith('hf://') || self.uri.matches(r'[.](?i:jsonl|parquet|csv)$')",
             "end in .jsonl, .parquet or .csv, or be hf://ORG/NAME",
             "Convert the data, or name the file within the folder.",
         ),
@@ -59,6 +105,25 @@ class DataSource(Model):
             "differ from promptField",
             "Name the column with the answer.",
         ),
+    )
+
+    @property
+    def origin(self) -> str:
+        """Where the rows come from, for people."""
+        return self.uri or f"reasoning-gym:{self.reasoning_gym.task if self.reasoning_gym else ''}"
+
+
+class MixtureSource(DataSource):
+    """One of several sources of training rows."""
+
+    name: EvalName = Field(description="Name of the source, for people.")
+    weight: float = Field(
+        1.0,
+        gt=0.0,
+        le=1e6,
+        description="Share of this source's rows among all rows that are trained on, in proportion to the other "
+        "sources' weights. A source that has fewer rows repeats them more often.",
+        examples=[2.0],
     )
 
 
@@ -116,20 +181,20 @@ class EvalSpec(EvalSource):
     )
 
 
-TemplateArguments = Annotated[
-    dict[str, Any],
-    Field(
-        max_length=64,
-        examples=[{"enable_thinking": False}],
-        json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
-    ),
-]
-
-
 class DataSpec(Model):
     """The training rows and the held-out rows."""
 
-    train: DataSource = Field(description="Training rows.")
+    train: DataSource | None = Field(None, description="Training rows. Required unless there is a mixture.")
+    mixture: list[MixtureSource] | None = Field(
+        None,
+        min_length=1,
+        max_length=16,
+        description="Several sources of training rows in place of train. Every step takes rows of each in proportion "
+        "to the weights.",
+        examples=[
+            [{"name": "sums", "uri": "file:sums.jsonl"}, {"name": "logic", "weight": 0.5, "uri": "file:logic.jsonl"}]
+        ],
+    )
     eval: EvalSource | None = Field(
         None,
         description="Held-out rows, scored with greedy sampling (grpo) or by their loss (sft). Default: no evaluation.",
@@ -157,6 +222,18 @@ class DataSpec(Model):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
+            "train",
+            "has(self.train) != has(self.mixture)",
+            "be set if there is no mixture, and only then",
+            "Set data.train for rows of one source, or data.mixture for those of several.",
+        ),
+        Rule(
+            "mixture",
+            "!has(self.mixture) || self.mixture.all(one, self.mixture.exists_one(other, other.name == one.name))",
+            "have a different name for each source",
+            "Rename one of the two with the same name.",
+        ),
+        Rule(
             "evals",
             "self.evals.all(e, self.evals.exists_one(other, other.name == e.name))",
             "have a different name for each evaluation",
@@ -175,3 +252,15 @@ class DataSpec(Model):
         """All evaluations by name, in order: `eval`, whose name is empty, and those of `evals`."""
         first: list[tuple[str, EvalSource]] = [("", self.eval)] if self.eval else []
         return [*first, *((source.name, source) for source in self.evals)]
+
+    @property
+    def sources(self) -> dict[str, DataSource]:
+        """The source or sources of the training rows, by their paths (`spec.data.mixture[0]`)."""
+        if self.train is not None:
+            return {"spec.data.train": self.train}
+        return {f"spec.data.mixture[{number}]": source for number, source in enumerate(self.mixture or [])}
+
+    @property
+    def origin(self) -> str:
+        """Where the training rows come from, for people."""
+        return ", ".join(source.origin for source in self.sources.values())

@@ -16,8 +16,11 @@ from lorarl_api.v1alpha1.cluster import ClusterSpec
 from lorarl_api.v1alpha1.common import API_VERSION, KIND, Model, claim_of
 from lorarl_api.v1alpha1.data import DataSpec
 from lorarl_api.v1alpha1.metadata import MAX_NAME, Metadata
+from lorarl_api.v1alpha1.reward_source import RewardSource
 from lorarl_api.v1alpha1.runtime import CheckpointSpec, RolloutSpec, TrackingSpec, TrainerSpec
+from lorarl_api.v1alpha1.spec_rules import CLUSTER_RULES, SPEC_RULES
 from lorarl_api.v1alpha1.status import LoRARLJobStatus
+from lorarl_api.v1alpha1.template import TemplateRef
 
 MAX_SECONDS = 2**31 - 1
 """The longest time in Kubernetes' own job APIs."""
@@ -37,26 +40,6 @@ class Checked(Model):
         return self
 
 
-def _splits_all_gpus(part: str) -> Rule:
-    return Rule(
-        f"{part}.tensorParallelSize",
-        f"self.cluster.gpusPerNode == 0 || !has(self.{part}.tensorParallelSize) || "
-        f"(self.cluster.nodes * self.cluster.gpusPerNode) % self.{part}.tensorParallelSize == 0",
-        "divide cluster.nodes x cluster.gpusPerNode",
-        f"Lower {part}.tensorParallelSize, or use more GPUs. 1 always fits.",
-    )
-
-
-def _default_for_sft(field: str, cel: str, default: str) -> Rule:
-    """A setting of rollouts. The API server writes defaults before it looks at rules, so only another value is seen."""
-    return Rule(
-        f"rollout.{field}",
-        f"self.algorithm.type != 'sft' || {cel}",
-        f"be {default} if algorithm.type is sft, which has no rollouts",
-        f"Remove rollout.{field}.",
-    )
-
-
 class LoRARLJobSpec(Checked):
     """The model, the data, the training, and the location of the adapter."""
 
@@ -64,7 +47,7 @@ class LoRARLJobSpec(Checked):
     adapter: AdapterSpec = Field(description="The LoRA adapter that is trained.")
     algorithm: AlgorithmSpec = Field(default_factory=AlgorithmSpec, description="How rewards become a loss.")
     reward: RewardSpec | None = Field(
-        None, description="How a completion is scored. grpo requires this or rewards; sft refuses both."
+        None, description="How a completion is scored. All types but sft require this or rewards; sft refuses both."
     )
     rewards: list[NamedReward] | None = Field(
         None,
@@ -83,6 +66,12 @@ class LoRARLJobSpec(Checked):
         description="What is recorded of a run, and trackers besides metrics.jsonl and TensorBoard.",
     )
     cluster: ClusterSpec = Field(default_factory=ClusterSpec, description="The machines, and the pods on them.")
+    template_ref: TemplateRef | None = Field(
+        None,
+        description="Template with values for cluster, tracking, labels and annotations, where the job has none. "
+        "Only in a cluster. Default: the operator's default template, if it has one.",
+        examples=[{"kind": "ClusterLoRARLJobTemplate", "name": "gpu-pool"}],
+    )
     suspend: bool = Field(
         False,
         description="Keep the job from starting, or stop it after a checkpoint and free its machines. Set it to "
@@ -138,148 +127,8 @@ class LoRARLJobSpec(Checked):
         examples=[604_800],
     )
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            "reward",
-            "self.algorithm.type != 'grpo' || has(self.reward) || has(self.rewards)",
-            "be set if algorithm.type is grpo and there are no rewards",
-            "Add a reward, for example reward: {type: exact}, or set algorithm.type to sft.",
-        ),
-        Rule(
-            "reward",
-            "self.algorithm.type != 'sft' || !has(self.reward)",
-            "not be set if algorithm.type is sft, which learns the answers themselves",
-            "Remove reward, or set algorithm.type to grpo.",
-        ),
-        Rule(
-            "rewards",
-            "self.algorithm.type != 'sft' || !has(self.rewards)",
-            "not be set if algorithm.type is sft, which learns the answers themselves",
-            "Remove rewards, or set algorithm.type to grpo.",
-        ),
-        Rule(
-            "rewards",
-            "!has(self.reward) || !has(self.rewards)",
-            "not be set beside reward",
-            "Move reward into the list with a name, or remove rewards.",
-        ),
-        Rule(
-            "rewards",
-            "!has(self.rewards) || self.rewards.all(one, self.rewards.exists_one(other, other.name == one.name))",
-            "have names that differ",
-            "Rename a reward, since each name is recorded as reward/NAME.",
-        ),
-        Rule(
-            "rewards",
-            "!has(self.rewards) || self.rewards.exists(one, one.weight != 0.0)",
-            "have at least one weight that is not 0",
-            "Set the weight of a reward that the model should learn, for example to 1.",
-        ),
-        Rule(
-            "rollout.logprobTolerance",
-            "!has(self.rollout.logprobTolerance) || self.algorithm.type == 'grpo'",
-            "not be set unless algorithm.type is grpo (sft has no rollouts to compare with)",
-            "Remove rollout.logprobTolerance.",
-        ),
-        Rule(
-            "checkpoint.keepBest",
-            "!has(self.checkpoint.keepBest) || (has(self.checkpoint.keepBest.eval) "
-            "? self.data.evals.exists(e, e.name == self.checkpoint.keepBest.eval) : has(self.data.eval))",
-            "have an evaluation to choose by",
-            "Add data.eval, or name one of data.evals in keepBest.eval.",
-        ),
-        Rule(
-            "checkpoint.keepBest.passAtK",
-            "!has(self.checkpoint.keepBest) || !has(self.checkpoint.keepBest.passAtK) || "
-            "!has(self.checkpoint.keepBest.eval) || self.data.evals.exists("
-            "e, e.name == self.checkpoint.keepBest.eval && self.checkpoint.keepBest.passAtK in e.passAtK)",
-            "be in passAtK of the evaluation",
-            "Add it to the evaluation's passAtK, or remove it.",
-        ),
-        Rule(
-            "data.evals",
-            "self.algorithm.type != 'sft' || self.data.evals.all(e, !has(e.reward) && e.temperature == 0.0)",
-            "have neither reward nor temperature if algorithm.type is sft, whose evaluation is the loss of the answers",
-            "Remove them.",
-        ),
-        _default_for_sft("temperature", "self.rollout.temperature == 1.0", "1, the default,"),
-        _default_for_sft("topP", "self.rollout.topP == 1.0", "1, the default,"),
-        _default_for_sft("topK", "!has(self.rollout.topK)", "absent"),
-        _default_for_sft("minP", "self.rollout.minP == 0.0", "0, the default,"),
-        _default_for_sft("stop", "size(self.rollout.stop) == 0", "empty"),
-        _default_for_sft("adapterSync", "self.rollout.adapterSync == 'tensor'", "tensor, the default,"),
-        _default_for_sft("verifySync", "!self.rollout.verifySync", "false, the default,"),
-        _default_for_sft("offload", "!has(self.rollout.offload)", "absent"),
-        # 0.5 and 1 were the defaults once, and the API server wrote them into objects.
-        _default_for_sft(
-            "gpuMemoryFraction",
-            "!has(self.rollout.gpuMemoryFraction) || self.rollout.gpuMemoryFraction == 0.5",
-            "absent or 0.5",
-        ),
-        _default_for_sft(
-            "tensorParallelSize",
-            "!has(self.rollout.tensorParallelSize) || self.rollout.tensorParallelSize == 1",
-            "absent or 1",
-        ),
-        Rule(
-            "algorithm.updatesPerStep",
-            "!has(self.algorithm.updatesPerStep) || self.rollout.promptsPerStep % self.algorithm.updatesPerStep == 0",
-            "divide rollout.promptsPerStep",
-            "Use a divisor, such as 1.",
-        ),
-        Rule(
-            "trainer.tokensPerMicroBatch",
-            "!has(self.trainer.tokensPerMicroBatch) || "
-            "self.trainer.tokensPerMicroBatch >= self.rollout.maxPromptTokens + self.rollout.maxResponseTokens",
-            "be at least rollout.maxPromptTokens + rollout.maxResponseTokens, the longest sample",
-            "Raise tokensPerMicroBatch, or lower the two limits.",
-        ),
-        _splits_all_gpus("trainer"),
-        Rule(
-            "adapter.rank",
-            "!has(self.trainer.tensorParallelSize) || self.adapter.rank % self.trainer.tensorParallelSize == 0",
-            "be a multiple of trainer.tensorParallelSize, over which adapters are split",
-            "Use a multiple, such as 32.",
-        ),
-        _splits_all_gpus("rollout"),
-        Rule(
-            "rollout.tensorParallelSize",
-            "self.cluster.gpusPerNode > 0 || !has(self.rollout.tensorParallelSize) || "
-            "self.rollout.tensorParallelSize == 1",
-            "be 1 for a CPU job (cluster.gpusPerNode 0)",
-            "Remove rollout.tensorParallelSize, or set cluster.gpusPerNode.",
-        ),
-        Rule(
-            "rollout.offload",
-            "self.cluster.gpusPerNode > 0 || !has(self.rollout.offload) || size(self.rollout.offload) == 0",
-            "be empty for a CPU job (cluster.gpusPerNode 0)",
-            "Remove rollout.offload, or set cluster.gpusPerNode.",
-        ),
-        Rule(
-            "trainer.overlap",
-            "!self.trainer.overlap || (self.cluster.gpusPerNode > 0 && self.algorithm.type != 'sft')",
-            "be false for a CPU job (cluster.gpusPerNode 0), and for algorithm.type sft, which generates nothing",
-            "Remove trainer.overlap.",
-        ),
-        Rule(
-            "trainer.precision",
-            "self.cluster.gpusPerNode > 0 || !has(self.trainer.precision) || self.trainer.precision != 'bf16'",
-            "be fp32 for a CPU job (cluster.gpusPerNode 0)",
-            "Remove trainer.precision, or set cluster.gpusPerNode.",
-        ),
-    )
-    cluster_rules: ClassVar[tuple[Rule, ...]] = (
-        # The operator looks at the volumes: CEL cannot, because a PodSpec's fields are not in the schema.
-        Rule(
-            "checkpoint.uri",
-            "!self.checkpoint.uri.startsWith('file:') || "
-            "(has(self.cluster.podTemplateOverrides.head) && has(self.cluster.podTemplateOverrides.head.spec) && "
-            "has(self.cluster.podTemplateOverrides.worker) && has(self.cluster.podTemplateOverrides.worker.spec))",
-            "be a store or pvc://CLAIM/FOLDER in a cluster, or file:///FOLDER on a volume that podTemplateOverrides "
-            "mounts in head and workers, because a pod's other files are deleted with it",
-            "Use s3://, gs://, az:// or pvc://, or run the manifest with `lorarl run`.",
-        ),
-    )
+    rules: ClassVar[tuple[Rule, ...]] = SPEC_RULES
+    cluster_rules: ClassVar[tuple[Rule, ...]] = CLUSTER_RULES
     immutable: ClassVar[tuple[Immutable, ...]] = SPEC_CHANGES
 
     @property
@@ -306,8 +155,17 @@ class LoRARLJobSpec(Checked):
 
     @property
     def reward_names(self) -> str:
-        """Functions and types of the reward or rewards, with commas between them; empty for sft."""
-        return ", ".join(reward.function or str(reward.type) for reward in self.rewards_by_path.values())
+        """What the reward or rewards are, with commas between them; empty for sft."""
+        return ", ".join(reward.kind for reward in self.rewards_by_path.values())
+
+    @property
+    def reward_sources(self) -> dict[str, RewardSource]:
+        """The sources of reward functions, also those of evaluations, by their path (`spec.reward.source`)."""
+        rewards = self.rewards_by_path
+        rewards |= {
+            f"spec.data.evals[{index}].reward": each.reward for index, each in enumerate(self.data.evals) if each.reward
+        }
+        return {f"{path}.source": reward.source for path, reward in rewards.items() if reward.source}
 
     @property
     def secrets(self) -> dict[str, str]:
@@ -316,10 +174,12 @@ class LoRARLJobSpec(Checked):
 
     @property
     def claims(self) -> list[str]:
-        """Names of the PersistentVolumeClaims with model, data, first adapter and checkpoints, sorted."""
-        uris = [self.model.uri, self.data.train.uri, *(source.uri for _, source in self.data.evaluations)]
-        uris += [self.checkpoint.uri, self.adapter.init_from or ""]
-        return sorted({claim for uri in uris if (claim := claim_of(uri))})
+        """Names of the PersistentVolumeClaims with model, data, reward code, first adapter and checkpoints, sorted."""
+        uris = [self.model.uri, *(source.uri for source in self.data.sources.values())]
+        uris += [source.uri for _, source in self.data.evaluations]
+        uris += [self.checkpoint.uri, self.adapter.init_from]
+        uris += [source.uri for source in self.reward_sources.values()]
+        return sorted({claim for uri in uris if uri and (claim := claim_of(uri))})
 
     @property
     def checkpoint_claim(self) -> str | None:
@@ -337,6 +197,10 @@ def _secrets(path: str, part: Model) -> Iterator[tuple[str, str]]:
         value, inner = getattr(part, name), f"{path}.{field.alias or name}"
         if isinstance(value, Model):
             yield from _secrets(inner, value)
+        elif isinstance(value, list):
+            for index, entry in enumerate(value):
+                if isinstance(entry, Model):
+                    yield from _secrets(f"{inner}[{index}]", entry)
         elif name == "credentials_secret" and value is not None:
             yield inner, value
 

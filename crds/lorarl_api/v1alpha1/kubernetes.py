@@ -25,6 +25,7 @@ LabelValue = Annotated[
     ),
 ]
 AnnotationValue = Annotated[str, Field(max_length=4096, examples=["arn:aws:iam::123456789012:role/trainer"])]
+EnvironmentValue = Annotated[str, Field(max_length=4096, examples=["http://proxy.example.com:3128"])]
 QualifiedName = Annotated[
     str,
     Field(

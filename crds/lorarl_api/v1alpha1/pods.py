@@ -11,6 +11,24 @@ from lorarl_api.v1alpha1.common import Model, ObjectName
 from lorarl_api.v1alpha1.kubernetes import Bytes, Cpus, LabelValue, QualifiedName, cpu_rule, label_keys
 
 
+class TrustedCaSpec(Model):
+    """Certificate authorities that the pods trust, in place of those of the image."""
+
+    config_map: ObjectName = Field(
+        description="A ConfigMap of the job's namespace with a bundle in PEM format. It must also have the public "
+        "authorities that the pods need.",
+        examples=["trusted-cas"],
+    )
+    key: str = Field(
+        "ca.crt",
+        min_length=1,
+        max_length=253,
+        pattern=r"^[-._a-zA-Z0-9]+$",
+        description="Its key with the bundle.",
+        json_schema_extra={"expected": "a key of a ConfigMap: letters, digits, dots, dashes and underscores"},
+    )
+
+
 class Toleration(Model):
     """One toleration, as in `core/v1`."""
 

@@ -107,8 +107,14 @@ class RolloutSpec(Model):
 
 
 class TrainerSpec(Model):
-    """How Megatron trains."""
+    """How the adapter is trained."""
 
+    backend: Literal["megatron", "fsdp"] | None = Field(
+        None,
+        description="What trains. megatron: Megatron-LM, whose fused layers are the faster ones. fsdp: Transformers "
+        "with PEFT, for more families of models. Default: megatron for the models that it trains, otherwise fsdp.",
+        examples=["fsdp"],
+    )
     steps: int = Field(200, ge=1, le=10_000_000, description="Training steps. May be changed until the job ends.")
     learning_rate: float = Field(
         1.0e-5,

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A namespaced kind as the API server serves it."""
+    """A kind as the API server serves it."""
 
     group: str
     version: str
@@ -37,6 +37,8 @@ class Resource:
 
 
 LORARLJOBS = Resource("lorarl.io", "v1alpha1", "lorarljobs", "LoRARLJob")
+TEMPLATES = Resource("lorarl.io", "v1alpha1", "lorarljobtemplates", "LoRARLJobTemplate")
+CLUSTER_TEMPLATES = Resource("lorarl.io", "v1alpha1", "clusterlorarljobtemplates", "ClusterLoRARLJobTemplate")
 RAYJOBS = Resource("ray.io", "v1", "rayjobs", "RayJob")
 RAYCLUSTERS = Resource("ray.io", "v1", "rayclusters", "RayCluster")
 PODS = Resource("", "v1", "pods", "Pod")
@@ -54,6 +56,7 @@ _WRITTEN = (
     Resource("", "v1", "serviceaccounts", "ServiceAccount"),
     Resource("", "v1", "configmaps", "ConfigMap"),
     Resource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate"),
+    Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"),
     Resource("rbac.authorization.k8s.io", "v1", "roles", "Role"),
     Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),
 )

@@ -7,8 +7,10 @@ from typing import Any
 from lorarl_api.v1alpha1 import GROUP, ClusterSpec
 from lorarl_operator.manifests.config import config_map
 from lorarl_operator.manifests.gpu_claim import claim_template
+from lorarl_operator.manifests.network import network_policy
 from lorarl_operator.models import CleanupJob, Job
 from lorarl_operator.names import access_name, cleanup_account_name, labels, metadata
+from lorarl_operator.settings import Settings
 
 _RBAC = "rbac.authorization.k8s.io"
 
@@ -18,14 +20,16 @@ def service_account_of(job: Job, cluster: ClusterSpec) -> str:
     return cluster.service_account_name or access_name(job.name)
 
 
-def needs(job: Job, cluster: ClusterSpec) -> list[dict[str, Any]]:
-    """What a pod cannot start without: the ConfigMap, the template of its claim, and the ServiceAccount.
+def needs(job: Job, cluster: ClusterSpec, settings: Settings) -> list[dict[str, Any]]:
+    """What exists before the pods: the ConfigMap, the NetworkPolicy, the template of their claim, the ServiceAccount.
 
-    There is no claim without `gpuClaim`, and no ServiceAccount if the job names one.
+    There is no claim without `gpuClaim`, no ServiceAccount if the job names one, and no policy if the cluster has its
+    own.
     """
     accounts = [] if cluster.service_account_name else [_service_account(job, cluster)]
     template = claim_template(job, cluster)
-    return [*accounts, config_map(job), *([template] if template else [])]
+    policy = network_policy(job, settings.network) if settings.network else None
+    return [*accounts, config_map(job), *(each for each in (template, policy) if each)]
 
 
 def grants(job: Job, cluster: ClusterSpec) -> list[dict[str, Any]]:

@@ -11,16 +11,19 @@ import math
 from datetime import datetime
 from typing import Any
 
+from lorarl_api.pod_merge import merge
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_operator.manifests.config import CONFIG_FOLDER, CONFIG_KEY, SECRETS_FOLDER, manifest
-from lorarl_operator.manifests.overrides import merge
+from lorarl_operator.manifests.environment import ca_volumes, variables
 from lorarl_operator.manifests.placement import HEAD, head_node
 from lorarl_operator.manifests.pods import (
     NO_GPUS,
+    SCRATCH_FOLDER,
     claim_volumes,
     image_of,
     pod_security_context,
     pull_secrets,
+    scratch_volume,
     secret_volumes,
     security_context,
 )
@@ -73,21 +76,31 @@ def cleanup_job(job: Job, spec: LoRARLJobSpec, settings: Settings, until: dateti
     )
     claim = spec.checkpoint_claim
     claims, claim_mounts = claim_volumes([claim] if claim else [], claim)
+    cas, ca_mounts = ca_volumes(spec)
     secrets, mounts = secret_volumes([spec.checkpoint.credentials_secret] if spec.checkpoint.credentials_secret else [])
+    scratch, scratch_mount = scratch_volume()
     container = {
         "name": CLEANUP,
         **image_of(spec, settings),
         "command": ["lorarl", "purge", f"{CONFIG_FOLDER}/{CONFIG_KEY}"],
         "env": [
             NO_GPUS,
+            {"name": "HOME", "value": SCRATCH_FOLDER},
             {"name": "LORARL_SECRETS_DIR", "value": SECRETS_FOLDER},
             {"name": "LORARL_PURGE_UNTIL", "value": f"{until:%FT%TZ}"},
             {"name": "LORARL_PURGE_SUMMARY", "value": _SUMMARY},
+            *({"name": name, "value": value} for name, value in variables(spec).items()),
         ],
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
         "securityContext": security_context(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [{"name": "job", "mountPath": CONFIG_FOLDER, "readOnly": True}, *mounts, *claim_mounts],
+        "volumeMounts": [
+            {"name": "job", "mountPath": CONFIG_FOLDER, "readOnly": True},
+            scratch_mount,
+            *mounts,
+            *claim_mounts,
+            *ca_mounts,
+        ],
     }
     pod = {
         "restartPolicy": "Never",
@@ -112,6 +125,8 @@ def cleanup_job(job: Job, spec: LoRARLJobSpec, settings: Settings, until: dateti
             },
             *secrets,
             *claims,
+            *cas,
+            scratch,
         ],
     }
     about = {

@@ -19,12 +19,15 @@ def manifest(job: Job) -> dict[str, Any]:
     """The job as the trainer reads it: without status, and with only the metadata that the trainer needs.
 
     Fields that have their default are left out. A trainer image may be older than the CRD, and not know some of them.
+    The values of a template are in it, so its name is left out too.
     """
+    spec = explicit(job.read_spec())
+    spec.pop("templateRef", None)
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {"name": job.name, "namespace": job.namespace, "uid": job.uid},
-        "spec": explicit(job.read_spec()),
+        "spec": spec,
     }
 
 

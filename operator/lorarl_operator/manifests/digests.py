@@ -17,11 +17,13 @@ def pods_digest(spec: LoRARLJobSpec) -> str:
 
     Defaults are left out: a field that a newer version adds changes no digest.
     """
-    changing = {
+    changing: dict[str, Any] = {
         "cluster": spec.cluster.model_dump(mode="json", exclude_defaults=True),
         "tracking": spec.tracking.model_dump(mode="json", exclude_defaults=True),
         "workers": spec.workers_per_node,
     }
+    if spec.template_ref:
+        changing["template"] = spec.template_ref.model_dump(mode="json")
     return _digest(changing)
 
 

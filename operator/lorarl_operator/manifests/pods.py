@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from lorarl_api.v1alpha1 import CLAIMS_FOLDER, LoRARLJobSpec, PodTemplateOverride
+from lorarl_api.pod_merge import merge
+from lorarl_api.v1alpha1 import CLAIMS_FOLDER, REWARDS_FOLDER, LoRARLJobSpec, PodTemplateOverride
 from lorarl_operator.manifests.access import service_account_of
 from lorarl_operator.manifests.config import CONFIG_FOLDER, SECRETS_FOLDER
+from lorarl_operator.manifests.environment import ca_volumes, variables
 from lorarl_operator.manifests.gpu_claim import pod_claims
-from lorarl_operator.manifests.overrides import merge
 from lorarl_operator.manifests.placement import HEAD, WORKER, Template, place_head, place_workers
 from lorarl_operator.manifests.resources import Resources, head_resources, worker_resources
 from lorarl_operator.models import LABEL_ROLE, Job
@@ -48,6 +49,9 @@ def head_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Setting
         ManifestError: `cluster.podTemplateOverrides.head` cannot be merged.
     """
     template = _template(job, spec, attempt, HEAD, settings, head_resources(spec), spec.cluster.head.disk)
+    volumes, mounts = reward_volumes(spec)
+    template["spec"]["volumes"] += volumes
+    template["spec"]["containers"][0]["volumeMounts"] += mounts
     place_head(spec, template)
     return _overridden(job, attempt, template, HEAD, spec.cluster.pod_template_overrides.head)
 
@@ -84,8 +88,14 @@ def worker_template(job: Job, spec: LoRARLJobSpec, attempt: int, settings: Setti
 
 
 def security_context() -> dict[str, Any]:
-    """What the restricted standard requires of each container."""
-    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    """What the restricted standard requires of each container, and a read-only root file system."""
+    return {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+
+
+def scratch_volume(limit: str | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The volume of a pod's own files, and its mount. `limit` is a quantity."""
+    volume = {"name": "scratch", "emptyDir": {"sizeLimit": limit} if limit else {}}
+    return volume, {"name": "scratch", "mountPath": SCRATCH_FOLDER}
 
 
 def pod_security_context(spec: LoRARLJobSpec | None = None) -> dict[str, Any]:
@@ -114,6 +124,12 @@ def pull_secrets(spec: LoRARLJobSpec) -> dict[str, Any]:
 def secret_volumes(names: Iterable[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Volumes and mounts of Secrets, each at /etc/lorarl/secrets/NAME. Only the kubelet reads their values."""
     return _mounted("secret", SECRETS_FOLDER, names, lambda name: {"secret": {"secretName": name}})
+
+
+def reward_volumes(spec: LoRARLJobSpec) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Volumes and mounts of the ConfigMaps with reward functions, which the driver copies at its start."""
+    names = [source.config_map for source in spec.reward_sources.values() if source.config_map]
+    return _mounted("reward", REWARDS_FOLDER, names, lambda name: {"configMap": {"name": name}})
 
 
 def claim_volumes(names: Iterable[str], writable: str | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -151,6 +167,8 @@ def _template(
     cluster = spec.cluster
     secrets, secret_mounts = secret_volumes(spec.secrets.values() if role == HEAD else _workers_secrets(spec))
     claims, claim_mounts = claim_volumes(spec.claims, spec.checkpoint_claim)
+    cas, ca_mounts = ca_volumes(spec)
+    scratch, scratch_mount = scratch_volume(disk)
     container = {
         "name": f"ray-{role}",
         **image_of(spec, settings),
@@ -163,9 +181,10 @@ def _template(
         "volumeMounts": [
             {"name": "job", "mountPath": CONFIG_FOLDER, "readOnly": True},
             {"name": "cache", "mountPath": CACHE_FOLDER},
-            {"name": "scratch", "mountPath": SCRATCH_FOLDER},
+            scratch_mount,
             *secret_mounts,
             *claim_mounts,
+            *ca_mounts,
         ],
     }
     pod = {
@@ -182,9 +201,10 @@ def _template(
         "volumes": [
             {"name": "job", "configMap": {"name": access_name(job.name)}},
             {"name": "cache", "emptyDir": {"sizeLimit": disk} if disk else {}},
-            {"name": "scratch", "emptyDir": {"sizeLimit": disk} if disk else {}},
+            scratch,
             *secrets,
             *claims,
+            *cas,
         ],
     }
     about: dict[str, Any] = {"labels": _for_pods(job.passed_labels) | _labels(job, attempt, role)}
@@ -230,6 +250,8 @@ def _pod_name() -> dict[str, Any]:
 def _env(spec: LoRARLJobSpec, attempt: int, role: str) -> dict[str, str]:
     env = {
         "LORARL_ATTEMPT": str(attempt),
+        # Libraries keep files there that have no variable of their own. The image's folder is read-only.
+        "HOME": SCRATCH_FOLDER,
         "LORARL_RUN_DIR": f"{SCRATCH_FOLDER}/lorarl-run",
         "LORARL_SECRETS_DIR": SECRETS_FOLDER,
         "LORARL_CACHE": CACHE_FOLDER,
@@ -253,7 +275,7 @@ def _env(spec: LoRARLJobSpec, attempt: int, role: str) -> dict[str, str]:
         env["RAY_health_check_period_ms"] = "1000"
     if role == HEAD or not spec.on_gpu:
         env[NO_GPUS["name"]] = NO_GPUS["value"]
-    return env
+    return env | variables(spec)
 
 
 def _overridden(

@@ -20,10 +20,18 @@ from lorarl_operator.manifests.pods import (
     image_of,
     pod_security_context,
     pull_secrets,
+    scratch_volume,
     security_context,
     worker_template,
 )
-from lorarl_operator.models import ANNOTATION_GENERATION, ANNOTATION_PASSED, ANNOTATION_PODS, Job
+from lorarl_operator.models import (
+    ANNOTATION_GENERATION,
+    ANNOTATION_PASSED,
+    ANNOTATION_PODS,
+    ANNOTATION_TEMPLATE,
+    LABEL_JOB_UID,
+    Job,
+)
 from lorarl_operator.names import metadata, ray_job_name
 from lorarl_operator.parse import QUEUE_LABEL
 from lorarl_operator.settings import Settings
@@ -65,6 +73,7 @@ def ray_job(
         ANNOTATION_GENERATION: str(job.generation),
         ANNOTATION_PODS: pods_digest(spec),
         ANNOTATION_PASSED: passed_digest(job),
+        **({ANNOTATION_TEMPLATE: job.template} if job.template else {}),
     }
     workers = spec.cluster.nodes
     queued = QUEUE_LABEL in dict(job.passed_labels) if queued is None else queued
@@ -81,7 +90,7 @@ def ray_job(
             "submissionMode": spec.cluster.submission_mode,
             "entrypoint": ENTRYPOINT,
             "backoffLimit": 0,
-            **_submitter(spec, settings),
+            **_submitter(job, spec, settings),
             **_clean_up(settings, queued=queued),
             "rayClusterSpec": {
                 "rayVersion": RAY_VERSION,
@@ -130,19 +139,21 @@ def _clean_up(settings: Settings, *, queued: bool) -> dict[str, Any]:
     return {"deletionStrategy": {"deletionRules": rules}}
 
 
-def _submitter(spec: LoRARLJobSpec, settings: Settings) -> dict[str, Any]:
+def _submitter(job: Job, spec: LoRARLJobSpec, settings: Settings) -> dict[str, Any]:
     """The submitter's pod in K8sJobMode.
 
     In SidecarMode KubeRay creates the container itself and accepts no template.
     """
     if spec.cluster.submission_mode != "K8sJobMode":
         return {}
+    scratch, scratch_mount = scratch_volume()
     container = {
         "name": "submitter",
         **image_of(spec, settings),
-        "env": [NO_GPUS],
+        "env": [NO_GPUS, {"name": "HOME", "value": SCRATCH_FOLDER}],
         "resources": {"requests": {"cpu": "500m", "memory": "200Mi"}, "limits": {"memory": "1Gi"}},
         "securityContext": security_context(),
+        "volumeMounts": [scratch_mount],
     }
     pod = {
         "restartPolicy": "Never",
@@ -152,5 +163,7 @@ def _submitter(spec: LoRARLJobSpec, settings: Settings) -> dict[str, Any]:
         **pull_secrets(spec),
         **head_node(spec),
         "containers": [container],
+        "volumes": [scratch],
     }
-    return {"submitterPodTemplate": {"spec": pod}}
+    # The job's NetworkPolicy lets it reach the head. Without more labels the operator does not take it for a Ray pod.
+    return {"submitterPodTemplate": {"metadata": {"labels": {LABEL_JOB_UID: job.uid}}, "spec": pod}}

@@ -14,6 +14,8 @@ from support.cluster.processes import until
 
 CRD = Path(__file__).parents[3] / "crds/lorarl.io_lorarljobs.yaml"
 """Ours."""
+CRDS = [CRD, *sorted(CRD.parent.glob("lorarl.io_*templates.yaml"))]
+"""Ours, with those of templates."""
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 

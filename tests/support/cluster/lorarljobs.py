@@ -29,6 +29,16 @@ def lorarljob(namespace: str, name: str, *, labels: dict[str, str] | None = None
     }
 
 
+def template(namespace: str | None, name: str, **spec: Any) -> Object:
+    """A template of a namespace, or of the cluster."""
+    return {
+        "apiVersion": "lorarl.io/v1alpha1",
+        "kind": "LoRARLJobTemplate" if namespace else "ClusterLoRARLJobTemplate",
+        "metadata": {"name": name, **({"namespace": namespace} if namespace else {})},
+        "spec": spec,
+    }
+
+
 def report(api: Api, namespace: str, name: str, **status: Any) -> Object:
     """What the trainer applies: `step`, `totalSteps`, `metrics`, `adapter`, `failure`."""
     path = f"{path_of('LoRARLJob', namespace, name, 'status')}?fieldManager={TRAINER}&force=true"

@@ -23,6 +23,7 @@ import generate_chart  # noqa: E402
 # Bad values, and what helm's message must contain: the place, and what is expected there.
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"metrics.port": 8081}, r"probesPort: got 8081, expected another port than metrics.port"),
+    ({"defaultTemplate": "site", "watchNamespaces": ["a"]}, r"defaultTemplate: got site, expected nothing beside"),
     ({"replicas": -1}, r"/replicas.*minimum: got -1, want 0"),
     ({"replicas": "two"}, r"/replicas.*got string, want integer"),
     ({"replica": 3}, r"additional properties 'replica' not allowed"),
@@ -74,6 +75,8 @@ ALL_OBJECTS = {
     "metrics.prometheusRule.enabled": True,
     "metrics.dashboard.enabled": True,
     "networkPolicy.egress.enabled": True,
+    "jobNetworkPolicy.egress.enabled": True,
+    "jobPolicy.enabled": True,
 }
 # Each value, with a setting that differs from its default or from ALL_OBJECTS.
 CHANGED: dict[str, Any] = {
@@ -92,6 +95,7 @@ CHANGED: dict[str, Any] = {
     "logLevel": "debug",
     "resources": {"requests": {"cpu": "1"}},
     "runAsUser": None,
+    "defaultTemplate": "site",
     "extraEnv": [{"name": "HTTPS_PROXY", "value": "p"}],
     "podLabels": {"team": "ml"},
     "podAnnotations": {"note": "x"},
@@ -106,14 +110,25 @@ CHANGED: dict[str, Any] = {
     "serviceAccount.annotations": {"role": "x"},
     "admissionPolicy.enabled": False,
     "admissionPolicy.forbiddenNamespaces": ["payroll"],
+    "jobPolicy.enabled": False,
+    "jobPolicy.namespaceSelector": {"matchLabels": {"tenants": "yes"}},
+    "jobPolicy.images": ["registry.example.com/"],
+    "jobPolicy.serviceAccounts": ["trainer"],
+    "jobPolicy.secrets": ["s3-keys"],
+    "jobPolicy.podTemplateOverrides": False,
     "aggregatedRoles": False,
     "crds.install": False,
     "crds.keep": False,
+    "crds.refuseOlder": False,
     "networkPolicy.enabled": False,
     "networkPolicy.metricsFrom": [{"podSelector": {}}],
     "networkPolicy.egress.enabled": False,
     "networkPolicy.egress.apiServerPorts": [6443],
     "networkPolicy.egress.apiServerCIDRs": ["10.0.0.1/32"],
+    "jobNetworkPolicy.enabled": False,
+    "jobNetworkPolicy.from": [{"podSelector": {}}],
+    "jobNetworkPolicy.egress.enabled": False,
+    "jobNetworkPolicy.egress.rules": [],
     "metrics.port": 9000,
     "metrics.serviceMonitor.enabled": False,
     "metrics.serviceMonitor.interval": "10s",
@@ -194,13 +209,14 @@ def test_a_value_without_a_comment_is_reported() -> None:
         generate_chart.readme("version: 1\ndescription: x", "# Outer.\ninner:\n  # First.\n  one: 1\n\n  two: 2\n")
 
 
-def test_the_rendered_crd_is_the_generated_one() -> None:
-    generated = yaml.safe_load((ROOT / "crds/lorarl.io_lorarljobs.yaml").read_text())
-    made = only(rendered(), "CustomResourceDefinition")
-    assert made["spec"] == generated["spec"]
-    assert made["metadata"]["name"] == generated["metadata"]["name"]
-    assert made["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
-    assert "annotations" not in only(rendered({"crds.keep": False}), "CustomResourceDefinition")["metadata"]
+def test_the_rendered_crds_are_the_generated_ones() -> None:
+    generated = [yaml.safe_load(path.read_text()) for path in sorted((ROOT / "crds").glob("lorarl.io_*.yaml"))]
+    made = of(rendered(), "CustomResourceDefinition")
+    assert [each["spec"] for each in made] == [each["spec"] for each in generated]
+    assert [each["metadata"]["name"] for each in made] == [each["metadata"]["name"] for each in generated]
+    assert [each["metadata"]["annotations"] for each in made] == [{"helm.sh/resource-policy": "keep"}] * 3
+    deletable = of(rendered({"crds.keep": False}), "CustomResourceDefinition")
+    assert [each for each in deletable if "annotations" in each["metadata"]] == []
     assert of(rendered({"crds.install": False}), "CustomResourceDefinition") == []
 
 

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from unit.contract.algorithm_cases import ALGORITHM_CASES
 from unit.contract.cluster_cases import CLUSTER_CASES
 from unit.contract.manifests import EVAL, GPUS, HUB, MLFLOW, SFT, VOLUMES, Case, Changes
 from unit.contract.reward_cases import REWARD_CASES
 from unit.contract.sampling_cases import SAMPLING_CASES
-
-
-def _only_grpo(name: str, value: Any) -> Case:
-    return Case(
-        f"{name} only with grpo",
-        bad=SFT | {f"spec.algorithm.{name}": value},
-        good={f"spec.algorithm.{name}": value},
-        field=f"spec.algorithm.{name}",
-        hint=f"Remove {name}, or set algorithm.type to grpo",
-    )
 
 
 def _not_with_sft(name: str, value: Any, around: Changes | None = None) -> Case:
@@ -64,6 +55,7 @@ CASES = [
     *_uri("spec.data.train.uri", ".jsonl"),
     *_uri("spec.data.eval.uri", ".csv", EVAL),
     *_uri("spec.checkpoint.uri", around=VOLUMES),
+    *_uri("spec.reward.source.uri", around={"spec.reward": {"function": "m:f"}}),
     *_uri("spec.tracking.mlflow.trackingUri", around=MLFLOW),
     Case(
         "no presigned URLs",
@@ -107,10 +99,7 @@ CASES = [
         "spec.adapter.excludeModules",
         "Remove the name from one",
     ),
-    _only_grpo("groupSize", 4),
-    _only_grpo("clipRange", 0.2),
-    _only_grpo("klCoefficient", 0.01),
-    _only_grpo("updatesPerStep", 2),
+    *ALGORITHM_CASES,
     Case(
         "one reward, not two",
         {"spec.reward": {"type": "exact", "function": "m:f"}},

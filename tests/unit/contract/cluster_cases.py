@@ -19,6 +19,13 @@ def _toleration(field: str, bad: Changes, good: Changes, hint: str) -> Case:
 
 CLUSTER_CASES = [
     Case(
+        "variables are not lorarl's own",
+        {"spec.cluster.env": {"LORARL_CACHE": "/mnt"}},
+        {"spec.cluster.env": {"HTTPS_PROXY": "http://proxy:3128"}},
+        "spec.cluster.env",
+        "Rename the variable",
+    ),
+    Case(
         "the user's own ServiceAccount is not annotated",
         {
             "spec.cluster": {

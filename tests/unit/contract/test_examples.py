@@ -5,7 +5,10 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from lorarl_api.load import load_job
+from lorarl_api.render import render
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -27,3 +30,9 @@ def test_addition_in_a_cluster_uses_this_versions_image_on_the_node() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     cluster = load_job(ROOT / "examples" / "addition-cluster-cpu.yaml").spec.cluster
     assert (cluster.image, cluster.image_pull_policy) == (f"lorarl/trainer:{version}-cpu", "IfNotPresent")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples/site").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_job_of_a_site_is_valid_with_its_template(path: Path) -> None:
+    assert load_job(path).spec.template_ref is not None
+    assert load_job(render(path)).spec.template_ref is None

@@ -6,18 +6,20 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 
 from lorarl_api.load import ManifestError, faults, load_job
+from lorarl_api.v1alpha1.algorithm_types import AlgorithmType
 from lorarl_api.validate import validate_files
 from unit.contract.manifests import SMALLEST, manifest
 from unit.contract.traps import PYTHON_IS_STRICTER, TRAPS, Trap
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").rglob("*.yaml"))
 GOOD = json.dumps(SMALLEST)
+TYPES = get_args(AlgorithmType)
 
 
 def fault_of(changes: dict[str, Any]) -> str:
@@ -112,10 +114,13 @@ def test_yaml_is_read_as_kubernetes_reads_it(trap: Trap) -> None:
             "digits, _ . - * ? [ ]. Use a value such as q_proj.",
         ),
         (
-            {"spec.algorithm.groupSize": 1},
-            "spec.algorithm.groupSize: got 1, expected an integer from 2 to 1024. Use a value such as 8.",
+            {"spec.algorithm.groupSize": 0},
+            "spec.algorithm.groupSize: got 0, expected an integer from 1 to 1024. Use a value such as 8.",
         ),
-        ({"spec.algorithm.type": "GRPO"}, 'spec.algorithm.type: got "GRPO", expected grpo or sft. Did you mean grpo?'),
+        (
+            {"spec.algorithm.type": "GRPO"},
+            f'spec.algorithm.type: got "GRPO", expected {", ".join(TYPES[:-1])} or {TYPES[-1]}. Did you mean grpo?',
+        ),
         ({"spec.suspend": "yes"}, 'spec.suspend: got "yes", expected true or false. Use a value such as false.'),
         (
             {"spec.reward": "my_reward:score"},
@@ -139,8 +144,8 @@ def test_yaml_is_read_as_kubernetes_reads_it(trap: Trap) -> None:
         ),
         (
             {"spec.trainer.learning_rate": 1},
-            "spec.trainer.learning_rate: got an unknown key, expected one of steps, learningRate, warmupSteps, "
-            "learningRateSchedule, minLearningRateShare, weightDecay, beta1, beta2, epsilon, maxGradNorm, "
+            "spec.trainer.learning_rate: got an unknown key, expected one of backend, steps, learningRate, "
+            "warmupSteps, learningRateSchedule, minLearningRateShare, weightDecay, beta1, beta2, epsilon, maxGradNorm, "
             "tokensPerMicroBatch, recompute, overlap, tensorParallelSize, precision, seed. "
             "Did you mean learningRate?",
         ),

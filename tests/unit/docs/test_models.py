@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from lorarl_trainer.planning.families import FAMILIES, REFUSED
+from lorarl_trainer.planning.fsdp_families import FSDP_FAMILIES
 
 ROOT = Path(__file__).parents[3]
 ROW = re.compile(r"^\| `((?!model_type)\w+)` \| (.*?) \|(.*)$", re.MULTILINE)
@@ -30,6 +31,16 @@ def test_each_family_that_works_has_its_figures() -> None:
     }
     for *_, figures in found:
         trainer, vllm = re.findall(r"\d\.\de-\d\d", figures)
+        assert max(float(trainer), float(vllm)) < 1e-5
+
+
+def test_each_family_of_fsdp_has_its_figures() -> None:
+    found = rows("docs/models.md", "### Families that only fsdp trains")
+    assert [(kind, models) for kind, models, _ in found if kind not in FAMILIES] == [
+        (kind, family.models) for kind, family in FSDP_FAMILIES.items()
+    ]
+    for _, shape, figures in found:
+        trainer, vllm = re.findall(r"\d\.\de-\d\d", shape + figures)
         assert max(float(trainer), float(vllm)) < 1e-5
 
 

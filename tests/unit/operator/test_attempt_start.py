@@ -16,8 +16,8 @@ class TestFirstAttempt:
     def test_the_objects_that_pods_need_then_the_rayjob_and_no_status_yet(self):
         decision = decided(raw_job())
         assert decision.status is None
-        assert kinds(decision.actions) == ["ServiceAccount", "ConfigMap", "RayJob"]
-        assert [type(action) for action in decision.actions] == [Apply, Apply, Create]
+        assert kinds(decision.actions) == ["ServiceAccount", "ConfigMap", "NetworkPolicy", "RayJob"]
+        assert [type(action) for action in decision.actions] == [Apply, Apply, Apply, Create]
         assert decision.actions[-1].manifest["metadata"]["name"] == "demo-1"
 
     @pytest.mark.parametrize("suspended", [False, True])
@@ -42,6 +42,7 @@ class TestFirstAttempt:
         assert kinds(decided(raw_job(status=status)).actions) == [
             "ServiceAccount",
             "ConfigMap",
+            "NetworkPolicy",
             "Role",
             "RoleBinding",
             "RayJob",

@@ -232,6 +232,7 @@ def test_our_own_missing_objects_are_created_again():
     assert [apply.manifest["kind"] for apply in decision.prepare] == [
         "ServiceAccount",
         "ConfigMap",
+        "NetworkPolicy",
         "Role",
         "RoleBinding",
     ]

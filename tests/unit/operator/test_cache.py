@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from lorarl_operator.cache import Cache
 from lorarl_operator.kube.resources import JOBS, LORARLJOBS, PODS, RAYCLUSTERS, RAYJOBS
+from lorarl_operator.pod_ends import exited_container
 
 KEY = ("ns", "job")
 OURS = {"app.kubernetes.io/managed-by": "lorarl", "lorarl.io/job": "job"}
@@ -58,6 +59,24 @@ def test_the_last_deleted_pods_are_kept_until_their_rayjob_is_deleted() -> None:
     cache.remove(RAYJOBS, KEY, "job-1", "a")
     observed = cache.observe(KEY)
     assert observed is not None and observed.departed == ()
+
+
+def test_a_deleted_pod_keeps_the_time_when_its_deletion_was_asked_for() -> None:
+    """When its containers have ended, the API server sets another time, as a real kubelet shows."""
+    cache = Cache()
+    cache.put(LORARLJOBS, raw("job", "1", 1, {}))
+    ended = {"exitCode": 1, "reason": "Error", "finishedAt": "2026-01-01T00:00:09Z"}
+    status = {"phase": "Failed", "containerStatuses": [{"name": "ray-worker", "state": {"terminated": ended}}]}
+    for version, gone_by, grace in ((2, "2026-01-01T00:02:08Z", 120), (3, "2026-01-01T00:00:10Z", 0)):
+        pod = raw("p", "2", version, OURS | {"lorarl.io/role": "worker"}, status=status)
+        pod["metadata"] |= {"deletionTimestamp": gone_by, "deletionGracePeriodSeconds": grace}
+        cache.put(PODS, pod)
+    observed = cache.observe(KEY)
+    assert observed is not None
+    (known,) = observed.pods
+    assert known.deletion_asked_at == datetime(2026, 1, 1, 0, 0, 8, tzinfo=UTC)
+    assert exited_container(known) is None, "it did not exit by itself"
+    assert known.gone_by == datetime(2026, 1, 1, 0, 0, 10, tzinfo=UTC)
 
 
 def test_it_remembers_when_kuberay_last_started_any_rayjob() -> None:

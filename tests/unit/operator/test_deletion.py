@@ -57,6 +57,14 @@ def test_first_the_rayjob_is_deleted_then_its_pods():
     assert (waiting.actions, waiting.recheck_seconds) == ((), 70)
 
 
+def test_of_a_job_that_succeeded_the_checkpoints_are_removed_at_once():
+    """Nothing trains any more. The garbage collector deletes the RayJob and its head with the LoRARLJob."""
+    done = deleted(status={"phase": "Succeeded", "rayJobName": "demo-1"})
+    (action,) = decided(done, raw_ray_job(), pods=[raw_pod("head")]).actions
+    assert isinstance(action, Create)
+    assert action.manifest["kind"] == "Job"
+
+
 def test_then_the_checkpoints():
     (action,) = decided(deleted()).actions
     assert isinstance(action, Create)
@@ -64,7 +72,7 @@ def test_then_the_checkpoints():
     assert manifest["metadata"]["name"] == "lorarl-demo-cleanup"
     assert "ownerReferences" not in manifest["metadata"]  # A foreground deletion would delete it early.
     pod = manifest["spec"]["template"]["spec"]
-    assert pod["volumes"][1:] == [{"name": "secret-0", "secret": {"secretName": "s3-keys"}}]
+    assert {"name": "secret-0", "secret": {"secretName": "s3-keys"}} in pod["volumes"]
     assert pod["enableServiceLinks"] is False
     assert pod["containers"][0]["command"] == ["lorarl", "purge", "/etc/lorarl/job/job.yaml"]
     # The command reads the annotation as a file.
@@ -112,7 +120,7 @@ def test_the_clean_up_has_the_heads_access_to_the_store():
     assert set(template["metadata"]["annotations"]) == {"a", "lorarl.io/manifest"}
     assert template["spec"]["restartPolicy"] == "Never"
     assert template["spec"]["enableServiceLinks"] is True, "the store's address may be built from such variables"
-    assert [volume["name"] for volume in template["spec"]["volumes"]] == ["job", "secret-0", "ca"]
+    assert [volume["name"] for volume in template["spec"]["volumes"]] == ["job", "secret-0", "scratch", "ca"]
     assert {"name": "ca", "mountPath": "/ca"} in container["volumeMounts"]
     assert env_of(action.manifest)["SSL_CERT_FILE"] == "/ca/ca.pem"
     assert container["resources"]["requests"]["cpu"] == "100m"

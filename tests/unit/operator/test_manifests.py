@@ -15,10 +15,10 @@ import yaml
 
 from lorarl_api.faults import ManifestError
 from lorarl_api.load import documents
-from lorarl_api.v1alpha1 import CLAIMS_FOLDER, LoRARLJob
+from lorarl_api.pod_merge import merge
+from lorarl_api.v1alpha1 import CLAIMS_FOLDER, REWARDS_FOLDER, LoRARLJob
 from lorarl_operator import parse
 from lorarl_operator.manifests.access import grants, needs
-from lorarl_operator.manifests.overrides import merge
 from lorarl_operator.manifests.rayjob import OUT_FOLDER, RAY_VERSION, ray_job
 from lorarl_operator.names import attempt_of
 from lorarl_operator.parse import NOT_PASSED
@@ -41,7 +41,7 @@ def job_of(path, **metadata):
 def test_the_whole_rayjob(kind):
     job = job_of(ROOT / "examples/addition-cluster-cpu.yaml" if kind == "cpu" else HERE / "golden/gpu-job.yaml")
     cluster = checked_spec(job).cluster
-    objects = [*needs(job, cluster), *grants(job, cluster), ray_job(job, checked_spec(job), 2, SETTINGS)]
+    objects = [*needs(job, cluster, SETTINGS), *grants(job, cluster), ray_job(job, checked_spec(job), 2, SETTINGS)]
     text = yaml.safe_dump_all(objects, sort_keys=False, width=130)
     golden = HERE / f"golden/{kind}-rayjob.yaml"
     if os.environ.get("LORARL_WRITE_GOLDEN"):
@@ -137,7 +137,10 @@ def test_each_of_our_containers_is_restricted(mode):
         assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
         assert pod["restartPolicy"] == "Never"
         for container in pod["containers"]:
+            assert {"name": "HOME", "value": "/tmp"} in container["env"]
+            assert "/tmp" in [mount["mountPath"] for mount in container["volumeMounts"]]
             assert container["securityContext"] == {
+                "readOnlyRootFilesystem": True,
                 "allowPrivilegeEscalation": False,
                 "capabilities": {"drop": ["ALL"]},
             }
@@ -222,7 +225,7 @@ def test_everything_that_the_trainer_writes_is_on_volumes_of_the_pods():
 def test_an_existing_service_account_is_bound_and_not_created():
     job = parse.job(raw_job({"cluster": {"serviceAccountName": "trainer"}}))
     cluster = checked_spec(job).cluster
-    objects = {each["kind"]: each for each in (*needs(job, cluster), *grants(job, cluster))}
+    objects = {each["kind"]: each for each in (*needs(job, cluster, SETTINGS), *grants(job, cluster))}
     assert "ServiceAccount" not in objects
     assert objects["RoleBinding"]["subjects"][0]["name"] == "trainer"
     rule = {
@@ -304,3 +307,22 @@ class TestOverrides:
 )
 def test_the_attempt_in_a_name(name, attempt):
     assert attempt_of("demo", name) == attempt
+
+
+def test_the_head_alone_mounts_the_config_maps_of_reward_functions():
+    source = {"configMap": "my-rewards"}
+    rewards = [{"name": name, "function": f"mine:{name}", "source": source} for name in ("right", "tidy")]
+    rayjob = built({"reward": None, "rewards": rewards})
+    [volume] = [each for each in head(rayjob)["spec"]["volumes"] if each["name"].startswith("reward-")]
+    assert volume["configMap"] == {"name": "my-rewards"}
+    [mount] = [each for each in head(rayjob)["spec"]["containers"][0]["volumeMounts"] if each["name"] == volume["name"]]
+    assert (mount["mountPath"], mount["readOnly"]) == (f"{REWARDS_FOLDER}/my-rewards", True)
+    assert "my-rewards" not in str(workers(rayjob)["template"])
+
+
+def test_the_head_alone_has_the_keys_and_the_claim_of_reward_code():
+    source = {"uri": "s3://team/code", "credentialsSecret": "code-keys"}
+    rayjob = built({"reward": {"function": "mine:score", "source": source}})
+    assert "code-keys" in str(head(rayjob))
+    assert "code-keys" not in str(workers(rayjob)["template"])
+    assert "code-claim" in str(head(built({"reward": {"function": "m:f", "source": {"uri": "pvc://code-claim/a"}}})))

@@ -8,7 +8,7 @@ from lorarl_operator import parse
 from lorarl_operator.manifests.access import needs
 from lorarl_operator.valid_spec import checked_spec
 from unit.operator.built import built, head, workers
-from unit.operator.observed_world import raw_job
+from unit.operator.observed_world import SETTINGS, raw_job
 
 
 def requested(cluster, *, queued=False):
@@ -66,7 +66,9 @@ class TestGpus:
         selector = "device.attributes['gpu.nvidia.com'].productName == 'NVIDIA H200'"
         spec = {"cluster": {"gpusPerNode": 8, "gpuClaim": {"deviceClass": "gpu.nvidia.com", "selectors": [selector]}}}
         job = parse.job(raw_job(spec))
-        template = next(one for one in needs(job, checked_spec(job).cluster) if one["kind"] == "ResourceClaimTemplate")
+        template = next(
+            one for one in needs(job, checked_spec(job).cluster, SETTINGS) if one["kind"] == "ResourceClaimTemplate"
+        )
         (request,) = template["spec"]["spec"]["devices"]["requests"]
         assert request["exactly"] == {
             "deviceClassName": "gpu.nvidia.com",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
 import pytest
@@ -187,6 +187,59 @@ def test_a_restore_of_etcd_is_noticed_at_the_next_listing(caplog: pytest.LogCapt
         assert [each for each in caplog.messages if "went back from 900 to 5" in each]
         await one.resyncer.sync()
         assert await one.taken() == []
+
+    play(story)
+
+
+class Stored(Client):
+    """Jobs as an API server lists them: whole, by their metadata, or one by its name."""
+
+    def __init__(self, jobs: int) -> None:
+        self.jobs = {f"job-{number}": raw_job(name=f"job-{number}", uid=f"uid-{number}") for number in range(jobs)}
+        self.asked: list[tuple[str, bool]] = []
+
+    async def pages(
+        self, resource: Resource, namespace: str | None, *, fields: str = "", metadata_only: bool = False, **_: Any
+    ) -> AsyncIterator[tuple[list[dict[str, Any]], str]]:
+        if resource != LORARLJOBS:
+            yield [], "5"
+            return
+        self.asked.append((fields, metadata_only))
+        found = [job for name, job in self.jobs.items() if fields in ("", f"metadata.name={name}")]
+        yield [{"metadata": job["metadata"]} for job in found] if metadata_only else found, "5"
+
+    def change(self, *numbers: int) -> None:
+        for number in numbers:
+            name = f"job-{number}"
+            self.jobs[name] = raw_job({"suspend": True}, name=name, uid=f"uid-{number}", resourceVersion="4")
+
+
+@pytest.mark.parametrize(
+    ("changed", "asked"),
+    [
+        ([], [("", True)]),
+        ([3], [("", True), ("metadata.name=job-3", False)]),
+        (range(30), [("", True), ("", False)]),
+    ],
+)
+def test_a_resync_reads_metadata_and_whole_objects_where_they_changed(
+    changed: Iterable[int], asked: list[tuple[str, bool]]
+) -> None:
+    async def story() -> None:
+        server, cache = Stored(jobs=40), Cache()
+        queue: WorkQueue[Key] = WorkQueue(virtual_time.now)
+        resyncer = Resyncer(server, cache, queue, ["team"])
+        await resyncer.sync()
+        assert server.asked == [("", False)]
+        server.change(*changed)
+        del server.asked[:]
+        await resyncer.sync()
+        assert server.asked == asked
+        suspended = [job.name for job in cache.jobs() if job.read_spec().get("suspend")]
+        assert suspended == [f"job-{number}" for number in changed]
+        del server.jobs["job-5"]
+        await resyncer.sync()
+        assert len(cache) == 39
 
     play(story)
 

@@ -16,7 +16,7 @@ from lorarl_trainer.overlap import TrainedAhead
 from lorarl_trainer.protocols.rollouts import StepBatch
 from lorarl_trainer.samples.types import GradientRequest, Sample
 
-ALGORITHM = get_algorithm(AlgorithmSpec(type="grpo", groupSize=2))
+ALGORITHM = get_algorithm(AlgorithmSpec(type="grpo", groupSize=2), 64)
 TOKENS = 20
 """Of a micro-batch: two groups."""
 

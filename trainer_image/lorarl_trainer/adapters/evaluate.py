@@ -21,6 +21,7 @@ from lorarl_trainer.progress import show_downloads
 from lorarl_trainer.rewards.components import component_metrics
 from lorarl_trainer.rewards.scorer import make_job_scorer, make_scorer
 from lorarl_trainer.rewards.scores import Scorer, ToScore, collect
+from lorarl_trainer.rewards.source import fetched_sources
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.storage.secrets import read_secrets
 
@@ -57,14 +58,20 @@ def evaluate(request: Request) -> Result:
 @contextlib.contextmanager
 def _scorer(task: Task, folder: Path) -> Iterator[Scorer]:
     """Start what the evaluation is scored with: its own reward, or the job's."""
-    own = task.source.reward if isinstance(task.source, EvalSpec) else None
-    scorer = make_scorer(own, folder, f"{task.field}.reward") if own else make_job_scorer(task.spec, folder)
-    assert scorer is not None, "resolve requires a reward"
-    scorer.warm_up()
-    try:
-        yield scorer
-    finally:
-        scorer.close()
+    with fetched_sources(task.spec, read_secrets(task.spec)) as (spec, sources):
+        source = dict(spec.data.evaluations)[task.name]
+        own = source.reward if isinstance(source, EvalSpec) else None
+        scorer = (
+            make_scorer(own, folder, f"{task.field}.reward", sources=sources)
+            if own
+            else make_job_scorer(spec, folder, sources=sources)
+        )
+        assert scorer is not None, "resolve requires a reward"
+        scorer.warm_up()
+        try:
+            yield scorer
+        finally:
+            scorer.close()
 
 
 def _side(name: str, model: AdaptedModel, decoding: Decoding, rows: Sequence[EncodedRow], scorer: Scorer) -> Side:
@@ -75,7 +82,7 @@ def _side(name: str, model: AdaptedModel, decoding: Decoding, rows: Sequence[Enc
 
     answers = model.generate([row.prompt_ids for row in rows], decoding, done)
     made = [
-        ToScore(row.row.prompt, answer.text, row.row.answer, row.row.raw, answer.truncated)
+        ToScore(row.row.prompt, answer.text, row.row.answer, row.row.raw, answer.truncated, answer.tokens)
         for row, each in zip(rows, answers, strict=True)
         for answer in each
     ]

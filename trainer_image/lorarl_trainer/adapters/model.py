@@ -37,10 +37,11 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Answer:
-    """A completion's text, and whether it was cut off at the longest length."""
+    """A completion's text, whether it was cut off at the longest length, and how many tokens it has."""
 
     text: str
     truncated: bool
+    tokens: int
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,8 @@ class AdaptedModel:
         end = next((place for place, token in enumerate(ids) if token in self.stops), None)
         text: str = self.tokenizer.decode(ids[:end], skip_special_tokens=True)
         found = [text.index(word) + len(word) for word in stop if word in text]
-        return Answer(text[: min(found)] if found else text, truncated=end is None and not found)
+        tokens = len(ids) if end is None else end + 1
+        return Answer(text[: min(found)] if found else text, truncated=end is None and not found, tokens=tokens)
 
     @property
     def _pad(self) -> int:

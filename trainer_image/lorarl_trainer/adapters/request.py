@@ -84,7 +84,7 @@ class Task:
     def title(self) -> str:
         """The evaluation and its rows, for people."""
         named = self.name or "data.eval"
-        return f"{named} ({self.source.uri})" if self.of_job else self.source.uri
+        return f"{named} ({self.source.origin})" if self.of_job else self.source.origin
 
     def is_chosen_by(self, column: str) -> bool:
         """Return whether a column of metrics.jsonl, that of a score, loss or pass@k, has this evaluation's results."""
@@ -162,7 +162,8 @@ def _replace_evaluations(spec: dict[str, Any], request: Request) -> None:
     data = spec["data"]
     data.pop("evals", None)
     spec.get("checkpoint", {}).pop("keepBest", None)  # it may name one of those
-    fields = {key: data["train"][key] for key in _FIELDS if key in data["train"]}
+    train = data.get("train") or data["mixture"][0]
+    fields = {key: train[key] for key in _FIELDS if key in train}
     data["eval"] = {"uri": _uri(request.data or ""), **fields}
 
 

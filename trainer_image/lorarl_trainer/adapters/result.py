@@ -49,7 +49,7 @@ class Result:
     def reward(self) -> str:
         """The reward's function or type."""
         own = self.task.source.reward if isinstance(self.task.source, EvalSpec) else None
-        return (own.function or str(own.type)) if own else self.task.spec.reward_names
+        return own.kind if own else self.task.spec.reward_names
 
     def estimates(self) -> dict[str, dict[str, Estimate]]:
         """Return the score and each pass@k of base and adapter, and the gain."""
@@ -79,7 +79,7 @@ def to_json(result: Result) -> str:
         "checkpoint": result.source.which or None,
         "base_model": result.source.base,
         "evaluation": (task.name or "data.eval") if task.of_job else None,
-        "data": task.source.uri,
+        "data": task.source.origin,
         "rows": result.rows,
         "samples": evaluation.samples,
         "temperature": evaluation.sampling.temperature if evaluation.sampling else 0.0,

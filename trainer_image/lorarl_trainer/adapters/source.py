@@ -13,13 +13,14 @@ from typing import Any, Literal
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.errors import InputError, LorarlError
-from lorarl_trainer.lora.files import CONFIG_FILE, WEIGHTS_FILE
+from lorarl_trainer.lora.files import CONFIG_FILE, METADATA_FILE, WEIGHTS_FILE
 from lorarl_trainer.progress import show_downloads
 from lorarl_trainer.progress.records import SUMMARY, read_summary
 from lorarl_trainer.progress.runs import early_failure_of, run_folder
 from lorarl_trainer.storage import open_store
 from lorarl_trainer.storage.base_model import fetch_model_folder
 from lorarl_trainer.storage.downloads import cache_dir, local_path
+from lorarl_trainer.storage.fingerprint import fingerprint, same_base_model
 from lorarl_trainer.storage.secrets import Secrets, read_secrets, secret_of
 
 Checkpoint = Literal["best", "newest"]
@@ -77,7 +78,7 @@ def find_adapter(
         LorarlError: there is no such adapter or base model.
         ManifestError: the manifest has faults.
     """
-    run = run_folder(name)
+    run, named = run_folder(name), base is not None
     if run is None and (failure := early_failure_of(name)):
         raise InputError(ARGUMENT, f"{name}, a run that failed before it trained", _EXPECTED, failure)
     summary = _summary(run) if run else None
@@ -89,12 +90,19 @@ def find_adapter(
     job = load_job(manifest, overrides) if manifest else None
     secrets = read_secrets(job.spec) if job else {}
     folder = _adapter_folder(uri, secrets, job)
+    if summary and not folder.is_dir():
+        raise _gone(name, folder)
     config = _config(folder, uri)
+    if base:
+        _require_folder_or_name(base)
+    base = base or (_base_of(job, secrets) if job else str(config["base_model_name_or_path"]))
+    for warning in _other_base(folder, base):
+        print(f"warning: {warning}", file=sys.stderr)
     return Source(
         name=name,
         adapter=folder,
-        base=base or (_base_of(job, secrets) if job else str(config["base_model_name_or_path"])),
-        revision=None if base or job else config.get("revision"),
+        base=base,
+        revision=None if named or job else config.get("revision"),
         job=job,
         folder=job_file.parent if job_file else Path((summary or {}).get("manifest_folder") or Path.cwd()),
         which=_which(uri, best) if summary else "",
@@ -157,13 +165,59 @@ def _config(folder: Path, name: str) -> Mapping[str, Any]:
             raise _not_an_adapter(f"{name}, which contains no {file}")
     try:
         config: Mapping[str, Any] = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-        if config["peft_type"] and config["base_model_name_or_path"]:
-            return config
-        raise KeyError("base_model_name_or_path")
+        if not (config["peft_type"] and config["base_model_name_or_path"]):
+            raise KeyError("base_model_name_or_path")
     except (ValueError, KeyError, TypeError) as error:
         raise _not_an_adapter(
             f"{name}, whose {CONFIG_FILE} cannot be used ({type(error).__name__}: {error})"
         ) from error
+    _require_safetensors(folder / WEIGHTS_FILE, name)
+    return config
+
+
+def _require_safetensors(file: Path, name: str) -> None:
+    """Refuse weights that are not a whole file. Their header says how long they are."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, "numpy"):
+            return
+    except (SafetensorError, OSError) as error:
+        raise InputError(
+            ARGUMENT,
+            f"{name}, whose {WEIGHTS_FILE} cannot be read ({error})",
+            "a whole safetensors file",
+            "Copy or download the adapter again, or name another checkpoint.",
+        ) from error
+
+
+def _gone(name: str, folder: Path) -> InputError:
+    checkpoint = folder.parent if folder.name == "lora_adapter" else folder
+    others = sorted(path for path in checkpoint.parent.glob("iter_*") if (path / "lora_adapter").is_dir())
+    hint = f"Name another checkpoint: {others[-1]}." if others else "No other checkpoint is beside it."
+    return InputError(ARGUMENT, f"{name}, whose checkpoint {checkpoint} is gone", "a checkpoint that is there", hint)
+
+
+def _require_folder_or_name(base: str) -> None:
+    """Refuse a path without a folder. As a name, the hub would be asked for it, many times if it cannot be reached."""
+    is_path = base.startswith((".", "/", "~")) or base.count("/") != 1 or Path(base).parent.is_dir()
+    if is_path and not Path(base).is_dir() and ("/" in base or "." in base):
+        expected = "a folder with a model, or ORG/NAME on the hub"
+        raise InputError("--base", f"{base}, which is no folder", expected, "Check the path.")
+
+
+def _other_base(adapter: Path, base: str) -> list[str]:
+    """Return a warning if a base model on this machine is not the one that the adapter was trained on."""
+    try:
+        trained_on = json.loads((adapter / METADATA_FILE).read_text(encoding="utf-8"))["baseModelFingerprint"]
+        if not Path(base).is_dir() or same_base_model(str(trained_on), fingerprint(Path(base))):
+            return []
+    except (OSError, ValueError, KeyError, TypeError, LorarlError):
+        return []  # an adapter of another program; a model that cannot be read fails where it is loaded
+    return [
+        f"{base} is not the base model that this adapter was trained on: their fingerprints differ. What the adapter "
+        "does on it says nothing about the training."
+    ]
 
 
 def _not_an_adapter(got: str) -> InputError:

@@ -1,8 +1,12 @@
-"""What an algorithm is to the loop: rewards in, advantages and a loss choice out."""
+"""What an algorithm is to the loop: rewards in, advantages and a loss choice out.
+
+Shape suffixes: P prompts of a step, G completions of each.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +14,16 @@ import numpy.typing as npt
 from lorarl_trainer.samples.types import LossChoice
 
 Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
 Rewards = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RewardKl:
+    """A KL penalty on a completion's reward: the weight, and how the divergence is estimated."""
+
+    coefficient: float
+    estimator: Literal["k1", "k2", "k3"]
 
 
 class Algorithm(Protocol):
@@ -21,12 +34,19 @@ class Algorithm(Protocol):
         updates_per_step: on equal shares of the prompts.
         loss: of each update.
         by_group: the advantages of a group follow from its own rewards, so they are known when it has ended.
+        reward_kl: the KL penalty that is subtracted from rewards before `advantages` takes them; None for none.
+        max_refills: how many times per step groups without signal may be replaced by those of further prompts.
     """
 
     group_size: int
     updates_per_step: int
     loss: LossChoice
     by_group: bool
+    reward_kl: RewardKl | None
+    max_refills: int
 
-    def advantages(self, rewards_P_G: Rewards) -> Floats:
-        """Return the advantage of every completion, [P, G]. NaN rewards (not scored) get 0 and affect no other."""
+    def advantages(self, rewards_P_G: Rewards, lengths_P_G: Ints) -> Floats:
+        """Return the advantage of every completion, [P, G]. NaN rewards (not scored) get 0 and affect no other.
+
+        `lengths_P_G` are the completions' numbers of tokens.
+        """

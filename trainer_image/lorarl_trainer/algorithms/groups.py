@@ -1,16 +1,47 @@
-"""What an algorithm that compares completions with their group can learn from the group's rewards."""
+"""The arithmetic of comparing completions with their group.
+
+Shape suffixes: P prompts of a step, G completions of each. A reward of NaN is a completion that was not scored.
+"""
 
 from __future__ import annotations
+
+import warnings
 
 import numpy as np
 import numpy.typing as npt
 
-from lorarl_trainer.algorithms.base import Rewards
+from lorarl_trainer.algorithms.base import Floats, Rewards
+
+EPSILON = 1e-6
+"""Added to a standard deviation before it divides."""
 
 
 def with_signal(rewards_P_G: Rewards) -> npt.NDArray[np.bool_]:
     """Return which groups have completions with different rewards, [P]. The others train nothing."""
-    highest_P = np.fmax.reduce(rewards_P_G, axis=1)  # ignores NaN, which is a completion that was not scored
+    highest_P = np.fmax.reduce(rewards_P_G, axis=1)  # ignores NaN
     lowest_P = np.fmin.reduce(rewards_P_G, axis=1)
     different_P: npt.NDArray[np.bool_] = highest_P > lowest_P
     return different_P
+
+
+def mean_and_std(rewards_P_G: Rewards) -> tuple[Rewards, Rewards]:
+    """Return each group's mean reward and the standard deviation of a sample, [P, 1] each; NaN if there is none."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # groups without two scored completions
+        mean_P_1 = np.nanmean(rewards_P_G, axis=1, keepdims=True)
+        deviation_P_1 = np.nanstd(rewards_P_G, axis=1, ddof=1, keepdims=True)
+    return mean_P_1, deviation_P_1
+
+
+def comparable(rewards_P_G: Rewards, advantages_P_G: Rewards) -> Floats:
+    """Return the advantages, [P, G], with 0 for groups without signal, and for completions that were not scored.
+
+    The mean of equal rewards is rounded: without this, its error would be an advantage, and might be divided by itself.
+    """
+    signal_P_1 = with_signal(rewards_P_G)[:, np.newaxis]
+    return np.nan_to_num(np.where(signal_P_1, advantages_P_G, 0.0)).astype(np.float32)
+
+
+def whole_step(rewards_P_G: Rewards) -> Rewards:
+    """Return all rewards of a step as one group, [1, P * G]."""
+    return rewards_P_G.reshape(1, -1)

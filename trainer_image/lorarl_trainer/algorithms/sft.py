@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lorarl_api.v1alpha1 import AlgorithmSpec
-from lorarl_trainer.algorithms.base import Floats, Rewards
+from lorarl_trainer.algorithms.base import Floats, Ints, RewardKl, Rewards
 from lorarl_trainer.samples.types import LossChoice
 
 
@@ -13,13 +13,15 @@ class Sft:
     """One update per step, by cross entropy."""
 
     by_group = True
+    reward_kl: RewardKl | None = None
+    max_refills = 0
 
-    def __init__(self, spec: AlgorithmSpec) -> None:
+    def __init__(self, spec: AlgorithmSpec, max_response_tokens: int) -> None:
         """Nothing of the manifest's algorithm applies to it."""
         self.group_size = 1
         self.updates_per_step = 1
         self.loss = LossChoice("cross_entropy")
 
-    def advantages(self, rewards_P_G: Rewards) -> Floats:
+    def advantages(self, rewards_P_G: Rewards, lengths_P_G: Ints) -> Floats:
         """Return zeros, [P, G]: cross entropy looks at no advantage."""
         return np.zeros(rewards_P_G.shape, np.float32)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from lorarl_trainer.checkpoint.claim import Owner
 from lorarl_trainer.checkpoint.contents import Checkpoint, Manifest, build_checkpoint
-from lorarl_trainer.checkpoint.identity import Identity, differences
+from lorarl_trainer.checkpoint.identity import Identity, differences, other_inputs
 from lorarl_trainer.checkpoint.latest import Best, BestBy, Latest
 from lorarl_trainer.checkpoint.reader import Found
 from lorarl_trainer.checkpoint.store import CheckpointStore, Published, Started
@@ -29,4 +29,5 @@ __all__ = [
     "Started",
     "build_checkpoint",
     "differences",
+    "other_inputs",
 ]

@@ -6,7 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from lorarl_api.v1alpha1 import LoRARLJobSpec
+from pydantic.main import IncEx
+
+from lorarl_api.v1alpha1 import AlgorithmSpec, LoRARLJobSpec, RewardSpec
+from lorarl_api.v1alpha1.algorithm_types import OPTION_GROUPS
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.storage.fingerprint import same_base_model
 
@@ -14,8 +17,13 @@ _FINGERPRINT = "model.fingerprint"
 _RECORDED_LATER = frozenset(["rollout.maxPromptTokens", "rollout.maxResponseTokens"])
 """Keys that checkpoints of earlier releases lack."""
 
-_NOT_OF_REWARDS = {"timeout_seconds", "max_failed_share"}
-"""What a reward may change without being another: it scores the same."""
+_NOT_OF_REWARDS: dict[str, IncEx | bool] = {
+    "timeout_seconds": True,
+    "max_failed_share": True,
+    "source": True,
+    "server": {"url", "concurrency", "retries", "credentials_secret"},
+}
+"""What a reward may change without being another: it scores the same. Of its source, the content counts alone."""
 
 Identity = Mapping[str, Any]
 """The settings that define a training, flat: {"adapter.rank": 8, "model.uri": "hf://...", ...}. Values are JSON."""
@@ -42,14 +50,17 @@ def training_identity(spec: LoRARLJobSpec, model_fingerprint: str) -> dict[str, 
             "clipRange": algorithm.effective_clip_range,
             "klCoefficient": algorithm.effective_kl_coefficient,
             "updatesPerStep": algorithm.effective_updates_per_step,
+            **_newer_options(algorithm),
         },
-        "reward": spec.reward.model_dump(by_alias=True, exclude=_NOT_OF_REWARDS) if spec.reward else {},
+        "reward": _scores(spec.reward) if spec.reward else {},
         "rewards": {
-            reward.name: reward.model_dump(by_alias=True, exclude=_NOT_OF_REWARDS, exclude_none=True)
+            reward.name: {key: value for key, value in _scores(reward).items() if value is not None}
             for reward in spec.rewards or []
         },
-        "data.train": spec.data.train.model_dump(by_alias=True),
+        "data.train": spec.data.train.model_dump(by_alias=True) if spec.data.train else {},
         "data": {
+            "mixture": [source.model_dump(by_alias=True, exclude_none=True) for source in spec.data.mixture or []]
+            or None,
             "chatTemplate": spec.data.chat_template,
             "chatTemplateArguments": spec.data.chat_template_arguments or None,
         },
@@ -59,6 +70,25 @@ def training_identity(spec: LoRARLJobSpec, model_fingerprint: str) -> dict[str, 
     return {
         f"{part}.{key}": value for part, values in parts.items() for key, value in values.items() if value is not None
     }
+
+
+def _scores(reward: RewardSpec) -> dict[str, Any]:
+    """Return what a completion's score follows from."""
+    digest = reward.source.sha256 if reward.source else None
+    return {**reward.model_dump(by_alias=True, exclude=_NOT_OF_REWARDS), "source.sha256": digest}
+
+
+def _newer_options(algorithm: AlgorithmSpec) -> dict[str, Any]:
+    """Return the options that earlier releases did not have, where they are not the type's defaults.
+
+    So a checkpoint of theirs has the same identity. An option of a group that is written out may be the default too.
+    """
+    usual = AlgorithmSpec(type=algorithm.type).effective_loss_aggregation
+    aggregation = algorithm.effective_loss_aggregation
+    groups = algorithm.model_dump(by_alias=True, exclude_defaults=True, include={*OPTION_GROUPS, "kl", "correction"})
+    return {key: value for key, value in groups.items() if value} | (
+        {"lossAggregation": aggregation} if aggregation != usual else {}
+    )
 
 
 def differences(was: Identity, now: Identity) -> list[str]:
@@ -93,6 +123,34 @@ def require_same_training(was: Identity, now: Identity, checkpoint_uri: str) -> 
             "checkpoints once the new run publishes its first), another spec.checkpoint.uri, or another "
             "metadata.name.",
         )
+
+
+def other_inputs(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return a warning if a resumed run gets other rows or other reward code than its checkpoint's.
+
+    That may be meant, so it is no other training. The manifest looks the same, so nothing else would show it.
+
+    Args:
+        was: the content of the checkpoint's lorarl_metadata.json. Older ones have no digests.
+        now: what the next ones get.
+    """
+    rows = (
+        f"the rows of {name} (had {before.get('rows')}, has {after.get('rows')})"
+        for name, after in now.get("data", {}).items()
+        if (before := was.get("data", {}).get(name)) and before.get("sha256") != after.get("sha256")
+    )
+    code = (
+        f"the code of {function}"
+        for function, after in now.get("rewardCode", {}).items()
+        if was.get("rewardCode", {}).get(function, after) != after
+    )
+    if not (changed := [*rows, *code]):
+        return []
+    return [
+        f"the manifest names the same data and rewards as before, but {' and '.join(changed)} changed since the "
+        "checkpoint was made. The training continues with them as they are now. To start from the base instead, choose "
+        "another metadata.name."
+    ]
 
 
 def _show(value: object) -> str:

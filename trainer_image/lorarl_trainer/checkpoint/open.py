@@ -13,7 +13,7 @@ from lorarl_trainer.checkpoint.latest import BestBy
 from lorarl_trainer.checkpoint.store import CheckpointStore
 from lorarl_trainer.samples.columns import eval_column
 from lorarl_trainer.storage import open_store
-from lorarl_trainer.storage.secrets import Secrets, secret_of
+from lorarl_trainer.storage.secrets import Secrets, rereader, secret_of
 
 
 def open_checkpoints(
@@ -21,7 +21,8 @@ def open_checkpoints(
 ) -> CheckpointStore:
     """Return the job's checkpoints. Nothing is read yet."""
     secret = secret_of(secrets, spec.checkpoint.credentials_secret)
-    store = open_store(spec.checkpoint.uri, secret, field="spec.checkpoint.uri")
+    reread = rereader(spec.checkpoint.credentials_secret, "spec.checkpoint.credentialsSecret")
+    store = open_store(spec.checkpoint.uri, secret, field="spec.checkpoint.uri", reread=reread)
     return CheckpointStore(
         store,
         owner.name,

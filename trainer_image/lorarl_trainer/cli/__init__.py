@@ -16,6 +16,7 @@ from lorarl_trainer.cli import (
     merge,
     open_run,
     purge,
+    render,
     run,
     setup,
     upload,
@@ -24,7 +25,7 @@ from lorarl_trainer.cli import (
 from lorarl_trainer.cli.help import Sections
 
 SECTIONS = {
-    "Train": (init.command, validate.command, run.command),
+    "Train": (init.command, validate.command, render.command, run.command),
     "Look at runs": (list_runs.command, open_run.command, compare.command),
     "Use an adapter": (evaluate.command, chat.command, merge.command),
     "Stores": (upload.command, purge.command),

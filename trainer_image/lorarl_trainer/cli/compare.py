@@ -18,9 +18,12 @@ from lorarl_trainer.cli.help import Command
 )
 @click.argument("runs", nargs=-1, required=True, metavar="RUN RUN...")
 @click.option(
-    "--page", "page_path", type=options.FILE, default=Path("compare.html"), show_default=True, help="Page to write."
+    "--page",
+    "page_path",
+    type=options.FILE,
+    help="Page to write.  [default: compare.html beside the first run's folder]",
 )
-def command(runs: tuple[str, ...], page_path: Path) -> None:
+def command(runs: tuple[str, ...], page_path: Path | None) -> None:
     """Compare runs: a table here, and a page with overlaid curves.
 
     Each RUN is a run's folder, or a job's name under out/. The table has the results, and the settings that differ.
@@ -30,7 +33,8 @@ def command(runs: tuple[str, ...], page_path: Path) -> None:
 
     if len(runs) < 2:
         raise InputError("RUN", f"only {runs[0]}", "two runs or more", "`lorarl list` shows the runs here.")
-    print_comparison([find_run(run) for run in runs], page_path)
+    folders = [find_run(run) for run in runs]
+    print_comparison(folders, page_path or folders[0].absolute().parent / "compare.html")
 
 
 def print_comparison(folders: Sequence[Path], page_path: Path) -> None:

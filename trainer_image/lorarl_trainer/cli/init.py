@@ -69,13 +69,14 @@ def command(
     columns = new_job.columns_of(uri) if uri else []
     if gpus is None:
         gpus = 1 if largest_gpu() else 0
+    prompt, answer = new_job.choose_fields(columns, prompt_field, answer_field)
     job = new_job.NewJob(
         name=name or new_job.job_name(folder),
         model=base,
         data=uri,
         reward=reward or new_job.OWN_REWARD,
-        prompt=prompt_field or new_job.choose(columns, new_job.PROMPTS, "prompt"),
-        answer=answer_field or new_job.choose(columns, new_job.ANSWERS, "answer"),
+        prompt=prompt,
+        answer=answer,
         gpus=gpus,
         positions=new_job.positions_of(base),
     )

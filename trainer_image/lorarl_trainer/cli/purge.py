@@ -37,7 +37,7 @@ EXIT_NOT_OURS = 77
     help="Write what was done to this file too.",
 )
 def command(manifest: Path, until: datetime | None, summary: Path | None) -> None:
-    """Delete all checkpoints, adapters and records of a manifest's job from its store, and nothing else."""
+    """Delete a job's checkpoints, adapters and records from its store, and nothing else."""
     from lorarl_api.load import load_job
     from lorarl_trainer.errors import FencedError
     from lorarl_trainer.pods.purge import purge

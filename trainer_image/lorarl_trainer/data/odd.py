@@ -42,7 +42,7 @@ def shared_prompts(train: Sequence[EncodedRow], held_out: Sequence[EncodedRow], 
     trained = {tuple(row.prompt_ids) for row in train}
     if shared := [row.row.number for row in held_out if tuple(row.prompt_ids) in trained]:
         yield (
-            f"{field}: {len(shared):,} of {len(held_out):,} prompts are also in spec.data.train, first that of row "
+            f"{field}: {len(shared):,} of {len(held_out):,} prompts are also trained on, first that of row "
             f"{shared[0]}. Scores on rows that are trained on say little about others."
         )
 

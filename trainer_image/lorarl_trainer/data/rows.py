@@ -13,6 +13,7 @@ from typing import Any
 
 from lorarl_api.v1alpha1 import DataSource, EvalSource
 from lorarl_trainer.data.files import Fetch, read_file, read_hub
+from lorarl_trainer.data.gym import generate_rows
 from lorarl_trainer.errors import InputError
 
 Message = Mapping[str, Any]
@@ -54,21 +55,26 @@ def load_rows(
         InputError: the source cannot be read or is empty, a row lacks a field or has one of a wrong type, or no row has
             the answerField that the manifest sets.
     """
-    if source.uri.startswith("hf://"):
+    if source.reasoning_gym is not None:
+        numbered = generate_rows(source.reasoning_gym, f"{field}.reasoningGym")
+    elif source.origin.startswith("hf://"):
         split = source.split or ("test" if isinstance(source, EvalSource) else "train")
-        numbered = read_hub(source.uri.removeprefix("hf://"), source.subset, split, field=field, token=hub_token)
+        numbered = read_hub(source.origin.removeprefix("hf://"), source.subset, split, field=field, token=hub_token)
     else:
         numbered = read_file(
-            source.uri, field=field, fetch=fetch, text_columns=(source.prompt_field, source.answer_field)
+            source.origin, field=field, fetch=fetch, text_columns=(source.prompt_field, source.answer_field)
         )
     rows = [_row(raw, number, source, field, needs_answer) for number, raw in numbered]
     if not rows:
         raise InputError(
-            f"{field}.uri", f"{source.uri} with no rows", "at least one row", f"Set {field}.uri to a source with rows."
+            f"{field}.uri",
+            f"{source.origin} with no rows",
+            "at least one row",
+            f"Set {field}.uri to a source with rows.",
         )
     if "answer_field" in source.model_fields_set and not any(source.answer_field in row.raw for row in rows):
         raise _missing(
-            rows[0].raw, source.answer_field, f"{field}.answerField", f"row {rows[0].number} of {source.uri}"
+            rows[0].raw, source.answer_field, f"{field}.answerField", f"row {rows[0].number} of {source.origin}"
         )
     return rows
 
@@ -82,7 +88,7 @@ def digest_of(rows: Sequence[Row]) -> str:
 
 
 def _row(raw: dict[str, Any], number: int, source: DataSource, field: str, needs_answer: bool) -> Row:
-    where = f"row {number} of {source.uri}"
+    where = f"row {number} of {source.origin}"
     if raw.get(source.prompt_field) is None:
         raise _missing(raw, source.prompt_field, f"{field}.promptField", where)
     if isinstance(answer := raw.get(source.answer_field), float) and math.isnan(answer):

@@ -63,7 +63,7 @@ class ColocatedEngine:
             stop_token_ids=stop_token_ids,
             stop=tuple(spec.rollout.stop),
         )
-        self.base = SharedBase(trainer.base_in_hf_names()) if plan.shared_base else None
+        self.base = SharedBase(trainer) if plan.shared_base else None
         self.engine = RolloutEngine(device, config, spec.trainer.seed, self.base, clock)
         with clock.part("engine/sync plan"):
             self._sync = make_sync(spec.rollout.adapter_sync, self.engine.slot, adapter)

@@ -26,6 +26,7 @@ from lorarl_trainer.launch.ray_cluster import RayCluster
 from lorarl_trainer.launch.resumption import STARTS, changes_since_last_start, keep_manifest
 from lorarl_trainer.launch.runtime import Runtime
 from lorarl_trainer.launch.signals import Interruption
+from lorarl_trainer.launch.unusual import unusual_settings
 from lorarl_trainer.lora.targets import last_parts
 from lorarl_trainer.planning.choices_table import plan_title
 from lorarl_trainer.pods.owner import owner_of
@@ -49,6 +50,7 @@ from lorarl_trainer.protocols.workers import Built, JobCheckpoints, Resumed, Wor
 from lorarl_trainer.record.publisher import RecordPublisher
 from lorarl_trainer.rewards.output import Output
 from lorarl_trainer.rewards.scorer import Scorers, open_scorers
+from lorarl_trainer.rewards.source import fetched_sources
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.lockstep import Lockstep
 from lorarl_trainer.samples.columns import eval_column
@@ -102,10 +104,14 @@ async def open_run(launch: Launch, progress: Progress, interruption: Interruptio
     Raises:
         LorarlError: something in the manifest, or something it names, cannot be used.
     """
-    job, spec, clock = launch.job, launch.job.spec, launch.clock
+    clock = launch.clock
     reward_output = Output(launch.reward_log, lambda text: progress.emit(Warned(text)))
     with contextlib.ExitStack() as stack:
-        scorers = stack.enter_context(open_scorers(spec, launch.folder, output=reward_output))
+        # From here on the job has the digests of its reward code, as part of the training's identity and record.
+        spec, sources = await in_background(stack.enter_context, fetched_sources(launch.job.spec, launch.secrets))
+        job = launch.job.model_copy(update={"spec": spec})
+        launch = replace(launch, job=job)
+        scorers = stack.enter_context(open_scorers(spec, launch.folder, output=reward_output, sources=sources))
         progress.emit(Noted(f"checking base model {spec.model.uri}, data, reward and stores"))
         here = not launch.runtime.in_pods
         on_bytes = downloads_to(progress) if here else None
@@ -189,12 +195,18 @@ class OpenRun:
             resumed = await workers.resume()
         if resumed.step and launch.record and (failed := await in_background(launch.record.restore)):
             progress.emit(Warned(failed))
-        for warning in (*model.verdict.slower, *rows.warnings, *built.warnings, *resumed.warnings):
+        for warning in (
+            *unusual_settings(spec),
+            *model.verdict.slower,
+            *rows.warnings,
+            *built.warnings,
+            *resumed.warnings,
+        ):
             progress.emit(Warned(warning))
         session = Session(
             spec=spec,
             workers=workers,
-            algorithm=get_algorithm(spec.algorithm),
+            algorithm=get_algorithm(spec.algorithm, spec.rollout.max_response_tokens),
             rollouts=make_rollouts(launch, workers, rows, model.vocabulary, self.scorers, resumed.position, progress),
             progress=progress,
             stop=self.interruption.asked,
@@ -233,11 +245,12 @@ def make_rollouts(
 ) -> Rollouts:
     """Return where the samples come from: generated and scored, or for sft the data's own answers."""
     spec = launch.job.spec
-    stream = RowStream(rows.train, spec.trainer.seed, position)
+    stream = RowStream(rows.train, spec.trainer.seed, position, rows.parts)
     reward, own = scorers.reward, scorers.evals
     if reward is None:
         return Answers(stream, rows.evals, spec.rollout.prompts_per_step, workers)
     paths = inputs.eval_fields(spec)
+    algorithm = get_algorithm(spec.algorithm, spec.rollout.max_response_tokens)
     return Lockstep(
         spec=spec,
         rows=stream,
@@ -245,12 +258,13 @@ def make_rollouts(
             name: Evaluation.of(name, source, paths[name], rows.evals[name], own.get(name, reward), spec.rollout)
             for name, source in spec.data.evaluations
         },
-        group_size=get_algorithm(spec.algorithm).group_size,
+        group_size=algorithm.group_size,
         workers=workers,
         scorer=reward,
         decode=vocabulary.decode,
         progress=progress,
         decode_prompts=vocabulary.decode_prompts,
+        max_refills=algorithm.max_refills,
     )
 
 
@@ -330,9 +344,11 @@ def _started(launch: Launch, built: Built, resumed: Resumed, rows: inputs.Encode
         changes=tuple(changes_since_last_start(launch.out_dir, job)) if resumed.step else (),
         manifest=yaml.safe_dump(job.model_dump(by_alias=True, mode="json", exclude_unset=True), sort_keys=False),
         data=DataSummary(
-            train=spec.data.train.uri,
+            train=spec.data.origin,
             train_rows=len(rows.train),
-            held_out=tuple(HeldOut(name, source.uri, len(rows.evals[name])) for name, source in spec.data.evaluations),
+            held_out=tuple(
+                HeldOut(name, source.origin, len(rows.evals[name])) for name, source in spec.data.evaluations
+            ),
         ),
         reward=spec.reward_names or None,
         environment=this_environment(f"{spec.world_size} x {built.gpu}" if built.gpu else ""),

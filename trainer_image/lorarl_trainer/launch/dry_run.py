@@ -18,12 +18,15 @@ from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.preparation import UNPUBLISHED, JudgedModel, prepare
 from lorarl_trainer.launch.reward_trial import printed_lines, trial_lines, try_reward
 from lorarl_trainer.launch.runtime import local_runtime
+from lorarl_trainer.launch.store_outlook import store_lines
+from lorarl_trainer.launch.unusual import unusual_settings
 from lorarl_trainer.planning.choices_table import plan_table, plan_title
 from lorarl_trainer.planning.duration import SHORT, arithmetic_speed, step_time
 from lorarl_trainer.progress import METRICS, duration, read_rows, show_downloads
 from lorarl_trainer.progress.records import step_seconds
 from lorarl_trainer.rewards.output import Output
 from lorarl_trainer.rewards.scorer import open_scorers
+from lorarl_trainer.rewards.source import fetched_sources
 from lorarl_trainer.storage import LocalStore
 from lorarl_trainer.storage.secrets import read_secrets
 from lorarl_trainer.timing import StartClock
@@ -54,25 +57,32 @@ def _require_folder(out_dir: Path) -> None:
 
 
 async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
-    spec, secrets = job.spec, read_secrets(job.spec)
+    secrets = read_secrets(job.spec)
     with (
         tempfile.TemporaryDirectory(prefix="lorarl-dry-run-") as scratch,
-        open_scorers(spec, folder, output=Output(Path(scratch) / "rewards.log"), eval_processes=1) as scorers,
+        fetched_sources(job.spec, secrets) as (spec, sources),
+        open_scorers(
+            spec, folder, output=Output(Path(scratch) / "rewards.log"), eval_processes=1, sources=sources
+        ) as scorers,
     ):
+        job = job.model_copy(update={"spec": spec})
         try:
             with show_downloads(sys.stderr) as on_bytes:
                 clock = StartClock("driver", "process")
                 prepared = await prepare(job, secrets, out_dir / UNPUBLISHED, scorers, clock, on_bytes=on_bytes)
             model, data = prepared.model, prepared.rows
-            _print(*model_lines(job, model), "", *data_lines(data, model.vocabulary), "")
+            _print(*model_lines(job, model), "", *data_lines(job, data, model.vocabulary), "")
+            _print(*(f"warning: {warning}" for warning in unusual_settings(spec)))
             if scorers.reward:
-                _print(*trial_lines(await try_reward(scorers.reward, data.train[:SCORED_ROWS])))
+                _print(*trial_lines(await try_reward(scorers.reward, data.train[:SCORED_ROWS], model.vocabulary.count)))
                 _print(*long_answers(job, data.train[:SCORED_ROWS], model.vocabulary))
             for name, scorer in scorers.evals.items():
-                _print(*trial_lines(await try_reward(scorer, data.evals[name][:SCORED_ROWS]), name))
+                rows = data.evals[name][:SCORED_ROWS]
+                _print(*trial_lines(await try_reward(scorer, rows, model.vocabulary.count), name))
         finally:
             _print(*printed_lines(Path(scratch) / "rewards.log"))
         _print("", *plan_lines(job, model, data, out_dir))
+        _print(*store_lines(job, model.sizes, secrets, out_dir, out_dir / UNPUBLISHED))
         print(f"\nEverything that needs no worker is in order. Start it with `lorarl run`: {out_dir} gets its files.")
 
 
@@ -94,7 +104,7 @@ def model_lines(job: LoRARLJob, model: JudgedModel) -> list[str]:
     ]
 
 
-def data_lines(data: inputs.EncodedData, vocabulary: inputs.Vocabulary) -> list[str]:
+def data_lines(job: LoRARLJob, data: inputs.EncodedData, vocabulary: inputs.Vocabulary) -> list[str]:
     """Return what the data is, and the first prompt as the model sees it."""
     lengths = sorted(len(row.prompt_ids) for row in data.train)
     first, held_out = data.train[0], sum(map(len, data.evals.values()))
@@ -102,13 +112,18 @@ def data_lines(data: inputs.EncodedData, vocabulary: inputs.Vocabulary) -> list[
         f"data     {len(data.train):,} rows, {held_out:,} held out; prompts of {lengths[0]} to {lengths[-1]} "
         f"tokens, median {lengths[len(lengths) // 2]}",
         *(f"warning: {warning}" for warning in data.warnings),
-        f"row {first.row.number} as the model sees it, special tokens included:",
+        f"row {first.row.number} as the model sees it, special tokens included{_no_template(job, vocabulary)}:",
         *_quoted(vocabulary.tokenizer.decode(first.prompt_ids)),
         *(
             [f"and what it learns to answer: {_brief(vocabulary.tokenizer.decode(first.answer_ids))}"]
             * bool(first.answer_ids)
         ),
     ]
+
+
+def _no_template(job: LoRARLJob, vocabulary: inputs.Vocabulary) -> str:
+    unused = vocabulary.tokenizer.chat_template and not job.spec.data.chat_template
+    return ", without the chat template that this model has (spec.data.chatTemplate: false)" if unused else ""
 
 
 def long_answers(job: LoRARLJob, rows: Sequence[EncodedRow], vocabulary: inputs.Vocabulary) -> list[str]:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from lorarl_api.v1alpha1 import DataSource, LoRARLJobSpec
+from lorarl_api.v1alpha1 import DataSource, LoRARLJobSpec, MixtureSource
 from lorarl_trainer.data.encoding import EncodedRow, EncodedRows, PromptEncoder, encode_examples, encode_prompts
 from lorarl_trainer.data.odd import odd_prompts, same_prompts, shared_prompts
+from lorarl_trainer.data.order import Part
 from lorarl_trainer.data.rows import Row, digest_of, load_rows
 from lorarl_trainer.data.tokenizer import load_tokenizer, stop_token_ids, vocabulary_size
-from lorarl_trainer.rewards.scorer import needs_answers
+from lorarl_trainer.rewards.scorer import check_rows, needs_answers
 from lorarl_trainer.storage import open_store
 from lorarl_trainer.storage.base_model import fetch_model_folder
 from lorarl_trainer.storage.downloads import fetch_data, read_generation_config, read_model_config
@@ -40,6 +41,10 @@ class Vocabulary:
         texts: list[str] = self.tokenizer.batch_decode(completions, skip_special_tokens=True)
         return texts
 
+    def count(self, completion: str) -> int:
+        """Return how many tokens a completion has, with the one that ends it."""
+        return len(self.tokenizer.encode(completion, add_special_tokens=False)) + 1
+
     def decode_prompts(self, prompts: Sequence[Sequence[int]]) -> list[str]:
         """Return the prompts' texts with special tokens, as the model sees them."""
         texts: list[str] = self.tokenizer.batch_decode(prompts, skip_special_tokens=False)
@@ -51,21 +56,24 @@ class EncodedData:
     """The encoded rows.
 
     Attributes:
+        train: the training rows, source by source.
+        parts: size and weight of each of their sources.
         evals: the held-out rows by the names of `data.evaluations`.
         warnings: for the user.
         digests: rows and digest of each source as it was read, by its name.
     """
 
     train: list[EncodedRow]
+    parts: list[Part]
     evals: dict[str, list[EncodedRow]]
     warnings: list[str]
     digests: dict[str, dict[str, Any]]
 
 
 class Rows(NamedTuple):
-    """The rows as they are in the data."""
+    """The rows as they are in the data: of training by the paths of `data.sources`, held out by their names."""
 
-    train: list[Row]
+    train: dict[str, list[Row]]
     evals: dict[str, list[Row]]
 
 
@@ -85,7 +93,7 @@ def load_vocabulary(spec: LoRARLJobSpec, secrets: Secrets) -> Vocabulary:
 def read_rows(spec: LoRARLJobSpec, secrets: Secrets, on_bytes: OnBytes | None = None) -> Rows:
     """Read the training and the held-out rows; see `read_source` for the arguments and errors."""
     read, fields = partial(read_source, spec, secrets=secrets, on_bytes=on_bytes), eval_fields(spec)
-    train = read(spec.data.train, field="spec.data.train")
+    train = {path: read(source, field=path) for path, source in spec.data.sources.items()}
     return Rows(train, {name: read(source, field=fields[name]) for name, source in spec.data.evaluations})
 
 
@@ -108,9 +116,11 @@ def read_source(
     open_folder = partial(open_store, field=f"{field}.uri")
     fetch = partial(fetch_data, field=f"{field}.uri", secret=secret, open_folder=open_folder, on_bytes=on_bytes)
     own = getattr(source, "reward", None)
-    rewards = [own] if own else list(spec.rewards_by_path.values())
-    answers = not rewards or any(needs_answers(reward) for reward in rewards)
-    return load_rows(source, field=field, needs_answer=answers, fetch=fetch, hub_token=secret.get("HF_TOKEN"))
+    rewards = {f"{field}.reward": own} if own else spec.rewards_by_path
+    answers = not rewards or any(needs_answers(reward) for reward in rewards.values())
+    rows = load_rows(source, field=field, needs_answer=answers, fetch=fetch, hub_token=secret.get("HF_TOKEN"))
+    check_rows(rewards, rows)
+    return rows
 
 
 def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary) -> EncodedData:
@@ -123,13 +133,21 @@ def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary) -> Enco
         warnings.extend(left_out)
         return fitting
 
-    train = encoded(rows.train, "spec.data.train")
+    by_source = {path: encoded(read, path) for path, read in rows.train.items()}
+    weights = [getattr(source, "weight", 1.0) for source in spec.data.sources.values()]
+    parts = [Part(len(fitting), weight) for fitting, weight in zip(by_source.values(), weights, strict=True)]
+    train = [row for fitting in by_source.values() for row in fitting]
     evals = {name: encoded(held_out, fields[name]) for name, held_out in rows.evals.items()}
     for name, held_out in evals.items():
         warnings.extend(shared_prompts(train, held_out, fields[name]))
-    read = {"train": rows.train, **{name or "eval": held_out for name, held_out in rows.evals.items()}}
+    sources = spec.data.sources.items()
+    read = {
+        f"mixture/{source.name}" if isinstance(source, MixtureSource) else "train": rows.train[path]
+        for path, source in sources
+    }
+    read |= {name or "eval": held_out for name, held_out in rows.evals.items()}
     digests = {name: {"rows": len(source), "sha256": digest_of(source)} for name, source in read.items()}
-    return EncodedData(train, evals, warnings, digests)
+    return EncodedData(train, parts, evals, warnings, digests)
 
 
 def prompt_encoder(spec: LoRARLJobSpec, vocabulary: Vocabulary) -> PromptEncoder:

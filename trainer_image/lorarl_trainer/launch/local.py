@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import importlib.util
 import os
 import resource
@@ -12,12 +14,15 @@ from lorarl_api.v1alpha1 import SCHEDULING_PREFIXES, ClusterSpec, LoRARLJob, Mod
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.progress import read_summary
 
+LOCK = "run.lock"
+"""File in a run's folder that the run's process holds a lock on."""
 _LEAST_FILE_BYTES = 1 << 30
 """Ray's own files, and the training state of a small adapter."""
 
 _JOB_FIELDS = (
     *("backoff_limit", "max_preemptions_without_progress"),
     *("active_deadline_seconds", "start_deadline_seconds", "progress_deadline_seconds", "ttl_seconds_after_finished"),
+    "template_ref",
 )
 _CHECKPOINT_FIELDS = ("deletion_policy",)
 _CLUSTER_FIELDS_HONOURED = ("nodes", "gpus_per_node")
@@ -51,6 +56,31 @@ def require_own_folder(job: LoRARLJob, out_dir: Path) -> None:
     if other != job.name:
         got = f"{out_dir}, which has the run of the job {other}"
         raise InputError("--out", got, f"a folder for the job {job.name}", "Choose another one.")
+
+
+@contextlib.contextmanager
+def only_run_in(out_dir: Path) -> Iterator[None]:
+    """Keep other runs out of a folder as long as this one goes on. The lock ends with the process, however that ends.
+
+    Raises:
+        InputError: another process runs there.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            out_dir.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context((out_dir / LOCK).open("a+", encoding="utf-8"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock.truncate(0)
+            lock.write(str(os.getpid()))
+            lock.flush()
+        except BlockingIOError as error:
+            lock.seek(0)
+            got = f"{out_dir}, in which process {lock.read() or 'unknown'} makes a run"
+            hint = "Wait until it ends, stop it, or choose another folder and another metadata.name."
+            raise InputError("--out", got, "a folder without a running job", hint) from error
+        except OSError:
+            pass  # a file system without locks, or a folder that cannot be written: the run itself says so
+        yield
 
 
 def require_large_files() -> None:
@@ -88,6 +118,7 @@ def ignored_fields(job: LoRARLJob) -> list[str]:
         *_not_default("spec.checkpoint", job.spec.checkpoint, _CHECKPOINT_FIELDS),
         *_not_default("spec.cluster", job.spec.cluster, cluster_fields),
         *_not_default("spec", job.spec, _JOB_FIELDS),
+        *(f"{field}.configMap" for field, source in job.spec.reward_sources.items() if source.config_map),
     ]
 
 

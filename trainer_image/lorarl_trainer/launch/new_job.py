@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -175,25 +175,30 @@ def columns_of(uri: str) -> list[str]:
     return list(dict.fromkeys(key for _, row in islice(rows, 20) for key in row))
 
 
-def choose(columns: Sequence[str], usual: Iterable[str], field: str) -> str:
-    """Return the column that is most likely meant.
+def choose_fields(columns: Sequence[str], prompt: str | None, answer: str | None) -> tuple[str, str]:
+    """Return the columns with the prompt and the answer: those that are named, or else the likeliest ones.
 
     Raises:
-        InputError: none has a usual name.
+        InputError: a column that is not named has no usual name.
     """
-    usual = tuple(usual)
-    if not columns:
-        return usual[0]
-    by_name = {column.lower(): column for column in columns}
-    for name in usual:
-        if name in by_name:
-            return by_name[name]
+    chosen = {"prompt": prompt or _likeliest(columns, PROMPTS), "answer": answer or _likeliest(columns, ANSWERS)}
+    unknown = [field for field, column in chosen.items() if column is None]
+    if not unknown:
+        return str(chosen["prompt"]), str(chosen["answer"])
+    free = [column for column in columns if column not in chosen.values()]
+    example = " ".join(f"--{field}-field {column}" for field, column in zip(unknown, free, strict=False))
     raise InputError(
-        f"--{field}-field",
+        " and ".join(f"--{field}-field" for field in unknown),
         f"nothing, and data with the columns {', '.join(columns)}",
-        f"the column with the {field}",
-        f"Add --{field}-field, for example --{field}-field {columns[0]}.",
+        " and ".join(f"the column with the {field}" for field in unknown),
+        f"Name them, for example {example}." if example else "Check the data.",
     )
+
+
+def _likeliest(columns: Sequence[str], usual: Sequence[str]) -> str | None:
+    """Return the first column with a usual name; the most usual name where the columns are not known."""
+    by_name = {column.lower(): column for column in columns or usual[:1]}
+    return next((by_name[name] for name in usual if name in by_name), None)
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> list[Path]:

@@ -75,7 +75,8 @@ def _functions(part: Any) -> Iterator[str]:
     if isinstance(part, dict):
         for key, value in part.items():
             if key == "function" and isinstance(value, str):
-                yield value
+                if not (part.get("source") or {}).get("sha256"):  # that digest is in the manifest
+                    yield value
             else:
                 yield from _functions(value)
     elif isinstance(part, list):

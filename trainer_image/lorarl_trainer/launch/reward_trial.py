@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -26,8 +26,13 @@ class Try:
     own: bool = False
 
 
-async def try_reward(scorer: Scorer, rows: Sequence[EncodedRow]) -> list[Try]:
+async def try_reward(scorer: Scorer, rows: Sequence[EncodedRow], count: Callable[[str], int]) -> list[Try]:
     """Score the rows' own answers, a wrong completion and an empty one.
+
+    Args:
+        scorer: is ready.
+        rows: some of the data's.
+        count: returns the number of a completion's tokens.
 
     Raises:
         InputError: none of them has a score. A run would stop at its first step.
@@ -39,7 +44,10 @@ async def try_reward(scorer: Scorer, rows: Sequence[EncodedRow]) -> list[Try]:
         if completion is not None
     ]
     outcomes = await scorer.score(
-        [ToScore(row.row.prompt, completion, row.row.answer, row.row.raw) for row, completion, _ in made]
+        [
+            ToScore(row.row.prompt, completion, row.row.answer, row.row.raw, tokens=count(completion))
+            for row, completion, _ in made
+        ]
     )
     tries = [Try(row, completion, outcome, own) for (row, completion, own), outcome in zip(made, outcomes, strict=True)]
     if all(outcome.cause for outcome in outcomes):

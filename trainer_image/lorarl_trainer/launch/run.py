@@ -15,6 +15,7 @@ from lorarl_api.faults import ManifestError
 from lorarl_api.load import load_job
 from lorarl_trainer.errors import FencedError, InputError, LorarlError, NodeLostError, in_one_line
 from lorarl_trainer.launch.build import Launch, OpenRun, open_run
+from lorarl_trainer.launch.local import only_run_in
 from lorarl_trainer.launch.resumption import what_next
 from lorarl_trainer.launch.runtime import cluster_runtime, local_runtime, report_invalid_input
 from lorarl_trainer.launch.signals import Interruption
@@ -65,7 +66,8 @@ def run_manifest(path: Path, out_dir: Path | None, overrides: list[str], in_clus
         print(f"lorarl: {error}", file=sys.stderr)
         return EXIT_FAILED
     try:
-        return asyncio.run(_run(launch))
+        with contextlib.nullcontext() if runtime.in_pods else only_run_in(out_dir):
+            return asyncio.run(_run(launch))
     except LorarlError as error:
         print(f"lorarl: {error}", file=sys.stderr)
         return EXIT_FAILED

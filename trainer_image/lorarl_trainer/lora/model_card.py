@@ -49,7 +49,7 @@ def _front_matter(metadata: Mapping[str, Any]) -> dict[str, Any]:
         "library_name": "peft",
         "pipeline_tag": "text-generation",
         **({"datasets": datasets} if datasets else {}),
-        "tags": ["lora", "lorarl", algorithm, *(["reinforcement-learning"] if algorithm == "grpo" else [])],
+        "tags": ["lora", "lorarl", algorithm, *(["reinforcement-learning"] if algorithm != "sft" else [])],
     }
 
 
@@ -123,10 +123,16 @@ def _facts(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[lis
 
 
 def _sources(spec: Mapping[str, Any]) -> dict[str, str]:
-    """Return the URIs of the data by name: train, eval, and those of the list evals by theirs."""
+    """Return where the data come from, by name: train, mixture/NAME, eval, and those of the list evals by theirs."""
     data = spec.get("data", {})
-    named = {name: data[name]["uri"] for name in ("train", "eval") if data.get(name)}
-    return named | {source["name"]: source["uri"] for source in data.get("evals", [])}
+    named = {name: _origin(data[name]) for name in ("train", "eval") if data.get(name)}
+    mixture = {f"mixture/{source['name']}": _origin(source) for source in data.get("mixture") or []}
+    return mixture | named | {source["name"]: _origin(source) for source in data.get("evals", [])}
+
+
+def _origin(source: Mapping[str, Any]) -> str:
+    generated = source.get("reasoningGym")
+    return f"reasoning-gym:{generated['task']}" if generated else str(source["uri"])
 
 
 def _spec(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import torch
 
+from lorarl_trainer.losses.sequences import Sequences
 from lorarl_trainer.samples.types import LossChoice
 
 
@@ -23,8 +24,10 @@ class LossInputs:
         measured: the same without either.
         rollout: the engine's log-probabilities; None for samples that were not generated.
         advantages: the algorithm's.
-        base: the base model's log-probabilities; None without a KL penalty.
+        base: the log-probabilities of the KL penalty's reference; None without such a penalty in the loss.
         on_policy: the policy that is trained generated the samples.
+        sequences: which tokens belong to one sample; None unless the choice is `by_sequence`.
+        old: the policy's log-probabilities at the beginning of the step; None where they were not computed.
     """
 
     logprobs: torch.Tensor
@@ -33,6 +36,8 @@ class LossInputs:
     advantages: torch.Tensor
     base: torch.Tensor | None
     on_policy: bool
+    sequences: Sequences | None = None
+    old: torch.Tensor | None = None
 
 
 class Loss(Protocol):

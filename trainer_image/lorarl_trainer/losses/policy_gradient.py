@@ -1,10 +1,12 @@
-"""The clipped surrogate of PPO (arXiv:1707.06347) on given advantages, with or without a KL penalty to the base."""
+"""The policy gradient on given advantages, with one of three surrogates, with or without a KL penalty to the base."""
 
 from __future__ import annotations
 
 import torch
 
 from lorarl_trainer.losses.base import LossInputs
+from lorarl_trainer.losses.correction import importance_weights
+from lorarl_trainer.losses.surrogates import SURROGATES
 from lorarl_trainer.samples.types import LOGPROB_DIFFERENCE, LossChoice
 
 
@@ -13,38 +15,44 @@ def policy_gradient(inputs: LossInputs, choice: LossChoice) -> tuple[torch.Tenso
 
     All columns but clipped_share are estimates that need the policy's own samples. Other samples leave them out.
 
-        clipped_share: share of tokens whose loss is the clipped term, 0 to 1. Their gradient is zero. A ratio outside
-            of the range from which the loss pulls back is not counted.
+        clipped_share: share of tokens whose ratio is clipped, 0 to 1. In the clipped surrogate their gradient is zero,
+            and a ratio outside of the range from which the loss pulls back is not counted. The gated one clips nothing.
         mean_abs_logprob_diff: absolute difference of the engine's and the trainer's log-probabilities, in nats.
         rollout_kl: k3 estimate of KL(engine || trainer) per token, in nats: zero but for rounding.
         entropy: -log p of the sampled tokens, in nats, an unbiased estimate of the policy's entropy.
-        kl: k3 estimate of KL(policy || base) per token, in nats; only with a KL penalty.
+        kl: k3 estimate of KL(policy || reference) per token, in nats; only with a KL penalty in the loss.
+
+    With a correction, there are the columns of `correction.importance_weights` too, in every update.
     """
-    logprobs_N, measured_N, rollout_N, advantages_N = (
-        inputs.logprobs,
-        inputs.measured,
-        inputs.rollout,
-        inputs.advantages,
-    )
+    measured_N, rollout_N = inputs.measured, inputs.rollout
     assert rollout_N is not None, "samples of a policy gradient are generated"
     # If nothing has changed since the rollout, the old policy is this one: a ratio of exactly 1, without the noise of
     # the engine's kernels.
-    old_N = measured_N if inputs.on_policy else rollout_N
-    ratio_N = (logprobs_N - old_N).exp()
-    clip = choice.clip_range
-    plain_N, clipped_N = ratio_N * advantages_N, ratio_N.clamp(1 - clip, 1 + clip) * advantages_N
-    loss_N = -torch.minimum(plain_N, clipped_N)
-    metrics = {"clipped_share": (clipped_N < plain_N).detach().float()}
+    # Otherwise it is the policy at the beginning of the step, if that was computed, or else the engine's.
+    old_N = measured_N if inputs.on_policy else rollout_N if inputs.old is None else inputs.old
+    log_ratio_N = inputs.logprobs - old_N
+    if choice.ratio == "sequence":
+        assert inputs.sequences is not None, "a ratio of sequences needs to know them"
+        log_ratio_N = inputs.sequences.means(log_ratio_N)
+    loss_N, clipped_N = SURROGATES[choice.surrogate](log_ratio_N, inputs, choice)
+    metrics = {"clipped_share": clipped_N.detach().float()}
+    if choice.correction is not None:
+        weight_N, columns = importance_weights(old_N - rollout_N, choice.correction, inputs.sequences)
+        loss_N, metrics = loss_N * weight_N, metrics | columns
     if inputs.on_policy:
         metrics[LOGPROB_DIFFERENCE] = (measured_N - rollout_N).abs()
         metrics["rollout_kl"] = k3(rollout_N, measured_N)
         metrics["entropy"] = -measured_N
     if inputs.base is not None:
-        penalty_N = k3(logprobs_N, inputs.base)
-        loss_N = loss_N + choice.kl_coefficient * penalty_N
+        loss_N = loss_N + choice.kl_coefficient * ESTIMATORS[choice.kl_estimator](inputs.logprobs, inputs.base)
         if inputs.on_policy:
-            metrics["kl"] = penalty_N.detach()
+            metrics["kl"] = k3(measured_N, inputs.base)
     return loss_N, metrics
+
+
+def k2(logprobs: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+    """Return the k2 estimate of KL(p || q) for samples of p: log(q/p)^2 / 2. Its gradient is that of the divergence."""
+    return (others - logprobs).square() / 2
 
 
 def k3(logprobs: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
@@ -54,3 +62,6 @@ def k3(logprobs: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
     """
     log_ratio = others - logprobs
     return log_ratio.exp() - 1 - log_ratio
+
+
+ESTIMATORS = {"k2": k2, "k3": k3}

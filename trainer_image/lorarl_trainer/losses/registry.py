@@ -1,11 +1,37 @@
-"""The losses by the name that an algorithm chooses one with."""
+"""The losses by the name that an algorithm chooses one with, and how a backend computes one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lorarl_trainer.losses.base import Loss
+import torch
+
+from lorarl_trainer.losses.base import Loss, LossInputs
+from lorarl_trainer.losses.correction import WEIGHT, WEIGHT_SQUARED, effective_share
 from lorarl_trainer.losses.cross_entropy import cross_entropy
 from lorarl_trainer.losses.policy_gradient import policy_gradient
+from lorarl_trainer.samples.types import LossChoice
 
 LOSSES: Mapping[str, Loss] = {"policy_gradient": policy_gradient, "cross_entropy": cross_entropy}
+
+
+def compute_loss(inputs: LossInputs, choice: LossChoice) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    """Return each token's share of the loss, [N], and columns of metrics, [N] each.
+
+    The loss of an update is the sum of all shares over `choice.normalizer(...)`, on all workers. Metrics are means over
+    all tokens.
+    """
+    loss_N, columns = LOSSES[choice.kind](inputs, choice)
+    if choice.aggregation == "sequence_mean":
+        assert inputs.sequences is not None, "a mean over sequences needs to know them"
+        loss_N = loss_N / inputs.sequences.lengths_per_token
+    return loss_N, columns
+
+
+def finished(means: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics of an update, given the means of all columns: some are functions of two means."""
+    metrics = dict(means)
+    if WEIGHT_SQUARED in metrics:
+        share = effective_share(metrics[WEIGHT], metrics.pop(WEIGHT_SQUARED))
+        metrics["correction/effective_share"] = share
+    return metrics

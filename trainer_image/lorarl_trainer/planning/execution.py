@@ -12,6 +12,8 @@ from typing import Literal
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.devices.base import Gpu
+from lorarl_trainer.planning.backends import backend_of, require_backend
+from lorarl_trainer.planning.families import BackendName
 from lorarl_trainer.planning.model_sizes import VOCABULARY_MULTIPLE, ModelShape
 from lorarl_trainer.planning.precision import PRECISIONS, Precision
 
@@ -41,10 +43,12 @@ class ExecutionPlan:
     """What planning decided for every worker of a job.
 
     Attributes:
+        backend: which one trains.
         precision: of base model, adapter and activations.
         trainer_ranks, engine_ranks: tensor-parallel workers of one trainer and of one engine.
         packed: samples share a row without padding, where the model allows it. Otherwise each has a padded row.
         fused_layers: the trainer's layers compute in a few steps.
+        base_shards: ranks of trainers that share the base's layers, each working on samples for itself; 1: none do.
         recompute: what the backward pass computes again.
         micro_batch_tokens: tokens of one forward and backward pass, unless one sequence is longer.
         micro_batch_keys: keys of all its queries, see `samples.packing`, unless one sequence has more; None for any
@@ -70,11 +74,13 @@ class ExecutionPlan:
         table: what was chosen and why, and what takes how much of a GPU or of a worker's main memory, for people.
     """
 
+    backend: BackendName
     precision: Precision
     trainer_ranks: int
     engine_ranks: int
     packed: bool
     fused_layers: bool
+    base_shards: int
     recompute: Recompute
     micro_batch_tokens: int
     micro_batch_keys: int | None
@@ -120,8 +126,13 @@ def decide(
         model: the shape of its base model.
         gpu: a worker's GPU; None on CPU.
         ranks: tensor-parallel workers of a trainer and of an engine, where the manifest leaves them open.
+
+    Raises:
+        InputError: the backend cannot do what the manifest asks for.
     """
-    trainer_ranks, engine_ranks = ranks or usual_ranks(spec)
+    backend = backend_of(spec, model)
+    require_backend(spec, backend)
+    trainer_ranks, engine_ranks = ranks or usual_ranks(spec, model)
     engines = max(1, spec.world_size // engine_ranks)
     group = spec.algorithm.effective_group_size
     completions = spec.rollout.prompts_per_step * group
@@ -131,11 +142,13 @@ def decide(
     tokens = spec.trainer.tokens_per_micro_batch or max(USUAL_MICRO_BATCH_TOKENS, longest)
     flash = gpu is not None and spec.precision != "fp32"
     return ExecutionPlan(
+        backend=backend,
         precision=PRECISIONS[spec.precision],
         trainer_ranks=trainer_ranks,
         engine_ranks=engine_ranks,
         packed=True,
-        fused_layers=fuses_layers(model, spec.adapter.dropout),
+        fused_layers=fuses_layers(spec, model),
+        base_shards=spec.world_size if backend == "fsdp" and not holds_whole_base(spec, engine_ranks) else 1,
         recompute=spec.trainer.recompute or "none",
         micro_batch_tokens=tokens,
         micro_batch_keys=usual_keys(spec, tokens) if flash else None,
@@ -156,23 +169,28 @@ def decide(
     )
 
 
-def usual_ranks(spec: LoRARLJobSpec) -> tuple[int, int]:
+def usual_ranks(spec: LoRARLJobSpec, model: ModelShape | None = None) -> tuple[int, int]:
     """Return the tensor-parallel workers of a trainer and of an engine: as in the manifest, alike, or one.
 
-    On CPU an engine is never split.
+    On CPU an engine is never split, and trainers of fsdp share no layers. Without a model, Megatron trains.
     """
     trainer, engine = spec.trainer.tensor_parallel_size, spec.rollout.tensor_parallel_size
-    if not spec.on_gpu:
+    if not spec.on_gpu or (model is not None and backend_of(spec, model) == "fsdp"):
         return trainer or 1, engine or 1
     return trainer or engine or 1, engine or trainer or 1
 
 
-def fuses_layers(model: ModelShape, dropout: float) -> bool:
+def holds_whole_base(spec: LoRARLJobSpec, engine_ranks: int) -> bool:
+    """Return whether each worker has the whole base model anyway, because its engine does."""
+    return spec.algorithm.type != "sft" and engine_ranks == 1
+
+
+def fuses_layers(spec: LoRARLJobSpec, model: ModelShape) -> bool:
     """Return whether the trainer's layers compute in a few steps (`backends/megatron/fused_layer.py`).
 
     They have no place for an adapter's dropout.
     """
-    return model.plain_layers and dropout == 0
+    return backend_of(spec, model) == "megatron" and model.plain_layers and spec.adapter.dropout == 0
 
 
 def why_not_shared(model: ModelShape, trainer_ranks: int, engine_ranks: int) -> str | None:
@@ -182,6 +200,8 @@ def why_not_shared(model: ModelShape, trainer_ranks: int, engine_ranks: int) -> 
     """
     if trainer_ranks != engine_ranks:
         return f"the trainer's is split over {trainer_ranks}, and vLLM's over {engine_ranks}"
+    if not model.served_as_it_is:
+        return "vLLM does not take the tensors of a model of this family"
     if model.vocabulary % VOCABULARY_MULTIPLE:
         return f"vLLM pads the vocabulary of {model.vocabulary:,} to a multiple of {VOCABULARY_MULTIPLE}"
     return None
@@ -191,14 +211,17 @@ def may_overlap(spec: LoRARLJobSpec, ranks: tuple[int, int] | None = None) -> bo
     """Return whether groups that have ended can be trained while others are still being generated, given the memory.
 
     On a CPU both would want the same cores. The workers of one model or engine would have to do everything in the same
-    order. The second of several updates needs the first one's adapter. An adapter with dropout is measured without it,
-    in a pass of its own.
+    order. The second of several updates needs the first one's adapter. A KL penalty on rewards needs the reference's
+    log-probabilities first, and dynamic sampling chooses groups when all are there. An adapter with dropout is measured
+    without it, in a pass of its own.
     """
     return (
         spec.trainer.overlap
         and spec.on_gpu
         and spec.algorithm.type != "sft"
-        and get_algorithm(spec.algorithm).by_group
+        and (algorithm := get_algorithm(spec.algorithm, spec.rollout.max_response_tokens)).by_group
+        and algorithm.reward_kl is None
+        and not algorithm.max_refills
         and spec.algorithm.effective_updates_per_step == 1
         and (ranks or usual_ranks(spec)) == (1, 1)
         and spec.adapter.dropout == 0

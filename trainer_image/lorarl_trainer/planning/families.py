@@ -6,6 +6,10 @@ A family is supported once tests/trainer compare it with Transformers and with v
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+type BackendName = Literal["megatron", "fsdp"]
+"""What trains an adapter: `trainer.backend`."""
 
 
 @dataclass(frozen=True)
@@ -41,31 +45,23 @@ SUPPORTED = "; ".join(family.models for family in FAMILIES.values())
 
 _GEMMA = "its norms multiply by 1 + weight, which Megatron's layers for CPUs do not have, so it cannot be compared"
 _NO_BRIDGE = "Megatron-Bridge has no conversion for it"
+_NO_ADAPTERS = "vLLM serves no adapters with it"
+_IN_PLACE = "vLLM has no layers for it, and changes those of Transformers, which would train it in the same process"
 REFUSED = {
     "gemma": _GEMMA,
-    "gemma2": f"{_GEMMA}, and its logits have a soft cap, which the trainer's log-probabilities would leave out",
-    "gemma3_text": f"{_GEMMA}, and most of its layers attend to a window",
     "gemma4_text": "its layers differ from each other, and Megatron-Bridge does not load a small one",
     "nemotron": _GEMMA,
-    "exaone4": "it normalises after each sublayer, and Megatron-Bridge does not load a small one",
-    "phi": _NO_BRIDGE,
-    "phi3": _NO_BRIDGE,
-    "granite": _NO_BRIDGE,
     "olmo": _NO_BRIDGE,
-    "olmo2": _NO_BRIDGE,
-    "olmo3": _NO_BRIDGE,
-    "smollm3": _NO_BRIDGE,
+    "olmo2": _IN_PLACE,
+    "smollm3": _IN_PLACE,
+    "starcoder2": _IN_PLACE,
     "ministral": _NO_BRIDGE,
     "ministral3": _NO_BRIDGE,
-    "cohere2": _NO_BRIDGE,
     "glm4": _NO_BRIDGE,
-    "starcoder2": _NO_BRIDGE,
-    "stablelm": _NO_BRIDGE,
-    "seed_oss": _NO_BRIDGE,
-    "arcee": _NO_BRIDGE,
+    "stablelm": _NO_ADAPTERS,
     "ernie4_5": _NO_BRIDGE,
     "hunyuan_v1_dense": _NO_BRIDGE,
     "diffllama": _NO_BRIDGE,
-    "gpt2": _NO_BRIDGE,
+    "gpt2": _NO_ADAPTERS,
 }
 """Why families that were tried are refused, by `model_type`."""

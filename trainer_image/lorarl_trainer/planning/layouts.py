@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.targets import require_vocabulary_to_split
+from lorarl_trainer.planning.backends import backend_of
 from lorarl_trainer.planning.execution import usual_ranks
 from lorarl_trainer.planning.model_sizes import ModelSizes
 
@@ -41,8 +42,8 @@ def layouts(spec: LoRARLJobSpec, model: ModelSizes) -> Iterator[tuple[int, int]]
     base model, unless the other one cannot be split like that.
     """
     trainer, engine = spec.trainer.tensor_parallel_size, spec.rollout.tensor_parallel_size
-    if trainer is not None:
-        yield usual_ranks(spec)
+    if trainer is not None or backend_of(spec, model) == "fsdp":
+        yield usual_ranks(spec, model)
         return
     gpus = spec.cluster.gpus_per_node
     fitting = [ranks for ranks in range(1, gpus + 1) if gpus % ranks == 0 and _can_split(spec, model, ranks)]

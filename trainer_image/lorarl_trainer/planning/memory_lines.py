@@ -69,6 +69,10 @@ def trainer_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionP
     ranks, precision = execution.trainer_ranks, execution.precision
     share = f", 1/{ranks} of it" if ranks > 1 else ""
     base = model.parameters(ranks)
+    if (shards := execution.base_shards) > 1:
+        # While a layer is at work, the next one is gathered too.
+        base += model.multiplied // shards + 2 * model.multiplied // model.layers - model.multiplied
+        share = f", layers over {shards} ranks, and two of them whole"
     source = f"its files: {base:,} parameters in {precision.name}{share}"
     yield Line("base model", base * precision.bytes, "always", source)
     trainable = adapter.trainable(ranks)
@@ -149,7 +153,9 @@ def trainable_bytes(precision: Precision) -> int:
 def engine_lines(model: ModelSizes, adapter: AdapterSize, execution: ExecutionPlan) -> Iterator[Line]:
     """Yield what vLLM takes on a GPU, but for the KV cache."""
     ranks, width = execution.engine_ranks, execution.precision.bytes
-    if execution.shared_base:
+    if execution.shared_base and execution.backend == "fsdp":
+        yield Line("vLLM's base model", 0, "always", "the trainer's own tensors")
+    elif execution.shared_base:
         qkv = model.qkv_parameters(ranks) * width
         yield Line("vLLM's QKV layers", qkv, "always", "all else of the base is the trainer's own tensors")
     else:

@@ -24,7 +24,8 @@ from lorarl_trainer.lora.targets import (
     resolve_targets,
 )
 from lorarl_trainer.planning.families import FAMILIES
-from lorarl_trainer.planning.supported_models import has_plain_layers
+from lorarl_trainer.planning.fsdp_families import FSDP_FAMILIES, sizes_by_word
+from lorarl_trainer.planning.supported_models import has_plain_layers, is_known_to_megatron, window_of
 from lorarl_trainer.storage.downloads import REPEATED_WEIGHTS, WEIGHTS, read_model_config
 
 VOCABULARY_MULTIPLE = 64
@@ -45,13 +46,16 @@ class LinearSize:
     outputs: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelShape:
     """What a model's config.json says.
 
     Attributes:
         tied: the output layer is the embedding.
         plain_layers: all layers are of Llama's kind, see `supported_models.has_plain_layers`.
+        megatron: Megatron trains such models.
+        window: how many tokens attention sees at least; None for all.
+        served_as_it_is: vLLM can use a trainer's tensors.
     """
 
     layers: int
@@ -61,9 +65,12 @@ class ModelShape:
     vocabulary: int
     tied: bool
     plain_layers: bool
+    megatron: bool = True
+    window: int | None = None
+    served_as_it_is: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelSizes(ModelShape):
     """What all of a model's files say.
 
@@ -128,7 +135,11 @@ class ModelSizes(ModelShape):
         for linear in self.linears:
             name = last_part(linear.name)
             widest[name] = max(widest.get(name, 0), linear.outputs)
-        return widest
+        keys = self.key_heads * self.head
+        whole = widest.get("qkv_proj", 0)
+        fused = {"q_proj": whole - 2 * keys, "k_proj": keys, "v_proj": keys} if whole else {}
+        inner = widest.get("gate_up_proj", 0) // 2 or widest.get("fc1") or widest.get("c_fc") or 0
+        return {"up_proj": inner, **fused, **widest}
 
     @cached_property
     def _all(self) -> _Tensors:
@@ -159,6 +170,7 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
     Raises:
         InputError: it leaves out a size.
     """
+    other = FSDP_FAMILIES.get(str(config.get("model_type")))
     try:
         heads = config["num_attention_heads"]
         return ModelShape(
@@ -167,8 +179,13 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
             key_heads=config.get("num_key_value_heads") or heads,
             head=config.get("head_dim") or config["hidden_size"] // heads,
             vocabulary=config["vocab_size"],
-            tied=bool(config.get("tie_word_embeddings", False)),
+            tied=bool(
+                config.get("tie_word_embeddings", other is not None)
+            ),  # what the others leave out is Transformers'
             plain_layers=has_plain_layers(config),
+            megatron=is_known_to_megatron(config),
+            window=window_of(config),
+            served_as_it_is=other is None or other.shares_base,
         )
     except KeyError as missing:
         raise _incomplete(missing) from missing
@@ -180,7 +197,14 @@ def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
     Raises:
         InputError: it leaves out a size.
     """
-    shape, family = shape_of(config), FAMILIES[config["model_type"]]
+    shape = shape_of(config)
+    if other := FSDP_FAMILIES.get(str(config["model_type"])):
+        try:
+            sizes = sizes_by_word(config, hidden=shape.hidden, key_heads=shape.key_heads, head=shape.head)
+        except KeyError as missing:
+            raise _incomplete(missing) from missing
+        return ModelSizes(**vars(shape), shapes=other.shapes(sizes, shape.layers, tied=shape.tied))
+    family = FAMILIES[config["model_type"]]
     try:
         heads, inner = config["num_attention_heads"], config["intermediate_size"]
     except KeyError as missing:
@@ -243,7 +267,7 @@ def _other_model(described: Mapping[str, tuple[int, ...]], there: Mapping[str, t
         if name in described and shape != described[name]:
             return f"whose {name} has the shape {list(shape)}, where config.json means {list(described[name])}"
         # Old files also have tables of rotary positions, which follow from config.json.
-        if name not in described and name.startswith("model.layers.") and name.endswith((".weight", ".bias")):
+        if name not in described and ".layers." in name and name.endswith((".weight", ".bias")):
             return f"whose weights have {name}, which the model of config.json does not have"
     return None
 

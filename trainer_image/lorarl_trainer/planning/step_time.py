@@ -89,7 +89,9 @@ def work_of(spec: LoRARLJobSpec) -> Work:
         prompt_tokens=spec.rollout.max_prompt_tokens,
         longest=longest,
         mean=longest / 2,
-        more_forwards=(spec.algorithm.effective_kl_coefficient > 0) + (spec.adapter.dropout > 0),
+        more_forwards=(spec.algorithm.effective_kl_coefficient > 0)
+        + (spec.adapter.dropout > 0)
+        + (spec.algorithm.correction is not None and spec.algorithm.effective_updates_per_step > 1),
     )
 
 

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.planning.families import FAMILIES, REFUSED, SUPPORTED, Family
+from lorarl_trainer.planning.families import FAMILIES, REFUSED, SUPPORTED, BackendName, Family
+from lorarl_trainer.planning.fsdp_families import FSDP_FAMILIES, FsdpFamily
 
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Constants in megatron.core.models.common.embeddings.rotary_pos_embedding; only the factor can be chosen."""
@@ -23,16 +24,20 @@ _ATTENTION = ("full_attention", "sliding_attention")
 """Values of `layer_types`. All others are layers without attention, or with an approximation of it."""
 _ACTIVATIONS = ("silu", "swish")
 _MORE_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+_NOT_MEGATRON = "trainer.backend megatron does not train it"
 _ANOTHER = f"Choose a model of a supported family ({SUPPORTED})."
 
 
-def require_supported(config: Mapping[str, Any], longest: int, *, rollouts: bool = True) -> None:
+def require_supported(
+    config: Mapping[str, Any], longest: int, *, rollouts: bool = True, backend: BackendName | None = None
+) -> None:
     """Refuse a base model that the trainer does not know, or would take for another function.
 
     Args:
         config: the content of config.json.
         longest: tokens of the job's longest sequence. A window that is at least as long cuts nothing off.
         rollouts: whether vLLM generates such sequences.
+        backend: which backend trains; None if the model may choose it.
 
     Raises:
         InputError: it names what config.json asks for, what was expected and the fix.
@@ -40,10 +45,12 @@ def require_supported(config: Mapping[str, Any], longest: int, *, rollouts: bool
     _require_plain_weights(config)
     _require_language_model(config)
     _require_dense(config)
-    family = _family(config)
-    _require_plain_layers(family, config)
-    _require_wide_window(family, config, longest)
-    _require_known_rope(family, config)
+    family = _family(config, backend)
+    if isinstance(family, Family):
+        _require_plain_layers(family, config)
+        if backend == "megatron":
+            _require_wide_window(family, config, longest)
+            _require_known_rope(family, config)
     if rollouts:
         _require_positions(config, longest)
 
@@ -51,6 +58,30 @@ def require_supported(config: Mapping[str, Any], longest: int, *, rollouts: bool
 def has_plain_layers(config: Mapping[str, Any]) -> bool:
     """Return whether a model's layers are Llama's, which `backends/megatron/fused_layer.py` computes in a few steps."""
     return config.get("model_type") in FAMILIES and config.get("hidden_act", "silu") in _ACTIVATIONS
+
+
+def family_of(config: Mapping[str, Any]) -> Family | FsdpFamily:
+    """Return the family of a model that `require_supported` has taken."""
+    kind = config["model_type"]
+    return FAMILIES.get(kind) or FSDP_FAMILIES[kind]
+
+
+def is_known_to_megatron(config: Mapping[str, Any]) -> bool:
+    """Return whether Megatron trains such models, apart from a window."""
+    family = FAMILIES.get(str(config.get("model_type")))
+    if family is None:
+        return False
+    try:
+        _require_known_rope(family, config)
+    except InputError:
+        return False
+    return True
+
+
+def window_of(config: Mapping[str, Any]) -> int | None:
+    """Return how many tokens the attention of a model of a Megatron family sees, itself included; None for all."""
+    family = FAMILIES.get(str(config.get("model_type")))
+    return None if family is None else _window(family, config)
 
 
 def _require_plain_weights(config: Mapping[str, Any]) -> None:
@@ -89,21 +120,25 @@ def _require_dense(config: Mapping[str, Any]) -> None:
             )
 
 
-def _family(config: Mapping[str, Any]) -> Family:
+def _family(config: Mapping[str, Any], backend: BackendName | None) -> Family | FsdpFamily:
     """Return the model's family.
 
     Raises:
         InputError: it is not supported, or the model is not one that predicts the next token.
     """
     kind = str(config.get("model_type"))
-    family = FAMILIES.get(kind)
+    family: Family | FsdpFamily | None = FAMILIES.get(kind)
+    taken = list(FAMILIES)
+    if backend != "megatron":
+        family, taken = family or FSDP_FAMILIES.get(kind), [*FAMILIES, *FSDP_FAMILIES]
     if family is None:
-        why = REFUSED.get(kind, "lorarl has not been tested with it")
+        other = kind in FSDP_FAMILIES
+        why = _NOT_MEGATRON if other else REFUSED.get(kind, "lorarl has not been tested with it")
         raise InputError(
             "spec.model.uri",
             f"a config.json with model_type {kind} ({why})",
-            f"one of {', '.join(FAMILIES)}",
-            _ANOTHER,
+            f"one of {', '.join(taken)}",
+            "Remove spec.trainer.backend, or set it to fsdp." if other else _ANOTHER,
         )
     architectures = list(config.get("architectures") or ())
     if architectures != [family.architecture]:

@@ -9,14 +9,14 @@ from typing import Any
 from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.devices.base import Gpu, Host
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.planning.backends import chosen_instead
 from lorarl_trainer.planning.choice import JobPlan, choose_plan
 from lorarl_trainer.planning.choices_table import choices_line
 from lorarl_trainer.planning.execution import ExecutionPlan, decide
-from lorarl_trainer.planning.families import FAMILIES
 from lorarl_trainer.planning.layouts import require_layout
 from lorarl_trainer.planning.model_sizes import sizes_of
 from lorarl_trainer.planning.remedies import require_fit
-from lorarl_trainer.planning.supported_models import require_supported
+from lorarl_trainer.planning.supported_models import family_of, require_supported
 
 OLDEST_GPU = (8, 0)
 """Compute capability of the A100: the first with bf16 and flash attention."""
@@ -55,11 +55,16 @@ def judge(spec: LoRARLJobSpec, config: Mapping[str, Any], there: Gpu | Host | No
         OutOfMemoryError: other processes use the memory.
     """
     rollouts = spec.algorithm.type != "sft"
-    require_supported(config, spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens, rollouts=rollouts)
+    require_supported(
+        config,
+        spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens,
+        rollouts=rollouts,
+        backend=spec.trainer.backend,
+    )
     model = sizes_of(config)
     model.targets(spec.adapter)
     require_layout(spec, model)
-    family = FAMILIES[config["model_type"]].models
+    family = family_of(config).models
     if there is None:
         return Verdict(family, tuple(_slower(spec, decide(spec, model, _UNKNOWN_GPU if spec.on_gpu else None))))
     if isinstance(there, Gpu):
@@ -86,10 +91,11 @@ def require_gpu(gpu: Gpu) -> None:
 
 
 def _slower(spec: LoRARLJobSpec, plan: ExecutionPlan) -> list[str]:
+    chosen = chosen_instead(spec, plan.backend)
+    found = [chosen] if chosen else []
     if not spec.on_gpu:
-        return []
-    found = []
-    if not plan.fused_layers:
+        return found
+    if not plan.fused_layers and plan.backend == "megatron":
         why = f"spec.adapter.dropout is {spec.adapter.dropout:g}"
         found.append(f"layers are not fused, so they are slower and keep twice the activations: {why}")
     if plan.precision.name == "fp32":

@@ -6,7 +6,7 @@ import os
 import re
 import statistics
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TextIO
 
 from rich.console import Console
@@ -222,7 +222,18 @@ def learned(event: StepDone) -> list[str]:
     if failures := metrics.get("reward_failures"):
         reward += f" ({event.completions - failures:.0f} of {event.completions} scored)"
     signal = metrics.get("signal_share")
-    return [reward] if signal is None else [reward, f"signal {signal * event.groups:.0f}/{event.groups}"]
+    shown = [reward] if signal is None else [reward, f"signal {signal * event.groups:.0f}/{event.groups}"]
+    return [*shown, *_stopped_programs(metrics, round(event.completions - (failures or 0)))]
+
+
+def _stopped_programs(metrics: Mapping[str, float], scored: int) -> list[str]:
+    """Return how many programs of completions were stopped, by cause; see rewards/code/scorer.py."""
+    counts = {
+        found[1]: round(share * scored)
+        for name, share in metrics.items()
+        if share and (found := re.fullmatch(r"reward/(?:.+/)?stopped_(\w+)", name))
+    }
+    return [f"programs stopped: {', '.join(f'{count} {cause}' for cause, count in counts.items())}"] if counts else []
 
 
 def bar_text(event: StepDone, left: float) -> str:

@@ -99,6 +99,12 @@ def report_line(out_dir: Path, *, here: bool) -> str:
     return f"Report    {page}; its numbers are in {out_dir / METRICS}"
 
 
+def _next_line(summary: Mapping[str, Any], folder: str) -> str:
+    """Return the commands that use the adapter. A job of sft has no reward, so another job's measures it."""
+    job = " --job JOB.yaml (a job with a reward)" if summary["algorithm"] == "sft" else ""
+    return f"Next      lorarl evaluate {folder}{job}, lorarl chat {folder}"
+
+
 def final_message(summary: Mapping[str, Any], out_dir: Path | None = None) -> str:
     """Return the last lines of a run, from its run_summary.json: how to load the adapter, and its URI.
 
@@ -111,7 +117,7 @@ def final_message(summary: Mapping[str, Any], out_dir: Path | None = None) -> st
     folder = out_dir and shlex.quote(str(out_dir))
     return "\n".join(
         [
-            *([f"Next      lorarl evaluate {folder}, lorarl chat {folder}"] if folder else []),
+            *([_next_line(summary, folder)] if folder else []),
             *(f"Download  {command}" for command in download_commands(summary)),
             "PEFT      from peft import PeftModel; from transformers import AutoModelForCausalLM",
             f"          PeftModel.from_pretrained({base}, {local_path(uri)!r})",

@@ -47,7 +47,14 @@ class Adapter(Protocol):
 
 
 class SharesBase(Protocol):
-    """A backend that can lend its frozen tensors to an engine in the same process."""
+    """A backend that can lend its frozen tensors to an engine in the same process.
+
+    Attributes:
+        qkv_by_group: queries, keys and values of one tensor alternate by key-value group, as Megatron has them. If not,
+            they follow each other, as vLLM has them.
+    """
+
+    qkv_by_group: bool
 
     def base_in_hf_names(self) -> Mapping[frozenset[str], torch.Tensor]:
         """Return this rank's frozen tensors, by the Hugging Face parameters that each one is made of."""

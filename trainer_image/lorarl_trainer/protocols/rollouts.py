@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lorarl_trainer.algorithms.base import Rewards
+import numpy as np
+
+from lorarl_trainer.algorithms.base import Ints, Rewards
 from lorarl_trainer.progress import EvalDone, ScoredSample
 from lorarl_trainer.samples.types import Sample
 
@@ -35,6 +37,12 @@ class StepBatch:
     metrics: Mapping[str, float] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     shown: Sequence[ScoredSample] = ()
+
+    @property
+    def response_lengths(self) -> Ints:
+        """Response tokens of each sample, [P, G]."""
+        lengths_S = np.array([sample.response_length for sample in self.samples_S], np.int64)
+        return lengths_S.reshape(self.rewards_P_G.shape)
 
 
 type TakeGroup = Callable[[int, StepBatch], None]

@@ -147,8 +147,13 @@ class Workers(Protocol):
     async def update(self, request: UpdateRequest) -> UpdateResult:
         """Make one optimizer update on the request's samples, and those that were accumulated for it."""
 
-    async def log_probabilities(self, samples: Sequence[Sample], temperature: float) -> list[Floats]:
-        """Return the trainer's log-probabilities of each sample's response tokens."""
+    async def log_probabilities(
+        self, samples: Sequence[Sample], temperature: float, *, reference: bool = False
+    ) -> list[Floats]:
+        """Return the trainer's log-probabilities of each sample's response tokens.
+
+        With `reference`, they are those of the KL penalty's reference: the base model, or the adapter of the start.
+        """
 
     async def publish(self, step: int, adapter_version: int, position: int, results: CardResults) -> None:
         """Take a checkpoint and publish it in the background. Its model card shows the results, values by name."""

@@ -11,7 +11,7 @@ from lorarl_trainer.record.contents import standard_output
 from lorarl_trainer.record.folder import claim_folder
 from lorarl_trainer.record.publisher import RecordPublisher
 from lorarl_trainer.storage import LocalStore, RetryPolicy, open_store
-from lorarl_trainer.storage.secrets import Secrets, secret_of
+from lorarl_trainer.storage.secrets import Secrets, rereader, secret_of
 
 RETRIES = RetryPolicy(deadline_seconds=60.0, read_deadline_seconds=20.0)
 """A record that cannot be written soon is written with the next checkpoint."""
@@ -36,7 +36,8 @@ def open_record(
     """
     spec = job.spec.checkpoint
     secret = secret_of(secrets, spec.credentials_secret)
-    store = open_store(spec.uri, secret, field="spec.checkpoint.uri", retries=RETRIES)
+    reread = rereader(spec.credentials_secret, "spec.checkpoint.credentialsSecret")
+    store = open_store(spec.uri, secret, field="spec.checkpoint.uri", retries=RETRIES, reread=reread)
     if attempt is None and isinstance(store, LocalStore) and spec.uri.startswith("file:"):
         return None
     checkpoints = CheckpointStore(store, owner.name, keep=None, identity={}, owner=owner)

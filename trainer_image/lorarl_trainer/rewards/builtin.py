@@ -1,4 +1,4 @@
-"""The rewards that compare texts: exact, numeric and regex. They run in the driver's process."""
+"""The rewards that look at a text only: comparisons with the answer, and format. They run in the driver's process."""
 
 from __future__ import annotations
 
@@ -18,12 +18,20 @@ Compare = Callable[[str, str], bool]
 """Whether a completion gives the answer. Its arguments are the completion and the answer."""
 
 
-class BuiltinScorer:
-    """Scores 1 if the completion gives the answer, else 0."""
+Measure = Callable[[ToScore], float]
+"""The score of a completion. Raises TimeoutError, with a message, if it takes too long."""
 
-    def __init__(self, compare: Compare, field: str) -> None:
-        """Score by `compare`. `field` is the reward's path in the manifest, for errors."""
-        self._compare, self.field = compare, field
+
+class MissingAnswerError(Exception):
+    """The row has no answer to compare with."""
+
+
+class BuiltinScorer:
+    """Scores each completion by itself."""
+
+    def __init__(self, measure: Measure, field: str) -> None:
+        """Score by `measure`. `field` is the reward's path in the manifest, for errors."""
+        self._measure, self.field = measure, field
 
     def warm_up(self) -> None:
         """Do nothing: no process has to start."""
@@ -39,15 +47,36 @@ class BuiltinScorer:
         """Do nothing: no process was started."""
 
     def _outcome(self, sample: ToScore) -> Outcome:
-        if sample.answer is None:
-            return Outcome.failed("wrong_type", "the row has no answer")
         try:
-            return Outcome(float(self._compare(sample.completion, sample.answer)))
+            return Outcome(self._measure(sample))
+        except MissingAnswerError:
+            return Outcome.failed("wrong_type", "the row has no answer")
         except TimeoutError as error:
             return Outcome.failed("timeout", str(error))
 
 
-def make_compare(spec: RewardSpec, path: str = "spec.reward") -> Compare:
+def make_measure(spec: RewardSpec, path: str = "spec.reward") -> Measure:
+    """Make the measure of a reward's type exact, numeric, regex or format.
+
+    `path` is the reward's in the manifest, for errors.
+
+    Raises:
+        InputError: the pattern does not compile, or is missing.
+    """
+    if spec.type == "format":
+        find = _compiled(spec.pattern, spec.timeout_seconds, f"{path}.pattern", whole=True)
+        return lambda sample: float(find(sample.completion.strip()) is not None)
+    compare = _comparison(spec, path)
+
+    def measure(sample: ToScore) -> float:
+        if sample.answer is None:
+            raise MissingAnswerError
+        return float(compare(sample.completion, sample.answer))
+
+    return measure
+
+
+def _comparison(spec: RewardSpec, path: str) -> Compare:
     """Make the comparison of a reward's type exact, numeric or regex.
 
     `path` is the reward's in the manifest, for errors.
@@ -60,7 +89,13 @@ def make_compare(spec: RewardSpec, path: str = "spec.reward") -> Compare:
     if spec.type == "numeric":
         tolerance = Fraction(str(spec.effective_tolerance))  # the decimal 0.3, not the double nearest to it
         return lambda completion, answer: is_numerically_equal(completion, answer, tolerance)
-    return _pattern_compare(spec.pattern, spec.timeout_seconds, f"{path}.pattern")
+    find = _compiled(spec.pattern, spec.timeout_seconds, f"{path}.pattern")
+
+    def compare(completion: str, answer: str) -> bool:
+        text = find(completion)
+        return text is not None and is_exact(text, answer)
+
+    return compare
 
 
 def is_exact(completion: str, answer: str) -> bool:
@@ -68,30 +103,33 @@ def is_exact(completion: str, answer: str) -> bool:
     return completion.strip() == answer.strip()
 
 
-def _pattern_compare(pattern: str | None, timeout_seconds: float, field: str) -> Compare:
+def _compiled(
+    pattern: str | None, timeout_seconds: float, field: str, *, whole: bool = False
+) -> Callable[[str], str | None]:
+    """Return what finds the pattern in a text, and returns its first group or else the whole match."""
     expected = "a Python regular expression"
     if pattern is None:
         raise InputError(field, "nothing", expected, f"Set {field}, for example to 'answer: (.*)'.")
     try:
         # Python's own re blocks every thread while it searches, and cannot be stopped when a pattern backtracks
         # forever.
-        compiled = regex.compile(_BRACE.sub(lambda found: r"\{" if found["brace"] else found[0], pattern))
+        plain = _BRACE.sub(lambda found: r"\{" if found["brace"] else found[0], pattern)
+        compiled = regex.compile(plain, regex.DOTALL if whole else 0)
     except regex.error as error:
         got = f"{pattern!r}, which does not compile ({error})"
         raise InputError(field, got, expected, f"Fix {field}.") from error
+    match = compiled.fullmatch if whole else compiled.search
 
-    def compare(completion: str, answer: str) -> bool:
+    def find(text: str) -> str | None:
         try:
-            found = compiled.search(completion, timeout=timeout_seconds, concurrent=True)
+            found = match(text, timeout=timeout_seconds, concurrent=True)
         except TimeoutError:
-            message = (
-                f"the pattern took more than {timeout_seconds:g} s on a completion of {len(completion)} characters"
-            )
+            message = f"the pattern took more than {timeout_seconds:g} s on a completion of {len(text)} characters"
             raise TimeoutError(message) from None
-        text = found and found[1 if compiled.groups else 0]
-        return text is not None and is_exact(text, answer)
+        # A group that takes no part in the match is no text; a whole match is one, whatever its groups are.
+        return found and (found[0] if whole else found[1 if compiled.groups else 0])
 
-    return compare
+    return find
 
 
 # In Python's re a brace that is not part of a quantifier means itself, as LaTeX needs. In regex, N_{d} would match any

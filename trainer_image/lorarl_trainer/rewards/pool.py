@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 
 from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.rewards.backlog import Backlog, Batch, Item
 from lorarl_trainer.rewards.output import Output
-from lorarl_trainer.rewards.process import ENDED, EXIT_SECONDS, ScoringProcess
+from lorarl_trainer.rewards.process import ENDED, EXIT_SECONDS, CodeFolders, ScoringProcess
 from lorarl_trainer.rewards.scores import Outcome, ToScore
 
 _GRACE_SECONDS = 1.0  # at the limit a process ends its async calls itself, if its loop still runs
@@ -42,28 +40,27 @@ class PoolScorer:
         function: str,
         *,
         timeout_seconds: float,
-        search_path: Sequence[Path],
+        code: CodeFolders,
         field: str,
         processes: int | None = None,
         output: Output | None = None,
+        check: Callable[[], None] | None = None,
     ) -> None:
         """Make a scorer. Nothing starts before `warm_up`.
 
         Args:
             function: `package.module:function`.
             timeout_seconds: time limit for one sample; past it the call is ended and the sample is left out.
-            search_path: folders to search after the Python path.
+            code: where its module may be.
             field: the reward's path in the manifest, for errors.
             processes: number of processes; None for one per usable core, at most 8.
             output: gets what the function prints; None for this process's own output.
+            check: is called once in a thread by `ready`; its InputError says more than the process can.
         """
-        self.field = field
+        self.field, self._check = field, check
         count, output = processes or usual_processes(), output or Output()
-        places = list(dict.fromkeys(map(str, search_path)))
         self._backlog = Backlog()
-        self._processes = [
-            ScoringProcess(function, [*sys.path, *places], places, timeout_seconds, field, output) for _ in range(count)
-        ]
+        self._processes = [ScoringProcess(function, code, timeout_seconds, field, output) for _ in range(count)]
         self._servers = [
             _Server(process, self._backlog, timeout_seconds, count, self._wake, output) for process in self._processes
         ]
@@ -83,6 +80,9 @@ class PoolScorer:
                 hangs.
         """
         self.warm_up()
+        if self._check is not None:
+            await asyncio.to_thread(self._check)
+            self._check = None
         await asyncio.gather(*(asyncio.wrap_future(server.ready) for server in self._servers))
 
     async def score(self, samples: Sequence[ToScore]) -> list[Outcome]:

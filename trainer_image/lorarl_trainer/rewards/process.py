@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,23 @@ ENDED = "The reward's processes were ended while completions were being scored."
 _LONGEST_POLL_SECONDS = 1e6
 
 
+@dataclass(frozen=True)
+class CodeFolders:
+    """Folders where a user's own code may be.
+
+    Attributes:
+        folders: they are searched after the Python path; those of a source, before it.
+        source: the source that they are copies of, for errors; empty if they are the user's own folders.
+    """
+
+    folders: tuple[str, ...]
+    source: str = ""
+
+    def python_path(self) -> list[str]:
+        """Return the sys.path of a process."""
+        return [*self.folders, *sys.path] if self.source else [*sys.path, *self.folders]
+
+
 class ScoringProcess:
     """A process that calls the function (worker.py). It is restarted after it had to be ended.
 
@@ -40,20 +58,17 @@ class ScoringProcess:
         is_async: whether the function is async; known once the process is ready.
     """
 
-    def __init__(
-        self, function: str, path: Sequence[str], places: Sequence[str], limit: float, field: str, output: Output
-    ) -> None:
+    def __init__(self, function: str, code: CodeFolders, limit: float, field: str, output: Output) -> None:
         """Nothing starts before `start`.
 
         Args:
             function: `package.module:function`.
-            path: the process's sys.path.
-            places: its folders where a user's own code may be, for errors.
+            code: where the function's module may be.
             limit: seconds per sample.
             field: the reward's path in the manifest, for errors.
             output: gets what the function prints.
         """
-        self._function, self._path, self._places = function, list(path), list(places)
+        self._function, self._code = function, code
         self._limit, self._field, self._output = limit, field, output
         self._starting = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -99,7 +114,8 @@ class ScoringProcess:
                         start_new_session=True,
                     )
             self._connection = Connection(ours.detach())
-            self._connection.send((self._function, self._path, self._places))
+            code = self._code
+            self._connection.send((self._function, code.python_path(), list(code.folders), code.source))
 
     def ready(self) -> None:
         """Wait until the process has loaded the function.

@@ -6,13 +6,22 @@ import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from lorarl_api.v1alpha1 import EvalSpec, LoRARLJobSpec, RewardSpec
-from lorarl_trainer.rewards.builtin import BuiltinScorer, make_compare
+from lorarl_trainer.data.gym import require_task
+from lorarl_trainer.data.rows import Row
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.rewards.builtin import BuiltinScorer, Measure, make_measure
+from lorarl_trainer.rewards.code.scorer import CodeScorer, check_row
 from lorarl_trainer.rewards.output import Output
+from lorarl_trainer.rewards.penalties import length_penalty, repetition_penalty
 from lorarl_trainer.rewards.pool import PoolScorer, usual_processes
+from lorarl_trainer.rewards.process import CodeFolders
 from lorarl_trainer.rewards.scores import Scorer
+from lorarl_trainer.rewards.server.scorer import ServerScorer
+from lorarl_trainer.rewards.source import NO_SOURCES, Sources
 from lorarl_trainer.rewards.weighted import Part, WeightedScorer
 
 
@@ -39,7 +48,12 @@ class Scorers:
 
 @contextlib.contextmanager
 def open_scorers(
-    spec: LoRARLJobSpec, manifest_folder: Path, *, output: Output | None = None, eval_processes: int | None = None
+    spec: LoRARLJobSpec,
+    manifest_folder: Path,
+    *,
+    output: Output | None = None,
+    eval_processes: int | None = None,
+    sources: Sources = NO_SOURCES,
 ) -> Iterator[Scorers]:
     """Make a job's scorers and start what they need; end it when the block ends.
 
@@ -48,12 +62,15 @@ def open_scorers(
         manifest_folder: where functions are searched after the Python path and the working directory.
         output: gets what functions print; None for this process's own output.
         eval_processes: number of processes of an evaluation's own function; None for one per usable core, at most 8.
+        sources: the folders of `reward.source`.
 
     Raises:
         InputError: the pattern of a regex reward does not compile.
     """
-    evals = make_eval_scorers(spec.data.evals, manifest_folder, processes=eval_processes, output=output)
-    scorers = Scorers(make_job_scorer(spec, manifest_folder, output), evals)
+    evals = make_eval_scorers(
+        spec.data.evals, manifest_folder, processes=eval_processes, output=output, sources=sources
+    )
+    scorers = Scorers(make_job_scorer(spec, manifest_folder, output, sources), evals)
     with contextlib.ExitStack() as stack:
         for scorer in scorers._all:
             stack.callback(scorer.close)
@@ -61,7 +78,9 @@ def open_scorers(
         yield scorers
 
 
-def make_job_scorer(spec: LoRARLJobSpec, manifest_folder: Path, output: Output | None = None) -> Scorer | None:
+def make_job_scorer(
+    spec: LoRARLJobSpec, manifest_folder: Path, output: Output | None = None, sources: Sources = NO_SOURCES
+) -> Scorer | None:
     """Make the scorer of a job; None if it has no reward.
 
     Several rewards share the usable cores.
@@ -70,12 +89,13 @@ def make_job_scorer(spec: LoRARLJobSpec, manifest_folder: Path, output: Output |
         spec: the job's.
         manifest_folder: where functions are searched after the Python path and the working directory.
         output: gets what functions print; None for this process's own output.
+        sources: the folders of `reward.source`.
 
     Raises:
         InputError: the pattern of a regex reward does not compile.
     """
     if spec.reward is not None:
-        return make_scorer(spec.reward, manifest_folder, output=output)
+        return make_scorer(spec.reward, manifest_folder, output=output, sources=sources)
     if spec.rewards is None:
         return None
     pools = sum(_needs_processes(reward) for reward in spec.rewards)
@@ -85,7 +105,7 @@ def make_job_scorer(spec: LoRARLJobSpec, manifest_folder: Path, output: Output |
             path,
             reward.name,
             reward.weight,
-            make_scorer(reward, manifest_folder, path, processes=processes, output=output),
+            make_scorer(reward, manifest_folder, path, processes=processes, output=output, sources=sources),
         )
         for path, reward in zip(spec.rewards_by_path, spec.rewards, strict=True)
     ]
@@ -99,6 +119,7 @@ def make_scorer(
     *,
     processes: int | None = None,
     output: Output | None = None,
+    sources: Sources = NO_SOURCES,
 ) -> Scorer:
     """Make the scorer of one reward.
 
@@ -108,24 +129,49 @@ def make_scorer(
         path: the reward's path in the manifest, for errors.
         processes: number of processes of a function and of math_verify; None for one per usable core, at most 8.
         output: gets what a function prints; None for this process's own output.
+        sources: the folders of `reward.source`.
 
     Raises:
         InputError: the pattern of a regex reward does not compile.
     """
+    if spec.code is not None:
+        return CodeScorer(
+            spec.code,
+            timeout_seconds=spec.timeout_seconds,
+            field=f"{path}.code",
+            processes=processes or usual_processes(),
+        )
+    if spec.server is not None:
+        return ServerScorer(spec.server, timeout_seconds=spec.timeout_seconds, field=f"{path}.server")
     if not _needs_processes(spec):
-        return BuiltinScorer(make_compare(spec, path), f"{path}.type")
+        return BuiltinScorer(_measure(spec, path), f"{path}.{'type' if spec.type else spec.kind}")
+    task = spec.reasoning_gym
+    own = f"lorarl_trainer.rewards.gym:{task}" if task else "lorarl_trainer.rewards.mathematics:score"
+    field = f"{path}.{'function' if spec.function else 'reasoningGym' if task else 'type'}"
     return PoolScorer(
-        spec.function or "lorarl_trainer.rewards.mathematics:score",
+        spec.function or own,
         timeout_seconds=spec.timeout_seconds,
-        search_path=[Path.cwd(), manifest_folder.resolve()],
-        field=f"{path}.function" if spec.function else f"{path}.type",
+        code=_code_folders(spec, manifest_folder, sources),
+        field=field,
         processes=processes,
         output=output,
+        check=partial(require_task, task, field) if task else None,
     )
 
 
+def _code_folders(spec: RewardSpec, manifest_folder: Path, sources: Sources) -> CodeFolders:
+    if spec.source and (copy := sources.get(spec.source)):
+        return CodeFolders((str(copy),), str(spec.source))
+    return CodeFolders(tuple(dict.fromkeys([str(Path.cwd()), str(manifest_folder.resolve())])))
+
+
 def make_eval_scorers(
-    evals: Sequence[EvalSpec], manifest_folder: Path, *, processes: int | None = None, output: Output | None = None
+    evals: Sequence[EvalSpec],
+    manifest_folder: Path,
+    *,
+    processes: int | None = None,
+    output: Output | None = None,
+    sources: Sources = NO_SOURCES,
 ) -> dict[str, Scorer]:
     """Make the scorers of the evaluations that have a reward of their own, by their names; see `make_scorer`."""
     return {
@@ -135,6 +181,7 @@ def make_eval_scorers(
             f"spec.data.evals[{number}].reward",
             processes=processes,
             output=output,
+            sources=sources,
         )
         for number, source in enumerate(evals)
         if source.reward
@@ -142,9 +189,40 @@ def make_eval_scorers(
 
 
 def needs_answers(spec: RewardSpec) -> bool:
-    """Whether every row must have an answer. The built-in rewards compare with it; functions may not need it."""
-    return spec.function is None
+    """Whether every row must have an answer. The built-in comparisons need it; functions may not."""
+    return spec.type not in (None, "format")
+
+
+def check_rows(rewards: Mapping[str, RewardSpec], rows: Sequence[Row]) -> None:
+    """Refuse rows that lack what the rewards need beside an answer.
+
+    Args:
+        rewards: by their paths in the manifest.
+        rows: of one source.
+
+    Raises:
+        InputError: a row has no tests for its programs, or is none of reasoning-gym's.
+    """
+    for path, reward in rewards.items():
+        for row in rows:
+            if reward.code is not None:
+                check_row(reward.code, row.raw, row.number, f"{path}.code")
+            if reward.reasoning_gym is not None and not row.raw.get("metadata"):
+                raise InputError(
+                    f"{path}.reasoningGym",
+                    f"{reward.reasoning_gym}, but no metadata in row {row.number}",
+                    "rows of the task, with the columns answer and metadata",
+                    "Generate them: data.train.reasoningGym with the task.",
+                )
+
+
+def _measure(spec: RewardSpec, path: str) -> Measure:
+    if spec.length is not None:
+        return length_penalty(spec.length.free_tokens, spec.length.max_tokens)
+    if spec.repetition is not None:
+        return repetition_penalty(spec.repetition.words)
+    return make_measure(spec, path)
 
 
 def _needs_processes(spec: RewardSpec) -> bool:
-    return spec.function is not None or spec.type == "math_verify"
+    return any((spec.function, spec.code, spec.reasoning_gym)) or spec.type == "math_verify"

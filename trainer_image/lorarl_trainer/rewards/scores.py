@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lorarl_trainer.data.rows import Prompt
-from lorarl_trainer.errors import InputError
+from lorarl_trainer.errors import InputError, RewardServerError
 
-Cause = Literal["exception", "timeout", "non_finite", "wrong_type", "crash"]
+Cause = Literal["exception", "timeout", "non_finite", "wrong_type", "crash", "server"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,7 @@ class ToScore:
         answer: the row's reference answer, if it has one.
         row: the whole row.
         truncated: whether the completion was cut off at maxResponseTokens.
+        tokens: how many tokens the model generated, with the one that ends the completion.
     """
 
     prompt: Prompt
@@ -33,6 +34,7 @@ class ToScore:
     answer: str | None
     row: Mapping[str, Any]
     truncated: bool = False
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ def collect(outcomes: Sequence[Outcome], path: str) -> Scores:
 
     Raises:
         InputError: there are samples and all of them failed, so there is nothing to train on.
+        RewardServerError: the same, and a server could not be asked.
     """
     failures: dict[Cause, Failure] = {}
     for outcome in outcomes:
@@ -126,9 +129,12 @@ def collect(outcomes: Sequence[Outcome], path: str) -> Scores:
             failures[outcome.cause] = Failure(seen.count + 1, seen.first_message)
     if outcomes and sum(failure.count for failure in failures.values()) == len(outcomes):
         causes = "; ".join(f"{failure.count} x {cause}: {failure.first_message}" for cause, failure in failures.items())
+        got = f"no score for any of {len(outcomes)} completions ({causes})"
+        if "server" in failures:
+            raise RewardServerError(f"{path}: {got}. Check that the server runs. The next start resumes.")
         raise InputError(
             path,
-            f"no score for any of {len(outcomes)} completions ({causes})",
+            got,
             "a finite number for each completion",
             "Fix the reward or its data.",
         )
@@ -156,15 +162,24 @@ def require_scored(outcomes: Sequence[Outcome], limits: Mapping[str, float], whe
 
     Raises:
         InputError: a reward failed for more than its share; it shows the most common failure.
+        RewardServerError: the same, and a server could not be asked.
     """
     for path, limit in limits.items():
         failures = [outcome.failure for outcome in outcomes if outcome.cause and outcome.reward in (None, path)]
         if not failures or len(failures) / len(outcomes) <= limit:
             continue
         [(failure, count)] = Counter(failures).most_common(1)
+        got = (
+            f"{len(failures)} of {len(outcomes)} completions without a score {when} (most often, {count} x, {failure})"
+        )
+        if any(outcome.cause == "server" for outcome in outcomes if outcome.reward in (None, path)):
+            raise RewardServerError(
+                f"{path}.maxFailedShare: got {got}, expected at most {limit:.4g} of them. Check that the server runs. "
+                "The next start resumes."
+            )
         raise InputError(
             f"{path}.maxFailedShare",
-            f"{len(failures)} of {len(outcomes)} completions without a score {when} (most often, {count} x, {failure})",
+            got,
             f"at most {limit:.4g} of them",
             f"Fix the reward or its data, or raise {path}.maxFailedShare.",
         )

@@ -3,7 +3,7 @@
 It is started by its path and imports only the standard library, so that a process needs little memory. The connection
 carries tuples of plain values:
 
-    to it:    (function, sys.path, its folders with a user's code)   once
+    to it:    (function, sys.path, its folders with a user's code, the source that they are copies of)   once
     from it:  ("importing", where the import is)                     once, if that takes long
     from it:  ("ready", is it async)  or  ("refused", got, hint)     once
     to it:    (time limit per sample in seconds, [(number, prompt, completion, answer, row, truncated), ...])
@@ -61,11 +61,11 @@ def main() -> None:
     faulthandler.enable()  # if the function crashes the process, its traceback goes to standard error
     for stream in (sys.stdout, sys.stderr):  # whole lines, since several processes may write to one file
         cast("io.TextIOWrapper", stream).reconfigure(line_buffering=True, errors="backslashreplace")
-    name, search_path, places = connection.recv()
+    name, search_path, places, source = connection.recv()
     sys.path[:] = search_path
     try:
         with _reported_if_slow(connection):
-            function = load_function(name, places)
+            function = load_function(name, places, source)
     except RefusedError as error:
         connection.send(("refused", *error.args))
         return
@@ -108,12 +108,13 @@ def _place(frame: FrameType) -> str:
     return f"{Path(at.f_code.co_filename).name}, line {at.f_lineno}"
 
 
-def load_function(name: str, places: Sequence[str] = ()) -> Callable[..., Any]:
+def load_function(name: str, places: Sequence[str] = (), source: str = "") -> Callable[..., Any]:
     """Import `package.module:function` and check that it can be called with PARAMETERS, and TRUNCATED if it has that.
 
     Args:
         name: the function.
         places: folders where a user's own code may be, for errors.
+        source: the source that these are copies of; empty without one.
 
     Raises:
         RefusedError: it cannot.
@@ -124,10 +125,15 @@ def load_function(name: str, places: Sequence[str] = ()) -> Callable[..., Any]:
     except BaseException as error:  # a user's module may raise anything, SystemExit included
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{module_name}.".startswith(f"{missing}."):
-            raise RefusedError(f"{name}, but there is no module {missing}", _where_to_put(missing, places)) from error
+            where = _where_to_put(missing, places, source)
+            raise RefusedError(
+                f"{name}, but {f'{source} has' if source else 'there is'} no module {missing}", where
+            ) from error
         hint = "Fix the module."
         if missing:
             hint = f"Install the package of {missing}: lorarl env add PACKAGE."
+            if source:
+                hint = f"Put a wheel with {missing} into {source}, or use a trainer image that has its package."
         elif isinstance(error, PermissionError):
             hint = f"Let this user read it: chmod u+r {error.filename}."
         raise RefusedError(f"{name}, whose module fails when imported ({_describe(error)})", hint) from error
@@ -156,12 +162,14 @@ def _define(function: str) -> str:
     return f"Define it as {function}({', '.join(PARAMETERS)})."
 
 
-def _where_to_put(module: str, places: Sequence[str]) -> str:
+def _where_to_put(module: str, places: Sequence[str], source: str) -> str:
     import difflib  # only now: it costs memory
 
     there = [path.stem for place in places for path in Path(place).glob("*.py")]
     near = difflib.get_close_matches(module, there, n=1)
     meant = f"Did you mean {near[0]}? Otherwise put" if near else "Put"
+    if source:
+        return f"{meant} {module}.py into {source}, or a wheel that has it."
     return f"{meant} {module} into {' or '.join(places)}, or install its package: lorarl env add PACKAGE."
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,34 @@ class ScoredRollouts:
     outcomes: Sequence[Outcome]
     seconds: Mapping[str, float]
     occupancy: Occupancy
+
+    def chosen(self, indices: Sequence[int]) -> ScoredRollouts:
+        """Return some of them, in the order of the indices. The failures remain those of all."""
+        return replace(
+            self,
+            completions=[self.completions[index] for index in indices],
+            texts=[self.texts[index] for index in indices],
+            rewards=self.rewards[list(indices)],
+            outcomes=[self.outcomes[index] for index in indices],
+        )
+
+
+def joined(rounds: Sequence[ScoredRollouts], field: str) -> ScoredRollouts:
+    """Return what was generated in several rounds, as one. Failures name `field` of the manifest."""
+    outcomes = [outcome for one in rounds for outcome in one.outcomes]
+    scores = collect(outcomes, field)
+    seconds: dict[str, float] = {}
+    for phase, spent in (entry for one in rounds for entry in one.seconds.items()):
+        seconds[phase] = seconds.get(phase, 0.0) + spent
+    return ScoredRollouts(
+        completions=[completion for one in rounds for completion in one.completions],
+        texts=[text for one in rounds for text in one.texts],
+        rewards=scores.rewards,
+        failures=scores.failures,
+        outcomes=outcomes,
+        seconds=seconds,
+        occupancy=Occupancy.over(one.occupancy for one in rounds),
+    )
 
 
 async def generate_and_score(
@@ -86,7 +114,7 @@ async def generate_and_score(
         decoded = decode([completion.tokens for completion in ended])
         texts.update(zip(indices, decoded, strict=True))
         samples = [
-            ToScore(row.prompt, text, row.answer, row.raw, truncated=not completion.finished)
+            ToScore(row.prompt, text, row.answer, row.raw, not completion.finished, len(completion.tokens))
             for row, text, completion in zip((rows[index].row for index in indices), decoded, ended, strict=True)
         ]
         scoring.append(asyncio.create_task(score(indices, samples)))

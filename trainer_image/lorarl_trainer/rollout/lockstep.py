@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.algorithms.base import Rewards
 from lorarl_trainer.algorithms.groups import with_signal
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.stream import RowStream
@@ -18,13 +19,28 @@ from lorarl_trainer.protocols.rollouts import StepBatch, TakeGroup
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.rewards.components import component_metrics, odd_components
 from lorarl_trainer.rewards.scores import Scorer, first_failures, require_scored
-from lorarl_trainer.rollout.collect import ScoredRollouts, TakeScored, generate_and_score, shown_samples
+from lorarl_trainer.rollout.collect import ScoredRollouts, TakeScored, generate_and_score, joined, shown_samples
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.groups import Groups
+from lorarl_trainer.rollout.refill import groups_to_train, indices_of, prompts_to_add
 from lorarl_trainer.rollout.signal import SignalWatch
 from lorarl_trainer.samples.sampling import Sampling
 from lorarl_trainer.samples.statistics import eval_metrics
+from lorarl_trainer.samples.types import Sample
 from lorarl_trainer.schedule import seed_of
+
+
+@dataclass(frozen=True)
+class _Round:
+    """What one call of the engines made."""
+
+    rows_S: Sequence[EncodedRow]
+    samples_S: Sequence[Sample]
+    rollouts: ScoredRollouts
+
+
+def _keep(first: int, group: StepBatch) -> None:
+    """Take a group that may yet be replaced."""
 
 
 @dataclass
@@ -37,6 +53,7 @@ class Lockstep:
         group_size: G.
         decode: turns completions' token ids into texts, without special tokens.
         decode_prompts: turns prompts' token ids into texts, with special tokens: what the model sees.
+        max_refills: how many times per step more prompts are generated for, in place of groups without signal.
     """
 
     spec: LoRARLJobSpec
@@ -48,6 +65,7 @@ class Lockstep:
     decode: Callable[[Sequence[Any]], list[str]]
     progress: Progress
     decode_prompts: Callable[[Sequence[Any]], list[str]]
+    max_refills: int = 0
     _watch: SignalWatch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -65,30 +83,58 @@ class Lockstep:
         return self.rows.position
 
     async def next(self, step: int, adapter_version: int, take: TakeGroup) -> StepBatch:
-        """Generate and score the samples of a step, and hand each group over when it is whole."""
-        rows_P = self.rows.next(self.spec.rollout.prompts_per_step)
-        rows_S = [row for row in rows_P for _ in range(self.group_size)]
-        # One seed per sample: the same completions on any number of engines.
-        seeds_S = [seed_of(self.spec.trainer.seed, "sample", step, index) for index in range(len(rows_S))]
-        when = f"in step {step}"
-        groups = Groups(rows_S, self.group_size, self.spec.rollout.temperature, take)
-        rollouts = await self._roll_out(
-            rows_S, seeds_S, None, adapter_version, self.scorer, self.limits, when, groups.add
-        )
-        rewards_P_G = rollouts.rewards.reshape(-1, self.group_size)
-        metrics = metrics_of(rollouts, self.group_size)
-        if nothing_to_learn := self._watch.after_step(rewards_P_G, rollouts.texts, metrics["truncated_share"]):
+        """Generate and score the samples of a step, and hand each group over when it is whole.
+
+        With `max_refills`, groups without signal are replaced: then none is handed over before all are there.
+        """
+        wanted, size = self.spec.rollout.prompts_per_step, self.group_size
+        if self.max_refills:
+            take = _keep
+        first = await self._round(step, self.rows.next(wanted), 0, adapter_version, take)
+        rounds = [first]
+        while len(rounds) <= self.max_refills:
+            so_far = np.concatenate([one.rollouts.rewards for one in rounds]).reshape(-1, size)
+            if not (count := prompts_to_add(so_far, wanted)):
+                break
+            rounds.append(await self._round(step, self.rows.next(count), so_far.size, adapter_version, take))
+        rows_S, samples_S, rollouts = first.rows_S, first.samples_S, first.rollouts
+        if len(rounds) > 1:
+            rows_S = [row for one in rounds for row in one.rows_S]
+            samples_S = [sample for one in rounds for sample in one.samples_S]
+            rollouts = joined([one.rollouts for one in rounds], self.scorer.field)
+        metrics = metrics_of(rollouts, size)
+        if self.max_refills:
+            metrics |= {"sampling/rounds": float(len(rounds)), "sampling/prompts": float(len(rows_S) // size)}
+        if len(rounds) > 1:
+            indices = indices_of(groups_to_train(rollouts.rewards.reshape(-1, size), wanted), size)
+            rows_S, samples_S = [rows_S[index] for index in indices], [samples_S[index] for index in indices]
+            rollouts = rollouts.chosen(indices)
+        groups_of_rewards = compared(rollouts.rewards, size)
+        if nothing_to_learn := self._watch.after_step(groups_of_rewards, rollouts.texts, metrics["truncated_share"]):
             cause, warning = nothing_to_learn
             self.progress.warn_once(f"no signal: {cause}", warning)
         return StepBatch(
-            samples_S=[groups.samples[index] for index in range(len(rows_S))],
-            rewards_P_G=rewards_P_G,
+            samples_S=samples_S,
+            rewards_P_G=rollouts.rewards.reshape(-1, size),
             temperature=self.spec.rollout.temperature,
             on_policy=True,
             metrics=metrics,
             seconds=rollouts.seconds,
-            shown=self._shown(rollouts, rows_S, self.group_size),
+            shown=self._shown(rollouts, rows_S, size),
         )
+
+    async def _round(
+        self, step: int, rows_P: Sequence[EncodedRow], before: int, adapter_version: int, take: TakeGroup
+    ) -> _Round:
+        """Generate and score G completions of each row, after so many completions of the same step."""
+        rows_S = [row for row in rows_P for _ in range(self.group_size)]
+        # One seed per sample: the same completions on any number of engines.
+        seeds_S = [seed_of(self.spec.trainer.seed, "sample", step, before + index) for index in range(len(rows_S))]
+        groups = Groups(rows_S, self.group_size, self.spec.rollout.temperature, take)
+        rollouts = await self._roll_out(
+            rows_S, seeds_S, None, adapter_version, self.scorer, self.limits, f"in step {step}", groups.add
+        )
+        return _Round(rows_S, [groups.samples[index] for index in range(len(rows_S))], rollouts)
 
     def probe_prompts(self, count: int) -> list[list[int]]:
         """Return the first prompts of the data."""
@@ -152,23 +198,30 @@ def metrics_of(rollouts: ScoredRollouts, group_size: int) -> dict[str, float]:
     """Return a step's metrics of rewards and completions.
 
     reward_mean, reward_std: over all scored completions. reward_failures: completions that could not be scored.
-    reward/NAME: means of the reward's components. signal_share: groups with different rewards, 0 to 1.
+    reward/NAME: means of the reward's components. signal_share: groups with different rewards, 0 to 1;
+    groups of one count as one group.
     response_tokens_mean: tokens per completion. truncated_share: completions cut off at maxResponseTokens, 0 to 1.
     response_tokens_high_reward, response_tokens_low_reward: the same over the completions whose reward is above the
     step's mean, and over the other scored ones; absent if all rewards are equal. engine/...: see `Occupancy.metrics`.
+    With dynamic sampling all of these are of all that was generated, and sampling/rounds and sampling/prompts count it.
     """
     completions = rollouts.completions
     return {
         "reward_mean": float(np.nanmean(rollouts.rewards)),
         "reward_std": float(np.nanstd(rollouts.rewards)),
         "reward_failures": sum(failure.count for failure in rollouts.failures.values()),
-        "signal_share": float(np.mean(with_signal(rollouts.rewards.reshape(-1, group_size)))),
+        "signal_share": float(np.mean(with_signal(compared(rollouts.rewards, group_size)))),
         **component_metrics(rollouts.outcomes),
         "response_tokens_mean": float(np.mean([len(completion.tokens) for completion in completions])),
         "truncated_share": float(np.mean([not completion.finished for completion in completions])),
         **_lengths_by_outcome(rollouts),
         **rollouts.occupancy.metrics(),
     }
+
+
+def compared(rewards_S: Rewards, group_size: int) -> Rewards:
+    """Return the rewards by group; groups of one are compared with each other, as one group."""
+    return rewards_S.reshape(-1, group_size if group_size > 1 else len(rewards_S))
 
 
 def _lengths_by_outcome(rollouts: ScoredRollouts) -> dict[str, float]:

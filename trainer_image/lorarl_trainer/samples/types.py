@@ -13,6 +13,7 @@ import numpy as np
 
 from lorarl_trainer.samples.agreement import AgreementLimits, Disagreement
 from lorarl_trainer.samples.arrays import Floats, Ints
+from lorarl_trainer.samples.correction import Correction
 from lorarl_trainer.samples.occupancy import Occupancy
 
 LOGPROB_DIFFERENCE = "mean_abs_logprob_diff"
@@ -48,6 +49,7 @@ class Sample:
         advantage: the weight of each of the response's tokens in the policy gradient.
         rollout_logprobs: vLLM's log-probabilities of the response's tokens, [T - prompt_length]; None for sft.
         kept: see `Completion.kept`, [T - prompt_length]. All samples of an update have it, or none.
+        old_logprobs: the trainer's at the beginning of the step, [T - prompt_length]; None where no loss needs them.
     """
 
     tokens: Ints
@@ -55,6 +57,7 @@ class Sample:
     advantage: float = 0.0
     rollout_logprobs: Floats | None = None
     kept: Ints | None = None
+    old_logprobs: Floats | None = None
 
     @property
     def response_length(self) -> int:
@@ -67,19 +70,52 @@ class LossChoice:
     """Which per-token loss the trainer computes, and its constants.
 
     Attributes:
-        kind: policy_gradient: the clipped surrogate of PPO (arXiv:1707.06347) on the given advantages. cross_entropy:
-            -log p.
-        clip_range: the probability ratio is clipped to 1 - clip_range .. 1 + clip_range.
-        kl_coefficient: weight of the k3 estimate of KL(policy || base) added to each token's loss; 0 for none.
+        kind: policy_gradient: a surrogate on the given advantages. cross_entropy: -log p.
+        clip_range: the probability ratio is clipped at 1 - clip_range from below; infinity clips nothing.
+        kl_coefficient: weight of the estimate of KL(policy || reference) added to each token's loss; 0 for none.
+        clip_range_high: the ratio is clipped at 1 + clip_range_high from above; None is the same as clip_range.
+        surrogate: clipped: PPO's (arXiv:1707.06347). weighted: the ratio is a weight without a gradient, cut from above
+            alone (CISPO, arXiv:2506.13585). gated: a sigmoid takes the place of clipping (SAPO, arXiv:2511.20347).
+        ratio: token: of each token. sequence: the geometric mean over the sample's tokens (GSPO, arXiv:2507.18071).
+        gate: the temperatures of the gated surrogate, for positive advantages and for the others.
+        aggregation: how the tokens' losses become one number, see `normalizer`.
+        constant: tokens that a sample's summed loss is divided by, in the aggregation of this name.
+        kl_estimator: of the KL penalty.
+        correction: for the difference between the engine's policy and the trainer's; None for none.
     """
 
     kind: Literal["policy_gradient", "cross_entropy"]
     clip_range: float = 0.0
     kl_coefficient: float = 0.0
+    clip_range_high: float | None = None
+    surrogate: Literal["clipped", "weighted", "gated"] = "clipped"
+    ratio: Literal["token", "sequence"] = "token"
+    gate: tuple[float, float] = (1.0, 1.0)
+    aggregation: Literal["token_mean", "sequence_mean", "constant"] = "token_mean"
+    constant: float = 1.0
+    kl_estimator: Literal["k2", "k3"] = "k3"
+    correction: Correction | None = None
+
+    @property
+    def by_sequence(self) -> bool:
+        """Whether a token's loss depends on which sample it belongs to."""
+        corrected = self.correction is not None and self.correction.by_sequence
+        return corrected or self.ratio == "sequence" or self.aggregation == "sequence_mean"
 
     def has_gradient(self, sample: Sample) -> bool:
         """Return whether a sample can have a gradient: not if its loss is zero whatever the policy is."""
         return self.kind != "policy_gradient" or self.kl_coefficient > 0 or sample.advantage != 0
+
+    def normalizer(self, tokens: int, samples: int) -> float:
+        """Return what the summed loss of an update is divided by, given what all its samples have.
+
+        token_mean: each token counts alike. sequence_mean: each sample does; the loss (`losses`) has divided its tokens
+        by their number already. constant: each sample's sum is divided by `constant`. So nothing but the sum needs to
+        know all samples of the update.
+        """
+        if self.aggregation == "token_mean":
+            return tokens
+        return samples if self.aggregation == "sequence_mean" else samples * self.constant
 
 
 @dataclass(frozen=True)
@@ -105,17 +141,24 @@ class UpdateRequest(GradientRequest):
 
     Attributes:
         samples: without those whose gradient was computed ahead of the update.
-        total_tokens: response tokens of all workers' samples, with those: the loss is their mean.
+        total_tokens: response tokens of all workers' samples, with those: metrics are their means.
         learning_rate: this update's.
         seed: decides the dropout masks.
         limits: how well engine and trainer must agree about on-policy samples, which is checked before the update; None
             where nothing is generated.
+        total_samples: of all workers, with those. Aggregations other than token_mean need it.
     """
 
     total_tokens: int
     learning_rate: float
     seed: int
     limits: AgreementLimits | None
+    total_samples: int = 0
+
+    @property
+    def normalizer(self) -> float:
+        """What the summed loss is divided by."""
+        return self.loss.normalizer(self.total_tokens, self.total_samples)
 
 
 @dataclass(frozen=True)
@@ -166,12 +209,14 @@ class Samples(tuple[Sample, ...]):
         advantages = np.array([s.advantage for s in self])
         rollouts = [s.rollout_logprobs for s in self if s.rollout_logprobs is not None]
         kept = [s.kept for s in self if s.kept is not None]
+        old = [s.old_logprobs for s in self if s.old_logprobs is not None]
         return _samples, (
             *_flat([s.tokens for s in self]),
             prompts,
             advantages,
             *(_flat(rollouts) if rollouts else (None, None)),
             _flat(kept)[0] if kept else None,
+            _flat(old)[0] if old else None,
         )
 
 
@@ -211,13 +256,14 @@ def _samples(
     rollouts: Floats | None,
     counts: Ints | None,
     kept: Ints | None,
+    old: Floats | None,
 ) -> Samples:
-    possible = [None] * len(lengths) if kept is None else _split(kept, lengths - prompts)
-    logprobs = [None] * len(lengths) if rollouts is None or counts is None else _split(rollouts, counts)
-    return Samples(
-        Sample(*part)
-        for part in zip(_split(tokens, lengths), prompts.tolist(), advantages.tolist(), logprobs, possible, strict=True)
-    )
+    none = [None] * len(lengths)
+    possible = none if kept is None else _split(kept, lengths - prompts)
+    logprobs = none if rollouts is None or counts is None else _split(rollouts, counts)
+    before = none if old is None else _split(old, lengths - prompts)
+    columns = _split(tokens, lengths), prompts.tolist(), advantages.tolist(), logprobs, possible, before
+    return Samples(Sample(*part) for part in zip(*columns, strict=True))
 
 
 def _flat(arrays: Sequence[Any]) -> tuple[Any, Any]:

@@ -6,7 +6,7 @@ store.put_if_absent("gsm8k/notes.txt", b"...")
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from lorarl_trainer.storage.base import UPLOADS, WRITE_CHECK, Data, Entry, Store, Tag
@@ -33,7 +33,12 @@ __all__ = [
 
 
 def open_store(
-    uri: str, secret: Mapping[str, str] | None = None, *, field: str = "uri", retries: RetryPolicy | None = None
+    uri: str,
+    secret: Mapping[str, str] | None = None,
+    *,
+    field: str = "uri",
+    retries: RetryPolicy | None = None,
+    reread: Callable[[], Mapping[str, str]] | None = None,
 ) -> Store:
     """Return the store behind `uri`. Paths given to it are relative to that folder. No request is sent yet.
 
@@ -45,6 +50,8 @@ def open_store(
             credentials, none are taken from elsewhere.
         field: the manifest's field that names the URI, for error messages.
         retries: how long and how often to retry; ten minutes by default.
+        reread: returns the secret as it is now. When the store refuses the keys, other keys are tried. An error of it
+            is an InputError.
 
     Raises:
         InputError: the URI or the secret cannot be used.
@@ -56,4 +63,4 @@ def open_store(
     # Imported here so that a process that uses only folders starts without the network library.
     from lorarl_trainer.storage.remote import RemoteStore
 
-    return RemoteStore(parsed, secret or {}, policy, field)
+    return RemoteStore(parsed, secret or {}, policy, field, reread)

@@ -266,7 +266,7 @@ def _raise_unless_gone(error: BaseException) -> None:
 def _explain(error: OSError, folder: Path, size: int) -> str:
     path = error.filename or folder
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        free = _free_bytes(folder)
+        free = free_bytes(folder)
         return (
             f"the disk is full: {size} bytes needed, {free} free. Free some space, or use another folder. "
             "Earlier files are whole."
@@ -282,7 +282,8 @@ def _explain(error: OSError, folder: Path, size: int) -> str:
     return f"{error.strerror or error} ({path})."
 
 
-def _free_bytes(folder: Path) -> int:
+def free_bytes(folder: Path) -> int:
+    """Return the free space where a folder is, or would be."""
     while not folder.exists():
         folder = folder.parent
     return shutil.disk_usage(folder).free

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import secrets
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
-from lorarl_trainer.errors import StorageError
+from lorarl_trainer.errors import InputError, StorageError
 from lorarl_trainer.storage.base import UPLOADS, Data, Entry, Store, Tag
 from lorarl_trainer.storage.credentials import client_for, endpoint_of
 from lorarl_trainer.storage.retries import RetryPolicy, read_answer
@@ -47,11 +48,24 @@ STORE_ERRORS = (BaseError, FileNotFoundError, WriteConflictError)
 class RemoteStore(Store):
     """A folder of a bucket. Safe to use from several threads."""
 
-    def __init__(self, uri: StoreUri, secret: Mapping[str, str], retries: RetryPolicy, field: str) -> None:
+    def __init__(
+        self,
+        uri: StoreUri,
+        secret: Mapping[str, str],
+        retries: RetryPolicy,
+        field: str,
+        reread: Callable[[], Mapping[str, str]] | None = None,
+    ) -> None:
         """Check the form of the credentials. See `open_store`."""
         self.uri, self._field = uri.text, field
         self.retries = retries
-        self._bucket = uri.bucket
+        self._parsed, self._bucket = uri, uri.bucket
+        self._reread, self._renewal = reread, threading.Lock()
+        self._connect(secret)
+
+    def _connect(self, secret: Mapping[str, str]) -> None:
+        """Make the clients for these keys."""
+        uri, field, retries = self._parsed, self._field, self.retries
         self._endpoint = endpoint_of(uri, secret)
         seconds, rate = retries.request_seconds, retries.bytes_per_second
         # All parallel requests share a slow line.
@@ -61,6 +75,7 @@ class RemoteStore(Store):
         self._writer_for = lru_cache(maxsize=None)(
             lambda power: client_for(uri, secret, seconds + UPLOADS * 2**power / rate, field)
         )
+        self._secret = secret  # last: a thread that sees these keys also sees their clients
 
     def get_tagged(self, path: str) -> tuple[bytes, Tag] | None:
         """See `Store`."""
@@ -198,14 +213,32 @@ class RemoteStore(Store):
 
     def _ask[Result](self, operation: str, path: str, attempt: Callable[[], Result]) -> Result:
         """Make one request, and repeat it while that may help."""
+        used = self._secret
         try:
             return self.retries.call(attempt, _transient, reading=operation in ("read", "list"))
         except STORE_ERRORS as error:
             answer = read_answer(error)
+            if answer.refuses_the_keys and self._has_other_keys(used):
+                return self._ask(operation, path, attempt)
             hint = answer.hint(self._bucket, self._endpoint)
             raise StorageError(
                 f"{self._field}: {self.uri_of(path)}: cannot {operation}: the store said: {answer}. {hint}"
             ) from None
+
+    def _has_other_keys(self, used: Mapping[str, str]) -> bool:
+        """Whether the Secret has changed since a request that used these keys. Its new keys are in use then."""
+        with self._renewal:
+            if self._secret != used:
+                return True  # another thread has renewed them
+            if self._reread is None:
+                return False
+            try:
+                secret = self._reread()
+                if secret != used:
+                    self._connect(secret)
+            except InputError:
+                return False  # the store's refusal says more than a file that is being replaced
+            return secret != used
 
     def _writer(self, nbytes: int) -> ObjectStore:
         """Return a client whose time limit suits `nbytes`.

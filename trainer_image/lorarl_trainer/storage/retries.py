@@ -11,6 +11,7 @@ from tenacity import Retrying, retry_if_exception, stop_before_delay, wait_rando
 TRANSIENT_STATUSES = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 TRANSIENT_CODES = frozenset({"RequestTimeout", "SlowDown", "OperationAborted", "ConditionalRequestConflict"})
 ABSENT_CODES = frozenset({"", "NoSuchKey", "BlobNotFound"})
+KEY_CODES = frozenset({"InvalidAccessKeyId", "XAdminUserNotFound", "ExpiredToken", "InvalidToken"})
 WITHOUT_CREDENTIALS = ("/latest/api/token", "/latest/meta-data", "/metadata/identity", "metadata.google.internal")
 
 
@@ -77,6 +78,11 @@ class Answer:
         return self.status == 404 and self.code in ABSENT_CODES
 
     @property
+    def refuses_the_keys(self) -> bool:
+        """Whether the store refuses the keys, rather than the request."""
+        return self.status in (401, 403) or self.code in KEY_CODES
+
+    @property
     def without_credentials(self) -> bool:
         """Whether the error comes from looking up a machine's own identity because no keys were given."""
         return any(mark in self.message for mark in WITHOUT_CREDENTIALS)
@@ -101,12 +107,7 @@ class Answer:
             return f"There is no bucket {bucket!r}{server}. Create it, or fix the URI."
         if self.code == "RequestTimeTooSkewed":
             return "The clock of this machine is wrong. Set it."
-        if self.status in (401, 403) or self.code in (
-            "InvalidAccessKeyId",
-            "XAdminUserNotFound",
-            "ExpiredToken",
-            "InvalidToken",
-        ):
+        if self.refuses_the_keys:
             return (
                 "The store refuses the keys. Check the Secret's keys, and that they may list, read, write and delete "
                 f"in {bucket!r}."

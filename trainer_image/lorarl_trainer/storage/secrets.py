@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from lorarl_api.v1alpha1 import LoRARLJobSpec
@@ -73,6 +74,11 @@ def read_named(name: str | None, field: str) -> Secrets:
         InputError: it is missing or cannot be read.
     """
     return {name: read_secret(name, field)} if name else {}
+
+
+def rereader(name: str | None, field: str) -> Callable[[], Mapping[str, str]] | None:
+    """Return what reads a Secret of the manifest again. The kubelet replaces a mounted Secret within about a minute."""
+    return partial(read_secret, name, field) if name else None
 
 
 def secret_of(secrets: Secrets, name: str | None) -> Mapping[str, str]:

@@ -48,7 +48,7 @@ class CheckpointingWorker(Worker):
         Raises:
             LorarlError: the store cannot be used, or holds another training.
         """
-        from lorarl_trainer.checkpoint import BackgroundUploader
+        from lorarl_trainer.checkpoint import BackgroundUploader, other_inputs
 
         if self._read_ahead:
             self._read_ahead.result()
@@ -68,7 +68,11 @@ class CheckpointingWorker(Worker):
             position=checkpoint.state["position"],
             adapter_version=checkpoint.adapter_version,
             adapter_uri=f"{started.found.uri}/{ADAPTER}",
-            warnings=(*started.warnings, *self._other_commit(checkpoint)),
+            warnings=(
+                *started.warnings,
+                *self._other_commit(checkpoint),
+                *other_inputs(checkpoint.adapter_metadata, self._metadata),
+            ),
             published=published,
         )
 

@@ -193,11 +193,13 @@ class WorkerGroup:
         results: list[UpdateResult] = await self._await(calls)
         return replace(results[0], warnings=tuple({text: None for result in results for text in result.warnings}))
 
-    async def log_probabilities(self, samples: Sequence[Sample], temperature: float) -> list[Floats]:
-        """Return the trainer's log-probabilities of each sample's response tokens."""
+    async def log_probabilities(
+        self, samples: Sequence[Sample], temperature: float, *, reference: bool = False
+    ) -> list[Floats]:
+        """Return the trainer's log-probabilities of each sample's response tokens, or those of its reference."""
         indices, shares = self._dealt(samples)
         calls = [
-            actor.log_probabilities.remote(shares[rank // self._trainer_tp], temperature)
+            actor.log_probabilities.remote(shares[rank // self._trainer_tp], temperature, reference)
             for rank, actor in enumerate(self._actors)
         ]
         found: dict[int, Floats] = {}

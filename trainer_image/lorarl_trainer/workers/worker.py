@@ -92,10 +92,11 @@ class Worker:
         with self._clock.part("imports"), quick_imports():
             with self._clock.part("imports/torch"):
                 import torch  # noqa: F401  # for the time that it takes
-            with self._clock.part("imports/Megatron"):
+            with self._clock.part("imports/trainer"):
                 from lorarl_trainer.backends.registry import get_backend
 
-                get_backend().import_libraries(self._device)
+                # What is chosen for the model may be another one, whose libraries are imported once that is known.
+                get_backend(self._spec.trainer.backend or "megatron").import_libraries(self._device)
             if self._spec.algorithm.type != "sft":
                 from lorarl_trainer.engine.vllm.engine import import_vllm
 
@@ -140,7 +141,9 @@ class Worker:
             self._plan = plan = plan_job(spec, model_path, there)
             self._watch = MemoryWatch(plan, self._device.memory)
         with self._clock.part("trainer"), self._memory_explained("the base model was loaded"):
-            self.backend = get_backend()(self._device, spec, model_path, plan, self._clock)
+            kind = get_backend(plan.backend)
+            kind.import_libraries(self._device)
+            self.backend = kind(self._device, spec, model_path, plan, self._clock)
         if plan.rollouts:
             with self._clock.part("engine"), self._memory_explained("vLLM was started"):
                 self.engine = self._start_engine(model_path, stop_token_ids, plan)
@@ -212,12 +215,12 @@ class Worker:
             warnings=self._watch.warnings(),
         )
 
-    def log_probabilities(self, samples: Samples, temperature: float) -> list[Any]:
-        """Return the trainer's log-probabilities of each sample's response tokens."""
+    def log_probabilities(self, samples: Samples, temperature: float, reference: bool = False) -> list[Any]:
+        """Return the trainer's log-probabilities of each sample's response tokens, or those of its reference."""
         if self.engine:
             self.engine.sleep()
         with self._memory_explained("log-probabilities were computed"):
-            return self.backend.log_probabilities(samples, temperature)
+            return self.backend.log_probabilities(samples, temperature, reference=reference)
 
     def publish(self, step: int, adapter_version: int, position: int, results: CardResults) -> None:
         """Take part in a checkpoint (collective). The first worker, a `CheckpointingWorker`, publishes it."""
@@ -254,7 +257,10 @@ class Worker:
         return gpu_memory_explained(doing, self._plan.table if self._plan else None)
 
     def _warnings(self, plan: ExecutionPlan) -> tuple[str, ...]:
-        warnings = list(self.backend.warnings)
+        from lorarl_trainer.planning.backends import chosen_instead
+
+        chosen = chosen_instead(self._spec, plan.backend)
+        warnings = [*([chosen] if chosen else []), *self.backend.warnings]
         if self.engine and plan.unshared:
             warnings.append(
                 f"vLLM holds its own copy of the base model, which takes that much more memory: {plan.unshared}"

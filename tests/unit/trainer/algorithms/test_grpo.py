@@ -14,7 +14,9 @@ NAN = float("nan")
 
 
 def advantages(rewards: list[list[float]]) -> np.ndarray:
-    return Grpo(AlgorithmSpec(group_size=len(rewards[0]))).advantages(np.array(rewards, dtype=np.float64))
+    rewards_P_G = np.array(rewards, dtype=np.float64)
+    algorithm = Grpo(AlgorithmSpec(group_size=len(rewards[0])), 100)
+    return algorithm.advantages(rewards_P_G, np.ones(rewards_P_G.shape, np.int64))
 
 
 def test_advantages_have_mean_0_and_deviation_1_in_each_group() -> None:
@@ -48,6 +50,6 @@ def test_a_group_with_fewer_than_two_scores_teaches_nothing(rewards: list[float]
 
 
 def test_sft_compares_no_answers() -> None:
-    sft = get_algorithm(AlgorithmSpec(type="sft"))
+    sft = get_algorithm(AlgorithmSpec(type="sft"), 100)
     assert (sft.group_size, sft.updates_per_step, sft.loss) == (1, 1, LossChoice("cross_entropy"))
-    assert sft.advantages(np.ones((3, 1))).tolist() == [[0.0], [0.0], [0.0]]
+    assert sft.advantages(np.ones((3, 1)), np.ones((3, 1), np.int64)).tolist() == [[0.0], [0.0], [0.0]]

@@ -63,5 +63,5 @@ def test_held_out_prompts_that_are_trained_on_are_a_warning() -> None:
         [EncodedRow(Row("", None, {}, token), [token], []) for token in tokens] for tokens in ("abc", "xcb")
     )
     (found,) = shared_prompts(train, held_out, "spec.data.eval")
-    assert found.startswith("spec.data.eval: 2 of 3 prompts are also in spec.data.train, first that of row c.")
+    assert found.startswith("spec.data.eval: 2 of 3 prompts are also trained on, first that of row c.")
     assert list(shared_prompts(train, held_out[:1], "spec.data.eval")) == []

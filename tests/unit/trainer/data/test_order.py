@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lorarl_trainer.data.order import DataOrder
+from lorarl_trainer.data.order import DataOrder, MixedOrder, Part
 
 
 @given(rows=st.integers(1, 60), seed=st.integers(0, 2**31 - 1), epoch=st.integers(0, 50))
@@ -50,3 +50,45 @@ def test_a_million_rows_are_in_order_at_once():
 def test_an_order_of_nothing_is_refused(arguments):
     with pytest.raises(ValueError, match="rows >= 1"):
         DataOrder(*arguments)
+
+
+MIXTURE = [Part(10, 1.0), Part(3, 0.5), Part(200, 2.5)]
+
+
+def test_a_mixture_keeps_its_shares_in_any_stretch():
+    order = MixedOrder(MIXTURE, 0)
+    for length in (8, 16, 80):
+        counts = [0, 0, 0]
+        for index in order.take(5, length):
+            counts[0 if index < 10 else 1 if index < 13 else 2] += 1
+        assert all(abs(count - length * share) <= 2 for count, share in zip(counts, (0.25, 0.125, 0.625), strict=True))
+    assert all(0 <= index < 213 for index in order.take(0, 1000))
+
+
+def test_each_source_of_a_mixture_is_seen_once_per_epoch():
+    drawn = MixedOrder(MIXTURE, 3).take(0, 400)
+    for first, rows in ((0, 10), (10, 3), (13, 200)):
+        own = [index for index in drawn if first <= index < first + rows]
+        epochs = [own[start : start + rows] for start in range(0, len(own) - rows + 1, rows)]
+        assert epochs and all(sorted(epoch) == list(range(first, first + rows)) for epoch in epochs)
+
+
+@given(start=st.integers(0, 300), counts=st.lists(st.integers(0, 50), max_size=5), seed=st.integers(0, 2**31 - 1))
+@settings(max_examples=50, deadline=None)
+def test_a_mixture_resumes_from_a_position_alone(start, counts, seed):
+    batches, position = [], start
+    for count in counts:
+        batches += MixedOrder(MIXTURE, seed).take(position, count)
+        position += count
+    one = MixedOrder(MIXTURE, seed)
+    assert batches == one.take(start, sum(counts)) == one.take(start, sum(counts))
+
+
+def test_sources_of_one_size_have_orders_that_differ():
+    drawn = MixedOrder([Part(50, 1.0), Part(50, 1.0)], 0).take(0, 100)
+    assert [index for index in drawn if index < 50] != [index - 50 for index in drawn if index >= 50]
+    assert drawn != MixedOrder([Part(50, 1.0), Part(50, 1.0)], 1).take(0, 100)
+
+
+def test_the_order_of_a_mixture_never_changes():
+    assert MixedOrder(MIXTURE, 0).take(0, 10) == [209, 0, 144, 11, 25, 169, 6, 117, 173, 7]

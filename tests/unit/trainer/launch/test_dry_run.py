@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from lorarl_api.v1alpha1 import LoRARLJob
+from lorarl_trainer.checkpoint import CheckpointStore
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.rows import Row
+from lorarl_trainer.launch import store_outlook
 from lorarl_trainer.launch.dry_run import long_answers
 from lorarl_trainer.launch.inputs import Vocabulary
+from lorarl_trainer.launch.store_outlook import checkpoint_bytes, store_lines
+from lorarl_trainer.launch.unusual import unusual_settings
+from lorarl_trainer.planning.model_sizes import sizes_of
+from lorarl_trainer.storage import LocalStore
+from support.checkpoints import checkpoint
 from unit.contract.manifests import manifest
+from unit.trainer.planning.shapes import SHAPES
 
 
 class Letters:
@@ -30,3 +42,38 @@ def test_an_answer_that_no_completion_can_be_is_a_warning() -> None:
     assert "the answers of 2 of these 4 rows have more tokens" in found
     assert found.endswith("(spec.rollout.maxResponseTokens: 2). That of row 3 has 3.")
     assert long_answers(job(4), rows, vocabulary) == []
+
+
+def stored_job(folder: Path, **checkpoints: object) -> LoRARLJob:
+    changes = {f"spec.checkpoint.{name}": value for name, value in checkpoints.items()}
+    return LoRARLJob.model_validate(manifest({"spec.checkpoint.uri": f"file://{folder}"} | changes))
+
+
+def test_it_says_where_a_run_starts_and_what_room_its_checkpoints_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, few = sizes_of(SHAPES["0.5B"]), stored_job(tmp_path, keep=2, every=10)
+    size = checkpoint_bytes(few, sizes)
+    monkeypatch.setattr(store_outlook, "free_bytes", lambda _: 3 * size)
+    lines = store_lines(few, sizes, {}, tmp_path / "out", tmp_path / "unpublished")
+    assert lines[0] == "start    from the base: there is no checkpoint of this job to resume from"
+    assert len(lines) == 2 and lines[1].startswith("disk     3 checkpoints of about ")
+    more = store_lines(stored_job(tmp_path, keep=3, every=10), sizes, {}, tmp_path / "out", tmp_path / "unpublished")
+    assert more[-1].startswith("warning: the disk has too little space")
+
+
+def test_it_names_the_checkpoint_that_a_run_resumes_from(tmp_path: Path) -> None:
+    job = stored_job(tmp_path)
+    store = CheckpointStore(LocalStore(tmp_path), job.name, keep=2, identity={})
+    store.start("Auto")
+    store.publish(checkpoint(5))
+    lines = store_lines(job, sizes_of(SHAPES["0.5B"]), {}, tmp_path / "out", tmp_path / "unpublished")
+    assert lines[0].startswith("start    resumes from ") and "iter_0000005" in lines[0]
+
+
+def test_a_learning_rate_that_ruins_an_adapter_is_a_warning() -> None:
+    def rate(value: float) -> LoRARLJob:
+        return LoRARLJob.model_validate(manifest({"spec.trainer.learningRate": value}))
+
+    assert unusual_settings(rate(2e-2).spec) == []
+    assert unusual_settings(rate(1.0).spec)[0].startswith("spec.trainer.learningRate is 1. LoRA takes 1e-5 to 1e-3")

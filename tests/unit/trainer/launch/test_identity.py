@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lorarl_api.load import load_job
-from lorarl_trainer.checkpoint.identity import differences, require_same_training, training_identity
+from lorarl_trainer.checkpoint.identity import differences, other_inputs, require_same_training, training_identity
 from lorarl_trainer.errors import InputError
 
 MANIFEST = """
@@ -50,6 +50,24 @@ def test_what_scores_belongs_to_the_identity_and_how_patiently_does_not() -> Non
     assert identity_with("reward.maxFailedShare=0.5") == identity_with()
 
 
+def test_the_sources_and_weights_of_a_mixture_belong_to_the_identity() -> None:
+    two = "[{name: a, uri: 'file:a.jsonl'}, {name: b, weight: 2, uri: 'file:b.jsonl'}]"
+    mixed = identity_with("data.train=null", f"data.mixture={two}")
+    assert "data.train.uri" not in mixed
+    assert mixed == identity_with("data.train=null", f"data.mixture={two.replace('name: a,', 'name: a, weight: 1,')}")
+    other = identity_with("data.train=null", f"data.mixture={two.replace('2', '3')}")
+    assert [change.partition(" was ")[0] for change in differences(mixed, other)] == ["data.mixture"]
+
+
+def test_where_a_reward_server_is_does_not_belong_to_the_identity() -> None:
+    server = "reward={server: {url: 'http://a/v1', model: m}}"
+    here = identity_with("reward=null", server)
+    assert here == identity_with(
+        "reward=null", server.replace("http://a/v1", "http://b/v1").replace("m}", "m, retries: 9}")
+    )
+    assert here != identity_with("reward=null", server.replace("model: m", "model: other"))
+
+
 def test_limits_that_decide_which_rows_there_are_belong_to_the_identity() -> None:
     """With other rows, the order of each epoch is another: a resumed run would repeat rows and miss others."""
     assert differences(identity_with(), identity_with("rollout.maxPromptTokens=600")) == [
@@ -81,3 +99,15 @@ def test_arguments_of_the_template_make_other_prompts_and_another_training() -> 
     assert differences(identity_with(), identity_with("data.chatTemplateArguments={enable_thinking: false}")) == [
         'data.chatTemplateArguments was null, is {"enable_thinking": false}'
     ]
+
+
+def test_rows_and_reward_code_that_changed_are_named() -> None:
+    was = {
+        "data": {"train": {"rows": 5, "sha256": "a"}, "eval": {"rows": 2, "sha256": "b"}},
+        "rewardCode": {"r:f": "c"},
+    }
+    assert other_inputs(was, was) == []
+    assert other_inputs({}, was) == [], "an older checkpoint has no digests"
+    now = was | {"data": was["data"] | {"eval": {"rows": 3, "sha256": "d"}}, "rewardCode": {"r:f": "e", "r:g": "f"}}
+    (found,) = other_inputs(was, now)
+    assert "but the rows of eval (had 2, has 3) and the code of r:f changed since" in found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from lorarl_api.v1alpha1 import ClusterSpec, LoRARLJob
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch.local import (
     ignored_fields,
+    only_run_in,
     refuse_cluster_jobs,
     require_large_files,
     require_own_folder,
@@ -24,6 +26,8 @@ CLUSTER_FIELDS: dict[str, Any] = {
     "gpuResource": "amd.com/gpu",
     "gpuClaim": {"deviceClass": "gpu.nvidia.com"},
     "allowConsolidation": True,
+    "env": {"HTTPS_PROXY": "http://proxy:3128"},
+    "trustedCa": {"configMap": "authorities"},
     "image": "trainer:1",
     "imagePullPolicy": "Always",
     "imagePullSecrets": ["registry"],
@@ -48,6 +52,15 @@ CLUSTER_FIELDS: dict[str, Any] = {
 
 def job(changes: dict[str, Any]) -> LoRARLJob:
     return load_job(json.dumps(manifest(changes)))
+
+
+def test_one_process_at_a_time_makes_a_run_in_a_folder(tmp_path: Path) -> None:
+    with only_run_in(tmp_path / "run"):
+        message = rf"--out: got .*, in which process {os.getpid()} makes a run, expected a folder without a running job"
+        with pytest.raises(InputError, match=message), only_run_in(tmp_path / "run"):
+            pass
+    with only_run_in(tmp_path / "run"):
+        pass
 
 
 def test_the_folder_of_another_job_s_run_is_refused(tmp_path: Path) -> None:

@@ -110,7 +110,13 @@ def test_it_overwrites_nothing(tmp_path: Path, base: Path) -> None:
         ),
         (
             ("--model", "org/model", "--data", "odd.jsonl"),
-            "--prompt-field: got nothing, and data with the columns a, b,",
+            "--prompt-field and --answer-field: got nothing, and data with the columns a, b, expected the column with "
+            "the prompt and the column with the answer. Name them, for example --prompt-field a --answer-field b.",
+        ),
+        (
+            ("--model", "org/model", "--data", "odd.jsonl", "--prompt-field", "a"),
+            "--answer-field: got nothing, and data with the columns a, b, expected the column with the answer. "
+            "Name them, for example --answer-field b.",
         ),
         (("--model", "org/model", "--name", "No Name"), "metadata.name: got "),
     ],

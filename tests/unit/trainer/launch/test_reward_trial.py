@@ -25,7 +25,7 @@ def tried(folder: Path, body: str, rows: list[EncodedRow] = ROWS) -> list[Try]:
     spec = RewardSpec(function="mine:score", timeout_seconds=1.0)
     scorer = make_scorer(spec, folder, processes=2, output=Output(folder / "rewards.log"))
     try:
-        return asyncio.run(try_reward(scorer, rows))
+        return asyncio.run(try_reward(scorer, rows, len))
     finally:
         scorer.close()
 

@@ -68,6 +68,18 @@ def test_a_person_finds_results_data_reward_code_and_how_to_load_it() -> None:
         assert part in text, part
 
 
+def test_every_source_of_a_mixture_is_named() -> None:
+    sources = [
+        {"name": "sums", "uri": "hf://org/sums"},
+        {"name": "made", "weight": 2.0, "reasoningGym": {"task": "chain_sum"}},
+    ]
+    found = metadata(data={"mixture": sources}) | {"data": {"mixture/sums": {"rows": 1200, "sha256": "d1"}}}
+    card = model_card(found, CONFIG, {}).decode()
+    assert "| data, mixture/sums | `hf://org/sums`, 1,200 rows, SHA-256 `d1` |" in card
+    assert "| data, mixture/made | `reasoning-gym:chain_sum` |" in card
+    assert ModelCard(card).data.datasets == ["org/sums"]
+
+
 def test_metadata_of_an_earlier_release_is_enough_for_a_card() -> None:
     earlier = {name: metadata()[name] for name in ("job", "step", "baseModel", "baseModelFingerprint")}
     assert b"# sums, step 20" in model_card(earlier, CONFIG, {})

@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.planning.families import FAMILIES, REFUSED
+from lorarl_trainer.planning.backends import backend_of
+from lorarl_trainer.planning.families import FAMILIES, REFUSED, BackendName
+from lorarl_trainer.planning.fsdp_families import FSDP_FAMILIES
+from lorarl_trainer.planning.model_sizes import shape_of
 from lorarl_trainer.planning.supported_models import require_supported
+from unit.trainer.planning.jobs import gpu_job
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -17,6 +21,8 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
+
+SIZES = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 64}
 
 
 def of(family: str, **fields: Any) -> dict[str, Any]:
@@ -118,7 +124,31 @@ def test_what_megatron_computes_is_taken(config: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("config", "message"), LEFT_OUT, ids=lambda value: value if isinstance(value, str) else "")
 def test_what_it_would_leave_out_is_refused(config: dict[str, Any], message: str) -> None:
-    assert message in refusal(config)
+    assert message in refusal(config, "megatron")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        of("mistral", sliding_window=511),
+        of("qwen2", use_sliding_window=True, sliding_window=511),
+        of("qwen2", rope_scaling={"type": "yarn", "factor": 4.0}),
+        of("llama", rope_scaling={**LLAMA3, "original_max_position_embeddings": 4096}),
+        *({"model_type": kind, "architectures": [family.architecture]} for kind, family in FSDP_FAMILIES.items()),
+    ],
+    ids=str,
+)
+def test_what_megatron_would_leave_out_is_taken_by_fsdp(config: dict[str, Any]) -> None:
+    require_supported(config, 512)
+    assert refusal(config, "megatron")
+    shape = shape_of(SIZES | config)
+    assert backend_of(gpu_job(response_tokens=448), shape) == "fsdp"
+
+
+def test_a_family_of_megatrons_is_trained_with_it_unless_asked_otherwise() -> None:
+    shape = shape_of(SIZES | of("mistral", sliding_window=4096))
+    assert backend_of(gpu_job(), shape) == "megatron"
+    assert backend_of(gpu_job("trainer.backend=fsdp"), shape) == "fsdp"
 
 
 @pytest.mark.parametrize(("family", "fields"), EXPERTS)
@@ -139,7 +169,7 @@ def test_models_of_more_than_text_and_attention_are_refused(family: str, fields:
 @pytest.mark.parametrize("family", REFUSED)
 def test_families_that_were_tried_are_refused_with_the_reason(family: str) -> None:
     message = refusal(of(family))
-    assert f"model_type {family} ({REFUSED[family]}), expected one of qwen2, qwen3, llama, mistral" in message
+    assert f"model_type {family} ({REFUSED[family]}), expected one of qwen2, qwen3, llama, mistral, gemma2, " in message
 
 
 def test_a_family_that_was_not_tried_is_refused() -> None:
@@ -156,8 +186,8 @@ def test_sequences_beyond_the_positions_are_refused_where_generated() -> None:
     require_supported(config, 512, rollouts=False)
 
 
-def refusal(config: dict[str, Any]) -> str:
+def refusal(config: dict[str, Any], backend: BackendName | None = None) -> str:
     """What a user is told about a model of a job with sequences of 512 tokens."""
     with pytest.raises(InputError, match=r"^spec\.model\.uri: got a config\.json with ") as refused:
-        require_supported(config, 512)
+        require_supported(config, 512, backend=backend)
     return str(refused.value)

@@ -39,6 +39,45 @@ def test_a_model_that_works_is_named_by_its_family() -> None:
     assert judge(job(gpus=0), SMOLLM2).slower == ()
 
 
+PHI_4 = {
+    "model_type": "phi3",
+    "architectures": ["Phi3ForCausalLM"],
+    "tie_word_embeddings": False,
+    "hidden_size": 5120,
+    "intermediate_size": 17_920,
+    "num_hidden_layers": 40,
+    "vocab_size": 100_352,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 10,
+    "max_position_embeddings": 16_384,
+}
+
+
+def test_a_backend_that_the_model_chooses_is_said() -> None:
+    verdict = judge(job(), PHI_4, GPUS[80])
+    assert "trainer.backend is fsdp (Transformers and PEFT), since Megatron does not train this model" in str(verdict)
+    assert verdict.plan is not None and verdict.plan.execution.backend == "fsdp"
+    assert verdict.plan.model.parameters(1) == pytest.approx(14.66e9, rel=1e-2), "as its model card says"
+    assert verdict.plan.model.width("up_proj") == 17_920 and verdict.plan.model.heads == 40
+    assert judge(job("trainer.backend=fsdp"), PHI_4).slower == (), "it was asked for"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["adapter.type=lora"], "spec.adapter.type: got lora with trainer.backend fsdp"),
+        (["trainer.tensorParallelSize=1", "trainer.backend=megatron"], "trainer.backend megatron does not train it"),
+    ],
+)
+def test_what_a_backend_cannot_do_is_refused(changes: list[str], message: str) -> None:
+    assert message in refusal(job(*changes), PHI_4)
+
+
+def test_fsdp_has_no_tensor_parallel_trainer() -> None:
+    spec = job("trainer.tensorParallelSize=2", "trainer.backend=fsdp", gpus=2)
+    assert "spec.trainer.tensorParallelSize: got 2 with trainer.backend fsdp" in refusal(spec, SHAPES["7B"])
+
+
 @pytest.mark.parametrize(
     ("changes", "model", "why"),
     [

@@ -154,8 +154,8 @@ def test_the_commands_print_tables_and_write_a_page(tmp_path: Path) -> None:
 
     listed, compared, alone = lorarl("list"), lorarl("compare", "a", "b"), lorarl("compare", "a")
     assert [line.split()[0] for line in listed.stdout.splitlines()] == ["FOLDER", "out/b", "out/a"]
-    assert "spec.adapter.rank" in compared.stdout and "Page  compare.html" in compared.stdout
-    assert (tmp_path / "compare.html").stat().st_size > 50_000
+    assert "spec.adapter.rank" in compared.stdout and f"Page  {tmp_path}/out/compare.html" in compared.stdout
+    assert (tmp_path / "out/compare.html").stat().st_size > 50_000
     assert (alone.returncode, alone.stderr[:38]) == (1, "lorarl: RUN: got only a, expected two ")
 
 

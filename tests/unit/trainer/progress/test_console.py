@@ -187,6 +187,12 @@ def test_rewards_that_failed_are_counted_beside_their_mean() -> None:
     assert "reward 0.500 (48 of 64 scored)  signal 0/8  entropy" in text
 
 
+def test_programs_that_were_stopped_are_counted_by_cause():
+    shares = {"reward/code/stopped_timeout": 3 / 48, "reward/code/stopped_memory": 0.0, "reward/stopped_output": 1 / 48}
+    step = with_metrics(grpo_step(1), reward_failures=16, **shares)
+    assert "  programs stopped: 3 timeout, 1 output  " in shown_in_a_pipe([step])
+
+
 @pytest.mark.parametrize("show", [shown_in_a_pipe, shown_on_a_terminal])
 def test_brackets_in_a_path_are_not_markup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, show: object) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")

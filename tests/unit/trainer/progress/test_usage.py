@@ -16,6 +16,7 @@ def summary(**changes: Any) -> dict[str, Any]:
         "job": "addition",
         "base_model": "Qwen/Qwen2.5-0.5B",
         "base_revision": None,
+        "algorithm": "grpo",
         "adapter": {"rank": 16},
         "adapter_uri": "file:///runs/addition/iter_0000030/lora_adapter",
     } | changes
@@ -35,6 +36,11 @@ def test_the_last_line_is_the_adapters_uri() -> None:
 def test_a_run_on_this_machine_names_the_commands_that_use_its_adapter() -> None:
     lines = final_message(summary(), Path("out/my run")).splitlines()
     assert lines[0] == "Next      lorarl evaluate 'out/my run', lorarl chat 'out/my run'"
+
+
+def test_examples_are_measured_by_another_jobs_reward() -> None:
+    lines = final_message(summary(algorithm="sft"), Path("out/sft")).splitlines()
+    assert lines[0] == "Next      lorarl evaluate out/sft --job JOB.yaml (a job with a reward), lorarl chat out/sft"
 
 
 def test_a_run_without_an_adapter_says_so() -> None:

@@ -30,6 +30,8 @@ def token_log_probabilities(
     group: Any,
     chunk_rows: int,
     kept_N: torch.Tensor | None = None,
+    bias_V: torch.Tensor | None = None,
+    soft_cap: float | None = None,
 ) -> torch.Tensor:
     """Return log softmax(W h / temperature)[target], [N], float32, differentiable by the hidden states.
 
@@ -42,6 +44,8 @@ def token_log_probabilities(
         group: the tensor-parallel ranks.
         chunk_rows: hidden states whose logits exist at a time, see `rows_of_chunk`.
         kept_N: the softmax is over so many largest logits of each token, see `truncation`; None: over all.
+        bias_V: added to the logits.
+        soft_cap: c, which makes logits z those of c tanh(z / c) (Gemma 2, arXiv:2408.00118, section 2); None for none.
     """
     first = dist.get_rank(group) * weight_V_H.shape[0]
     in_vocabulary = weight_V_H.detach()[: max(vocabulary - first, 0)]
@@ -53,6 +57,8 @@ def token_log_probabilities(
         group if dist.get_world_size(group) > 1 else None,
         chunk_rows,
         kept_N,
+        None if bias_V is None else bias_V.detach()[: len(in_vocabulary)],
+        soft_cap,
     )
     return result
 
@@ -75,6 +81,8 @@ class _TokenLogProbabilities(torch.autograd.Function):
         group: Any,
         rows: int,
         kept_N: torch.Tensor | None,
+        bias_V: torch.Tensor | None,
+        soft_cap: float | None,
     ) -> torch.Tensor:
         logprobs_N = torch.empty(hidden_N_H.shape[0], dtype=torch.float32, device=hidden_N_H.device)
         gradient_N_H = torch.empty_like(hidden_N_H) if ctx.needs_input_grad[0] else None
@@ -83,6 +91,13 @@ class _TokenLogProbabilities(torch.autograd.Function):
             chunk = slice(start, start + rows)
             hidden_C_H, targets_C = hidden_N_H[chunk], targets_N[chunk]
             logits_C_V = _product(hidden_C_H, weight_V_H.t())
+            if bias_V is not None:
+                logits_C_V += bias_V
+            slope_C_V = None
+            if soft_cap is not None:
+                logits_C_V.div_(soft_cap).tanh_()
+                slope_C_V = 1 - logits_C_V.square()  # before truncation puts other numbers there
+                logits_C_V.mul_(soft_cap)
             if kept_N is not None:
                 keep_largest(logits_C_V, kept_N[chunk], targets_C, group)
             largest_C, sum_C, of_target_C = softmax_statistics(logits_C_V, targets_C, scale)
@@ -95,6 +110,8 @@ class _TokenLogProbabilities(torch.autograd.Function):
             logprobs_N[chunk] = of_target_C - largest_C - sum_C.log()
             if gradient_N_H is not None:
                 by_logits_C_V = target_minus_softmax(logits_C_V, targets_C, largest_C, sum_C, scale, hidden_C_H.dtype)
+                if slope_C_V is not None:
+                    by_logits_C_V = (by_logits_C_V * slope_C_V).to(hidden_C_H.dtype)
                 if group is None:
                     torch.mm(by_logits_C_V, weight_V_H, out=gradient_N_H[chunk])
                 else:
@@ -108,7 +125,7 @@ class _TokenLogProbabilities(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, by_logprobs_N: torch.Tensor) -> Any:
         (gradient_N_H,) = ctx.saved_tensors
-        return (gradient_N_H * by_logprobs_N[:, None]).to(gradient_N_H.dtype), None, None, None, None, None, None
+        return (gradient_N_H * by_logprobs_N[:, None]).to(gradient_N_H.dtype), *[None] * 8
 
 
 def _triton() -> Any:

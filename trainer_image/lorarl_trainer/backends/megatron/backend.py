@@ -1,66 +1,25 @@
-"""The Megatron backend: one rank's share of the base model, and the adapter that trains on it."""
+"""The Megatron backend."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import torch
-
 from lorarl_api.v1alpha1 import LoRARLJobSpec
-from lorarl_trainer.backends.megatron import state
-from lorarl_trainer.backends.megatron.adapter import MegatronAdapter
-from lorarl_trainer.backends.megatron.layout import AdapterLayout
-from lorarl_trainer.backends.megatron.model import LoraModel, ParameterCounts
-from lorarl_trainer.backends.megatron.optimizer import AdapterOptimizer
+from lorarl_trainer.backends.backend import Backend
+from lorarl_trainer.backends.megatron.model import LoraModel
 from lorarl_trainer.backends.megatron.platform import platform_of
-from lorarl_trainer.backends.megatron.update import Trainer
 from lorarl_trainer.devices.base import Device
-from lorarl_trainer.errors import WorkerError
-from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.planning.execution import ExecutionPlan
-from lorarl_trainer.samples.types import GradientRequest, Sample, UpdateRequest, UpdateResult
 from lorarl_trainer.timing import StartClock
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """What a checkpoint holds of an adapter, in Hugging Face names.
-
-    Attributes:
-        adapter: A and B of each layer.
-        state: fp32 masters and AdamW's moments, which `MegatronBackend.restore` takes.
-        updates: optimizer updates so far.
-        linear_names: full names of all linear layers of the decoder, adapted or not.
-        excluded_names: those that were asked to have no adapter.
-    """
-
-    adapter: Mapping[str, torch.Tensor]
-    state: Mapping[str, torch.Tensor]
-    updates: int
-    linear_names: Sequence[str]
-    excluded_names: Sequence[str]
-
-
-class MegatronBackend:
-    """All that a worker asks of Megatron; nothing outside of this package uses another part of it.
-
-    `create_adapter` or `load_adapter` comes before the first update.
-
-    Attributes:
-        model: the model; an engine in the same process shares its base.
-        layout: where each parameter is in the adapter.
-        adapter: what such an engine copies.
-        optimizer: the adapter's masters and moments.
-    """
+class MegatronBackend(Backend):
+    """See `Backend`. All use of Megatron is in this package."""
 
     @staticmethod
     def import_libraries(device: Device) -> None:
-        """Import all of Megatron that a worker needs. torch comes before."""
+        """See `Backend.import_libraries`."""
         for library in ("megatron", "megatron.bridge", "megatron.core"):
             logging.getLogger(library).setLevel(logging.ERROR)  # they warn about each optional package that is missing
         # It logs a traceback for each symbol that it does not find, at a level that it sets itself when it is imported.
@@ -68,135 +27,9 @@ class MegatronBackend:
         platform_of(device).prepare()
         import megatron.bridge.peft.canonical_lora  # noqa: F401  # it imports the rest
 
-    def __init__(
-        self, device: Device, spec: LoRARLJobSpec, model_path: Path, plan: ExecutionPlan, clock: StartClock
-    ) -> None:
-        """Load the base model as planned and attach adapters (collective over all workers).
-
-        `import_libraries` and torch.distributed come first. `clock` takes the parts of the time.
-
-        Raises:
-            InputError: the model, or `spec.adapter`, cannot be trained.
-            PlanError: the model is not what was planned.
-        """
-        self._device = device
-        self.model = LoraModel(device, model_path, spec.adapter, plan, clock)
-        self._require_device()
-        with clock.part("trainer/layout"):
-            self.layout = AdapterLayout(self.model)
-        self.adapter = MegatronAdapter(self.model, self.layout, AdapterConfig(spec.adapter.rank, spec.adapter.alpha))
-        self.optimizer = AdapterOptimizer(self.model, spec.trainer, fused=platform_of(device).fused_optimizer)
-        self._kept: list[torch.Tensor] | None = None  # the adapter's own values while it has others
-        self._trainer = Trainer(device, self.model, self.optimizer, plan.micro_batch_tokens, spec.adapter.dropout)
-
-    def create_adapter(self, seed: int) -> None:
-        """Start from a new adapter, which changes nothing yet."""
-        self.load_adapter(state.new_adapter(self.model, self.layout, seed), "spec.adapter")
-
-    def load_adapter(self, adapter: Mapping[str, torch.Tensor], field: str) -> None:
-        """Start from an adapter in Hugging Face names, with a fresh optimizer.
-
-        Raises:
-            InputError: naming `field`, if the adapter does not fit the job's.
-        """
-        state.load_adapter(self.layout, self.optimizer, adapter, field)
-
-    @torch.no_grad()
-    def hold(self, adapter: Mapping[str, torch.Tensor] | None) -> None:
-        """Let the adapter have these values, in Hugging Face names, until the next call; None brings its own back.
-
-        The optimizer's state stays as it is: make no update meanwhile.
-        """
-        self._require_device()
-        parameters = list(self.model.parameters.values())
-        if self._kept is None:
-            self._kept = [parameter.clone() for parameter in parameters]
-        torch._foreach_copy_(parameters, self._kept if adapter is None else self.layout.scatter(adapter))
-        if adapter is None:
-            self._kept = None
-
-    def accumulate(self, request: GradientRequest, *, alone: bool) -> None:
-        """Compute the gradient of some samples of the next update, in another thread than all else.
-
-        `alone`: nothing else uses the device meanwhile.
-        """
-        self._require_device()
-        self._trainer.accumulate(request, alone=alone)
-
-    def update(self, request: UpdateRequest) -> UpdateResult:
-        """Make one optimizer update (collective over all workers)."""
-        self._require_device()
-        return self._trainer.update(request)
-
-    def log_probabilities(self, samples: Sequence[Sample], temperature: float) -> list[np.ndarray]:
-        """Return the adapted model's log-probabilities of each sample's response tokens."""
-        self._require_device()
-        return self._trainer.log_probabilities(samples, temperature)
-
-    def snapshot(self) -> Snapshot:
-        """Return all of the adapter's state, whole. Its tensors may be the backend's own.
-
-        Collective: every other rank calls `help_snapshot`.
-        """
-        return Snapshot(
-            adapter=self.model.export(),
-            state=state.gather_state(self.layout, self.optimizer),
-            updates=self.optimizer.updates,
-            linear_names=self.model.linear_names,
-            excluded_names=self.model.excluded_names,
-        )
-
-    def help_snapshot(self) -> None:
-        """Take part in the first rank's `snapshot`, in the same order.
-
-        Only the ranks that share its model do: the others have all that it has. None of them keeps a whole tensor for
-        longer than the next one takes.
-        """
-        if self.model.parallel.data_rank == 0:
-            self.model.help_export()
-            state.help_gather_state(self.layout, self.optimizer)
-
-    def restore(self, tensors: Mapping[str, torch.Tensor], updates: int) -> None:
-        """Resume from a snapshot's state after so many updates, on any number of ranks."""
-        state.load_state(self.layout, self.optimizer, tensors, updates)
-
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """Full Hugging Face names of the layers with an adapter."""
-        return tuple(name for target in self.model.targets for name in target.hf_names)
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What the user should know about the model."""
-        return tuple(
-            f"sequences are padded, which is slower than packed: the model has {what}" for what in self.model.unpackable
-        )
-
-    def counts(self) -> ParameterCounts:
-        """Count parameters over the tensor-parallel ranks (collective)."""
-        return self.model.counts()
-
-    def _require_device(self) -> None:
-        """Require that every parameter is on the device that the job asks for.
-
-        Raises:
-            WorkerError: one is elsewhere.
-        """
-        elsewhere = [
-            (n, p.device) for n, p in self.model.module.named_parameters() if p.device.type != self._device.name
-        ]
-        if elsewhere:
-            name, device = elsewhere[0]
-            raise WorkerError(
-                f"{len(elsewhere)} parameters are on {device} ({name}), but the job asks for {self._device.name} "
-                "(spec.cluster.gpusPerNode). No update was made with them. "
-                "Check that the machine's driver and torch see its GPUs."
-            )
-
-    def base_digest(self) -> str:
-        """Return a SHA-256 over the frozen base parameters of this rank: it never changes."""
-        digest = hashlib.sha256()
-        for name, parameter in self.model.base_parameters():
-            digest.update(name.encode())
-            digest.update(parameter.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
+    @staticmethod
+    def load_model(
+        device: Device, spec: LoRARLJobSpec, model_path: Path, plan: ExecutionPlan, clock: StartClock
+    ) -> LoraModel:
+        """See `Backend.load_model`."""
+        return LoraModel(device, model_path, spec.adapter, plan, clock)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from lorarl_api.v1alpha1 import AdapterSpec
 from lorarl_trainer.backends.kernels.logprobs import rows_of_chunk, token_log_probabilities
@@ -19,12 +16,13 @@ from lorarl_trainer.backends.megatron.bridge_lora import decoder_linears, hf_par
 from lorarl_trainer.backends.megatron.collectives import Ranks
 from lorarl_trainer.backends.megatron.fused_layer import fuse_layers
 from lorarl_trainer.backends.megatron.loaded_weights import require_all_weights
-from lorarl_trainer.backends.megatron.micro_batch import MicroBatch, grouped, packed_batch, padded_batch
 from lorarl_trainer.backends.megatron.own_heads import WHOLE, OwnHeads
 from lorarl_trainer.backends.megatron.packed_attention import Current, pack_attention, unpackable
 from lorarl_trainer.backends.megatron.parallel import open_groups
 from lorarl_trainer.backends.megatron.platform import Platform, platform_of
 from lorarl_trainer.backends.megatron.recompute import let_recomputed_layers_learn
+from lorarl_trainer.backends.micro_batch import MicroBatch, grouped, packed_batch, padded_batch
+from lorarl_trainer.backends.model import AdaptedModel
 from lorarl_trainer.devices.base import Device
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.targets import (
@@ -38,26 +36,10 @@ from lorarl_trainer.samples.types import Sample
 from lorarl_trainer.timing import StartClock
 
 
-@dataclass(frozen=True)
-class ParameterCounts:
-    """Parameters over all tensor-parallel ranks."""
+class LoraModel(AdaptedModel):
+    """See `AdaptedModel`. `module` is the Megatron GPT model of this rank."""
 
-    trainable: int
-    total: int
-
-
-class LoraModel:
-    """One rank's share of the base model with its adapters.
-
-    Attributes:
-        module: the Megatron GPT model of this rank.
-        targets: the adapters, in the model's order.
-        linear_names: Hugging Face names of all linear layers of the decoder.
-        excluded_names: those that only `adapter.excludeModules` keeps from having an adapter.
-        parameters: the trainable parameters of this rank by Megatron name. Nothing else has a gradient.
-        parallel: the ranks that share the model, and those that share a batch.
-        unpackable: what keeps the model from packed sequences, where those are planned.
-    """
+    qkv_by_group = True
 
     def __init__(
         self,
@@ -145,7 +127,7 @@ class LoraModel:
         return unwrap_model(self.module)
 
     def micro_batches(self, samples: Sequence[Sample], token_budget: int) -> Iterator[tuple[list[int], MicroBatch]]:
-        """Yield the micro-batches of some samples, and which of the samples each holds, in its order."""
+        """See `AdaptedModel.micro_batches`."""
         keys = self._plan.micro_batch_keys
         for indices in grouped(samples, token_budget, keys, packed=self._packing is not None):
             chosen = [samples[index] for index in indices]
@@ -155,12 +137,7 @@ class LoraModel:
                 yield indices, packed_batch(chosen, self.device, self._tokens_multiple)
 
     def log_probabilities(self, batch: MicroBatch, temperature: float) -> torch.Tensor:
-        """Return log p(response token | all before it) at the given temperature, [N], float32, sample by sample.
-
-        Tokens that were not possible in the rollout are not in the distribution.
-
-        The backward pass has to come before another micro-batch's forward.
-        """
+        """See `AdaptedModel.log_probabilities`."""
         from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 
         mask = None
@@ -192,12 +169,12 @@ class LoraModel:
 
     @contextmanager
     def base_only(self) -> Iterator[None]:
-        """Switch the adapters off: the model is the frozen base, the reference policy of a KL penalty."""
+        """See `AdaptedModel.base_only`."""
         with self._lora.disable_adapter(self._chunks):
             yield
 
     def call_between_layers(self, call: Callable[[], None]) -> None:
-        """Make a call after every decoder layer from now on, forward and backward."""
+        """See `AdaptedModel.call_between_layers`."""
         from megatron.core.utils import unwrap_model
 
         def after_forward(layer: torch.nn.Module, arguments: Any, output: Any) -> None:
@@ -209,37 +186,10 @@ class LoraModel:
         for layer in unwrap_model(self.module).decoder.layers:
             layer.register_forward_hook(after_forward)
 
-    def export(self) -> dict[str, torch.Tensor]:
-        """Return the adapter in Hugging Face names, whole on every rank (collective).
-
-        The tensors may be the parameters' own storage.
-        """
-        return dict(self._exported())
-
-    def help_export(self) -> None:
-        """Take part in the `export` of a rank that shares this one's model, and keep nothing of it (collective)."""
-        for _ in self._exported():
-            pass
-
-    def _exported(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def exported(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """See `AdaptedModel.exported`."""
         exported = self._bridge.export_adapter_weights(self._chunks, cpu=False, show_progress=False)
         return ((item.param_name, item.weight.detach()) for item in exported)
-
-    @contextmanager
-    def holding(self, values: list[torch.Tensor]) -> Iterator[None]:
-        """Let the trainable parameters be `values` within the block, so that `export` sends those instead."""
-        kept = [parameter.data for parameter in self.parameters.values()]
-        for parameter, value in zip(self.parameters.values(), values, strict=True):
-            parameter.data = value
-        try:
-            yield
-        finally:
-            for parameter, data in zip(self.parameters.values(), kept, strict=True):
-                parameter.data = data
-
-    def base_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the frozen parameters of this rank."""
-        yield from ((name, p.detach()) for name, p in self.module.named_parameters() if not p.requires_grad)
 
     def base_in_hf_names(self) -> dict[frozenset[str], torch.Tensor]:
         """Return this rank's frozen parameters, by the Hugging Face parameters that each is made of (collective).
@@ -261,22 +211,6 @@ class LoraModel:
             else:
                 found[frozenset(parts.values())] = own.take(WHOLE, ranks.gather(parameter))
         return found
-
-    def norm(self, values: Sequence[torch.Tensor]) -> float:
-        """Return the norm of one tensor per trainable parameter, over all ranks that share the model (collective)."""
-        squares = torch.stack(torch._foreach_norm(values)).square().sum()
-        dist.all_reduce(squares, group=self.parallel.tensor_group)
-        return math.sqrt(squares.item())
-
-    def counts(self) -> ParameterCounts:
-        """Count parameters over the tensor-parallel ranks (collective). Norms, which all ranks hold, count for each."""
-        local = torch.tensor(
-            [sum(p.numel() for p in self.parameters.values()), sum(p.numel() for p in self.module.parameters())]
-        )
-        local = local.to(next(self.module.parameters()).device)
-        dist.all_reduce(local, group=self.parallel.tensor_group)
-        trainable, total = (int(n) for n in local.tolist())
-        return ParameterCounts(trainable, total)
 
 
 def _open_bridge(model_path: Path, plan: ExecutionPlan) -> Any:

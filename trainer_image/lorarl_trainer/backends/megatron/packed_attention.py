@@ -4,54 +4,16 @@ To Megatron a packing is one sequence of T tokens. Only two of its parts must kn
 rotary embedding gives every token the angles of its position in its own sequence, and core attention lets every segment
 see its prompt's keys and its own. Both find the packing of the micro-batch in one `Current`.
 
-Shape suffixes: T tokens of the packing, K keys, A attention heads, G key-value heads, D head size.
+Shape suffixes: T tokens of the packing, A attention heads, G key-value heads, D head size.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
-from lorarl_trainer.backends.kernels.attention import attend, attend_backward
-from lorarl_trainer.backends.kernels.gather import Gather
-from lorarl_trainer.backends.kernels.segments import Extents
-from lorarl_trainer.devices.transfer import to_device
-from lorarl_trainer.samples.packing import Packing
-
-
-@dataclass(frozen=True)
-class Segments:
-    """A packing's segments on the device.
-
-    Attributes:
-        positions: each token's position in its own sequence, [T].
-        longest_sequence: tokens of the longest sequence.
-        keys: takes the keys of all segments, [K], out of the row's.
-        extents: where each segment's queries and keys end.
-    """
-
-    positions: torch.Tensor
-    longest_sequence: int
-    keys: Gather
-    extents: Extents
-
-    @classmethod
-    def of(cls, packing: Packing, device: torch.device) -> Segments:
-        """Bring a packing's segments to the device."""
-        return cls(
-            positions=to_device(packing.positions, device),
-            longest_sequence=int(packing.positions.max()) + 1,
-            keys=Gather(packing.keys, len(packing.tokens), device),
-            extents=Extents(
-                query_ends=to_device(packing.query_ends, device),
-                key_ends=to_device(packing.key_ends, device),
-                longest_query=int(np.diff(packing.query_ends).max()),
-                longest_key=int(np.diff(packing.key_ends).max()),
-            ),
-        )
+from lorarl_trainer.backends.kernels.packed import Segments, attend_segments
 
 
 class Current:
@@ -101,43 +63,8 @@ class PackedAttention(torch.nn.Module):
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
         """Return the attention's output, [T, 1, A * D], from query [T, 1, A, D], key and value [T, 1, G, D]."""
-        output: torch.Tensor = _Attention.apply(query[:, 0], key[:, 0], value[:, 0], self._current.get(), self.scale)
+        output = attend_segments(query[:, 0], key[:, 0], value[:, 0], self._current.get(), self.scale)
         return output.reshape(query.shape[0], 1, -1)
-
-
-class _Attention(torch.autograd.Function):
-    """Attention over the segments' keys, which are gathered again in the backward pass."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        query_T_A_D: torch.Tensor,
-        key_T_G_D: torch.Tensor,
-        value_T_G_D: torch.Tensor,
-        segments: Segments,
-        scale: float,
-    ) -> torch.Tensor:
-        keys_K_G_D, values_K_G_D = segments.keys.take(key_T_G_D), segments.keys.take(value_T_G_D)
-        output_T_A_D, statistics = attend(query_T_A_D, keys_K_G_D, values_K_G_D, segments.extents, scale)
-        ctx.segments, ctx.scale = segments, scale
-        ctx.save_for_backward(query_T_A_D, key_T_G_D, value_T_G_D, output_T_A_D, *statistics)
-        return output_T_A_D
-
-    @staticmethod
-    def backward(ctx: Any, by_output_T_A_D: torch.Tensor) -> Any:
-        query_T_A_D, key_T_G_D, value_T_G_D, output_T_A_D, *statistics = ctx.saved_tensors
-        keys, extents = ctx.segments.keys, ctx.segments.extents
-        by_query_T_A_D, by_keys_K_G_D, by_values_K_G_D = attend_backward(
-            by_output_T_A_D,
-            query_T_A_D,
-            keys.take(key_T_G_D),
-            keys.take(value_T_G_D),
-            output_T_A_D,
-            tuple(statistics),
-            extents,
-            ctx.scale,
-        )
-        return by_query_T_A_D, keys.summed(by_keys_K_G_D), keys.summed(by_values_K_G_D), None, None
 
 
 def unpackable(model: torch.nn.Module) -> list[str]:

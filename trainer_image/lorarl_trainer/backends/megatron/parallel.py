@@ -1,26 +1,10 @@
-"""Who shares what: Megatron's process groups and this rank's place in them."""
+"""Megatron's process groups."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-
-@dataclass(frozen=True)
-class Parallel:
-    """The ranks that share a layer's weights (tensor) and those that share a batch's samples (data).
-
-    Attributes:
-        tensor_group, data_group: torch.distributed process groups.
-        tensor_size, data_size: ranks in each.
-        data_rank: this rank's place in its data group.
-    """
-
-    tensor_group: Any
-    tensor_size: int
-    data_group: Any
-    data_size: int
-    data_rank: int
+from lorarl_trainer.backends.parallel import Parallel
 
 
 def open_groups(provider: Any) -> Parallel:

@@ -10,9 +10,6 @@ from lorarl_trainer.devices.base import Device
 class Platform(Protocol):
     """How Megatron is set up on one kind of device."""
 
-    fused_optimizer: bool
-    """AdamW runs as one kernel for all tensors."""
-
     def prepare(self) -> None:
         """Make megatron.core and megatron.bridge importable and usable here. Called before either is imported."""
 

@@ -24,8 +24,6 @@ import torch
 class CpuPlatform:
     """See `platform.Platform`."""
 
-    fused_optimizer = False
-
     def prepare(self) -> None:
         """See `Platform.prepare`."""
         with _absent_triton():

@@ -10,8 +10,6 @@ from torch.nn.functional import silu
 class CudaPlatform:
     """See `platform.Platform`."""
 
-    fused_optimizer = True
-
     def prepare(self) -> None:
         """See `Platform.prepare`. Megatron is made for GPUs."""
 

@@ -142,6 +142,8 @@ class RolloutEngine:
                 lora_target_modules=list(config.target_modules),
                 max_loras=1,
                 max_cpu_loras=1,
+                # Windows are computed, but keys and values stay for whole sequences: our scheduler counts blocks once.
+                disable_hybrid_kv_cache_manager=True,
                 logprobs_mode="processed_logprobs",
                 enable_prefix_caching=True,
                 watermark=WATERMARK,

@@ -1,12 +1,11 @@
 """One copy of the base model for trainer and engine: vLLM gets the trainer's own tensors in place of files.
 
-With equal tensor parallelism both have the same layout of everything but q, k and v, which Megatron interleaves by
-key-value group. vLLM gets a copy of these.
+With equal tensor parallelism both have the same layout of everything but q, k and v: where a trainer interleaves them
+by key-value group, vLLM gets a copy of these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from lorarl_trainer.engine.vllm import slices
 from lorarl_trainer.engine.vllm.names import BaseModel
 from lorarl_trainer.engine.vllm.patches.parameters import unallocated_parameters
 from lorarl_trainer.planning.execution import PlanError
+from lorarl_trainer.protocols.adapter import SharesBase
 
 LOAD_FORMAT = "lorarl-trainer"
 """The name by which vLLM finds the loader."""
@@ -30,9 +30,9 @@ class SharedBase:
         copied_bytes: what vLLM has a copy of.
     """
 
-    def __init__(self, tensors: Mapping[frozenset[str], torch.Tensor]) -> None:
-        """`tensors` are this rank's frozen parameters, by the Hugging Face parameters that each one is made of."""
-        self._tensors = tensors
+    def __init__(self, trainer: SharesBase) -> None:
+        """Take what a trainer lends (collective)."""
+        self._tensors, self._qkv_by_group = trainer.base_in_hf_names(), trainer.qkv_by_group
         self.shared_bytes = self.copied_bytes = 0
 
     def register(self) -> None:
@@ -83,7 +83,7 @@ class SharedBase:
         tensor = self._tensors.get(frozenset(".".join([*parents, one, kind]) for one in fused))
         if tensor is None or tensor.dtype != parameter.dtype or tensor.numel() != parameter.numel():
             return None
-        if fused == _QUERY_KEY_VALUE:
+        if fused == _QUERY_KEY_VALUE and self._qkv_by_group:
             layer: slices.QKVParallelLinear = model.get_submodule(".".join([*parents, module]))
             tensor = query_key_value(tensor, layer.num_heads, layer.num_kv_heads, layer.head_size)
         return tensor if tensor.shape == parameter.shape else None

@@ -64,18 +64,19 @@ function evalLabel(name) {
   return label.replace("/", ": ") || "held out";
 }
 
+// In the order of their names, so that a part of the reward has the same colour in training and held out.
 function seriesOf(curve, run) {
   if (curve.only ? run.summary.algorithm !== curve.only : curve.except === run.summary.algorithm) return [];
   if (curve.phases) return Object.entries(run.phases).map(([name, y]) => ({ label: name.replaceAll("_", "/"), x: run.steps, y, stack: true }));
   const scale = curve.percent ? 100 : 1;
-  const { prefix } = curve, parts = prefix ? Object.keys(run.columns).filter((name) => name.startsWith(prefix)) : [];
+  const { prefix } = curve, parts = prefix ? Object.keys(run.columns).filter((name) => name.startsWith(prefix)).sort() : [];
   const training = [...(curve.columns ?? []), ...parts.map((name) => [name, name.slice(prefix.length)])];
   return [
     ...training.map(([name, label, how]) => {
       const made = trainingSeries(run, name, label, scale);
       return made && { ...made, dash: how === "dash" };
     }),
-    ...evalNames([run]).filter((name) => curve.evals?.test(name)).map((name) => evalSeries(run, name, evalLabel(name), scale)),
+    ...evalNames([run]).filter((name) => curve.evals?.test(name)).sort().map((name) => evalSeries(run, name, evalLabel(name), scale)),
   ].filter(Boolean);
 }
 

@@ -124,7 +124,9 @@ class _OneAdapter:
         self.lora_b_stacked = tuple(block[None, None] for block in blocks)
 
     def apply(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """Return y [tokens, out] for x [tokens, in]."""
+        """Return y [tokens, out] for x [tokens, in]. Models of Transformers' own have a batch of one around both."""
+        if x.dim() > 2:
+            return self.apply(x.flatten(0, -2), bias).unflatten(0, x.shape[:-1])
         if x.is_cuda:
             return adapted_linear(x, self.base_layer.weight, bias, self.adapter_a, self.adapter_b)
         # vLLM's CPU layers keep their weight packed, where only their own method reads it.

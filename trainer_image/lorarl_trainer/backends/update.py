@@ -7,22 +7,27 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property, partial
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from lorarl_trainer.backends.megatron.micro_batch import MicroBatch
-from lorarl_trainer.backends.megatron.model import LoraModel
-from lorarl_trainer.backends.megatron.optimizer import AdapterOptimizer
+from lorarl_trainer.backends.micro_batch import MicroBatch
+from lorarl_trainer.backends.model import AdaptedModel
+from lorarl_trainer.backends.optimizer import AdapterOptimizer
 from lorarl_trainer.devices.base import Background, Device
 from lorarl_trainer.devices.transfer import to_device
 from lorarl_trainer.losses.base import LossInputs
-from lorarl_trainer.losses.registry import LOSSES
+from lorarl_trainer.losses.registry import compute_loss, finished
+from lorarl_trainer.losses.sequences import Sequences
 from lorarl_trainer.samples.agreement import DEPTHS, Agreement, depth_of, positions_of
-from lorarl_trainer.samples.types import GradientRequest, Sample, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.types import GradientRequest, LossChoice, Sample, UpdateRequest, UpdateResult
+
+_FILLER = Sample(np.zeros(2, np.int64), prompt_length=1, rollout_logprobs=np.zeros(1, np.float32))
+"""Takes part in a collective pass for a rank that has no sample left."""
 
 
 class Trainer:
@@ -31,7 +36,7 @@ class Trainer:
     def __init__(
         self,
         device: Device,
-        model: LoraModel,
+        model: AdaptedModel,
         optimizer: AdapterOptimizer,
         micro_batch_tokens: int,
         dropout: float,
@@ -39,13 +44,14 @@ class Trainer:
         """With `dropout` above zero, the gate needs its own forward pass without it."""
         self._device, self._model, self._optimizer = device, model, optimizer
         self._micro_batch_tokens, self._dropout = micro_batch_tokens, dropout
+        self._reference: list[torch.Tensor] | None = None  # values of the adapter; None for the base model
         self._ahead: _Totals | None = None  # of samples whose gradient is there before their update begins
 
     def accumulate(self, request: GradientRequest, *, alone: bool) -> None:
         """Compute the gradient of some samples of the next update, in another thread than all else.
 
-        The tokens of the whole update are not known yet. So this adds up the loss of all tokens, and the update divides
-        it. No worker waits for another here. `alone`: nothing else uses the device meanwhile.
+        The samples of the whole update are not known yet. So this adds up the loss of all tokens, and the update
+        divides it. No worker waits for another here. `alone`: nothing else uses the device meanwhile.
         """
         with self._background.entered(alone=alone):
             if self._ahead is None:
@@ -88,50 +94,89 @@ class Trainer:
         torch.manual_seed(request.seed + self._model.parallel.data_rank)
         totals, self._ahead = self._ahead or _Totals(self._model.device), None
         if not totals.empty:
-            self._optimizer.divide_gradient(request.total_tokens)
-        self._add(request, totals, divisor=request.total_tokens)
+            self._optimizer.divide_gradient(request.normalizer)
+        self._add(request, totals, divisor=request.normalizer)
         if totals.empty:  # the names of the columns, of which other workers have values
-            loss_N, columns = LOSSES[request.loss.kind](self._no_inputs(request), request.loss)
+            loss_N, columns = compute_loss(self._no_inputs(request), request.loss)
             totals.add({"loss": loss_N, **columns})
         if self._model.parallel.data_size > 1:
             totals.reduce(self._model.parallel.data_group)
         sums = totals.sums()
         agreement = totals.agreement() if request.on_policy else None
-        return {name: value / request.total_tokens for name, value in sums.items()}, agreement
+        loss = {"loss": sums.pop("loss") / request.normalizer}
+        return loss | finished({name: value / request.total_tokens for name, value in sums.items()}), agreement
 
-    def _add(self, request: GradientRequest, totals: _Totals, divisor: int) -> None:
+    def _add(self, request: GradientRequest, totals: _Totals, divisor: float) -> None:
         """Add samples to the totals, and the gradient of their summed loss over `divisor` to the adapter's."""
         # Samples that have no gradient need no backward pass.
         for with_gradient in (True, False):
             chosen = [sample for sample in request.samples if request.loss.has_gradient(sample) is with_gradient]
-            for indices, batch in self._model.micro_batches(chosen, self._micro_batch_tokens):
-                samples = [chosen[index] for index in indices]
+            for indices, batch in self._micro_batches(chosen):
+                samples = [chosen[index] for index in indices] or [_FILLER]
                 with torch.set_grad_enabled(with_gradient):
                     inputs = self._inputs(request, samples, batch)
-                    loss_N, columns = LOSSES[request.loss.kind](inputs, request.loss)
+                    loss_N, columns = compute_loss(inputs, request.loss) if indices else (0.0 * inputs.logprobs, {})
                 if with_gradient:
                     (loss_N.sum() / divisor).backward()
                     self._optimizer.require_gradients()
+                if not indices:
+                    continue
                 totals.add({"loss": loss_N.detach(), **columns})
                 if inputs.on_policy and inputs.rollout is not None:
                     totals.compare(inputs.rollout, inputs.measured, self._depths(samples))
+
+    def _micro_batches(self, samples: Sequence[Sample]) -> Iterator[tuple[list[int], MicroBatch]]:
+        """Yield the micro-batches of some samples, and which of the samples each holds.
+
+        Where passes are collective (`AdaptedModel.lockstep`), a rank with fewer of them has fillers, of no sample.
+        """
+        micro_batches = partial(self._model.micro_batches, token_budget=self._micro_batch_tokens)
+        if not self._model.lockstep:
+            yield from micro_batches(samples)
+            return
+        own = list(micro_batches(samples))
+        most = torch.tensor(len(own), device=self._model.device)
+        dist.all_reduce(most, op=dist.ReduceOp.MAX, group=self._model.parallel.data_group)
+        yield from own
+        for _ in range(int(most) - len(own)):
+            for _, batch in micro_batches([_FILLER]):
+                yield [], batch
 
     def optim_step(self, learning_rate: float) -> float:
         """Update the adapter with the gradients so far; return their norm before clipping (collective)."""
         return self._optimizer.step(learning_rate)
 
     @torch.no_grad()
-    def log_probabilities(self, samples: Sequence[Sample], temperature: float) -> list[np.ndarray]:
-        """Return the current policy's log-probabilities of each sample's response tokens, without dropout."""
+    def log_probabilities(
+        self, samples: Sequence[Sample], temperature: float, *, reference: bool = False
+    ) -> list[np.ndarray]:
+        """Return the log-probabilities of each sample's response tokens, without dropout.
+
+        They are the current policy's, or the KL penalty's reference's.
+        """
+        with self._as_reference() if reference else nullcontext():
+            return self._log_probabilities(samples, temperature)
+
+    def _log_probabilities(self, samples: Sequence[Sample], temperature: float) -> list[np.ndarray]:
         self._model.module.eval()
         result: list[np.ndarray] = [np.empty(0)] * len(samples)
-        for indices, batch in self._model.micro_batches(samples, self._micro_batch_tokens):
+        for indices, batch in self._micro_batches(samples):
             logprobs_N = self._model.log_probabilities(batch, temperature).cpu().numpy()
+            if not indices:
+                continue
             ends = np.cumsum([samples[index].response_length for index in indices])
             for index, logprobs in zip(indices, np.split(logprobs_N, ends[:-1]), strict=True):
                 result[index] = logprobs
         self._model.module.train()
         return result
+
+    @torch.no_grad()
+    def keep_reference(self) -> None:
+        """Let the KL penalty's reference be the adapter as it is now, in place of the base model."""
+        self._reference = [parameter.detach().clone() for parameter in self._model.parameters.values()]
+
+    def _as_reference(self) -> AbstractContextManager[None]:
+        return self._model.base_only() if self._reference is None else self._model.holding(self._reference)
 
     @cached_property
     def _background(self) -> Background:
@@ -147,9 +192,10 @@ class Trainer:
         measured_N = self._without_dropout(batch, request.temperature) if drops else logprobs_N.detach()
         base_N = None
         if request.loss.kl_coefficient > 0:
-            with torch.no_grad(), self._model.base_only():
+            with torch.no_grad(), self._as_reference():
                 base_N = self._model.log_probabilities(batch, request.temperature)
         rollout = [sample.rollout_logprobs for sample in samples if sample.rollout_logprobs is not None]
+        old = [sample.old_logprobs for sample in samples if sample.old_logprobs is not None]
         return LossInputs(
             logprobs=logprobs_N,
             measured=measured_N,
@@ -157,13 +203,19 @@ class Trainer:
             advantages=self._per_token([np.full(s.response_length, s.advantage) for s in samples]),
             base=base_N,
             on_policy=request.on_policy,
+            sequences=self._sequences(request.loss, [sample.response_length for sample in samples]),
+            old=self._per_token(old) if old else None,
         )
 
     def _no_inputs(self, request: UpdateRequest) -> LossInputs:
         """Return the inputs of a loss of no tokens."""
         none_N = torch.zeros(0, device=self._model.device)
         base_N = none_N if request.loss.kl_coefficient > 0 else None
-        return LossInputs(none_N, none_N, none_N, none_N, base_N, request.on_policy)
+        sequences = self._sequences(request.loss, [])
+        return LossInputs(none_N, none_N, none_N, none_N, base_N, request.on_policy, sequences)
+
+    def _sequences(self, loss: LossChoice, lengths: Sequence[int]) -> Sequences | None:
+        return Sequences.of(lengths, self._model.device) if loss.by_sequence else None
 
     @torch.no_grad()
     def _without_dropout(self, batch: MicroBatch, temperature: float) -> torch.Tensor:

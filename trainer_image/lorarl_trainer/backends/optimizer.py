@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from lorarl_api.v1alpha1 import TrainerSpec
-from lorarl_trainer.backends.megatron.model import LoraModel
+from lorarl_trainer.backends.model import AdaptedModel
 from lorarl_trainer.errors import WorkerError
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -26,7 +26,7 @@ class AdapterOptimizer:
     Gradients are added up in fp32 over micro-batches, in one flat buffer. A sum in bf16 would lose small contributions.
     """
 
-    def __init__(self, model: LoraModel, spec: TrainerSpec, *, fused: bool) -> None:
+    def __init__(self, model: AdaptedModel, spec: TrainerSpec, *, fused: bool) -> None:
         """Take the parameters' values as they are for the masters; `load` replaces them.
 
         `fused` updates all tensors in one kernel.

@@ -1,11 +1,11 @@
 """Where each element of a trainable parameter is in the adapter in Hugging Face names, on any tensor-parallel layout.
 
 Megatron fuses q, k and v (interleaved per key-value group), gate and up, and splits everything over the tensor-parallel
-ranks. Instead of repeating Megatron-Bridge's rules for each architecture, the layout is read off the bridge itself:
+ranks. PEFT keeps each tensor whole. Instead of repeating a backend's rules, the layout is read off its own export:
 parameters filled with the number of their rank and tensor, of their row and of their column are exported, and where the
-numbers arrive is the layout. So importing, which the bridge does not do, is the exact inverse of its export.
+numbers arrive is the layout. So importing is the exact inverse of exporting.
 
-An example: a rank's fused B has rows [q0, k0, q1, k1]. Filled with its row numbers and exported, the bridge sends
+An example: a rank's fused B has rows [q0, k0, q1, k1]. Filled with its row numbers and exported, Megatron-Bridge sends
 q = [0, 2] and k = [1, 3]. So q's rows are the parameter's rows 0 and 2: an import puts q there, and k in the others.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import torch
 import torch.distributed as dist
 
-from lorarl_trainer.backends.megatron.model import LoraModel
+from lorarl_trainer.backends.model import AdaptedModel
 from lorarl_trainer.lora.blocks import Block, rectangle
 
 _EXACT_IN_FLOAT32 = 2**24
@@ -35,8 +35,8 @@ class AdapterLayout:
             hold the same tensor, it counts as one rank's.
     """
 
-    def __init__(self, model: LoraModel) -> None:
-        """Read the layout off the bridge (collective: three exports)."""
+    def __init__(self, model: AdaptedModel) -> None:
+        """Read the layout off the model (collective: three exports)."""
         self._model = model
         parameters = list(model.parameters.values())
         self._rank, count = dist.get_rank(), len(parameters)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from lorarl_trainer.backends.kernels.gather import Gather
-from lorarl_trainer.backends.megatron.packed_attention import Segments
+from lorarl_trainer.backends.kernels.packed import Segments
 from lorarl_trainer.devices.transfer import to_device
 from lorarl_trainer.samples.packing import pack, packed_micro_batches, padded_micro_batches
 from lorarl_trainer.samples.types import Sample

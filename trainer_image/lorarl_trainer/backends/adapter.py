@@ -1,4 +1,4 @@
-"""The adapter of a Megatron model, as an engine sees it."""
+"""The adapter of a trainer's model, as an engine sees it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from lorarl_trainer.backends.megatron.layout import AdapterLayout
-from lorarl_trainer.backends.megatron.model import LoraModel
+from lorarl_trainer.backends.layout import AdapterLayout
+from lorarl_trainer.backends.model import AdaptedModel
 from lorarl_trainer.lora.blocks import Block
 from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.lora.targets import Target
 
 
 @dataclass(frozen=True)
-class MegatronAdapter:
+class ModelAdapter:
     """See `protocols.adapter.Adapter`."""
 
-    model: LoraModel
+    model: AdaptedModel
     layout: AdapterLayout
     config: AdapterConfig
 

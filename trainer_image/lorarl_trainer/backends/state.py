@@ -11,16 +11,16 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from lorarl_trainer.backends.megatron.layout import AdapterLayout, ConflictError
-from lorarl_trainer.backends.megatron.model import LoraModel
-from lorarl_trainer.backends.megatron.optimizer import MOMENTS, AdapterOptimizer
+from lorarl_trainer.backends.layout import AdapterLayout, ConflictError
+from lorarl_trainer.backends.model import AdaptedModel
+from lorarl_trainer.backends.optimizer import MOMENTS, AdapterOptimizer
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.lora.random_tensors import uniform
 
 _MASTER = "master"
 
 
-def new_adapter(model: LoraModel, layout: AdapterLayout, seed: int) -> dict[str, torch.Tensor]:
+def new_adapter(model: AdaptedModel, layout: AdapterLayout, seed: int) -> dict[str, torch.Tensor]:
     """Return a fresh adapter as PEFT makes one: A uniform in +-1/sqrt(inputs) (Kaiming with a = sqrt(5)), B zero.
 
     Each tensor has its own random stream, from the seed and its name, so every layout starts from the same adapter.

@@ -24,13 +24,14 @@ REPLACED_BY = {
 }
 
 
-def merge(base: dict[str, Any], override: dict[str, Any], path: str) -> dict[str, Any]:
+def merge(base: dict[str, Any], override: dict[str, Any], path: str, *, keep_nulls: bool = False) -> dict[str, Any]:
     """Merge `override` into a copy of `base`.
 
     Args:
         base: A part of a pod template.
         override: The values that win.
         path: Path of the override in the manifest, for messages.
+        keep_nulls: Keep a null, because `base` is an override too, and another base will lose the key.
 
     Raises:
         ManifestError: An entry of a merged list is not a mapping, or lacks its key.
@@ -38,20 +39,24 @@ def merge(base: dict[str, Any], override: dict[str, Any], path: str) -> dict[str
     merged = dict(base)
     for key, value in override.items():
         inner = f"{path}.{key}"
-        if value is None:
+        if value is None and keep_nulls:
+            merged[key] = None
+        elif value is None:
             merged.pop(key, None)
         elif isinstance(value, dict) and isinstance(merged.get(key), dict):
-            merged[key] = merge(merged[key], value, inner)
+            merged[key] = merge(merged[key], value, inner, keep_nulls=keep_nulls)
         elif isinstance(merged.get(key), dict):
             raise _fault(inner, value, "a mapping", "Write it as in a Kubernetes PodTemplateSpec.")
         elif key in MERGED_BY or key in REPLACED_BY:
-            merged[key] = _merge_list(key, merged.get(key) or [], value, inner)
+            merged[key] = _merge_list(key, merged.get(key) or [], value, inner, keep_nulls)
         else:
             merged[key] = value
     return merged
 
 
-def _merge_list(field: str, base: list[dict[str, Any]], override: Any, path: str) -> list[dict[str, Any]]:
+def _merge_list(
+    field: str, base: list[dict[str, Any]], override: Any, path: str, keep_nulls: bool
+) -> list[dict[str, Any]]:
     key = MERGED_BY.get(field) or REPLACED_BY[field]
     if not isinstance(override, list):
         raise _fault(path, override, f"a list of mappings with {key}", "Write it as in a Kubernetes PodSpec.")
@@ -61,7 +66,8 @@ def _merge_list(field: str, base: list[dict[str, Any]], override: Any, path: str
             hint = "Name the container: Ray's is ray-head or ray-worker." if field == "containers" else f"Add {key}."
             raise _fault(f"{path}[{index}]", entry, f"a mapping with {key}", hint)
         old = merged.get(entry[key])
-        merged[entry[key]] = merge(old, entry, f"{path}[{index}]") if old is not None and field in MERGED_BY else entry
+        into_old = old is not None and field in MERGED_BY
+        merged[entry[key]] = merge(old or {}, entry, f"{path}[{index}]", keep_nulls=keep_nulls) if into_old else entry
     return list(merged.values())
 
 

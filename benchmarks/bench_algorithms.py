@@ -1,0 +1,122 @@
+"""Teaches the toy model of `make demo-toy` with every algorithm, and writes what it learns into docs/algorithms.md.
+
+make recipes                                                three seeds of every algorithm on the CPU: an hour
+python benchmarks/bench_algorithms.py --types gspo --seeds 0     a part of it
+python benchmarks/bench_algorithms.py --render              writes the table again
+
+Runs that were made are kept, so the same command makes what is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / folder) for folder in ("crds", "trainer_image")]
+
+from lorarl_trainer.progress import METRICS, read_rows  # noqa: E402
+
+JOB = ROOT / "examples/addition-cpu.yaml"
+BASE = ROOT / "out/addition"
+RAW = ROOT / "benchmarks/results/algorithms.json"
+DOCUMENT = ROOT / "docs/algorithms.md"
+BEGIN, END = "<!-- figures: written by benchmarks/bench_algorithms.py -->", "<!-- end of the figures -->"
+LEAST_GAIN = 0.2
+"""What an algorithm must gain in held-out accuracy."""
+
+TWO = "algorithm.updatesPerStep=2"
+RECIPES: Mapping[str, Sequence[str]] = {
+    "grpo": (),
+    "dr_grpo": (),
+    "rloo": (),
+    "reinforce": (),
+    "reinforce_plus_plus": (),
+    "reinforce_plus_plus_baseline": (),
+    "maxrl": (),
+    "dapo": (TWO, "algorithm.dapo.overlongBufferTokens=1"),
+    "gspo": (TWO,),
+    "cispo": (TWO,),
+    "sapo": (TWO,),
+}
+"""What each algorithm's job has besides its type. Losses differ in the second update of a step."""
+
+type Run = Mapping[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--types", nargs="+", default=list(RECIPES), choices=RECIPES)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--raw", type=Path, default=RAW, help="figures, to which these are added")
+    parser.add_argument("--render", action="store_true", help="only write the table")
+    chosen = parser.parse_args()
+    runs: list[Run] = json.loads(chosen.raw.read_text()) if chosen.raw.exists() else []
+    if not chosen.render:
+        subprocess.run([sys.executable, str(ROOT / "examples/addition/make_base.py"), "--out", str(BASE)], check=True)
+        made = {(run["type"], run["seed"]) for run in runs}
+        for seed in chosen.seeds:
+            for kind in chosen.types:
+                if (kind, seed) not in made:
+                    runs.append(train(kind, seed))
+                    chosen.raw.write_text(json.dumps(runs, indent=1) + "\n")
+    text = DOCUMENT.read_text()
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    DOCUMENT.write_text(f"{before}{BEGIN}\n{table(runs)}\n{END}{after}")
+    if weak := [run for run in runs if gain(run) < LEAST_GAIN]:
+        sys.exit(f"less than {LEAST_GAIN:+.0%}: {[(run['type'], run['seed']) for run in weak]}")
+
+
+def train(kind: str, seed: int) -> Run:
+    """Train once; return the held-out accuracy by step."""
+    with tempfile.TemporaryDirectory(prefix="lorarl-algorithms-") as folder:
+        changes = [
+            f"metadata.name={kind.replace('_', '-')}",
+            f"spec.checkpoint.uri=file:{folder}/checkpoints",
+            f"spec.trainer.seed={seed}",
+            f"spec.algorithm.type={kind}",
+            *(f"spec.{change}" for change in RECIPES[kind]),
+        ]
+        settings = [part for change in changes for part in ("--set", change)]
+        command = [sys.executable, "-m", "lorarl_trainer.cli", "run", str(JOB), "--out", f"{folder}/run", *settings]
+        subprocess.run(command, check=True, cwd=ROOT)
+        rows = read_rows(Path(folder) / "run" / METRICS)
+    scores = {str(row["step"]): row["eval_score"] for row in rows if "eval_score" in row}
+    return {"type": kind, "seed": seed, "changes": list(RECIPES[kind]), "right": scores}
+
+
+def gain(run: Run) -> float:
+    """Return how much the held-out accuracy rose from the first to the last step."""
+    scores = list(run["right"].values())
+    return float(scores[-1] - scores[0])
+
+
+def table(runs: Sequence[Run]) -> str:
+    """Return the table: means over the seeds, and the range after the last step."""
+    steps = list(runs[0]["right"])
+    lines = [
+        f"| type | besides | seeds | {' | '.join(f'step {step}' for step in steps)} | gain, points |",
+        "|---|---|---" + "|---" * len(steps) + "|---|",
+    ]
+    for kind, changes in RECIPES.items():
+        if not (found := [run for run in runs if run["type"] == kind]):
+            continue
+        means = [statistics.fmean(run["right"][step] for run in found) for step in steps]
+        gains = [gain(run) for run in found]
+        spread = f"{100 * statistics.fmean(gains):+.1f} ({100 * min(gains):+.1f} to {100 * max(gains):+.1f})"
+        besides = ", ".join(f"`{change.removeprefix('algorithm.')}`" for change in changes)
+        lines.append(
+            f"| `{kind}` | {besides} | {len(found)} | {' | '.join(f'{mean:.1%}' for mean in means)} | {spread} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

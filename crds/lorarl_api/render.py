@@ -1,0 +1,68 @@
+"""A job's manifest as its template completes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lorarl_api.faults import Fault, ManifestError
+from lorarl_api.load import assign, faults, load_job
+from lorarl_api.templates import Template, merged_keys, merged_spec, reference, require_unlocked, template_of
+from lorarl_api.v1alpha1 import CLUSTER_TEMPLATE_KIND, KIND, TEMPLATE_KIND
+from lorarl_api.yaml_reader import read_documents
+
+
+def render(manifest: Path, template: Path | None = None, overrides: Sequence[str] = ()) -> str:
+    """The manifest of a job with the values of its template, as YAML.
+
+    Args:
+        manifest: The job's file. It may have the template too.
+        template: A file with one template, which the job need not name; None for the one that it names.
+        overrides: Assignments such as `spec.trainer.steps=5`, applied first.
+
+    Raises:
+        ManifestError: The job or the template is not valid, the template is not there, or the job sets what it locks.
+    """
+    load_job(manifest, overrides)
+    everything = [one for one in read_documents(manifest) if isinstance(one, dict)]
+    (job,) = (one for one in everything if one.get("kind") == KIND)
+    assign(job, overrides)
+    if (found := _template(job, everything, template)) is not None:
+        job = _completed(job, found)
+    return yaml.safe_dump(job, sort_keys=False, allow_unicode=True)
+
+
+def _completed(job: dict[str, Any], template: Template) -> dict[str, Any]:
+    about, spec = job["metadata"], job["spec"]
+    labels, annotations = about.get("labels") or {}, about.get("annotations") or {}
+    require_unlocked(spec, labels, annotations, template)
+    keys = {
+        "labels": merged_keys(labels, template.spec.get("labels")),
+        "annotations": merged_keys(annotations, template.spec.get("annotations")),
+    }
+    spec = {key: value for key, value in merged_spec(spec, template).items() if key != "templateRef" and value != {}}
+    completed = {**job, "metadata": {**about, **{key: value for key, value in keys.items() if value}}, "spec": spec}
+    if broken := faults(completed):
+        raise ManifestError(broken)
+    return completed
+
+
+def _template(job: dict[str, Any], beside: Sequence[dict[str, Any]], file: Path | None) -> Template | None:
+    """The template of a job: the only one in `file`, or the one that the job names."""
+    kinds = (TEMPLATE_KIND, CLUSTER_TEMPLATE_KIND)
+    there = [one for one in (read_documents(file) if file else beside) if isinstance(one, dict)]
+    templates = [template_of(one) for one in there if one.get("kind") in kinds]
+    named = reference(job["spec"])
+    if named:
+        templates = [one for one in templates if (one.kind, one.name) == (named.kind, named.name)]
+    elif file is None:
+        return None
+    if len(templates) == 1:
+        return templates[0]
+    wanted = f"{named.kind} {named.name}" if named else f"one {TEMPLATE_KIND} or {CLUSTER_TEMPLATE_KIND}"
+    where = "--template" if file else "spec.templateRef"
+    hint = "Save it with `kubectl get KIND NAME -o yaml > template.yaml`, and add --template template.yaml."
+    raise ManifestError([Fault(where, f"{len(templates)} such templates", wanted, hint)])

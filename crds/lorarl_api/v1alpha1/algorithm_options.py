@@ -1,0 +1,172 @@
+"""The groups of `spec.algorithm`: options of one type each, the KL penalty, and the off-policy correction."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from lorarl_api.rules import Rule
+from lorarl_api.v1alpha1.common import Model
+
+
+class GrpoSpec(Model):
+    """Options of the type grpo."""
+
+    scale_by_std: bool = Field(
+        True,
+        description="Divide a group's advantages by the standard deviation of its rewards. Without it, prompts that "
+        "are almost always or almost never answered well weigh less (arXiv:2503.20783).",
+    )
+
+
+class DapoSpec(Model):
+    """Options of the type dapo (arXiv:2503.14476). `clipRange` is the range below 1."""
+
+    clip_range_high: float = Field(
+        0.28,
+        gt=0.0,
+        lt=10.0,
+        description="The probability ratio is clipped to 1 - clipRange .. 1 + clipRangeHigh (clip-higher).",
+    )
+    max_refills: int = Field(
+        3,
+        ge=0,
+        le=100,
+        description="Dynamic sampling: how many times per step more prompts are generated for, in place of groups "
+        "whose completions all have the same reward. If groups are still missing after that, the step trains fewer. "
+        "0 replaces none.",
+    )
+    overlong_buffer_tokens: int | None = Field(
+        None,
+        ge=1,
+        le=1_048_576,
+        description="The penalty on length grows over the last so many tokens before rollout.maxResponseTokens "
+        "(soft overlong punishment). The paper uses a fifth of the limit. Default: no penalty.",
+        examples=[256],
+    )
+    overlong_penalty: float = Field(
+        1.0,
+        gt=0.0,
+        le=1e6,
+        description="What a completion of rollout.maxResponseTokens loses of its reward. It applies if "
+        "overlongBufferTokens is set.",
+    )
+
+
+class GspoSpec(Model):
+    """Options of the type gspo (arXiv:2507.18071). Its ratio is a whole completion's, so its ranges are small."""
+
+    clip_range_low: float = Field(
+        3e-4, gt=0.0, lt=1.0, description="The completion's ratio is clipped at 1 - clipRangeLow from below."
+    )
+    clip_range_high: float = Field(
+        4e-4, gt=0.0, lt=10.0, description="The completion's ratio is clipped at 1 + clipRangeHigh from above."
+    )
+
+
+class CispoSpec(Model):
+    """Options of the type cispo (arXiv:2506.13585)."""
+
+    max_weight: float = Field(
+        5.0,
+        ge=1.0,
+        le=1000.0,
+        description="Largest importance weight of a token. Larger ones are cut to it, and the token still trains. "
+        "4 to 8 work alike (arXiv:2510.13786).",
+    )
+
+
+class SapoSpec(Model):
+    """Options of the type sapo (arXiv:2511.20347)."""
+
+    positive_temperature: float = Field(
+        1.0, gt=0.0, le=100.0, description="Steepness of the soft gate for tokens with a positive advantage."
+    )
+    negative_temperature: float = Field(
+        1.05,
+        gt=0.0,
+        le=100.0,
+        description="Steepness of the soft gate for the other tokens. A larger one is more careful with them.",
+    )
+
+
+class KlSpec(Model):
+    """The KL penalty whose weight is `klCoefficient`."""
+
+    placement: Literal["loss", "reward"] = Field(
+        "loss",
+        description="loss: added to each token's loss. reward: subtracted from a completion's reward, summed over its "
+        "tokens, before advantages are computed. That takes another forward pass.",
+    )
+    estimator: Literal["k1", "k2", "k3"] | None = Field(
+        None,
+        description="How the divergence is estimated from a sampled token, with d = log p(policy) - log p(reference) "
+        "(J. Schulman, 2020). k1: d. k2: d squared over 2. k3: exp(-d) - 1 + d. Default: k3 in the loss, k1 in the "
+        "reward.",
+        examples=["k3"],
+    )
+    reference: Literal["base", "start"] = Field(
+        "base",
+        description="base: the base model. start: the base model with the adapter of adapter.initFrom, such as that "
+        "of a supervised training.",
+    )
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "estimator",
+            "!has(self.estimator) || self.estimator != 'k1' || self.placement == 'reward'",
+            "be k2 or k3 if placement is loss, since the expected gradient of k1 is zero",
+            "Use k3, or set placement to reward.",
+        ),
+    )
+
+
+CorrectionPreset = Literal[
+    "decoupled_token_is", "decoupled_seq_is", "decoupled_seq_is_rs", "decoupled_geo_rs", "decoupled_geo_rs_token_tis"
+]
+
+
+class CorrectionSpec(Model):
+    """Correction for the difference between the engine's policy and the one that is trained. Set a preset, or fields.
+
+    The ratio of a token is the trainer's probability at the beginning of the step over the engine's.
+    """
+
+    preset: CorrectionPreset | None = Field(
+        None,
+        description="What verl calls so. decoupled_token_is: weights of tokens up to 2. decoupled_seq_is: weights of "
+        "sequences up to 2. decoupled_seq_is_rs: the same, and only sequences with ratios from 0.5 to 2 train. "
+        "decoupled_geo_rs: only sequences whose mean ratio is within 0.1% of 1 train. decoupled_geo_rs_token_tis: "
+        "the same with weights of tokens up to 2.",
+        examples=["decoupled_token_is"],
+    )
+    weights: Literal["token", "sequence"] | None = Field(
+        None,
+        description="Truncated importance sampling: each token's loss is multiplied by its own ratio, or by the "
+        "product of its completion's ratios. Default: no weights.",
+        examples=["token"],
+    )
+    max_weight: float = Field(
+        2.0, ge=1.0, le=1000.0, description="Weights above are cut to this. It applies if weights is set."
+    )
+    mask: Literal["token", "sequence", "geometric"] | None = Field(
+        None,
+        description="Masked importance sampling: tokens outside of maskLow .. maskHigh do not train. token: by their "
+        "own ratio. sequence: by the product of the completion's ratios. geometric: by their geometric mean. "
+        "Default: no mask.",
+        examples=["geometric"],
+    )
+    mask_low: float = Field(0.5, ge=0.0, lt=1.0, description="Least ratio that trains. It applies if mask is set.")
+    mask_high: float = Field(
+        2.0, gt=1.0, le=1000.0, description="Largest ratio that trains. It applies if mask is set."
+    )
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "preset",
+            "has(self.preset) != (has(self.weights) || has(self.mask))",
+            "be set if there are neither weights nor mask, and only then",
+            "Set a preset such as decoupled_token_is, or weights or mask.",
+        ),
+    )

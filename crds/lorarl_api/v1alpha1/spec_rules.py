@@ -1,0 +1,196 @@
+"""The rules between the parts of a job's spec."""
+
+from __future__ import annotations
+
+from lorarl_api.rules import Rule
+
+
+def _splits_all_gpus(part: str) -> Rule:
+    return Rule(
+        f"{part}.tensorParallelSize",
+        f"self.cluster.gpusPerNode == 0 || !has(self.{part}.tensorParallelSize) || "
+        f"(self.cluster.nodes * self.cluster.gpusPerNode) % self.{part}.tensorParallelSize == 0",
+        "divide cluster.nodes x cluster.gpusPerNode",
+        f"Lower {part}.tensorParallelSize, or use more GPUs. 1 always fits.",
+    )
+
+
+def _default_for_sft(field: str, cel: str, default: str) -> Rule:
+    """A setting of rollouts. The API server writes defaults before it looks at rules, so only another value is seen."""
+    return Rule(
+        f"rollout.{field}",
+        f"self.algorithm.type != 'sft' || {cel}",
+        f"be {default} if algorithm.type is sft, which has no rollouts",
+        f"Remove rollout.{field}.",
+    )
+
+
+SPEC_RULES: tuple[Rule, ...] = (
+    Rule(
+        "reward",
+        "self.algorithm.type == 'sft' || has(self.reward) || has(self.rewards)",
+        "be set unless algorithm.type is sft, if there are no rewards",
+        "Add a reward, for example reward: {type: exact}, or set algorithm.type to sft.",
+    ),
+    Rule(
+        "reward",
+        "self.algorithm.type != 'sft' || !has(self.reward)",
+        "not be set if algorithm.type is sft, which learns the answers themselves",
+        "Remove reward, or set algorithm.type to grpo.",
+    ),
+    Rule(
+        "rewards",
+        "self.algorithm.type != 'sft' || !has(self.rewards)",
+        "not be set if algorithm.type is sft, which learns the answers themselves",
+        "Remove rewards, or set algorithm.type to grpo.",
+    ),
+    Rule(
+        "rewards",
+        "!has(self.reward) || !has(self.rewards)",
+        "not be set beside reward",
+        "Move reward into the list with a name, or remove rewards.",
+    ),
+    Rule(
+        "rewards",
+        "!has(self.rewards) || self.rewards.all(one, self.rewards.exists_one(other, other.name == one.name))",
+        "have names that differ",
+        "Rename a reward, since each name is recorded as reward/NAME.",
+    ),
+    Rule(
+        "rewards",
+        "!has(self.rewards) || self.rewards.exists(one, one.weight != 0.0)",
+        "have at least one weight that is not 0",
+        "Set the weight of a reward that the model should learn, for example to 1.",
+    ),
+    Rule(
+        "reward.length.freeTokens",
+        "!has(self.reward) || !has(self.reward.length) || "
+        "self.reward.length.freeTokens < self.rollout.maxResponseTokens",
+        "be less than rollout.maxResponseTokens, or no completion is long enough to cost anything",
+        "Lower freeTokens, or raise rollout.maxResponseTokens.",
+    ),
+    Rule(
+        "rewards",
+        "!has(self.rewards) || self.rewards.all(one, !has(one.length) || "
+        "one.length.freeTokens < self.rollout.maxResponseTokens)",
+        "have a length.freeTokens less than rollout.maxResponseTokens, or no completion is long enough to cost "
+        "anything",
+        "Lower length.freeTokens, or raise rollout.maxResponseTokens.",
+    ),
+    Rule(
+        "rollout.logprobTolerance",
+        "!has(self.rollout.logprobTolerance) || self.algorithm.type != 'sft'",
+        "not be set if algorithm.type is sft, which has no rollouts to compare with",
+        "Remove rollout.logprobTolerance.",
+    ),
+    Rule(
+        "checkpoint.keepBest",
+        "!has(self.checkpoint.keepBest) || (has(self.checkpoint.keepBest.eval) "
+        "? self.data.evals.exists(e, e.name == self.checkpoint.keepBest.eval) : has(self.data.eval))",
+        "have an evaluation to choose by",
+        "Add data.eval, or name one of data.evals in keepBest.eval.",
+    ),
+    Rule(
+        "checkpoint.keepBest.passAtK",
+        "!has(self.checkpoint.keepBest) || !has(self.checkpoint.keepBest.passAtK) || "
+        "!has(self.checkpoint.keepBest.eval) || self.data.evals.exists("
+        "e, e.name == self.checkpoint.keepBest.eval && self.checkpoint.keepBest.passAtK in e.passAtK)",
+        "be in passAtK of the evaluation",
+        "Add it to the evaluation's passAtK, or remove it.",
+    ),
+    Rule(
+        "data.evals",
+        "self.algorithm.type != 'sft' || self.data.evals.all(e, !has(e.reward) && e.temperature == 0.0)",
+        "have neither reward nor temperature if algorithm.type is sft, whose evaluation is the loss of the answers",
+        "Remove them.",
+    ),
+    _default_for_sft("temperature", "self.rollout.temperature == 1.0", "1, the default,"),
+    _default_for_sft("topP", "self.rollout.topP == 1.0", "1, the default,"),
+    _default_for_sft("topK", "!has(self.rollout.topK)", "absent"),
+    _default_for_sft("minP", "self.rollout.minP == 0.0", "0, the default,"),
+    _default_for_sft("stop", "size(self.rollout.stop) == 0", "empty"),
+    _default_for_sft("adapterSync", "self.rollout.adapterSync == 'tensor'", "tensor, the default,"),
+    _default_for_sft("verifySync", "!self.rollout.verifySync", "false, the default,"),
+    _default_for_sft("offload", "!has(self.rollout.offload)", "absent"),
+    # 0.5 and 1 were the defaults once, and the API server wrote them into objects.
+    _default_for_sft(
+        "gpuMemoryFraction",
+        "!has(self.rollout.gpuMemoryFraction) || self.rollout.gpuMemoryFraction == 0.5",
+        "absent or 0.5",
+    ),
+    _default_for_sft(
+        "tensorParallelSize",
+        "!has(self.rollout.tensorParallelSize) || self.rollout.tensorParallelSize == 1",
+        "absent or 1",
+    ),
+    Rule(
+        "algorithm.updatesPerStep",
+        "!has(self.algorithm.updatesPerStep) || self.rollout.promptsPerStep % self.algorithm.updatesPerStep == 0",
+        "divide rollout.promptsPerStep",
+        "Use a divisor, such as 1.",
+    ),
+    Rule(
+        "algorithm.dapo.overlongBufferTokens",
+        "!has(self.algorithm.dapo) || !has(self.algorithm.dapo.overlongBufferTokens) || "
+        "self.algorithm.dapo.overlongBufferTokens < self.rollout.maxResponseTokens",
+        "be less than rollout.maxResponseTokens, of which it is the last part",
+        "Use about a fifth of rollout.maxResponseTokens.",
+    ),
+    Rule(
+        "algorithm.kl.reference",
+        "!has(self.algorithm.kl) || self.algorithm.kl.reference == 'base' || has(self.adapter.initFrom)",
+        "be base unless adapter.initFrom names an adapter to start from",
+        "Set adapter.initFrom, or remove reference.",
+    ),
+    Rule(
+        "trainer.tokensPerMicroBatch",
+        "!has(self.trainer.tokensPerMicroBatch) || "
+        "self.trainer.tokensPerMicroBatch >= self.rollout.maxPromptTokens + self.rollout.maxResponseTokens",
+        "be at least rollout.maxPromptTokens + rollout.maxResponseTokens, the longest sample",
+        "Raise tokensPerMicroBatch, or lower the two limits.",
+    ),
+    _splits_all_gpus("trainer"),
+    Rule(
+        "adapter.rank",
+        "!has(self.trainer.tensorParallelSize) || self.adapter.rank % self.trainer.tensorParallelSize == 0",
+        "be a multiple of trainer.tensorParallelSize, over which adapters are split",
+        "Use a multiple, such as 32.",
+    ),
+    _splits_all_gpus("rollout"),
+    Rule(
+        "rollout.tensorParallelSize",
+        "self.cluster.gpusPerNode > 0 || !has(self.rollout.tensorParallelSize) || self.rollout.tensorParallelSize == 1",
+        "be 1 for a CPU job (cluster.gpusPerNode 0)",
+        "Remove rollout.tensorParallelSize, or set cluster.gpusPerNode.",
+    ),
+    Rule(
+        "rollout.offload",
+        "self.cluster.gpusPerNode > 0 || !has(self.rollout.offload) || size(self.rollout.offload) == 0",
+        "be empty for a CPU job (cluster.gpusPerNode 0)",
+        "Remove rollout.offload, or set cluster.gpusPerNode.",
+    ),
+    Rule(
+        "trainer.overlap",
+        "!self.trainer.overlap || (self.cluster.gpusPerNode > 0 && self.algorithm.type != 'sft')",
+        "be false for a CPU job (cluster.gpusPerNode 0), and for algorithm.type sft, which generates nothing",
+        "Remove trainer.overlap.",
+    ),
+    Rule(
+        "trainer.precision",
+        "self.cluster.gpusPerNode > 0 || !has(self.trainer.precision) || self.trainer.precision != 'bf16'",
+        "be fp32 for a CPU job (cluster.gpusPerNode 0)",
+        "Remove trainer.precision, or set cluster.gpusPerNode.",
+    ),
+)
+CLUSTER_RULES: tuple[Rule, ...] = (
+    # The operator looks at the volumes: CEL cannot, because a PodSpec's fields are not in the schema.
+    Rule(
+        "checkpoint.uri",
+        "!self.checkpoint.uri.startsWith('file:') || "
+        "(has(self.cluster.podTemplateOverrides.head) && has(self.cluster.podTemplateOverrides.head.spec) && "
+        "has(self.cluster.podTemplateOverrides.worker) && has(self.cluster.podTemplateOverrides.worker.spec))",
+        "be a store or pvc://CLAIM/FOLDER in a cluster, or file:///FOLDER on a volume that podTemplateOverrides "
+        "mounts in head and workers, because a pod's other files are deleted with it",
+        "Use s3://, gs://, az:// or pvc://, or run the manifest with `lorarl run`.",
+    ),
+)

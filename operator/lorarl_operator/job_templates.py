@@ -1,0 +1,49 @@
+"""Reads the template of a job before an attempt is created from it. An attempt that exists carries its own."""
+
+from __future__ import annotations
+
+from lorarl_api.templates import Template
+from lorarl_api.v1alpha1 import CLUSTER_TEMPLATE_KIND, TemplateRef
+from lorarl_operator.kube.client import Client
+from lorarl_operator.kube.errors import ApiError
+from lorarl_operator.kube.resources import CLUSTER_TEMPLATES, TEMPLATES
+from lorarl_operator.models import Observed
+from lorarl_operator.templating import kept_template, needs_template, wanted_template, with_template, without_template
+
+
+async def with_its_template(client: Client, observed: Observed, default: str) -> Observed:
+    """What was observed, with the job as its template completes it, or with why it cannot be.
+
+    Args:
+        client: The API server.
+        observed: The job and its objects.
+        default: Name of the ClusterLoRARLJobTemplate of jobs that name none; empty for none.
+
+    Raises:
+        ApiError: The API server did not answer.
+    """
+    exists, template = kept_template(observed)
+    if exists:
+        return with_template(observed, template) if template else observed
+    wanted = wanted_template(observed.job, default)
+    if wanted is None or not needs_template(observed):
+        return observed
+    answer = await _read(client, wanted, observed.job.namespace)
+    return (
+        with_template(observed, answer) if isinstance(answer, Template) else without_template(observed, wanted, answer)
+    )
+
+
+async def _read(client: Client, wanted: TemplateRef, namespace: str) -> Template | str:
+    """The template, or why it cannot be had."""
+    of_cluster = wanted.kind == CLUSTER_TEMPLATE_KIND
+    try:
+        if of_cluster:
+            found = await client.get(CLUSTER_TEMPLATES, None, wanted.name)
+        else:
+            found = await client.get(TEMPLATES, namespace, wanted.name)
+    except ApiError as error:
+        if error.transient:
+            raise
+        return f"cannot be read ({error.message})"
+    return Template(wanted.kind, wanted.name, found.get("spec") or {}) if found else "does not exist"

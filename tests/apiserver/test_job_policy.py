@@ -1,0 +1,129 @@
+"""What the chart's policy for LoRARLJobs refuses, on an API server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from support.cluster.client import ApiError, Object
+from support.cluster.control_plane import Cluster
+from support.cluster.lorarljobs import lorarljob
+from support.cluster.processes import until
+from support.helm import rendered
+
+TENANT, ADMIN = "policy-tenant", "policy-admin"
+IMAGES = ["registry.example.com/ml/"]
+TRAIN = {"uri": "s3://a/train.jsonl", "promptField": "prompt", "answerField": "answer"}
+GRPO = {"algorithm": {"type": "grpo"}}
+EXACT = {**GRPO, "reward": {"type": "exact"}}
+VALUES = {
+    "jobPolicy.enabled": True,
+    "jobPolicy.namespaceSelector": {"matchLabels": {"tenants": "yes"}},
+    "jobPolicy.images": IMAGES,
+    "jobPolicy.serviceAccounts": ["trainer"],
+    "jobPolicy.secrets": ["s3-keys"],
+}
+
+
+OTHERS = {"uri": "s3://a/b", "credentialsSecret": "others"}
+REWARD = {"function": "r:score", "source": OTHERS}
+JUDGE = {"server": {"url": "https://judge/v1", "model": "judge", "credentialsSecret": "others"}}
+NAMING_SECRETS: list[Object] = [
+    {"model": OTHERS},
+    {"checkpoint": OTHERS},
+    {"data": {"train": TRAIN, "credentialsSecret": "others"}},
+    {"tracking": {"wandb": {"project": "p", "credentialsSecret": "others"}}},
+    {"tracking": {"mlflow": {"trackingUri": "https://a", "experiment": "e", "credentialsSecret": "others"}}},
+    {**GRPO, "reward": REWARD},
+    {**GRPO, "reward": JUDGE},
+    {**GRPO, "rewards": [{"name": "a", **REWARD}, {"name": "b", "type": "exact"}]},
+    {
+        **GRPO,
+        "reward": {"type": "exact"},
+        "data": {"train": TRAIN, "evals": [{"name": "e", **TRAIN, "reward": REWARD}]},
+    },
+]
+
+
+def worker(**pod: object) -> Object:
+    """A job's `cluster` with overrides of its workers."""
+    return {"cluster": {"podTemplateOverrides": {"worker": {"spec": pod}}}}
+
+
+def ray(**container: object) -> Object:
+    """The same for the workers' container."""
+    return worker(containers=[{"name": "ray-worker", **container}])
+
+
+@pytest.fixture(scope="module")
+def tenancy(cluster: Cluster) -> Iterator[Cluster]:
+    """Two namespaces, and the policy for one of them, in force."""
+    for name, labels in ((TENANT, {"tenants": "yes"}), (ADMIN, {})):
+        cluster.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    cluster.api.create(lorarljob(TENANT, "older", cluster={"image": "docker.io/any"}))
+    policies = [each for each in rendered(VALUES) if each["metadata"]["name"].endswith("-jobs")]
+    for one in policies:
+        cluster.must("apply", "-f", "-", stdin=json.dumps(one))
+    until(20, "the policy is in force", lambda: refusal(cluster, ray(image="docker.io/any")))
+    yield cluster
+    for one in policies:
+        cluster.must("delete", one["kind"], one["metadata"]["name"])
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({"cluster": {"image": "docker.io/any"}}, "spec.cluster.image and the images of podTemplateOverrides"),
+        (ray(image="docker.io/any"), "registry.example.com/ml/"),
+        (worker(initContainers=[{"name": "fetch", "image": "docker.io/any"}]), "registry.example.com/ml/"),
+        ({"cluster": {"serviceAccountName": "admin"}}, "spec.cluster.serviceAccountName must be one of trainer"),
+        (worker(serviceAccountName="trainer"), "spec.cluster.serviceAccountName"),
+        (worker(hostNetwork=True), "the node's network, processes or folders"),
+        (worker(volumes=[{"name": "all", "hostPath": {"path": "/"}}]), "the node's network, processes or folders"),
+        (ray(securityContext={"privileged": True}), "privileges or capabilities"),
+        (ray(securityContext={"capabilities": {"add": ["SYS_PTRACE"]}}), "privileges or capabilities"),
+        *((spec, "credentialsSecret must be one of s3-keys") for spec in NAMING_SECRETS),
+        (worker(volumes=[{"name": "all", "secret": {"secretName": "others"}}]), "may not use Secrets"),
+        (ray(envFrom=[{"secretRef": {"name": "others"}}]), "may not use Secrets"),
+        (ray(env=[{"name": "K", "valueFrom": {"secretKeyRef": {"name": "o", "key": "k"}}}]), "may not use Secrets"),
+    ],
+)
+def test_what_a_tenant_may_not_ask_for(tenancy: Cluster, spec: Object, told: str) -> None:
+    assert told in refusal(tenancy, spec)
+    assert refusal(tenancy, spec, ADMIN) == "", "the namespace has no such label"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"cluster": {"image": "registry.example.com/ml/trainer:1", "serviceAccountName": "trainer"}},
+        {"checkpoint": {"uri": "s3://a", "credentialsSecret": "s3-keys"}},
+        worker(volumes=[{"name": "cache", "persistentVolumeClaim": {"claimName": "cache"}}]),
+        ray(env=[{"name": "K", "value": "v"}], securityContext={"readOnlyRootFilesystem": False}),
+    ],
+)
+def test_what_a_tenant_may_ask_for(tenancy: Cluster, spec: Object) -> None:
+    assert refusal(tenancy, spec) == ""
+
+
+def test_a_job_that_was_there_before_can_be_kept_and_deleted(tenancy: Cluster) -> None:
+    finalizers = {"metadata": {"finalizers": ["lorarl.io/cleanup"]}}
+    tenancy.api.patch("LoRARLJob", "older", finalizers, TENANT)
+    with pytest.raises(ApiError, match=r"jobPolicy\.images"):
+        tenancy.api.patch("LoRARLJob", "older", {"spec": {"suspend": True}}, TENANT)
+    tenancy.api.delete("LoRARLJob", "older", TENANT)
+    tenancy.api.patch("LoRARLJob", "older", {"metadata": {"finalizers": None}}, TENANT)
+    tenancy.api.wait_gone("LoRARLJob", "older", TENANT, seconds=10)
+
+
+def refusal(cluster: Cluster, spec: Object, namespace: str = TENANT) -> str:
+    """Why the API server refuses a job; empty if it does not. The job is deleted again."""
+    try:
+        cluster.api.create(lorarljob(namespace, "asked", **spec))
+    except ApiError as error:
+        return str(error)
+    cluster.api.delete("LoRARLJob", "asked", namespace)
+    return ""

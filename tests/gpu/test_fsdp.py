@@ -1,0 +1,70 @@
+"""The fsdp backend on one GPU, in bf16: it agrees with vLLM and with Megatron, and shares its base."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from lorarl_trainer.samples.agreement import AgreementLimits
+from lorarl_trainer.samples.types import LOGPROB_DIFFERENCE
+from support.in_process import Colocated, prompts, random_adapter, samples_of, update_request, worst
+
+MEAN_DIFFERENCE = 0.02
+SYNC_SECONDS = 1e-3
+
+
+@pytest.mark.parametrize("architecture", ["qwen3-gpu", "qwen2-gpu", "llama-gpu", "phi3-gpu", "gemma2-gpu"])
+def test_rollout_and_trainer_agree_over_ten_steps(on_gpu, architecture: str) -> None:
+    worker: Colocated = on_gpu(architecture, trainer__backend="fsdp")
+    worker.randomise(scale=0.02)
+    base = worker.worker.backend.base_digest()
+    worker.sync()
+    for _ in range(10):
+        samples = samples_of(prompts(64), worker.generate(prompts(64)))
+        limits = AgreementLimits(tolerance=0.05)
+        result = worker.worker.update(update_request(samples, learning_rate=1e-4, limits=limits))
+        assert result.disagreement is None and result.metrics[LOGPROB_DIFFERENCE] < MEAN_DIFFERENCE
+        worker.sync()
+    assert worker.worker.backend.base_digest() == base
+
+
+def test_both_backends_give_the_same_log_probabilities(on_gpu) -> None:
+    found = []
+    for backend in ("megatron", "fsdp"):
+        worker: Colocated = on_gpu("qwen2-gpu", trainer__backend=backend)
+        worker.load(random_adapter(worker, scale=0.02))
+        worker.sync()
+        if not found:
+            samples = samples_of(prompts(64), worker.generate(prompts(64)))
+        found.append(worker.trainer_logprobs(samples))
+    assert np.mean([np.abs(a - b).mean() for a, b in zip(*found, strict=True)]) < MEAN_DIFFERENCE
+    assert worst(*found) < 0.5
+
+
+def test_the_base_is_shared_whole_and_a_sync_is_quick(on_gpu) -> None:
+    worker: Colocated = on_gpu("qwen2-gpu", trainer__backend="fsdp")
+    base = worker.rollouts.base
+    assert base is not None and base.copied_bytes == 0
+    assert base.shared_bytes == sum(p.nbytes for _, p in worker.worker.backend.model.base_parameters())
+    worker.sync()
+    assert min(worker.sync() for _ in range(10)) < SYNC_SECONDS
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_recomputation_keeps_the_gradients_and_saves_memory(on_gpu, recompute: str) -> None:
+    peaks, norms = [], []
+    for chosen in ("none", recompute):
+        worker: Colocated = on_gpu("qwen2-gpu", trainer__backend="fsdp", trainer__recompute=chosen)
+        worker.load(random_adapter(worker, scale=0.02))
+        worker.sync()
+        if not norms:
+            samples = samples_of(prompts(256), worker.generate(prompts(256)))
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        request = update_request(samples, learning_rate=1e-12, on_policy=False)
+        norms.append(worker.worker.update(request).metrics["grad_norm"])
+        peaks.append(torch.cuda.max_memory_allocated() - before)
+    assert norms[1] == pytest.approx(norms[0], rel=0.02)
+    assert peaks[1] < peaks[0]

@@ -1,0 +1,74 @@
+"""Families that Megatron-Bridge does not take: trained with Transformers and PEFT, and served by vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from lorarl_trainer.planning.fsdp_families import FSDP_FAMILIES
+from lorarl_trainer.planning.model_sizes import read_model_sizes, sizes_of
+from lorarl_trainer.storage.downloads import read_model_config
+from support import tiny_models
+from support.in_process import Colocated, prompts, samples_of, update_request, worst
+from trainer.test_parity import TOLERANCE, hf_logprobs, peft_model
+
+
+@pytest.mark.parametrize("architecture", tiny_models.FSDP_SHAPES)
+def test_trainer_vllm_and_peft_give_the_same_log_probabilities(colocated, tmp_path: Path, architecture: str) -> None:
+    """The backend is chosen. Prompts are longer than windows, and share packed rows."""
+    worker: Colocated = colocated(architecture, trainer__backend=None)
+    assert any("trainer.backend is fsdp" in warning for warning in worker.built.warnings)
+    assert worker.worker.backend.model.unpackable == []
+    worker.randomise()
+    worker.sync()
+    asked = [prompt for prompt in prompts() for _ in range(2)]
+    samples = samples_of(asked, rollouts := worker.generate(asked))
+    peft = hf_logprobs(peft_model(worker.model, worker.write_peft(tmp_path / "adapter")), samples)
+    assert worst(worker.trainer_logprobs(samples), peft) < TOLERANCE
+    assert worst([c.logprobs for c in rollouts], peft) < TOLERANCE
+    model = AutoModelForCausalLM.from_pretrained(worker.model, dtype=torch.float32, attn_implementation="eager")
+    assert worst(hf_logprobs(model.eval(), samples), peft) > 0.01, "an adapter that changes nothing would prove nothing"
+    before = worker.export()
+    assert worker.worker.update(update_request(samples)).disagreement is None
+    assert all(not torch.equal(before[name], tensor) for name, tensor in worker.export().items())
+
+
+@pytest.mark.parametrize("architecture", tiny_models.FSDP_SHAPES)
+def test_sizes_follow_from_config_json(model_folder: Callable[[str], Path], architecture: str) -> None:
+    folder = model_folder(architecture)
+    assert sizes_of(read_model_config(folder)).shapes == read_model_sizes(folder).shapes
+
+
+def test_every_family_is_tested() -> None:
+    assert set(FSDP_FAMILIES) <= {name.partition("-")[0] for name in tiny_models.FSDP_SHAPES}
+
+
+@pytest.mark.parametrize("architecture", ["gemma2", "phi", "cohere2"])
+def test_gradients_are_those_of_transformers(colocated, tmp_path: Path, architecture: str) -> None:
+    """Capped scores and logits, a bias of the logits, windows and scaled logits have gradients of lorarl's."""
+    worker: Colocated = colocated(architecture, trainer__backend=None)
+    worker.randomise()
+    worker.sync()
+    samples = samples_of(prompts(), worker.generate(prompts()))
+    trained = worker.worker.backend
+    trained._trainer.forward_backward(update_request(samples))
+    copies = [gradient.clone() for gradient in trained.optimizer.gradients]
+    found = trained.layout.gather(copies)
+    found = {name: tensor.clone() for name, tensor in found.items()}
+    model = peft_model(worker.model, worker.write_peft(tmp_path / "adapter"))
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("lora_" in name)
+    total = sum(sample.response_length for sample in samples)
+    for sample in samples:
+        tokens = torch.from_numpy(sample.tokens)[None]
+        logprobs = model(tokens).logits[0, :-1].log_softmax(-1).gather(-1, tokens[0, 1:, None])[:, 0]
+        # On policy, the gradient of the ratio is that of the log-probability.
+        (-logprobs[sample.prompt_length - 1 :].sum() / total).backward()
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            ours = found[name.removeprefix("base_model.model.").replace(".default.", ".")]
+            assert torch.allclose(ours, parameter.grad, atol=1e-5), name

@@ -1,0 +1,116 @@
+"""Manifests that keep and break each rule between the fields of `spec.algorithm`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unit.contract.manifests import SFT, Case
+
+GROUPS: dict[str, dict[str, Any]] = {
+    "grpo": {"scaleByStd": False},
+    "dapo": {"clipRangeHigh": 0.3},
+    "gspo": {"clipRangeLow": 1e-3},
+    "cispo": {"maxWeight": 4.0},
+    "sapo": {"negativeTemperature": 1.1},
+}
+"""An option of each type that has options."""
+
+
+def _not_for_sft(name: str, value: Any) -> Case:
+    return Case(
+        f"{name} not for sft",
+        bad=SFT | {f"spec.algorithm.{name}": value},
+        good={f"spec.algorithm.{name}": value},
+        field=f"spec.algorithm.{name}",
+        hint=f"Remove {name}, or set algorithm.type to grpo",
+    )
+
+
+def _only_with_its_type(group: str, options: dict[str, Any]) -> Case:
+    return Case(
+        f"{group} only with its type",
+        bad={"spec.algorithm": {"type": "rloo", group: options}},
+        good={"spec.algorithm": {"type": group, group: options}},
+        field=f"spec.algorithm.{group}",
+        hint=f"Remove {group}, or set algorithm.type to {group}",
+    )
+
+
+ALGORITHM_CASES = [
+    _not_for_sft("groupSize", 4),
+    _not_for_sft("clipRange", 0.2),
+    _not_for_sft("klCoefficient", 0.01),
+    _not_for_sft("updatesPerStep", 2),
+    _not_for_sft("lossAggregation", "constant"),
+    *(_only_with_its_type(group, options) for group, options in GROUPS.items()),
+    Case(
+        "a group of one has nothing to compare",
+        {"spec.algorithm": {"type": "rloo", "groupSize": 1}},
+        {"spec.algorithm": {"type": "reinforce_plus_plus", "groupSize": 1}},
+        "spec.algorithm.groupSize",
+        "Use a value such as 8",
+    ),
+    Case(
+        "clipRange only where a ratio is clipped",
+        {"spec.algorithm": {"type": "gspo", "clipRange": 0.2}},
+        {"spec.algorithm": {"type": "dapo", "clipRange": 0.2}},
+        "spec.algorithm.clipRange",
+        "Remove clipRange",
+    ),
+    Case(
+        "the overlong penalty begins within the limit",
+        {"spec.algorithm": {"type": "dapo", "dapo": {"overlongBufferTokens": 1024}}},
+        {"spec.algorithm": {"type": "dapo", "dapo": {"overlongBufferTokens": 1023}}},
+        "spec.algorithm.dapo.overlongBufferTokens",
+        "a fifth of rollout.maxResponseTokens",
+    ),
+    _not_for_sft("correction", {"preset": "decoupled_token_is"}),
+    Case(
+        "a KL penalty has a weight",
+        {"spec.algorithm": {"kl": {"placement": "reward"}}},
+        {"spec.algorithm": {"klCoefficient": 0.1, "kl": {"placement": "reward"}}},
+        "spec.algorithm.kl",
+        "Set klCoefficient",
+    ),
+    Case(
+        "k1 has no gradient in the loss",
+        {"spec.algorithm": {"klCoefficient": 0.1, "kl": {"estimator": "k1"}}},
+        {"spec.algorithm": {"klCoefficient": 0.1, "kl": {"estimator": "k1", "placement": "reward"}}},
+        "spec.algorithm.kl.estimator",
+        "Use k3",
+    ),
+    Case(
+        "the start of a new adapter is the base",
+        {"spec.algorithm": {"klCoefficient": 0.1, "kl": {"reference": "start"}}},
+        {
+            "spec.algorithm": {"klCoefficient": 0.1, "kl": {"reference": "start"}},
+            "spec.adapter.initFrom": "s3://team/adapters/a/lora_adapter",
+        },
+        "spec.algorithm.kl.reference",
+        "Set adapter.initFrom",
+    ),
+    Case(
+        "a preset or fields",
+        {"spec.algorithm": {"correction": {"preset": "decoupled_token_is", "mask": "token"}}},
+        {"spec.algorithm": {"correction": {"weights": "token", "mask": "token"}}},
+        "spec.algorithm.correction.preset",
+        "Set a preset such as",
+    ),
+    Case(
+        "a correction of something",
+        {"spec.algorithm": {"correction": {"maxWeight": 3.0}}},
+        {"spec.algorithm": {"correction": {"maxWeight": 3.0, "weights": "sequence"}}},
+        "spec.algorithm.correction.preset",
+        "or weights or mask",
+    ),
+    *(
+        Case(
+            f"a sequence's ratio is not corrected by {next(iter(by_token))} of tokens",
+            {"spec.algorithm": {"type": "gspo", "correction": by_token}},
+            {"spec.algorithm": {"type": "gspo", "correction": {"preset": "decoupled_seq_is"}}},
+            "spec.algorithm.correction",
+            "Use decoupled_seq_is",
+        )
+        for by_token in ({"preset": "decoupled_geo_rs_token_tis"}, {"weights": "token"}, {"mask": "token"})
+    ),
+]

@@ -1,0 +1,24 @@
+"""Maximum likelihood reinforcement learning (MaxRL, arXiv:2602.02710): ascend log(probability of success).
+
+Its gradient is the expected reward's over the probability of success, so prompts that rarely succeed weigh more. With
+rewards of 0 and 1, the group's mean estimates that probability.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lorarl_trainer.algorithms.base import Floats, Ints, Rewards
+from lorarl_trainer.algorithms.groups import comparable, mean_and_std
+from lorarl_trainer.algorithms.policy_gradient import PolicyGradient
+
+
+class MaxRl(PolicyGradient):
+    """The baseline and the scale are the group's mean reward."""
+
+    def advantages(self, rewards_P_G: Rewards, lengths_P_G: Ints) -> Floats:
+        """Return (r - mean) / mean within each group, [P, G]; 0 for a group whose mean is not positive."""
+        mean_P_1, _ = mean_and_std(rewards_P_G)
+        positive_P_1 = mean_P_1 > 0
+        scale_P_1 = np.where(positive_P_1, mean_P_1, 1.0)
+        return comparable(rewards_P_G, np.where(positive_P_1, (rewards_P_G - mean_P_1) / scale_P_1, 0.0))

@@ -1,0 +1,47 @@
+"""PEFT's adapters on a Transformers model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from lorarl_api.v1alpha1 import AdapterSpec
+from lorarl_trainer.lora.peft_format import PEFT_PREFIX
+from lorarl_trainer.lora.targets import Target
+
+_ADAPTER = ".default"
+"""PEFT's name of an adapter that was given none, in the names of its tensors."""
+
+
+def linear_names(model: Any) -> list[str]:
+    """Return the names of the decoder's linear layers, without the output layer."""
+    from transformers.pytorch_utils import Conv1D
+
+    head = model.get_output_embeddings()
+    return [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear | Conv1D) and module is not head
+    ]
+
+
+def attach(model: Any, adapter: AdapterSpec, targets: Sequence[Target]) -> Any:
+    """Attach an adapter to each target; return PEFT's model."""
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        r=adapter.rank,
+        lora_alpha=adapter.alpha,
+        lora_dropout=adapter.dropout,
+        target_modules=[name for target in targets for name in target.hf_names],
+        task_type="CAUSAL_LM",
+    )
+    # The optimizer has fp32 masters.
+    return get_peft_model(model, config, autocast_adapter_dtype=False)
+
+
+def adapter_name(name: str) -> str:
+    """Return the name in PEFT's files, without its prefix, of an adapter's parameter."""
+    return name.removeprefix(PEFT_PREFIX).replace(f"{_ADAPTER}.", ".")

@@ -1,0 +1,105 @@
+"""Attention of Transformers' models over packed sequences with shared prompts: see `samples.packing.Packing`.
+
+To such a model a packing is one sequence of T tokens whose positions are given. Its attention modules call a function
+that Transformers knows by name, and that finds the packing of the micro-batch in one `Current`.
+
+Shape suffixes: T tokens of the packing, A attention heads, G key-value heads, D head size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from lorarl_trainer.backends.kernels.packed import Segments, attend_segments
+from lorarl_trainer.backends.kernels.segments import Batch
+
+PACKED = "lorarl-packed"
+"""The name by which Transformers finds the function."""
+_CURRENT = "packing_of_the_micro_batch"
+"""The attribute of every module that holds the model's `Current`."""
+
+
+class Current:
+    """The micro-batch whose forward or backward pass (which may recompute the forward) is running.
+
+    Attributes:
+        segments: the micro-batch's.
+        calls: how often attention has been called.
+    """
+
+    segments: Segments | None = None
+    calls = 0
+
+
+def register() -> None:
+    """Let Transformers know the function. A name without a mask of its own gets none."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(PACKED, _packed_attention)
+
+
+def let_find(model: torch.nn.Module) -> Current:
+    """Return where to put the current packing, and let all modules of the model find it."""
+    current = Current()
+    for module in model.modules():
+        setattr(module, _CURRENT, current)
+    return current
+
+
+def _packed_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Return the output, [1, T, A, D], from query [1, A, T, D], key and value [1, G, T, D]; see Transformers' own."""
+    current: Current = getattr(module, _CURRENT)
+    current.calls += 1
+    segments = current.segments
+    assert segments is not None, "set before the model is called"
+    query, key, value = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
+    scale = scaling if scaling is not None else query.shape[-1] ** -0.5
+    if softcap is None and (sliding_window is None or sliding_window >= segments.longest_sequence):
+        return attend_segments(query, key, value, segments, scale)[None], None
+    return _attend_within(query, key, value, segments, scale, sliding_window, softcap)[None], None
+
+
+def _attend_within(
+    query_T_A_D: torch.Tensor,
+    key_T_G_D: torch.Tensor,
+    value_T_G_D: torch.Tensor,
+    segments: Segments,
+    scale: float,
+    window: int | None,
+    soft_cap: float | None,
+) -> torch.Tensor:
+    """Return attention's output, [T, A, D], over a window of so many keys, and with capped scores, in batches."""
+    keys_K_G_D, values_K_G_D = segments.keys(key_T_G_D), segments.keys(value_T_G_D)
+    outputs = []
+    for batch in segments.extents.batches.each:
+        query, key, value, mask = _within(batch, window).inputs(query_T_A_D, keys_K_G_D, values_K_G_D)
+        if soft_cap is None:
+            output = scaled_dot_product_attention(query, key, value, mask, scale=scale)
+        else:
+            scores = (query @ key.transpose(2, 3) * scale / soft_cap).tanh() * soft_cap + mask
+            output = scores.softmax(-1, dtype=torch.float32).to(query.dtype) @ value
+        outputs.append(batch.ungrouped(output, query_T_A_D.shape[1]))
+    return torch.cat(outputs).index_select(0, segments.extents.batches.query_places)
+
+
+def _within(batch: Batch, window: int | None) -> Batch:
+    """Return a batch whose queries see only the last so many of their keys. A segment's keys are in their order."""
+    if window is None:
+        return batch
+    seen = batch.mask == 0
+    first = seen.sum(-1, keepdim=True) - window
+    visible = seen & (torch.arange(seen.shape[-1], device=seen.device) >= first)
+    return Batch(batch.queries, batch.keys, torch.zeros_like(batch.mask).masked_fill_(~visible, float("-inf")))

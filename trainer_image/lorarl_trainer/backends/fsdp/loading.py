@@ -1,0 +1,64 @@
+"""A Transformers model from a folder, as training needs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lorarl_trainer.backends.fsdp.attention import PACKED, register
+from lorarl_trainer.errors import InputError
+
+
+def load_base(model_path: Path, dtype: torch.dtype, device: torch.device, *, packed: bool) -> Any:
+    """Load the frozen base model.
+
+    Args:
+        model_path: its folder.
+        dtype: of all weights.
+        device: where they go.
+        packed: attention takes packings, see `attention`, if the architecture has a place for that.
+
+    Raises:
+        InputError: Transformers has no language model of this kind, or its files lack a weight.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    register()
+    config = AutoConfig.from_pretrained(model_path)
+    for name, value in config.to_dict().items():
+        # A base model's config.json may ask for dropout. vLLM has none, and only the adapter is trained.
+        if "drop" in name and isinstance(value, float):
+            setattr(config, name, 0.0)
+    options = {"config": config, "dtype": dtype, "output_loading_info": True}
+    if packed:
+        options["attn_implementation"] = PACKED
+    try:
+        model, loaded = AutoModelForCausalLM.from_pretrained(model_path, **options)
+    except ValueError as error:
+        if packed and PACKED in str(error):
+            return load_base(model_path, dtype, device, packed=False)
+        raise InputError(
+            "spec.model.uri",
+            str(model_path),
+            "a causal language model of Transformers",
+            f"It says: {str(error).strip().splitlines()[0]}",
+        ) from error
+    if missing := sorted(loaded["missing_keys"]):
+        raise InputError(
+            "spec.model.uri",
+            f"{model_path}, whose files lack {missing[0]} ({len(missing)} such weights)",
+            "files with all weights of the model that config.json describes",
+            "Copy or download the model again. Its config.json may be that of another model.",
+        )
+    return model.requires_grad_(False).to(device)
+
+
+def decoder_layers(model: Any) -> list[torch.nn.Module]:
+    """Return the decoder's layers, in order."""
+    count = model.config.num_hidden_layers
+    found = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList) and len(module) == count]
+    return list(found[0])

@@ -1,0 +1,204 @@
+"""Transformers' model, loaded from its folder and frozen, with PEFT's adapters attached."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from lorarl_api.v1alpha1 import AdapterSpec
+from lorarl_trainer.backends.fsdp.adapters import adapter_name, attach, linear_names
+from lorarl_trainer.backends.fsdp.attention import PACKED, Current, let_find
+from lorarl_trainer.backends.fsdp.base_weights import fuse_neighbours, hf_name
+from lorarl_trainer.backends.fsdp.loading import decoder_layers, load_base
+from lorarl_trainer.backends.fsdp.output_head import OutputHead
+from lorarl_trainer.backends.fsdp.recompute import recompute
+from lorarl_trainer.backends.fsdp.sharding import own_share, shard_layers
+from lorarl_trainer.backends.kernels.logprobs import rows_of_chunk, token_log_probabilities
+from lorarl_trainer.backends.micro_batch import MicroBatch, grouped, packed_batch, padded_batch
+from lorarl_trainer.backends.model import AdaptedModel
+from lorarl_trainer.backends.parallel import Parallel
+from lorarl_trainer.devices.base import Device
+from lorarl_trainer.lora.targets import Target, excluded_names, megatron_linears, resolve_targets
+from lorarl_trainer.planning.execution import ExecutionPlan
+from lorarl_trainer.samples.types import Sample
+from lorarl_trainer.timing import StartClock
+
+_ROUNDING = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.2}
+"""How far log-probabilities of the same sequence may be apart, in nats, before packed sequences are given up."""
+_TRIED = ([5, 6, 7, 8], [5, 6, 9, 10, 11])
+"""Two sequences with one prompt, of two tokens, which are tried before training begins."""
+
+
+class FsdpModel(AdaptedModel):
+    """See `AdaptedModel`. `module` is PEFT's model, which holds Transformers'."""
+
+    qkv_by_group = False
+
+    def __init__(
+        self,
+        device: Device,
+        model_path: Path,
+        adapter: AdapterSpec,
+        plan: ExecutionPlan,
+        clock: StartClock | None = None,
+    ) -> None:
+        """Load the model (collective over all workers). torch.distributed comes first.
+
+        `clock` takes the time that loading the weights takes.
+
+        Raises:
+            InputError: Transformers does not know the model's architecture, its logits are made in an unknown way, or
+                `adapter.targetModules` does not fit it.
+        """
+        self._plan, self.parallel = plan, _data_parallel()
+        self.device = torch.device(device.name, None if device.name == "cpu" else torch.cuda.current_device())
+        began = time.time()
+        self.lockstep = plan.base_shards > 1
+        # Only the rank's share has to fit on its device.
+        place = torch.device("cpu") if self.lockstep else self.device
+        base = load_base(model_path, getattr(torch, plan.precision.dtype), place, packed=plan.packed)
+        if clock is not None:
+            clock.add_first("trainer/load", began, time.time())
+        self._fused: Mapping[frozenset[str], torch.Tensor] = fuse_neighbours(base) if plan.shared_base else {}
+        self.linear_names = linear_names(base)
+        found, chosen = megatron_linears(self.linear_names), (adapter.type, adapter.target_modules)
+        self.targets: Sequence[Target] = resolve_targets(found, *chosen, adapter.exclude_modules)
+        self.excluded_names = excluded_names(found, *chosen, adapter.exclude_modules)
+        self.module: Any = attach(base, adapter, self.targets)
+        self._base, self._decoder, self._head = base, base.base_model, OutputHead.of(base)
+        self._layers = decoder_layers(base)
+        self._recompute()
+        if self.lockstep:
+            shard_layers(self._decoder, self._layers, self.device, plan.base_shards)
+            self.module.to(self.device)
+        self.parameters = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+        self._packing: Current | None = None
+        self.unpackable = self._try(model_path)
+        self.module.train()
+
+    def micro_batches(self, samples: Sequence[Sample], token_budget: int) -> Iterator[tuple[list[int], MicroBatch]]:
+        """See `AdaptedModel.micro_batches`."""
+        keys = self._plan.micro_batch_keys
+        for indices in grouped(samples, token_budget, keys, packed=self._packing is not None):
+            yield indices, self._batch([samples[index] for index in indices])
+
+    def log_probabilities(self, batch: MicroBatch, temperature: float) -> torch.Tensor:
+        """See `AdaptedModel.log_probabilities`."""
+        head = self._head
+        hidden = batch.predictors(self._hidden_states(batch).transpose(0, 1).flatten(0, 1))
+        # A truncation sorts the logits, which takes three times their memory.
+        logits = self._plan.logits_chunk if batch.kept is None else self._plan.logits_chunk // 4
+        logprobs = token_log_probabilities(
+            hidden * head.scale if head.scale != 1.0 else hidden,
+            head.weight,
+            batch.targets,
+            temperature,
+            len(head.weight),
+            self.parallel.tensor_group,
+            rows_of_chunk(logits, head.weight),
+            batch.kept,
+            None if head.bias is None else head.bias * head.scale,
+            head.soft_cap,
+        )
+        return logprobs[: batch.count]
+
+    def base_only(self) -> AbstractContextManager[None]:
+        """See `AdaptedModel.base_only`."""
+        disabled: AbstractContextManager[None] = self.module.disable_adapter()
+        return disabled
+
+    def call_between_layers(self, call: Callable[[], None]) -> None:
+        """See `AdaptedModel.call_between_layers`."""
+
+        def after_forward(layer: torch.nn.Module, arguments: Any, output: Any) -> None:
+            call()
+            hidden_states = output[0] if isinstance(output, tuple) else output
+            if hidden_states.requires_grad:
+                hidden_states.register_hook(lambda gradient: call())
+
+        for layer in self._layers:
+            layer.register_forward_hook(after_forward)
+
+    def exported(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """See `AdaptedModel.exported`."""
+        return ((adapter_name(name), parameter.detach()) for name, parameter in self.parameters.items())
+
+    def base_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """See `AdaptedModel.base_parameters`."""
+        return ((name, own_share(parameter)) for name, parameter in super().base_parameters())
+
+    def base_in_hf_names(self) -> dict[frozenset[str], torch.Tensor]:
+        """See `SharesBase.base_in_hf_names`."""
+        return {frozenset([hf_name(name)]): p for name, p in self.base_parameters()} | dict(self._fused)
+
+    def _batch(self, samples: Sequence[Sample]) -> MicroBatch:
+        if self._packing is None:
+            return padded_batch(samples, self.device)
+        return packed_batch(samples, self.device, multiple=16)
+
+    def _hidden_states(self, batch: MicroBatch) -> torch.Tensor:
+        """Return the decoder's output, [B, S, H]."""
+        hidden: torch.Tensor = self._decoder(**self._inputs(batch)).last_hidden_state
+        return hidden
+
+    def _inputs(self, batch: MicroBatch) -> dict[str, Any]:
+        """Return what Transformers' model is called with."""
+        inputs = {"input_ids": batch.tokens, "use_cache": False}
+        if self._packing is None:
+            return inputs
+        self._packing.segments = batch.segments
+        return inputs | {"position_ids": batch.positions}
+
+    def _recompute(self) -> None:
+        if self._plan.recompute == "full":
+            recompute(self._layers)
+        elif self._plan.recompute == "selective":
+            recompute(layer.mlp if hasattr(layer, "mlp") else layer for layer in self._layers)
+
+    @torch.no_grad()
+    def _try(self, model_path: Path) -> list[str]:
+        """Try the model, since Transformers knows many; return what keeps it from packed sequences.
+
+        Its logits have to be what `OutputHead` makes of its hidden states. Sequences that share a prompt have to be
+        worth what each is alone.
+
+        Raises:
+            InputError: its logits are made in an unknown way.
+        """
+        self.module.eval()
+        one, other = (Sample(np.array(tokens), prompt_length=2) for tokens in _TRIED)
+        self._packing = let_find(self._base) if self._base.config._attn_implementation == PACKED else None
+        batch = self._batch([one])
+        states = self._hidden_states(batch)
+        logits = self._base(**self._inputs(batch)).logits
+        self._head.require_same(states, logits, str(model_path))
+        if not self._plan.packed:
+            return []
+        if self._packing is not None and self._packing.calls == 2 * len(self._layers):
+            alone = torch.cat([self.log_probabilities(self._batch([sample]), 1.0) for sample in (one, other)])
+            together = self.log_probabilities(self._batch([one, other]), 1.0)
+            if torch.allclose(alone, together, rtol=0.0, atol=_ROUNDING[states.dtype]):
+                return []
+        if self._packing is not None:
+            self._base.set_attn_implementation("eager")
+            self._packing = None
+        return ["attention that takes no packed sequences"]
+
+
+def _data_parallel() -> Parallel:
+    """Return the ranks: each holds a whole copy of the model for itself, and all share a batch."""
+    alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+    return Parallel(
+        tensor_group=alone[dist.get_rank()],
+        tensor_size=1,
+        data_group=dist.group.WORLD,
+        data_size=dist.get_world_size(),
+        data_rank=dist.get_rank(),
+    )

@@ -1,0 +1,126 @@
+"""The base model with its adapters, as everything shared by the backends sees it."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from lorarl_trainer.backends.micro_batch import MicroBatch
+from lorarl_trainer.backends.parallel import Parallel
+from lorarl_trainer.lora.targets import Target
+from lorarl_trainer.samples.types import Sample
+
+
+@dataclass(frozen=True)
+class ParameterCounts:
+    """Parameters over all tensor-parallel ranks."""
+
+    trainable: int
+    total: int
+
+
+class AdaptedModel(ABC):
+    """One rank's share of the base model with its adapters. Each backend has a subclass.
+
+    Attributes:
+        module: the torch module of this rank.
+        targets: the adapters, in the model's order.
+        linear_names: Hugging Face names of all linear layers of the decoder.
+        excluded_names: those that only `adapter.excludeModules` keeps from having an adapter.
+        parameters: the trainable parameters of this rank by the module's names. Nothing else has a gradient.
+        parallel: the ranks that share the model, and those that share a batch.
+        device: where the parameters are.
+        unpackable: what keeps the model from packed sequences, where those are planned.
+    """
+
+    module: torch.nn.Module
+    targets: Sequence[Target]
+    linear_names: Sequence[str]
+    excluded_names: Sequence[str]
+    parameters: dict[str, torch.nn.Parameter]
+    parallel: Parallel
+    device: torch.device
+    unpackable: Sequence[str]
+    qkv_by_group: bool
+    """See `SharesBase.qkv_by_group`."""
+    lockstep: bool = False
+    """Every pass is collective over the data-parallel ranks, so that all of them make equally many."""
+
+    @abstractmethod
+    def micro_batches(self, samples: Sequence[Sample], token_budget: int) -> Iterator[tuple[list[int], MicroBatch]]:
+        """Yield the micro-batches of some samples, and which of the samples each holds, in its order."""
+
+    @abstractmethod
+    def log_probabilities(self, batch: MicroBatch, temperature: float) -> torch.Tensor:
+        """Return log p(response token | all before it) at the given temperature, [N], float32, sample by sample.
+
+        Tokens that were not possible in the rollout are not in the distribution.
+
+        The backward pass has to come before another micro-batch's forward.
+        """
+
+    @abstractmethod
+    def base_only(self) -> AbstractContextManager[None]:
+        """Switch the adapters off: the model is the frozen base, the reference policy of a KL penalty."""
+
+    @abstractmethod
+    def call_between_layers(self, call: Callable[[], None]) -> None:
+        """Make a call after every decoder layer from now on, forward and backward."""
+
+    @abstractmethod
+    def exported(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the whole adapter's tensors by Hugging Face name, on every rank (collective).
+
+        The tensors may be the parameters' own storage.
+        """
+
+    @abstractmethod
+    def base_in_hf_names(self) -> Mapping[frozenset[str], torch.Tensor]:
+        """See `SharesBase.base_in_hf_names` (collective)."""
+
+    def export(self) -> dict[str, torch.Tensor]:
+        """Return the adapter in Hugging Face names, whole on every rank (collective); see `exported`."""
+        return dict(self.exported())
+
+    def help_export(self) -> None:
+        """Take part in the `export` of a rank that shares this one's model, and keep nothing of it (collective)."""
+        for _ in self.exported():
+            pass
+
+    @contextmanager
+    def holding(self, values: list[torch.Tensor]) -> Iterator[None]:
+        """Let the trainable parameters be `values` within the block, so that `export` sends those instead."""
+        kept = [parameter.data for parameter in self.parameters.values()]
+        for parameter, value in zip(self.parameters.values(), values, strict=True):
+            parameter.data = value
+        try:
+            yield
+        finally:
+            for parameter, data in zip(self.parameters.values(), kept, strict=True):
+                parameter.data = data
+
+    def base_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the frozen parameters of this rank."""
+        yield from ((name, p.detach()) for name, p in self.module.named_parameters() if not p.requires_grad)
+
+    def norm(self, values: Sequence[torch.Tensor]) -> float:
+        """Return the norm of one tensor per trainable parameter, over all ranks that share the model (collective)."""
+        squares = torch.stack(torch._foreach_norm(values)).square().sum()
+        dist.all_reduce(squares, group=self.parallel.tensor_group)
+        return math.sqrt(squares.item())
+
+    def counts(self) -> ParameterCounts:
+        """Count parameters over the tensor-parallel ranks (collective). Norms, which all ranks hold, count for each."""
+        local = torch.tensor(
+            [sum(p.numel() for p in self.parameters.values()), sum(p.numel() for p in self.module.parameters())]
+        )
+        local = local.to(self.device)
+        dist.all_reduce(local, group=self.parallel.tensor_group)
+        trainable, total = (int(n) for n in local.tolist())
+        return ParameterCounts(trainable, total)

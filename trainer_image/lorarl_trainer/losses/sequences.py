@@ -1,0 +1,46 @@
+"""Which tokens of a micro-batch belong to one sample. All tokens of a sample are in the same micro-batch.
+
+Shape suffixes: N response tokens of a micro-batch, sample by sample; S samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from lorarl_trainer.devices.transfer import to_device
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """The samples of a micro-batch.
+
+    Attributes:
+        sample_of_N: the index of each token's sample.
+        lengths_S: tokens of each sample, float32.
+    """
+
+    sample_of_N: torch.Tensor
+    lengths_S: torch.Tensor
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], device: torch.device) -> Sequences:
+        """Return samples of these lengths."""
+        sample_of_N = np.repeat(np.arange(len(lengths)), lengths)
+        return cls(to_device(sample_of_N, device), to_device(np.asarray(lengths, np.float32), device))
+
+    @property
+    def lengths_per_token(self) -> torch.Tensor:
+        """The length of each token's sample, [N]."""
+        return self.lengths_S[self.sample_of_N]
+
+    def sums(self, values_N: torch.Tensor) -> torch.Tensor:
+        """Return each sample's sum, at each of its tokens, [N]."""
+        return torch.zeros_like(self.lengths_S).index_add(0, self.sample_of_N, values_N)[self.sample_of_N]
+
+    def means(self, values_N: torch.Tensor) -> torch.Tensor:
+        """Return each sample's mean, at each of its tokens, [N]."""
+        return self.sums(values_N) / self.lengths_per_token

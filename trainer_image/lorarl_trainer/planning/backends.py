@@ -1,0 +1,49 @@
+"""Which backend trains a job, and what it can do. Pure, and decided before anything loads."""
+
+from __future__ import annotations
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.errors import InputError
+from lorarl_trainer.planning.families import BackendName
+from lorarl_trainer.planning.model_sizes import ModelShape
+
+
+def backend_of(spec: LoRARLJobSpec, model: ModelShape) -> BackendName:
+    """Return which backend trains a job: the manifest's, otherwise Megatron where it trains such models."""
+    longest = spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens
+    whole = model.window is None or model.window >= longest
+    return spec.trainer.backend or ("megatron" if model.megatron and whole else "fsdp")
+
+
+def chosen_instead(spec: LoRARLJobSpec, backend: BackendName) -> str | None:
+    """Return what a user should know of a backend that was chosen for the model; None if there is nothing to know."""
+    if backend == "megatron" or spec.trainer.backend is not None:
+        return None
+    return (
+        "trainer.backend is fsdp (Transformers and PEFT), since Megatron does not train this model. "
+        "Its layers are not fused, so an update takes longer"
+    )
+
+
+def require_backend(spec: LoRARLJobSpec, backend: BackendName) -> None:
+    """Refuse what a manifest asks of a backend that cannot do it.
+
+    Raises:
+        InputError: naming the field and the fix.
+    """
+    if backend == "megatron":
+        return
+    if spec.adapter.type != "canonical_lora":
+        raise InputError(
+            "spec.adapter.type",
+            f"{spec.adapter.type} with trainer.backend fsdp",
+            "canonical_lora: PEFT has no adapter that several layers share",
+            "Set spec.adapter.type: canonical_lora.",
+        )
+    if (spec.trainer.tensor_parallel_size or 1) > 1:
+        raise InputError(
+            "spec.trainer.tensorParallelSize",
+            f"{spec.trainer.tensor_parallel_size} with trainer.backend fsdp",
+            "1: its trainers share samples, not layers",
+            "Remove it, or set spec.trainer.backend: megatron.",
+        )

@@ -1,0 +1,191 @@
+"""The families of models that Megatron-Bridge does not take, and that `trainer.backend: fsdp` trains.
+
+A family is supported once tests/trainer compare it with Transformers and with vLLM. docs/models.md has the results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_ATTENTION = {
+    "self_attn.q_proj.weight": "q h",
+    "self_attn.k_proj.weight": "k h",
+    "self_attn.v_proj.weight": "k h",
+    "self_attn.o_proj.weight": "h q",
+}
+_BIASED_QKV = {"self_attn.q_proj.bias": "q", "self_attn.k_proj.bias": "k", "self_attn.v_proj.bias": "k"}
+_GATED = {"mlp.gate_proj.weight": "f h", "mlp.up_proj.weight": "f h", "mlp.down_proj.weight": "h f"}
+_HEAD_NORMS = {"self_attn.q_norm.weight": "d", "self_attn.k_norm.weight": "d"}
+_WHOLE_NORMS = {"self_attn.q_norm.weight": "q", "self_attn.k_norm.weight": "k"}
+
+
+def _norms(*names: str) -> dict[str, str]:
+    return {f"{name}.weight": "h" for name in names}
+
+
+def _biased(names: Mapping[str, str]) -> dict[str, str]:
+    """Return the weights with a bias for each, as long as the weight's first size."""
+    return {**names, **{name.replace(".weight", ".bias"): sizes.split()[0] for name, sizes in names.items()}}
+
+
+_USUAL_NORMS = _norms("input_layernorm", "post_attention_layernorm")
+_LATE_NORMS = _norms("post_attention_layernorm", "post_feedforward_layernorm")
+_LLAMA = {**_ATTENTION, **_GATED, **_USUAL_NORMS}
+
+
+@dataclass(frozen=True)
+class FsdpFamily:
+    """Models with one `model_type` in config.json, and where their tensors are.
+
+    Sizes are words: h hidden, q queries, k keys, d a head, f the MLP, v the vocabulary, p the positions. Sums have +.
+
+    Attributes:
+        models: some that people know.
+        architecture: the class of Transformers, in `architectures` of config.json.
+        features: what these models have beyond Llama's.
+        layer: the sizes of a layer's tensors, by name.
+        outside: those of the others, without an output layer of the embedding's size.
+        layers: where the layers are.
+        shares_base: vLLM can use the trainer's tensors.
+    """
+
+    models: str
+    architecture: str
+    features: str
+    layer: Mapping[str, str] = field(default_factory=lambda: _LLAMA)
+    outside: Mapping[str, str] = field(
+        default_factory=lambda: {"model.embed_tokens.weight": "v h", "model.norm.weight": "h"}
+    )
+    layers: str = "model.layers"
+    shares_base: bool = True
+
+    def shapes(self, sizes: Mapping[str, int], layers: int, *, tied: bool) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each tensor by its name."""
+        named = dict(self.outside)
+        if not tied:
+            named["lm_head.weight"] = "v h"
+        for layer in range(layers):
+            named.update({f"{self.layers}.{layer}.{name}": words for name, words in self.layer.items()})
+        return {
+            name: tuple(sum(sizes[one] for one in word.split("+")) for word in words.split())
+            for name, words in named.items()
+        }
+
+
+FSDP_FAMILIES: dict[str, FsdpFamily] = {
+    "gemma2": FsdpFamily(
+        "Gemma 2",
+        "Gemma2ForCausalLM",
+        "capped scores and logits, windows, norms around each sublayer",
+        {**_LLAMA, **_norms("pre_feedforward_layernorm", "post_feedforward_layernorm")},
+    ),
+    "gemma3_text": FsdpFamily(
+        "Gemma 3 (text: 270M, 1B)",
+        "Gemma3ForCausalLM",
+        "windows, norms of q and k, and around each sublayer",
+        {**_LLAMA, **_HEAD_NORMS, **_norms("pre_feedforward_layernorm", "post_feedforward_layernorm")},
+    ),
+    "phi": FsdpFamily(
+        "Phi-1, 1.5, 2",
+        "PhiForCausalLM",
+        "attention beside a GELU MLP, biases, also of the logits, positions on a part of each head",
+        _biased(
+            {
+                **{name: size for name, size in _ATTENTION.items() if "o_proj" not in name},
+                "self_attn.dense.weight": "h q",
+                "mlp.fc1.weight": "f h",
+                "mlp.fc2.weight": "h f",
+                **_norms("input_layernorm"),
+            }
+        ),
+        {"model.embed_tokens.weight": "v h", **_biased(_norms("model.final_layernorm")), "lm_head.bias": "v"},
+    ),
+    "phi3": FsdpFamily(
+        "Phi-3, Phi-3.5 mini, Phi-4",
+        "Phi3ForCausalLM",
+        "one layer for q, k and v, and one for gate and up",
+        {
+            "self_attn.qkv_proj.weight": "q+k+k h",
+            "self_attn.o_proj.weight": "h q",
+            "mlp.gate_up_proj.weight": "f+f h",
+            "mlp.down_proj.weight": "h f",
+            **_USUAL_NORMS,
+        },
+    ),
+    "granite": FsdpFamily("Granite 3.x", "GraniteForCausalLM", "multipliers of residuals, scores and logits"),
+    "olmo3": FsdpFamily(
+        "OLMo 3",
+        "Olmo3ForCausalLM",
+        "windows, norms after each sublayer, and of q and k over all heads",
+        {**_ATTENTION, **_GATED, **_WHOLE_NORMS, **_LATE_NORMS},
+    ),
+    "cohere": FsdpFamily(
+        "Command R",
+        "CohereForCausalLM",
+        "attention beside the MLP, layer norms, scaled logits",
+        {**_ATTENTION, **_GATED, **_norms("input_layernorm")},
+    ),
+    "cohere2": FsdpFamily(
+        "Command R7B, Command A",
+        "Cohere2ForCausalLM",
+        "attention beside the MLP, windows, layers without positions, scaled logits",
+        {**_ATTENTION, **_GATED, **_norms("input_layernorm")},
+    ),
+    "exaone4": FsdpFamily(
+        "EXAONE 4",
+        "Exaone4ForCausalLM",
+        "norms after each sublayer, windows, layers without positions",
+        {**_ATTENTION, **_GATED, **_HEAD_NORMS, **_LATE_NORMS},
+    ),
+    "opt": FsdpFamily(
+        "OPT",
+        "OPTForCausalLM",
+        "learned positions, a ReLU MLP, biases, layer norms",
+        _biased(
+            {
+                **{name: size for name, size in _ATTENTION.items() if "o_proj" not in name},
+                "self_attn.out_proj.weight": "h q",
+                "fc1.weight": "f h",
+                "fc2.weight": "h f",
+                **_norms("self_attn_layer_norm", "final_layer_norm"),
+            }
+        ),
+        {
+            "model.decoder.embed_tokens.weight": "v h",
+            "model.decoder.embed_positions.weight": "p h",
+            **_biased(_norms("model.decoder.final_layer_norm")),
+        },
+        layers="model.decoder.layers",
+        shares_base=False,
+    ),
+    "arcee": FsdpFamily(
+        "Arcee AFM",
+        "ArceeForCausalLM",
+        "an MLP of squared ReLU without a gate",
+        {**_ATTENTION, "mlp.up_proj.weight": "f h", "mlp.down_proj.weight": "h f", **_USUAL_NORMS},
+    ),
+    "seed_oss": FsdpFamily(
+        "Seed-OSS", "SeedOssForCausalLM", "biases of q, k and v, wide heads", {**_LLAMA, **_BIASED_QKV}
+    ),
+}
+"""By `model_type`."""
+
+
+def sizes_by_word(config: Mapping[str, Any], *, hidden: int, key_heads: int, head: int) -> dict[str, int]:
+    """Return what the words of `FsdpFamily` mean for a config.json.
+
+    Raises:
+        KeyError: it leaves out a size.
+    """
+    positions = 2 if config["model_type"] == "opt" else 0  # its first positions are for padding
+    return {
+        "h": hidden,
+        "q": config["num_attention_heads"] * head,
+        "k": key_heads * head,
+        "d": head,
+        "f": config["ffn_dim"] if "ffn_dim" in config else config["intermediate_size"],
+        "v": config["vocab_size"],
+        "p": config.get("max_position_embeddings", 0) + positions,
+    }

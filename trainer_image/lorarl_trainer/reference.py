@@ -1,0 +1,60 @@
+"""Log-probabilities that a step needs besides the engine's: the reference's, and the policy's before later updates.
+
+Shape suffixes: P prompts of a step, G completions per prompt, S = P * G samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from lorarl_trainer.algorithms import Algorithm
+from lorarl_trainer.algorithms.base import Rewards
+from lorarl_trainer.protocols.rollouts import StepBatch
+from lorarl_trainer.protocols.workers import Workers
+from lorarl_trainer.samples.arrays import Sums
+
+ESTIMATORS: Mapping[str, Callable[[Sums], Sums]] = {
+    "k1": lambda d: d,
+    "k2": lambda d: d**2 / 2,
+    "k3": lambda d: np.exp(-d) - 1 + d,
+}
+"""Estimates of KL(p || q) per token from d = log p - log q, where p drew the token (J. Schulman, 2020)."""
+
+
+async def rewards_less_kl(workers: Workers, algorithm: Algorithm, batch: StepBatch) -> tuple[Rewards, dict[str, float]]:
+    """Return the rewards less the KL penalty, [P, G], and metrics; the rewards themselves without such a penalty.
+
+    The penalty of a completion is the sum over its tokens (arXiv:2203.02155, equation 2).
+
+        kl: k3 estimate of KL(policy || reference) per token, in nats.
+        kl_penalty: what was subtracted from a reward, mean over all completions.
+    """
+    penalty = algorithm.reward_kl
+    if penalty is None:
+        return batch.rewards_P_G, {}
+    reference_S = await workers.log_probabilities(batch.samples_S, batch.temperature, reference=True)
+    penalties, kl, tokens = [], 0.0, 0
+    for sample, reference in zip(batch.samples_S, reference_S, strict=True):
+        assert sample.rollout_logprobs is not None, "samples that have a reward are generated"
+        difference = sample.rollout_logprobs.astype(np.float64) - reference
+        penalties.append(penalty.coefficient * float(ESTIMATORS[penalty.estimator](difference).sum()))
+        kl, tokens = kl + float(ESTIMATORS["k3"](difference).sum()), tokens + len(difference)
+    penalties_P_G = np.array(penalties).reshape(batch.rewards_P_G.shape)
+    return batch.rewards_P_G - penalties_P_G, {"kl": kl / tokens, "kl_penalty": float(np.mean(penalties))}
+
+
+async def with_old_logprobs(workers: Workers, algorithm: Algorithm, batch: StepBatch) -> StepBatch:
+    """Return the batch with the policy's log-probabilities before the first update, if the loss corrects by them.
+
+    Only the samples of later updates get them: the first update computes its own.
+    """
+    first = len(batch.samples_S) // algorithm.updates_per_step
+    if algorithm.loss.correction is None or first == len(batch.samples_S):
+        return batch
+    later = batch.samples_S[first:]
+    old = await workers.log_probabilities(later, batch.temperature)
+    updated = [replace(sample, old_logprobs=mine) for sample, mine in zip(later, old, strict=True)]
+    return replace(batch, samples_S=[*batch.samples_S[:first], *updated])

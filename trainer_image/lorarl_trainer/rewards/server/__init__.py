@@ -1,0 +1,1 @@
+"""The reward `server`: scores that a judge or a reward model gives over HTTP."""
