@@ -76,6 +76,7 @@ def test_from_creation_to_end_in_twelve_writes(p: Platform, replica: Operator) -
     assert len(written) <= 12, written
     assert sorted(one for one in written if "status" not in one) == [
         "create configmaps lorarl-whole",
+        "create networkpolicies lorarl-whole",
         "create rayjobs whole-1",
         "create rolebindings lorarl-whole",
         "create roles lorarl-whole",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lorarl_trainer.backends.megatron.layout import AdapterLayout
+from lorarl_trainer.backends.layout import AdapterLayout
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 

@@ -37,6 +37,8 @@ def test_every_example_is_shown_and_can_be_parsed(command: click.Command) -> Non
     assert isinstance(command, Command) and command.examples
     for example in command.examples:
         assert f"  {example}" in helped(command).splitlines()
+        if example.startswith("kubectl "):  # what another command needs first
+            continue
         (typed,) = re.findall(r"\blorarl ([^|#)]+)", example)
         name, *words = shlex.split(typed.removeprefix("env "))
         assert name == command.name

@@ -99,9 +99,10 @@ def test_all_tests_of_a_completion_have_one_limit(scorer) -> None:
 
 def test_a_sandbox_that_breaks_costs_its_sample_and_is_replaced(scorer) -> None:
     """That is no fault of the program, so the sample is left out, not scored 0."""
+    others = set(psutil.Process().children())
     made = scorer(processes=1, seconds_per_test=60.0, timeout_seconds=60.0)
     asyncio.run(made.ready())
-    [sandbox] = psutil.Process().children()
+    [sandbox] = set(psutil.Process().children()) - others
 
     def kill_once_it_runs() -> None:
         while not sandbox.children():
@@ -117,11 +118,12 @@ def test_a_sandbox_that_breaks_costs_its_sample_and_is_replaced(scorer) -> None:
 
 
 def test_closing_ends_programs_that_run(scorer) -> None:
+    others = set(psutil.Process().children())
     made = scorer(processes=1, seconds_per_test=600.0, timeout_seconds=600.0)
 
     async def close_once_it_runs() -> list[Outcome]:
         await made.ready()
-        [sandbox] = psutil.Process().children()
+        [sandbox] = set(psutil.Process().children()) - others
         task = asyncio.create_task(made.score([ToScore("p", "while True: pass", None, ADD)]))
         while not sandbox.children():
             await asyncio.sleep(0)
