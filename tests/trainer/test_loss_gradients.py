@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lorarl_trainer.backends.layout import AdapterLayout
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from lorarl_api.v1alpha1 import AlgorithmSpec
 from lorarl_trainer.algorithms.registry import get_algorithm
+from lorarl_trainer.backends.layout import AdapterLayout
 from lorarl_trainer.devices.cpu import CpuDevice
 from lorarl_trainer.lora.peft_format import PEFT_PREFIX, adapter_config, write_adapter
 from lorarl_trainer.samples.types import Sample
