@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 from lorarl_trainer.checkpoint import BackgroundUploader, BestBy, CheckpointStore, Evaluated
 from lorarl_trainer.checkpoint.contents import step_of
 from lorarl_trainer.errors import FencedError
-from lorarl_trainer.storage import Store
+from lorarl_trainer.storage import Store, open_store
 from support.checkpoints import IDENTITY, JOB, checkpoint, read_latest, require_whole
+from support.fault_proxy import FaultProxy
+from support.s3_server import S3Server
 
 SCORE = BestBy("eval_score", largest=True)
 
@@ -71,6 +74,42 @@ def test_the_uploader_completes_a_checkpoint_when_it_is_published(store: Store, 
     uploader.drain(10)
     assert uploader.best is not None and uploader.best.step == 10
     assert store.get(f"{JOB}/iter_0000020/lora_adapter/README.md") == b"card 20"
+
+
+def test_a_slow_store_costs_no_best_checkpoint(s3: S3Server, proxy: FaultProxy, bucket: str, tmp_path: Path) -> None:
+    store = open_store(f"s3://{bucket}", s3.secret(proxy.url))
+    uploader = BackgroundUploader(start(store, keep=1), tmp_path)
+
+    def train() -> None:
+        for step, score in ((10, 0.9), (20, 0.95), (30, 0.1)):
+            uploader.submit(checkpoint(step))
+            uploader.complete(Evaluated(step, f"card {step}".encode(), score))
+
+    hold = proxy.hold(method="PUT", path="iter_0000010")
+    trained = threading.Thread(target=train)
+    trained.start()
+    assert hold.arrived.wait(5)
+    hold.release()
+    trained.join(10)
+    uploader.drain(10)
+    assert uploader.best is not None and uploader.best.step == 20
+    assert kept(store) == [20, 30]
+
+
+def test_an_evaluation_counts_before_the_next_checkpoint_is_published(
+    s3: S3Server, proxy: FaultProxy, bucket: str, tmp_path: Path
+) -> None:
+    store = open_store(f"s3://{bucket}", s3.secret(proxy.url))
+    uploader = BackgroundUploader(start(store, keep=1), tmp_path)
+    hold = proxy.hold(method="PUT", path="iter_0000010")
+    uploader.submit(checkpoint(10))
+    assert hold.arrived.wait(5)
+    uploader.complete(Evaluated(10, b"card 10", 0.9))
+    uploader.submit(checkpoint(20))
+    uploader.complete(Evaluated(20, b"card 20", 0.1))
+    hold.release()
+    uploader.drain(10)
+    assert kept(store) == [10, 20]
 
 
 def test_a_run_that_was_fenced_off_completes_nothing(store: Store) -> None:

@@ -236,6 +236,11 @@ class CheckpointStore:
         self._swap_latest(lambda latest: replace(latest, finished_at=self.time()))
 
     @property
+    def keeps_best(self) -> bool:
+        """Whether the best checkpoint is kept besides the newest ones."""
+        return self._best_by is not None
+
+    @property
     def best(self) -> Best | None:
         """The best checkpoint of this training so far, by the metric that the job asks for; None if it is not known."""
         best = self._claimed().best

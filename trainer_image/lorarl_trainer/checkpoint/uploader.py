@@ -28,6 +28,8 @@ class Evaluated:
 class BackgroundUploader:
     """Publishes checkpoints in one thread. One is under way and one waits; a newer one replaces the one that waits.
 
+    If the job keeps its best checkpoint, none is replaced, since it may be that one: `submit` waits for its turn.
+
     The first failure ends it: the newest unpublished checkpoint is written to `unpublished`, a folder that a later run
     gives to `CheckpointStore.start`. From then on `raise_if_failed`, `submit` and `drain` raise. Call `drain` before
     the process ends.
@@ -59,12 +61,14 @@ class BackgroundUploader:
             return self._last
 
     def submit(self, checkpoint: Checkpoint) -> None:
-        """Publish `checkpoint` soon. Returns at once.
+        """Publish `checkpoint` soon. Returns at once, unless the job keeps its best checkpoint and another one waits.
 
         Raises:
             FencedError, StorageError: an earlier publication failed.
         """
         with self._changed:
+            if self._store.keeps_best:
+                self._changed.wait_for(lambda: self._waiting is None or self._failure is not None)
             self._raise_failure()
             self._waiting = checkpoint
             self._changed.notify_all()
@@ -122,9 +126,13 @@ class BackgroundUploader:
                 if self._failure is not None:
                     return
                 self._under_way, self._busy = checkpoint, True
-            failure = self._publish(checkpoint) if checkpoint else None
+                self._changed.notify_all()
+            # What is known of earlier steps comes first: a new checkpoint lets go of those that are not the best.
+            own = checkpoint.step if checkpoint else 0
+            failure = self._complete([one for one in evaluated if one.step != own])
+            failure = failure or (self._publish(checkpoint) if checkpoint else None)
             unsent = checkpoint if failure else None
-            failure = failure or self._complete(evaluated)
+            failure = failure or self._complete([one for one in evaluated if one.step == own])
             with self._changed:
                 if isinstance(failure, StorageError) and self._failure is None and (unsent := self._waiting or unsent):
                     failure = self._kept_locally(unsent, str(failure))
