@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import os
 import shutil
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).resolve().parents[1]
 NO_TESTS = 5
@@ -34,20 +36,31 @@ class Tier:
         command: the command that runs it, or pytest's arguments.
         with_pytest: whether `command` has pytest's arguments.
         on_gpu: whether it needs a GPU.
+        versions: modules of the tests' servers, as MODULE@VERSION, that are not those of scripts/tools.sh.
     """
 
     name: str
     command: tuple[str, ...]
     with_pytest: bool = True
     on_gpu: bool = False
+    versions: tuple[str, ...] = ()
 
 
 CUDA_IMAGE = "tests/cluster/test_cuda_image.py"
+CACHE = Path(os.environ.get("LORARL_CACHE") or Path.home() / ".cache/lorarl")
+OLDEST = (
+    "k8s.io/kubernetes@v1.29.6",
+    "github.com/ray-project/kuberay/ray-operator@v1.6.0",
+    "sigs.k8s.io/kueue@v0.15.2",
+)
+NEWEST = ("k8s.io/kubernetes@v1.37.2", "github.com/ray-project/kuberay/ray-operator@v1.7.0")
 TIERS = (
     Tier("lint", ("make", "lint"), with_pytest=False),
     Tier("unit", ("tests/unit",)),
     Tier("storage", ("tests/storage",)),
     Tier("apiserver", ("tests/apiserver",)),
+    Tier("oldest", ("tests/apiserver",), versions=OLDEST),
+    Tier("newest", ("tests/apiserver",), versions=NEWEST),
     Tier("trainer", ("tests/trainer",)),
     Tier("run", ("-m", "long or not long", "tests/run")),
     Tier("chaos", ("-m", "long", "tests/chaos")),
@@ -107,7 +120,10 @@ def run(tier: Tier, out: Path, *, has_gpu: bool | None = None) -> Outcome:
         command = [sys.executable, "-m", "pytest", *tier.command, f"--junitxml={results}"]
     started = time.monotonic()
     with (out / f"{tier.name}.log").open("wb") as log:
-        status = subprocess.run(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+        environment = servers(tier) if tier.versions else {}
+        if tier.versions and call(["scripts/tools.sh", "servers"], environment, log) != 0:
+            return Outcome(tier.name, "FAILED", notes=[f"its servers could not be built; see {tier.name}.log"])
+        status = call(command, environment, log)
     seconds = time.monotonic() - started
     if status == NO_TESTS:
         return Outcome(tier.name, "FAILED", seconds, notes=["no tests were found"])
@@ -119,6 +135,28 @@ def run(tier: Tier, out: Path, *, has_gpu: bool | None = None) -> Outcome:
     elif outcome.skipped and not outcome.passed:
         outcome.verdict = "skipped"
     return outcome
+
+
+def call(command: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> int:
+    """Run a command of this repository, and return its exit status."""
+    every = os.environ | environment
+    return subprocess.run(command, cwd=ROOT, env=every, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+
+
+def servers(tier: Tier) -> dict[str, str]:
+    """Give a tier's servers a cache, and return the environment that names it and their versions.
+
+    What the usual cache has is linked, so that only other versions have to be built.
+    """
+    cache = CACHE / "versions" / tier.name
+    (cache / "bin").mkdir(parents=True, exist_ok=True)
+    for built in (CACHE / "bin").iterdir():
+        if not (cache / "bin" / built.name).exists():
+            (cache / "bin" / built.name).hardlink_to(built)
+    for files in (CACHE / "share").iterdir():
+        if not (cache / "share" / files.name).exists():
+            shutil.copytree(files, cache / "share" / files.name)
+    return {"LORARL_CACHE": str(cache), "LORARL_TOOL_VERSIONS": " ".join(tier.versions)}
 
 
 def read(name: str, results: Path) -> Outcome:

@@ -10,6 +10,7 @@
 #   scripts/tools.sh gpu          those that a node with GPUs also needs (`make gpu-node`); needs a C compiler
 #   scripts/tools.sh etcd kubectl some of them
 #   scripts/tools.sh --list       what there is, and whether it is up to date
+# LORARL_TOOL_VERSIONS='k8s.io/kubernetes@v1.29.6 ...' takes other versions of modules; name another $LORARL_CACHE too.
 set -euo pipefail
 
 # name | group | how | module@version | package | folders of the module to keep in share/<name>, if any.
@@ -42,6 +43,10 @@ nvidia-device-plugin    gpu     own  github.com/NVIDIA/k8s-device-plugin@v0.18.0
 pause                   node    tree tools/node/go/pause@1             main.go
 hello                   node    tree tools/node/go/hello@1             main.go
 '
+for module in ${LORARL_TOOL_VERSIONS:-}; do
+  grep -q " ${module%@*}@" <<<"$TOOLS" || { echo "LORARL_TOOL_VERSIONS: got $module, which no tool is built from" >&2; exit 2; }
+  TOOLS="$(sed "s| ${module%@*}@[^ ]*| $module|" <<<"$TOOLS")"
+done
 RECIPE=1 # part of every stamp; raise it when the build changes
 
 cache="${LORARL_CACHE:-$HOME/.cache/lorarl}"
@@ -162,7 +167,8 @@ main() {
     build "$name" "$how" "$module" "$package" || { say "$name could not be built"; return 1; }
     [ -z "$folders" ] || keep "$name" "$module" "$folders" ||
       { say "the files of $name could not be copied"; return 1; }
-    stamp "$module" "$package" "$folders" >"$bin/$name.stamp"
+    stamp "$module" "$package" "$folders" >"$bin/.$name.stamp.$$"
+    mv "$bin/.$name.stamp.$$" "$bin/$name.stamp" # the old file may have another link
     say "$name: $((SECONDS - started)) s"
   done
 }

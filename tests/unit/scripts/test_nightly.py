@@ -35,7 +35,7 @@ def quick_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_tier_of_the_tests_is_run() -> None:
     folders = {path.relative_to(ROOT).parts[1] for path in ROOT.glob("tests/**/test_*.py")}
-    assert folders == {tier.name for tier in nightly.TIERS} - {"lint", "cuda_image"}
+    assert folders == {tier.name for tier in nightly.TIERS} - {"lint", "cuda_image", "oldest", "newest"}
 
 
 def test_a_tier_is_counted_and_its_failures_are_named(tmp_path: Path) -> None:
@@ -57,6 +57,22 @@ def test_a_tier_without_tests_has_failed(tmp_path: Path) -> None:
 def test_a_tier_of_gpus_is_left_out_without_one(tmp_path: Path) -> None:
     outcome = nightly.run(Tier("gpu", ("tests/gpu",), on_gpu=True), tmp_path, has_gpu=False)
     assert outcome.verdict == "not run"
+
+
+def test_other_versions_have_their_own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nightly, "CACHE", tmp_path / "cache")
+    for file in ("bin/etcd", "bin/etcd.stamp", "share/kueue/config"):
+        (tmp_path / "cache" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "cache" / file).write_text("usual")
+    tier = Tier("other", ("tests/apiserver",), versions=("k8s.io/kubernetes@v1.29.6", "example.com/unknown@v1.0.0"))
+
+    outcome = nightly.run(tier, tmp_path)
+
+    other = tmp_path / "cache/versions/other"
+    assert (other / "bin/etcd").samefile(tmp_path / "cache/bin/etcd")
+    assert (other / "share/kueue/config").read_text() == "usual"
+    assert (outcome.verdict, outcome.notes) == ("FAILED", ["its servers could not be built; see other.log"])
+    assert "got example.com/unknown@v1.0.0, which no tool is built from" in (tmp_path / "other.log").read_text()
 
 
 def test_it_continues_after_a_failure(
