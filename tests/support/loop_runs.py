@@ -16,6 +16,7 @@ from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.rows import Row
 from lorarl_trainer.data.stream import RowStream
+from lorarl_trainer.dpo import Pairs
 from lorarl_trainer.loop import train
 from lorarl_trainer.lora.targets import last_parts
 from lorarl_trainer.progress import Event, Progress, StepDone
@@ -98,6 +99,8 @@ async def run_in_process(
     rollouts: Rollouts
     if spec.algorithm.type == "sft":
         rollouts = Answers(stream, {}, spec.rollout.prompts_per_step, workers)
+    elif spec.algorithm.type == "dpo":
+        rollouts = Pairs(stream, {}, spec.rollout.prompts_per_step, workers, algorithm.loss)
     else:
         scorer = CountsEvenTokens()
         rollouts = Lockstep(

@@ -74,6 +74,17 @@ class DataSource(Model):
     answer_field: FieldName = Field(
         "answer", description="Column with the reference answer. For sft it is the text to learn."
     )
+    chosen_field: FieldName | None = Field(
+        None,
+        description="For dpo, the column with the preferred answer: a string, or chat messages that end with it. "
+        "Default: chosen.",
+        examples=["chosen"],
+    )
+    rejected_field: FieldName | None = Field(
+        None,
+        description="For dpo, the column with the other answer, in the same form. Default: rejected.",
+        examples=["rejected"],
+    )
     subset: FieldName | None = Field(
         None, description="Configuration of an hf:// data set. Default: the data set's own.", examples=["main"]
     )
@@ -105,7 +116,19 @@ class DataSource(Model):
             "differ from promptField",
             "Name the column with the answer.",
         ),
+        Rule(
+            "rejectedField",
+            "(has(self.rejectedField) ? self.rejectedField : 'rejected') != "
+            "(has(self.chosenField) ? self.chosenField : 'chosen')",
+            "differ from chosenField",
+            "Name the columns with the preferred answer and with the other one.",
+        ),
     )
+
+    @property
+    def pair_fields(self) -> tuple[str, str]:
+        """The columns of a pair: the chosen and the rejected answer."""
+        return self.chosen_field or "chosen", self.rejected_field or "rejected"
 
     @property
     def origin(self) -> str:
@@ -197,7 +220,8 @@ class DataSpec(Model):
     )
     eval: EvalSource | None = Field(
         None,
-        description="Held-out rows, scored with greedy sampling (grpo) or by their loss (sft). Default: no evaluation.",
+        description="Held-out rows: scored with greedy sampling, for sft by their loss, for dpo by the share of pairs "
+        "that are told apart. Default: no evaluation.",
     )
     evals: list[EvalSpec] = Field(
         default_factory=list,

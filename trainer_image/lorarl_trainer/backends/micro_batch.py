@@ -14,7 +14,7 @@ import torch
 from lorarl_trainer.backends.kernels.gather import Gather
 from lorarl_trainer.backends.kernels.packed import Segments
 from lorarl_trainer.devices.transfer import to_device
-from lorarl_trainer.samples.packing import pack, packed_micro_batches, padded_micro_batches
+from lorarl_trainer.samples.packing import pack, packed_micro_batches, padded_micro_batches, units
 from lorarl_trainer.samples.types import Sample
 
 _PAD_TO = 16
@@ -52,11 +52,12 @@ def grouped(samples: Sequence[Sample], token_budget: int, key_budget: int | None
     """Return the indices of each micro-batch's samples.
 
     No micro-batch has more than `token_budget` tokens, nor a packed one more than `key_budget` keys, except that a
-    longer sequence stands alone.
+    longer sequence, or pair of sequences, stands alone.
     """
     if packed:
         return packed_micro_batches(samples, token_budget, key_budget)
-    return padded_micro_batches([_padded(len(sample.tokens)) for sample in samples], token_budget)
+    lengths = [_padded(len(sample.tokens)) for sample in samples]
+    return padded_micro_batches(lengths, token_budget, units(samples, range(len(samples))))
 
 
 def packed_batch(samples: Sequence[Sample], device: torch.device, multiple: int) -> MicroBatch:
