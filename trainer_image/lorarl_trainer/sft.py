@@ -47,14 +47,14 @@ class Answers:
         return [row.prompt_ids for row in self.rows.first(count)] if self.generated else []
 
     async def evaluate(self, name: str, step: int, adapter_version: int) -> EvalDone:
-        """Return the mean of -log p over the held-out answers' tokens, in nats, unless completions are evaluated."""
+        """Return the mean of -log p over the held-out rows' learned tokens, in nats, unless it is of completions."""
         if self.generated and name in self.generated.evaluations:
             return await self.generated.evaluate(name, step, adapter_version)
         start = time.perf_counter()
         samples = [_sample(row) for row in self.held_out[name]]
         logprobs = await self.workers.log_probabilities(samples, temperature=1.0)
         sums = [-float(values.sum()) for values in logprobs]
-        lengths = [sample.response_length for sample in samples]
+        lengths = [sample.trained_length for sample in samples]
         ends = ratio_interval(sums, lengths)
         return EvalDone(
             step=step,
@@ -67,4 +67,5 @@ class Answers:
 
 
 def _sample(row: EncodedRow) -> Sample:
-    return Sample(np.asarray(row.prompt_ids + row.answer_ids), len(row.prompt_ids))
+    mask = None if row.trained is None else np.asarray(row.trained, np.bool_)
+    return Sample(np.asarray(row.prompt_ids + row.answer_ids), len(row.prompt_ids), mask=mask)

@@ -85,6 +85,23 @@ class DataSource(Model):
         description="For dpo, the column with the other answer, in the same form. Default: rejected.",
         examples=["rejected"],
     )
+    messages_field: FieldName | None = Field(
+        None,
+        description="For sft, the column with a whole conversation, a list of chat messages {role, content}, in place "
+        "of prompt and answer. Every message of the assistant is learned, except those with weight: 0 or train: false.",
+        examples=["messages"],
+    )
+    tokens_field: FieldName | None = Field(
+        None,
+        description="For sft, the column with the token ids of a sequence, in place of prompt and answer. Needs "
+        "lossMaskField.",
+        examples=["input_ids"],
+    )
+    loss_mask_field: FieldName | None = Field(
+        None,
+        description="The column with 0 or 1 for each token of tokensField: tokens with 1 are learned.",
+        examples=["loss_mask"],
+    )
     subset: FieldName | None = Field(
         None, description="Configuration of an hf:// data set. Default: the data set's own.", examples=["main"]
     )
@@ -117,6 +134,18 @@ class DataSource(Model):
             "Name the column with the answer.",
         ),
         Rule(
+            "lossMaskField",
+            "has(self.lossMaskField) == has(self.tokensField)",
+            "be set if tokensField is, and only then",
+            "Name both columns, or use messagesField.",
+        ),
+        Rule(
+            "messagesField",
+            "!has(self.messagesField) || !has(self.tokensField)",
+            "not be set beside tokensField",
+            "Remove one of the two: a row is either messages or tokens.",
+        ),
+        Rule(
             "rejectedField",
             "(has(self.rejectedField) ? self.rejectedField : 'rejected') != "
             "(has(self.chosenField) ? self.chosenField : 'chosen')",
@@ -124,6 +153,11 @@ class DataSource(Model):
             "Name the columns with the preferred answer and with the other one.",
         ),
     )
+
+    @property
+    def has_lessons(self) -> bool:
+        """Whether a row is a conversation, or tokens with a mask."""
+        return self.messages_field is not None or self.tokens_field is not None
 
     @property
     def pair_fields(self) -> tuple[str, str]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from lorarl_api.rules import Rule
 from lorarl_api.v1alpha1.algorithm_types import FROM_DATA
 
 _FROM_DATA = f"self.algorithm.type in [{', '.join(map(repr, FROM_DATA))}]"
 _SOME_GENERATED = "self.data.evals.exists(e, has(e.reward))"
 """An evaluation with a reward is of completions, also where the training generates none."""
+COLUMNS = {"chosenField": "dpo", "rejectedField": "dpo", "messagesField": "sft", "tokensField": "sft"}
+"""Columns of rows that only one type reads."""
 
 
 def _splits_all_gpus(part: str) -> Rule:
@@ -30,22 +34,26 @@ def _default_without_rollouts(field: str, cel: str, default: str) -> Rule:
     )
 
 
-def _pairs(path: str, rows: str, prefix: str) -> tuple[Rule, Rule]:
-    """The rules of one place with data sources. `rows` has {} in the place of a condition on `prefix`, a source."""
-    return (
-        Rule(
+def _has_any(source: str, columns: Sequence[str] = tuple(COLUMNS)) -> str:
+    return " || ".join(f"has({source}.{column})" for column in columns)
+
+
+def _rows(path: str, rows: str, source: str) -> Iterator[Rule]:
+    """The rules of one place with data sources. `rows` has {} in the place of a condition on `source`."""
+    for kind in dict.fromkeys(COLUMNS.values()):
+        own = [column for column in COLUMNS if COLUMNS[column] == kind]
+        yield Rule(
             path,
-            "self.algorithm.type == 'dpo' || "
-            + rows.format(f"!has({prefix}.chosenField) && !has({prefix}.rejectedField)"),
-            "have neither chosenField nor rejectedField unless algorithm.type is dpo",
-            "Remove them, or set algorithm.type to dpo.",
-        ),
-        Rule(
-            path,
-            "self.algorithm.type != 'dpo' || " + rows.format(f"!has({prefix}.reasoningGym)"),
-            "have no reasoningGym if algorithm.type is dpo, which learns from pairs of a chosen and a rejected answer",
-            "Set uri to a file or a data set with the columns prompt, chosen and rejected.",
-        ),
+            f"self.algorithm.type == '{kind}' || {rows.format(f'!({_has_any(source, own)})')}",
+            f"have neither {own[0]} nor {own[1]} unless algorithm.type is {kind}",
+            f"Remove them, or set algorithm.type to {kind}.",
+        )
+    yield Rule(
+        path,
+        "self.algorithm.type != 'dpo' || "
+        + rows.format(f"!has({source}.reasoningGym)" + (" || has(one.reward)" if path == "data.evals" else "")),
+        "have no reasoningGym if algorithm.type is dpo, which learns from pairs of a chosen and a rejected answer",
+        "Set uri to a file or a data set with the columns prompt, chosen and rejected.",
     )
 
 
@@ -128,10 +136,16 @@ SPEC_RULES: tuple[Rule, ...] = (
         "have a temperature only beside a reward if algorithm.type is sft or dpo, which generate nothing else",
         "Give the evaluation a reward, or remove its temperature.",
     ),
-    *_pairs("data.train", "!has(self.data.train) || ({})", "self.data.train"),
-    *_pairs("data.mixture", "!has(self.data.mixture) || self.data.mixture.all(one, {})", "one"),
-    *_pairs("data.eval", "!has(self.data.eval) || ({})", "self.data.eval"),
-    *_pairs("data.evals", "self.data.evals.all(one, has(one.reward) || ({}))", "one"),
+    *_rows("data.train", "!has(self.data.train) || ({})", "self.data.train"),
+    *_rows("data.mixture", "!has(self.data.mixture) || self.data.mixture.all(one, {})", "one"),
+    *_rows("data.eval", "!has(self.data.eval) || ({})", "self.data.eval"),
+    *_rows("data.evals", "self.data.evals.all(one, {})", "one"),
+    Rule(
+        "data.evals",
+        f"self.data.evals.all(one, !has(one.reward) || !({_has_any('one')}))",
+        "have no columns of pairs, conversations or tokens beside a reward, which scores completions of prompts",
+        "Remove them, or the reward.",
+    ),
     Rule(
         "rollout.temperature",
         f"!({_FROM_DATA}) || self.rollout.temperature == 1.0",

@@ -65,6 +65,13 @@ def _pairs(name: str, path: str, source: dict[str, Any], around: dict[str, Any])
             "set algorithm.type to dpo",
         ),
         Case(
+            f"conversations in {name} only for sft",
+            rows({"messagesField": "chat"}),
+            SFT | rows({"messagesField": "chat"}),
+            path,
+            "set algorithm.type to sft",
+        ),
+        Case(
             f"dpo without pairs in {name}",
             DPO | around | {path: [tasks] if several else tasks},
             around | {path: [tasks] if several else tasks},
@@ -80,6 +87,27 @@ PAIR_CASES = [
     *_pairs("a mixture", "spec.data.mixture", PAIRS | {"name": "one"}, {"spec.data.train": None}),
     *_pairs("eval", "spec.data.eval", PAIRS, {}),
     *_pairs("evals", "spec.data.evals", PAIRS | {"name": "hard"}, {}),
+    Case(
+        "a mask needs tokens",
+        SFT | {"spec.data.train.lossMaskField": "mask"},
+        SFT | {"spec.data.train": PAIRS | {"tokensField": "ids", "lossMaskField": "mask"}},
+        "spec.data.train.lossMaskField",
+        "Name both columns",
+    ),
+    Case(
+        "a row is messages or tokens",
+        SFT | {"spec.data.train": PAIRS | {"tokensField": "ids", "lossMaskField": "mask", "messagesField": "chat"}},
+        SFT | {"spec.data.train": PAIRS | {"messagesField": "chat"}},
+        "spec.data.train.messagesField",
+        "Remove one of the two",
+    ),
+    Case(
+        "a reward scores completions of prompts",
+        SFT | {"spec.data.evals": [PAIRS | {"name": "hard", "messagesField": "chat", "reward": {"type": "exact"}}]},
+        SFT | {"spec.data.evals": [PAIRS | {"name": "hard", "reward": {"type": "exact"}}]},
+        "spec.data.evals",
+        "Remove them, or the reward",
+    ),
     Case(
         "two different columns of answers",
         DPO | {"spec.data.train.chosenField": "rejected"},

@@ -23,7 +23,7 @@ from lorarl_trainer.devices.transfer import to_device
 from lorarl_trainer.losses.base import LossInputs
 from lorarl_trainer.losses.registry import compute_loss, finished
 from lorarl_trainer.losses.sequences import Sequences
-from lorarl_trainer.samples.agreement import DEPTHS, Agreement, depth_of, positions_of
+from lorarl_trainer.samples.agreement import DEPTHS, Agreement, depth_of
 from lorarl_trainer.samples.types import GradientRequest, LossChoice, Sample, UpdateRequest, UpdateResult
 
 _FILLER = Sample(np.zeros(2, np.int64), prompt_length=1, rollout_logprobs=np.zeros(1, np.float32))
@@ -165,7 +165,7 @@ class Trainer:
             logprobs_N = self._model.log_probabilities(batch, temperature).cpu().numpy()
             if not indices:
                 continue
-            ends = np.cumsum([samples[index].response_length for index in indices])
+            ends = np.cumsum([samples[index].trained_length for index in indices])
             for index, logprobs in zip(indices, np.split(logprobs_N, ends[:-1]), strict=True):
                 result[index] = logprobs
         self._model.module.train()
@@ -202,10 +202,10 @@ class Trainer:
             logprobs=logprobs_N,
             measured=measured_N,
             rollout=self._per_token(rollout) if rollout else None,
-            advantages=self._per_token([np.full(s.response_length, s.advantage) for s in samples]),
+            advantages=self._per_token([np.full(s.trained_length, s.advantage) for s in samples]),
             base=base_N,
             on_policy=request.on_policy,
-            sequences=self._sequences(request.loss, [sample.response_length for sample in samples]),
+            sequences=self._sequences(request.loss, [sample.trained_length for sample in samples]),
             old=self._per_token(old) if old else None,
         )
 
@@ -227,9 +227,9 @@ class Trainer:
         return logprobs_N
 
     def _depths(self, samples: Sequence[Sample]) -> torch.Tensor:
-        """Return each response token's depth in its sequence, [N]."""
-        positions_N = positions_of([s.prompt_length for s in samples], [s.response_length for s in samples])
-        return to_device(depth_of(positions_N), self._model.device)
+        """Return each trained token's depth in its sequence, [N]."""
+        positions = [s.of_trained(np.arange(s.prompt_length, len(s.tokens))) for s in samples]
+        return to_device(depth_of(np.concatenate(positions)), self._model.device)
 
     def _per_token(self, values: Sequence[np.ndarray]) -> torch.Tensor:
         return to_device(np.concatenate(values).astype(np.float32), self._model.device)

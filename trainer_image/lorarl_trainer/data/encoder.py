@@ -60,7 +60,7 @@ class PromptEncoder:
                 "a tokenizer with a chat template",
                 "Set spec.data.chatTemplate to false to use prompts as they are, or use the model's instruct version.",
             )
-        self._tokenizer, self._chat_template, self._stop_ids = tokenizer, chat_template, frozenset(stop_ids)
+        self._tokenizer, self._chat_template, self.stop_ids = tokenizer, chat_template, frozenset(stop_ids)
         self._vocabulary_size = vocabulary_size
         self._arguments = dict(template_arguments or {})
         if chat_template:
@@ -75,8 +75,8 @@ class PromptEncoder:
                 false.
         """
         if self._chat_template:
-            return self._ids([self._render(row, _messages(row), open_turn=True) for row in rows])
-        return [self._with_prefix(ids) for ids in self._ids([_text(row) for row in rows])]
+            return self.ids([self.render(row, _messages(row), open_turn=True) for row in rows])
+        return [self._with_prefix(ids) for ids in self.ids([_text(row) for row in rows])]
 
     def encode_example(self, row: Row) -> tuple[list[int], list[int]]:
         """Encode a row to learn from: the ids of its prompt, and those of its answer including a stop token.
@@ -105,22 +105,22 @@ class PromptEncoder:
     def _example(self, row: Row, answer: str) -> tuple[list[int], list[int]]:
         if not self._chat_template:
             prompt_ids = self.encode_prompts([row])[0]
-            return prompt_ids, self._closed(self._ids([answer])[0])
+            return prompt_ids, self.closed(self.ids([answer])[0])
         messages = _messages(row)
-        prompt = self._render(row, messages, open_turn=True)
-        whole = self._render(row, [*messages, {"role": "assistant", "content": answer}], open_turn=False)
-        prompt_ids, whole_ids = self._ids([prompt, whole])
+        prompt = self.render(row, messages, open_turn=True)
+        whole = self.render(row, [*messages, {"role": "assistant", "content": answer}], open_turn=False)
+        prompt_ids, whole_ids = self.ids([prompt, whole])
         if whole_ids[: len(prompt_ids)] != prompt_ids:
             if whole.startswith(prompt) and answer[:1].isspace():
                 # The answer's leading white space merged with the prompt's into one token; in a rollout it cannot.
-                return prompt_ids, self._closed(self._ids([whole[len(prompt) :]])[0])
+                return prompt_ids, self.closed(self.ids([whole[len(prompt) :]])[0])
             raise InputError(
                 "spec.data.chatTemplate",
                 f"a template whose conversation of row {row.number} does not begin with its prompt",
                 "a template whose conversations begin with their prompts",
                 "Set spec.data.chatTemplate to false and format the prompts yourself, or fix the tokenizer's template.",
             )
-        return prompt_ids, self._closed(whole_ids[len(prompt_ids) :])
+        return prompt_ids, self.closed(whole_ids[len(prompt_ids) :])
 
     def require_embedded(self, row: Row, ids: Iterable[int], field: str) -> None:
         """Check that the model has an embedding for every token of a row.
@@ -143,14 +143,52 @@ class PromptEncoder:
                 "Use the model's own tokenizer, or resize the model's embeddings (resize_token_embeddings).",
             )
 
-    def _closed(self, answer_ids: list[int]) -> list[int]:
-        last = max((i for i, token in enumerate(answer_ids) if token in self._stop_ids), default=None)
+    def require_template(self, row: Row) -> None:
+        """Require the chat template, which a conversation needs.
+
+        Raises:
+            InputError: `spec.data.chatTemplate` is false.
+        """
+        if not self._chat_template:
+            raise InputError(
+                "spec.data.chatTemplate",
+                f"false, but row {row.number} is a conversation",
+                "true, for conversations",
+                "Set spec.data.chatTemplate to true, or give token ids with a loss mask (tokensField, lossMaskField).",
+            )
+
+    def assistant_mask(self, row: Row, messages: Sequence[Message]) -> tuple[list[int], list[int]] | None:
+        """Return the ids of a conversation, and 1 for each that the template marks as the assistant's.
+
+        None if the template has no {% generation %}.
+        """
+        if not re.search(r"\{%-?\s*generation\s*-?%\}", str(self._tokenizer.chat_template)):
+            return None
+        self.render(row, messages, open_turn=False)  # names what is wrong
+        found = self._tokenizer.apply_chat_template(
+            list(messages), tokenize=True, return_dict=True, return_assistant_tokens_mask=True, **self._arguments
+        )
+        return list(found["input_ids"]), list(found["assistant_masks"])
+
+    def is_blank(self, token: int) -> bool:
+        """Return whether a token is white space."""
+        text: str = self._tokenizer.decode([token])
+        return bool(text) and text.isspace()
+
+    def closed(self, answer_ids: list[int]) -> list[int]:
+        """Return an answer's ids up to its stop token, which is added if it is missing."""
+        last = max((i for i, token in enumerate(answer_ids) if token in self.stop_ids), default=None)
         if last is not None and not self._tokenizer.decode(answer_ids[last + 1 :]).strip():
             return answer_ids[: last + 1]
         eos = self._tokenizer.eos_token_id
-        return [*answer_ids, min(self._stop_ids) if eos is None else eos]
+        return [*answer_ids, min(self.stop_ids) if eos is None else eos]
 
-    def _render(self, row: Row, messages: Sequence[Message], *, open_turn: bool) -> str:
+    def render(self, row: Row, messages: Sequence[Message], *, open_turn: bool) -> str:
+        """Return messages in the chat template, with the assistant's turn opened after them or not.
+
+        Raises:
+            InputError: the template refuses them.
+        """
         try:
             text: str = self._tokenizer.apply_chat_template(
                 list(messages), tokenize=False, add_generation_prompt=open_turn, **self._arguments
@@ -185,7 +223,8 @@ class PromptEncoder:
             return False
         return True
 
-    def _ids(self, texts: list[str]) -> list[list[int]]:
+    def ids(self, texts: list[str]) -> list[list[int]]:
+        """Return the token ids of texts, as they are."""
         # The tokenizer need not warn of texts that are too long: the length filter handles them. Batches limit memory,
         # because the tokenizer makes offsets and masks for every text.
         ids: list[list[int]] = []

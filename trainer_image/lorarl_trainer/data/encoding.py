@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from lorarl_trainer.data.conversations import encode_conversation
 from lorarl_trainer.data.encoder import PromptEncoder
+from lorarl_trainer.data.lessons import Conversation
 from lorarl_trainer.data.rows import Row
 from lorarl_trainer.errors import InputError
 
@@ -19,12 +21,19 @@ class EncodedRow:
         prompt_ids: token ids of the prompt.
         answer_ids: token ids of the answer to learn; empty if only the prompt is used. Of a pair, the chosen one's.
         rejected_ids: those of a pair's rejected answer.
+        trained: which of the answer's tokens are learned; None for all. Others are what the assistant did not write.
     """
 
     row: Row
     prompt_ids: list[int]
     answer_ids: list[int]
     rejected_ids: Sequence[int] = ()
+    trained: Sequence[bool] | None = None
+
+    @property
+    def length(self) -> int:
+        """Tokens of the prompt and the answer."""
+        return len(self.prompt_ids) + len(self.answer_ids)
 
     @property
     def longest_answer(self) -> int:
@@ -41,12 +50,14 @@ class EncodedRows:
         long_prompts: number of rows left out because of their prompts.
         long_answers: number of rows left out because of their answers.
         same_answers: number of pairs left out because both answers have the same tokens, so that they teach nothing.
+        long_conversations: number of conversations left out because of their length.
     """
 
     rows: list[EncodedRow]
     long_prompts: int
     long_answers: int
     same_answers: int = 0
+    long_conversations: int = 0
 
 
 def encode_prompts(rows: Sequence[Row], encoder: PromptEncoder, *, max_prompt_tokens: int, field: str) -> EncodedRows:
@@ -102,6 +113,42 @@ def encode_pairs(
         )
     fitting = _within(different, encoder, max_prompt_tokens, max_response_tokens, field)
     return replace(fitting, same_answers=len(pairs) - len(different))
+
+
+def encode_lessons(
+    rows: Sequence[Row], encoder: PromptEncoder, *, max_prompt_tokens: int, max_response_tokens: int, field: str
+) -> EncodedRows:
+    """Encode conversations, or tokens with a mask, and leave out those that are longer than both limits together.
+
+    What comes before the first token that is learned is the prompt. What comes after the last one is left out.
+    """
+    encoded = [_encoded_lesson(row, encoder) for row in rows]
+    for row in encoded:
+        encoder.require_embedded(row.row, (*row.prompt_ids, *row.answer_ids), field)
+    lengths, limit = [row.length for row in encoded], max_prompt_tokens + max_response_tokens
+    left = [row for row, length in zip(encoded, lengths, strict=True) if length <= limit]
+    if not left:
+        raise InputError(
+            "spec.rollout.maxResponseTokens",
+            f"{max_response_tokens}, but every conversation of {field} has more tokens than that and "
+            f"spec.rollout.maxPromptTokens ({max_prompt_tokens}) together ({min(lengths)} to {max(lengths)} tokens, "
+            f"{len(lengths)} rows)",
+            "at least one conversation that fits",
+            f"Set spec.rollout.maxResponseTokens to {max(lengths) - max_prompt_tokens} to keep all rows.",
+        )
+    return EncodedRows(left, 0, 0, long_conversations=len(encoded) - len(left))
+
+
+def _encoded_lesson(row: Row, encoder: PromptEncoder) -> EncodedRow:
+    if isinstance(row.lesson, Conversation):
+        ids, trained = encode_conversation(row, row.lesson, encoder)
+    else:
+        assert row.lesson is not None, "load_rows reads a lesson of every row, or of none"
+        end = max(index for index, one in enumerate(row.lesson.trained) if one) + 1
+        ids, trained = row.lesson.ids[:end], row.lesson.trained[:end]
+    first = trained.index(True)
+    mask = trained[first:]
+    return EncodedRow(row, ids[:first], ids[first:], trained=None if all(mask) else mask)
 
 
 def _within(

@@ -13,6 +13,7 @@ from lorarl_api.v1alpha1 import DataSource, EvalSource
 from lorarl_trainer.data.cells import Prompt, answer_text, missing, prompt_of
 from lorarl_trainer.data.files import Fetch, read_file, read_hub
 from lorarl_trainer.data.gym import generate_rows
+from lorarl_trainer.data.lessons import Conversation, Lesson, lesson_of
 from lorarl_trainer.data.pairs import pair_of
 from lorarl_trainer.errors import InputError
 
@@ -22,11 +23,12 @@ class Row:
     """One row of a data source.
 
     Attributes:
-        prompt: a text, or chat messages.
+        prompt: a text, or chat messages; of a conversation to learn, all of it.
         answer: the reference answer; None if the row has none and the run needs none. Of a pair, the chosen one.
         raw: the whole row, as reward functions receive it.
         number: position in the source, counted from 1 (the line number for .jsonl), for messages.
         rejected: the other answer of a pair; None without pairs.
+        lesson: what sft learns in place of an answer; None if there is an answer.
     """
 
     prompt: Prompt
@@ -34,6 +36,7 @@ class Row:
     raw: dict[str, Any]
     number: int
     rejected: str | None = None
+    lesson: Lesson | None = None
 
 
 def load_rows(
@@ -100,6 +103,8 @@ def digest_of(rows: Sequence[Row]) -> str:
 
 def _row(raw: dict[str, Any], number: int, source: DataSource, field: str, needs_answer: bool) -> Row:
     where = f"row {number} of {source.origin}"
+    if (lesson := lesson_of(raw, source, field, where)) is not None:
+        return Row(lesson.messages if isinstance(lesson, Conversation) else "", None, raw, number, lesson=lesson)
     if raw.get(source.prompt_field) is None:
         raise missing(raw, source.prompt_field, f"{field}.promptField", where)
     if isinstance(answer := raw.get(source.answer_field), float) and math.isnan(answer):

@@ -9,7 +9,14 @@ from typing import Any, Literal, NamedTuple
 
 from lorarl_api.v1alpha1 import DataSource, LoRARLJobSpec, MixtureSource
 from lorarl_trainer.data.encoder import PromptEncoder
-from lorarl_trainer.data.encoding import EncodedRow, EncodedRows, encode_examples, encode_pairs, encode_prompts
+from lorarl_trainer.data.encoding import (
+    EncodedRow,
+    EncodedRows,
+    encode_examples,
+    encode_lessons,
+    encode_pairs,
+    encode_prompts,
+)
 from lorarl_trainer.data.odd import odd_prompts, same_prompts, shared_prompts
 from lorarl_trainer.data.order import Part
 from lorarl_trainer.data.rows import Row, digest_of, load_rows
@@ -184,9 +191,9 @@ def encode_source(
     if (learned := _learned(spec, source)) == "prompts":
         fitting = encode_prompts(rows, encoder, max_prompt_tokens=max_prompt, field=field)
     else:
-        encode = encode_pairs if learned == "pairs" else encode_examples
+        encode = {"pairs": encode_pairs, "answers": encode_examples, "lessons": encode_lessons}[learned]
         fitting = encode(rows, encoder, max_prompt_tokens=max_prompt, max_response_tokens=max_response, field=field)
-    odd = [*odd_prompts(rows, field), *same_prompts(fitting.rows, field)]
+    odd = [] if learned == "lessons" else [*odd_prompts(rows, field), *same_prompts(fitting.rows, field)]
     return fitting.rows, [*_left_out(fitting, field, spec), *odd]
 
 
@@ -196,15 +203,17 @@ def eval_fields(spec: LoRARLJobSpec) -> dict[str, str]:
     return {"": "spec.data.eval", **others}
 
 
-def _learned(spec: LoRARLJobSpec, source: DataSource) -> Literal["prompts", "answers", "pairs"]:
+def _learned(spec: LoRARLJobSpec, source: DataSource) -> Literal["prompts", "answers", "lessons", "pairs"]:
     """Return what is used of the rows of a source: prompts for completions, also in an evaluation with a reward."""
     if not spec.algorithm.from_data or getattr(source, "reward", None):
         return "prompts"
-    return "pairs" if spec.algorithm.type == "dpo" else "answers"
+    if spec.algorithm.type == "dpo":
+        return "pairs"
+    return "lessons" if source.has_lessons else "answers"
 
 
 def _left_out(rows: EncodedRows, field: str, spec: LoRARLJobSpec) -> list[str]:
-    total = len(rows.rows) + rows.long_prompts + rows.long_answers + rows.same_answers
+    total = len(rows.rows) + rows.long_prompts + rows.long_answers + rows.same_answers + rows.long_conversations
     limits = (
         (rows.long_prompts, "prompts", "maxPromptTokens", spec.rollout.max_prompt_tokens),
         (rows.long_answers, "answers", "maxResponseTokens", spec.rollout.max_response_tokens),
@@ -214,6 +223,12 @@ def _left_out(rows: EncodedRows, field: str, spec: LoRARLJobSpec) -> list[str]:
         for n, what, name, limit in limits
         if n
     ]
+    if rows.long_conversations:
+        both = spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens
+        found.append(
+            f"{field}: left out {rows.long_conversations} of {total} rows, which have more tokens than "
+            f"spec.rollout.maxPromptTokens and maxResponseTokens together ({both})"
+        )
     if rows.same_answers:
         found.append(
             f"{field}: left out {rows.same_answers} of {total} rows, whose chosen and rejected answers have the same "

@@ -1,7 +1,7 @@
 """Which sequences share a forward pass, and how they are laid out. A prompt of several completions is computed once.
 
 Pure functions on numpy arrays.
-Shape suffixes: T tokens of a packing, N response tokens whose log-probabilities are wanted, K keys of all queries.
+Shape suffixes: T tokens of a packing, N trained tokens whose log-probabilities are wanted, K keys of all queries.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Packing:
         query_ends, key_ends: where each segment's queries end in the row and its keys in `keys`, from 0 on,
             [segments + 1], int32.
         keys: the index in the row of every key, [K].
-        predictors: the index in the row that predicts each response token, sample by sample, [N].
-        targets: those response tokens, [N].
+        predictors: the index in the row that predicts each trained token, sample by sample, [N].
+        targets: those tokens, [N].
     """
 
     tokens: Ints
@@ -70,8 +70,8 @@ def pack(samples: Sequence[Sample], multiple: int = 1) -> Packing:
         query_ends=_ends([len(tokens) for tokens in row.tokens]),
         key_ends=_ends([len(keys) for keys in row.keys]),
         keys=np.concatenate(row.keys),
-        predictors=np.concatenate(predictors),
-        targets=np.concatenate([sample.tokens[sample.prompt_length :] for sample in samples]),
+        predictors=np.concatenate([sample.of_trained(of) for sample, of in zip(samples, predictors, strict=True)]),
+        targets=np.concatenate([sample.of_trained(sample.tokens[sample.prompt_length :]) for sample in samples]),
     )
 
 

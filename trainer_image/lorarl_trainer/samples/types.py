@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lorarl_trainer.samples.agreement import AgreementLimits, Disagreement
-from lorarl_trainer.samples.arrays import Floats, Ints
+from lorarl_trainer.samples.arrays import Bools, Floats, Ints
 from lorarl_trainer.samples.correction import Correction
 from lorarl_trainer.samples.occupancy import Occupancy
 
@@ -50,6 +50,8 @@ class Sample:
         rollout_logprobs: vLLM's log-probabilities of the response's tokens, [T - prompt_length]; None for sft.
         kept: see `Completion.kept`, [T - prompt_length]. All samples of an update have it, or none.
         old_logprobs: the trainer's at the beginning of the step, [T - prompt_length]; None where no loss needs them.
+        mask: which of the response's tokens are trained, [T - prompt_length]; None for all. Arrays of numbers by token
+            are of the trained ones, and so are log-probabilities.
         pair: which preference pair of the update it belongs to; None for none. The chosen answer is followed by the
             rejected one, of the same prompt, and nothing separates the two: neither workers nor micro-batches.
     """
@@ -61,11 +63,21 @@ class Sample:
     kept: Ints | None = None
     old_logprobs: Floats | None = None
     pair: int | None = None
+    mask: Bools | None = None
 
     @property
     def response_length(self) -> int:
-        """Number of tokens that are trained on."""
+        """Number of tokens after the prompt."""
         return len(self.tokens) - self.prompt_length
+
+    @property
+    def trained_length(self) -> int:
+        """Number of tokens that are trained."""
+        return self.response_length if self.mask is None else int(self.mask.sum())
+
+    def of_trained(self, values: Ints) -> Ints:
+        """Return what belongs to trained tokens, of values of each of the response's tokens, [T - prompt_length]."""
+        return values if self.mask is None else values[self.mask]
 
 
 @dataclass(frozen=True)
@@ -236,6 +248,7 @@ class Samples(tuple[Sample, ...]):
             _flat(kept)[0] if kept else None,
             _flat(old)[0] if old else None,
             np.array(pairs) if pairs else None,
+            _flat(_masks(self))[0] if any(s.mask is not None for s in self) else None,
         )
 
 
@@ -277,14 +290,20 @@ def _samples(
     kept: Ints | None,
     old: Floats | None,
     pairs: Ints | None,
+    masks: Bools | None,
 ) -> Samples:
     none = [None] * len(lengths)
     possible = none if kept is None else _split(kept, lengths - prompts)
     logprobs = none if rollouts is None or counts is None else _split(rollouts, counts)
     before = none if old is None else _split(old, lengths - prompts)
     pair = none if pairs is None else pairs.tolist()
-    columns = _split(tokens, lengths), prompts.tolist(), advantages.tolist(), logprobs, possible, before, pair
+    mask = none if masks is None else _split(masks, lengths - prompts)
+    columns = _split(tokens, lengths), prompts.tolist(), advantages.tolist(), logprobs, possible, before, pair, mask
     return Samples(Sample(*part) for part in zip(*columns, strict=True))
+
+
+def _masks(samples: Sequence[Sample]) -> list[Bools]:
+    return [np.ones(s.response_length, np.bool_) if s.mask is None else s.mask for s in samples]
 
 
 def _flat(arrays: Sequence[Any]) -> tuple[Any, Any]:
