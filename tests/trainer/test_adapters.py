@@ -217,7 +217,7 @@ def test_a_merged_model_computes_what_base_and_adapter_do(folder: Path, monkeypa
             ("evaluate", "run", "--data", "rows.jsonl", "--samples", "2", "--temperature", "0"),
             "--samples: got 2 with temperature 0, which makes the same completion each time, expected",
         ),
-        (("merge", "run", "--checkpoint", "newest", "--out", "m"), "iter_0000004/lora_adapter, which is not a folder"),
+        (("merge", "run", "--checkpoint", "newest", "--out", "m"), "thirds/iter_0000004 is gone, expected"),
         (("chat", "adapter", "--checkpoint", "best"), "--checkpoint: got best, but adapter is one adapter, expected"),
         (("evaluate", "unfinished", "--checkpoint", "best"), "--checkpoint: got best, but unfinished chose none"),
         (("evaluate", "unfinished"), "unfinished: this run has published no adapter yet."),
