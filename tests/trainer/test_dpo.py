@@ -17,7 +17,7 @@ from lorarl_api.v1alpha1 import AlgorithmSpec
 from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.stream import RowStream
-from lorarl_trainer.dpo import Pairs, samples_of
+from lorarl_trainer.from_data.dpo import Pairs, samples_of
 from lorarl_trainer.lora.peft_format import PEFT_PREFIX
 from support.in_process import Colocated, OneWorker, random_adapter, update_request
 from support.loop_runs import adapter_digest, rows, run_in_process

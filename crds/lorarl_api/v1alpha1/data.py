@@ -255,7 +255,7 @@ class DataSpec(Model):
     eval: EvalSource | None = Field(
         None,
         description="Held-out rows: scored with greedy sampling, for sft by their loss, for dpo by the share of pairs "
-        "that are told apart. Default: no evaluation.",
+        "in the right order. Default: no evaluation.",
     )
     evals: list[EvalSpec] = Field(
         default_factory=list,

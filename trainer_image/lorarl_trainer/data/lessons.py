@@ -88,7 +88,9 @@ def _conversation(value: Any, field: str, where: str) -> Conversation:
             "a message of the assistant without weight: 0 and train: false",
             "Fix that row, or remove it.",
         )
-    plain = [{key: inner for key, inner in message.items() if key not in ("weight", "train")} for message in value]
+    plain: list[Message] = [
+        {key: inner for key, inner in message.items() if key not in ("weight", "train")} for message in value
+    ]
     return Conversation(plain, trained)
 
 

@@ -19,7 +19,8 @@ from lorarl_api.v1alpha1 import LoRARLJob, LoRARLJobSpec
 from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.data.stream import RowStream
-from lorarl_trainer.dpo import Pairs
+from lorarl_trainer.from_data.dpo import Pairs
+from lorarl_trainer.from_data.sft import Answers
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.preparation import UNPUBLISHED, Prepared, look_into_stores, prepare
 from lorarl_trainer.launch.provenance import provenance
@@ -58,7 +59,6 @@ from lorarl_trainer.rollout.lockstep import Lockstep
 from lorarl_trainer.samples.columns import eval_column
 from lorarl_trainer.schedule import evaluations_due
 from lorarl_trainer.session import FIRST_RESULTS, Session
-from lorarl_trainer.sft import Answers
 from lorarl_trainer.storage.base_model import base_model_name, is_remote
 from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.threads import in_background

@@ -217,8 +217,8 @@ def learned(event: StepDone) -> list[str]:
     """
     metrics = event.metrics
     if "reward_mean" not in metrics:
-        told_apart = metrics.get("preference/accuracy")
-        accuracy = [] if told_apart is None else [f"accuracy {told_apart:.3f}"]
+        right = metrics.get("preference/accuracy")
+        accuracy = [] if right is None else [f"accuracy {right:.3f}"]
         return [f"loss {metrics['loss']:.4f}", *accuracy]
     reward = f"reward {metrics['reward_mean']:.3f}"
     if failures := metrics.get("reward_failures"):

@@ -1,4 +1,4 @@
-"""Where the samples of a step come from: generated and scored (`rollout.lockstep`), or the data (`sft`, `dpo`).
+"""Where the samples of a step come from: generated and scored (`rollout.lockstep`), or the data (`from_data`).
 
 Shape suffixes: P prompts of a step, G completions per prompt, S = P * G samples, T tokens of a sample.
 """

@@ -95,7 +95,7 @@ def encoded(tokenizer, answers: list[tuple[str, str]], limit: int = 9):
     return encode_pairs(rows, encoder, max_prompt_tokens=99, max_response_tokens=limit, field=FIELD)
 
 
-def test_a_pair_is_left_out_if_either_answer_is_too_long_or_both_are_the_same(tokenizer) -> None:
+def test_a_pair_is_left_out_if_an_answer_is_long_or_both_are_the_same(tokenizer) -> None:
     found = encoded(tokenizer, [("4", "5"), ("44444", "5"), ("4", "55555"), ("4", "4")], limit=4)
     assert [row.row.number for row in found.rows] == [1]
     assert (found.long_prompts, found.long_answers, found.same_answers) == (0, 2, 1)

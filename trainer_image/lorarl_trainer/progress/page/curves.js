@@ -4,7 +4,7 @@
 const CURVES = [
   ["Does it learn?", [
     { title: "Reward", unit: "mean per completion", columns: [["reward_mean", "training"]], evals: /^score$/, except: "dpo" },
-    { title: "Pairs told apart", unit: "% of pairs", columns: [["preference/accuracy", "training"]], evals: /^score$/, only: "dpo", percent: true },
+    { title: "Pairs in the right order", unit: "% of pairs", columns: [["preference/accuracy", "training"]], evals: /^score$/, only: "dpo", percent: true },
     { title: "Loss", unit: "nats per pair", columns: [["loss", "training"]], only: "dpo" },
     { title: "Margin of the pairs", unit: "implicit reward, chosen less rejected", columns: [["preference/margin", "training"]], evals: /(^|\/)margin$/ },
     { title: "Implicit rewards", unit: "mean per answer", columns: [["preference/chosen", "chosen"], ["preference/rejected", "rejected"]] },
