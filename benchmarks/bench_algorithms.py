@@ -33,6 +33,15 @@ LEAST_GAIN = 0.2
 """What an algorithm must gain in held-out accuracy."""
 
 TWO = "algorithm.updatesPerStep=2"
+HELD_OUT = "answers"
+"""Name of the evaluation of a job that learns without rollouts: of completions too."""
+PAIRS = (
+    "algorithm.groupSize=null",
+    "reward=null",
+    "data.train={uri: 'file:out/addition/pairs.jsonl'}",
+    "data.eval={uri: 'file:out/addition/held_out_pairs.jsonl', every: 10}",
+    f"data.evals=[{{name: {HELD_OUT}, uri: 'file:out/addition/held_out.jsonl', every: 10, reward: {{type: exact}}}}]",
+)
 RECIPES: Mapping[str, Sequence[str]] = {
     "grpo": (),
     "dr_grpo": (),
@@ -45,6 +54,7 @@ RECIPES: Mapping[str, Sequence[str]] = {
     "gspo": (TWO,),
     "cispo": (TWO,),
     "sapo": (TWO,),
+    "dpo": (*PAIRS, "rollout.promptsPerStep=128"),
 }
 """What each algorithm's job has besides its type. Losses differ in the second update of a step."""
 
@@ -88,8 +98,13 @@ def train(kind: str, seed: int) -> Run:
         command = [sys.executable, "-m", "lorarl_trainer.cli", "run", str(JOB), "--out", f"{folder}/run", *settings]
         subprocess.run(command, check=True, cwd=ROOT)
         rows = read_rows(Path(folder) / "run" / METRICS)
-    scores = {str(row["step"]): row["eval_score"] for row in rows if "eval_score" in row}
+    scores = {str(row["step"]): held_out_score(row) for row in rows if "eval_score" in row}
     return {"type": kind, "seed": seed, "changes": list(RECIPES[kind]), "right": scores}
+
+
+def held_out_score(row: Mapping[str, Any]) -> float:
+    """Return the share of right completions of the held-out prompts."""
+    return float(row.get(f"eval_{HELD_OUT}/score", row["eval_score"]))
 
 
 def gain(run: Run) -> float:
@@ -111,7 +126,8 @@ def table(runs: Sequence[Run]) -> str:
         means = [statistics.fmean(run["right"][step] for run in found) for step in steps]
         gains = [gain(run) for run in found]
         spread = f"{100 * statistics.fmean(gains):+.1f} ({100 * min(gains):+.1f} to {100 * max(gains):+.1f})"
-        besides = ", ".join(f"`{change.removeprefix('algorithm.')}`" for change in changes)
+        besides = ", ".join(f"`{change.removeprefix('algorithm.')}`" for change in changes if change not in PAIRS)
+        besides = f"pairs, {besides}" if set(PAIRS) & set(changes) else besides
         lines.append(
             f"| `{kind}` | {besides} | {len(found)} | {' | '.join(f'{mean:.1%}' for mean in means)} | {spread} |"
         )

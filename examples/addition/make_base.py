@@ -10,6 +10,8 @@ Files in --out:
     base/           Qwen3, 0.8M parameters, fp32, with a character-level tokenizer
     train.jsonl     rows {"prompt": "12+34=", "answer": "46"}
     held_out.jsonl  512 such rows; neither they nor their mirror images (34+12) are in train.jsonl or in the pretraining
+    pairs.jsonl, held_out_pairs.jsonl
+                    the same sums as {"prompt": "27+35=", "chosen": "62", "rejected": "52"}, for dpo
 
 The same --seed and --threads give the same files. If --out is up to date, nothing is done.
 """
@@ -160,6 +162,22 @@ def write_rows(path: Path, pairs: Sequence[tuple[int, int]]) -> None:
     path.write_text("".join(json.dumps({"prompt": f"{a}+{b}=", "answer": str(a + b)}) + "\n" for a, b in pairs))
 
 
+def wrong_answer(a: int, b: int) -> int:
+    """Return the sum without its carries; for a sum that has none, the next number."""
+    dropped = add_without_carry(a, b)
+    return dropped if dropped != a + b else a + b + 1
+
+
+def write_pairs(path: Path, pairs: Sequence[tuple[int, int]]) -> None:
+    """Write one JSON object per line, with prompt, right answer and wrong answer."""
+    path.write_text(
+        "".join(
+            json.dumps({"prompt": f"{a}+{b}=", "chosen": str(a + b), "rejected": str(wrong_answer(a, b))}) + "\n"
+            for a, b in pairs
+        )
+    )
+
+
 def stamp_of(seed: int, threads: int) -> str:
     """Return a digest of what the result depends on: this file and its arguments."""
     return hashlib.sha256(Path(__file__).read_bytes() + f"seed={seed} threads={threads}".encode()).hexdigest()
@@ -183,6 +201,8 @@ def make(out: Path, seed: int, threads: int) -> None:
     train, held_out = split_pairs(seed)
     write_rows(out / "train.jsonl", train)
     write_rows(out / "held_out.jsonl", held_out)
+    write_pairs(out / "pairs.jsonl", train)
+    write_pairs(out / "held_out_pairs.jsonl", held_out)
     torch.set_num_threads(threads)
     set_seed(seed)
     model = make_model()

@@ -16,6 +16,8 @@ from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.rows import Row
 from lorarl_trainer.data.stream import RowStream
+from lorarl_trainer.from_data.dpo import Pairs
+from lorarl_trainer.from_data.sft import Answers
 from lorarl_trainer.loop import train
 from lorarl_trainer.lora.targets import last_parts
 from lorarl_trainer.progress import Event, Progress, StepDone
@@ -24,7 +26,6 @@ from lorarl_trainer.protocols.workers import JobCheckpoints
 from lorarl_trainer.rewards.scores import Outcome, ToScore
 from lorarl_trainer.rollout.lockstep import Lockstep
 from lorarl_trainer.session import Session
-from lorarl_trainer.sft import Answers
 from lorarl_trainer.timing import StartClock
 from support.in_process import Colocated, OneWorker
 
@@ -98,6 +99,8 @@ async def run_in_process(
     rollouts: Rollouts
     if spec.algorithm.type == "sft":
         rollouts = Answers(stream, {}, spec.rollout.prompts_per_step, workers)
+    elif spec.algorithm.type == "dpo":
+        rollouts = Pairs(stream, {}, spec.rollout.prompts_per_step, workers, algorithm.loss)
     else:
         scorer = CountsEvenTokens()
         rollouts = Lockstep(

@@ -10,12 +10,12 @@ import pytest
 
 from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.from_data.sft import Answers
 from lorarl_trainer.progress import EvalDone, Progress, Sampled
 from lorarl_trainer.rewards.scores import Outcome, Scorer, ToScore
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.lockstep import Lockstep
 from lorarl_trainer.samples.sampling import Sampling
-from lorarl_trainer.sft import Answers
 from support.in_process import Colocated, OneWorker
 from support.loop_runs import Collected, CountsEvenTokens, rows, spelled
 

@@ -132,7 +132,7 @@ def update_requests(
         yield UpdateRequest(
             samples=Samples(scored[index] for index in indices if index not in trained_ahead),
             loss=algorithm.loss,
-            total_tokens=max(1, sum(scored[index].response_length for index in indices)),
+            total_tokens=max(1, sum(scored[index].trained_length for index in indices)),
             temperature=batch.temperature,
             learning_rate=learning_rate(trainer, step, session.total_steps),
             seed=seed_of(trainer.seed, "dropout", step, number),

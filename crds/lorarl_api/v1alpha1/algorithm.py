@@ -14,6 +14,7 @@ from lorarl_api.v1alpha1.algorithm_options import (
     CispoSpec,
     CorrectionSpec,
     DapoSpec,
+    DpoSpec,
     GrpoSpec,
     GspoSpec,
     KlSpec,
@@ -21,6 +22,7 @@ from lorarl_api.v1alpha1.algorithm_options import (
 )
 from lorarl_api.v1alpha1.algorithm_types import (
     CLIPPED,
+    FROM_DATA,
     OPTION_GROUPS,
     USUAL_AGGREGATION,
     WITHOUT_GROUPS,
@@ -47,6 +49,15 @@ def _not_for_sft(field: str, why: str) -> Rule:
     )
 
 
+def _not_for_dpo(field: str) -> Rule:
+    return Rule(
+        field,
+        f"!has(self.{field}) || self.type != 'dpo'",
+        "not be set if type is dpo, which compares the two answers of a pair once per step",
+        f"Remove {field}. The options of dpo are beta and labelSmoothing, in the group dpo.",
+    )
+
+
 def _only_with_its_type(group: str) -> Rule:
     return Rule(
         group,
@@ -64,8 +75,8 @@ class AlgorithmSpec(Model):
         None,
         ge=1,
         le=1024,
-        description="Completions per prompt; not for sft. Default: 8. A single completion has no group to compare it "
-        "with, so 1 is for reinforce and reinforce_plus_plus alone.",
+        description="Completions per prompt; not for sft and dpo. Default: 8. A single completion has no group to "
+        "compare it with, so 1 is for reinforce and reinforce_plus_plus alone.",
         examples=[8],
     )
     clip_range: float | None = Field(
@@ -73,22 +84,22 @@ class AlgorithmSpec(Model):
         gt=0.0,
         lt=1.0,
         description="The probability ratio is clipped to 1 - clipRange .. 1 + clipRange. Default: 0.2. "
-        "reinforce, gspo, cispo, sapo and sft do without.",
+        "reinforce, gspo, cispo, sapo, sft and dpo do without.",
         examples=[0.2],
     )
     kl_coefficient: float | None = Field(
         None,
         ge=0.0,
         le=10.0,
-        description="Weight of the KL penalty to the base model; not for sft. Default: 0, no penalty.",
+        description="Weight of the KL penalty to the base model; not for sft and dpo. Default: 0, no penalty.",
         examples=[0.001],
     )
     updates_per_step: int | None = Field(
         None,
         ge=1,
         le=64,
-        description="Optimizer updates from one step's rollouts, each on an equal share of the prompts; not for sft. "
-        "Default: 1.",
+        description="Optimizer updates from one step's rollouts, each on an equal share of the prompts; not for sft "
+        "and dpo. Default: 1.",
         examples=[1],
     )
     loss_aggregation: LossAggregation | None = Field(
@@ -96,20 +107,22 @@ class AlgorithmSpec(Model):
         description="How the losses of tokens become one number. token_mean: every token of the update counts alike. "
         "sequence_mean: every completion counts alike. constant: the sum over a completion's tokens is divided by "
         "rollout.maxResponseTokens. Default: constant for dr_grpo, sequence_mean for gspo and sapo, otherwise "
-        "token_mean. Not for sft.",
+        "token_mean. Not for sft and dpo.",
         examples=["token_mean"],
     )
     kl: KlSpec | None = Field(None, description="How the KL penalty works; with a klCoefficient above 0.")
     correction: CorrectionSpec | None = Field(
         None,
         description="Correction for the difference between the engine's policy and the one that is trained; not for "
-        "sft. Default: none. Later updates of a step then take the engine's log-probabilities for the old policy's.",
+        "sft and dpo. Default: none. Later updates of a step then take the engine's log-probabilities for the old "
+        "policy's.",
     )
     grpo: GrpoSpec | None = Field(None, description="Options of the type grpo.")
     dapo: DapoSpec | None = Field(None, description="Options of the type dapo.")
     gspo: GspoSpec | None = Field(None, description="Options of the type gspo.")
     cispo: CispoSpec | None = Field(None, description="Options of the type cispo.")
     sapo: SapoSpec | None = Field(None, description="Options of the type sapo.")
+    dpo: DpoSpec | None = Field(None, description="Options of the type dpo.")
 
     rules: ClassVar[tuple[Rule, ...]] = (
         _not_for_sft("groupSize", "sft has no groups"),
@@ -131,6 +144,7 @@ class AlgorithmSpec(Model):
         _not_for_sft("updatesPerStep", "sft does one update per step"),
         _not_for_sft("lossAggregation", "sft averages over tokens"),
         _not_for_sft("correction", "sft samples nothing"),
+        *(map(_not_for_dpo, ("groupSize", "klCoefficient", "updatesPerStep", "lossAggregation", "correction"))),
         Rule(
             "kl",
             "!has(self.kl) || (has(self.klCoefficient) && self.klCoefficient > 0.0)",
@@ -151,8 +165,14 @@ class AlgorithmSpec(Model):
 
     @property
     def effective_group_size(self) -> int:
-        """Completions per prompt; 1 for sft, whose only completion is the answer."""
-        return 1 if self.type == "sft" else self.group_size or 8
+        """Completions per prompt; 1 for sft, whose only completion is the answer, and 2 for dpo: pairs."""
+        own = {"sft": 1, "dpo": 2}
+        return own.get(self.type) or self.group_size or 8
+
+    @property
+    def from_data(self) -> bool:
+        """Whether it learns from the data's own answers, and generates nothing to train on."""
+        return self.type in FROM_DATA
 
     @property
     def effective_clip_range(self) -> float:

@@ -91,6 +91,26 @@ class SapoSpec(Model):
     )
 
 
+class DpoSpec(Model):
+    """Options of the type dpo (arXiv:2305.18290)."""
+
+    beta: float = Field(
+        0.1,
+        gt=0.0,
+        le=100.0,
+        description="How strongly the policy is kept near its reference: a smaller one lets it move further. The "
+        "paper has 0.1, and 0.5 for summaries.",
+    )
+    label_smoothing: float = Field(
+        0.0,
+        ge=0.0,
+        lt=0.5,
+        description="Share of the pairs that is taken to be labelled the wrong way round (conservative DPO; E. "
+        "Mitchell, 2023).",
+        examples=[0.1],
+    )
+
+
 class KlSpec(Model):
     """The KL penalty whose weight is `klCoefficient`."""
 

@@ -19,6 +19,7 @@ AlgorithmType = Literal[
     "cispo",
     "sapo",
     "sft",
+    "dpo",
 ]
 
 
@@ -88,14 +89,21 @@ ABOUT: Mapping[AlgorithmType, About] = {
     "sft": About(
         "cross-entropy on the answers, with neither a reward nor rollouts", "there are examples to learn from"
     ),
+    "dpo": About(
+        "direct preference optimisation on pairs of a chosen and a rejected answer, with neither a reward nor rollouts",
+        "people or judges have compared answers",
+        "2305.18290",
+    ),
 }
 
 CLIPPED = ("grpo", "dr_grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "maxrl", "dapo")
 """The types whose loss is PPO's clipped surrogate with `clipRange`."""
 WITHOUT_GROUPS = ("reinforce", "reinforce_plus_plus")
 """The types that need not compare a completion with others of its prompt."""
-OPTION_GROUPS = ("grpo", "dapo", "gspo", "cispo", "sapo")
+OPTION_GROUPS = ("grpo", "dapo", "gspo", "cispo", "sapo", "dpo")
 """The types with options, which are a group of the same name."""
+FROM_DATA = ("sft", "dpo")
+"""The types that learn from the data's own answers, and generate nothing to train on."""
 
 LossAggregation = Literal["token_mean", "sequence_mean", "constant"]
 USUAL_AGGREGATION: Mapping[str, LossAggregation] = {

@@ -74,6 +74,34 @@ class DataSource(Model):
     answer_field: FieldName = Field(
         "answer", description="Column with the reference answer. For sft it is the text to learn."
     )
+    chosen_field: FieldName | None = Field(
+        None,
+        description="For dpo, the column with the preferred answer: a string, or chat messages that end with it. "
+        "Default: chosen.",
+        examples=["chosen"],
+    )
+    rejected_field: FieldName | None = Field(
+        None,
+        description="For dpo, the column with the other answer, in the same form. Default: rejected.",
+        examples=["rejected"],
+    )
+    messages_field: FieldName | None = Field(
+        None,
+        description="For sft, the column with a whole conversation, a list of chat messages {role, content}, in place "
+        "of prompt and answer. Every message of the assistant is learned, except those with weight: 0 or train: false.",
+        examples=["messages"],
+    )
+    tokens_field: FieldName | None = Field(
+        None,
+        description="For sft, the column with the token ids of a sequence, in place of prompt and answer. Needs "
+        "lossMaskField.",
+        examples=["input_ids"],
+    )
+    loss_mask_field: FieldName | None = Field(
+        None,
+        description="The column with 0 or 1 for each token of tokensField: tokens with 1 are learned.",
+        examples=["loss_mask"],
+    )
     subset: FieldName | None = Field(
         None, description="Configuration of an hf:// data set. Default: the data set's own.", examples=["main"]
     )
@@ -105,7 +133,36 @@ class DataSource(Model):
             "differ from promptField",
             "Name the column with the answer.",
         ),
+        Rule(
+            "lossMaskField",
+            "has(self.lossMaskField) == has(self.tokensField)",
+            "be set if tokensField is, and only then",
+            "Name both columns, or use messagesField.",
+        ),
+        Rule(
+            "messagesField",
+            "!has(self.messagesField) || !has(self.tokensField)",
+            "not be set beside tokensField",
+            "Remove one of the two: a row is either messages or tokens.",
+        ),
+        Rule(
+            "rejectedField",
+            "(has(self.rejectedField) ? self.rejectedField : 'rejected') != "
+            "(has(self.chosenField) ? self.chosenField : 'chosen')",
+            "differ from chosenField",
+            "Name the columns with the preferred answer and with the other one.",
+        ),
     )
+
+    @property
+    def has_lessons(self) -> bool:
+        """Whether a row is a conversation, or tokens with a mask."""
+        return self.messages_field is not None or self.tokens_field is not None
+
+    @property
+    def pair_fields(self) -> tuple[str, str]:
+        """The columns of a pair: the chosen and the rejected answer."""
+        return self.chosen_field or "chosen", self.rejected_field or "rejected"
 
     @property
     def origin(self) -> str:
@@ -197,7 +254,8 @@ class DataSpec(Model):
     )
     eval: EvalSource | None = Field(
         None,
-        description="Held-out rows, scored with greedy sampling (grpo) or by their loss (sft). Default: no evaluation.",
+        description="Held-out rows: scored with greedy sampling, for sft by their loss, for dpo by the share of pairs "
+        "in the right order. Default: no evaluation.",
     )
     evals: list[EvalSpec] = Field(
         default_factory=list,

@@ -47,7 +47,8 @@ class LoRARLJobSpec(Checked):
     adapter: AdapterSpec = Field(description="The LoRA adapter that is trained.")
     algorithm: AlgorithmSpec = Field(default_factory=AlgorithmSpec, description="How rewards become a loss.")
     reward: RewardSpec | None = Field(
-        None, description="How a completion is scored. All types but sft require this or rewards; sft refuses both."
+        None,
+        description="How a completion is scored. sft and dpo refuse it; all other types require this or rewards.",
     )
     rewards: list[NamedReward] | None = Field(
         None,
@@ -148,14 +149,29 @@ class LoRARLJobSpec(Checked):
 
     @property
     def rewards_by_path(self) -> dict[str, RewardSpec]:
-        """The reward or rewards by their path (`spec.rewards[0]`); none for sft."""
+        """The reward or rewards by their path (`spec.rewards[0]`); none for sft and dpo."""
         if self.reward is not None:
             return {"spec.reward": self.reward}
         return {f"spec.rewards[{index}]": reward for index, reward in enumerate(self.rewards or [])}
 
     @property
+    def generates(self) -> bool:
+        """Whether there is an engine: to train on completions, or for an evaluation that scores them."""
+        return not self.algorithm.from_data or any(each.reward for each in self.data.evals)
+
+    @property
+    def reference(self) -> Literal["base", "start"]:
+        """What a KL penalty, or dpo, compares the policy with: the base, or the adapter that training starts from.
+
+        dpo's is always the policy that it starts from (arXiv:2305.18290). A new adapter changes nothing of the base.
+        """
+        if self.algorithm.type == "dpo":
+            return "start" if self.adapter.init_from else "base"
+        return self.algorithm.kl.reference if self.algorithm.kl else "base"
+
+    @property
     def reward_names(self) -> str:
-        """What the reward or rewards are, with commas between them; empty for sft."""
+        """What the reward or rewards are, with commas between them; empty for sft and dpo."""
         return ", ".join(reward.kind for reward in self.rewards_by_path.values())
 
     @property

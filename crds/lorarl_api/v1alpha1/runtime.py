@@ -15,7 +15,7 @@ StopText = Annotated[str, Field(min_length=1, max_length=256, examples=["</answe
 class RolloutSpec(Model):
     """How vLLM generates."""
 
-    prompts_per_step: int = Field(64, ge=1, le=65_536, description="Prompts per step. For sft, rows per step.")
+    prompts_per_step: int = Field(64, ge=1, le=65_536, description="Prompts per step. For sft and dpo, rows per step.")
     max_prompt_tokens: int = Field(
         512,
         ge=1,
@@ -26,7 +26,7 @@ class RolloutSpec(Model):
         1024,
         ge=1,
         le=1_000_000,
-        description="Most tokens of a completion. For sft, rows with a longer answer are left out.",
+        description="Most tokens of a completion. For sft and dpo, rows with a longer answer are left out.",
     )
     temperature: float = Field(
         1.0,
@@ -222,7 +222,7 @@ class KeepBestSpec(Model):
         None,
         ge=1,
         le=1024,
-        description="Choose by the evaluation's pass@k with this k. Default: by its score (grpo) or loss (sft).",
+        description="Choose by the evaluation's pass@k with this k. Default: by its score, for sft by its loss.",
         examples=[4],
     )
 

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from lorarl_api.rules import Rule
+from lorarl_api.v1alpha1.algorithm_types import FROM_DATA
+
+_FROM_DATA = f"self.algorithm.type in [{', '.join(map(repr, FROM_DATA))}]"
+_SOME_GENERATED = "self.data.evals.exists(e, has(e.reward))"
+"""An evaluation with a reward is of completions, also where the training generates none."""
+COLUMNS = {"chosenField": "dpo", "rejectedField": "dpo", "messagesField": "sft", "tokensField": "sft"}
+"""Columns of rows that only one type reads."""
 
 
 def _splits_all_gpus(part: str) -> Rule:
@@ -15,33 +24,56 @@ def _splits_all_gpus(part: str) -> Rule:
     )
 
 
-def _default_for_sft(field: str, cel: str, default: str) -> Rule:
+def _default_without_rollouts(field: str, cel: str, default: str) -> Rule:
     """A setting of rollouts. The API server writes defaults before it looks at rules, so only another value is seen."""
     return Rule(
         f"rollout.{field}",
-        f"self.algorithm.type != 'sft' || {cel}",
-        f"be {default} if algorithm.type is sft, which has no rollouts",
+        f"!({_FROM_DATA}) || {_SOME_GENERATED} || {cel}",
+        f"be {default} if algorithm.type is sft or dpo and no evaluation has a reward, so that nothing is generated",
         f"Remove rollout.{field}.",
+    )
+
+
+def _has_any(source: str, columns: Sequence[str] = tuple(COLUMNS)) -> str:
+    return " || ".join(f"has({source}.{column})" for column in columns)
+
+
+def _rows(path: str, rows: str, source: str) -> Iterator[Rule]:
+    """The rules of one place with data sources. `rows` has {} in the place of a condition on `source`."""
+    for kind in dict.fromkeys(COLUMNS.values()):
+        own = [column for column in COLUMNS if COLUMNS[column] == kind]
+        yield Rule(
+            path,
+            f"self.algorithm.type == '{kind}' || {rows.format(f'!({_has_any(source, own)})')}",
+            f"have neither {own[0]} nor {own[1]} unless algorithm.type is {kind}",
+            f"Remove them, or set algorithm.type to {kind}.",
+        )
+    yield Rule(
+        path,
+        "self.algorithm.type != 'dpo' || "
+        + rows.format(f"!has({source}.reasoningGym)" + (" || has(one.reward)" if path == "data.evals" else "")),
+        "have no reasoningGym if algorithm.type is dpo, which learns from pairs of a chosen and a rejected answer",
+        "Set uri to a file or a data set with the columns prompt, chosen and rejected.",
     )
 
 
 SPEC_RULES: tuple[Rule, ...] = (
     Rule(
         "reward",
-        "self.algorithm.type == 'sft' || has(self.reward) || has(self.rewards)",
-        "be set unless algorithm.type is sft, if there are no rewards",
+        f"{_FROM_DATA} || has(self.reward) || has(self.rewards)",
+        "be set unless algorithm.type is sft or dpo, if there are no rewards",
         "Add a reward, for example reward: {type: exact}, or set algorithm.type to sft.",
     ),
     Rule(
         "reward",
-        "self.algorithm.type != 'sft' || !has(self.reward)",
-        "not be set if algorithm.type is sft, which learns the answers themselves",
+        f"!({_FROM_DATA}) || !has(self.reward)",
+        "not be set if algorithm.type is sft or dpo, which learn from the data's own answers",
         "Remove reward, or set algorithm.type to grpo.",
     ),
     Rule(
         "rewards",
-        "self.algorithm.type != 'sft' || !has(self.rewards)",
-        "not be set if algorithm.type is sft, which learns the answers themselves",
+        f"!({_FROM_DATA}) || !has(self.rewards)",
+        "not be set if algorithm.type is sft or dpo, which learn from the data's own answers",
         "Remove rewards, or set algorithm.type to grpo.",
     ),
     Rule(
@@ -79,8 +111,8 @@ SPEC_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "rollout.logprobTolerance",
-        "!has(self.rollout.logprobTolerance) || self.algorithm.type != 'sft'",
-        "not be set if algorithm.type is sft, which has no rollouts to compare with",
+        f"!has(self.rollout.logprobTolerance) || !({_FROM_DATA})",
+        "not be set if algorithm.type is sft or dpo, which have no rollouts to compare with",
         "Remove rollout.logprobTolerance.",
     ),
     Rule(
@@ -100,25 +132,40 @@ SPEC_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "data.evals",
-        "self.algorithm.type != 'sft' || self.data.evals.all(e, !has(e.reward) && e.temperature == 0.0)",
-        "have neither reward nor temperature if algorithm.type is sft, whose evaluation is the loss of the answers",
-        "Remove them.",
+        f"!({_FROM_DATA}) || self.data.evals.all(e, has(e.reward) || e.temperature == 0.0)",
+        "have a temperature only beside a reward if algorithm.type is sft or dpo, which generate nothing else",
+        "Give the evaluation a reward, or remove its temperature.",
     ),
-    _default_for_sft("temperature", "self.rollout.temperature == 1.0", "1, the default,"),
-    _default_for_sft("topP", "self.rollout.topP == 1.0", "1, the default,"),
-    _default_for_sft("topK", "!has(self.rollout.topK)", "absent"),
-    _default_for_sft("minP", "self.rollout.minP == 0.0", "0, the default,"),
-    _default_for_sft("stop", "size(self.rollout.stop) == 0", "empty"),
-    _default_for_sft("adapterSync", "self.rollout.adapterSync == 'tensor'", "tensor, the default,"),
-    _default_for_sft("verifySync", "!self.rollout.verifySync", "false, the default,"),
-    _default_for_sft("offload", "!has(self.rollout.offload)", "absent"),
+    *_rows("data.train", "!has(self.data.train) || ({})", "self.data.train"),
+    *_rows("data.mixture", "!has(self.data.mixture) || self.data.mixture.all(one, {})", "one"),
+    *_rows("data.eval", "!has(self.data.eval) || ({})", "self.data.eval"),
+    *_rows("data.evals", "self.data.evals.all(one, {})", "one"),
+    Rule(
+        "data.evals",
+        f"self.data.evals.all(one, !has(one.reward) || !({_has_any('one')}))",
+        "have no columns of pairs, conversations or tokens beside a reward, which scores completions of prompts",
+        "Remove them, or the reward.",
+    ),
+    Rule(
+        "rollout.temperature",
+        f"!({_FROM_DATA}) || self.rollout.temperature == 1.0",
+        "be 1, the default, if algorithm.type is sft or dpo, which have no rollouts",
+        "Remove rollout.temperature.",
+    ),
+    _default_without_rollouts("topP", "self.rollout.topP == 1.0", "1, the default,"),
+    _default_without_rollouts("topK", "!has(self.rollout.topK)", "absent"),
+    _default_without_rollouts("minP", "self.rollout.minP == 0.0", "0, the default,"),
+    _default_without_rollouts("stop", "size(self.rollout.stop) == 0", "empty"),
+    _default_without_rollouts("adapterSync", "self.rollout.adapterSync == 'tensor'", "tensor, the default,"),
+    _default_without_rollouts("verifySync", "!self.rollout.verifySync", "false, the default,"),
+    _default_without_rollouts("offload", "!has(self.rollout.offload)", "absent"),
     # 0.5 and 1 were the defaults once, and the API server wrote them into objects.
-    _default_for_sft(
+    _default_without_rollouts(
         "gpuMemoryFraction",
         "!has(self.rollout.gpuMemoryFraction) || self.rollout.gpuMemoryFraction == 0.5",
         "absent or 0.5",
     ),
-    _default_for_sft(
+    _default_without_rollouts(
         "tensorParallelSize",
         "!has(self.rollout.tensorParallelSize) || self.rollout.tensorParallelSize == 1",
         "absent or 1",
@@ -144,9 +191,10 @@ SPEC_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "trainer.tokensPerMicroBatch",
-        "!has(self.trainer.tokensPerMicroBatch) || "
-        "self.trainer.tokensPerMicroBatch >= self.rollout.maxPromptTokens + self.rollout.maxResponseTokens",
-        "be at least rollout.maxPromptTokens + rollout.maxResponseTokens, the longest sample",
+        "!has(self.trainer.tokensPerMicroBatch) || self.trainer.tokensPerMicroBatch >= "
+        "self.rollout.maxPromptTokens + (self.algorithm.type == 'dpo' ? 2 : 1) * self.rollout.maxResponseTokens",
+        "be at least rollout.maxPromptTokens + rollout.maxResponseTokens, the longest sample; for dpo, with the pair's "
+        "second answer",
         "Raise tokensPerMicroBatch, or lower the two limits.",
     ),
     _splits_all_gpus("trainer"),
@@ -171,8 +219,9 @@ SPEC_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "trainer.overlap",
-        "!self.trainer.overlap || (self.cluster.gpusPerNode > 0 && self.algorithm.type != 'sft')",
-        "be false for a CPU job (cluster.gpusPerNode 0), and for algorithm.type sft, which generates nothing",
+        f"!self.trainer.overlap || (self.cluster.gpusPerNode > 0 && !({_FROM_DATA}))",
+        "be false for a CPU job (cluster.gpusPerNode 0), and for algorithm.type sft or dpo, which generate nothing to "
+        "train on",
         "Remove trainer.overlap.",
     ),
     Rule(

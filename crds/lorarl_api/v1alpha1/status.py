@@ -32,7 +32,7 @@ class MetricsStatus(Model):
     reward: float | None = Field(None, description="Mean reward of the newest step's completions.")
     eval_score: float | None = Field(
         None,
-        description="Newest mean reward (grpo) or loss (sft) of data.eval, or else of the first of data.evals.",
+        description="Newest score, or for sft loss, of data.eval, or else of the first of data.evals.",
     )
     kl: float | None = Field(
         None, description="Mean KL divergence to the base model, in nats per token, if klCoefficient is above 0."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unit.contract.manifests import SFT, Case
+from unit.contract.manifests import DPO, EVAL, SFT, Case
 
 GROUPS: dict[str, dict[str, Any]] = {
     "grpo": {"scaleByStd": False},
@@ -12,6 +12,7 @@ GROUPS: dict[str, dict[str, Any]] = {
     "gspo": {"clipRangeLow": 1e-3},
     "cispo": {"maxWeight": 4.0},
     "sapo": {"negativeTemperature": 1.1},
+    "dpo": {"beta": 0.2},
 }
 """An option of each type that has options."""
 
@@ -26,15 +27,113 @@ def _not_for_sft(name: str, value: Any) -> Case:
     )
 
 
+def _not_for_dpo(name: str, value: Any) -> Case:
+    return Case(
+        f"{name} not for dpo",
+        bad=DPO | {f"spec.algorithm.{name}": value},
+        good={f"spec.algorithm.{name}": value},
+        field=f"spec.algorithm.{name}",
+        hint=f"Remove {name}. The options of dpo are beta and labelSmoothing",
+    )
+
+
 def _only_with_its_type(group: str, options: dict[str, Any]) -> Case:
+    around = DPO if group == "dpo" else {}
     return Case(
         f"{group} only with its type",
         bad={"spec.algorithm": {"type": "rloo", group: options}},
-        good={"spec.algorithm": {"type": group, group: options}},
+        good=around | {"spec.algorithm": {"type": group, group: options}},
         field=f"spec.algorithm.{group}",
         hint=f"Remove {group}, or set algorithm.type to {group}",
     )
 
+
+def _pairs(name: str, path: str, source: dict[str, Any], around: dict[str, Any]) -> list[Case]:
+    """Rows of a place with data sources: what only pairs have, and what has none."""
+    several = path.endswith(("mixture", "evals"))
+
+    def rows(fields: dict[str, Any]) -> dict[str, Any]:
+        return around | {path: [source | fields] if several else source | fields}
+
+    tasks = {key: value for key, value in source.items() if key != "uri"} | {"reasoningGym": {"task": "chain_sum"}}
+    return [
+        Case(
+            f"columns of pairs in {name} only for dpo",
+            rows({"rejectedField": "worse"}),
+            DPO | rows({"rejectedField": "worse"}),
+            path,
+            "set algorithm.type to dpo",
+        ),
+        Case(
+            f"conversations in {name} only for sft",
+            rows({"messagesField": "chat"}),
+            SFT | rows({"messagesField": "chat"}),
+            path,
+            "set algorithm.type to sft",
+        ),
+        Case(
+            f"dpo without pairs in {name}",
+            DPO | around | {path: [tasks] if several else tasks},
+            around | {path: [tasks] if several else tasks},
+            path,
+            "with the columns prompt, chosen and rejected",
+        ),
+    ]
+
+
+PAIRS = {"uri": "file:out/pairs.jsonl"}
+PAIR_CASES = [
+    *_pairs("train", "spec.data.train", PAIRS, {}),
+    *_pairs("a mixture", "spec.data.mixture", PAIRS | {"name": "one"}, {"spec.data.train": None}),
+    *_pairs("eval", "spec.data.eval", PAIRS, {}),
+    *_pairs("evals", "spec.data.evals", PAIRS | {"name": "hard"}, {}),
+    Case(
+        "a mask needs tokens",
+        SFT | {"spec.data.train.lossMaskField": "mask"},
+        SFT | {"spec.data.train": PAIRS | {"tokensField": "ids", "lossMaskField": "mask"}},
+        "spec.data.train.lossMaskField",
+        "Name both columns",
+    ),
+    Case(
+        "a row is messages or tokens",
+        SFT | {"spec.data.train": PAIRS | {"tokensField": "ids", "lossMaskField": "mask", "messagesField": "chat"}},
+        SFT | {"spec.data.train": PAIRS | {"messagesField": "chat"}},
+        "spec.data.train.messagesField",
+        "Remove one of the two",
+    ),
+    Case(
+        "a reward scores completions of prompts",
+        SFT | {"spec.data.evals": [PAIRS | {"name": "hard", "messagesField": "chat", "reward": {"type": "exact"}}]},
+        SFT | {"spec.data.evals": [PAIRS | {"name": "hard", "reward": {"type": "exact"}}]},
+        "spec.data.evals",
+        "Remove them, or the reward",
+    ),
+    Case(
+        "two different columns of answers",
+        DPO | {"spec.data.train.chosenField": "rejected"},
+        DPO | {"spec.data.train.chosenField": "better"},
+        "spec.data.train.rejectedField",
+        "Name the columns",
+    ),
+    Case(
+        "a micro-batch holds a pair",
+        DPO | {"spec.trainer.tokensPerMicroBatch": 2000},
+        {"spec.trainer.tokensPerMicroBatch": 2000},
+        "spec.trainer.tokensPerMicroBatch",
+        "Raise tokensPerMicroBatch",
+    ),
+    Case(
+        "dpo has rollouts only for an evaluation with a reward",
+        DPO | EVAL | {"spec.rollout.topP": 0.9},
+        DPO
+        | {
+            "spec.rollout.topP": 0.9,
+            "spec.data.evals": [PAIRS | {"name": "hard", "temperature": 1.0, "reward": {"type": "exact"}}],
+        },
+        "spec.rollout.topP",
+        "Remove rollout.topP",
+    ),
+]
 
 ALGORITHM_CASES = [
     _not_for_sft("groupSize", 4),
@@ -65,6 +164,20 @@ ALGORITHM_CASES = [
         "a fifth of rollout.maxResponseTokens",
     ),
     _not_for_sft("correction", {"preset": "decoupled_token_is"}),
+    _not_for_dpo("groupSize", 4),
+    _not_for_dpo("klCoefficient", 0.01),
+    _not_for_dpo("updatesPerStep", 2),
+    _not_for_dpo("lossAggregation", "constant"),
+    _not_for_dpo("correction", {"preset": "decoupled_token_is"}),
+    Case(
+        "dpo clips nothing",
+        DPO | {"spec.algorithm.clipRange": 0.2},
+        {"spec.algorithm.clipRange": 0.2},
+        "spec.algorithm.clipRange",
+        "Remove clipRange",
+    ),
+    Case("dpo has no reward", {"spec.algorithm.type": "dpo"}, DPO, "spec.reward", "Remove reward"),
+    *PAIR_CASES,
     Case(
         "a KL penalty has a weight",
         {"spec.algorithm": {"kl": {"placement": "reward"}}},

@@ -59,6 +59,7 @@ def changed(document: dict[str, Any], changes: Changes) -> dict[str, Any]:
 
 TWO = [{"name": "right", "type": "exact"}, {"name": "tidy", "weight": 0.5, "function": "m:f"}]
 SFT = {"spec.algorithm": {"type": "sft"}, "spec.reward": None}
+DPO = {"spec.algorithm": {"type": "dpo"}, "spec.reward": None}
 HUB = {"spec.data.train": {"uri": "hf://openai/gsm8k"}}
 GPUS = {"spec.cluster": {"nodes": 2, "gpusPerNode": 4}}
 EVAL = {"spec.data.eval": {"uri": "file:out/held_out.jsonl"}}

@@ -44,11 +44,11 @@ SAMPLING_CASES = [
         "Raise samples",
     ),
     Case(
-        "an evaluation of sft is a loss",
-        SFT | {"spec.data.evals": [HARD | {"reward": {"type": "exact"}}]},
-        SFT | {"spec.data.evals": [HARD]},
+        "an evaluation of sft is a loss unless it has a reward",
+        SFT | {"spec.data.evals": [HARD | {"temperature": 1.0}]},
+        SFT | {"spec.data.evals": [HARD | {"temperature": 1.0, "reward": {"type": "exact"}}]},
         "spec.data.evals",
-        "Remove them",
+        "Give the evaluation a reward",
     ),
     Case(
         "all checkpoints or a number of them",

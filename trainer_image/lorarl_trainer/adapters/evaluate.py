@@ -44,7 +44,7 @@ def evaluate(request: Request) -> Result:
         asyncio.run(scorer.ready())
         model = load_adapted(source, seed=request.seed)
         encoder = inputs.prompt_encoder(task.spec, model.vocabulary)
-        fitting, warnings = inputs.encode_source(task.spec, rows[: request.rows], task.field, encoder)
+        fitting, warnings = inputs.encode_source(task.spec, task.source, rows[: request.rows], task.field, encoder)
         for warning in warnings:
             print(f"warning: {warning}", file=sys.stderr)
         rollout = task.spec.rollout

@@ -101,7 +101,7 @@ def resolve(request: Request, job: LoRARLJob | None) -> Task:
     """
     manifest = job.model_dump(by_alias=True, mode="json", exclude_unset=True) if job else _bare(request)
     spec: dict[str, Any] = manifest["spec"]
-    spec["algorithm"] = {"type": "grpo"}  # also a model trained by sft is judged by what it writes
+    request = _judged_by_completions(spec, request)
     if request.reward:
         spec["reward"] = {"function" if ":" in request.reward else "type": request.reward}
         spec.pop("rewards", None)
@@ -137,6 +137,26 @@ def settings(request: Request, evaluation: Evaluation, task: Task) -> Evaluation
         pass_at=evaluation.pass_at if evaluation.pass_at and not request.samples else [samples],
         pass_reward=evaluation.pass_reward if request.passing is None else request.passing,
     )
+
+
+def _judged_by_completions(spec: dict[str, Any], request: Request) -> Request:
+    """Let a job be judged by what its model writes, also one of sft or dpo. Return the request for that.
+
+    Such a job has no reward, but an evaluation of it may have one.
+    """
+    spec["algorithm"] = {"type": "grpo"}
+    data = spec["data"]
+    evals = data.get("evals", [])
+    for source in (data.get("train"), data.get("eval"), *(data.get("mixture") or ()), *evals):
+        for key in ("chosenField", "rejectedField"):
+            (source or {}).pop(key, None)
+    if request.reward or spec.get("reward") or spec.get("rewards"):
+        return request
+    scored = [each for each in evals if each.get("reward") and request.eval in (None, each["name"])]
+    if not scored:
+        return request
+    spec["reward"] = scored[0]["reward"]
+    return request if request.data else replace(request, eval=scored[0]["name"])
 
 
 def _chosen(spec: LoRARLJobSpec, request: Request) -> Task:

@@ -87,7 +87,7 @@ class Backend(ABC):
             self.layout = AdapterLayout(self.model)
         self.adapter = ModelAdapter(self.model, self.layout, AdapterConfig(spec.adapter.rank, spec.adapter.alpha))
         self.optimizer = AdapterOptimizer(self.model, spec.trainer, fused=device.name != "cpu")
-        self._from_start = spec.algorithm.kl is not None and spec.algorithm.kl.reference == "start"
+        self._from_start = spec.reference == "start"
         self._kept: list[torch.Tensor] | None = None  # the adapter's own values while it has others
         self._trainer = Trainer(device, self.model, self.optimizer, plan.micro_batch_tokens, spec.adapter.dropout)
 

@@ -14,7 +14,7 @@ import torch
 from lorarl_trainer.backends.kernels.gather import Gather
 from lorarl_trainer.backends.kernels.packed import Segments
 from lorarl_trainer.devices.transfer import to_device
-from lorarl_trainer.samples.packing import pack, packed_micro_batches, padded_micro_batches
+from lorarl_trainer.samples.packing import pack, packed_micro_batches, padded_micro_batches, units
 from lorarl_trainer.samples.types import Sample
 
 _PAD_TO = 16
@@ -52,11 +52,12 @@ def grouped(samples: Sequence[Sample], token_budget: int, key_budget: int | None
     """Return the indices of each micro-batch's samples.
 
     No micro-batch has more than `token_budget` tokens, nor a packed one more than `key_budget` keys, except that a
-    longer sequence stands alone.
+    longer sequence, or pair of sequences, stands alone.
     """
     if packed:
         return packed_micro_batches(samples, token_budget, key_budget)
-    return padded_micro_batches([_padded(len(sample.tokens)) for sample in samples], token_budget)
+    lengths = [_padded(len(sample.tokens)) for sample in samples]
+    return padded_micro_batches(lengths, token_budget, units(samples, range(len(samples))))
 
 
 def packed_batch(samples: Sequence[Sample], device: torch.device, multiple: int) -> MicroBatch:
@@ -74,8 +75,8 @@ def padded_batch(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
     predictors = []
     for row, sample in enumerate(samples):
         tokens_B_S[row, : len(sample.tokens)] = sample.tokens
-        predictors.append(np.arange(sample.prompt_length - 1, len(sample.tokens) - 1) * count + row)
-    targets = np.concatenate([sample.tokens[sample.prompt_length :] for sample in samples])
+        predictors.append(sample.of_trained(np.arange(sample.prompt_length - 1, len(sample.tokens) - 1)) * count + row)
+    targets = np.concatenate([sample.of_trained(sample.tokens[sample.prompt_length :]) for sample in samples])
     positions = torch.arange(length, device=device).expand(count, length)
     tokens, taken = to_device(tokens_B_S, device), np.concatenate(predictors)
     return _micro_batch(tokens, positions, None, taken, targets, _kept(samples), device)

@@ -23,7 +23,7 @@ from lorarl_trainer.devices.transfer import to_device
 from lorarl_trainer.losses.base import LossInputs
 from lorarl_trainer.losses.registry import compute_loss, finished
 from lorarl_trainer.losses.sequences import Sequences
-from lorarl_trainer.samples.agreement import DEPTHS, Agreement, depth_of, positions_of
+from lorarl_trainer.samples.agreement import DEPTHS, Agreement, depth_of
 from lorarl_trainer.samples.types import GradientRequest, LossChoice, Sample, UpdateRequest, UpdateResult
 
 _FILLER = Sample(np.zeros(2, np.int64), prompt_length=1, rollout_logprobs=np.zeros(1, np.float32))
@@ -87,8 +87,8 @@ class Trainer:
         """Add the gradient of the samples' loss to the adapter's (collective over all workers).
 
         Returns:
-            Metrics, averaged over all workers' response tokens, and how the engine and the trainer agree about them.
-            Those of samples that were accumulated ahead are among them.
+            Metrics, averaged over all workers' response tokens or pairs, and how the engine and the trainer agree about
+            the tokens. Those of samples that were accumulated ahead are among them.
         """
         # Each data-parallel rank drops other elements; tensor-parallel ranks, which share their inputs, the same.
         torch.manual_seed(request.seed + self._model.parallel.data_rank)
@@ -104,7 +104,8 @@ class Trainer:
         sums = totals.sums()
         agreement = totals.agreement() if request.on_policy else None
         loss = {"loss": sums.pop("loss") / request.normalizer}
-        return loss | finished({name: value / request.total_tokens for name, value in sums.items()}), agreement
+        counted = request.loss.counted(request.total_tokens, request.total_samples)
+        return loss | finished({name: value / counted for name, value in sums.items()}), agreement
 
     def _add(self, request: GradientRequest, totals: _Totals, divisor: float) -> None:
         """Add samples to the totals, and the gradient of their summed loss over `divisor` to the adapter's."""
@@ -152,7 +153,7 @@ class Trainer:
     ) -> list[np.ndarray]:
         """Return the log-probabilities of each sample's response tokens, without dropout.
 
-        They are the current policy's, or the KL penalty's reference's.
+        They are the current policy's, or the reference's.
         """
         with self._as_reference() if reference else nullcontext():
             return self._log_probabilities(samples, temperature)
@@ -164,7 +165,7 @@ class Trainer:
             logprobs_N = self._model.log_probabilities(batch, temperature).cpu().numpy()
             if not indices:
                 continue
-            ends = np.cumsum([samples[index].response_length for index in indices])
+            ends = np.cumsum([samples[index].trained_length for index in indices])
             for index, logprobs in zip(indices, np.split(logprobs_N, ends[:-1]), strict=True):
                 result[index] = logprobs
         self._model.module.train()
@@ -172,7 +173,7 @@ class Trainer:
 
     @torch.no_grad()
     def keep_reference(self) -> None:
-        """Let the KL penalty's reference be the adapter as it is now, in place of the base model."""
+        """Let the reference be the adapter as it is now, in place of the base model."""
         self._reference = [parameter.detach().clone() for parameter in self._model.parameters.values()]
 
     def _as_reference(self) -> AbstractContextManager[None]:
@@ -191,26 +192,27 @@ class Trainer:
         logprobs_N = compute(batch, request.temperature)
         measured_N = self._without_dropout(batch, request.temperature) if drops else logprobs_N.detach()
         base_N = None
-        if request.loss.kl_coefficient > 0:
+        if request.loss.needs_reference:
             with torch.no_grad(), self._as_reference():
-                base_N = self._model.log_probabilities(batch, request.temperature)
+                of_reference = self._without_dropout if self._dropout else self._model.log_probabilities
+                base_N = of_reference(batch, request.temperature)
         rollout = [sample.rollout_logprobs for sample in samples if sample.rollout_logprobs is not None]
         old = [sample.old_logprobs for sample in samples if sample.old_logprobs is not None]
         return LossInputs(
             logprobs=logprobs_N,
             measured=measured_N,
             rollout=self._per_token(rollout) if rollout else None,
-            advantages=self._per_token([np.full(s.response_length, s.advantage) for s in samples]),
+            advantages=self._per_token([np.full(s.trained_length, s.advantage) for s in samples]),
             base=base_N,
             on_policy=request.on_policy,
-            sequences=self._sequences(request.loss, [sample.response_length for sample in samples]),
+            sequences=self._sequences(request.loss, [sample.trained_length for sample in samples]),
             old=self._per_token(old) if old else None,
         )
 
     def _no_inputs(self, request: UpdateRequest) -> LossInputs:
         """Return the inputs of a loss of no tokens."""
         none_N = torch.zeros(0, device=self._model.device)
-        base_N = none_N if request.loss.kl_coefficient > 0 else None
+        base_N = none_N if request.loss.needs_reference else None
         sequences = self._sequences(request.loss, [])
         return LossInputs(none_N, none_N, none_N, none_N, base_N, request.on_policy, sequences)
 
@@ -225,9 +227,9 @@ class Trainer:
         return logprobs_N
 
     def _depths(self, samples: Sequence[Sample]) -> torch.Tensor:
-        """Return each response token's depth in its sequence, [N]."""
-        positions_N = positions_of([s.prompt_length for s in samples], [s.response_length for s in samples])
-        return to_device(depth_of(positions_N), self._model.device)
+        """Return each trained token's depth in its sequence, [N]."""
+        positions = [s.of_trained(np.arange(s.prompt_length, len(s.tokens))) for s in samples]
+        return to_device(depth_of(np.concatenate(positions)), self._model.device)
 
     def _per_token(self, values: Sequence[np.ndarray]) -> torch.Tensor:
         return to_device(np.concatenate(values).astype(np.float32), self._model.device)

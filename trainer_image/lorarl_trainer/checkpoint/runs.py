@@ -16,7 +16,8 @@ RUNS = "runs"
 RUN = "run.json"
 """Says whose the folder is. It is written first, never overwritten, and deleted last."""
 FILES = (
-    *("metrics.jsonl", "samples.jsonl", "events.jsonl", "run_summary.json", "report.html", "reward.png", "loss.png"),
+    *("metrics.jsonl", "samples.jsonl", "events.jsonl", "run_summary.json", "report.html"),
+    *("reward.png", "loss.png", "accuracy.png"),
     *("wandb-run.json", "mlflow-run.json", "logs/*.log", "starts/*.yaml", "tensorboard/events.out.tfevents.*"),
 )
 """What a record has besides run.json, as patterns of paths."""

@@ -1,239 +1,15 @@
-"""Turns rows into token ids: chat templates, answers to learn, and the length filter."""
+"""Encodes the rows of a source and leaves out those that are too long."""
 
 from __future__ import annotations
 
-import difflib
-import json
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import batched
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from lorarl_trainer.data.rows import Message, Row
+from lorarl_trainer.data.conversations import encode_conversation
+from lorarl_trainer.data.encoder import PromptEncoder
+from lorarl_trainer.data.lessons import Conversation
+from lorarl_trainer.data.rows import Row
 from lorarl_trainer.errors import InputError
-
-_TEXTS_PER_BATCH = 2000
-_SET_HERE = frozenset(
-    [
-        *("messages", "conversation", "chat_template", "add_generation_prompt", "continue_final_message", "tokenize"),
-        *("padding", "truncation", "max_length", "tokenizer_kwargs"),
-        *("return_tensors", "return_dict", "return_assistant_tokens_mask"),
-    ]
-)
-"""Arguments of `apply_chat_template` that a manifest may not set: they would change what comes back."""
-
-
-class PromptEncoder:
-    """Turns prompts, and prompts with answers, into token ids as the model expects them.
-
-    With the chat template, a text is one user message, the assistant's turn is opened after the messages, and only the
-    template adds special tokens. Without it, a text is encoded as it is, without EOS. BOS comes first if the tokenizer
-    adds it by default (Llama's does, Qwen's does not), and never twice.
-    """
-
-    def __init__(
-        self,
-        tokenizer: Any,
-        *,
-        chat_template: bool,
-        stop_ids: Sequence[int],
-        vocabulary_size: int | None = None,
-        template_arguments: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Encode with a tokenizer of Transformers.
-
-        Args:
-            tokenizer: from `load_tokenizer`.
-            chat_template: `spec.data.chatTemplate`.
-            stop_ids: from `stop_token_ids`; an answer to learn ends with one of them.
-            vocabulary_size: tokens that the model has an embedding for; None if that is not known.
-            template_arguments: `spec.data.chatTemplateArguments`.
-
-        Raises:
-            InputError: `chat_template` is true and the tokenizer has none, or the template does not read an argument.
-        """
-        if chat_template and not tokenizer.chat_template:
-            raise InputError(
-                "spec.data.chatTemplate",
-                "true, but the model's tokenizer has no chat template",
-                "a tokenizer with a chat template",
-                "Set spec.data.chatTemplate to false to use prompts as they are, or use the model's instruct version.",
-            )
-        self._tokenizer, self._chat_template, self._stop_ids = tokenizer, chat_template, frozenset(stop_ids)
-        self._vocabulary_size = vocabulary_size
-        self._arguments = dict(template_arguments or {})
-        if chat_template:
-            _require_read(self._arguments, str(tokenizer.chat_template))
-        self._prefix = [] if chat_template else _default_prefix(tokenizer)
-
-    def encode_prompts(self, rows: Sequence[Row]) -> list[list[int]]:
-        """Encode the prompt of each row.
-
-        Raises:
-            InputError: a prompt does not fit the chat template, or consists of messages and `spec.data.chatTemplate` is
-                false.
-        """
-        if self._chat_template:
-            return self._ids([self._render(row, _messages(row), open_turn=True) for row in rows])
-        return [self._with_prefix(ids) for ids in self._ids([_text(row) for row in rows])]
-
-    def encode_example(self, row: Row) -> tuple[list[int], list[int]]:
-        """Encode a row to learn from: the ids of its prompt, and those of its answer including a stop token.
-
-        With the chat template, both together are the template applied to the whole conversation. Whatever the template
-        writes after the end of the assistant's turn (often a line break) is left out, because generation stops there.
-        EOS is added if the template does not write it.
-
-        Raises:
-            InputError: as for `encode_prompts`, or the templated conversation does not begin with its prompt.
-        """
-        if row.answer is None:
-            raise ValueError(f"row {row.number} has no answer; load_rows(needs_answer=True) refuses such rows")
-        if not self._chat_template:
-            prompt_ids = self.encode_prompts([row])[0]
-            return prompt_ids, self._closed(self._ids([row.answer])[0])
-        messages = _messages(row)
-        prompt = self._render(row, messages, open_turn=True)
-        whole = self._render(row, [*messages, {"role": "assistant", "content": row.answer}], open_turn=False)
-        prompt_ids, whole_ids = self._ids([prompt, whole])
-        if whole_ids[: len(prompt_ids)] != prompt_ids:
-            if whole.startswith(prompt) and row.answer[:1].isspace():
-                # The answer's leading white space merged with the prompt's into one token; in a rollout it cannot.
-                return prompt_ids, self._closed(self._ids([whole[len(prompt) :]])[0])
-            raise InputError(
-                "spec.data.chatTemplate",
-                f"a template whose conversation of row {row.number} does not begin with its prompt",
-                "a template whose conversations begin with their prompts",
-                "Set spec.data.chatTemplate to false and format the prompts yourself, or fix the tokenizer's template.",
-            )
-        return prompt_ids, self._closed(whole_ids[len(prompt_ids) :])
-
-    def require_embedded(self, rows: Sequence[EncodedRow], field: str) -> None:
-        """Check that the model has an embedding for every token of the rows.
-
-        A tokenizer with tokens that were added later may be larger than the model. On a GPU, such a token would end the
-        process with an error that names nothing.
-
-        Raises:
-            InputError: naming the first row with such a token.
-        """
-        size = self._vocabulary_size
-        if size is None or len(self._tokenizer) <= size:
-            return
-        for row in rows:
-            if foreign := [token for token in (*row.prompt_ids, *row.answer_ids) if token >= size]:
-                raise InputError(
-                    "spec.model.uri",
-                    f"a tokenizer of {len(self._tokenizer):,} tokens for a model of {size:,}, and row {row.row.number} "
-                    f"of {field} has token {foreign[0]} ({self._tokenizer.convert_ids_to_tokens(foreign[0])!r})",
-                    "an embedding for each token of the data",
-                    "Use the model's own tokenizer, or resize the model's embeddings (resize_token_embeddings).",
-                )
-
-    def _closed(self, answer_ids: list[int]) -> list[int]:
-        last = max((i for i, token in enumerate(answer_ids) if token in self._stop_ids), default=None)
-        if last is not None and not self._tokenizer.decode(answer_ids[last + 1 :]).strip():
-            return answer_ids[: last + 1]
-        eos = self._tokenizer.eos_token_id
-        return [*answer_ids, min(self._stop_ids) if eos is None else eos]
-
-    def _render(self, row: Row, messages: Sequence[Message], *, open_turn: bool) -> str:
-        try:
-            text: str = self._tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=open_turn, **self._arguments
-            )
-        except Exception as error:  # a template is the model author's program and may raise anything
-            if self._arguments and self._renders_without_arguments(messages, open_turn):
-                raise InputError(
-                    "spec.data.chatTemplateArguments",
-                    f"{json.dumps(self._arguments)}, with which the template fails ({type(error).__name__}: {error})",
-                    "arguments that the model's template takes",
-                    "Correct their values; the template in the model's folder shows how it uses them.",
-                ) from error
-            raise InputError(
-                "spec.data.chatTemplate",
-                f"a template that refuses row {row.number} ({type(error).__name__}: {error})",
-                "messages that fit the model's template",
-                _template_hint(error),
-            ) from error
-        if not text:
-            raise InputError(
-                "spec.data.chatTemplate",
-                f"a template that writes nothing for row {row.number}",
-                "a template that writes the messages",
-                "Fix chat_template in the model's folder, or set spec.data.chatTemplate to false.",
-            )
-        return text
-
-    def _renders_without_arguments(self, messages: Sequence[Message], open_turn: bool) -> bool:
-        try:
-            self._tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=open_turn)
-        except Exception:  # noqa: BLE001 - see `_render`
-            return False
-        return True
-
-    def _ids(self, texts: list[str]) -> list[list[int]]:
-        # The tokenizer need not warn of texts that are too long: the length filter handles them. Batches limit memory,
-        # because the tokenizer makes offsets and masks for every text.
-        ids: list[list[int]] = []
-        for batch in batched(texts, _TEXTS_PER_BATCH):
-            ids += self._tokenizer(list(batch), add_special_tokens=False, verbose=False)["input_ids"]
-        return ids
-
-    def _with_prefix(self, ids: list[int]) -> list[int]:
-        return ids if ids[: len(self._prefix)] == self._prefix else [*self._prefix, *ids]
-
-
-def _template_hint(error: Exception) -> str:
-    """Return what to do about a template that fails."""
-    if undefined := re.search(r"'(\w+)' is undefined", str(error)):
-        return f"Give it a value: spec.data.chatTemplateArguments: {{{undefined[1]}: ...}}, or fix the row's messages."
-    if type(error).__name__ == "TemplateSyntaxError":
-        return "Fix chat_template in the model's folder, or set spec.data.chatTemplate to false."
-    return "Fix the row's roles, or set spec.data.chatTemplate to false."
-
-
-def _require_read(arguments: Mapping[str, Any], template: str) -> None:
-    """Require that the template reads each argument: Jinja ignores those that it does not.
-
-    Raises:
-        InputError: naming one that it does not read, or that lorarl sets.
-    """
-    words = set(re.findall(r"[A-Za-z_]\w*", template))
-    for name in arguments:
-        field = f"spec.data.chatTemplateArguments.{name}"
-        if name in _SET_HERE:
-            raise InputError(field, "an argument that lorarl sets itself", "an argument of the template", "Remove it.")
-        if name not in words:
-            near = difflib.get_close_matches(name, words, n=1, cutoff=0.7)
-            hint = f"Did you mean {near[0]}?" if near else "Remove it, or look it up in the template."
-            raise InputError(
-                field, "an argument that the model's chat template does not read", "a variable of the template", hint
-            )
-
-
-def _default_prefix(tokenizer: Any) -> list[int]:
-    """Return the ids that the tokenizer puts before every text by default: [BOS] or nothing."""
-    bare = tokenizer("a", add_special_tokens=False)["input_ids"]
-    full = tokenizer("a")["input_ids"]
-    starts = (i for i in range(len(full)) if full[i : i + len(bare)] == bare)
-    return list(full[: next(starts, 0)])
-
-
-def _messages(row: Row) -> list[Message]:
-    return [{"role": "user", "content": row.prompt}] if isinstance(row.prompt, str) else row.prompt
-
-
-def _text(row: Row) -> str:
-    if isinstance(row.prompt, str):
-        return row.prompt
-    raise InputError(
-        "spec.data.chatTemplate",
-        f"false, but the prompt of row {row.number} is a list of chat messages",
-        "prompts that are texts",
-        "Set spec.data.chatTemplate to true, or name a column of texts in promptField.",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,12 +19,26 @@ class EncodedRow:
     Attributes:
         row: the row.
         prompt_ids: token ids of the prompt.
-        answer_ids: token ids of the answer to learn; empty if only the prompt is used.
+        answer_ids: token ids of the answer to learn; empty if only the prompt is used. Of a pair, the chosen one's.
+        rejected_ids: those of a pair's rejected answer.
+        trained: which of the answer's tokens are learned; None for all. Others are what the assistant did not write.
     """
 
     row: Row
     prompt_ids: list[int]
     answer_ids: list[int]
+    rejected_ids: Sequence[int] = ()
+    trained: Sequence[bool] | None = None
+
+    @property
+    def length(self) -> int:
+        """Tokens of the prompt and the answer."""
+        return len(self.prompt_ids) + len(self.answer_ids)
+
+    @property
+    def longest_answer(self) -> int:
+        """Tokens of the longer answer."""
+        return max(len(self.answer_ids), len(self.rejected_ids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,11 +49,15 @@ class EncodedRows:
         rows: the rows within the limits, in the order of the data; at least one.
         long_prompts: number of rows left out because of their prompts.
         long_answers: number of rows left out because of their answers.
+        same_answers: number of pairs left out because both answers have the same tokens, so that they teach nothing.
+        long_conversations: number of conversations left out because of their length.
     """
 
     rows: list[EncodedRow]
     long_prompts: int
     long_answers: int
+    same_answers: int = 0
+    long_conversations: int = 0
 
 
 def encode_prompts(rows: Sequence[Row], encoder: PromptEncoder, *, max_prompt_tokens: int, field: str) -> EncodedRows:
@@ -279,8 +73,7 @@ def encode_prompts(rows: Sequence[Row], encoder: PromptEncoder, *, max_prompt_to
         InputError: no row is left, or a prompt cannot be encoded.
     """
     encoded = [EncodedRow(row, ids, []) for row, ids in zip(rows, encoder.encode_prompts(rows), strict=True)]
-    encoder.require_embedded(encoded, field)
-    return _within(encoded, max_prompt_tokens, None, field)
+    return _within(encoded, encoder, max_prompt_tokens, None, field)
 
 
 def encode_examples(
@@ -299,11 +92,70 @@ def encode_examples(
         InputError: no row is left, or a row cannot be encoded.
     """
     encoded = [EncodedRow(row, *encoder.encode_example(row)) for row in rows]
-    encoder.require_embedded(encoded, field)
-    return _within(encoded, max_prompt_tokens, max_response_tokens, field)
+    return _within(encoded, encoder, max_prompt_tokens, max_response_tokens, field)
 
 
-def _within(rows: list[EncodedRow], max_prompt_tokens: int, max_response_tokens: int | None, field: str) -> EncodedRows:
+def encode_pairs(
+    rows: Sequence[Row], encoder: PromptEncoder, *, max_prompt_tokens: int, max_response_tokens: int, field: str
+) -> EncodedRows:
+    """Encode preference pairs, and leave out rows whose prompt or one of whose answers is too long.
+
+    See `encode_examples`. Pairs whose answers have the same tokens are left out too.
+    """
+    pairs = [(row, *encoder.encode_pair(row)) for row in rows]
+    different = [EncodedRow(*pair) for pair in pairs if pair[2] != pair[3]]
+    if not different:
+        raise InputError(
+            field,
+            f"{len(rows)} pairs, in each of which both answers have the same tokens",
+            "pairs whose answers differ",
+            f"Set {field}.chosenField and {field}.rejectedField to the columns with the two answers.",
+        )
+    fitting = _within(different, encoder, max_prompt_tokens, max_response_tokens, field)
+    return replace(fitting, same_answers=len(pairs) - len(different))
+
+
+def encode_lessons(
+    rows: Sequence[Row], encoder: PromptEncoder, *, max_prompt_tokens: int, max_response_tokens: int, field: str
+) -> EncodedRows:
+    """Encode conversations, or tokens with a mask, and leave out those that are longer than both limits together.
+
+    What comes before the first token that is learned is the prompt. What comes after the last one is left out.
+    """
+    encoded = [_encoded_lesson(row, encoder) for row in rows]
+    for row in encoded:
+        encoder.require_embedded(row.row, (*row.prompt_ids, *row.answer_ids), field)
+    lengths, limit = [row.length for row in encoded], max_prompt_tokens + max_response_tokens
+    left = [row for row, length in zip(encoded, lengths, strict=True) if length <= limit]
+    if not left:
+        raise InputError(
+            "spec.rollout.maxResponseTokens",
+            f"{max_response_tokens}, but every conversation of {field} has more tokens than that and "
+            f"spec.rollout.maxPromptTokens ({max_prompt_tokens}) together ({min(lengths)} to {max(lengths)} tokens, "
+            f"{len(lengths)} rows)",
+            "at least one conversation that fits",
+            f"Set spec.rollout.maxResponseTokens to {max(lengths) - max_prompt_tokens} to keep all rows.",
+        )
+    return EncodedRows(left, 0, 0, long_conversations=len(encoded) - len(left))
+
+
+def _encoded_lesson(row: Row, encoder: PromptEncoder) -> EncodedRow:
+    if isinstance(row.lesson, Conversation):
+        ids, trained = encode_conversation(row, row.lesson, encoder)
+    else:
+        assert row.lesson is not None, "load_rows reads a lesson of every row, or of none"
+        end = max(index for index, one in enumerate(row.lesson.trained) if one) + 1
+        ids, trained = row.lesson.ids[:end], row.lesson.trained[:end]
+    first = trained.index(True)
+    mask = trained[first:]
+    return EncodedRow(row, ids[:first], ids[first:], trained=None if all(mask) else mask)
+
+
+def _within(
+    rows: list[EncodedRow], encoder: PromptEncoder, max_prompt_tokens: int, max_response_tokens: int | None, field: str
+) -> EncodedRows:
+    for row in rows:
+        encoder.require_embedded(row.row, (*row.prompt_ids, *row.answer_ids, *row.rejected_ids), field)
     if empty := [row.row.number for row in rows if not row.prompt_ids]:
         raise InputError(
             field,
@@ -314,10 +166,10 @@ def _within(rows: list[EncodedRow], max_prompt_tokens: int, max_response_tokens:
     short = [row for row in rows if len(row.prompt_ids) <= max_prompt_tokens]
     if not short:
         raise _none_left("maxPromptTokens", max_prompt_tokens, "prompt", [len(row.prompt_ids) for row in rows], field)
-    left = [row for row in short if max_response_tokens is None or len(row.answer_ids) <= max_response_tokens]
+    left = [row for row in short if max_response_tokens is None or row.longest_answer <= max_response_tokens]
     if not left and max_response_tokens is not None:
         raise _none_left(
-            "maxResponseTokens", max_response_tokens, "answer", [len(row.answer_ids) for row in short], field
+            "maxResponseTokens", max_response_tokens, "answer", [row.longest_answer for row in short], field
         )
     return EncodedRows(left, long_prompts=len(rows) - len(short), long_answers=len(short) - len(left))
 

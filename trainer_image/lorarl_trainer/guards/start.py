@@ -96,7 +96,7 @@ def agreement_of(samples: Samples, scores: Floats) -> Agreement:
 async def check_engine(session: Session) -> AgreementLimits | None:
     """Return what all updates must keep to, after the engine was found to apply what the trainer trains.
 
-    None without an engine, as for sft.
+    None without an engine, as for most jobs of sft.
 
     The adapter is as before afterwards, but the engine no longer holds it: sync next.
 

@@ -19,6 +19,8 @@ from lorarl_api.v1alpha1 import LoRARLJob, LoRARLJobSpec
 from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.checkpoint.identity import training_identity
 from lorarl_trainer.data.stream import RowStream
+from lorarl_trainer.from_data.dpo import Pairs
+from lorarl_trainer.from_data.sft import Answers
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.preparation import UNPUBLISHED, Prepared, look_into_stores, prepare
 from lorarl_trainer.launch.provenance import provenance
@@ -52,11 +54,11 @@ from lorarl_trainer.rewards.output import Output
 from lorarl_trainer.rewards.scorer import Scorers, open_scorers
 from lorarl_trainer.rewards.source import fetched_sources
 from lorarl_trainer.rollout.evaluation import Evaluation
+from lorarl_trainer.rollout.generation import Generation
 from lorarl_trainer.rollout.lockstep import Lockstep
 from lorarl_trainer.samples.columns import eval_column
 from lorarl_trainer.schedule import evaluations_due
 from lorarl_trainer.session import FIRST_RESULTS, Session
-from lorarl_trainer.sft import Answers
 from lorarl_trainer.storage.base_model import base_model_name, is_remote
 from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.threads import in_background
@@ -243,21 +245,27 @@ def make_rollouts(
     position: int,
     progress: Progress,
 ) -> Rollouts:
-    """Return where the samples come from: generated and scored, or for sft the data's own answers."""
+    """Return where the samples come from: generated and scored, or for sft and dpo the data's own answers."""
     spec = launch.job.spec
     stream = RowStream(rows.train, spec.trainer.seed, position, rows.parts)
-    reward, own = scorers.reward, scorers.evals
-    if reward is None:
-        return Answers(stream, rows.evals, spec.rollout.prompts_per_step, workers)
-    paths = inputs.eval_fields(spec)
+    reward, paths = scorers.reward, inputs.eval_fields(spec)
+    evaluations = {
+        name: Evaluation.of(name, source, paths[name], rows.evals[name], scorer, spec.rollout)
+        for name, source in spec.data.evaluations
+        if (scorer := scorers.evals.get(name, reward))
+    }
     algorithm = get_algorithm(spec.algorithm, spec.rollout.max_response_tokens)
+    if reward is None:
+        decoders = vocabulary.decode, vocabulary.decode_prompts
+        generated = Generation(spec, workers, progress, *decoders, evaluations) if evaluations else None
+        held_out, per_step = rows.evals, spec.rollout.prompts_per_step
+        if spec.algorithm.type == "dpo":
+            return Pairs(stream, held_out, per_step, workers, algorithm.loss, generated)
+        return Answers(stream, held_out, per_step, workers, generated)
     return Lockstep(
         spec=spec,
         rows=stream,
-        evaluations={
-            name: Evaluation.of(name, source, paths[name], rows.evals[name], own.get(name, reward), spec.rollout)
-            for name, source in spec.data.evaluations
-        },
+        evaluations=evaluations,
         group_size=algorithm.group_size,
         workers=workers,
         scorer=reward,

@@ -118,6 +118,7 @@ def data_lines(job: LoRARLJob, data: inputs.EncodedData, vocabulary: inputs.Voca
             [f"and what it learns to answer: {_brief(vocabulary.tokenizer.decode(first.answer_ids))}"]
             * bool(first.answer_ids)
         ),
+        *([f"rather than: {_brief(vocabulary.tokenizer.decode(list(first.rejected_ids)))}"] * bool(first.rejected_ids)),
     ]
 
 

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from lorarl_api.v1alpha1 import DataSource, LoRARLJobSpec, MixtureSource
-from lorarl_trainer.data.encoding import EncodedRow, EncodedRows, PromptEncoder, encode_examples, encode_prompts
+from lorarl_trainer.data.encoder import PromptEncoder
+from lorarl_trainer.data.encoding import (
+    EncodedRow,
+    EncodedRows,
+    encode_examples,
+    encode_lessons,
+    encode_pairs,
+    encode_prompts,
+)
 from lorarl_trainer.data.odd import odd_prompts, same_prompts, shared_prompts
 from lorarl_trainer.data.order import Part
 from lorarl_trainer.data.rows import Row, digest_of, load_rows
@@ -117,8 +125,14 @@ def read_source(
     fetch = partial(fetch_data, field=f"{field}.uri", secret=secret, open_folder=open_folder, on_bytes=on_bytes)
     own = getattr(source, "reward", None)
     rewards = {f"{field}.reward": own} if own else spec.rewards_by_path
-    answers = not rewards or any(needs_answers(reward) for reward in rewards.values())
-    rows = load_rows(source, field=field, needs_answer=answers, fetch=fetch, hub_token=secret.get("HF_TOKEN"))
+    rows = load_rows(
+        source,
+        field=field,
+        needs_answer=not rewards or any(needs_answers(reward) for reward in rewards.values()),
+        fetch=fetch,
+        hub_token=secret.get("HF_TOKEN"),
+        pairs=_learned(spec, source) == "pairs",
+    )
     check_rows(rewards, rows)
     return rows
 
@@ -128,16 +142,16 @@ def encode_rows(spec: LoRARLJobSpec, rows: Rows, vocabulary: Vocabulary) -> Enco
     encoder, fields = prompt_encoder(spec, vocabulary), eval_fields(spec)
     warnings: list[str] = []
 
-    def encoded(rows: list[Row], field: str) -> list[EncodedRow]:
-        fitting, left_out = encode_source(spec, rows, field, encoder)
+    def encoded(source: DataSource, rows: list[Row], field: str) -> list[EncodedRow]:
+        fitting, left_out = encode_source(spec, source, rows, field, encoder)
         warnings.extend(left_out)
         return fitting
 
-    by_source = {path: encoded(read, path) for path, read in rows.train.items()}
+    by_source = {path: encoded(source, rows.train[path], path) for path, source in spec.data.sources.items()}
     weights = [getattr(source, "weight", 1.0) for source in spec.data.sources.values()]
     parts = [Part(len(fitting), weight) for fitting, weight in zip(by_source.values(), weights, strict=True)]
     train = [row for fitting in by_source.values() for row in fitting]
-    evals = {name: encoded(held_out, fields[name]) for name, held_out in rows.evals.items()}
+    evals = {name: encoded(source, rows.evals[name], fields[name]) for name, source in spec.data.evaluations}
     for name, held_out in evals.items():
         warnings.extend(shared_prompts(train, held_out, fields[name]))
     sources = spec.data.sources.items()
@@ -166,22 +180,20 @@ def prompt_encoder(spec: LoRARLJobSpec, vocabulary: Vocabulary) -> PromptEncoder
 
 
 def encode_source(
-    spec: LoRARLJobSpec, rows: list[Row], field: str, encoder: PromptEncoder
+    spec: LoRARLJobSpec, source: DataSource, rows: list[Row], field: str, encoder: PromptEncoder
 ) -> tuple[list[EncodedRow], list[str]]:
     """Encode the rows of one source; return those that are short enough, and warnings about the others.
 
     Raises:
         InputError: one does not fit the model's chat template, or none is short enough.
     """
-    max_prompt = spec.rollout.max_prompt_tokens
-    if spec.algorithm.type == "sft":
-        max_response = spec.rollout.max_response_tokens
-        fitting = encode_examples(
-            rows, encoder, max_prompt_tokens=max_prompt, max_response_tokens=max_response, field=field
-        )
-    else:
+    max_prompt, max_response = spec.rollout.max_prompt_tokens, spec.rollout.max_response_tokens
+    if (learned := _learned(spec, source)) == "prompts":
         fitting = encode_prompts(rows, encoder, max_prompt_tokens=max_prompt, field=field)
-    odd = [*odd_prompts(rows, field), *same_prompts(fitting.rows, field)]
+    else:
+        encode = {"pairs": encode_pairs, "answers": encode_examples, "lessons": encode_lessons}[learned]
+        fitting = encode(rows, encoder, max_prompt_tokens=max_prompt, max_response_tokens=max_response, field=field)
+    odd = [] if learned == "lessons" else [*odd_prompts(rows, field), *same_prompts(fitting.rows, field)]
     return fitting.rows, [*_left_out(fitting, field, spec), *odd]
 
 
@@ -191,14 +203,35 @@ def eval_fields(spec: LoRARLJobSpec) -> dict[str, str]:
     return {"": "spec.data.eval", **others}
 
 
+def _learned(spec: LoRARLJobSpec, source: DataSource) -> Literal["prompts", "answers", "lessons", "pairs"]:
+    """Return what is used of the rows of a source: prompts for completions, also in an evaluation with a reward."""
+    if not spec.algorithm.from_data or getattr(source, "reward", None):
+        return "prompts"
+    if spec.algorithm.type == "dpo":
+        return "pairs"
+    return "lessons" if source.has_lessons else "answers"
+
+
 def _left_out(rows: EncodedRows, field: str, spec: LoRARLJobSpec) -> list[str]:
-    total = len(rows.rows) + rows.long_prompts + rows.long_answers
+    total = len(rows.rows) + rows.long_prompts + rows.long_answers + rows.same_answers + rows.long_conversations
     limits = (
         (rows.long_prompts, "prompts", "maxPromptTokens", spec.rollout.max_prompt_tokens),
         (rows.long_answers, "answers", "maxResponseTokens", spec.rollout.max_response_tokens),
     )
-    return [
+    found = [
         f"{field}: left out {n} of {total} rows, whose {what} have more than spec.rollout.{name} ({limit}) tokens"
         for n, what, name, limit in limits
         if n
     ]
+    if rows.long_conversations:
+        both = spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens
+        found.append(
+            f"{field}: left out {rows.long_conversations} of {total} rows, which have more tokens than "
+            f"spec.rollout.maxPromptTokens and maxResponseTokens together ({both})"
+        )
+    if rows.same_answers:
+        found.append(
+            f"{field}: left out {rows.same_answers} of {total} rows, whose chosen and rejected answers have the same "
+            "tokens, so that they teach nothing"
+        )
+    return found

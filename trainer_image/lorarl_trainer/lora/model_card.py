@@ -12,12 +12,14 @@ from typing import Any
 import yaml
 
 from lorarl_api.v1alpha1 import served_rank
+from lorarl_api.v1alpha1.algorithm_types import FROM_DATA
 from lorarl_trainer.lora.files import METADATA_FILE
 
 _HUB = "hf://"
 _METHODS = {
     "grpo": "Group Relative Policy Optimization ([GRPO](https://arxiv.org/abs/2402.03300))",
     "sft": "supervised fine-tuning",
+    "dpo": "Direct Preference Optimization ([DPO](https://arxiv.org/abs/2305.18290))",
 }
 
 
@@ -49,7 +51,7 @@ def _front_matter(metadata: Mapping[str, Any]) -> dict[str, Any]:
         "library_name": "peft",
         "pipeline_tag": "text-generation",
         **({"datasets": datasets} if datasets else {}),
-        "tags": ["lora", "lorarl", algorithm, *(["reinforcement-learning"] if algorithm != "sft" else [])],
+        "tags": ["lora", "lorarl", algorithm, *(["reinforcement-learning"] if algorithm not in FROM_DATA else [])],
     }
 
 

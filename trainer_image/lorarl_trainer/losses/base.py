@@ -24,7 +24,7 @@ class LossInputs:
         measured: the same without either.
         rollout: the engine's log-probabilities; None for samples that were not generated.
         advantages: the algorithm's.
-        base: the log-probabilities of the KL penalty's reference; None without such a penalty in the loss.
+        base: the reference's log-probabilities; None unless the choice `needs_reference`.
         on_policy: the policy that is trained generated the samples.
         sequences: which tokens belong to one sample; None unless the choice is `by_sequence`.
         old: the policy's log-probabilities at the beginning of the step; None where they were not computed.
@@ -45,6 +45,8 @@ class Loss(Protocol):
 
     def __call__(self, inputs: LossInputs, choice: LossChoice) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Return each token's loss, and by column of metrics.jsonl what to average over all tokens, [N] each.
+
+        A loss of pairs (`preference`) returns each pair's.
 
         Which columns there are depends on `choice` and `inputs.on_policy` alone: all workers report the same ones.
         """

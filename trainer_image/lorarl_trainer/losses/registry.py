@@ -10,16 +10,21 @@ from lorarl_trainer.losses.base import Loss, LossInputs
 from lorarl_trainer.losses.correction import WEIGHT, WEIGHT_SQUARED, effective_share
 from lorarl_trainer.losses.cross_entropy import cross_entropy
 from lorarl_trainer.losses.policy_gradient import policy_gradient
+from lorarl_trainer.losses.preference import preference
 from lorarl_trainer.samples.types import LossChoice
 
-LOSSES: Mapping[str, Loss] = {"policy_gradient": policy_gradient, "cross_entropy": cross_entropy}
+LOSSES: Mapping[str, Loss] = {
+    "policy_gradient": policy_gradient,
+    "cross_entropy": cross_entropy,
+    "preference": preference,
+}
 
 
 def compute_loss(inputs: LossInputs, choice: LossChoice) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-    """Return each token's share of the loss, [N], and columns of metrics, [N] each.
+    """Return each token's share of the loss, [N], and columns of metrics, [N] each; of preferences, each pair's, [P].
 
     The loss of an update is the sum of all shares over `choice.normalizer(...)`, on all workers. Metrics are means over
-    all tokens.
+    all tokens, or pairs.
     """
     loss_N, columns = LOSSES[choice.kind](inputs, choice)
     if choice.aggregation == "sequence_mean":

@@ -37,6 +37,11 @@ class Sequences:
         """The length of each token's sample, [N]."""
         return self.lengths_S[self.sample_of_N]
 
+    def totals(self, values_N: torch.Tensor) -> torch.Tensor:
+        """Return each sample's sum, [S]. Unlike `sums`, it adds in the same order every time, also on a GPU."""
+        lengths_S = self.lengths_S.long()
+        return torch.segment_reduce(values_N, "sum", lengths=lengths_S, unsafe=True)
+
     def sums(self, values_N: torch.Tensor) -> torch.Tensor:
         """Return each sample's sum, at each of its tokens, [N]."""
         return torch.zeros_like(self.lengths_S).index_add(0, self.sample_of_N, values_N)[self.sample_of_N]

@@ -66,7 +66,7 @@ def _token_sizes(spec: LoRARLJobSpec, base: ExecutionPlan) -> Iterator[int]:
     if spec.trainer.tokens_per_micro_batch:
         yield base.micro_batch_tokens
         return
-    for tokens in sorted({max(tokens, base.longest) for tokens in _MICRO_BATCH_TOKENS}):
+    for tokens in sorted({max(tokens, base.least_tokens) for tokens in _MICRO_BATCH_TOKENS}):
         yield tokens
         if tokens >= base.trained * base.longest:
             return

@@ -110,7 +110,7 @@ def _fastest(spec: LoRARLJobSpec, model: ModelSizes, gpu: Gpu, plans: Sequence[M
 
 def _departures(spec: LoRARLJobSpec, plan: ExecutionPlan) -> int:
     """Count how far a plan is from the usual one: of two that are as fast, the more usual one is taken."""
-    tokens = max(USUAL_MICRO_BATCH_TOKENS, plan.longest)
+    tokens = max(USUAL_MICRO_BATCH_TOKENS, plan.least_tokens)
     return (
         ["none", "selective", "full"].index(plan.recompute)
         + len(plan.offload)

@@ -43,8 +43,8 @@ def step_time(spec: LoRARLJobSpec, model: ModelSizes, prompt_tokens: float, spee
     forward = 2.0 * model.parameters(1)
 
     def seconds(response_tokens: float) -> float:
-        generated = prompts * prompt_tokens + prompts * group * response_tokens if spec.algorithm.type != "sft" else 0.0
         trained = prompts * prompt_tokens + prompts * group * response_tokens
+        generated = 0.0 if spec.algorithm.from_data else trained
         return _OVERHEAD_SECONDS + forward * (generated + 2 * trained) / (speed * _SHARE_OF_SPEED)
 
     longest = spec.rollout.max_response_tokens

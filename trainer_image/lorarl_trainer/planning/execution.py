@@ -58,7 +58,8 @@ class ExecutionPlan:
         logits_chunk: logits that exist at a time in an update.
         trained: sequences of a step on one trainer rank.
         longest: tokens of the longest sequence, prompt and response.
-        rollouts: whether there is an engine (sft has none).
+        least_tokens: tokens of the longest that is in one micro-batch: a sequence, or a pair with its prompt once.
+        rollouts: whether there is an engine (sft and dpo need none to train).
         sequences: sequences that one engine generates at a time.
         engine_step_tokens: tokens of one forward pass of the engine.
         one_adapter: the engine's layers compute one adapter for every token, and do not look each token's up.
@@ -88,6 +89,7 @@ class ExecutionPlan:
     logits_chunk: int
     trained: int
     longest: int
+    least_tokens: int
     rollouts: bool
     sequences: int
     engine_step_tokens: int
@@ -137,9 +139,10 @@ def decide(
     group = spec.algorithm.effective_group_size
     completions = spec.rollout.prompts_per_step * group
     longest = spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens
+    least = longest + (spec.rollout.max_response_tokens if spec.algorithm.type == "dpo" else 0)
     sequences = min(-(-completions // engines), MOST_SEQUENCES)
     unshared = why_not_shared(model, trainer_ranks, engine_ranks)
-    tokens = spec.trainer.tokens_per_micro_batch or max(USUAL_MICRO_BATCH_TOKENS, longest)
+    tokens = spec.trainer.tokens_per_micro_batch or max(USUAL_MICRO_BATCH_TOKENS, least)
     flash = gpu is not None and spec.precision != "fp32"
     return ExecutionPlan(
         backend=backend,
@@ -156,7 +159,8 @@ def decide(
         logits_chunk=_CPU_LOGITS_CHUNK if gpu is None else LOGITS_CHUNK,
         trained=-(-completions * trainer_ranks // spec.world_size),
         longest=longest,
-        rollouts=spec.algorithm.type != "sft",
+        least_tokens=least,
+        rollouts=spec.generates,
         sequences=sequences,
         one_adapter=True,
         engine_step_tokens=min(sequences * longest, _engine_step_tokens(gpu, engine_ranks)),
@@ -182,7 +186,7 @@ def usual_ranks(spec: LoRARLJobSpec, model: ModelShape | None = None) -> tuple[i
 
 def holds_whole_base(spec: LoRARLJobSpec, engine_ranks: int) -> bool:
     """Return whether each worker has the whole base model anyway, because its engine does."""
-    return spec.algorithm.type != "sft" and engine_ranks == 1
+    return spec.generates and engine_ranks == 1
 
 
 def fuses_layers(spec: LoRARLJobSpec, model: ModelShape) -> bool:
@@ -218,7 +222,7 @@ def may_overlap(spec: LoRARLJobSpec, ranks: tuple[int, int] | None = None) -> bo
     return (
         spec.trainer.overlap
         and spec.on_gpu
-        and spec.algorithm.type != "sft"
+        and not spec.algorithm.from_data
         and (algorithm := get_algorithm(spec.algorithm, spec.rollout.max_response_tokens)).by_group
         and algorithm.reward_kl is None
         and not algorithm.max_refills

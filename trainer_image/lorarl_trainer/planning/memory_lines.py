@@ -97,8 +97,8 @@ def _activations(model: ModelSizes, execution: ExecutionPlan) -> Line:
 
 
 def micro_batch_tokens(execution: ExecutionPlan) -> int:
-    """Return the most tokens of a micro-batch. A longer sequence stands alone, and a small step is one micro-batch."""
-    return min(max(execution.micro_batch_tokens, execution.longest), execution.trained * execution.longest)
+    """Return the most tokens of a micro-batch. What is longer stands alone, and a small step is one micro-batch."""
+    return min(max(execution.micro_batch_tokens, execution.least_tokens), execution.trained * execution.longest)
 
 
 def micro_batch_keys(execution: ExecutionPlan) -> int:
@@ -106,7 +106,7 @@ def micro_batch_keys(execution: ExecutionPlan) -> int:
     if execution.micro_batch_keys is None:
         return 0
     # With two samples, a prompt is a segment of its own.
-    return min(max(execution.micro_batch_keys, execution.longest), 2 * execution.trained * execution.longest)
+    return min(max(execution.micro_batch_keys, execution.least_tokens), 2 * execution.trained * execution.longest)
 
 
 def activation_bytes(model: ModelSizes, precision: Precision, recompute: Recompute, fused: bool) -> tuple[int, int]:

@@ -136,7 +136,7 @@ def changes(plan: JobPlan) -> Iterator[Change]:
         yield from _changes_on_gpu(plan.spec)
         return
     tokens = plan.execution.micro_batch_tokens // 2
-    while tokens >= plan.execution.longest:
+    while tokens >= plan.execution.least_tokens:
         yield Change("trainer", "tokens_per_micro_batch", tokens)
         tokens //= 2
     for recompute in {"none": ("selective", "full"), "selective": ("full",), "full": ()}[plan.execution.recompute]:

@@ -54,6 +54,7 @@ class Work:
         prompt_tokens: length of a prompt.
         longest, mean: tokens of the longest response, and of one on average.
         more_forwards: forward passes beside the one that has a backward pass.
+        generates: whether the responses are generated; otherwise they are the data's.
     """
 
     workers: int
@@ -63,6 +64,7 @@ class Work:
     longest: int
     mean: float
     more_forwards: int = 0
+    generates: bool = True
 
     @property
     def spread(self) -> float:
@@ -89,9 +91,10 @@ def work_of(spec: LoRARLJobSpec) -> Work:
         prompt_tokens=spec.rollout.max_prompt_tokens,
         longest=longest,
         mean=longest / 2,
-        more_forwards=(spec.algorithm.effective_kl_coefficient > 0)
+        more_forwards=(spec.algorithm.effective_kl_coefficient > 0 or spec.algorithm.type == "dpo")
         + (spec.adapter.dropout > 0)
         + (spec.algorithm.correction is not None and spec.algorithm.effective_updates_per_step > 1),
+        generates=not spec.algorithm.from_data,
     )
 
 
@@ -118,7 +121,7 @@ class StepSeconds:
 def step_seconds(model: ModelSizes, plan: ExecutionPlan, work: Work, speed: Speed) -> StepSeconds:
     """Estimate a step under a plan whose KV cache has a size."""
     training = training_seconds(model, plan, work, speed)
-    if not plan.rollouts:
+    if not work.generates:
         return StepSeconds(0.0, training, 0.0, 0.0)
     slices = _generation(model, plan, work, speed)
     generation = sum(one.seconds for one in slices)

@@ -54,11 +54,10 @@ def judge(spec: LoRARLJobSpec, config: Mapping[str, Any], there: Gpu | Host | No
         InputError: the model cannot be trained as the job asks, or not there; with the reason and the fix.
         OutOfMemoryError: other processes use the memory.
     """
-    rollouts = spec.algorithm.type != "sft"
     require_supported(
         config,
         spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens,
-        rollouts=rollouts,
+        rollouts=spec.generates,
         backend=spec.trainer.backend,
     )
     model = sizes_of(config)

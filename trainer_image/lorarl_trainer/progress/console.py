@@ -211,13 +211,15 @@ def step_line(event: StepDone, left: float) -> str:
 
 
 def learned(event: StepDone) -> list[str]:
-    """Return what a step says about learning: reward and signal; for sft the loss.
+    """Return what a step says about learning: reward and signal; for sft the loss, for dpo the accuracy too.
 
     The loss of GRPO is left out. Advantages of a group add up to 0, so it is about 0 in good steps and bad ones.
     """
     metrics = event.metrics
     if "reward_mean" not in metrics:
-        return [f"loss {metrics['loss']:.4f}"]
+        right = metrics.get("preference/accuracy")
+        accuracy = [] if right is None else [f"accuracy {right:.3f}"]
+        return [f"loss {metrics['loss']:.4f}", *accuracy]
     reward = f"reward {metrics['reward_mean']:.3f}"
     if failures := metrics.get("reward_failures"):
         reward += f" ({event.completions - failures:.0f} of {event.completions} scored)"

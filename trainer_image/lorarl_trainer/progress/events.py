@@ -108,7 +108,7 @@ class RunStarted:
     """What the manifest changes for a run that resumes, as `trainer.learningRate 2e-05 -> 0.0001`."""
     data: DataSummary | None = None
     reward: str | None = None
-    """The reward's type or function; None for sft."""
+    """The reward's type or function; None for sft and dpo."""
     environment: Environment = field(default_factory=Environment)
     pods: tuple[str, ...] = ()
     """Names of the workers' pods; none on one machine."""
@@ -154,7 +154,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalDone:
-    """The adapter of `step` was evaluated on held-out rows: a score (grpo) or a loss (sft).
+    """The adapter of `step` was evaluated on held-out rows: a score, or for sft a loss.
 
     The event follows the step's `StepDone`. Step 0 is the evaluation before training and has no `StepDone`.
     """
@@ -192,7 +192,7 @@ class StepDone:
     tokens: int
     """Prompt and response tokens that the step trained on."""
     groups: int = 0
-    """Groups of completions, or for sft the rows."""
+    """Groups of completions, or for sft and dpo the rows."""
     completions: int = 0
     """Completions of all groups together, also those that could not be scored."""
     tokens_per_second: float = 0.0
@@ -242,7 +242,7 @@ class StartedUp:
     parts: tuple[Span, ...]
     """Parts of the driver's start and of one worker's."""
     first_token: float | None
-    """When the first token was generated, in Unix time; None for sft."""
+    """When the first token was generated, in Unix time; None if nothing is."""
     first_update: float
     """When the first update was done, in Unix time."""
 

@@ -53,6 +53,11 @@ def has_values(rows: Sequence[Row], name: str) -> bool:
     return any(row.get(name) is not None for row in rows)
 
 
+REWARD = ("reward", "reward_mean", "eval_score")
+OUTCOMES = {"sft": ("loss", "loss", "eval_loss"), "dpo": ("accuracy", "preference/accuracy", "eval_score")}
+"""What says whether a run worked, and its columns in training and held out, by algorithm; `REWARD` for the others."""
+
+
 def binned(steps: Array, values: Array, bins: int) -> tuple[Array, Array, Array, Array]:
     """Split a series into `bins` equal shares; return the mean step and the mean, least and largest value of each.
 
@@ -70,14 +75,12 @@ def binned(steps: Array, values: Array, bins: int) -> tuple[Array, Array, Array,
 
 
 def outcome(rows: Sequence[Row], algorithm: str, title: str = "") -> Figure:
-    """Plot whether the run worked: reward and held-out score; for sft, training and held-out loss."""
-    trained, held_out, label = (
-        ("loss", "eval_loss", "loss") if algorithm == "sft" else ("reward_mean", "eval_score", "reward")
-    )
+    """Plot whether the run worked: the column of `OUTCOMES` in training and held out, or else reward and score."""
+    label, trained, held_out = OUTCOMES.get(algorithm, REWARD)
     figure, axes = _figure(label, title)
     _draw(axes, *column(rows, trained), BLUE, "training")
     if has_values(rows, held_out):
-        name = "held out, greedy" if held_out == "eval_score" else "held out"
+        name = "held out, greedy" if label == "reward" else "held out"
         _draw(axes, *column(rows, held_out), ORANGE, name, markers=True)
         axes.legend(loc="best")
     _note_if_empty(axes, [column(rows, trained), column(rows, held_out)])

@@ -22,7 +22,7 @@ NO_CURVES = frozenset({"step", "total_steps", "adapter_version"})
 
 
 def write_report(out_dir: Path) -> list[Path]:
-    """Write `out_dir`/report.html, which needs no network, and reward.png (loss.png for sft).
+    """Write `out_dir`/report.html, which needs no network, and reward.png (loss.png for sft, accuracy.png for dpo).
 
     Returns:
         The files that were written.
@@ -39,7 +39,7 @@ def write_report(out_dir: Path) -> list[Path]:
     from lorarl_trainer.progress import plots
 
     rows, algorithm = read_rows(out_dir / METRICS), data["summary"]["algorithm"]
-    image = out_dir / ("loss.png" if algorithm == "sft" else "reward.png")
+    image = out_dir / f"{plots.OUTCOMES.get(algorithm, plots.REWARD)[0]}.png"
     image.write_bytes(plots.to_png(lambda: plots.outcome(rows, algorithm, title=data["summary"]["job"])))
     return [report, image]
 

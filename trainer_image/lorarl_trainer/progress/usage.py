@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lorarl_api.v1alpha1 import served_rank
+from lorarl_api.v1alpha1.algorithm_types import FROM_DATA
 from lorarl_trainer.progress.records import METRICS, REPORT
 
 ADAPTER_FOLDER = "lora_adapter"
@@ -100,8 +101,8 @@ def report_line(out_dir: Path, *, here: bool) -> str:
 
 
 def _next_line(summary: Mapping[str, Any], folder: str) -> str:
-    """Return the commands that use the adapter. A job of sft has no reward, so another job's measures it."""
-    job = " --job JOB.yaml (a job with a reward)" if summary["algorithm"] == "sft" else ""
+    """Return the commands that use the adapter. A job of sft or dpo has no reward, so another job's measures it."""
+    job = " --job JOB.yaml (a job with a reward)" if summary["algorithm"] in FROM_DATA else ""
     return f"Next      lorarl evaluate {folder}{job}, lorarl chat {folder}"
 
 

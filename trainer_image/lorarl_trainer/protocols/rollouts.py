@@ -1,4 +1,4 @@
-"""Where the samples of a step come from: generated and scored (`rollout.lockstep`), or read from the data (`sft`).
+"""Where the samples of a step come from: generated and scored (`rollout.lockstep`), or the data (`from_data`).
 
 Shape suffixes: P prompts of a step, G completions per prompt, S = P * G samples, T tokens of a sample.
 """
@@ -48,6 +48,17 @@ class StepBatch:
 type TakeGroup = Callable[[int, StepBatch], None]
 """Takes a group of a step that has ended and is scored: the index of its first sample in the step, and the group as a
 batch of one prompt."""
+
+
+class Evaluates(Protocol):
+    """Makes evaluations of completions."""
+
+    @property
+    def evaluations(self) -> Mapping[str, object]:
+        """By name."""
+
+    async def evaluate(self, name: str, step: int, adapter_version: int) -> EvalDone:
+        """Make one of them with the newest adapter."""
 
 
 class Rollouts(Protocol):

@@ -30,7 +30,7 @@ class Scorers:
     """All that a job's completions are scored with.
 
     Attributes:
-        reward: that of the reward or rewards; None for sft.
+        reward: that of the reward or rewards; None for sft and dpo.
         evals: those of the evaluations that have a reward of their own, by their names.
     """
 

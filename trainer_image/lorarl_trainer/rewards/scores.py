@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from lorarl_trainer.data.rows import Prompt
+from lorarl_trainer.data.cells import Prompt
 from lorarl_trainer.errors import InputError, RewardServerError
 
 Cause = Literal["exception", "timeout", "non_finite", "wrong_type", "crash", "server"]

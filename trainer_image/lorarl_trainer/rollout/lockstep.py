@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,18 +13,17 @@ from lorarl_trainer.algorithms.base import Rewards
 from lorarl_trainer.algorithms.groups import with_signal
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.stream import RowStream
-from lorarl_trainer.progress import EvalDone, Progress, Sampled, ScoredSample
+from lorarl_trainer.progress import EvalDone, Progress
 from lorarl_trainer.protocols.rollouts import StepBatch, TakeGroup
 from lorarl_trainer.protocols.workers import Workers
-from lorarl_trainer.rewards.components import component_metrics, odd_components
-from lorarl_trainer.rewards.scores import Scorer, first_failures, require_scored
-from lorarl_trainer.rollout.collect import ScoredRollouts, TakeScored, generate_and_score, joined, shown_samples
+from lorarl_trainer.rewards.components import component_metrics
+from lorarl_trainer.rewards.scores import Scorer
+from lorarl_trainer.rollout.collect import ScoredRollouts, joined
 from lorarl_trainer.rollout.evaluation import Evaluation
+from lorarl_trainer.rollout.generation import Generation
 from lorarl_trainer.rollout.groups import Groups
 from lorarl_trainer.rollout.refill import groups_to_train, indices_of, prompts_to_add
 from lorarl_trainer.rollout.signal import SignalWatch
-from lorarl_trainer.samples.sampling import Sampling
-from lorarl_trainer.samples.statistics import eval_metrics
 from lorarl_trainer.samples.types import Sample
 from lorarl_trainer.schedule import seed_of
 
@@ -67,15 +65,14 @@ class Lockstep:
     decode_prompts: Callable[[Sequence[Any]], list[str]]
     max_refills: int = 0
     _watch: SignalWatch = field(init=False)
+    _generation: Generation = field(init=False)
 
     def __post_init__(self) -> None:
         """Begin to watch for signal."""
         self._watch = SignalWatch(self.spec.rollout)
-
-    @property
-    def limits(self) -> dict[str, float]:
-        """`maxFailedShare` of each of the job's rewards, by its path in the manifest."""
-        return {path: reward.max_failed_share for path, reward in self.spec.rewards_by_path.items()}
+        self._generation = Generation(
+            self.spec, self.workers, self.progress, self.decode, self.decode_prompts, self.evaluations
+        )
 
     @property
     def position(self) -> int:
@@ -120,7 +117,7 @@ class Lockstep:
             on_policy=True,
             metrics=metrics,
             seconds=rollouts.seconds,
-            shown=self._shown(rollouts, rows_S, size),
+            shown=self._generation.shown(rollouts, rows_S, size),
         )
 
     async def _round(
@@ -131,8 +128,9 @@ class Lockstep:
         # One seed per sample: the same completions on any number of engines.
         seeds_S = [seed_of(self.spec.trainer.seed, "sample", step, before + index) for index in range(len(rows_S))]
         groups = Groups(rows_S, self.group_size, self.spec.rollout.temperature, take)
-        rollouts = await self._roll_out(
-            rows_S, seeds_S, None, adapter_version, self.scorer, self.limits, f"in step {step}", groups.add
+        limits = self._generation.limits
+        rollouts = await self._generation.roll_out(
+            rows_S, seeds_S, None, adapter_version, self.scorer, limits, f"in step {step}", groups.add
         )
         return _Round(rows_S, [groups.samples[index] for index in range(len(rows_S))], rollouts)
 
@@ -141,57 +139,8 @@ class Lockstep:
         return [list(row.prompt_ids) for row in self.rows.first(count)]
 
     async def evaluate(self, name: str, step: int, adapter_version: int) -> EvalDone:
-        """Return the mean reward of completions of the held-out prompts, and each pass@k, with 95% intervals."""
-        start, evaluation = time.perf_counter(), self.evaluations[name]
-        rows = [row for row in evaluation.rows for _ in range(evaluation.samples)]
-        # The same random numbers each time, so that a difference between two steps is the adapter's.
-        seeds = [seed_of(self.spec.trainer.seed, f"evaluation {name}", index) for index in range(len(rows))]
-        sampled = seeds if evaluation.sampling else None
-        scorer, limits = evaluation.scorer, evaluation.limits or self.limits
-        when = f"in the evaluation {name} after step {step}" if name else f"in the evaluation after step {step}"
-        rollouts = await self._roll_out(rows, sampled, evaluation.sampling, adapter_version, scorer, limits, when)
-        shown = self._shown(rollouts, rows, evaluation.samples)
-        self.progress.emit(Sampled(step=step, samples=shown, evaluation=True, name=name))
-        score, metrics = eval_metrics(
-            rollouts.rewards.reshape(-1, evaluation.samples), evaluation.pass_at, evaluation.pass_reward
-        )
-        return EvalDone(
-            step=step,
-            name=name,
-            rows=len(evaluation.rows),
-            samples=evaluation.samples,
-            score=score,
-            metrics=metrics | component_metrics(rollouts.outcomes),
-            seconds=time.perf_counter() - start,
-        )
-
-    async def _roll_out(
-        self,
-        rows: Sequence[EncodedRow],
-        seeds: Sequence[int] | None,
-        sampling: Sampling | None,
-        adapter_version: int,
-        scorer: Scorer,
-        limits: Mapping[str, float],
-        when: str,
-        scored: TakeScored | None = None,
-    ) -> ScoredRollouts:
-        rollouts = await generate_and_score(
-            self.workers, scorer, self.decode, rows, seeds, adapter_version, sampling, scored
-        )
-        for kind, (cause, failure) in first_failures(rollouts.outcomes).items():
-            self.progress.warn_once(
-                kind,
-                f"{failure.count} completions could not be scored and are left out ({cause}): {failure.first_message}",
-            )
-        require_scored(rollouts.outcomes, limits, when)
-        for kind, warning in odd_components(rollouts.outcomes):
-            self.progress.warn_once(f"components: {kind}", warning)
-        return rollouts
-
-    def _shown(self, rollouts: ScoredRollouts, rows: Sequence[EncodedRow], group_size: int) -> tuple[ScoredSample, ...]:
-        limit = self.spec.tracking.samples_per_step
-        return shown_samples(rollouts, rows, self.decode_prompts, group_size=group_size, limit=limit)
+        """See `Generation.evaluate`."""
+        return await self._generation.evaluate(name, step, adapter_version)
 
 
 def metrics_of(rollouts: ScoredRollouts, group_size: int) -> dict[str, float]:

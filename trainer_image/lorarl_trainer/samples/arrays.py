@@ -6,5 +6,6 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
+Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 Sums = npt.NDArray[np.float64]

@@ -1,7 +1,7 @@
 """Which sequences share a forward pass, and how they are laid out. A prompt of several completions is computed once.
 
 Pure functions on numpy arrays.
-Shape suffixes: T tokens of a packing, N response tokens whose log-probabilities are wanted, K keys of all queries.
+Shape suffixes: T tokens of a packing, N trained tokens whose log-probabilities are wanted, K keys of all queries.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Packing:
         query_ends, key_ends: where each segment's queries end in the row and its keys in `keys`, from 0 on,
             [segments + 1], int32.
         keys: the index in the row of every key, [K].
-        predictors: the index in the row that predicts each response token, sample by sample, [N].
-        targets: those response tokens, [N].
+        predictors: the index in the row that predicts each trained token, sample by sample, [N].
+        targets: those tokens, [N].
     """
 
     tokens: Ints
@@ -70,8 +70,8 @@ def pack(samples: Sequence[Sample], multiple: int = 1) -> Packing:
         query_ends=_ends([len(tokens) for tokens in row.tokens]),
         key_ends=_ends([len(keys) for keys in row.keys]),
         keys=np.concatenate(row.keys),
-        predictors=np.concatenate(predictors),
-        targets=np.concatenate([sample.tokens[sample.prompt_length :] for sample in samples]),
+        predictors=np.concatenate([sample.of_trained(of) for sample, of in zip(samples, predictors, strict=True)]),
+        targets=np.concatenate([sample.of_trained(sample.tokens[sample.prompt_length :]) for sample in samples]),
     )
 
 
@@ -88,8 +88,8 @@ def packed_micro_batches(
 ) -> list[list[int]]:
     """Group samples so that no packing has more than so many tokens and keys; a longer sequence stands alone.
 
-    Samples of one prompt stay together if they fit. The largest groups come first, each in the first micro-batch with
-    room. Deterministic.
+    Samples of one prompt stay together if they fit, and pairs always do. The largest groups come first, each in the
+    first micro-batch with room. Deterministic.
     """
     budget = Load(token_budget, sys.maxsize if key_budget is None else key_budget)
     prompts = prompt_groups(samples)
@@ -110,27 +110,42 @@ def packed_micro_batches(
     return batches
 
 
-def padded_micro_batches(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
+def padded_micro_batches(
+    lengths: Sequence[int], token_budget: int, together: Sequence[Sequence[int]] | None = None
+) -> list[list[int]]:
     """Group sequences so that no padded batch has more than `token_budget` tokens; a longer sequence stands alone.
 
-    Sequences of similar length share a batch, so little is padding. Deterministic.
+    Sequences of similar length share a batch, so little is padding. Those that belong `together` share one in any
+    case. Deterministic.
     """
-    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    wholes = [[index] for index in range(len(lengths))] if together is None else together
+    longest = [max(lengths[index] for index in whole) for whole in wholes]
     groups: list[list[int]] = []
-    for index in order:
-        # The first of a group is its longest, so it gives the padded length.
-        if groups and lengths[groups[-1][0]] * (len(groups[-1]) + 1) <= token_budget:
-            groups[-1].append(index)
+    first = 0  # what has the longest of a group, which gives the padded length
+    for number in sorted(range(len(wholes)), key=lambda i: (-longest[i], i)):
+        whole = wholes[number]
+        if groups and longest[first] * (len(groups[-1]) + len(whole)) <= token_budget:
+            groups[-1].extend(whole)
         else:
-            groups.append([index])
+            groups.append(list(whole))
+            first = number
     return groups
+
+
+def units(samples: Sequence[Sample], indices: Sequence[int]) -> list[list[int]]:
+    """Return the indices of samples that stay together: those of each pair, or else each by itself; in their order."""
+    found: dict[tuple[str, int], list[int]] = {}
+    for index in indices:
+        pair = samples[index].pair
+        found.setdefault(("sample", index) if pair is None else ("pair", pair), []).append(index)
+    return list(found.values())
 
 
 def split_evenly(samples: Sequence[Sample], parts: int) -> list[list[int]]:
     """Deal samples out to data-parallel workers so that each gets about the same number of packed tokens.
 
     Samples of one prompt stay together, so that it is computed once, unless the shares would be uneven: then the
-    largest groups are halved. Deterministic.
+    largest groups are halved, but no pair is. Deterministic.
     """
     groups = prompt_groups(samples)
     while True:
@@ -141,10 +156,10 @@ def split_evenly(samples: Sequence[Sample], parts: int) -> list[list[int]]:
             lightest = loads.index(min(loads))
             shares[lightest].extend(group)
             loads[lightest] += packed_length(samples, group)
-        most = max((len(group) for group in groups), default=0)
+        most = max((len(group) for group in groups if len(units(samples, group)) > 1), default=0)
         if most <= 1 or max(loads) * parts <= _EVEN * sum(loads):
             return [sorted(share) for share in shares]
-        groups = [half for group in groups for half in (_halves(group) if len(group) == most else [group])]
+        groups = [half for group in groups for half in (_halves(samples, group) if len(group) == most else [group])]
 
 
 def packed_length(samples: Sequence[Sample], group: Sequence[int]) -> int:
@@ -199,17 +214,18 @@ class _Row:
 def _parts_within(samples: Sequence[Sample], group: list[int], budget: Load) -> list[list[int]]:
     """Return the samples of one prompt, in order, in parts that fit the budget."""
     parts: list[list[int]] = []
-    for index in group:
-        if parts and packed_load(samples, [*parts[-1], index]).is_within(budget):
-            parts[-1].append(index)
+    for unit in units(samples, group):
+        if parts and packed_load(samples, [*parts[-1], *unit]).is_within(budget):
+            parts[-1].extend(unit)
         else:
-            parts.append([index])
+            parts.append(unit)
     return parts
 
 
-def _halves(group: list[int]) -> list[list[int]]:
-    middle = (len(group) + 1) // 2
-    return [group[:middle], group[middle:]]
+def _halves(samples: Sequence[Sample], group: list[int]) -> list[list[int]]:
+    parts = units(samples, group)
+    middle = (len(parts) + 1) // 2
+    return [half for part in (parts[:middle], parts[middle:]) if (half := [index for unit in part for index in unit])]
 
 
 def _ends(lengths: Sequence[int]) -> np.ndarray:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lorarl_trainer.samples.agreement import AgreementLimits, Disagreement
-from lorarl_trainer.samples.arrays import Floats, Ints
+from lorarl_trainer.samples.arrays import Bools, Floats, Ints
 from lorarl_trainer.samples.correction import Correction
 from lorarl_trainer.samples.occupancy import Occupancy
 
@@ -50,6 +50,10 @@ class Sample:
         rollout_logprobs: vLLM's log-probabilities of the response's tokens, [T - prompt_length]; None for sft.
         kept: see `Completion.kept`, [T - prompt_length]. All samples of an update have it, or none.
         old_logprobs: the trainer's at the beginning of the step, [T - prompt_length]; None where no loss needs them.
+        mask: which of the response's tokens are trained, [T - prompt_length]; None for all. Arrays of numbers by token
+            are of the trained ones, and so are log-probabilities.
+        pair: which preference pair of the update it belongs to; None for none. The chosen answer is followed by the
+            rejected one, of the same prompt, and nothing separates the two: neither workers nor micro-batches.
     """
 
     tokens: Ints
@@ -58,11 +62,22 @@ class Sample:
     rollout_logprobs: Floats | None = None
     kept: Ints | None = None
     old_logprobs: Floats | None = None
+    pair: int | None = None
+    mask: Bools | None = None
 
     @property
     def response_length(self) -> int:
-        """Number of tokens that are trained on."""
+        """Number of tokens after the prompt."""
         return len(self.tokens) - self.prompt_length
+
+    @property
+    def trained_length(self) -> int:
+        """Number of tokens that are trained."""
+        return self.response_length if self.mask is None else int(self.mask.sum())
+
+    def of_trained(self, values: Ints) -> Ints:
+        """Return what belongs to trained tokens, of values of each of the response's tokens, [T - prompt_length]."""
+        return values if self.mask is None else values[self.mask]
 
 
 @dataclass(frozen=True)
@@ -70,7 +85,8 @@ class LossChoice:
     """Which per-token loss the trainer computes, and its constants.
 
     Attributes:
-        kind: policy_gradient: a surrogate on the given advantages. cross_entropy: -log p.
+        kind: policy_gradient: a surrogate on the given advantages. cross_entropy: -log p. preference: of pairs, by the
+            margin of their implicit rewards.
         clip_range: the probability ratio is clipped at 1 - clip_range from below; infinity clips nothing.
         kl_coefficient: weight of the estimate of KL(policy || reference) added to each token's loss; 0 for none.
         clip_range_high: the ratio is clipped at 1 + clip_range_high from above; None is the same as clip_range.
@@ -82,9 +98,10 @@ class LossChoice:
         constant: tokens that a sample's summed loss is divided by, in the aggregation of this name.
         kl_estimator: of the KL penalty.
         correction: for the difference between the engine's policy and the trainer's; None for none.
+        beta, label_smoothing: of the loss of preferences.
     """
 
-    kind: Literal["policy_gradient", "cross_entropy"]
+    kind: Literal["policy_gradient", "cross_entropy", "preference"]
     clip_range: float = 0.0
     kl_coefficient: float = 0.0
     clip_range_high: float | None = None
@@ -95,12 +112,24 @@ class LossChoice:
     constant: float = 1.0
     kl_estimator: Literal["k2", "k3"] = "k3"
     correction: Correction | None = None
+    beta: float = 0.1
+    label_smoothing: float = 0.0
 
     @property
     def by_sequence(self) -> bool:
         """Whether a token's loss depends on which sample it belongs to."""
         corrected = self.correction is not None and self.correction.by_sequence
-        return corrected or self.ratio == "sequence" or self.aggregation == "sequence_mean"
+        compared = self.kind == "preference" or self.ratio == "sequence"
+        return corrected or compared or self.aggregation == "sequence_mean"
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether it looks at the reference's log-probabilities."""
+        return self.kl_coefficient > 0 or self.kind == "preference"
+
+    def counted(self, tokens: int, samples: int) -> float:
+        """Return how many things metrics are means over, given what all samples of an update have: tokens, or pairs."""
+        return samples / 2 if self.kind == "preference" else tokens
 
     def has_gradient(self, sample: Sample) -> bool:
         """Return whether a sample can have a gradient: not if its loss is zero whatever the policy is."""
@@ -109,12 +138,12 @@ class LossChoice:
     def normalizer(self, tokens: int, samples: int) -> float:
         """Return what the summed loss of an update is divided by, given what all its samples have.
 
-        token_mean: each token counts alike. sequence_mean: each sample does; the loss (`losses`) has divided its tokens
-        by their number already. constant: each sample's sum is divided by `constant`. So nothing but the sum needs to
-        know all samples of the update.
+        token_mean: each token counts alike, or each pair. sequence_mean: each sample does; the loss (`losses`) has
+        divided its tokens by their number already. constant: each sample's sum is divided by `constant`. So nothing but
+        the sum needs to know all samples of the update.
         """
         if self.aggregation == "token_mean":
-            return tokens
+            return self.counted(tokens, samples)
         return samples if self.aggregation == "sequence_mean" else samples * self.constant
 
 
@@ -146,7 +175,7 @@ class UpdateRequest(GradientRequest):
         seed: decides the dropout masks.
         limits: how well engine and trainer must agree about on-policy samples, which is checked before the update; None
             where nothing is generated.
-        total_samples: of all workers, with those. Aggregations other than token_mean need it.
+        total_samples: of all workers, with those. Pairs and aggregations other than token_mean need it.
     """
 
     total_tokens: int
@@ -166,9 +195,9 @@ class UpdateResult:
     """What an update did.
 
     Attributes:
-        metrics: by column of metrics.jsonl, over all workers' response tokens. The loss names its own (`losses/`);
-            `loss` and `grad_norm` (before clipping, 0 if the update was withheld before its optimizer step) are always
-            there. If one of them is not finite, no update was made.
+        metrics: by column of metrics.jsonl, over all workers' response tokens or pairs. The loss names its own
+            (`losses/`); `loss` and `grad_norm` (before clipping, 0 if the update was withheld before its optimizer
+            step) are always there. If one of them is not finite, no update was made.
         disagreement: set if the limits were exceeded: no update was made.
         seconds: forward_backward and optimizer, and sleep where vLLM gave up memory for it.
         warnings: for the user.
@@ -210,6 +239,7 @@ class Samples(tuple[Sample, ...]):
         rollouts = [s.rollout_logprobs for s in self if s.rollout_logprobs is not None]
         kept = [s.kept for s in self if s.kept is not None]
         old = [s.old_logprobs for s in self if s.old_logprobs is not None]
+        pairs = [s.pair for s in self if s.pair is not None]
         return _samples, (
             *_flat([s.tokens for s in self]),
             prompts,
@@ -217,6 +247,8 @@ class Samples(tuple[Sample, ...]):
             *(_flat(rollouts) if rollouts else (None, None)),
             _flat(kept)[0] if kept else None,
             _flat(old)[0] if old else None,
+            np.array(pairs) if pairs else None,
+            _flat(_masks(self))[0] if any(s.mask is not None for s in self) else None,
         )
 
 
@@ -257,13 +289,21 @@ def _samples(
     counts: Ints | None,
     kept: Ints | None,
     old: Floats | None,
+    pairs: Ints | None,
+    masks: Bools | None,
 ) -> Samples:
     none = [None] * len(lengths)
     possible = none if kept is None else _split(kept, lengths - prompts)
     logprobs = none if rollouts is None or counts is None else _split(rollouts, counts)
     before = none if old is None else _split(old, lengths - prompts)
-    columns = _split(tokens, lengths), prompts.tolist(), advantages.tolist(), logprobs, possible, before
+    pair = none if pairs is None else pairs.tolist()
+    mask = none if masks is None else _split(masks, lengths - prompts)
+    columns = _split(tokens, lengths), prompts.tolist(), advantages.tolist(), logprobs, possible, before, pair, mask
     return Samples(Sample(*part) for part in zip(*columns, strict=True))
+
+
+def _masks(samples: Sequence[Sample]) -> list[Bools]:
+    return [np.ones(s.response_length, np.bool_) if s.mask is None else s.mask for s in samples]
 
 
 def _flat(arrays: Sequence[Any]) -> tuple[Any, Any]:

@@ -97,7 +97,7 @@ class Worker:
 
                 # What is chosen for the model may be another one, whose libraries are imported once that is known.
                 get_backend(self._spec.trainer.backend or "megatron").import_libraries(self._device)
-            if self._spec.algorithm.type != "sft":
+            if self._spec.generates:
                 from lorarl_trainer.engine.vllm.engine import import_vllm
 
                 with self._clock.part("imports/vLLM"):
@@ -187,7 +187,7 @@ class Worker:
 
         All ranks of a tensor-parallel engine make the same completions. Only the first rank yields them.
         """
-        assert self.engine is not None and self._plan is not None, "sft has no rollouts"
+        assert self.engine is not None and self._plan is not None, "a job that generates has an engine"
         first = self._rank.rank % self._plan.engine_ranks == 0
         # An evaluation of few rows may leave nothing to some engines.
         timed = self._clock.part("first generation") if prompts else nullcontext()

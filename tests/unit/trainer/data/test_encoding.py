@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from lorarl_trainer.data.encoding import PromptEncoder, encode_examples, encode_prompts
+from lorarl_trainer.data.encoder import PromptEncoder
+from lorarl_trainer.data.encoding import encode_examples, encode_prompts
 from lorarl_trainer.data.rows import Row
 from lorarl_trainer.data.tokenizer import load_tokenizer, stop_token_ids
 from lorarl_trainer.errors import InputError
@@ -339,12 +340,12 @@ def test_the_driver_loads_tokenizers_and_data_without_torch(tmp_path):
 import sys
 from pathlib import Path
 from lorarl_api.v1alpha1 import DataSource
-from lorarl_trainer.data import encoding, order, rows, tokenizer
+from lorarl_trainer.data import encoder, encoding, order, rows, tokenizer
 tok = tokenizer.load_tokenizer(Path({str(folder)!r}))
 tokenizer.load_tokenizer(Path({str(folder)!r}))
-encoder = encoding.PromptEncoder(tok, chat_template=True, stop_ids=tokenizer.stop_token_ids(tok, {{}}))
+made = encoder.PromptEncoder(tok, chat_template=True, stop_ids=tokenizer.stop_token_ids(tok, {{}}))
 data = rows.load_rows(DataSource(uri="hf://{tmp_path}"), field="spec.data.train", needs_answer=True, fetch=Path)
-encoding.encode_examples(data, encoder, max_prompt_tokens=99, max_response_tokens=9, field="spec.data.train")
+encoding.encode_examples(data, made, max_prompt_tokens=99, max_response_tokens=9, field="spec.data.train")
 assert "torch" not in sys.modules and "vllm" not in sys.modules
 print(len(data))
 """

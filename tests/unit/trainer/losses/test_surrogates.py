@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from lorarl_api.v1alpha1 import AlgorithmSpec
+from lorarl_api.v1alpha1.algorithm_types import FROM_DATA
 from lorarl_trainer.algorithms.registry import ALGORITHMS, get_algorithm
 from lorarl_trainer.losses.base import LossInputs
 from lorarl_trainer.losses.registry import compute_loss
@@ -23,12 +24,15 @@ LIMIT = 16
 CPU = torch.device("cpu")
 
 
+POLICY_GRADIENTS = sorted(ALGORITHMS.keys() - set(FROM_DATA))
+
+
 def choice_of(kind: str, **fields: Any) -> LossChoice:
     return get_algorithm(AlgorithmSpec.model_validate({"type": kind, **fields}), LIMIT).loss
 
 
 CHOICES = {
-    **{kind: choice_of(kind) for kind in ALGORITHMS if kind != "sft"},
+    **{kind: choice_of(kind) for kind in POLICY_GRADIENTS},
     "grpo, KL": choice_of("grpo", klCoefficient=0.3),
     "gspo, constant, KL": choice_of("gspo", lossAggregation="constant", klCoefficient=0.3),
     "cispo, by sequence": choice_of("cispo", lossAggregation="sequence_mean"),
@@ -123,7 +127,7 @@ def on_policy_inputs(advantages: Sequence[float], lengths: Sequence[int], choice
     return LossInputs(values, values.detach(), values.detach() + 0.01, per_token, None, True, sequences)
 
 
-@pytest.mark.parametrize("kind", sorted(ALGORITHMS.keys() - {"sft"}))
+@pytest.mark.parametrize("kind", POLICY_GRADIENTS)
 def test_on_policy_every_surrogate_is_the_plain_policy_gradient(kind: str) -> None:
     choice = choice_of(kind, lossAggregation="token_mean")
     inputs = on_policy_inputs([1.0, -2.0], [2, 3], choice)
@@ -134,7 +138,7 @@ def test_on_policy_every_surrogate_is_the_plain_policy_gradient(kind: str) -> No
     assert not columns["clipped_share"].any()
 
 
-@pytest.mark.parametrize("kind", sorted(ALGORITHMS.keys() - {"sft"}))
+@pytest.mark.parametrize("kind", POLICY_GRADIENTS)
 def test_a_micro_batch_may_end_between_any_two_samples(kind: str) -> None:
     """The shares of a sample do not depend on what else is in its micro-batch, so neither does their sum."""
     choice = choice_of(kind)
@@ -165,7 +169,7 @@ def test_plain_policy_gradient_clips_nothing() -> None:
     assert not columns["clipped_share"].any()
 
 
-@pytest.mark.parametrize("kind", sorted(ALGORITHMS.keys() - {"sft"}))
+@pytest.mark.parametrize("kind", POLICY_GRADIENTS)
 def test_a_sample_without_an_advantage_needs_no_backward_pass(kind: str) -> None:
     sample = Sample(np.arange(4), 2)
     assert not choice_of(kind).has_gradient(sample)

@@ -3,7 +3,11 @@
 // Columns are [name, label, how]; evals selects columns of evaluations, without eval_; percent shows shares as percent.
 const CURVES = [
   ["Does it learn?", [
-    { title: "Reward", unit: "mean per completion", columns: [["reward_mean", "training"]], evals: /^score$/ },
+    { title: "Reward", unit: "mean per completion", columns: [["reward_mean", "training"]], evals: /^score$/, except: "dpo" },
+    { title: "Pairs in the right order", unit: "% of pairs", columns: [["preference/accuracy", "training"]], evals: /^score$/, only: "dpo", percent: true },
+    { title: "Loss", unit: "nats per pair", columns: [["loss", "training"]], only: "dpo" },
+    { title: "Margin of the pairs", unit: "implicit reward, chosen less rejected", columns: [["preference/margin", "training"]], evals: /(^|\/)margin$/ },
+    { title: "Implicit rewards", unit: "mean per answer", columns: [["preference/chosen", "chosen"], ["preference/rejected", "rejected"]] },
     { title: "Loss", unit: "nats per token", columns: [["loss", "training"]], evals: /(^|\/)loss$/, only: "sft" },
     { title: "Parts of the reward", unit: "mean per completion", prefix: "reward/" },
     { title: "Further held-out scores", unit: "mean per completion", evals: /\/score$/ },
@@ -23,7 +27,7 @@ const CURVES = [
     { title: "Gradient norm", unit: "before clipping", columns: [["grad_norm", "of the adapter"]], fromZero: true },
     { title: "Clipped tokens", unit: "% of tokens", columns: [["clipped_share", "gradient was clipped"]], percent: true },
     { title: "KL to the base model", unit: "nats per token", columns: [["kl", "policy against base"]], log: true },
-    { title: "Policy loss", unit: "about 0 for GRPO, whatever it learns", columns: [["loss", "loss"]], except: "sft" },
+    { title: "Policy loss", unit: "about 0 for GRPO, whatever it learns", columns: [["loss", "loss"]], except: ["sft", "dpo"] },
     { title: "Learning rate", unit: "of AdamW", columns: [["learning_rate", "learning rate"]], fromZero: true },
     { title: "Updates withheld", unit: "per step", columns: [["withheld_updates", "not finite"]], fromZero: true },
   ]],
@@ -66,7 +70,8 @@ function evalLabel(name) {
 
 // In the order of their names, so that a part of the reward has the same colour in training and held out.
 function seriesOf(curve, run) {
-  if (curve.only ? run.summary.algorithm !== curve.only : curve.except === run.summary.algorithm) return [];
+  const isOf = (types) => [types].flat().includes(run.summary.algorithm);
+  if (curve.only ? !isOf(curve.only) : isOf(curve.except)) return [];
   if (curve.phases) return Object.entries(run.phases).map(([name, y]) => ({ label: name.replaceAll("_", "/"), x: run.steps, y, stack: true }));
   const scale = curve.percent ? 100 : 1;
   const { prefix } = curve, parts = prefix ? Object.keys(run.columns).filter((name) => name.startsWith(prefix)).sort() : [];
@@ -84,7 +89,7 @@ function seriesOf(curve, run) {
 function curvesOf(runs) {
   const rest = new Set(runs.flatMap((run) => Object.keys(run.columns)).filter((n) => !SHOWN.has(n) && !PREFIXES.some((p) => n.startsWith(p))));
   const more = [...rest].map((name) => ({ title: name.replaceAll("_", " "), unit: "as in metrics.jsonl", columns: [[name, name]] }));
-  const known = /(^|\/)(step|score|loss|rows|seconds|pass_at_\d+|reward\/.*)$|_(low|high)$/;
+  const known = /(^|\/)(step|score|loss|margin|rows|seconds|pass_at_\d+|reward\/.*)$|_(low|high)$/;
   const moreEvals = evalNames(runs).filter((n) => !known.test(n)).map((name) => (
     { title: `Held out: ${name.replaceAll("_", " ")}`, unit: "as in metrics.jsonl", evals: { test: (other) => other === name } }));
   return [...CURVES, ["More evaluations", moreEvals], ["More metrics", more]];

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning as a source of samples: the data's own answers, without an engine or a reward."""
+"""Supervised fine-tuning as a source of samples: the data's own answers, without rollouts or a reward."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.progress import EvalDone
-from lorarl_trainer.protocols.rollouts import StepBatch, TakeGroup
+from lorarl_trainer.protocols.rollouts import Evaluates, StepBatch, TakeGroup
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.samples.statistics import ratio_interval
 from lorarl_trainer.samples.types import Sample
@@ -19,12 +19,18 @@ from lorarl_trainer.samples.types import Sample
 
 @dataclass
 class Answers:
-    """The next rows' own answers."""
+    """The next rows' own answers.
+
+    Attributes:
+        held_out: rows by the evaluation's name.
+        generated: the evaluations of completions, which need an engine; None for none.
+    """
 
     rows: RowStream
     held_out: Mapping[str, Sequence[EncodedRow]]
     rows_per_step: int
     workers: Workers
+    generated: Evaluates | None = None
 
     @property
     def position(self) -> int:
@@ -37,16 +43,18 @@ class Answers:
         return StepBatch(samples_S, np.ones((len(samples_S), 1)), temperature=1.0, on_policy=False)
 
     def probe_prompts(self, count: int) -> list[list[int]]:
-        """Return none: there is no engine to check."""
-        return []
+        """Return the first prompts of the data; none without an engine to check."""
+        return [row.prompt_ids for row in self.rows.first(count)] if self.generated else []
 
     async def evaluate(self, name: str, step: int, adapter_version: int) -> EvalDone:
-        """Return the mean of -log p over the held-out answers' tokens, in nats."""
+        """Return the mean of -log p over the held-out rows' learned tokens, in nats, unless it is of completions."""
+        if self.generated and name in self.generated.evaluations:
+            return await self.generated.evaluate(name, step, adapter_version)
         start = time.perf_counter()
         samples = [_sample(row) for row in self.held_out[name]]
         logprobs = await self.workers.log_probabilities(samples, temperature=1.0)
         sums = [-float(values.sum()) for values in logprobs]
-        lengths = [sample.response_length for sample in samples]
+        lengths = [sample.trained_length for sample in samples]
         ends = ratio_interval(sums, lengths)
         return EvalDone(
             step=step,
@@ -59,4 +67,5 @@ class Answers:
 
 
 def _sample(row: EncodedRow) -> Sample:
-    return Sample(np.asarray(row.prompt_ids + row.answer_ids), len(row.prompt_ids))
+    mask = None if row.trained is None else np.asarray(row.trained, np.bool_)
+    return Sample(np.asarray(row.prompt_ids + row.answer_ids), len(row.prompt_ids), mask=mask)

@@ -1,0 +1,287 @@
+"""Turns prompts and answers into token ids: chat templates, and what the tokenizer adds."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import batched
+from typing import Any
+
+from lorarl_trainer.data.cells import Message
+from lorarl_trainer.data.rows import Row
+from lorarl_trainer.errors import InputError
+
+_TEXTS_PER_BATCH = 2000
+_SET_HERE = frozenset(
+    [
+        *("messages", "conversation", "chat_template", "add_generation_prompt", "continue_final_message", "tokenize"),
+        *("padding", "truncation", "max_length", "tokenizer_kwargs"),
+        *("return_tensors", "return_dict", "return_assistant_tokens_mask"),
+    ]
+)
+"""Arguments of `apply_chat_template` that a manifest may not set: they would change what comes back."""
+
+
+class PromptEncoder:
+    """Turns prompts, and prompts with answers, into token ids as the model expects them.
+
+    With the chat template, a text is one user message, the assistant's turn is opened after the messages, and only the
+    template adds special tokens. Without it, a text is encoded as it is, without EOS. BOS comes first if the tokenizer
+    adds it by default (Llama's does, Qwen's does not), and never twice.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        chat_template: bool,
+        stop_ids: Sequence[int],
+        vocabulary_size: int | None = None,
+        template_arguments: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Encode with a tokenizer of Transformers.
+
+        Args:
+            tokenizer: from `load_tokenizer`.
+            chat_template: `spec.data.chatTemplate`.
+            stop_ids: from `stop_token_ids`; an answer to learn ends with one of them.
+            vocabulary_size: tokens that the model has an embedding for; None if that is not known.
+            template_arguments: `spec.data.chatTemplateArguments`.
+
+        Raises:
+            InputError: `chat_template` is true and the tokenizer has none, or the template does not read an argument.
+        """
+        if chat_template and not tokenizer.chat_template:
+            raise InputError(
+                "spec.data.chatTemplate",
+                "true, but the model's tokenizer has no chat template",
+                "a tokenizer with a chat template",
+                "Set spec.data.chatTemplate to false to use prompts as they are, or use the model's instruct version.",
+            )
+        self._tokenizer, self._chat_template, self.stop_ids = tokenizer, chat_template, frozenset(stop_ids)
+        self._vocabulary_size = vocabulary_size
+        self._arguments = dict(template_arguments or {})
+        if chat_template:
+            _require_read(self._arguments, str(tokenizer.chat_template))
+        self._prefix = [] if chat_template else _default_prefix(tokenizer)
+
+    def encode_prompts(self, rows: Sequence[Row]) -> list[list[int]]:
+        """Encode the prompt of each row.
+
+        Raises:
+            InputError: a prompt does not fit the chat template, or consists of messages and `spec.data.chatTemplate` is
+                false.
+        """
+        if self._chat_template:
+            return self.ids([self.render(row, _messages(row), open_turn=True) for row in rows])
+        return [self._with_prefix(ids) for ids in self.ids([_text(row) for row in rows])]
+
+    def encode_example(self, row: Row) -> tuple[list[int], list[int]]:
+        """Encode a row to learn from: the ids of its prompt, and those of its answer including a stop token.
+
+        With the chat template, both together are the template applied to the whole conversation. Whatever the template
+        writes after the end of the assistant's turn (often a line break) is left out, because generation stops there.
+        EOS is added if the template does not write it.
+
+        Raises:
+            InputError: as for `encode_prompts`, or the templated conversation does not begin with its prompt.
+        """
+        if row.answer is None:
+            raise ValueError(f"row {row.number} has no answer; load_rows(needs_answer=True) refuses such rows")
+        return self._example(row, row.answer)
+
+    def encode_pair(self, row: Row) -> tuple[list[int], list[int], list[int]]:
+        """Encode a preference pair: the ids of its prompt, of its chosen answer and of its rejected one.
+
+        Each answer is encoded as `encode_example` does it.
+        """
+        if row.answer is None or row.rejected is None:
+            raise ValueError(f"row {row.number} is no pair; load_rows(pairs=True) refuses such rows")
+        (prompt_ids, chosen_ids), (_, rejected_ids) = (self._example(row, text) for text in (row.answer, row.rejected))
+        return prompt_ids, chosen_ids, rejected_ids
+
+    def _example(self, row: Row, answer: str) -> tuple[list[int], list[int]]:
+        if not self._chat_template:
+            prompt_ids = self.encode_prompts([row])[0]
+            return prompt_ids, self.closed(self.ids([answer])[0])
+        messages = _messages(row)
+        prompt = self.render(row, messages, open_turn=True)
+        whole = self.render(row, [*messages, {"role": "assistant", "content": answer}], open_turn=False)
+        prompt_ids, whole_ids = self.ids([prompt, whole])
+        if whole_ids[: len(prompt_ids)] != prompt_ids:
+            if whole.startswith(prompt) and answer[:1].isspace():
+                # The answer's leading white space merged with the prompt's into one token; in a rollout it cannot.
+                return prompt_ids, self.closed(self.ids([whole[len(prompt) :]])[0])
+            raise InputError(
+                "spec.data.chatTemplate",
+                f"a template whose conversation of row {row.number} does not begin with its prompt",
+                "a template whose conversations begin with their prompts",
+                "Set spec.data.chatTemplate to false and format the prompts yourself, or fix the tokenizer's template.",
+            )
+        return prompt_ids, self.closed(whole_ids[len(prompt_ids) :])
+
+    def require_embedded(self, row: Row, ids: Iterable[int], field: str) -> None:
+        """Check that the model has an embedding for every token of a row.
+
+        A tokenizer with tokens that were added later may be larger than the model. On a GPU, such a token would end the
+        process with an error that names nothing.
+
+        Raises:
+            InputError: naming the row, and `field`, its data source.
+        """
+        size = self._vocabulary_size
+        if size is None or len(self._tokenizer) <= size:
+            return
+        if foreign := next((token for token in ids if token >= size), None):
+            raise InputError(
+                "spec.model.uri",
+                f"a tokenizer of {len(self._tokenizer):,} tokens for a model of {size:,}, and row {row.number} "
+                f"of {field} has token {foreign} ({self._tokenizer.convert_ids_to_tokens(foreign)!r})",
+                "an embedding for each token of the data",
+                "Use the model's own tokenizer, or resize the model's embeddings (resize_token_embeddings).",
+            )
+
+    def require_template(self, row: Row) -> None:
+        """Require the chat template, which a conversation needs.
+
+        Raises:
+            InputError: `spec.data.chatTemplate` is false.
+        """
+        if not self._chat_template:
+            raise InputError(
+                "spec.data.chatTemplate",
+                f"false, but row {row.number} is a conversation",
+                "true, for conversations",
+                "Set spec.data.chatTemplate to true, or give token ids with a loss mask (tokensField, lossMaskField).",
+            )
+
+    def assistant_mask(self, row: Row, messages: Sequence[Message]) -> tuple[list[int], list[int]] | None:
+        """Return the ids of a conversation, and 1 for each that the template marks as the assistant's.
+
+        None if the template has no {% generation %}.
+        """
+        if not re.search(r"\{%-?\s*generation\s*-?%\}", str(self._tokenizer.chat_template)):
+            return None
+        self.render(row, messages, open_turn=False)  # names what is wrong
+        found = self._tokenizer.apply_chat_template(
+            list(messages), tokenize=True, return_dict=True, return_assistant_tokens_mask=True, **self._arguments
+        )
+        return list(found["input_ids"]), list(found["assistant_masks"])
+
+    def is_blank(self, token: int) -> bool:
+        """Return whether a token is white space."""
+        text: str = self._tokenizer.decode([token])
+        return bool(text) and text.isspace()
+
+    def closed(self, answer_ids: list[int]) -> list[int]:
+        """Return an answer's ids up to its stop token, which is added if it is missing."""
+        last = max((i for i, token in enumerate(answer_ids) if token in self.stop_ids), default=None)
+        if last is not None and not self._tokenizer.decode(answer_ids[last + 1 :]).strip():
+            return answer_ids[: last + 1]
+        eos = self._tokenizer.eos_token_id
+        return [*answer_ids, min(self.stop_ids) if eos is None else eos]
+
+    def render(self, row: Row, messages: Sequence[Message], *, open_turn: bool) -> str:
+        """Return messages in the chat template, with the assistant's turn opened after them or not.
+
+        Raises:
+            InputError: the template refuses them.
+        """
+        try:
+            text: str = self._tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=open_turn, **self._arguments
+            )
+        except Exception as error:  # a template is the model author's program and may raise anything
+            if self._arguments and self._renders_without_arguments(messages, open_turn):
+                raise InputError(
+                    "spec.data.chatTemplateArguments",
+                    f"{json.dumps(self._arguments)}, with which the template fails ({type(error).__name__}: {error})",
+                    "arguments that the model's template takes",
+                    "Correct their values; the template in the model's folder shows how it uses them.",
+                ) from error
+            raise InputError(
+                "spec.data.chatTemplate",
+                f"a template that refuses row {row.number} ({type(error).__name__}: {error})",
+                "messages that fit the model's template",
+                _template_hint(error),
+            ) from error
+        if not text:
+            raise InputError(
+                "spec.data.chatTemplate",
+                f"a template that writes nothing for row {row.number}",
+                "a template that writes the messages",
+                "Fix chat_template in the model's folder, or set spec.data.chatTemplate to false.",
+            )
+        return text
+
+    def _renders_without_arguments(self, messages: Sequence[Message], open_turn: bool) -> bool:
+        try:
+            self._tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=open_turn)
+        except Exception:  # noqa: BLE001 - see `_render`
+            return False
+        return True
+
+    def ids(self, texts: list[str]) -> list[list[int]]:
+        """Return the token ids of texts, as they are."""
+        # The tokenizer need not warn of texts that are too long: the length filter handles them. Batches limit memory,
+        # because the tokenizer makes offsets and masks for every text.
+        ids: list[list[int]] = []
+        for batch in batched(texts, _TEXTS_PER_BATCH):
+            ids += self._tokenizer(list(batch), add_special_tokens=False, verbose=False)["input_ids"]
+        return ids
+
+    def _with_prefix(self, ids: list[int]) -> list[int]:
+        return ids if ids[: len(self._prefix)] == self._prefix else [*self._prefix, *ids]
+
+
+def _template_hint(error: Exception) -> str:
+    """Return what to do about a template that fails."""
+    if undefined := re.search(r"'(\w+)' is undefined", str(error)):
+        return f"Give it a value: spec.data.chatTemplateArguments: {{{undefined[1]}: ...}}, or fix the row's messages."
+    if type(error).__name__ == "TemplateSyntaxError":
+        return "Fix chat_template in the model's folder, or set spec.data.chatTemplate to false."
+    return "Fix the row's roles, or set spec.data.chatTemplate to false."
+
+
+def _require_read(arguments: Mapping[str, Any], template: str) -> None:
+    """Require that the template reads each argument: Jinja ignores those that it does not.
+
+    Raises:
+        InputError: naming one that it does not read, or that lorarl sets.
+    """
+    words = set(re.findall(r"[A-Za-z_]\w*", template))
+    for name in arguments:
+        field = f"spec.data.chatTemplateArguments.{name}"
+        if name in _SET_HERE:
+            raise InputError(field, "an argument that lorarl sets itself", "an argument of the template", "Remove it.")
+        if name not in words:
+            near = difflib.get_close_matches(name, words, n=1, cutoff=0.7)
+            hint = f"Did you mean {near[0]}?" if near else "Remove it, or look it up in the template."
+            raise InputError(
+                field, "an argument that the model's chat template does not read", "a variable of the template", hint
+            )
+
+
+def _default_prefix(tokenizer: Any) -> list[int]:
+    """Return the ids that the tokenizer puts before every text by default: [BOS] or nothing."""
+    bare = tokenizer("a", add_special_tokens=False)["input_ids"]
+    full = tokenizer("a")["input_ids"]
+    starts = (i for i in range(len(full)) if full[i : i + len(bare)] == bare)
+    return list(full[: next(starts, 0)])
+
+
+def _messages(row: Row) -> list[Message]:
+    return [{"role": "user", "content": row.prompt}] if isinstance(row.prompt, str) else row.prompt
+
+
+def _text(row: Row) -> str:
+    if isinstance(row.prompt, str):
+        return row.prompt
+    raise InputError(
+        "spec.data.chatTemplate",
+        f"false, but the prompt of row {row.number} is a list of chat messages",
+        "prompts that are texts",
+        "Set spec.data.chatTemplate to true, or name a column of texts in promptField.",
+    )

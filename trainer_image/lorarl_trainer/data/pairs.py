@@ -1,0 +1,63 @@
+"""Reads preference pairs: a prompt, a chosen and a rejected answer, as texts or as chat messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lorarl_api.v1alpha1 import DataSource
+from lorarl_trainer.data.cells import Message, Prompt, answer_text, brief, is_message, missing, prompt_of
+from lorarl_trainer.errors import InputError
+
+
+def pair_of(raw: dict[str, Any], source: DataSource, field: str, where: str) -> tuple[Prompt, str, str]:
+    """Return the prompt and the texts of the chosen and the rejected answer of a row.
+
+    An answer in messages is one message of the assistant, alone or after the prompt's messages. Without a prompt's
+    column, the prompt is all that comes before the last messages of both.
+
+    Raises:
+        InputError: a column is missing, or has something else.
+    """
+    columns = tuple(zip(source.pair_fields, (f"{field}.chosenField", f"{field}.rejectedField"), strict=True))
+    for name, of in columns:
+        if raw.get(name) is None:
+            raise missing(raw, name, of, where)
+    chosen, rejected = (raw[name] for name, _ in columns)
+    if raw.get(source.prompt_field) is not None:
+        prompt = prompt_of(raw[source.prompt_field], f"{field}.promptField", where)
+    elif _is_chat(chosen) and _is_chat(rejected) and chosen[:-1] and _same(chosen[:-1], rejected[:-1]):
+        prompt = prompt_of(chosen[:-1], f"{field}.chosenField", where)
+    else:
+        raise missing(raw, source.prompt_field, f"{field}.promptField", where)
+    first, second = (_completion(raw[name], prompt, of, where) for name, of in columns)
+    return prompt, first, second
+
+
+def _completion(value: Any, prompt: Prompt, field: str, where: str) -> str:
+    if _is_chat(value):
+        before = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        answer = value[len(before) :] if _same(value[: len(before)], before) else value
+        if len(answer) == 1 and answer[0]["role"] == "assistant":
+            value = answer[0]["content"]
+    if isinstance(value, list | dict):
+        raise InputError(
+            field,
+            f"{brief(value)} in {where}",
+            "a text, or one message of the assistant, alone or after the prompt's messages",
+            "Let both answers continue the prompt, or remove that row.",
+        )
+    text = answer_text(value, field, where)
+    assert text is not None, "missing values are refused"
+    return text
+
+
+def _is_chat(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(is_message(message) for message in value)
+
+
+def _same(one: Sequence[Message], other: Sequence[Message]) -> bool:
+    """Return whether messages say the same: their other keys do not count."""
+    return [(message["role"], message["content"]) for message in one] == [
+        (message["role"], message["content"]) for message in other
+    ]

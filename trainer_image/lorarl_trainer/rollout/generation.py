@@ -1,0 +1,104 @@
+"""Completions of rows, generated and scored: for a step of training, or for an evaluation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lorarl_api.v1alpha1 import LoRARLJobSpec
+from lorarl_trainer.data.encoding import EncodedRow
+from lorarl_trainer.progress import EvalDone, Progress, Sampled, ScoredSample
+from lorarl_trainer.protocols.workers import Workers
+from lorarl_trainer.rewards.components import component_metrics, odd_components
+from lorarl_trainer.rewards.scores import Scorer, first_failures, require_scored
+from lorarl_trainer.rollout.collect import ScoredRollouts, TakeScored, generate_and_score, shown_samples
+from lorarl_trainer.rollout.evaluation import Evaluation
+from lorarl_trainer.samples.sampling import Sampling
+from lorarl_trainer.samples.statistics import eval_metrics
+from lorarl_trainer.schedule import seed_of
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What generates and scores.
+
+    Attributes:
+        decode: turns completions' token ids into texts, without special tokens.
+        decode_prompts: turns prompts' token ids into texts, with special tokens: what the model sees.
+        evaluations: by name; those that are made of completions.
+    """
+
+    spec: LoRARLJobSpec
+    workers: Workers
+    progress: Progress
+    decode: Callable[[Sequence[Any]], list[str]]
+    decode_prompts: Callable[[Sequence[Any]], list[str]]
+    evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """`maxFailedShare` of each of the job's rewards, by its path in the manifest."""
+        return {path: reward.max_failed_share for path, reward in self.spec.rewards_by_path.items()}
+
+    async def evaluate(self, name: str, step: int, adapter_version: int) -> EvalDone:
+        """Return the mean reward of completions of the held-out prompts, and each pass@k, with 95% intervals."""
+        start, evaluation = time.perf_counter(), self.evaluations[name]
+        rows = [row for row in evaluation.rows for _ in range(evaluation.samples)]
+        # The same random numbers each time, so that a difference between two steps is the adapter's.
+        seeds = [seed_of(self.spec.trainer.seed, f"evaluation {name}", index) for index in range(len(rows))]
+        sampled = seeds if evaluation.sampling else None
+        scorer, limits = evaluation.scorer, evaluation.limits or self.limits
+        when = f"in the evaluation {name} after step {step}" if name else f"in the evaluation after step {step}"
+        rollouts = await self.roll_out(rows, sampled, evaluation.sampling, adapter_version, scorer, limits, when)
+        shown = self.shown(rollouts, rows, evaluation.samples)
+        self.progress.emit(Sampled(step=step, samples=shown, evaluation=True, name=name))
+        score, metrics = eval_metrics(
+            rollouts.rewards.reshape(-1, evaluation.samples), evaluation.pass_at, evaluation.pass_reward
+        )
+        return EvalDone(
+            step=step,
+            name=name,
+            rows=len(evaluation.rows),
+            samples=evaluation.samples,
+            score=score,
+            metrics=metrics | component_metrics(rollouts.outcomes),
+            seconds=time.perf_counter() - start,
+        )
+
+    async def roll_out(
+        self,
+        rows: Sequence[EncodedRow],
+        seeds: Sequence[int] | None,
+        sampling: Sampling | None,
+        adapter_version: int,
+        scorer: Scorer,
+        limits: Mapping[str, float],
+        when: str,
+        scored: TakeScored | None = None,
+    ) -> ScoredRollouts:
+        """Generate and score one completion per row; see `generate_and_score`.
+
+        `limits` has `maxFailedShare` by the path of each reward. `when` says in which step or evaluation, for errors.
+
+        Raises:
+            LorarlError: too few completions could be scored, or a worker failed.
+        """
+        rollouts = await generate_and_score(
+            self.workers, scorer, self.decode, rows, seeds, adapter_version, sampling, scored
+        )
+        for kind, (cause, failure) in first_failures(rollouts.outcomes).items():
+            self.progress.warn_once(
+                kind,
+                f"{failure.count} completions could not be scored and are left out ({cause}): {failure.first_message}",
+            )
+        require_scored(rollouts.outcomes, limits, when)
+        for kind, warning in odd_components(rollouts.outcomes):
+            self.progress.warn_once(f"components: {kind}", warning)
+        return rollouts
+
+    def shown(self, rollouts: ScoredRollouts, rows: Sequence[EncodedRow], group_size: int) -> tuple[ScoredSample, ...]:
+        """Return the samples that people see."""
+        limit = self.spec.tracking.samples_per_step
+        return shown_samples(rollouts, rows, self.decode_prompts, group_size=group_size, limit=limit)
