@@ -151,6 +151,8 @@ def structural(schema: Schema) -> Schema:
         if f"exclusive{bound}" in result:
             result[bound.lower()] = result[f"exclusive{bound}"]
             result[f"exclusive{bound}"] = True
+    if rules := _fractional_bounds(result):
+        result["x-kubernetes-validations"] = [*result.get("x-kubernetes-validations", []), *rules]
     if "properties" in result:
         result["properties"] = {name: structural(inner) for name, inner in result["properties"].items()}
     if "items" in result:
@@ -159,3 +161,17 @@ def structural(schema: Schema) -> Schema:
     return dict(
         sorted(result.items(), key=lambda item: (_ORDER.index(item[0]) if item[0] in _ORDER else len(_ORDER), item[0]))
     )
+
+
+def _fractional_bounds(schema: Schema) -> list[dict[str, str]]:
+    """Take bounds such as 0.5 from a number's schema, and return them as rules.
+
+    The API server cuts such a bound to an integer when it compares it with one: it refuses 0 as not below 0.5.
+    """
+    rules = []
+    for bound, sign, words in (("minimum", ">", "above"), ("maximum", "<", "below")):
+        if not float(schema.get(bound, 0)).is_integer():
+            limit, exclusive = schema.pop(bound), schema.pop(f"exclusive{bound.title()}", False)
+            compared = f"{words} {limit:g}" if exclusive else f"at {'least' if sign == '>' else 'most'} {limit:g}"
+            rules.append({"rule": f"self {sign}{'' if exclusive else '='} {limit}", "message": f"must be {compared}"})
+    return rules

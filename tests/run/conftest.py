@@ -18,6 +18,7 @@ import pytest
 
 from run.command import Ended, Running
 from run.jobs import Job
+from support.both_backends import backend_of, with_either_backend
 from support.cores import take_share
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -80,20 +81,31 @@ def _no_run_outlives_its_test() -> Iterator[None]:
         run.end()
 
 
-@pytest.fixture
-def job(base: Path, tmp_path: Path) -> Job:
-    return Job(tmp_path, base)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """See `support.both_backends`."""
+    with_either_backend(metafunc, scope="session")
 
 
 @pytest.fixture(scope="session")
-def _reference(base: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Ended]:
+def backend(request: pytest.FixtureRequest) -> str:
+    """What trains."""
+    return backend_of(request)
+
+
+@pytest.fixture
+def job(base: Path, backend: str, tmp_path: Path) -> Job:
+    return Job(tmp_path, base, backend=backend)
+
+
+@pytest.fixture(scope="session")
+def _reference(base: Path, backend: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Ended]:
     def make(folder: Path) -> tuple[Job, Ended]:
-        job = Job(folder, base)
+        job = Job(folder, base, backend=backend)
         ended = job.run()
         assert ended.code == 0, ended
         return job, ended
 
-    return made_once(tmp_path_factory, "reference", make)
+    return made_once(tmp_path_factory, f"reference-{backend}", make)
 
 
 @pytest.fixture(scope="session")

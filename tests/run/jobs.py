@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from run.command import Ended, Running, digest
+from support.both_backends import BACKEND
 
 NAME = "letters"
 STEPS = 16
@@ -48,10 +49,13 @@ class Job:
     folder: Path
     base: Path
     environment: dict[str, str] = field(default_factory=dict)
+    backend: str = BACKEND
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "job.yaml").write_text(yaml.safe_dump(manifest(self.base)))
+        if self.backend != BACKEND:
+            self.change(trainer={"backend": self.backend})
         self.write_rows({"prompt": prompt} for prompt in PROMPTS)
         (self.folder / "held_out.jsonl").write_text(json.dumps({"prompt": "and what else"}) + "\n")
         shutil.copy(REWARD, self.folder)

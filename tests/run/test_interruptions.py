@@ -15,6 +15,8 @@ import pytest
 from run.command import Ended
 from run.jobs import STEPS, Job, published, published_steps
 
+pytestmark = pytest.mark.both_backends
+
 ENDED_BY_KILL = -signal.SIGKILL
 
 
@@ -132,5 +134,5 @@ def newest(job: Job) -> Path:
 
 
 @pytest.fixture(scope="module")
-def interrupted_job(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
-    return Job(tmp_path_factory.mktemp("interrupted"), base)
+def interrupted_job(base: Path, backend: str, tmp_path_factory: pytest.TempPathFactory) -> Job:
+    return Job(tmp_path_factory.mktemp("interrupted"), base, backend=backend)

@@ -13,7 +13,7 @@ import pytest
 from run.command import Ended
 from run.jobs import STEPS, Job, published_steps
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.both_backends]
 MOMENTS = 5
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support import tiny_models
+from support.both_backends import backend_of
 from support.in_process import Colocated
 
 
@@ -26,7 +27,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
 @pytest.fixture
 def backend(request: pytest.FixtureRequest) -> str:
     """Which backend trains, unless a test asks its worker for another."""
-    return str(getattr(request, "param", "megatron"))
+    return backend_of(request)
 
 
 @pytest.fixture

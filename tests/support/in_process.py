@@ -16,7 +16,7 @@ from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.checkpoint import Best, Published
 from lorarl_trainer.engine.colocated import ColocatedEngine
 from lorarl_trainer.engine.vllm.engine import RolloutEngine
-from lorarl_trainer.lora.config import Probe
+from lorarl_trainer.lora.config import AdapterConfig, Probe
 from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
 from lorarl_trainer.protocols.workers import (
     UPLOAD_SECONDS,
@@ -118,8 +118,7 @@ class Colocated:
             adapter,
             adapter_config(
                 adapter,
-                spec.rank,
-                spec.alpha,
+                AdapterConfig.of(spec),
                 str(self.model),
                 self.worker.backend.model.linear_names,
                 excluded=self.worker.backend.model.excluded_names,

@@ -66,6 +66,14 @@ _FSDP_FAMILIES: dict[str, dict[str, Any]] = {
     "opt": {"ffn_dim": 160, "word_embed_proj_dim": 128, "num_key_value_heads": 4, "tie_word_embeddings": True},
     "arcee": {"head_dim": 32},
     "seed_oss": {"head_dim": 64, "attention_bias": True},
+    "gemma": {"head_dim": 32, "tie_word_embeddings": True, "initializer_range": 0.06},
+    "ernie4_5": {"head_dim": 32, "tie_word_embeddings": True},
+    "olmo": {},
+    "olmo2": {},
+    "smollm3": {"tie_word_embeddings": True, "no_rope_layers": [1, 0]},
+    "starcoder2": {"sliding_window": 8, "tie_word_embeddings": True},
+    "stablelm": {"partial_rotary_factor": 0.25, "use_qkv_bias": True},
+    "gpt2": {"n_inner": 160, "num_key_value_heads": 4, "tie_word_embeddings": True},
 }
 FSDP_SHAPES = (*_FSDP_FAMILIES, "mistral-short", "qwen2-yarn")
 """What `trainer.backend: fsdp` alone trains: families, a window that cuts sequences off, and scaled positions."""
@@ -115,7 +123,7 @@ def build(architecture: str, seed: int = 0) -> Any:
     model = transformers.AutoModelForCausalLM.from_config(made, dtype=torch.float32)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "norm" in name:
+            if "norm" in name or ".ln_" in name:
                 parameter.uniform_(0.5, 1.5)
             elif name.endswith("bias"):
                 parameter.normal_(std=0.3)

@@ -13,12 +13,10 @@ os.environ.update(CpuDevice().environment(threads=min(2, take_share())))  # befo
 
 import torch  # noqa: F401  # before any tokenizer: the driver's loader keeps torch out of a process without it
 
+from support.both_backends import with_either_backend
 from support.colocated import backend, colocated, model_folder  # noqa: F401  # fixtures
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run tests that are marked with `both_backends` with either."""
-    marker = metafunc.definition.get_closest_marker("both_backends")
-    if marker and "backend" in metafunc.fixturenames:
-        marks = [] if marker.kwargs.get("quick") else [pytest.mark.long]
-        metafunc.parametrize("backend", ["megatron", pytest.param("fsdp", marks=marks)], indirect=True)
+    """See `support.both_backends`."""
+    with_either_backend(metafunc, scope="function")

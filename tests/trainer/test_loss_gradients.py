@@ -17,6 +17,7 @@ from lorarl_api.v1alpha1 import AlgorithmSpec
 from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.backends.layout import AdapterLayout
 from lorarl_trainer.devices.cpu import CpuDevice
+from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.lora.peft_format import PEFT_PREFIX, adapter_config, write_adapter
 from lorarl_trainer.samples.types import Sample
 from support.tiny_models import VOCABULARY
@@ -83,7 +84,8 @@ def peft(trainer: BareTrainer, model_folder, tmp_path_factory: pytest.TempPathFa
     """The same model in Transformers, with the same adapter."""
     folder: Path = tmp_path_factory.mktemp("peft") / "adapter"
     adapter = {name: tensor.detach().clone() for name, tensor in trainer.model.export().items()}
-    write_adapter(folder, adapter, adapter_config(adapter, 8, 16, str(model_folder("qwen2"))))  # as in `tiny_job`
+    config = AdapterConfig(8, 16)  # as in `tiny_job`
+    write_adapter(folder, adapter, adapter_config(adapter, config, str(model_folder("qwen2"))))
     base = AutoModelForCausalLM.from_pretrained(model_folder("qwen2"), dtype=torch.float32)
     return PeftModel.from_pretrained(base, folder, is_trainable=True).eval()
 

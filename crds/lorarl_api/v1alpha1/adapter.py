@@ -75,7 +75,21 @@ class AdapterSpec(Model):
     )
     rank: int = Field(32, ge=1, le=MAX_LORA_RANK, description="Rank r of the adapter. vLLM serves at most 512.")
     alpha: int = Field(
-        64, ge=1, le=8192, description="Numerator of the scaling alpha / rank. Usually the rank or twice the rank."
+        64,
+        ge=1,
+        le=8192,
+        description="Numerator of the scaling alpha / rank, or alpha / sqrt(rank) with rslora. Usually the rank or "
+        "twice the rank.",
+    )
+    rslora: bool = Field(
+        False,
+        description="rsLoRA: scale by alpha / sqrt(rank), so that large ranks learn as fast as small ones. "
+        "adapter_config.json says so (use_rslora), and PEFT and vLLM follow it.",
+    )
+    dora: bool = Field(
+        False,
+        description="DoRA: the lengths of the adapted weights' rows are trained too. For algorithm.type sft, and "
+        "trainer.backend fsdp, which is the default then. vLLM serves no DoRA: merge the adapter with lorarl merge.",
     )
     dropout: float = Field(
         0.0,

@@ -190,6 +190,18 @@ SPEC_RULES: tuple[Rule, ...] = (
         "Set adapter.initFrom, or remove reference.",
     ),
     Rule(
+        "adapter.dora",
+        "!self.adapter.dora || self.algorithm.type == 'sft'",
+        "be false unless algorithm.type is sft: vLLM makes the rollouts, and it serves no DoRA",
+        "Remove dora. adapter.rslora works with every algorithm.",
+    ),
+    Rule(
+        "adapter.dora",
+        "!self.adapter.dora || !has(self.trainer.backend) || self.trainer.backend == 'fsdp'",
+        "be false with trainer.backend megatron, which does not train DoRA",
+        "Remove trainer.backend, or set it to fsdp.",
+    ),
+    Rule(
         "trainer.tokensPerMicroBatch",
         "!has(self.trainer.tokensPerMicroBatch) || self.trainer.tokensPerMicroBatch >= "
         "self.rollout.maxPromptTokens + (self.algorithm.type == 'dpo' ? 2 : 1) * self.rollout.maxResponseTokens",

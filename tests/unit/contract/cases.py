@@ -99,6 +99,20 @@ CASES = [
         "spec.adapter.excludeModules",
         "Remove the name from one",
     ),
+    Case(
+        "DoRA only with sft",
+        {"spec.adapter.dora": True},
+        SFT | {"spec.adapter.dora": True, "spec.adapter.rslora": True},
+        "spec.adapter.dora",
+        "Remove dora",
+    ),
+    Case(
+        "DoRA not with Megatron",
+        SFT | {"spec.adapter.dora": True, "spec.trainer.backend": "megatron"},
+        SFT | {"spec.adapter.dora": True, "spec.trainer.backend": "fsdp"},
+        "spec.adapter.dora",
+        "set it to fsdp",
+    ),
     *ALGORITHM_CASES,
     Case(
         "one reward, not two",

@@ -33,6 +33,11 @@ spec:
 """
 
 
+def _dpo(wrong_share: float) -> str:
+    options = f"algorithm: {{type: dpo, dpo: {{labelSmoothing: {wrong_share}}}}}"
+    return _with(options).replace("  reward: {type: exact}\n", "")
+
+
 # Python and the API server agree about these.
 TRAPS = [
     Trap("1e-5 without a point is a number", _with("", trainer="learningRate: 1e-5"), True),
@@ -86,6 +91,10 @@ TRAPS = [
     Trap("dropout 1", _with("").replace("rank: 8", "dropout: 1"), False),
     Trap("a learning rate of zero", _with("", trainer="learningRate: 0"), False),
     Trap("one completion per prompt", _with("algorithm: {groupSize: 1}"), False),
+    Trap("a temperature of zero", _with("rollout: {temperature: 0}"), False),
+    Trap("a temperature of one", _with("rollout: {temperature: 1}"), True),
+    Trap("half of the pairs the wrong way round", _dpo(0.5), False),
+    Trap("no pair the wrong way round, as an integer", _dpo(0), True),
     Trap(
         "the value of a Secret instead of its name",
         _with("tracking: {wandb: {project: a, credentialsSecret: AKIA/1234}}"),

@@ -39,7 +39,7 @@ class ModelAdapter:
         return self.model.parallel.tensor_group
 
     @property
-    def shapes(self) -> Mapping[str, tuple[int, int]]:
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """See `Adapter.shapes`."""
         return self.layout.shapes
 

@@ -85,7 +85,7 @@ class Backend(ABC):
         self._require_device()
         with clock.part("trainer/layout"):
             self.layout = AdapterLayout(self.model)
-        self.adapter = ModelAdapter(self.model, self.layout, AdapterConfig(spec.adapter.rank, spec.adapter.alpha))
+        self.adapter = ModelAdapter(self.model, self.layout, AdapterConfig.of(spec.adapter))
         self.optimizer = AdapterOptimizer(self.model, spec.trainer, fused=device.name != "cpu")
         self._from_start = spec.reference == "start"
         self._kept: list[torch.Tensor] | None = None  # the adapter's own values while it has others

@@ -48,12 +48,13 @@ class AdapterLayout:
         owners = self.gather([torch.full(p.shape, float(first + i), device=p.device) for i, p in enumerate(parameters)])
         rows = self.gather([_numbers(p, 0) for p in parameters])
         columns = self.gather([_numbers(p, 1) for p in parameters])
-        self.shapes: dict[str, tuple[int, int]] = {name: (t.shape[0], t.shape[1]) for name, t in owners.items()}
+        self.shapes: dict[str, tuple[int, ...]] = {name: tuple(t.shape) for name, t in owners.items()}
         self.blocks: dict[tuple[int, int], list[Block]] = {(self._rank, i): [] for i in range(count)}
         for name, owner in owners.items():
             for number in torch.unique(owner).tolist():
                 try:
-                    hf_rows, hf_columns, own_rows, own_columns = rectangle(owner == number, rows[name], columns[name])
+                    marked, from_rows, from_columns = map(_matrix, (owner == number, rows[name], columns[name]))
+                    hf_rows, hf_columns, own_rows, own_columns = rectangle(marked, from_rows, from_columns)
                 except ValueError as error:
                     raise ValueError(f"{name} is not made of whole rows and columns of one parameter") from error
                 block = Block(name, own_rows, own_columns, hf_rows, hf_columns)
@@ -73,16 +74,16 @@ class AdapterLayout:
         for index, parameter in enumerate(self._model.parameters.values()):
             blocks = self.blocks[self._rank, index]
             kind = {"dtype": adapter[blocks[0].name].dtype, "device": parameter.device}
-            share = torch.full(parameter.shape, float("nan"), **kind)  # NaN: not written yet
+            share = torch.full(_matrix(parameter).shape, float("nan"), **kind)  # NaN: not written yet
             for block in blocks:
-                value = adapter[block.name].to(parameter.device)[block.hf_rows][:, block.hf_columns]
+                value = _matrix(adapter[block.name]).to(parameter.device)[block.hf_rows][:, block.hf_columns]
                 there = share[block.rows][:, block.columns]
                 if not torch.equal(torch.where(torch.isnan(there), value, there), value):
                     raise ConflictError(
                         f"{blocks[0].name} and {block.name} are one tensor in a fused adapter, but differ"
                     )
                 share[block.rows[:, None], block.columns] = value
-            shares.append(share)
+            shares.append(share.view(parameter.shape))
         return shares
 
     def gather(self, values: list[torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -101,5 +102,11 @@ class AdapterLayout:
 
 def _numbers(parameter: torch.Tensor, dimension: int) -> torch.Tensor:
     """Return a tensor of the parameter's shape that holds each element's row (0) or column (1)."""
-    numbers = torch.arange(parameter.shape[dimension], device=parameter.device, dtype=torch.float32)
-    return (numbers[:, None] if dimension == 0 else numbers).expand(parameter.shape).contiguous()
+    shape = _matrix(parameter).shape
+    numbers = torch.arange(shape[dimension], device=parameter.device, dtype=torch.float32)
+    return (numbers[:, None] if dimension == 0 else numbers).expand(shape).contiguous().view(parameter.shape)
+
+
+def _matrix(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with two dimensions: DoRA's row lengths as a column."""
+    return tensor[:, None] if tensor.dim() == 1 else tensor

@@ -49,6 +49,8 @@ class AdaptedModel(ABC):
     unpackable: Sequence[str]
     qkv_by_group: bool
     """See `SharesBase.qkv_by_group`."""
+    row_lengths: Mapping[str, torch.Tensor] = {}
+    """The lengths of the rows of the base's adapted weights, by Hugging Face name, if DoRA trains them."""
     lockstep: bool = False
     """Every pass is collective over the data-parallel ranks, so that all of them make equally many."""
 

@@ -23,9 +23,11 @@ _MASTER = "master"
 def new_adapter(model: AdaptedModel, layout: AdapterLayout, seed: int) -> dict[str, torch.Tensor]:
     """Return a fresh adapter as PEFT makes one: A uniform in +-1/sqrt(inputs) (Kaiming with a = sqrt(5)), B zero.
 
+    DoRA's row lengths are the base's.
+
     Each tensor has its own random stream, from the seed and its name, so every layout starts from the same adapter.
     """
-    adapter = {}
+    adapter = dict(model.row_lengths)
     for target in model.targets:
         for name in target.hf_names:
             rank, inputs = layout.shapes[f"{name}.lora_A.weight"]

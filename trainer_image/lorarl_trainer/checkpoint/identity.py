@@ -43,7 +43,8 @@ def training_identity(spec: LoRARLJobSpec, model_fingerprint: str) -> dict[str, 
     algorithm = spec.algorithm  # effective values: writing a default out later does not make another training
     parts = {
         "model": {"uri": spec.model.uri, "revision": spec.model.revision, "fingerprint": model_fingerprint},
-        "adapter": spec.adapter.model_dump(by_alias=True),
+        # Checkpoints of earlier releases have no rslora and no dora.
+        "adapter": {k: v for k, v in spec.adapter.model_dump(by_alias=True).items() if v is not False},
         "algorithm": {
             "type": algorithm.type,
             "groupSize": algorithm.effective_group_size,

@@ -29,6 +29,7 @@ from lorarl_trainer.launch.resumption import STARTS, changes_since_last_start, k
 from lorarl_trainer.launch.runtime import Runtime
 from lorarl_trainer.launch.signals import Interruption
 from lorarl_trainer.launch.unusual import unusual_settings
+from lorarl_trainer.lora.config import adapter_kind
 from lorarl_trainer.lora.targets import last_parts
 from lorarl_trainer.planning.choices_table import plan_title
 from lorarl_trainer.pods.owner import owner_of
@@ -338,7 +339,7 @@ def _started(launch: Launch, built: Built, resumed: Resumed, rows: inputs.Encode
         base_revision=spec.model.revision,
         algorithm=spec.algorithm.type,
         adapter=AdapterSummary(
-            type=spec.adapter.type,
+            type=adapter_kind(spec.adapter),
             rank=spec.adapter.rank,
             alpha=spec.adapter.alpha,
             modules=built.modules,

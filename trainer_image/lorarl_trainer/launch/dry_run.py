@@ -20,6 +20,8 @@ from lorarl_trainer.launch.reward_trial import printed_lines, trial_lines, try_r
 from lorarl_trainer.launch.runtime import local_runtime
 from lorarl_trainer.launch.store_outlook import store_lines
 from lorarl_trainer.launch.unusual import unusual_settings
+from lorarl_trainer.lora.config import adapter_kind
+from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.choices_table import plan_table, plan_title
 from lorarl_trainer.planning.duration import SHORT, arithmetic_speed, step_time
 from lorarl_trainer.progress import METRICS, duration, read_rows, show_downloads
@@ -94,12 +96,12 @@ def _print(*lines: str) -> None:
 def model_lines(job: LoRARLJob, model: JudgedModel) -> list[str]:
     """Return what is trained."""
     spec, adapted = job.spec, model.sizes.adapted(job.spec.adapter)
-    trainable = sum(spec.adapter.rank * (linear.inputs + linear.outputs) for linear in adapted)
+    trainable = AdapterSize.of(spec.adapter, model.sizes).trainable(ranks=1)
     start = f", starts from {spec.adapter.init_from}" if spec.adapter.init_from else ""
     return [
         f"job {job.name}: {spec.algorithm.type} on {spec.model.uri}",
         f"model    {model.verdict}; {model.sizes.parameters(1):,} parameters",
-        f"adapter  {spec.adapter.type}, rank {spec.adapter.rank}, alpha {spec.adapter.alpha}, "
+        f"adapter  {adapter_kind(spec.adapter)}, rank {spec.adapter.rank}, alpha {spec.adapter.alpha}, "
         f"{trainable:,} parameters in {len(adapted)} layers{start}",
     ]
 

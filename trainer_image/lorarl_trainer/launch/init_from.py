@@ -14,7 +14,7 @@ import numpy as np
 from lorarl_api.v1alpha1 import AdapterSpec, LoRARLJobSpec
 from lorarl_trainer.checkpoint.contents import ADAPTER, ADAPTER_CONFIG
 from lorarl_trainer.errors import InputError
-from lorarl_trainer.lora.files import CONFIG_FILE, INIT_FROM, METADATA_FILE, WEIGHTS_FILE
+from lorarl_trainer.lora.files import CONFIG_FILE, INIT_FROM, MAGNITUDE, METADATA_FILE, WEIGHTS_FILE
 from lorarl_trainer.lora.peft_options import refused_options
 from lorarl_trainer.lora.targets import last_parts
 from lorarl_trainer.planning.model_sizes import ModelSizes
@@ -99,11 +99,12 @@ def require_fitting_modules(weights: bytes, model: ModelSizes, adapter: AdapterS
     if foreign := sorted(has - set(wanted)):
         raise _other_modules(f"an adapter with {foreign[0]}", has, wanted)
     for name, linear in wanted.items():
-        for part, shape in (("A", [adapter.rank, linear.inputs]), ("B", [linear.outputs, adapter.rank])):
-            if (found := shapes.get(f"{name}.lora_{part}.weight")) != shape:
+        parts = {"lora_A.weight": [adapter.rank, linear.inputs], "lora_B.weight": [linear.outputs, adapter.rank]}
+        for part, shape in (parts | ({MAGNITUDE: [linear.outputs]} if adapter.dora else {})).items():
+            if (found := shapes.get(f"{name}.{part}")) != shape:
                 raise InputError(
                     INIT_FROM,
-                    f"an adapter whose {name}.lora_{part} has the shape {found}",
+                    f"an adapter whose {name}.{part.removesuffix('.weight')} has the shape {found}",
                     f"{shape}",
                     "Use an adapter of this base model.",
                 )
@@ -172,6 +173,14 @@ def _check_fit(config: Mapping[str, Any], spec: LoRARLJobSpec) -> None:
             raise InputError(
                 INIT_FROM, f"an adapter with {key} {config.get(key)}", f"{wanted}, as in spec.adapter.{field}", hint
             )
+    for key, field, switched in (
+        ("use_rslora", "rslora", spec.adapter.rslora),
+        ("use_dora", "dora", spec.adapter.dora),
+    ):
+        if bool(config.get(key)) != switched:
+            found, wanted_too = (json.dumps(value) for value in (bool(config.get(key)), switched))
+            got, expected = f"an adapter with {key}: {found}", f"{wanted_too}, as in spec.adapter.{field}"
+            raise InputError(INIT_FROM, got, expected, f"Set spec.adapter.{field}: {found}.")
     trained_on, base = str(config.get("base_model_name_or_path") or ""), spec.model.uri.removeprefix("hf://")
     both_on_the_hub = (
         spec.model.uri.startswith("hf://") and trained_on.count("/") == 1 and not Path(trained_on).exists()

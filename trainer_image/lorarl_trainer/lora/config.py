@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+from lorarl_api.v1alpha1 import AdapterSpec
 
 
 @dataclass(frozen=True)
@@ -12,15 +15,34 @@ class AdapterConfig:
     Attributes:
         rank: rows of A and columns of B.
         alpha: numerator of the scale.
+        rslora: the scale's denominator is the rank's square root.
+        dora: the adapter also has the length of each row of the adapted weights.
     """
 
     rank: int
     alpha: int
+    rslora: bool = False
+    dora: bool = False
+
+    @classmethod
+    def of(cls, adapter: AdapterSpec) -> AdapterConfig:
+        """Return those of a manifest."""
+        return cls(adapter.rank, adapter.alpha, adapter.rslora, adapter.dora)
 
     @property
     def scale(self) -> float:
-        """The factor of B A x (E. Hu et al., "LoRA", arXiv:2106.09685, section 4.1)."""
-        return self.alpha / self.rank
+        """The factor of B A x (E. Hu et al., "LoRA", arXiv:2106.09685, section 4.1).
+
+        With `rslora`: D. Kalajdzievski, "A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA",
+        arXiv:2312.03732, section 3.
+        """
+        return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
+
+
+def adapter_kind(adapter: AdapterSpec) -> str:
+    """Return a manifest's kind of adapter for people: canonical_lora, canonical_lora with rsLoRA."""
+    more = [name for name, on in (("rsLoRA", adapter.rslora), ("DoRA", adapter.dora)) if on]
+    return f"{adapter.type} with {' and '.join(more)}" if more else adapter.type
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The files of a PEFT adapter's folder, and the manifest's field that names such a folder."""
+"""The files of a PEFT adapter's folder, names in them, and the manifest's field that names such a folder."""
 
 INIT_FROM = "spec.adapter.initFrom"
 CONFIG_FILE = "adapter_config.json"
@@ -6,3 +6,5 @@ WEIGHTS_FILE = "adapter_model.safetensors"
 METADATA_FILE = "lorarl_metadata.json"
 """Only lorarl writes it."""
 CARD_FILE = "README.md"
+MAGNITUDE = "lora_magnitude_vector"
+"""The last part of the names of DoRA's row lengths (S. Liu et al., "DoRA", arXiv:2402.09353, section 4.1)."""

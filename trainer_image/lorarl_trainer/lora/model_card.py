@@ -61,8 +61,8 @@ def _sections(
     spec, base = _spec(metadata), metadata["baseModel"]
     yield f"# {metadata['job']}, step {metadata['step']}"
     yield (
-        f"A LoRA adapter (rank {config['r']}, alpha {config['lora_alpha']}) for `{base}`, trained with lorarl by "
-        f"{_METHODS.get(_algorithm(spec), _algorithm(spec))}."
+        f"A {_kind(config)} adapter (rank {config['r']}, alpha {config['lora_alpha']}) for `{base}`, trained with "
+        f"lorarl by {_METHODS.get(_algorithm(spec), _algorithm(spec))}."
     )
     if results:
         yield "## Results"
@@ -72,7 +72,7 @@ def _sections(
         if len(shown) < len(names):
             yield "In brackets: 95% intervals. `eval_score` is of held-out rows."
     yield "## How to load it"
-    yield _loading(str(base), int(config["r"]))
+    yield _loading(str(base), config, merged=bool(config.get("use_dora") or metadata.get("servedMerged")))
     yield "## Training"
     yield _table(["", ""], list(_facts(metadata, spec)))
     if versions := metadata.get("versions"):
@@ -92,7 +92,16 @@ def _cell(column: Mapping[str, float], name: str) -> str:
     return f"{column[name]:.4g}" + ("" if low is None or high is None else f" [{low:.4g}, {high:.4g}]")
 
 
-def _loading(base: str, rank: int) -> str:
+def _kind(config: Mapping[str, Any]) -> str:
+    return "DoRA" if config.get("use_dora") else "rsLoRA" if config.get("use_rslora") else "LoRA"
+
+
+def _loading(base: str, config: Mapping[str, Any], *, merged: bool) -> str:
+    """Return the commands. `merged`: vLLM does not serve such an adapter beside its base."""
+    rank = served_rank(int(config["r"]))
+    serve = f"vllm serve {base} --enable-lora --max-lora-rank {rank} --lora-modules adapter=."
+    if merged:
+        serve = "lorarl merge . --out merged\nvllm serve merged"
     return (
         "```python\n"
         "from peft import PeftModel\n"
@@ -102,7 +111,7 @@ def _loading(base: str, rank: int) -> str:
         "tokenizer = AutoTokenizer.from_pretrained(adapter)\n"
         "```\n\n"
         "```\n"
-        f"vllm serve {base} --enable-lora --max-lora-rank {served_rank(rank)} --lora-modules adapter=.\n"
+        f"{serve}\n"
         "```"
     )
 

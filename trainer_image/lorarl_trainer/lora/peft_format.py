@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.lora.files import CONFIG_FILE, WEIGHTS_FILE
 from lorarl_trainer.lora.targets import last_part
 from lorarl_trainer.lora.tensor_file import write_tensors
@@ -22,8 +23,7 @@ PEFT_PREFIX = "base_model.model."
 
 def adapter_config(
     names: Iterable[str],
-    rank: int,
-    alpha: int,
+    adapter: AdapterConfig,
     base_model: str,
     all_modules: Collection[str] | None = None,
     *,
@@ -35,8 +35,7 @@ def adapter_config(
 
     Args:
         names: tensor names without PEFT's prefix (model.layers.0.self_attn.q_proj.lora_A.weight).
-        rank: r.
-        alpha: numerator of the scaling.
+        adapter: its numbers.
         base_model: the model that the adapter belongs to.
         all_modules: the base model's linear layers. If the adapter leaves out some layers of a name that it has on
             others, full names are listed, because PEFT would put empty adapters on the rest.
@@ -51,16 +50,16 @@ def adapter_config(
         "exclude_modules": _shortest(set(excluded), all_modules) or None,
         "fan_in_fan_out": False,
         "inference_mode": True,
-        "lora_alpha": alpha,
+        "lora_alpha": adapter.alpha,
         "lora_dropout": dropout,
         "modules_to_save": None,
         "peft_type": "LORA",
-        "r": rank,
+        "r": adapter.rank,
         "revision": revision,
         "target_modules": _shortest(layers, all_modules),
         "task_type": "CAUSAL_LM",
-        "use_dora": False,
-        "use_rslora": False,
+        "use_dora": adapter.dora,
+        "use_rslora": adapter.rslora,
     }
 
 

@@ -55,6 +55,7 @@ DEFAULTS: Mapping[str, Any] = {
 UNDERSTOOD = frozenset(
     [
         *("peft_type", "r", "lora_alpha", "base_model_name_or_path"),  # compared with the job
+        *("use_rslora", "use_dora"),  # likewise
         *("target_modules", "exclude_modules"),  # the tensors' names say which modules there are
         *("peft_version", "auto_mapping", "inference_mode", "task_type", "revision"),  # of no effect on the weights
         *("lora_dropout", "eva_config"),  # of effect while that adapter was trained, or before

@@ -16,20 +16,23 @@ class AdapterSize:
     Attributes:
         rank: of A and B.
         layers: how many there are of each size, whatever their names.
+        dora: each output of a layer has a parameter more.
     """
 
     rank: int
     layers: tuple[tuple[LinearSize, int], ...]
+    dora: bool = False
 
     @classmethod
     def of(cls, adapter: AdapterSpec, model: ModelSizes) -> AdapterSize:
         """Return the size of an adapter on a model; see `ModelSizes.adapted` for the errors."""
         sizes = Counter(LinearSize("", one.split_output, one.inputs, one.outputs) for one in model.adapted(adapter))
-        return cls(adapter.rank, tuple(sizes.items()))
+        return cls(adapter.rank, tuple(sizes.items()), adapter.dora)
 
     def trainable(self, ranks: int) -> int:
-        """Return the parameters of A and B on each of so many tensor-parallel ranks."""
-        return sum(count * self.rank * (layer.inputs + layer.outputs) for layer, count in self.layers) // ranks
+        """Return the adapter's parameters on each of so many tensor-parallel ranks."""
+        rank, more = self.rank, int(self.dora)
+        return sum(n * (rank * layer.inputs + (rank + more) * layer.outputs) for layer, n in self.layers) // ranks
 
     def served(self, ranks: int) -> int:
         """Return the elements of vLLM's buffers on each of so many ranks.

@@ -5,7 +5,7 @@ A family is supported once tests/trainer compare it with Transformers and with v
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +49,12 @@ class FsdpFamily:
         outside: those of the others, without an output layer of the embedding's size.
         layers: where the layers are.
         shares_base: vLLM can use the trainer's tensors.
+        tied: the output layer is the embedding if config.json does not say.
+        transposed: weights of linear layers are [inputs, outputs], Transformers' Conv1D.
+        usual: its own names in config.json for what other families call by the key.
+        biases: the sizes of a layer's tensors that are there if config.json sets the key.
+        only: what config.json may say, by key. Transformers or vLLM computes no other value.
+        serves_adapters: vLLM by itself does. If not, lorarl's rollouts are made with an adapter all the same.
     """
 
     models: str
@@ -60,14 +66,38 @@ class FsdpFamily:
     )
     layers: str = "model.layers"
     shares_base: bool = True
+    tied: bool = True
+    transposed: bool = False
+    usual: Mapping[str, str] = field(default_factory=dict)
+    biases: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    only: Mapping[str, Any] = field(default_factory=dict)
+    serves_adapters: bool = True
 
-    def shapes(self, sizes: Mapping[str, int], layers: int, *, tied: bool) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each tensor by its name."""
-        named = dict(self.outside)
+    def named_in_full(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        """Return a file's tensors by their names in the whole model, without tables that are no parameters.
+
+        GPT-2's own files have those of the decoder alone, and its masks.
+        """
+        top, _, _ = self.layers.partition(".")
+        decoder = {name.partition(".")[2].partition(".")[0] for name in self.outside if name.startswith(f"{top}.")}
+        decoder.add(self.layers.partition(".")[2].partition(".")[0])
+        return {
+            f"{top}.{name}" if name.partition(".")[0] in decoder else name: shape
+            for name, shape in shapes.items()
+            if len(shape) <= 2
+        }
+
+    def shapes(
+        self, sizes: Mapping[str, int], layers: int, *, tied: bool, options: Collection[str] = ()
+    ) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each tensor by its name. `options` are the keys of config.json that are true."""
+        named, each = dict(self.outside), dict(self.layer)
         if not tied:
             named["lm_head.weight"] = "v h"
+        for option, biases in self.biases.items():
+            each.update(biases if option in options else {})
         for layer in range(layers):
-            named.update({f"{self.layers}.{layer}.{name}": words for name, words in self.layer.items()})
+            named.update({f"{self.layers}.{layer}.{name}": words for name, words in each.items()})
         return {
             name: tuple(sum(sizes[one] for one in word.split("+")) for word in words.split())
             for name, words in named.items()
@@ -169,23 +199,126 @@ FSDP_FAMILIES: dict[str, FsdpFamily] = {
     "seed_oss": FsdpFamily(
         "Seed-OSS", "SeedOssForCausalLM", "biases of q, k and v, wide heads", {**_LLAMA, **_BIASED_QKV}
     ),
+    "gemma": FsdpFamily(
+        "Gemma",
+        "GemmaForCausalLM",
+        "scaled embeddings, a gated GELU MLP, norms that multiply by 1 + weight",
+        only={"attention_bias": False, "use_bidirectional_attention": None},
+    ),
+    "ernie4_5": FsdpFamily(
+        "ERNIE 4.5 0.3B", "Ernie4_5ForCausalLM", "positions on neighbouring pairs of a head", only={"use_bias": False}
+    ),
+    "olmo": FsdpFamily(
+        "OLMo",
+        "OlmoForCausalLM",
+        "norms without weights",
+        {**_ATTENTION, **_GATED},
+        {"model.embed_tokens.weight": "v h"},
+        tied=False,
+        only={"attention_bias": False, "clip_qkv": None},
+    ),
+    "olmo2": FsdpFamily(
+        "OLMo 2",
+        "Olmo2ForCausalLM",
+        "norms after each sublayer, and of q and k over all heads",
+        {**_ATTENTION, **_GATED, **_WHOLE_NORMS, **_LATE_NORMS},
+        tied=False,
+        only={"attention_bias": False},
+    ),
+    "smollm3": FsdpFamily(
+        "SmolLM3", "SmolLM3ForCausalLM", "layers without positions", only={"attention_bias": False, "mlp_bias": False}
+    ),
+    "starcoder2": FsdpFamily(
+        "StarCoder2",
+        "Starcoder2ForCausalLM",
+        "a GELU MLP, a window, biases, layer norms",
+        _biased(
+            {
+                **_ATTENTION,
+                "mlp.c_fc.weight": "f h",
+                "mlp.c_proj.weight": "h f",
+                **_USUAL_NORMS,
+            }
+        ),
+        {"model.embed_tokens.weight": "v h", **_biased(_norms("model.norm"))},
+        only={"use_bias": True},
+    ),
+    "stablelm": FsdpFamily(
+        "StableLM 3B, StableLM 2 1.6B",
+        "StableLmForCausalLM",
+        "positions on a part of each head, layer norms",
+        {**_ATTENTION, **_GATED, **_biased(_USUAL_NORMS)},
+        {"model.embed_tokens.weight": "v h", **_biased(_norms("model.norm"))},
+        tied=False,
+        biases={"use_qkv_bias": _BIASED_QKV},
+        only={"qk_layernorm": False, "use_parallel_residual": False},
+        serves_adapters=False,
+    ),
+    "gpt2": FsdpFamily(
+        "GPT-2, DistilGPT-2",
+        "GPT2LMHeadModel",
+        "learned positions, Conv1D with q, k and v in one, a GELU MLP, biases, layer norms",
+        {
+            **_biased(_norms("ln_1", "ln_2")),
+            "attn.c_attn.weight": "h q+k+k",
+            "attn.c_attn.bias": "q+k+k",
+            "attn.c_proj.weight": "q h",
+            "attn.c_proj.bias": "h",
+            "mlp.c_fc.weight": "h f",
+            "mlp.c_fc.bias": "f",
+            "mlp.c_proj.weight": "f h",
+            "mlp.c_proj.bias": "h",
+        },
+        {
+            "transformer.wte.weight": "v h",
+            "transformer.wpe.weight": "p h",
+            **_biased(_norms("transformer.ln_f")),
+        },
+        layers="transformer.h",
+        shares_base=False,
+        transposed=True,
+        usual={
+            "hidden_size": "n_embd",
+            "num_attention_heads": "n_head",
+            "num_hidden_layers": "n_layer",
+            "max_position_embeddings": "n_positions",
+        },
+        only={
+            "add_cross_attention": False,
+            "reorder_and_upcast_attn": False,
+            "scale_attn_by_inverse_layer_idx": False,
+            "scale_attn_weights": True,
+        },
+        serves_adapters=False,
+    ),
 }
 """By `model_type`."""
 
 
+def with_usual_names(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a config.json in which sizes have the names that most families give them."""
+    family = FSDP_FAMILIES.get(str(config.get("model_type")))
+    own = {} if family is None else family.usual
+    return {**config, **{usual: config[name] for usual, name in own.items() if name in config}}
+
+
 def sizes_by_word(config: Mapping[str, Any], *, hidden: int, key_heads: int, head: int) -> dict[str, int]:
-    """Return what the words of `FsdpFamily` mean for a config.json.
+    """Return what the words of `FsdpFamily` mean for a config.json with usual names.
 
     Raises:
         KeyError: it leaves out a size.
     """
     positions = 2 if config["model_type"] == "opt" else 0  # its first positions are for padding
+    if config["model_type"] == "gpt2":
+        inner = config.get("n_inner") or 4 * hidden
+    else:
+        inner = config["ffn_dim"] if "ffn_dim" in config else config["intermediate_size"]
     return {
         "h": hidden,
         "q": config["num_attention_heads"] * head,
         "k": key_heads * head,
         "d": head,
-        "f": config["ffn_dim"] if "ffn_dim" in config else config["intermediate_size"],
+        "f": inner,
         "v": config["vocab_size"],
         "p": config.get("max_position_embeddings", 0) + positions,
     }

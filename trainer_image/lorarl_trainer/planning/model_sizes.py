@@ -24,7 +24,7 @@ from lorarl_trainer.lora.targets import (
     resolve_targets,
 )
 from lorarl_trainer.planning.families import FAMILIES
-from lorarl_trainer.planning.fsdp_families import FSDP_FAMILIES, sizes_by_word
+from lorarl_trainer.planning.fsdp_families import FSDP_FAMILIES, sizes_by_word, with_usual_names
 from lorarl_trainer.planning.supported_models import has_plain_layers, is_known_to_megatron, window_of
 from lorarl_trainer.storage.downloads import REPEATED_WEIGHTS, WEIGHTS, read_model_config
 
@@ -56,6 +56,8 @@ class ModelShape:
         megatron: Megatron trains such models.
         window: how many tokens attention sees at least; None for all.
         served_as_it_is: vLLM can use a trainer's tensors.
+        decoder: where the layers are, as a part of their tensors' names.
+        transposed: weights of linear layers are [inputs, outputs].
     """
 
     layers: int
@@ -68,6 +70,8 @@ class ModelShape:
     megatron: bool = True
     window: int | None = None
     served_as_it_is: bool = True
+    decoder: str = "model.layers."
+    transposed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +95,9 @@ class ModelSizes(ModelShape):
         found = []
         for name, shape in self.shapes.items():
             module = name.removesuffix(".weight")
-            if ".layers." in name and module != name and len(shape) == 2:
-                found.append(LinearSize(module, last_part(module) not in SPLIT_INPUTS, shape[1], shape[0]))
+            if name.startswith(self.decoder) and module != name and len(shape) == 2:
+                inputs, outputs = shape if self.transposed else reversed(shape)
+                found.append(LinearSize(module, last_part(module) not in SPLIT_INPUTS, inputs, outputs))
         return tuple(found)
 
     def width(self, *names: str) -> int:
@@ -136,7 +141,7 @@ class ModelSizes(ModelShape):
             name = last_part(linear.name)
             widest[name] = max(widest.get(name, 0), linear.outputs)
         keys = self.key_heads * self.head
-        whole = widest.get("qkv_proj", 0)
+        whole = widest.get("qkv_proj") or widest.get("c_attn") or 0
         fused = {"q_proj": whole - 2 * keys, "k_proj": keys, "v_proj": keys} if whole else {}
         inner = widest.get("gate_up_proj", 0) // 2 or widest.get("fc1") or widest.get("c_fc") or 0
         return {"up_proj": inner, **fused, **widest}
@@ -170,7 +175,7 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
     Raises:
         InputError: it leaves out a size.
     """
-    other = FSDP_FAMILIES.get(str(config.get("model_type")))
+    other, config = FSDP_FAMILIES.get(str(config.get("model_type"))), with_usual_names(config)
     try:
         heads = config["num_attention_heads"]
         return ModelShape(
@@ -179,13 +184,13 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
             key_heads=config.get("num_key_value_heads") or heads,
             head=config.get("head_dim") or config["hidden_size"] // heads,
             vocabulary=config["vocab_size"],
-            tied=bool(
-                config.get("tie_word_embeddings", other is not None)
-            ),  # what the others leave out is Transformers'
+            tied=bool(config.get("tie_word_embeddings", other is not None and other.tied)),
             plain_layers=has_plain_layers(config),
             megatron=is_known_to_megatron(config),
             window=window_of(config),
             served_as_it_is=other is None or other.shares_base,
+            decoder=f"{other.layers if other else 'model.layers'}.",
+            transposed=other is not None and other.transposed,
         )
     except KeyError as missing:
         raise _incomplete(missing) from missing
@@ -200,10 +205,12 @@ def sizes_of(config: Mapping[str, Any]) -> ModelSizes:
     shape = shape_of(config)
     if other := FSDP_FAMILIES.get(str(config["model_type"])):
         try:
-            sizes = sizes_by_word(config, hidden=shape.hidden, key_heads=shape.key_heads, head=shape.head)
+            named = with_usual_names(config)
+            sizes = sizes_by_word(named, hidden=shape.hidden, key_heads=shape.key_heads, head=shape.head)
         except KeyError as missing:
             raise _incomplete(missing) from missing
-        return ModelSizes(**vars(shape), shapes=other.shapes(sizes, shape.layers, tied=shape.tied))
+        options = [key for key, value in config.items() if value is True]
+        return ModelSizes(**vars(shape), shapes=other.shapes(sizes, shape.layers, tied=shape.tied, options=options))
     family = FAMILIES[config["model_type"]]
     try:
         heads, inner = config["num_attention_heads"], config["intermediate_size"]
@@ -248,6 +255,8 @@ def read_model_sizes(folder: Path) -> ModelSizes:
             "spec.model.uri", str(folder), "weights in *.safetensors files", "Save the model with save_pretrained."
         )
     config = read_model_config(folder)
+    if family := FSDP_FAMILIES.get(str(config.get("model_type"))):
+        shapes = family.named_in_full(shapes)
     if fault := _other_model(sizes_of(config).shapes, shapes):
         raise InputError(
             "spec.model.uri",

@@ -8,12 +8,13 @@ the adapter on another function than the one it is served on.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.planning.families import FAMILIES, REFUSED, SUPPORTED, BackendName, Family
-from lorarl_trainer.planning.fsdp_families import FSDP_FAMILIES, FsdpFamily
+from lorarl_trainer.planning.fsdp_families import FSDP_FAMILIES, FsdpFamily, with_usual_names
 
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Constants in megatron.core.models.common.embeddings.rotary_pos_embedding; only the factor can be chosen."""
@@ -51,8 +52,10 @@ def require_supported(
         if backend == "megatron":
             _require_wide_window(family, config, longest)
             _require_known_rope(family, config)
+    else:
+        _require_known_values(family, config)
     if rollouts:
-        _require_positions(config, longest)
+        _require_positions(with_usual_names(config), longest)
 
 
 def has_plain_layers(config: Mapping[str, Any]) -> bool:
@@ -64,6 +67,12 @@ def family_of(config: Mapping[str, Any]) -> Family | FsdpFamily:
     """Return the family of a model that `require_supported` has taken."""
     kind = config["model_type"]
     return FAMILIES.get(kind) or FSDP_FAMILIES[kind]
+
+
+def is_served_merged(config: Mapping[str, Any]) -> bool:
+    """Return whether vLLM by itself serves a model's adapters only merged into it."""
+    family = FSDP_FAMILIES.get(str(config.get("model_type")))
+    return family is not None and not family.serves_adapters
 
 
 def is_known_to_megatron(config: Mapping[str, Any]) -> bool:
@@ -146,6 +155,13 @@ def _family(config: Mapping[str, Any], backend: BackendName | None) -> Family | 
             f"architectures {architectures}", f"[{family.architecture}]", "Choose a model that predicts the next token."
         )
     return family
+
+
+def _require_known_values(family: FsdpFamily, config: Mapping[str, Any]) -> None:
+    for key, value in family.only.items():
+        if (found := config.get(key, value)) != value:
+            got, expected = (f"{key}: {json.dumps(one)}" for one in (found, value))
+            raise _refused(got, f"{expected}, all that vLLM or lorarl computes in this family", "Choose another model.")
 
 
 def _require_plain_layers(family: Family, config: Mapping[str, Any]) -> None:

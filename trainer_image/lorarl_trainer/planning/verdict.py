@@ -16,11 +16,12 @@ from lorarl_trainer.planning.execution import ExecutionPlan, decide
 from lorarl_trainer.planning.layouts import require_layout
 from lorarl_trainer.planning.model_sizes import sizes_of
 from lorarl_trainer.planning.remedies import require_fit
-from lorarl_trainer.planning.supported_models import family_of, require_supported
+from lorarl_trainer.planning.supported_models import family_of, is_served_merged, require_supported
 
 OLDEST_GPU = (8, 0)
 """Compute capability of the A100: the first with bf16 and flash attention."""
 _UNKNOWN_GPU = Gpu(total=0, free=0)
+_MERGED = ("vLLM by itself serves no adapters with this model, so serve it merged (lorarl merge)",)
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Verdict:
 
     Attributes:
         family: of the model, for people.
-        slower: why it trains slower, or takes more memory, than it could.
+        slower: why it trains slower, takes more memory, or is served with more effort than others.
         plan: how each worker runs; None if its memory is not known.
     """
 
@@ -63,14 +64,15 @@ def judge(spec: LoRARLJobSpec, config: Mapping[str, Any], there: Gpu | Host | No
     model = sizes_of(config)
     model.targets(spec.adapter)
     require_layout(spec, model)
-    family = family_of(config).models
+    family, merged = family_of(config).models, _MERGED if is_served_merged(config) else ()
     if there is None:
-        return Verdict(family, tuple(_slower(spec, decide(spec, model, _UNKNOWN_GPU if spec.on_gpu else None))))
+        plan = decide(spec, model, _UNKNOWN_GPU if spec.on_gpu else None)
+        return Verdict(family, (*_slower(spec, plan), *merged))
     if isinstance(there, Gpu):
         require_gpu(there)
-    plan = choose_plan(spec, model, there)
-    require_fit(plan)
-    return Verdict(family, tuple(_slower(spec, plan.execution)), plan)
+    job_plan = choose_plan(spec, model, there)
+    require_fit(job_plan)
+    return Verdict(family, (*_slower(spec, job_plan.execution), *merged), job_plan)
 
 
 def require_gpu(gpu: Gpu) -> None:

@@ -35,7 +35,7 @@ class Adapter(Protocol):
         """The ranks that the adapter is split over. A group of one rank: it is whole here."""
 
     @property
-    def shapes(self) -> Mapping[str, tuple[int, int]]:
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Shapes of the whole adapter's tensors, by Hugging Face name."""
 
     @property

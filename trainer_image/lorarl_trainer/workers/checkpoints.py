@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 from lorarl_trainer.checkpoint.contents import ADAPTER, STATE_FILE_BYTES, TOKENIZER_FILES
 from lorarl_trainer.checkpoint.open import open_checkpoints
+from lorarl_trainer.planning.supported_models import is_served_merged
 from lorarl_trainer.protocols.workers import UPLOAD_SECONDS, CardResults, JobCheckpoints, Resumed
 from lorarl_trainer.storage.base_model import base_model_commit, base_model_name
+from lorarl_trainer.storage.downloads import read_model_config
 from lorarl_trainer.storage.secrets import read_named
 from lorarl_trainer.threads import begin
 from lorarl_trainer.workers.worker import State, Worker
@@ -105,6 +107,7 @@ class CheckpointingWorker(Worker):
         """
         from lorarl_trainer.checkpoint import build_checkpoint
         from lorarl_trainer.lora import peft_format
+        from lorarl_trainer.lora.config import AdapterConfig
         from lorarl_trainer.lora.model_card import model_card
         from lorarl_trainer.lora.tensor_file import in_parts, write_tensors
 
@@ -114,8 +117,7 @@ class CheckpointingWorker(Worker):
         commit = base_model_commit(self._spec, self._model_path)
         config = peft_format.adapter_config(
             taken.adapter,
-            adapter_spec.rank,
-            adapter_spec.alpha,
+            AdapterConfig.of(adapter_spec),
             base,
             taken.linear_names,
             revision=commit or self._spec.model.revision,
@@ -128,6 +130,7 @@ class CheckpointingWorker(Worker):
             "baseModel": base,
             "adapterType": adapter_spec.type,
             **({"baseModelCommit": commit} if commit else {}),
+            **({"servedMerged": True} if is_served_merged(read_model_config(self._model_path)) else {}),
         }
         checkpoint = build_checkpoint(
             step,

@@ -31,6 +31,13 @@ def test_writing_out_a_default_does_not_change_the_identity() -> None:
     assert identity_with("algorithm.clipRange=0.1") != identity_with()
 
 
+def test_kinds_of_adapters_that_are_off_are_not_in_it() -> None:
+    """Checkpoints of earlier releases do not have them."""
+    assert identity_with("adapter.rslora=false", "adapter.dora=false") == identity_with()
+    assert not {"adapter.rslora", "adapter.dora"} & identity_with().keys()
+    assert differences(identity_with(), identity_with("adapter.rslora=true")) == ["adapter.rslora was null, is true"]
+
+
 def test_fields_that_may_change_are_not_part_of_the_identity() -> None:
     assert (
         identity_with("trainer.steps=5", "trainer.learningRate=1e-3", "checkpoint.every=7", "rollout.promptsPerStep=4")

@@ -73,8 +73,6 @@ def test_plain_lora_is_taken(tmp_path: Path, changes: dict[str, Any]) -> None:
         ("target_parameters", ["feed_forward.experts.gate_up_proj"]),
         ("lora_bias", True),
         ("bias", "lora_only"),
-        ("use_dora", True),
-        ("use_rslora", True),
         ("modules_to_save", ["lm_head"]),
         ("rank_pattern", {"q_proj": 4}),
         ("alpha_pattern", {"q_proj": 4}),
@@ -91,6 +89,15 @@ def test_what_is_more_than_plain_lora_is_refused_by_name(tmp_path: Path, option:
         read(tmp_path, **{option: value})
     assert refused.value.got == f"an adapter with {option}: {json.dumps(value)}"
     assert (refused.value.field, refused.value.expected) == ("spec.adapter.initFrom", "plain LoRA")
+
+
+@pytest.mark.parametrize(("option", "field"), [("use_rslora", "rslora"), ("use_dora", "dora")])
+def test_another_scale_or_dora_is_refused_with_the_field(tmp_path: Path, option: str, field: str) -> None:
+    with pytest.raises(InputError) as refused:
+        read(tmp_path, **{option: True})
+    assert refused.value.got == f"an adapter with {option}: true"
+    assert refused.value.expected == f"false, as in spec.adapter.{field}"
+    assert refused.value.hint == f"Set spec.adapter.{field}: true."
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from huggingface_hub import ModelCard
 
 from lorarl_trainer.lora.model_card import model_card
@@ -66,6 +67,13 @@ def test_a_person_finds_results_data_reward_code_and_how_to_load_it() -> None:
         "| lorarl | 0.1.0 |",
     ):
         assert part in text, part
+
+
+@pytest.mark.parametrize(("config", "more"), [({"use_dora": True}, {}), ({}, {"servedMerged": True})])
+def test_what_vllm_does_not_serve_is_merged(config: dict[str, Any], more: dict[str, Any]) -> None:
+    text = model_card(metadata() | more, CONFIG | config, {}).decode()
+    assert "lorarl merge . --out merged\nvllm serve merged" in text
+    assert "--enable-lora" not in text
 
 
 def test_every_source_of_a_mixture_is_named() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.lora.peft_format import adapter_config
 
+PLAIN = AdapterConfig(8, 16)
 LAYERS = [f"model.layers.{layer}.mlp.{part}_proj" for layer in range(2) for part in ("gate", "up", "down")]
 
 
-def config(adapted: list[str], **options: object) -> dict[str, object]:
+def config(adapted: list[str], adapter: AdapterConfig = PLAIN, **options: object) -> dict[str, object]:
     names = [f"{layer}.lora_{part}.weight" for layer in adapted for part in "AB"]
-    return adapter_config(names, 8, 16, "org/base", LAYERS, **options)  # type: ignore[arg-type]
+    return adapter_config(names, adapter, "org/base", LAYERS, **options)  # type: ignore[arg-type]
 
 
 def test_the_commit_of_the_base_is_written() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -143,6 +144,28 @@ def test_what_megatron_would_leave_out_is_taken_by_fsdp(config: dict[str, Any]) 
     assert refusal(config, "megatron")
     shape = shape_of(SIZES | config)
     assert backend_of(gpu_job(response_tokens=448), shape) == "fsdp"
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [
+        ("stablelm", "use_parallel_residual", True),
+        ("gpt2", "scale_attn_by_inverse_layer_idx", True),
+        ("olmo", "clip_qkv", 8.0),
+        ("starcoder2", "use_bias", False),
+    ],
+)
+def test_values_that_vllm_does_not_compute_are_refused(kind: str, key: str, value: object) -> None:
+    config = {"model_type": kind, "architectures": [FSDP_FAMILIES[kind].architecture]}
+    require_supported(config, 512)
+    assert f"a config.json with {key}: {json.dumps(value)}, expected " in refusal(config | {key: value})
+
+
+def test_dora_is_trained_with_fsdp() -> None:
+    shape = shape_of(SIZES | of("qwen3"))
+    sft = ("algorithm.type=sft", "reward=null")
+    assert backend_of(gpu_job(*sft), shape) == "megatron"
+    assert backend_of(gpu_job(*sft, "adapter.dora=true"), shape) == "fsdp"
 
 
 def test_a_family_of_megatrons_is_trained_with_it_unless_asked_otherwise() -> None:

@@ -62,6 +62,27 @@ def test_a_backend_that_the_model_chooses_is_said() -> None:
     assert judge(job("trainer.backend=fsdp"), PHI_4).slower == (), "it was asked for"
 
 
+GPT_2 = {
+    "model_type": "gpt2",
+    "architectures": ["GPT2LMHeadModel"],
+    "n_embd": 768,
+    "n_head": 12,
+    "n_layer": 12,
+    "n_positions": 1024,
+    "vocab_size": 50_257,
+}
+
+
+def test_sizes_of_gpt_2_have_its_own_names() -> None:
+    small = gpu_job(prompt_tokens=256, response_tokens=512)
+    verdict = judge(small, GPT_2, GPUS[24])
+    assert "so serve it merged (lorarl merge)" in str(verdict)
+    assert verdict.plan is not None and verdict.plan.model.parameters(1) == pytest.approx(124.4e6, rel=1e-2)
+    linear = {one.name: one for one in verdict.plan.model.linears}["transformer.h.11.mlp.c_proj"]
+    assert (linear.inputs, linear.outputs) == (3072, 768)
+    assert "at most 1024, the positions of the model" in refusal(job(), GPT_2)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

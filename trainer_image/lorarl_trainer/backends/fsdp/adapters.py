@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from lorarl_api.v1alpha1 import AdapterSpec
+from lorarl_trainer.lora.files import MAGNITUDE
 from lorarl_trainer.lora.peft_format import PEFT_PREFIX
 from lorarl_trainer.lora.targets import Target
 
@@ -35,6 +36,8 @@ def attach(model: Any, adapter: AdapterSpec, targets: Sequence[Target]) -> Any:
         r=adapter.rank,
         lora_alpha=adapter.alpha,
         lora_dropout=adapter.dropout,
+        use_rslora=adapter.rslora,
+        use_dora=adapter.dora,
         target_modules=[name for target in targets for name in target.hf_names],
         task_type="CAUSAL_LM",
     )
@@ -42,6 +45,16 @@ def attach(model: Any, adapter: AdapterSpec, targets: Sequence[Target]) -> Any:
     return get_peft_model(model, config, autocast_adapter_dtype=False)
 
 
+def row_lengths(model: Any) -> dict[str, torch.Tensor]:
+    """Return copies of DoRA's row lengths of a new adapter, by their names in PEFT's files; none without DoRA."""
+    return {
+        adapter_name(name): parameter.detach().clone()
+        for name, parameter in model.named_parameters()
+        if f".{MAGNITUDE}." in name
+    }
+
+
 def adapter_name(name: str) -> str:
     """Return the name in PEFT's files, without its prefix, of an adapter's parameter."""
-    return name.removeprefix(PEFT_PREFIX).replace(f"{_ADAPTER}.", ".")
+    name = name.removeprefix(PEFT_PREFIX).replace(f"{_ADAPTER}.", ".")
+    return name.removesuffix(".weight") if name.endswith(f"{MAGNITUDE}.weight") else name

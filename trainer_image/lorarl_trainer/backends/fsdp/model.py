@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from lorarl_api.v1alpha1 import AdapterSpec
-from lorarl_trainer.backends.fsdp.adapters import adapter_name, attach, linear_names
+from lorarl_trainer.backends.fsdp.adapters import adapter_name, attach, linear_names, row_lengths
 from lorarl_trainer.backends.fsdp.attention import PACKED, Current, let_find
 from lorarl_trainer.backends.fsdp.base_weights import fuse_neighbours, hf_name
 from lorarl_trainer.backends.fsdp.loading import decoder_layers, load_base
@@ -72,6 +72,7 @@ class FsdpModel(AdaptedModel):
         self.targets: Sequence[Target] = resolve_targets(found, *chosen, adapter.exclude_modules)
         self.excluded_names = excluded_names(found, *chosen, adapter.exclude_modules)
         self.module: Any = attach(base, adapter, self.targets)
+        self.row_lengths = row_lengths(self.module)
         self._base, self._decoder, self._head = base, base.base_model, OutputHead.of(base)
         self._layers = decoder_layers(base)
         self._recompute()

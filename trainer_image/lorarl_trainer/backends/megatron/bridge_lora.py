@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from lorarl_api.v1alpha1 import AdapterSpec
+from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.lora.targets import Linear, Target
 
 
@@ -18,7 +19,9 @@ def make_lora(adapter: AdapterSpec, targets: Sequence[Target]) -> Any:
     from megatron.bridge.peft.lora import LoRA
 
     names = [target.name for target in targets]
-    common = {"target_modules": names, "dim": adapter.rank, "alpha": adapter.alpha, "dropout": adapter.dropout}
+    # The bridge has no rsLoRA. It divides alpha by the rank.
+    alpha = AdapterConfig.of(adapter).scale * adapter.rank if adapter.rslora else adapter.alpha
+    common = {"target_modules": names, "dim": adapter.rank, "alpha": alpha, "dropout": adapter.dropout}
     if adapter.type == "lora":
         return LoRA(**common)
 

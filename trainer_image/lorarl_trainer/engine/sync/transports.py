@@ -103,7 +103,7 @@ class DiskSync:
             prefix="lorarl-adapter-", dir=_SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
         ) as folder:
             path = Path(folder, f"v{version}")
-            write_adapter(path, weights, adapter_config(weights, config.rank, config.alpha, base_model=""))
+            write_adapter(path, weights, adapter_config(weights, config, base_model=""))
             self._slot.read(path, version)
 
 

@@ -52,7 +52,7 @@ class DeliveryCheck:
         if self._last and torch.equal(self._last[1], compared.sums):
             return f"it still holds version {self._last[0]} ({where})"
         if (factor := _common_factor(wrong)) is not None:
-            return f"its B is {factor:.3g} times what it should be, so alpha / rank is not the job's ({where})"
+            return f"its B is {factor:.3g} times what it should be, so its scale is not the job's ({where})"
         return where
 
 

@@ -52,7 +52,7 @@ class AdapterSlot:
     @torch.no_grad()
     def load(self, adapter: Mapping[str, torch.Tensor], config: AdapterConfig, version: int) -> None:
         """Put an adapter in Hugging Face names into the slot."""
-        content = adapter_config(adapter, config.rank, config.alpha, base_model="")
+        content = adapter_config(adapter, config, base_model="")
         model = AdapterSlots.LoRAModel.from_lora_tensors(
             lora_model_id=version,
             # vLLM scales B in place, so it gets its own tensors.
@@ -99,7 +99,7 @@ class AdapterSlot:
                 found.append(stacked.view(rows, columns))
         return found
 
-    def layout(self, shapes: Mapping[str, tuple[int, int]], rank: int) -> list[list[Block]]:
+    def layout(self, shapes: Mapping[str, tuple[int, ...]], rank: int) -> list[list[Block]]:
         """Return what each of `buffers()` holds of an adapter with tensors of these shapes, which never change.
 
         The layout is read off vLLM's own loader, once: numbers that it is given arrive where an adapter's elements do.
@@ -112,7 +112,7 @@ class AdapterSlot:
             self._layout = self._read_layout(shapes, rank)
         return self._layout
 
-    def _read_layout(self, shapes: Mapping[str, tuple[int, int]], rank: int) -> list[list[Block]]:
+    def _read_layout(self, shapes: Mapping[str, tuple[int, ...]], rank: int) -> list[list[Block]]:
         tensors = sorted(shapes)
         count = partial(torch.arange, dtype=torch.float32, device=self._device)
         owners = self._arrived({name: count(i + 1, i + 2).expand(shapes[name]) for i, name in enumerate(tensors)}, rank)

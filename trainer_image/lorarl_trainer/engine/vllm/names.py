@@ -166,6 +166,14 @@ class AdapterLayers(Feature):
     UnquantizedLinearMethod: Any = _used("vllm.model_executor.layers.linear:UnquantizedLinearMethod")
 
 
+class AdapterModels(Feature):
+    """`patches/models.py`, for some models."""
+
+    what = "models that vLLM serves without adapters, or with Transformers' modules"
+    SupportsLoRA: Any = _used("vllm.model_executor.models.interfaces:SupportsLoRA")
+    decorate: Place = _replaced("vllm.model_executor.models.transformers.base:Base._decorate_for_torch_compile")
+
+
 class AdapterGraphs(Feature):
     """`patches/linear.py`, on a GPU."""
 
@@ -259,7 +267,7 @@ class SleepingMemory(Feature):
 ALWAYS = (Build, Requests, Scheduling, AdapterSlots, AdapterLayers, LeanStart, BaseModel)
 ON_GPU = (AdapterGraphs, Sampling, GpuWorker)
 ON_CPU = (CpuWorker, CpuSampling)
-FEATURES = (*ALWAYS, *ON_GPU, *ON_CPU, SleepingMemory)
+FEATURES = (*ALWAYS, *ON_GPU, *ON_CPU, AdapterModels, SleepingMemory)
 
 
 def on_gpu() -> bool:

@@ -11,9 +11,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from lorarl_trainer.engine.vllm.names import LeanStart
+from lorarl_trainer.engine.vllm.patches.models import separate_classes, with_adapters
 from lorarl_trainer.engine.vllm.patches.replaced import replaced
 
 
@@ -27,12 +28,15 @@ def lean_start(architectures: Sequence[str], temperature: float) -> Iterator[Non
     """
     from vllm import SamplingParams
 
-    registry = LeanStart.ModelRegistry
+    registry, transformers = LeanStart.ModelRegistry, False
     for architecture in architectures:
         if known := registry.models.get(architecture):
-            registry.register_model(architecture, known.load_model_cls())
+            model = with_adapters(architecture, known.load_model_cls())
+            transformers = transformers or ".models.transformers" in model.__module__
+            registry.register_model(architecture, model)
     used = SamplingParams(temperature=temperature, seed=0, logprobs=0)
     with (
+        separate_classes() if transformers else nullcontext(),
         replaced(LeanStart.for_sampler_warmup, staticmethod(lambda: used)),
         replaced(LeanStart.kernel_warmup, lambda worker: None),
     ):
