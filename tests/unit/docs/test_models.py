@@ -24,6 +24,10 @@ def test_the_readme_names_the_families_that_work() -> None:
     assert told == [(kind, family.models) for kind, family in FAMILIES.items()]
 
 
+def test_the_readme_counts_the_families_of_fsdp() -> None:
+    assert f"Transformers' own layers train {len(FSDP_FAMILIES)} more" in (ROOT / "README.md").read_text()
+
+
 def test_each_family_that_works_has_its_figures() -> None:
     found = rows("docs/models.md", "## Families that work")
     assert {kind: models for kind, models, _ in reversed(found) if models} == {
