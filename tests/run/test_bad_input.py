@@ -94,8 +94,8 @@ BY_ITS_PREPARATION = [
     (["reward.source.uri=file:letters.py"], "belongs to another training (reward.source.sha256 was null, is "),
     (["adapter.rank=8"], "belongs to another training (adapter.rank was 4, is 8), expected the manifest of the"),
     (
-        ["adapter.initFrom=file:trained", "adapter.rank=8", NEW],
-        "spec.adapter.initFrom: got an adapter with r 4, expected 8, as in spec.adapter.rank. "
+        ["adapter.initFrom=file:trained", "adapter.rank=2", NEW],
+        "spec.adapter.initFrom: got an adapter with r 4, expected at most 2, as in spec.adapter.rank. "
         "Set spec.adapter.rank: 4.",
     ),
     (

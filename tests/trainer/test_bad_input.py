@@ -11,6 +11,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.lora.initial import InitialAdapter
 from lorarl_trainer.workers.worker import Worker
 from support.in_process import ALONE, STOP, Colocated, tiny_job
 
@@ -44,7 +45,7 @@ def test_an_adapter_of_other_modules_to_start_from(colocated: Callable[..., Colo
     adapter = (first.write_peft(tmp_path / "adapter") / "adapter_model.safetensors").read_bytes()
     worker = Worker(tiny_job(first.model, tmp_path, adapter__targetModules="[q_proj, v_proj]").spec, ALONE)
     with pytest.raises(InputError, match=r"spec\.adapter\.initFrom: got "):
-        worker.start(first.model, STOP, adapter)
+        worker.start(first.model, STOP, InitialAdapter(adapter, first.worker.backend.adapter.config.rank, 1.0))
 
 
 def test_samples_longer_than_the_model_takes(model_folder: Callable[[str], Path], tmp_path: Path) -> None:

@@ -116,8 +116,9 @@ class AdapterSpec(Model):
     init_from: Uri | None = Field(
         None,
         description="Folder of a PEFT LoRA adapter to start from (s3://, gs://, az://, pvc://CLAIM/FOLDER, "
-        "file:///FOLDER or file:FOLDER). It must be plain LoRA, and its rank, alpha, base model and modules must "
-        "match. It is read with checkpoint.credentialsSecret. Default: a new adapter.",
+        "file:///FOLDER or file:FOLDER). It must be plain LoRA, and its base model and modules must match. "
+        "Its rank may be smaller: it is padded, and computes the same. If the rank is the same, alpha must be too. "
+        "It is read with checkpoint.credentialsSecret. Default: a new adapter.",
         examples=["s3://team/adapters/earlier/iter_0000100/lora_adapter"],
     )
 

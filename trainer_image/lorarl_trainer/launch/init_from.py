@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import struct
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -14,7 +15,9 @@ import numpy as np
 from lorarl_api.v1alpha1 import AdapterSpec, LoRARLJobSpec
 from lorarl_trainer.checkpoint.contents import ADAPTER, ADAPTER_CONFIG
 from lorarl_trainer.errors import InputError
+from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.lora.files import CONFIG_FILE, INIT_FROM, MAGNITUDE, METADATA_FILE, WEIGHTS_FILE
+from lorarl_trainer.lora.initial import InitialAdapter
 from lorarl_trainer.lora.peft_options import refused_options
 from lorarl_trainer.lora.targets import last_parts
 from lorarl_trainer.planning.model_sizes import ModelSizes
@@ -43,7 +46,7 @@ _OTHER_FILES = (
 )
 
 
-def read_initial_adapter(spec: LoRARLJobSpec, secrets: Secrets, base_fingerprint: str) -> bytes | None:
+def read_initial_adapter(spec: LoRARLJobSpec, secrets: Secrets, base_fingerprint: str) -> InitialAdapter | None:
     """Read the adapter and check that the job can train it. None if the job starts with a new one.
 
     Args:
@@ -52,10 +55,11 @@ def read_initial_adapter(spec: LoRARLJobSpec, secrets: Secrets, base_fingerprint
         base_fingerprint: the base model's fingerprint.
 
     Returns:
-        The content of adapter_model.safetensors, which is not examined here.
+        The adapter. The content of adapter_model.safetensors is not examined here.
 
     Raises:
-        InputError: there is no adapter, or its rank, scaling, kind or base model differs from the job's.
+        InputError: there is no adapter, or its rank is larger than the job's, or its scaling, kind or base
+            model differs from the job's.
         StorageError: the store could not be reached.
     """
     uri = spec.adapter.init_from
@@ -76,21 +80,22 @@ def read_initial_adapter(spec: LoRARLJobSpec, secrets: Secrets, base_fingerprint
     if weights is None:
         hint = _SAFE if store.find(PICKLE_FILE) else _HINT
         raise InputError(INIT_FROM, f"{uri}, which contains no {WEIGHTS_FILE}", _EXPECTED, hint)
-    return weights
+    scale = AdapterConfig(config["r"], config["lora_alpha"], spec.adapter.rslora).scale
+    return InitialAdapter(weights, config["r"], scale)
 
 
-def require_fitting_modules(weights: bytes, model: ModelSizes, adapter: AdapterSpec) -> None:
-    """Check that the adapter to start from has exactly the modules that the job trains, in its shapes.
+def require_fitting_modules(initial: InitialAdapter, model: ModelSizes, adapter: AdapterSpec) -> None:
+    """Check that the adapter to start from has exactly the modules that the job trains, in the base model's shapes.
 
     Args:
-        weights: the content of adapter_model.safetensors.
+        initial: the adapter.
         model: sizes of the base model.
         adapter: `spec.adapter`.
 
     Raises:
         InputError: modules or shapes differ, a value is not finite, or the file is not whole.
     """
-    tensors = _tensors(weights)
+    tensors, rank = _tensors(initial.weights), initial.rank
     shapes = {name: shape for name, (shape, _, _) in tensors.items()}
     has = {name.rpartition(".lora_")[0] for name in shapes}
     wanted = {linear.name: linear for linear in model.adapted(adapter)}
@@ -99,7 +104,7 @@ def require_fitting_modules(weights: bytes, model: ModelSizes, adapter: AdapterS
     if foreign := sorted(has - set(wanted)):
         raise _other_modules(f"an adapter with {foreign[0]}", has, wanted)
     for name, linear in wanted.items():
-        parts = {"lora_A.weight": [adapter.rank, linear.inputs], "lora_B.weight": [linear.outputs, adapter.rank]}
+        parts = {"lora_A.weight": [rank, linear.inputs], "lora_B.weight": [linear.outputs, rank]}
         for part, shape in (parts | ({MAGNITUDE: [linear.outputs]} if adapter.dora else {})).items():
             if (found := shapes.get(f"{name}.{part}")) != shape:
                 raise InputError(
@@ -167,12 +172,17 @@ def _check_kind(config: Mapping[str, Any], uri: str) -> None:
 
 
 def _check_fit(config: Mapping[str, Any], spec: LoRARLJobSpec) -> None:
-    for key, field, wanted in (("r", "rank", spec.adapter.rank), ("lora_alpha", "alpha", spec.adapter.alpha)):
-        if config.get(key) != wanted:
-            hint = f"Set spec.adapter.{field}: {config.get(key)}."
-            raise InputError(
-                INIT_FROM, f"an adapter with {key} {config.get(key)}", f"{wanted}, as in spec.adapter.{field}", hint
-            )
+    rank, alpha = config.get("r"), config.get("lora_alpha")
+    if type(rank) is not int or not 1 <= rank <= spec.adapter.rank:
+        hint = f"Set spec.adapter.rank: {rank}." if type(rank) is int and rank > 0 else _HINT
+        raise InputError(
+            INIT_FROM, f"an adapter with r {rank}", f"at most {spec.adapter.rank}, as in spec.adapter.rank", hint
+        )
+    if rank == spec.adapter.rank and alpha != spec.adapter.alpha:
+        expected, hint = f"{spec.adapter.alpha}, as in spec.adapter.alpha", f"Set spec.adapter.alpha: {alpha}."
+        raise InputError(INIT_FROM, f"an adapter with lora_alpha {alpha}", expected, hint)
+    if not isinstance(alpha, int | float) or not 0 < alpha < math.inf:
+        raise InputError(INIT_FROM, f"an adapter with lora_alpha {alpha}", "a number above 0", _HINT)
     for key, field, switched in (
         ("use_rslora", "rslora", spec.adapter.rslora),
         ("use_dora", "dora", spec.adapter.dora),

@@ -14,6 +14,7 @@ from lorarl_trainer.devices.host_memory import host_memory
 from lorarl_trainer.devices.nvidia_smi import largest_gpu
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.init_from import read_initial_adapter, require_fitting_modules
+from lorarl_trainer.lora.initial import InitialAdapter
 from lorarl_trainer.planning.model_sizes import ModelSizes, sizes_of
 from lorarl_trainer.planning.verdict import Verdict, judge
 from lorarl_trainer.pods.owner import owner_of
@@ -34,11 +35,11 @@ class Stored:
 
     Attributes:
         fingerprint: the base model's.
-        initial_adapter: the safetensors file of `spec.adapter.initFrom`; None for a new adapter.
+        initial_adapter: that of `spec.adapter.initFrom`; None for a new adapter.
     """
 
     fingerprint: str
-    initial_adapter: bytes | None
+    initial_adapter: InitialAdapter | None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from lorarl_trainer.devices.base import least_memory
 from lorarl_trainer.devices.registry import get_device
 from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.lora.config import Probe
+from lorarl_trainer.lora.initial import InitialAdapter
 from lorarl_trainer.planning.execution import may_overlap
 from lorarl_trainer.protocols.workers import (
     UPLOAD_SECONDS,
@@ -110,7 +111,7 @@ class WorkerGroup:
         """
         await self._await([self._actors[0].open_checkpoints.remote(of)])
 
-    async def start(self, stop_token_ids: tuple[int, ...], initial_adapter: bytes | None) -> Built:
+    async def start(self, stop_token_ids: tuple[int, ...], initial_adapter: InitialAdapter | None) -> Built:
         """Build model, adapter and engine in every worker. `fetch_model` comes before."""
         import ray
 

@@ -28,6 +28,7 @@ from lorarl_trainer.workers.gpu_memory import MemoryWatch, gpu_memory_explained
 if TYPE_CHECKING:
     from lorarl_trainer.engine.colocated import ColocatedEngine
     from lorarl_trainer.lora.config import Probe
+    from lorarl_trainer.lora.initial import InitialAdapter
     from lorarl_trainer.planning.execution import ExecutionPlan
     from lorarl_trainer.samples.sampling import Sampling
     from lorarl_trainer.samples.types import CompletionChunk, GradientRequest, Samples, UpdateRequest, UpdateResult
@@ -114,7 +115,7 @@ class Worker:
         self,
         model_path: Path,
         stop_token_ids: tuple[int, ...],
-        initial_adapter: bytes | None,
+        initial_adapter: InitialAdapter | None,
         there: Gpu | Host | None = None,
     ) -> Built:
         """Load the base model, start the engine, and make the adapter.
@@ -122,7 +123,7 @@ class Worker:
         Args:
             model_path: the base model's folder.
             stop_token_ids: a completion ends with any of them.
-            initial_adapter: the safetensors file of the adapter to start from; None for a new adapter.
+            initial_adapter: the adapter to start from; None for a new adapter.
             there: the least `memory` of all workers, so that all of them choose alike; None for a single worker.
 
         Raises:
@@ -151,7 +152,10 @@ class Worker:
             if initial_adapter is None:
                 self.backend.create_adapter(spec.trainer.seed)
             else:
-                self.backend.load_adapter(peft_format.read_adapter(initial_adapter, INIT_FROM), INIT_FROM)
+                adapter = peft_format.read_adapter(initial_adapter.weights, INIT_FROM)
+                if initial_adapter.rank < spec.adapter.rank:
+                    adapter = self.backend.widen(adapter, initial_adapter.scale, spec.trainer.seed)
+                self.backend.load_adapter(adapter, INIT_FROM)
             counts = self.backend.counts()
         return Built(
             modules=self.backend.modules,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from safetensors.numpy import save
 from lorarl_api.v1alpha1 import AdapterSpec, LoRARLJobSpec
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.launch.init_from import read_initial_adapter, require_fitting_modules
+from lorarl_trainer.lora.initial import InitialAdapter
 from lorarl_trainer.lora.peft_options import DEFAULTS, PEFT_VERSION, refused_options
 from lorarl_trainer.planning.model_sizes import sizes_of
 from unit.trainer.planning.shapes import SHAPES
@@ -22,18 +24,18 @@ from unit.trainer.planning.shapes import SHAPES
 PLAIN = DEFAULTS | {"r": 32, "lora_alpha": 64, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}
 
 
-def read(folder: Path, **changes: Any) -> bytes | None:
-    """Start a job from an adapter whose config has these changes."""
+def read(folder: Path, adapter: Mapping[str, Any] = {}, **changes: Any) -> InitialAdapter | None:
+    """Start a job with these settings of its adapter from one whose config has these changes."""
     (folder / "adapter_config.json").write_text(json.dumps(PLAIN | changes))
     (folder / "adapter_model.safetensors").write_bytes(b"weights")
-    return read_initial_adapter(spec_from(folder), {}, "heads.tensors")
+    return read_initial_adapter(spec_from(folder, **adapter), {}, "heads.tensors")
 
 
-def spec_from(folder: Path) -> LoRARLJobSpec:
+def spec_from(folder: Path, **adapter: Any) -> LoRARLJobSpec:
     return LoRARLJobSpec.model_validate(
         {
             "model": {"uri": "file:base"},
-            "adapter": {"targetModules": ["q_proj"], "initFrom": f"file:{folder}"},
+            "adapter": {"targetModules": ["q_proj"], "initFrom": f"file:{folder}"} | adapter,
             "algorithm": {"type": "sft"},
             "data": {"train": {"uri": "file:train.jsonl"}},
             "checkpoint": {"uri": "file:checkpoints"},
@@ -56,7 +58,7 @@ def spec_from(folder: Path) -> LoRARLJobSpec:
     ids=str,
 )
 def test_plain_lora_is_taken(tmp_path: Path, changes: dict[str, Any]) -> None:
-    assert read(tmp_path, **changes) == b"weights"
+    assert read(tmp_path, **changes) == InitialAdapter(b"weights", rank=32, scale=2.0)
 
 
 @pytest.mark.parametrize(
@@ -101,6 +103,41 @@ def test_another_scale_or_dora_is_refused_with_the_field(tmp_path: Path, option:
 
 
 @pytest.mark.parametrize(
+    ("changes", "adapter", "scale"),
+    [
+        ({"r": 8, "lora_alpha": 16}, {}, 2.0),
+        ({"r": 8, "lora_alpha": 64}, {}, 8.0),
+        ({"r": 16, "lora_alpha": 0.5}, {}, 1 / 32),
+        ({"r": 16, "lora_alpha": 64, "use_rslora": True}, {"rslora": True}, 16.0),
+    ],
+)
+def test_an_adapter_of_a_smaller_rank_is_taken_with_its_own_scale(
+    tmp_path: Path, changes: dict[str, Any], adapter: dict[str, Any], scale: float
+) -> None:
+    assert read(tmp_path, adapter, **changes) == InitialAdapter(b"weights", rank=changes["r"], scale=scale)
+
+
+@pytest.mark.parametrize(
+    ("changes", "got", "expected", "hint"),
+    [
+        ({"r": 64}, "r 64", "at most 32, as in spec.adapter.rank", "Set spec.adapter.rank: 64."),
+        ({"r": 0}, "r 0", "at most 32, as in spec.adapter.rank", "Set spec.adapter.initFrom to a folder that"),
+        ({"r": None}, "r None", "at most 32, as in spec.adapter.rank", "Set spec.adapter.initFrom to a folder that"),
+        ({"lora_alpha": 32}, "lora_alpha 32", "64, as in spec.adapter.alpha", "Set spec.adapter.alpha: 32."),
+        ({"r": 8, "lora_alpha": 0}, "lora_alpha 0", "a number above 0", "Set spec.adapter.initFrom to a folder that"),
+        ({"r": 8, "lora_alpha": "8"}, "lora_alpha 8", "a number above 0", "Set spec.adapter.initFrom to a folder that"),
+    ],
+)
+def test_a_larger_rank_and_another_alpha_are_refused(
+    tmp_path: Path, changes: dict[str, Any], got: str, expected: str, hint: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        read(tmp_path, **changes)
+    assert (refused.value.got, refused.value.expected) == (f"an adapter with {got}", expected)
+    assert refused.value.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
     ("files", "named", "message"),
     [
         ({"iter_0000004/lora_adapter/adapter_config.json": "{}"}, "iter_0000004", "/iter_0000004/lora_adapter."),
@@ -133,11 +170,11 @@ SIZES = sizes_of(SHAPES["0.5B"])
 ADAPTER = AdapterSpec(rank=2, alpha=4, target_modules=["q_proj"])
 
 
-def weights(**changes: Any) -> bytes:
+def weights(rank: int = 2, **changes: Any) -> bytes:
     """An adapter of the model, with one of its tensors changed."""
     tensors = {}
     for linear in SIZES.adapted(ADAPTER):
-        for part, shape in (("A", (2, linear.inputs)), ("B", (linear.outputs, 2))):
+        for part, shape in (("A", (rank, linear.inputs)), ("B", (linear.outputs, rank))):
             tensors[f"base_model.model.{linear.name}.lora_{part}.weight"] = np.ones(shape, np.float32)
     first = next(iter(tensors))
     return save({**tensors, first: tensors[first].astype(changes.get("dtype", np.float32)) * changes.get("times", 1)})
@@ -156,9 +193,15 @@ def weights(**changes: Any) -> bytes:
     ids=["nan", "inf", "int", "lfs", "pickle", "empty"],
 )
 def test_weights_that_cannot_be_trained_on_are_refused(content: bytes, message: str) -> None:
-    require_fitting_modules(weights(), SIZES, ADAPTER)
+    require_fitting_modules(InitialAdapter(weights(), 2, 2.0), SIZES, ADAPTER)
     with pytest.raises(InputError, match=message):
-        require_fitting_modules(content, SIZES, ADAPTER)
+        require_fitting_modules(InitialAdapter(content, 2, 2.0), SIZES, ADAPTER)
+
+
+def test_tensors_have_the_rank_of_their_own_config() -> None:
+    require_fitting_modules(InitialAdapter(weights(rank=1), 1, 2.0), SIZES, ADAPTER)
+    with pytest.raises(InputError, match=r"lora_A has the shape \[2, \d+\], expected \[1, \d+\]"):
+        require_fitting_modules(InitialAdapter(weights(rank=2), 1, 2.0), SIZES, ADAPTER)
 
 
 def test_an_adapter_of_a_changed_base_can_be_converted(tmp_path: Path) -> None:
