@@ -221,6 +221,7 @@ class LeanStart(Feature):
     ModelRegistry: slices.ModelRegistry = _used("vllm.model_executor.models.registry:ModelRegistry")
     for_sampler_warmup: Place = _replaced("vllm.sampling_params:SamplingParams.for_sampler_warmup")
     kernel_warmup: Place = _replaced("vllm.v1.worker.gpu_worker:kernel_warmup")
+    rotary_embeddings: Place = _replaced("vllm.model_executor.layers.rotary_embedding:_ROPE_DICT")
 
 
 class GpuWorker(Feature):

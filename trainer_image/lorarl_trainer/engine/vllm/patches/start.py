@@ -6,6 +6,8 @@
   15 to 20 s each.
 - On a GPU, vLLM tunes and compiles kernels of quantised models, sparse attention and mixtures of experts for every
   model: seventeen for routers alone, at every start. A kernel that is needed after all is compiled at its first use.
+
+vLLM's engines of one process share their rotary embeddings, and ERNIE's model changes them. Here each has its own.
 """
 
 from __future__ import annotations
@@ -39,5 +41,6 @@ def lean_start(architectures: Sequence[str], temperature: float) -> Iterator[Non
         separate_classes() if transformers else nullcontext(),
         replaced(LeanStart.for_sampler_warmup, staticmethod(lambda: used)),
         replaced(LeanStart.kernel_warmup, lambda worker: None),
+        replaced(LeanStart.rotary_embeddings, {}),
     ):
         yield
