@@ -120,12 +120,12 @@ class Job:
         return self.start(*overrides).end()
 
     def contents(self) -> dict[str, str]:
-        """The digest of every file in the folder, except for the command's output and the events of each start."""
+        """The digest of every file in the folder, except for those that every start writes."""
         files = [path for path in sorted(self.folder.rglob("*")) if path.is_file()]
         return {
             str(path.relative_to(self.folder)): digest(path)
             for path in files
-            if path.name not in ("stdout.txt", "stderr.txt", "events.jsonl")
+            if path.name not in ("stdout.txt", "stderr.txt", "events.jsonl", "run.lock")
         }
 
 

@@ -182,7 +182,7 @@ BY_ITS_PREPARATION = [
     ),
     (
         ["adapter.initFrom=file:dora", NEW],
-        "spec.adapter.initFrom: got an adapter with use_dora: true, expected plain LoRA",
+        "spec.adapter.initFrom: got an adapter with use_dora: true, expected false, as in spec.adapter.dora.",
     ),
     (
         ["adapter.initFrom=file:wide", NEW],
