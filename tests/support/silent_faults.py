@@ -123,7 +123,7 @@ FAULTS: list[tuple[Callable[[Colocated], None], type[LorarlError], str]] = [
     (bound_to_nothing, StaleAdapterError, NOT_DELIVERED + "its buffers are empty.* bound to no module"),
     (one_version_late, StaleAdapterError, NOT_DELIVERED + r".*\d+ of \d+ blocks differ, in .*q_proj"),
     (old_prefixes, StaleAdapterError, r"gave adapter version \d+ keys and values that version \d+ comp"),
-    (engine_scale, StaleAdapterError, NOT_DELIVERED + "its B is 2 times what it should be, so alpha"),
+    (engine_scale, StaleAdapterError, NOT_DELIVERED + "its B is 2 times what it should be, so its scale"),
     (shard_missing, StaleAdapterError, NOT_DELIVERED + r"\d+ of \d+ blocks differ, in down_proj"),
     (shard_twice, StaleAdapterError, NOT_DELIVERED + r"\d+ of \d+ blocks differ, in down_proj"),
     (swapped, StaleAdapterError, NOT_DELIVERED + r"\d+ of \d+ blocks differ, in q_proj, v_proj"),
