@@ -197,6 +197,12 @@ SPEC_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "adapter.dora",
+        f"!self.adapter.dora || !{_SOME_GENERATED}",
+        "be false if an evaluation has a reward: vLLM makes its completions, and it serves no DoRA",
+        "Remove the reward of data.evals, or dora.",
+    ),
+    Rule(
+        "adapter.dora",
         "!self.adapter.dora || !has(self.trainer.backend) || self.trainer.backend == 'fsdp'",
         "be false with trainer.backend megatron, which does not train DoRA",
         "Remove trainer.backend, or set it to fsdp.",

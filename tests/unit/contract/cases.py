@@ -49,6 +49,8 @@ def _uri(path: str, suffix: str = "", around: Changes | None = None) -> list[Cas
     ]
 
 
+HELD = {"name": "held", "uri": "file:out/held_out.jsonl"}
+
 CASES = [
     *_uri("spec.model.uri"),
     *_uri("spec.adapter.initFrom"),
@@ -105,6 +107,13 @@ CASES = [
         SFT | {"spec.adapter.dora": True, "spec.adapter.rslora": True},
         "spec.adapter.dora",
         "Remove dora",
+    ),
+    Case(
+        "DoRA without rewards of evaluations",
+        SFT | {"spec.adapter.dora": True, "spec.data.evals": [HELD | {"reward": {"type": "exact"}}]},
+        SFT | {"spec.adapter.dora": True, "spec.data.evals": [HELD]},
+        "spec.adapter.dora",
+        "Remove the reward of data.evals",
     ),
     Case(
         "DoRA not with Megatron",
