@@ -10,6 +10,7 @@ from itertools import batched
 from typing import Any
 
 from lorarl_trainer.data.cells import Message
+from lorarl_trainer.data.lessons import Tokens
 from lorarl_trainer.data.rows import Row
 from lorarl_trainer.errors import InputError
 
@@ -125,16 +126,24 @@ class PromptEncoder:
     def require_embedded(self, row: Row, ids: Iterable[int], field: str) -> None:
         """Check that the model has an embedding for every token of a row.
 
-        A tokenizer with tokens that were added later may be larger than the model. On a GPU, such a token would end the
-        process with an error that names nothing.
+        A tokenizer with tokens that were added later may be larger than the model, and ids in the data are of any
+        tokenizer. On a GPU, such a token would end the process with an error that names nothing.
 
         Raises:
             InputError: naming the row, and `field`, its data source.
         """
-        size = self._vocabulary_size
-        if size is None or len(self._tokenizer) <= size:
+        size, given = self._vocabulary_size, isinstance(row.lesson, Tokens)
+        if size is None or (len(self._tokenizer) <= size and not given):
             return
-        if foreign := next((token for token in ids if token >= size), None):
+        foreign = next((token for token in ids if token >= size), None)
+        if foreign is not None and given:
+            raise InputError(
+                f"{field}.tokensField",
+                f"token {foreign} in row {row.number}",
+                f"ids below {size:,}, the tokens that the model has",
+                "Make the ids with the model's own tokenizer.",
+            )
+        if foreign is not None:
             raise InputError(
                 "spec.model.uri",
                 f"a tokenizer of {len(self._tokenizer):,} tokens for a model of {size:,}, and row {row.number} "

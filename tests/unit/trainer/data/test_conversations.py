@@ -128,6 +128,15 @@ def test_tokens_come_with_their_own_mask(tmp_path: Path, tokenizer) -> None:
     assert (row.prompt_ids, row.answer_ids, row.trained) == ([5, 6], [7, 8, 9], [True, False, True])
 
 
+def test_ids_that_the_model_does_not_have_are_refused(tmp_path: Path, tokenizer) -> None:
+    tok = tokenizer()
+    rows = load(tmp_path, {"ids": [5, 6, 7], "mask": [0, 1, 1]}, {"ids": [5, len(tok)], "mask": [0, 1]}, **TOKENS)
+    encoder = PromptEncoder(tok, chat_template=False, stop_ids=stop_token_ids(tok, {}), vocabulary_size=len(tok))
+    with pytest.raises(InputError, match=f"token {len(tok)} in row 2, expected ids below") as caught:
+        encode_lessons(rows, encoder, max_prompt_tokens=9, max_response_tokens=9, field=FIELD)
+    assert caught.value.field == f"{FIELD}.tokensField"
+
+
 def test_what_is_longer_than_both_limits_together_is_left_out(tmp_path: Path, tokenizer) -> None:
     rows = load(
         tmp_path,
