@@ -354,3 +354,13 @@ class NamedReward(RewardSpec):
         "0 is recorded only.",
         examples=[0.2],
     )
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        *RewardSpec.rules,
+        Rule(
+            "weight",
+            "self.weight >= 0.0 || !(has(self.length) || has(self.repetition))",
+            "be at least 0 for length and repetition, which are negative by themselves",
+            "Remove the minus sign: a negative weight would reward what they punish.",
+        ),
+    )

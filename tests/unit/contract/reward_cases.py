@@ -6,6 +6,7 @@ from unit.contract.manifests import SFT, TWO, Case
 
 SERVER = {"url": "http://judge/v1", "model": "m"}
 SOURCES = [{"name": "sums", "uri": "s3://a/sums.jsonl"}, {"name": "logic", "weight": 0.5, "uri": "s3://a/logic.csv"}]
+PENALTY = {"name": "short", "weight": 0.5, "repetition": {}}
 REWARD_CASES = [
     Case(
         "sft has no rewards",
@@ -34,6 +35,13 @@ REWARD_CASES = [
         {"spec.reward": None, "spec.rewards": [TWO[0] | {"weight": -1.0}]},
         "spec.rewards",
         "Set the weight of a reward",
+    ),
+    Case(
+        "a penalty stays one",
+        {"spec.reward": None, "spec.rewards": [TWO[0], PENALTY | {"weight": -1.0}]},
+        {"spec.reward": None, "spec.rewards": [TWO[0], PENALTY]},
+        "spec.rewards[1].weight",
+        "Remove the minus sign",
     ),
     Case(
         "one of several rewards, not none",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel, ValidationError
@@ -19,9 +20,16 @@ def rules_of(model: type[BaseModel]) -> Iterator[Rule]:
     if issubclass(model, Ruled):
         yield from model.rules
     for field in model.model_fields.values():
-        for part in (field.annotation, *getattr(field.annotation, "__args__", ())):
+        for part in parts_of(field.annotation):
             if isinstance(part, type) and issubclass(part, BaseModel):
                 yield from rules_of(part)
+
+
+def parts_of(annotation: Any) -> Iterator[Any]:
+    """A type, and the types that it is made of: those of list[A] | None are itself, list[A], A and None."""
+    yield annotation
+    for part in get_args(annotation):
+        yield from parts_of(part)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
