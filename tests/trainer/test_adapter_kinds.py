@@ -15,7 +15,8 @@ from lorarl_trainer.lora.files import CONFIG_FILE, MAGNITUDE
 from lorarl_trainer.samples.types import LossChoice, Sample
 from support.in_process import Colocated, prompts, samples_of, update_request, worst
 from support.loop_runs import adapter_digest, rows, run_in_process
-from trainer.test_parity import TOLERANCE, hf_logprobs, peft_model
+from support.transformers_side import hf_logprobs, mean_logprob_gradients, peft_model
+from trainer.test_parity import TOLERANCE
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def test_dora_is_peft_s_in_log_probabilities_and_gradients(colocated, tmp_path: 
     assert any("Megatron does not train DoRA" in warning for warning in worker.built.warnings)
     worker.randomise()
     samples, folder = drawn(), worker.write_peft(tmp_path / "adapter")
-    model = peft_model(worker.model, folder)
+    model = peft_model(worker.model, folder, trainable=True)
     base = AutoModelForCausalLM.from_pretrained(worker.model, dtype=torch.float32).eval()
     assert worst(worker.trainer_logprobs(samples), hf_logprobs(model, samples)) < TOLERANCE
     assert worst(hf_logprobs(base, samples), hf_logprobs(model, samples)) > 0.1
@@ -67,21 +68,10 @@ def test_dora_is_peft_s_in_log_probabilities_and_gradients(colocated, tmp_path: 
     found = backend.layout.gather([gradient.clone() for gradient in backend.optimizer.gradients])
     names = {name for name in found if name.endswith(MAGNITUDE)}
     assert len(names) == len(worker.built.modules)
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_("lora_" in name)
-    total = sum(sample.response_length for sample in samples)
-    for sample in samples:
-        tokens = torch.from_numpy(sample.tokens)[None]
-        logprobs = model(tokens).logits[0, :-1].log_softmax(-1).gather(-1, tokens[0, 1:, None])[:, 0]
-        (-logprobs[sample.prompt_length - 1 :].sum() / total).backward()
-    theirs = {
-        name.removeprefix("base_model.model.").replace(".default.", ".").replace(f"{MAGNITUDE}.weight", MAGNITUDE): p
-        for name, p in model.named_parameters()
-        if p.requires_grad
-    }
+    theirs = mean_logprob_gradients(model, samples)
     assert theirs.keys() == found.keys()
-    for name, parameter in theirs.items():
-        assert torch.allclose(found[name], parameter.grad, atol=1e-5), name
+    for name, gradient in theirs.items():
+        assert torch.allclose(found[name], gradient, atol=1e-5), name
 
 
 def test_dora_starts_at_the_base_and_resumes_to_the_same_bytes(colocated, tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.from_data.dpo import Pairs, samples_of
-from lorarl_trainer.lora.peft_format import PEFT_PREFIX
 from support.in_process import Colocated, OneWorker, random_adapter, update_request
 from support.loop_runs import adapter_digest, rows, run_in_process
 from support.training import relative_difference
+from support.transformers_side import gradients, response_logprobs
 
 pytestmark = pytest.mark.both_backends
 
@@ -57,9 +57,7 @@ def dpo(colocated: Callable[..., Colocated], out: Path, **changes: object) -> Co
 
 
 def answer_logprob(model: Any, prompt: list[int], answer: Any) -> torch.Tensor:
-    tokens = torch.tensor([[*prompt, *answer]])
-    logprobs = model(tokens).logits[0, :-1].log_softmax(-1).gather(-1, tokens[0, 1:, None])[:, 0]
-    return logprobs[len(prompt) - 1 :].sum()
+    return response_logprobs(model, torch.tensor([*prompt, *answer]), len(prompt)).sum()
 
 
 @pytest.mark.parametrize("reference", ["base", "start"])
@@ -103,11 +101,7 @@ def test_the_gradient_is_that_of_autograd_through_peft(colocated, tmp_path: Path
         right = torch.sigmoid(BETA * (chosen - rejected))
         total = total - ((1 - SMOOTHING) * right.log() + SMOOTHING * (1 - right).log()) / len(data)
     total.backward()
-    expected = {
-        name.removeprefix(PEFT_PREFIX).replace(".default", ""): parameter.grad
-        for name, parameter in peft.named_parameters()
-        if parameter.grad is not None
-    }
+    expected = gradients(peft)
     assert metrics["loss"] == pytest.approx(total.item(), abs=1e-6)
     assert found.keys() == expected.keys()
     assert relative_difference(found, expected) < 1e-5

@@ -14,7 +14,8 @@ from lorarl_trainer.planning.model_sizes import read_model_sizes, sizes_of
 from lorarl_trainer.storage.downloads import read_model_config
 from support import tiny_models
 from support.in_process import Colocated, prompts, samples_of, update_request, worst
-from trainer.test_parity import TOLERANCE, hf_logprobs, peft_model
+from support.transformers_side import hf_logprobs, mean_logprob_gradients, peft_model
+from trainer.test_parity import TOLERANCE
 
 
 @pytest.mark.parametrize("architecture", tiny_models.FSDP_SHAPES)
@@ -59,16 +60,8 @@ def test_gradients_are_those_of_transformers(colocated, tmp_path: Path, architec
     copies = [gradient.clone() for gradient in trained.optimizer.gradients]
     found = trained.layout.gather(copies)
     found = {name: tensor.clone() for name, tensor in found.items()}
-    model = peft_model(worker.model, worker.write_peft(tmp_path / "adapter"))
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_("lora_" in name)
-    total = sum(sample.response_length for sample in samples)
-    for sample in samples:
-        tokens = torch.from_numpy(sample.tokens)[None]
-        logprobs = model(tokens).logits[0, :-1].log_softmax(-1).gather(-1, tokens[0, 1:, None])[:, 0]
-        # On policy, the gradient of the ratio is that of the log-probability.
-        (-logprobs[sample.prompt_length - 1 :].sum() / total).backward()
-    for name, parameter in model.named_parameters():
-        if "lora_" in name:
-            ours = found[name.removeprefix("base_model.model.").replace(".default.", ".")]
-            assert torch.allclose(ours, parameter.grad, atol=1e-5), name
+    model = peft_model(worker.model, worker.write_peft(tmp_path / "adapter"), trainable=True)
+    theirs = mean_logprob_gradients(model, samples)
+    assert theirs.keys() == found.keys()
+    for name, gradient in theirs.items():
+        assert torch.allclose(found[name], gradient, atol=1e-5), name

@@ -18,10 +18,11 @@ from lorarl_trainer.algorithms.registry import get_algorithm
 from lorarl_trainer.backends.layout import AdapterLayout
 from lorarl_trainer.devices.cpu import CpuDevice
 from lorarl_trainer.lora.config import AdapterConfig
-from lorarl_trainer.lora.peft_format import PEFT_PREFIX, adapter_config, write_adapter
+from lorarl_trainer.lora.peft_format import adapter_config, write_adapter
 from lorarl_trainer.samples.types import Sample
 from support.tiny_models import VOCABULARY
 from support.training import BareTrainer, grouped_samples, relative_difference
+from support.transformers_side import gradients, response_logprobs
 
 TEMPERATURE, LIMIT = 0.8, 40
 
@@ -91,9 +92,7 @@ def peft(trainer: BareTrainer, model_folder, tmp_path_factory: pytest.TempPathFa
 
 
 def logprobs_of(model: PeftModel, sample: Sample) -> Values:
-    tokens = torch.from_numpy(sample.tokens)[None]
-    logprobs = (model(tokens).logits[0, :-1] / TEMPERATURE).log_softmax(-1).gather(-1, tokens[0, 1:, None])[:, 0]
-    return logprobs[sample.prompt_length - 1 :]
+    return response_logprobs(model, torch.from_numpy(sample.tokens), sample.prompt_length, TEMPERATURE)
 
 
 @pytest.mark.parametrize("kind", CASES)
@@ -123,11 +122,7 @@ def test_gradients_are_those_of_autograd_through_peft(
         divisor = {"token_mean": tokens, "sequence_mean": len(samples) * len(new), "constant": len(samples) * LIMIT}
         total = total + losses.sum() / divisor[choice.aggregation]
     total.backward()
-    expected = {
-        name.removeprefix(PEFT_PREFIX).replace(".default", ""): parameter.grad
-        for name, parameter in peft.named_parameters()
-        if parameter.grad is not None
-    }
+    expected = gradients(peft)
     assert loss == pytest.approx(total.item(), abs=1e-6)
     assert found.keys() == expected.keys()
     assert relative_difference(found, expected) < 1e-5

@@ -6,36 +6,16 @@ import json
 import warnings
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from lorarl_trainer.samples.types import Sample
 from support import tiny_models
 from support.in_process import Colocated, prompts, random_adapter, samples_of, worst
+from support.transformers_side import hf_logprobs, peft_model
 
 TOLERANCE = 1e-5
-
-
-def hf_logprobs(model: torch.nn.Module, samples: list[Sample], temperature: float = 1.0) -> list[np.ndarray]:
-    """Log-probabilities of the response tokens, from a model of transformers."""
-    result = []
-    with torch.no_grad():
-        for sample in samples:
-            tokens = torch.from_numpy(sample.tokens)[None]
-            logprobs = (
-                (model(tokens).logits[0, :-1] / temperature).log_softmax(-1).gather(-1, tokens[0, 1:, None])[:, 0]
-            )
-            result.append(logprobs[sample.prompt_length - 1 :].numpy())
-    return result
-
-
-def peft_model(base: Path, adapter: Path) -> PeftModel:
-    """The adapter on the base, with the attention that knows all of a model's features."""
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, attn_implementation="eager")
-    return PeftModel.from_pretrained(model, adapter).eval()
 
 
 ADAPTED = [(architecture, kind) for architecture in tiny_models.ARCHITECTURES for kind in ("canonical_lora", "lora")]

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from support.in_process import Colocated, samples_of, worst
 from support.real_model import EXAMPLE, smollm2
-from trainer.test_parity import hf_logprobs, peft_model
+from support.transformers_side import hf_logprobs, peft_model
 
 WORST, MEAN = 2e-3, 5e-5
 """Largest and mean difference of log-probabilities, in nats."""
