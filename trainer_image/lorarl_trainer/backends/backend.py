@@ -82,12 +82,11 @@ class Backend(ABC):
             PlanError: the model is not what was planned.
         """
         self._device = device
-        self._config = AdapterConfig.of(spec.adapter)
         self.model = self.load_model(device, spec, model_path, plan, clock)
         self._require_device()
         with clock.part("trainer/layout"):
             self.layout = AdapterLayout(self.model)
-        self.adapter = ModelAdapter(self.model, self.layout, self._config)
+        self.adapter = ModelAdapter(self.model, self.layout, AdapterConfig.of(spec.adapter))
         self.optimizer = AdapterOptimizer(self.model, spec.trainer, fused=device.name != "cpu")
         self._from_start = spec.reference == "start"
         self._kept: list[torch.Tensor] | None = None  # the adapter's own values while it has others
@@ -99,7 +98,7 @@ class Backend(ABC):
 
     def widen(self, adapter: Mapping[str, torch.Tensor], scale: float, seed: int) -> dict[str, torch.Tensor]:
         """Return an adapter of a smaller rank, with this factor of B A x, as one of the job's rank."""
-        return widened(adapter, state.new_adapter(self.model, self.layout, seed), scale / self._config.scale)
+        return widened(adapter, state.new_adapter(self.model, self.layout, seed), scale / self.adapter.config.scale)
 
     def load_adapter(self, adapter: Mapping[str, torch.Tensor], field: str) -> None:
         """Start from an adapter in Hugging Face names, with a fresh optimizer.

@@ -189,6 +189,7 @@ FSDP_FAMILIES: dict[str, FsdpFamily] = {
         },
         layers="model.decoder.layers",
         shares_base=False,
+        usual={"intermediate_size": "ffn_dim"},
     ),
     "arcee": FsdpFamily(
         "Arcee AFM",
@@ -282,6 +283,7 @@ FSDP_FAMILIES: dict[str, FsdpFamily] = {
             "num_attention_heads": "n_head",
             "num_hidden_layers": "n_layer",
             "max_position_embeddings": "n_positions",
+            "intermediate_size": "n_inner",
         },
         only={
             "add_cross_attention": False,
@@ -310,9 +312,9 @@ def sizes_by_word(config: Mapping[str, Any], *, hidden: int, key_heads: int, hea
     """
     positions = 2 if config["model_type"] == "opt" else 0  # its first positions are for padding
     if config["model_type"] == "gpt2":
-        inner = config.get("n_inner") or 4 * hidden
+        inner = config.get("intermediate_size") or 4 * hidden  # null and absent mean this
     else:
-        inner = config["ffn_dim"] if "ffn_dim" in config else config["intermediate_size"]
+        inner = config["intermediate_size"]
     return {
         "h": hidden,
         "q": config["num_attention_heads"] * head,

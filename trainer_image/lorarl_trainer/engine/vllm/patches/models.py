@@ -15,7 +15,7 @@ from typing import Any
 from lorarl_trainer.engine.vllm.names import AdapterModels
 from lorarl_trainer.engine.vllm.patches.replaced import replaced
 
-_FUSED: Mapping[str, Mapping[str, list[str]]] = {
+FUSED: Mapping[str, Mapping[str, list[str]]] = {
     "GPT2LMHeadModel": {"c_attn": ["c_attn"]},
     "StableLmForCausalLM": {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]},
 }
@@ -24,11 +24,11 @@ _FUSED: Mapping[str, Mapping[str, list[str]]] = {
 
 def with_adapters(architecture: str, model: type) -> type:
     """Return vLLM's class for an architecture, as one that takes adapters."""
-    if architecture not in _FUSED or getattr(model, "supports_lora", False):
+    if architecture not in FUSED or getattr(model, "supports_lora", False):
         return model
     supports: Any = AdapterModels.SupportsLoRA
 
-    said = {"packed_modules_mapping": dict(_FUSED[architecture]), "__module__": model.__module__}
+    said = {"packed_modules_mapping": dict(FUSED[architecture]), "__module__": model.__module__}
     return new_class(model.__name__, (model, supports), exec_body=lambda namespace: namespace.update(said))
 
 
