@@ -255,9 +255,10 @@ def test_a_dry_run_shows_what_a_run_would_do(
 ) -> None:
     monkeypatch.chdir(trained_job.folder)
     before = trained_job.contents()
-    assert dry_run(Path("job.yaml"), None, []) == 0
+    assert dry_run(Path("job.yaml"), None, ["spec.cluster.image=trainer:1"]) == 0
     shown = capsys.readouterr().out
     for part in (
+        "warning: `lorarl run` ignores fields that need a cluster: spec.cluster.image\n",
         "grpo on file://",
         "rank 4, alpha 8, 8,960 parameters in 14 layers",
         "8 rows, 1 held out; prompts of 23 to 32 tokens, median 29",

@@ -42,8 +42,9 @@ def dry_run(path: Path, out_dir: Path | None, overrides: list[str]) -> int:
     try:
         job = load_job(path, overrides)
         out_dir = out_dir or Path("out") / job.name
-        local_runtime(job, out_dir)
+        runtime = local_runtime(job, out_dir)
         _require_folder(out_dir)
+        _print(*(f"warning: {warning}" for warning in runtime.warnings))
         asyncio.run(_look(job, path.parent, out_dir))
     except (LorarlError, ManifestError) as error:
         print(f"lorarl: {error}", file=sys.stderr)

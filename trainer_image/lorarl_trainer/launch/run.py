@@ -119,8 +119,8 @@ async def _run(launch: Launch) -> int:
                 )
             )
 
-        if runtime.ignored:
-            progress.emit(Warned(f"`lorarl run` ignores fields that need a cluster: {', '.join(runtime.ignored)}"))
+        for warning in runtime.warnings:
+            progress.emit(Warned(warning))
         try:
             await _train(launch, progress, interruption, outcome)
         except asyncio.CancelledError:

@@ -49,6 +49,12 @@ class Runtime:
     in_pods: bool = False
     attempt: int | None = None
 
+    @property
+    def warnings(self) -> list[str]:
+        """What a user should know before the run begins."""
+        named = ", ".join(self.ignored)
+        return [f"`lorarl run` ignores fields that need a cluster: {named}"] if named else []
+
 
 def local_runtime(job: LoRARLJob, out_dir: Path) -> Runtime:
     """Describe this machine alone.

@@ -124,6 +124,8 @@ def load_function(name: str, places: Sequence[str] = (), source: str = "") -> Ca
         module = importlib.import_module(module_name)
     except BaseException as error:  # a user's module may raise anything, SystemExit included
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and (stem := module_name.removesuffix(".py")) != module_name:
+            raise RefusedError(f"{name}, which names a file", f"Name its module: {stem}:{function_name}.") from error
         if missing and f"{module_name}.".startswith(f"{missing}."):
             where = _where_to_put(missing, places, source)
             raise RefusedError(

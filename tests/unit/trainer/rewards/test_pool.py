@@ -209,6 +209,7 @@ def test_a_step_in_which_everything_fails_stops_the_run_and_says_why(scorer):
         ("my_reward:length", "there is no module my_reward", "Did you mean my_rewards? Otherwise put my_reward into "),
         ("my_rewards.sub:length", "there is no module my_rewards.sub", "or install its package: lorarl env add"),
         ("elsewhere:length", "there is no module elsewhere", "Put elsewhere into "),
+        ("my_rewards.py:length", "which names a file", "Name its module: my_rewards:length."),
         ("my_rewards:size", "my_rewards.py) has no such function", "length"),
         ("my_rewards:number", "has an object of type int of this name", "Name one of its functions ("),
         (
