@@ -53,7 +53,17 @@ class Site:
             yield done.stdout
         finally:
             self.helm("uninstall", "lorarl", "-n", NAMESPACE, "--ignore-not-found")
-            self.cluster.kubectl("delete", "crd", *CRDS, "--ignore-not-found")
+            self.delete_crds()
+
+    def delete_crds(self) -> None:
+        """Delete the chart's CRDs.
+
+        One that is deleted before its objects can be listed may stay for minutes: the API server loses its retry.
+        """
+        there = [name for name in CRDS if self.cluster.api.get("CustomResourceDefinition", name)]
+        wait_until_served(self.cluster, there)
+        if there:
+            self.cluster.must("delete", "crd", *there)
 
     def upgrade(self, values: dict[str, Any] | None = None, chart: Path = CHART) -> None:
         done = self.helm("upgrade", "lorarl", str(chart), "-n", NAMESPACE, *flags(values or {}))

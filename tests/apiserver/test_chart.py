@@ -262,7 +262,7 @@ def test_the_docs_commands_install_without_cluster_wide_permissions(site: Site) 
         require_rights(site, "create", "rayjobs.ray.io", {"team-a": True})
     finally:
         site.helm("uninstall", "lorarl", "-n", NAMESPACE, "--ignore-not-found")
-        site.cluster.must("delete", "crd", *CRDS)
+        site.delete_crds()
 
 
 def test_users_may_do_what_their_roles_allow(site: Site) -> None:

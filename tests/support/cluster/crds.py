@@ -34,8 +34,9 @@ def wait_until_served(cluster: Cluster, names: list[str]) -> None:
     """Return when all of these are established and served. (`kubectl wait` fails while a new one has no conditions.)"""
     for name in names:
         made = cluster.api.wait("CustomResourceDefinition", name, None, _is_established, seconds=60)["spec"]
+        # Without a limit: with one, the API server answers before its cache is ready.
         paths = [
-            f"/apis/{made['group']}/{one['name']}/{made['names']['plural']}?limit=1"
+            f"/apis/{made['group']}/{one['name']}/{made['names']['plural']}"
             for one in made["versions"]
             if one["served"]
         ]

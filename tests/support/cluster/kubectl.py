@@ -12,8 +12,6 @@ from support.cluster.client import Api
 from support.cluster.processes import find, free_ports, listens, running, until
 
 PROXY_SECONDS = 20.0
-# The API server polls for up to a minute until the last object of a deleted CRD is gone, and then tries again.
-KUBECTL_SECONDS = 150.0
 
 
 class KubectlUser:
@@ -27,7 +25,7 @@ class KubectlUser:
     def kubectl(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         """Run kubectl as the administrator."""
         return subprocess.run(
-            [*self.kubectl_command, *arguments], input=stdin, capture_output=True, text=True, timeout=KUBECTL_SECONDS
+            [*self.kubectl_command, *arguments], input=stdin, capture_output=True, text=True, timeout=60
         )
 
     def must(self, *arguments: str, stdin: str | None = None) -> str:
