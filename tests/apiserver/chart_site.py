@@ -60,10 +60,14 @@ class Site:
 
         One that is deleted before its objects can be listed may stay for minutes: the API server loses its retry.
         """
-        there = [name for name in CRDS if self.cluster.api.get("CustomResourceDefinition", name)]
-        wait_until_served(self.cluster, there)
-        if there:
-            self.cluster.must("delete", "crd", *there)
+        found = [self.cluster.api.get("CustomResourceDefinition", name) for name in CRDS]
+        metadata = [one["metadata"] for one in found if one is not None]
+        kept = [one["name"] for one in metadata if "deletionTimestamp" not in one]
+        wait_until_served(self.cluster, kept)
+        if kept:
+            self.cluster.must("delete", "crd", *kept, "--wait=false")
+        for name in CRDS:
+            self.cluster.api.wait_gone("CustomResourceDefinition", name)
 
     def upgrade(self, values: dict[str, Any] | None = None, chart: Path = CHART) -> None:
         done = self.helm("upgrade", "lorarl", str(chart), "-n", NAMESPACE, *flags(values or {}))
@@ -109,7 +113,7 @@ def columns(cluster: Cluster) -> list[str]:
 
 
 def established(site: Site) -> None:
-    wait_until_served(site.cluster, [CRD])
+    wait_until_served(site.cluster, list(CRDS))
 
 
 def can(site: Site, user: str, verb: str, resource: str, namespace: str) -> bool:

@@ -32,13 +32,12 @@ def run(job: Mapping[str, Any], memory: int, most_output: int, parent: int) -> d
     pid = os.fork()
     if pid == 0:
         run_program(job, memory, (input_read, output_write, said_write, proof_read))
-    for descriptor in (input_read, output_write, said_write, proof_read):
-        os.close(descriptor)
     # Made after the fork, and read by the process after the completion's code: code that ends the process early, or
-    # says that all is well, does not know it.
+    # says that all is well, does not know it. The process may have ended: the pipe's other end is still open here.
     proof = os.urandom(16).hex()
     os.write(proof_write, proof.encode())
-    os.close(proof_write)
+    for descriptor in (input_read, output_write, said_write, proof_read, proof_write):
+        os.close(descriptor)
     program = Program(pid, input_write, output_read, said_read, job["input"].encode(errors="replace"))
     try:
         stopped = program.until_end(time.monotonic() + job["seconds"], most_output, parent)

@@ -150,6 +150,22 @@ def test_files_are_safe_from_writes_without_landlock(attack: str) -> None:
     attacked(attack, lambda code: in_a_fork(run_without_landlock, code))
 
 
+def run_supervised_late(code: str) -> Verdict:
+    """Run a program whose supervisor makes the proof only when the program has ended."""
+
+    def late(count: int) -> bytes:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        return bytes(count)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "urandom", late)
+        return Verdict(**run({"code": code, "test": None, "input": "", "seconds": 9.0}, MEMORY, 1 << 20, os.getppid()))
+
+
+def test_a_program_that_ends_before_its_supervisor_goes_on_is_judged() -> None:
+    assert in_a_fork(run_supervised_late, "print(6 * 7)").passed("42")
+
+
 def test_what_a_program_prints_is_compared(sandbox: Sandbox) -> None:
     double = "for line in iter(input, ''): print(2 * int(line), ' ')"
     verdict = sandbox.run(double, None, "1\n21\n\n", 5.0)
