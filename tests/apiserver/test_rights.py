@@ -151,6 +151,7 @@ def test_a_worker_on_a_node_that_does_not_respond(p: Platform, replica: Operator
     finally:
         mend_node(p.cluster, node)
     assert Right("", "pods", "delete") in used(p.cluster.audit_log, OPERATOR)
+    assert "KubeRay 1.6." in (p.cluster.folder / "rights.log").read_text(), "the head's pod tells its version"
     p.api.delete("LoRARLJob", "silent", namespace)
 
 
