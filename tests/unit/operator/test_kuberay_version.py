@@ -29,7 +29,7 @@ def test_the_version_is_in_the_heads_environment(pod: dict, version: str) -> Non
     assert kuberay_version(pod) == version
 
 
-def test_each_version_is_logged_once_and_one_that_is_not_tested_as_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_version_is_logged_once_and_an_untested_one_warns(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     log = VersionLog()
     for version in ("v1.6.2", "v1.6.2", "v1.7.0", "v1.6.2"):

@@ -68,7 +68,7 @@ class TestLoss:
         assert (decision.status["preemptions"], conditions(decision)["Disrupted"]["reason"]) == (1, "NodeLost")
         assert decision.actions == ()
 
-    def test_a_deleted_pod_is_no_lost_machine_although_the_trainer_says_so_first(self):
+    def test_a_deleted_pod_is_no_lost_machine_if_the_trainer_is_first(self):
         lost = running_status(**trains_with("a", lost="a worker's pod is about to be removed"))
 
         def after(seconds):
