@@ -25,6 +25,7 @@ from lorarl_trainer.protocols.rollouts import Rollouts
 from lorarl_trainer.protocols.workers import JobCheckpoints
 from lorarl_trainer.rewards.scores import Outcome, ToScore
 from lorarl_trainer.rollout.lockstep import Lockstep
+from lorarl_trainer.rollout.taught import InTheWorkers, Taught
 from lorarl_trainer.session import Session
 from lorarl_trainer.timing import StartClock
 from support.in_process import Colocated, OneWorker
@@ -101,6 +102,9 @@ async def run_in_process(
         rollouts = Answers(stream, {}, spec.rollout.prompts_per_step, workers)
     elif spec.algorithm.type == "dpo":
         rollouts = Pairs(stream, {}, spec.rollout.prompts_per_step, workers, algorithm.loss)
+    elif spec.algorithm.type == "distillation":
+        size, teacher = algorithm.group_size, InTheWorkers()
+        rollouts = Taught(spec, stream, {}, size, workers, teacher, spelled, progress, spelled)
     else:
         scorer = CountsEvenTokens()
         rollouts = Lockstep(

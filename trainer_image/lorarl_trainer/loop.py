@@ -17,7 +17,8 @@ from lorarl_trainer.guards.updates import require_agreement
 from lorarl_trainer.overlap import TrainedAhead, scored_samples
 from lorarl_trainer.progress import Sampled, ScoredSample, StepDone, Warned, results_of
 from lorarl_trainer.protocols.rollouts import StepBatch
-from lorarl_trainer.reference import rewards_less_kl, with_old_logprobs
+from lorarl_trainer.reference import advantages_of, rewards_less_kl, with_old_logprobs
+from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.types import Samples, UpdateRequest
 from lorarl_trainer.schedule import evaluations_due, learning_rate, seed_of
 from lorarl_trainer.session import STEP_RESULTS, Session, StepClock
@@ -70,11 +71,11 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
         batch = await session.rollouts.next(step, session.adapter_version, ahead.take)
     clock.add_all(ahead.seconds(batch.seconds))
 
-    # Advantages: the algorithm compares each sample with its group. Nothing after this looks at rewards.
+    # Advantages: of each sample, compared with its group, or of each token. Nothing after this looks at rewards.
     with clock.phase("forward_backward"):
         rewards_P_G, kl_metrics = await rewards_less_kl(session.workers, session.algorithm, batch)
         batch = await with_old_logprobs(session.workers, session.algorithm, batch)
-    advantages_S = session.algorithm.advantages(rewards_P_G, batch.response_lengths).reshape(-1)
+    advantages_S = advantages_of(session.algorithm, rewards_P_G, batch)
     if batch.shown:
         session.progress.emit(Sampled(step=step, samples=with_advantages(batch.shown, advantages_S)))
 
@@ -118,7 +119,7 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
 
 
 def update_requests(
-    session: Session, batch: StepBatch, advantages_S: np.ndarray, step: int, trained_ahead: Set[int]
+    session: Session, batch: StepBatch, advantages_S: Sequence[float | Floats], step: int, trained_ahead: Set[int]
 ) -> Iterator[UpdateRequest]:
     """Yield the updates of a step, in order. Samples that were trained ahead are counted, and not trained again."""
     trainer, algorithm = session.spec.trainer, session.algorithm
@@ -143,10 +144,10 @@ def update_requests(
         first = False
 
 
-def with_advantages(shown: Sequence[ScoredSample], advantages_S: np.ndarray) -> tuple[ScoredSample, ...]:
-    """Return the step's first samples with their advantages. One without a reward takes no part, so it has none."""
+def with_advantages(shown: Sequence[ScoredSample], advantages_S: Sequence[float | Floats]) -> tuple[ScoredSample, ...]:
+    """Return the step's first samples with the mean advantage of their tokens. One without a reward has none."""
     return tuple(
-        sample if sample.reward is None else replace(sample, advantage=float(advantage))
+        sample if sample.reward is None else replace(sample, advantage=float(np.mean(advantage)))
         for sample, advantage in zip(shown, advantages_S, strict=False)
     )
 

@@ -14,6 +14,7 @@ from lorarl_api.v1alpha1.algorithm_options import (
     CispoSpec,
     CorrectionSpec,
     DapoSpec,
+    DistillationSpec,
     DpoSpec,
     GrpoSpec,
     GspoSpec,
@@ -76,7 +77,7 @@ class AlgorithmSpec(Model):
         ge=1,
         le=1024,
         description="Completions per prompt; not for sft and dpo. Default: 8. A single completion has no group to "
-        "compare it with, so 1 is for reinforce and reinforce_plus_plus alone.",
+        "compare it with, so 1 is for reinforce, reinforce_plus_plus and distillation alone. Default for the last: 1.",
         examples=[8],
     )
     clip_range: float | None = Field(
@@ -122,6 +123,9 @@ class AlgorithmSpec(Model):
     gspo: GspoSpec | None = Field(None, description="Options of the type gspo.")
     cispo: CispoSpec | None = Field(None, description="Options of the type cispo.")
     sapo: SapoSpec | None = Field(None, description="Options of the type sapo.")
+    distillation: DistillationSpec | None = Field(
+        None, description="The teacher of the type distillation, which requires it."
+    )
     dpo: DpoSpec | None = Field(None, description="Options of the type dpo.")
 
     rules: ClassVar[tuple[Rule, ...]] = (
@@ -161,18 +165,38 @@ class AlgorithmSpec(Model):
             "Use decoupled_seq_is or decoupled_geo_rs.",
         ),
         *(_only_with_its_type(one) for one in OPTION_GROUPS),
+        Rule(
+            "distillation",
+            "self.type != 'distillation' || has(self.distillation)",
+            "be set if type is distillation",
+            "Name the teacher, for example distillation: {server: {url: 'http://teacher:8000/v1', model: NAME}}.",
+        ),
+        Rule(
+            "kl",
+            "!has(self.kl) || self.type != 'distillation' || self.kl.placement == 'loss'",
+            "have the placement loss if type is distillation, which has no reward to subtract from",
+            "Remove kl.placement.",
+        ),
     )
 
     @property
     def effective_group_size(self) -> int:
-        """Completions per prompt; 1 for sft, whose only completion is the answer, and 2 for dpo: pairs."""
+        """Completions per prompt; 1 for sft, whose only completion is the answer, and 2 for dpo: pairs. A teacher
+        compares nothing, so distillation has 1 unless the manifest says otherwise.
+        """
         own = {"sft": 1, "dpo": 2}
-        return own.get(self.type) or self.group_size or 8
+        usual = 1 if self.type == "distillation" else 8
+        return own.get(self.type) or self.group_size or usual
 
     @property
     def from_data(self) -> bool:
         """Whether it learns from the data's own answers, and generates nothing to train on."""
         return self.type in FROM_DATA
+
+    @property
+    def teacher_adapter(self) -> str | None:
+        """The adapter that teaches, if one does."""
+        return self.distillation.adapter if self.distillation else None
 
     @property
     def effective_clip_range(self) -> float:

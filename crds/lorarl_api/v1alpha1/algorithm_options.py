@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from lorarl_api.rules import Rule
-from lorarl_api.v1alpha1.common import Model
+from lorarl_api.v1alpha1.common import Model, SecretName, Uri, uri_rules, without_credentials
 
 
 class GrpoSpec(Model):
@@ -88,6 +88,78 @@ class SapoSpec(Model):
         gt=0.0,
         le=100.0,
         description="Steepness of the soft gate for the other tokens. A larger one is more careful with them.",
+    )
+
+
+class TeacherServer(Model):
+    """A teacher behind an OpenAI-compatible API that returns the log-probabilities of a prompt's tokens (/completions).
+
+    It is asked with token ids, so it must have the base model's tokenizer. That is checked with every answer.
+    """
+
+    url: Uri = Field(
+        description="Address of the API: http(s)://HOST/v1, to which /completions is added.",
+        examples=["http://teacher:8000/v1"],
+    )
+    model: str = Field(
+        min_length=1, max_length=256, description="Name of the model at the server.", examples=["Qwen/Qwen3-32B"]
+    )
+    concurrency: int = Field(32, ge=1, le=4096, description="Requests at a time.")
+    retries: int = Field(
+        4,
+        ge=0,
+        le=100,
+        description="How often a request is repeated if the server cannot be reached, takes longer than "
+        "timeoutSeconds, has the status 429 or 5xx, or gives no log-probabilities. The pauses begin with half a second "
+        "and double, or are as long as the server asks, but 30 s at most.",
+    )
+    timeout_seconds: float = Field(60.0, gt=0.0, le=3600.0, description="Longest time of one request, in seconds.")
+    max_failed_share: float = Field(
+        1.0,
+        ge=0.0,
+        le=1.0,
+        description="Largest share of a step's completions that may be left out because the teacher did not score "
+        "them. If more are, the run stops and names the most common failure. With 1, only a step without any score "
+        "stops it.",
+        examples=[0.1],
+    )
+    credentials_secret: SecretName | None = Field(
+        None, description="Name of a Secret with the key OPENAI_API_KEY. Default: none is sent."
+    )
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "url",
+            "self.url.matches(r'^https?://[^/].*$')",
+            "be a URL that starts with http:// or https://",
+            "Write it as http://HOST:PORT/v1.",
+        ),
+        without_credentials("url"),
+    )
+
+
+class DistillationSpec(Model):
+    """The teacher of the type distillation. Set exactly one of adapter and server."""
+
+    adapter: Uri | None = Field(
+        None,
+        description="Folder of a PEFT LoRA adapter of the same base model, as for adapter.initFrom: the teacher is the "
+        "base with this adapter. No second model is loaded. It has the job's modules and at most its rank, and is read "
+        "with checkpoint.credentialsSecret.",
+        examples=["s3://team/adapters/earlier/iter_0000100/lora_adapter"],
+    )
+    server: TeacherServer | None = Field(
+        None, description="Any model with the same tokenizer, behind a server such as vLLM's."
+    )
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "adapter",
+            "has(self.adapter) != has(self.server)",
+            "be set if server is not, and only then",
+            "Name the teacher: an adapter of the same base model, or a server.",
+        ),
+        *uri_rules("adapter", ["s3", "gs", "az", "pvc", "file"], optional=True, secret="checkpoint.credentialsSecret"),
     )
 
 

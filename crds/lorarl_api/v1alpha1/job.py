@@ -48,7 +48,8 @@ class LoRARLJobSpec(Checked):
     algorithm: AlgorithmSpec = Field(default_factory=AlgorithmSpec, description="How rewards become a loss.")
     reward: RewardSpec | None = Field(
         None,
-        description="How a completion is scored. sft and dpo refuse it; all other types require this or rewards.",
+        description="How a completion is scored. sft, dpo and distillation refuse it; all other types require this or "
+        "rewards.",
     )
     rewards: list[NamedReward] | None = Field(
         None,
@@ -149,7 +150,7 @@ class LoRARLJobSpec(Checked):
 
     @property
     def rewards_by_path(self) -> dict[str, RewardSpec]:
-        """The reward or rewards by their path (`spec.rewards[0]`); none for sft and dpo."""
+        """The reward or rewards by their path (`spec.rewards[0]`); none for sft, dpo and distillation."""
         if self.reward is not None:
             return {"spec.reward": self.reward}
         return {f"spec.rewards[{index}]": reward for index, reward in enumerate(self.rewards or [])}
@@ -171,7 +172,7 @@ class LoRARLJobSpec(Checked):
 
     @property
     def reward_names(self) -> str:
-        """What the reward or rewards are, with commas between them; empty for sft and dpo."""
+        """What the reward or rewards are, with commas between them; empty without any."""
         return ", ".join(reward.kind for reward in self.rewards_by_path.values())
 
     @property
@@ -190,10 +191,10 @@ class LoRARLJobSpec(Checked):
 
     @property
     def claims(self) -> list[str]:
-        """Names of the PersistentVolumeClaims with model, data, reward code, first adapter and checkpoints, sorted."""
+        """Names of the PersistentVolumeClaims with model, data, reward code, adapters and checkpoints, sorted."""
         uris = [self.model.uri, *(source.uri for source in self.data.sources.values())]
         uris += [source.uri for _, source in self.data.evaluations]
-        uris += [self.checkpoint.uri, self.adapter.init_from]
+        uris += [self.checkpoint.uri, self.adapter.init_from, self.algorithm.teacher_adapter]
         uris += [source.uri for source in self.reward_sources.values()]
         return sorted({claim for uri in uris if uri and (claim := claim_of(uri))})
 

@@ -23,7 +23,7 @@ from lorarl_trainer.errors import WorkerError
 from lorarl_trainer.lora.config import AdapterConfig
 from lorarl_trainer.lora.initial import widened
 from lorarl_trainer.planning.execution import ExecutionPlan
-from lorarl_trainer.samples.types import GradientRequest, Sample, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.types import GradientRequest, Policy, Sample, UpdateRequest, UpdateResult
 from lorarl_trainer.timing import StartClock
 
 
@@ -110,6 +110,10 @@ class Backend(ABC):
         if self._from_start:
             self._trainer.keep_reference()
 
+    def keep_teacher(self, adapter: Mapping[str, torch.Tensor]) -> None:
+        """Let an adapter teach, in Hugging Face names and of the job's rank. It fits the job's."""
+        self._trainer.keep_teacher(self.layout.scatter({name: tensor.float() for name, tensor in adapter.items()}))
+
     @torch.no_grad()
     def hold(self, adapter: Mapping[str, torch.Tensor] | None) -> None:
         """Let the adapter have these values, in Hugging Face names, until the next call; None brings its own back.
@@ -138,11 +142,11 @@ class Backend(ABC):
         return self._trainer.update(request)
 
     def log_probabilities(
-        self, samples: Sequence[Sample], temperature: float, *, reference: bool = False
+        self, samples: Sequence[Sample], temperature: float, of: Policy = "policy"
     ) -> list[np.ndarray]:
-        """Return the log-probabilities of each sample's response tokens: the adapted model's, or the reference's."""
+        """Return the log-probabilities of each sample's response tokens."""
         self._require_device()
-        return self._trainer.log_probabilities(samples, temperature, reference=reference)
+        return self._trainer.log_probabilities(samples, temperature, of)
 
     def snapshot(self) -> Snapshot:
         """Return all of the adapter's state, whole. Its tensors may be the backend's own.

@@ -24,7 +24,7 @@ from lorarl_trainer.losses.base import LossInputs
 from lorarl_trainer.losses.registry import compute_loss, finished
 from lorarl_trainer.losses.sequences import Sequences
 from lorarl_trainer.samples.agreement import DEPTHS, Agreement, depth_of
-from lorarl_trainer.samples.types import GradientRequest, LossChoice, Sample, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.types import GradientRequest, LossChoice, Policy, Sample, UpdateRequest, UpdateResult
 
 _FILLER = Sample(np.zeros(2, np.int64), prompt_length=1, rollout_logprobs=np.zeros(1, np.float32))
 """Takes part in a collective pass for a rank that has no sample left."""
@@ -45,6 +45,7 @@ class Trainer:
         self._device, self._model, self._optimizer = device, model, optimizer
         self._micro_batch_tokens, self._dropout = micro_batch_tokens, dropout
         self._reference: list[torch.Tensor] | None = None  # values of the adapter; None for the base model
+        self._teacher: list[torch.Tensor] | None = None  # values of the adapter that teaches
         self._ahead: _Totals | None = None  # of samples whose gradient is there before their update begins
 
     def accumulate(self, request: GradientRequest, *, alone: bool) -> None:
@@ -149,13 +150,10 @@ class Trainer:
 
     @torch.no_grad()
     def log_probabilities(
-        self, samples: Sequence[Sample], temperature: float, *, reference: bool = False
+        self, samples: Sequence[Sample], temperature: float, of: Policy = "policy"
     ) -> list[np.ndarray]:
-        """Return the log-probabilities of each sample's response tokens, without dropout.
-
-        They are the current policy's, or the reference's.
-        """
-        with self._as_reference() if reference else nullcontext():
+        """Return the log-probabilities of each sample's response tokens, without dropout."""
+        with self._as(of):
             return self._log_probabilities(samples, temperature)
 
     def _log_probabilities(self, samples: Sequence[Sample], temperature: float) -> list[np.ndarray]:
@@ -176,8 +174,17 @@ class Trainer:
         """Let the reference be the adapter as it is now, in place of the base model."""
         self._reference = [parameter.detach().clone() for parameter in self._model.parameters.values()]
 
-    def _as_reference(self) -> AbstractContextManager[None]:
-        return self._model.base_only() if self._reference is None else self._model.holding(self._reference)
+    def keep_teacher(self, values: Sequence[torch.Tensor]) -> None:
+        """Let an adapter teach, given as one tensor per trainable parameter."""
+        parameters = self._model.parameters.values()
+        self._teacher = [value.to(parameter) for value, parameter in zip(values, parameters, strict=True)]
+
+    def _as(self, of: Policy) -> AbstractContextManager[None]:
+        if of == "policy":
+            return nullcontext()
+        held = self._reference if of == "reference" else self._teacher
+        assert held is not None or of == "reference", "a job whose algorithm asks a teacher's adapter has one"
+        return self._model.base_only() if held is None else self._model.holding(held)
 
     @cached_property
     def _background(self) -> Background:
@@ -193,7 +200,7 @@ class Trainer:
         measured_N = self._without_dropout(batch, request.temperature) if drops else logprobs_N.detach()
         base_N = None
         if request.loss.needs_reference:
-            with torch.no_grad(), self._as_reference():
+            with torch.no_grad(), self._as("reference"):
                 of_reference = self._without_dropout if self._dropout else self._model.log_probabilities
                 base_N = of_reference(batch, request.temperature)
         rollout = [sample.rollout_logprobs for sample in samples if sample.rollout_logprobs is not None]
@@ -202,7 +209,7 @@ class Trainer:
             logprobs=logprobs_N,
             measured=measured_N,
             rollout=self._per_token(rollout) if rollout else None,
-            advantages=self._per_token([np.full(s.trained_length, s.advantage) for s in samples]),
+            advantages=self._per_token([np.broadcast_to(s.advantage, s.trained_length) for s in samples]),
             base=base_N,
             on_policy=request.on_policy,
             sequences=self._sequences(request.loss, [sample.trained_length for sample in samples]),

@@ -57,6 +57,7 @@ from lorarl_trainer.rewards.source import fetched_sources
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.generation import Generation
 from lorarl_trainer.rollout.lockstep import Lockstep
+from lorarl_trainer.rollout.taught import InTheWorkers, Taught
 from lorarl_trainer.samples.columns import eval_column
 from lorarl_trainer.schedule import evaluations_due
 from lorarl_trainer.session import FIRST_RESULTS, Session
@@ -192,7 +193,7 @@ class OpenRun:
         )
         made_of = provenance(job, rows.digests, launch.folder)
         await workers.open_checkpoints(JobCheckpoints(owner_of(job), identity, launch.unpublished, made_of))
-        built = await workers.start(model.vocabulary.stop_token_ids, stored.initial_adapter)
+        built = await workers.start(model.vocabulary.stop_token_ids, stored.initial_adapter, stored.teacher)
         progress.emit(Noted(f"{plan_title(spec)}\n{built.memory}"))
         with clock.part("resume"):
             resumed = await workers.resume()
@@ -256,6 +257,20 @@ def make_rollouts(
         if (scorer := scorers.evals.get(name, reward))
     }
     algorithm = get_algorithm(spec.algorithm, spec.rollout.max_response_tokens)
+    if spec.algorithm.type == "distillation":
+        if scorers.teacher is not None:
+            scorers.teacher.knows(vocabulary.token_text)
+        return Taught(
+            spec=spec,
+            rows=stream,
+            evaluations=evaluations,
+            group_size=algorithm.group_size,
+            workers=workers,
+            teacher=scorers.teacher or InTheWorkers(),
+            decode=vocabulary.decode,
+            progress=progress,
+            decode_prompts=vocabulary.decode_prompts,
+        )
     if reward is None:
         decoders = vocabulary.decode, vocabulary.decode_prompts
         generated = Generation(spec, workers, progress, *decoders, evaluations) if evaluations else None

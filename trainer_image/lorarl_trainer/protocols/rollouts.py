@@ -13,6 +13,7 @@ import numpy as np
 
 from lorarl_trainer.algorithms.base import Ints, Rewards
 from lorarl_trainer.progress import EvalDone, ScoredSample
+from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.types import Sample
 
 
@@ -28,6 +29,8 @@ class StepBatch:
         metrics: columns of metrics.jsonl, by name.
         seconds: by phase.
         shown: the first of the samples, for people; empty where the data has them.
+        teacher_S: a teacher's log-probabilities of the tokens of each sample, None of one that it did not score; empty
+            without a teacher.
     """
 
     samples_S: Sequence[Sample]
@@ -37,6 +40,7 @@ class StepBatch:
     metrics: Mapping[str, float] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     shown: Sequence[ScoredSample] = ()
+    teacher_S: Sequence[Floats | None] = ()
 
     @property
     def response_lengths(self) -> Ints:

@@ -12,7 +12,7 @@ from lorarl_trainer.lora.config import Probe
 from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.occupancy import Occupancy
 from lorarl_trainer.samples.sampling import Sampling
-from lorarl_trainer.samples.types import Completion, GradientRequest, Sample, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.types import Completion, GradientRequest, Policy, Sample, UpdateRequest, UpdateResult
 from lorarl_trainer.timing import Span
 
 UPLOAD_SECONDS = 900.0
@@ -148,11 +148,11 @@ class Workers(Protocol):
         """Make one optimizer update on the request's samples, and those that were accumulated for it."""
 
     async def log_probabilities(
-        self, samples: Sequence[Sample], temperature: float, *, reference: bool = False
+        self, samples: Sequence[Sample], temperature: float, of: Policy = "policy"
     ) -> list[Floats]:
         """Return the trainer's log-probabilities of each sample's response tokens.
 
-        With `reference`, they are those of the KL penalty's reference: the base model, or the adapter of the start.
+        The reference is the KL penalty's: the base model, or the adapter of the start.
         """
 
     async def publish(self, step: int, adapter_version: int, position: int, results: CardResults) -> None:

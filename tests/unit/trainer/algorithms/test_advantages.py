@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from hypothesis.extra.numpy import arrays
 
 from lorarl_api.v1alpha1 import AlgorithmSpec
-from lorarl_api.v1alpha1.algorithm_types import FROM_DATA
+from lorarl_api.v1alpha1.algorithm_types import WITHOUT_REWARD
 from lorarl_trainer.algorithms.dapo import overlong_share
 from lorarl_trainer.algorithms.registry import ALGORITHMS, get_algorithm
 
@@ -74,7 +74,7 @@ REWARDS = [[0.0, 1.0, 1.0, 0.25], [1.0, 2.0, NAN, 4.0], [0.0, 0.0, 1.0, 0.0]]
 
 
 def test_every_policy_gradient_algorithm_has_a_twin() -> None:
-    assert TWINS.keys() == ALGORITHMS.keys() - set(FROM_DATA)
+    assert TWINS.keys() == ALGORITHMS.keys() - set(WITHOUT_REWARD)
 
 
 @pytest.mark.parametrize("kind", TWINS)
