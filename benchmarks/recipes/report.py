@@ -88,15 +88,18 @@ def names(grouped: Runs) -> list[str]:
 
 
 def score_row(name: str, grouped: Runs) -> str:
-    """Return a recipe's accuracies: the mean over the seeds, and their range."""
-    curves = {system: curve(grouped[name, system]) for system in COMPARED if (name, system) in grouped}
-    first = next(iter(curves.values()))
-    seeds = max(len(grouped[name, system]) for system in curves)
+    """Return a recipe's accuracies: the mean over the seeds that both systems ran, and their range."""
+    runs = {system: grouped[name, system] for system in COMPARED if (name, system) in grouped}
+    common = set.intersection(*({run["seed"] for run in group} for group in runs.values()))
+    compared = len(runs) == len(COMPARED) and bool(common)
+    if compared:
+        runs = {system: [run for run in group if run["seed"] in common] for system, group in runs.items()}
+    curves = {system: curve(group) for system, group in runs.items()}
+    seeds = ", ".join(str(seed) for seed in sorted({run["seed"] for group in runs.values() for run in group}))
     ends = [spread(curves[system]) if system in curves else "not run" for system in COMPARED]
-    apart = ""
-    if len(curves) == len(COMPARED):
-        apart = f"{100 * (curves['lorarl'].final - curves['trl'].final):+.1f}"
-    return f"| {RECIPES[name].title} | {seeds} | {first.base:.1%} | {' | '.join(ends)} | {apart} |"
+    apart = f"{100 * (curves['lorarl'].final - curves['trl'].final):+.1f}" if compared else ""
+    base = next(iter(curves.values())).base
+    return f"| {RECIPES[name].title} | {seeds} | {base:.1%} | {' | '.join(ends)} | {apart} |"
 
 
 def spread(of: Curve) -> str:
