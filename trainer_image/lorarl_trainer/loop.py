@@ -76,6 +76,8 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
         rewards_P_G, kl_metrics = await rewards_less_kl(session.workers, session.algorithm, batch)
         batch = await with_old_logprobs(session.workers, session.algorithm, batch)
     advantages_S = advantages_of(session.algorithm, rewards_P_G, batch)
+    if session.keep:
+        session.keep(step, batch, advantages_S, session.adapter_version, session.rollouts.position, session.limits)
     if batch.shown:
         session.progress.emit(Sampled(step=step, samples=with_advantages(batch.shown, advantages_S)))
 
@@ -138,7 +140,7 @@ def update_requests(
             learning_rate=learning_rate(trainer, step, session.total_steps),
             seed=seed_of(trainer.seed, "dropout", step, number),
             on_policy=batch.on_policy and first,
-            limits=session.limits,
+            limits=session.limits or batch.limits,
             total_samples=len(indices),
         )
         first = False

@@ -15,7 +15,7 @@ from lorarl_trainer.checkpoint.contents import ADAPTER
 from lorarl_trainer.checkpoint.open import best_by
 from lorarl_trainer.errors import LorarlError, WorkerError
 from lorarl_trainer.progress import BestFound, CheckpointDone, Progress, StartedUp, StepDone, Warned
-from lorarl_trainer.protocols.rollouts import Rollouts
+from lorarl_trainer.protocols.rollouts import KeepBatch, Rollouts
 from lorarl_trainer.protocols.steering import Steer
 from lorarl_trainer.protocols.workers import Workers
 from lorarl_trainer.samples.agreement import AgreementLimits
@@ -81,6 +81,7 @@ class Session:
         withheld_in_a_row: updates that were withheld since the last one that was made, see `guards.nonfinite`.
         results: what the model card of the next checkpoint shows: columns of values by name.
         best: the best checkpoint that was reported.
+        keep: keeps each step's samples; None for nothing.
     """
 
     spec: LoRARLJobSpec
@@ -103,6 +104,7 @@ class Session:
     withheld_in_a_row: int = 0
     results: dict[str, dict[str, float]] = field(default_factory=dict)
     best: Best | None = None
+    keep: KeepBatch | None = None
     _reported_step: int = 0
 
     def must_end(self) -> bool:

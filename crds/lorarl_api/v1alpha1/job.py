@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, Literal, Self
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
 from lorarl_api.rules import Immutable, Rule, broken_rules
@@ -155,10 +155,19 @@ class LoRARLJobSpec(Checked):
             return {"spec.reward": self.reward}
         return {f"spec.rewards[{index}]": reward for index, reward in enumerate(self.rewards or [])}
 
+    _without_engine: bool = PrivateAttr(False)
+
+    def without_engine(self) -> Self:
+        """Return the spec of a run whose rollouts are there already, so that it generates nothing."""
+        spec = self.model_copy()
+        spec._without_engine = True
+        return spec
+
     @property
     def generates(self) -> bool:
         """Whether there is an engine: to train on completions, or for an evaluation that scores them."""
-        return not self.algorithm.from_data or any(each.reward for each in self.data.evals)
+        generated = not self.algorithm.from_data or any(each.reward for each in self.data.evals)
+        return generated and not self._without_engine
 
     @property
     def reference(self) -> Literal["base", "start"]:

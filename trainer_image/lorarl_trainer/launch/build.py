@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import yaml
@@ -25,6 +25,7 @@ from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.preparation import UNPUBLISHED, Prepared, look_into_stores, prepare
 from lorarl_trainer.launch.provenance import provenance
 from lorarl_trainer.launch.ray_cluster import RayCluster
+from lorarl_trainer.launch.replay import Rehearsal
 from lorarl_trainer.launch.resumption import STARTS, changes_since_last_start, keep_manifest
 from lorarl_trainer.launch.runtime import Runtime
 from lorarl_trainer.launch.signals import Interruption
@@ -57,6 +58,7 @@ from lorarl_trainer.rewards.source import fetched_sources
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.generation import Generation
 from lorarl_trainer.rollout.lockstep import Lockstep
+from lorarl_trainer.rollout.replay import Replay
 from lorarl_trainer.rollout.taught import InTheWorkers, Taught
 from lorarl_trainer.samples.columns import eval_column
 from lorarl_trainer.schedule import evaluations_due
@@ -80,6 +82,7 @@ class Launch:
         out_dir: where the run's files go.
         clock: times this process's start.
         record: publishes the run's files to the checkpoints' store; None if they stay in out_dir alone.
+        rehearsal: where rollouts are dumped to, or replayed from.
     """
 
     job: LoRARLJob
@@ -89,6 +92,7 @@ class Launch:
     secrets: Secrets
     clock: StartClock
     record: RecordPublisher | None = None
+    rehearsal: Rehearsal = field(default_factory=Rehearsal)
 
     @property
     def unpublished(self) -> Path:
@@ -224,6 +228,7 @@ class OpenRun:
             tokens_trained_ahead=built.micro_batch_tokens if built.overlapped else None,
             steer=launch.runtime.steering and launch.runtime.steering(workers),
             adapter_uri=resumed.adapter_uri,
+            keep=dump.keep if (dump := launch.rehearsal.dumping(job)) else None,
         )
         started = _started(launch, built, resumed, rows)
         if launch.runtime.in_pods:
@@ -257,6 +262,8 @@ def make_rollouts(
         if (scorer := scorers.evals.get(name, reward))
     }
     algorithm = get_algorithm(spec.algorithm, spec.rollout.max_response_tokens)
+    if launch.rehearsal.replay is not None:
+        return Replay(launch.rehearsal.replay, position, algorithm.group_size)
     if spec.algorithm.type == "distillation":
         if scorers.teacher is not None:
             scorers.teacher.knows(vocabulary.token_text)
