@@ -215,8 +215,10 @@ class OneWorker:
     ) -> list[Floats]:
         return self.worker.log_probabilities(Samples(samples), temperature, of)
 
-    async def publish(self, step: int, adapter_version: int, position: int, results: CardResults) -> None:
-        self.worker.publish(step, adapter_version, position, results)
+    async def publish(
+        self, step: int, adapter_version: int, position: int, results: CardResults, kl_coefficient: float | None
+    ) -> None:
+        self.worker.publish(step, adapter_version, position, results, kl_coefficient)
 
     async def complete(self, step: int, results: CardResults, value: float | None) -> None:
         self.worker.complete(step, results, value)

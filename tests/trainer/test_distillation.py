@@ -97,13 +97,13 @@ def test_a_teacher_of_a_smaller_rank_says_the_same(colocated, tmp_path: Path) ->
 
 
 def test_a_run_comes_near_its_teacher_and_resumes_with_the_same_bytes(colocated, tmp_path: Path) -> None:
-    settings = {"trainer__steps": 10, "trainer__learningRate": 2e-2}
+    settings = {"trainer__steps": 16, "trainer__learningRate": 5e-3}
     worker = taught(colocated, tmp_path / "whole", **settings)
     teacher = random_adapter(worker, seed=1)
     worker.worker.backend.keep_teacher(teacher)
     found = [step.metrics for step in asyncio.run(run_in_process(worker))]
     assert found[0]["teacher/kl"] > 0.05 and found[0]["teacher/scored_share"] == 1.0
-    assert found[-1]["teacher/kl"] < 0.5 * found[0]["teacher/kl"]
+    assert np.mean([step["teacher/kl"] for step in found[-3:]]) < 0.6 * found[0]["teacher/kl"]
     assert found[0]["loss"] == pytest.approx(found[0]["teacher/kl"], abs=1e-5)
     assert not {"reward_mean", "signal_share"} & found[0].keys()
     for stop_after in (4, None):

@@ -67,15 +67,16 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
     """Make one step."""
     # Samples: by the newest adapter, each completion scored while others are still being generated; or from the data.
     # Where the plan says so, groups that have ended are trained in the meantime.
-    async with TrainedAhead(session.workers, session.algorithm, session.tokens_trained_ahead) as ahead:
+    algorithm = session.present_algorithm
+    async with TrainedAhead(session.workers, algorithm, session.tokens_trained_ahead) as ahead:
         batch = await session.rollouts.next(step, session.adapter_version, ahead.take)
     clock.add_all(ahead.seconds(batch.seconds))
 
     # Advantages: of each sample, compared with its group, or of each token. Nothing after this looks at rewards.
     with clock.phase("forward_backward"):
-        rewards_P_G, kl_metrics = await rewards_less_kl(session.workers, session.algorithm, batch)
-        batch = await with_old_logprobs(session.workers, session.algorithm, batch)
-    advantages_S = advantages_of(session.algorithm, rewards_P_G, batch)
+        rewards_P_G, kl_metrics = await rewards_less_kl(session.workers, algorithm, batch)
+        batch = await with_old_logprobs(session.workers, algorithm, batch)
+    advantages_S = advantages_of(algorithm, rewards_P_G, batch)
     if session.keep:
         session.keep(step, batch, advantages_S, session.adapter_version, session.rollouts.position, session.limits)
     if batch.shown:
@@ -103,6 +104,7 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
     # Adapter sync: from here on the engine generates with the new version.
     session.adapter_version += 1
     clock.add("sync", await session.workers.sync(session.adapter_version))
+    found = kl_metrics | {name: float(np.mean(values)) for name, values in metrics.items()}
     return StepDone(
         step=step,
         total_steps=session.total_steps,
@@ -110,8 +112,8 @@ async def make_step(session: Session, step: int, clock: StepClock) -> StepDone:
         metrics={
             "learning_rate": learning_rate(session.spec.trainer, step, session.total_steps),
             **batch.metrics,
-            **kl_metrics,
-            **{name: float(np.mean(values)) for name, values in metrics.items()},
+            **found,
+            **session.adapt_kl(found),
             **({"withheld_updates": float(withheld)} if withheld else {}),
         },
         tokens=sum(len(sample.tokens) for sample in batch.samples_S),
@@ -124,7 +126,7 @@ def update_requests(
     session: Session, batch: StepBatch, advantages_S: Sequence[float | Floats], step: int, trained_ahead: Set[int]
 ) -> Iterator[UpdateRequest]:
     """Yield the updates of a step, in order. Samples that were trained ahead are counted, and not trained again."""
-    trainer, algorithm = session.spec.trainer, session.algorithm
+    trainer, algorithm = session.spec.trainer, session.present_algorithm
     share = len(batch.samples_S) // algorithm.updates_per_step
     scored = dict(scored_samples(batch, advantages_S))
     first = True

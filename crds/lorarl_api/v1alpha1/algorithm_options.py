@@ -145,7 +145,7 @@ class DistillationSpec(Model):
         None,
         description="Folder of a PEFT LoRA adapter of the same base model, as for adapter.initFrom: the teacher is the "
         "base with this adapter. No second model is loaded. It has the job's modules and at most its rank, and is read "
-        "with checkpoint.credentialsSecret.",
+        "with the same credentials.",
         examples=["s3://team/adapters/earlier/iter_0000100/lora_adapter"],
     )
     server: TeacherServer | None = Field(
@@ -159,7 +159,9 @@ class DistillationSpec(Model):
             "be set if server is not, and only then",
             "Name the teacher: an adapter of the same base model, or a server.",
         ),
-        *uri_rules("adapter", ["s3", "gs", "az", "pvc", "file"], optional=True, secret="checkpoint.credentialsSecret"),
+        *uri_rules(
+            "adapter", ["hf", "s3", "gs", "az", "pvc", "file"], optional=True, secret="checkpoint.credentialsSecret"
+        ),
     )
 
 
@@ -198,10 +200,28 @@ class KlSpec(Model):
         "reward.",
         examples=["k3"],
     )
-    reference: Literal["base", "start"] = Field(
+    reference: Literal["base", "start", "average"] = Field(
         "base",
         description="base: the base model. start: the base model with the adapter of adapter.initFrom, such as that "
-        "of a supervised training.",
+        "of a supervised training. average: an exponential moving average of the adapter's parameters, which follows "
+        "the policy.",
+    )
+    decay: float | None = Field(
+        None,
+        ge=0.0,
+        lt=1.0,
+        description="average: the share of the average that each update keeps; it looks back over about "
+        "1 / (1 - decay) updates. Default: 0.99.",
+        examples=[0.99],
+    )
+    target: float | None = Field(
+        None,
+        gt=0.0,
+        le=100.0,
+        description="Divergence to keep, as the metric kl: nats per token. After each step klCoefficient rises by up "
+        "to 2% if the divergence is larger, and falls by up to 2% if it is smaller (arXiv:1909.08593, section 2.2). "
+        "Default: klCoefficient is fixed.",
+        examples=[0.01],
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (
@@ -211,7 +231,18 @@ class KlSpec(Model):
             "be k2 or k3 if placement is loss, since the expected gradient of k1 is zero",
             "Use k3, or set placement to reward.",
         ),
+        Rule(
+            "decay",
+            "!has(self.decay) || self.reference == 'average'",
+            "not be set unless reference is average",
+            "Remove decay, or set reference to average.",
+        ),
     )
+
+    @property
+    def effective_decay(self) -> float:
+        """The share of the average that an update keeps."""
+        return 0.99 if self.decay is None else self.decay
 
 
 CorrectionPreset = Literal[

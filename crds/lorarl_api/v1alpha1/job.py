@@ -170,8 +170,9 @@ class LoRARLJobSpec(Checked):
         return generated and not self._without_engine
 
     @property
-    def reference(self) -> Literal["base", "start"]:
-        """What a KL penalty, or dpo, compares the policy with: the base, or the adapter that training starts from.
+    def reference(self) -> Literal["base", "start", "average"]:
+        """What a KL penalty, or dpo, compares the policy with: the base, the adapter that training starts from, or an
+        average of the adapter.
 
         dpo's is always the policy that it starts from (arXiv:2305.18290). A new adapter changes nothing of the base.
         """

@@ -216,8 +216,8 @@ SPEC_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "algorithm.kl.reference",
-        "!has(self.algorithm.kl) || self.algorithm.kl.reference == 'base' || has(self.adapter.initFrom)",
-        "be base unless adapter.initFrom names an adapter to start from",
+        "!has(self.algorithm.kl) || self.algorithm.kl.reference != 'start' || has(self.adapter.initFrom)",
+        "not be start unless adapter.initFrom names an adapter to start from",
         "Set adapter.initFrom, or remove reference.",
     ),
     Rule(

@@ -164,9 +164,9 @@ DISTILLATION_CASES = [
     Case(
         "a teacher's adapter in a store",
         TAUGHT | {DISTILLATION: {"adapter": "team/teacher"}},
-        TAUGHT | {DISTILLATION: {"adapter": "pvc://team/teacher"}},
+        TAUGHT | {DISTILLATION: {"adapter": "hf://team/teacher"}},
         f"{DISTILLATION}.adapter",
-        "Write a",
+        "Write a name on the hub",
     ),
     Case(
         "no key in a teacher's folder",
@@ -282,6 +282,13 @@ ALGORITHM_CASES = [
         },
         "spec.algorithm.kl.reference",
         "Set adapter.initFrom",
+    ),
+    Case(
+        "a decay of an average",
+        {"spec.algorithm": {"klCoefficient": 0.1, "kl": {"decay": 0.9}}},
+        {"spec.algorithm": {"klCoefficient": 0.1, "kl": {"decay": 0.9, "reference": "average", "target": 0.01}}},
+        "spec.algorithm.kl.decay",
+        "set reference to average",
     ),
     Case(
         "a preset or fields",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+from dataclasses import replace
+from typing import Any, Self
 
 from lorarl_api.v1alpha1 import AlgorithmSpec
 from lorarl_api.v1alpha1.algorithm_options import KlSpec
@@ -36,6 +38,15 @@ class PolicyGradient:
                 **self.loss_options(spec),
             }
         )
+
+    def with_kl_coefficient(self, coefficient: float) -> Self:
+        """Return the algorithm with another weight of its KL penalty, wherever that is."""
+        changed = copy.copy(self)
+        if changed.reward_kl is None:
+            changed.loss = replace(self.loss, kl_coefficient=coefficient)
+        else:
+            changed.reward_kl = replace(changed.reward_kl, coefficient=coefficient)
+        return changed
 
     def loss_options(self, spec: AlgorithmSpec) -> dict[str, Any]:
         """Return the fields of `LossChoice` that are special to the algorithm."""

@@ -45,6 +45,7 @@ class Trainer:
         self._device, self._model, self._optimizer = device, model, optimizer
         self._micro_batch_tokens, self._dropout = micro_batch_tokens, dropout
         self._reference: list[torch.Tensor] | None = None  # values of the adapter; None for the base model
+        self._decay: float | None = None  # of the reference, if that is an average
         self._teacher: list[torch.Tensor] | None = None  # values of the adapter that teaches
         self._ahead: _Totals | None = None  # of samples whose gradient is there before their update begins
 
@@ -76,6 +77,8 @@ class Trainer:
         # All ranks have the same loss, so all of them withhold the update, or none.
         withheld = disagreement is not None or not math.isfinite(metrics["loss"])
         norm = 0.0 if withheld else self.optim_step(request.learning_rate)
+        if not withheld:
+            self._average()
         self._device.synchronize()
         noise = {"logprob_noise": agreement.noise} if agreement else {}
         return UpdateResult(
@@ -170,9 +173,34 @@ class Trainer:
         return result
 
     @torch.no_grad()
-    def keep_reference(self) -> None:
-        """Let the reference be the adapter as it is now, in place of the base model."""
+    def keep_reference(self, decay: float | None = None) -> None:
+        """Let the reference be the adapter as it is now, in place of the base model.
+
+        With a decay it follows the adapter: after each update, it keeps this share of itself.
+        """
+        self._decay = decay
         self._reference = [parameter.detach().clone() for parameter in self._model.parameters.values()]
+        if decay is not None:  # in fp32: small steps would be lost
+            self._reference = [value.float() for value in self._reference]
+
+    @property
+    def averaged(self) -> list[torch.Tensor] | None:
+        """The values of a reference that follows the adapter, one per parameter; None if there is none."""
+        return self._reference if self._decay is not None else None
+
+    @torch.no_grad()
+    def restore_average(self, values: Sequence[torch.Tensor]) -> None:
+        """Let the reference that follows the adapter have these values."""
+        assert self._reference is not None and self._decay is not None
+        torch._foreach_copy_(self._reference, list(values))
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        """Let the reference follow the adapter: r = decay r + (1 - decay) p."""
+        if self._decay is None or self._reference is None:
+            return
+        newest = [parameter.detach().float() for parameter in self._model.parameters.values()]
+        torch._foreach_lerp_(self._reference, newest, 1 - self._decay)
 
     def keep_teacher(self, values: Sequence[torch.Tensor]) -> None:
         """Let an adapter teach, given as one tensor per trainable parameter."""
@@ -184,7 +212,10 @@ class Trainer:
             return nullcontext()
         held = self._reference if of == "reference" else self._teacher
         assert held is not None or of == "reference", "a job whose algorithm asks a teacher's adapter has one"
-        return self._model.base_only() if held is None else self._model.holding(held)
+        if held is None:
+            return self._model.base_only()
+        parameters = self._model.parameters.values()
+        return self._model.holding([value.to(own.dtype) for value, own in zip(held, parameters, strict=True)])
 
     @cached_property
     def _background(self) -> Background:

@@ -62,7 +62,7 @@ from lorarl_trainer.rollout.replay import Replay
 from lorarl_trainer.rollout.taught import InTheWorkers, Taught
 from lorarl_trainer.samples.columns import eval_column
 from lorarl_trainer.schedule import evaluations_due
-from lorarl_trainer.session import FIRST_RESULTS, Session
+from lorarl_trainer.session import FIRST_RESULTS, Session, starting_kl_coefficient
 from lorarl_trainer.storage.base_model import base_model_name, is_remote
 from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.threads import in_background
@@ -228,6 +228,7 @@ class OpenRun:
             tokens_trained_ahead=built.micro_batch_tokens if built.overlapped else None,
             steer=launch.runtime.steering and launch.runtime.steering(workers),
             adapter_uri=resumed.adapter_uri,
+            kl_coefficient=starting_kl_coefficient(spec, resumed),
             keep=dump.keep if (dump := launch.rehearsal.dumping(job)) else None,
         )
         started = _started(launch, built, resumed, rows)

@@ -25,8 +25,9 @@ from lorarl_trainer.lora.peft_options import refused_options
 from lorarl_trainer.lora.targets import last_parts
 from lorarl_trainer.planning.model_sizes import ModelSizes
 from lorarl_trainer.progress.records import SUMMARY
-from lorarl_trainer.storage import Store, open_store
+from lorarl_trainer.storage import LocalStore, Store, open_store
 from lorarl_trainer.storage.fingerprint import same_base_model
+from lorarl_trainer.storage.hub import fetch_adapter
 from lorarl_trainer.storage.secrets import Secrets, secret_of
 
 _EXPECTED = "the folder of a PEFT LoRA adapter"
@@ -54,7 +55,8 @@ def read_initial_adapter(
 
     Args:
         spec: the job.
-        secrets: with `spec.checkpoint.credentialsSecret`: adapters are stored where checkpoints are.
+        secrets: with `spec.checkpoint.credentialsSecret`: adapters are stored where checkpoints are. Those of the hub
+            need that of the model.
         base_fingerprint: the base model's fingerprint.
         field: which one: the path of its URI in the manifest.
 
@@ -69,8 +71,7 @@ def read_initial_adapter(
     uri = {INIT_FROM: spec.adapter.init_from, TEACHER: spec.algorithm.teacher_adapter}[field]
     if uri is None:
         return None
-    secret = secret_of(secrets, spec.checkpoint.credentials_secret)
-    store = open_store(uri, secret, field=field)
+    store = _open(uri, spec, secrets, field)
     content = store.get(CONFIG_FILE)
     if content is None:
         got = f"{uri}, which contains no {CONFIG_FILE}"
@@ -86,6 +87,14 @@ def read_initial_adapter(
         raise InputError(field, f"{uri}, which contains no {WEIGHTS_FILE}", _EXPECTED, hint)
     scale = AdapterConfig(config["r"], config["lora_alpha"], spec.adapter.rslora).scale
     return InitialAdapter(weights, config["r"], scale)
+
+
+def _open(uri: str, spec: LoRARLJobSpec, secrets: Secrets, field: str) -> Store:
+    """Return the adapter's folder. Of one on the hub, there is a copy in the hub's cache on this machine."""
+    if uri.startswith("hf://"):
+        token = secret_of(secrets, spec.model.credentials_secret).get("HF_TOKEN")
+        return LocalStore(fetch_adapter(uri, [CONFIG_FILE, WEIGHTS_FILE, METADATA_FILE], token, field), uri=uri)
+    return open_store(uri, secret_of(secrets, spec.checkpoint.credentials_secret), field=field)
 
 
 def require_fitting_modules(

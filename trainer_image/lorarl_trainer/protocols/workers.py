@@ -62,6 +62,7 @@ class Resumed:
         adapter_uri: the checkpoint's.
         warnings: checkpoints that were skipped, and why.
         published: that checkpoint; None if there is none, or if it is only now being published.
+        kl_coefficient: the weight of a KL penalty that keeps a divergence; None where it is fixed, or from the start.
     """
 
     step: int
@@ -70,6 +71,7 @@ class Resumed:
     adapter_uri: str | None
     warnings: tuple[str, ...]
     published: Published | None = None
+    kl_coefficient: float | None = None
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,9 @@ class Workers(Protocol):
         The reference is the KL penalty's: the base model, or the adapter of the start.
         """
 
-    async def publish(self, step: int, adapter_version: int, position: int, results: CardResults) -> None:
+    async def publish(
+        self, step: int, adapter_version: int, position: int, results: CardResults, kl_coefficient: float | None
+    ) -> None:
         """Take a checkpoint and publish it in the background. Its model card shows the results, values by name."""
 
     async def complete(self, step: int, results: CardResults, value: float | None) -> None:

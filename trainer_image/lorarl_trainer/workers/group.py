@@ -225,9 +225,11 @@ class WorkerGroup:
         """Return the spans of the worker that reached its first update last."""
         return max(await self._all("startup_spans"), key=lambda spans: max((span.end for span in spans), default=0.0))
 
-    async def publish(self, step: int, adapter_version: int, position: int, results: CardResults) -> None:
+    async def publish(
+        self, step: int, adapter_version: int, position: int, results: CardResults, kl_coefficient: float | None
+    ) -> None:
         """Take a checkpoint and hand it to the first worker's uploader."""
-        await self._all("publish", step, adapter_version, position, results)
+        await self._all("publish", step, adapter_version, position, results, kl_coefficient)
 
     async def complete(self, step: int, results: CardResults, value: float | None) -> None:
         """Add an evaluation's results to its step's checkpoint."""

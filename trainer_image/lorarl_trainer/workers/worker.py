@@ -235,7 +235,9 @@ class Worker:
         with self._memory_explained("log-probabilities were computed"):
             return self.backend.log_probabilities(samples, temperature, of)
 
-    def publish(self, step: int, adapter_version: int, position: int, results: CardResults) -> None:
+    def publish(
+        self, step: int, adapter_version: int, position: int, results: CardResults, kl_coefficient: float | None = None
+    ) -> None:
         """Take part in a checkpoint (collective). The first worker, a `CheckpointingWorker`, publishes it."""
         with self._memory_explained("a checkpoint was taken"):
             self.backend.help_snapshot()
