@@ -109,6 +109,10 @@ CLIPPED = (
 """The types whose loss is PPO's clipped surrogate with `clipRange`."""
 WITHOUT_GROUPS = ("reinforce", "reinforce_plus_plus", "distillation")
 """The types that need not compare a completion with others of its prompt."""
+REFILLED = ("grpo", "dr_grpo", "rloo", "reinforce_plus_plus_baseline", "maxrl", "gspo", "cispo", "sapo")
+"""The types that compare a completion with its own group alone, and may replace groups without signal.
+
+dapo does so too, by its own option."""
 OPTION_GROUPS = ("grpo", "dapo", "gspo", "cispo", "sapo", "distillation", "dpo")
 """The types with options, which are a group of the same name."""
 FROM_DATA = ("sft", "dpo")

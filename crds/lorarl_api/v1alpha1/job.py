@@ -10,12 +10,13 @@ from pydantic_core import PydanticCustomError
 
 from lorarl_api.rules import Immutable, Rule, broken_rules
 from lorarl_api.v1alpha1.adapter import AdapterSpec, BaseModelSpec
-from lorarl_api.v1alpha1.algorithm import AlgorithmSpec, NamedReward, RewardSpec
+from lorarl_api.v1alpha1.algorithm import AlgorithmSpec
 from lorarl_api.v1alpha1.changes import JOB_CHANGES, SPEC_CHANGES
 from lorarl_api.v1alpha1.cluster import ClusterSpec
 from lorarl_api.v1alpha1.common import API_VERSION, KIND, Model, claim_of
 from lorarl_api.v1alpha1.data import DataSpec
 from lorarl_api.v1alpha1.metadata import MAX_NAME, Metadata
+from lorarl_api.v1alpha1.reward import NamedReward, RewardSpec
 from lorarl_api.v1alpha1.reward_source import RewardSource
 from lorarl_api.v1alpha1.runtime import CheckpointSpec, RolloutSpec, TrackingSpec, TrainerSpec
 from lorarl_api.v1alpha1.spec_rules import CLUSTER_RULES, SPEC_RULES

@@ -237,6 +237,13 @@ ALGORITHM_CASES = [
         "Remove clipRange",
     ),
     Case(
+        "groups are replaced only where they are compared",
+        {"spec.algorithm": {"type": "reinforce_plus_plus", "maxRefills": 2}},
+        {"spec.algorithm": {"type": "rloo", "maxRefills": 2}},
+        "spec.algorithm.maxRefills",
+        "Remove maxRefills",
+    ),
+    Case(
         "the overlong penalty begins within the limit",
         {"spec.algorithm": {"type": "dapo", "dapo": {"overlongBufferTokens": 1024}}},
         {"spec.algorithm": {"type": "dapo", "dapo": {"overlongBufferTokens": 1023}}},

@@ -17,12 +17,12 @@ class PolicyGradient:
     """An algorithm on rewards. A subclass gives the advantages, and what its loss has besides the usual."""
 
     by_group = True
-    max_refills = 0
 
     def __init__(self, spec: AlgorithmSpec, max_response_tokens: int) -> None:
         """Take what the manifest says of all policy-gradient algorithms. A completion has at most so many tokens."""
         self.group_size = spec.effective_group_size
         self.updates_per_step = spec.effective_updates_per_step
+        self.max_refills = spec.max_refills or 0
         kl, coefficient = spec.kl or KlSpec(), spec.effective_kl_coefficient
         in_reward = kl.placement == "reward"
         self.reward_kl = RewardKl(coefficient, kl.estimator or "k1") if in_reward else None

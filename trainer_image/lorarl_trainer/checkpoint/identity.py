@@ -92,8 +92,10 @@ def _newer_options(algorithm: AlgorithmSpec) -> dict[str, Any]:
     server = groups.get("distillation", {}).get("server", {})
     for field in _NOT_OF_TEACHERS:
         server.pop(field, None)
-    return {key: value for key, value in groups.items() if value} | (
-        {"lossAggregation": aggregation} if aggregation != usual else {}
+    return (
+        {key: value for key, value in groups.items() if value}
+        | ({"lossAggregation": aggregation} if aggregation != usual else {})
+        | ({"maxRefills": algorithm.max_refills} if algorithm.max_refills else {})
     )
 
 

@@ -117,6 +117,14 @@ def test_prompts_compete_where_groups_do_not_count(kind: str) -> None:
     assert not advantages(kind, [[0.1]] * 7).any(), "a rounded mean is no signal"
 
 
+@pytest.mark.parametrize("kind", sorted(TWINS))
+def test_only_types_that_compare_groups_replace_them(kind: str) -> None:
+    """Of those, dapo does so without being asked."""
+    usual = get_algorithm(AlgorithmSpec.model_validate({"type": kind}), LIMIT).max_refills
+    assert usual == (3 if kind == "dapo" else 0)
+    assert get_algorithm(AlgorithmSpec.model_validate({"type": kind, "maxRefills": 2}), LIMIT).max_refills in (2, 3)
+
+
 def test_grpo_may_do_without_the_standard_deviation() -> None:
     without = advantages("grpo", REWARDS, grpo={"scaleByStd": False})
     np.testing.assert_array_equal(without, advantages("dr_grpo", REWARDS))

@@ -57,6 +57,11 @@ def test_what_scores_belongs_to_the_identity_and_how_patiently_does_not() -> Non
     assert identity_with("reward.maxFailedShare=0.5") == identity_with()
 
 
+def test_how_often_groups_are_replaced_belongs_to_the_identity() -> None:
+    assert identity_with("algorithm.maxRefills=0") == identity_with()
+    assert identity_with("algorithm.maxRefills=2") != identity_with()
+
+
 def test_a_teacher_belongs_to_the_identity_and_its_address_does_not() -> None:
     def taught(teacher: str) -> dict[str, object]:
         return identity_with("reward=null", f"algorithm={{type: distillation, distillation: {{{teacher}}}}}")
