@@ -26,7 +26,7 @@ __all__ = ["peft", "trainer"]  # fixtures
 KL = 0.1
 TAUGHT = {"distillation": {"adapter": "s3://team/teacher"}}
 BY_TOKEN = {"weights": "token", "maxWeight": 1.2, "mask": "geometric", "maskLow": 0.9, "maskHigh": 1.15}
-BY_SEQUENCE = {"weights": "sequence", "maxWeight": 1.5, "mask": "sequence", "maskLow": 0.3, "maskHigh": 4.0}
+BY_SEQUENCE = {"weights": "sequence", "maxWeight": 1.2, "mask": "sequence", "maskLow": 0.3, "maskHigh": 4.0}
 OF_TOKENS = {"weights": "token", "maxWeight": 1.1, "mask": "token", "maskLow": 0.8, "maskHigh": 1.3}
 KINDS = {
     "grpo": ({}, BY_TOKEN),
@@ -54,7 +54,7 @@ def samples(trainer: BareTrainer) -> list[Sample]:
         replace(
             sample,
             old_logprobs=(old := (mine + stream.normal(0, 0.3, len(mine))).astype(np.float32)),
-            rollout_logprobs=(old + stream.normal(0.05, 0.15, len(mine))).astype(np.float32),
+            rollout_logprobs=(old + stream.normal(0, 0.15, len(mine))).astype(np.float32),
         )
         for sample, mine in zip(found, logprobs, strict=True)
     ]
