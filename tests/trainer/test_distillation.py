@@ -103,7 +103,7 @@ def test_a_run_comes_near_its_teacher_and_resumes_with_the_same_bytes(colocated,
     worker.worker.backend.keep_teacher(teacher)
     found = [step.metrics for step in asyncio.run(run_in_process(worker))]
     assert found[0]["teacher/kl"] > 0.05 and found[0]["teacher/scored_share"] == 1.0
-    assert np.mean([step["teacher/kl"] for step in found[-3:]]) < 0.6 * found[0]["teacher/kl"]
+    assert np.mean([step["teacher/kl"] for step in found[-3:]]) < 0.8 * found[0]["teacher/kl"]
     assert found[0]["loss"] == pytest.approx(found[0]["teacher/kl"], abs=1e-5)
     assert not {"reward_mean", "signal_share"} & found[0].keys()
     for stop_after in (4, None):
