@@ -12,7 +12,10 @@ import pytest
 from aiohttp import web
 
 from lorarl_api.v1alpha1.algorithm_options import TeacherServer
+from lorarl_trainer.data.encoding import EncodedRow
+from lorarl_trainer.data.rows import Row
 from lorarl_trainer.errors import InputError, RewardServerError
+from lorarl_trainer.launch.teacher_trial import try_teacher
 from lorarl_trainer.rewards.scores import Outcome, ToScore, collect, require_scored
 from lorarl_trainer.rewards.server.teacher import Teacher, differ
 from support.serving import catch_all, serving
@@ -152,6 +155,21 @@ def test_the_key_is_sent(ask, teaches: Teaches, tmp_path, monkeypatch: pytest.Mo
     monkeypatch.setenv("LORARL_SECRETS_DIR", str(tmp_path))
     ask([30], credentialsSecret="teacher")
     assert teaches.headers[0]["Authorization"] == "Bearer sk-1"
+
+
+def test_a_dry_run_asks_for_the_last_token_of_each_prompt(teaches: Teaches) -> None:
+    rows = [EncodedRow(Row("p", "", {}, n), list(range(11, 13 + n)), []) for n in (1, 2)]
+    with serving(catch_all(teaches.answer, teaches.closing)) as url:
+        teacher = Teacher(TeacherServer(url=url, model="big", retries=0), field=FIELD)
+        teacher.knows(text_of)
+        teaches.faults.append("400")
+        scored, warning = asyncio.run(try_teacher(teacher, rows))
+        assert scored == "teacher  the server scored the last token of 1 of 2 prompts"
+        assert warning.startswith("warning: ") and "status 400" in warning
+        teaches.always = "other tokenizer"
+        with pytest.raises(InputError, match="it needs the same tokenizer"):
+            asyncio.run(try_teacher(teacher, rows))
+        teacher.close()
 
 
 @pytest.mark.parametrize(
