@@ -30,6 +30,7 @@ from lorarl_trainer.launch.resumption import STARTS, changes_since_last_start, k
 from lorarl_trainer.launch.runtime import Runtime
 from lorarl_trainer.launch.signals import Interruption
 from lorarl_trainer.launch.unusual import unusual_settings
+from lorarl_trainer.launch.watchdog import Watchdog
 from lorarl_trainer.lora.config import adapter_kind
 from lorarl_trainer.lora.targets import last_parts
 from lorarl_trainer.planning.choices_table import plan_title
@@ -82,6 +83,7 @@ class Launch:
         out_dir: where the run's files go.
         clock: times this process's start.
         record: publishes the run's files to the checkpoints' store; None if they stay in out_dir alone.
+        watchdog: records where the run hangs; None outside a cluster, where nothing ends it for that.
         rehearsal: where rollouts are dumped to, or replayed from.
     """
 
@@ -92,6 +94,7 @@ class Launch:
     secrets: Secrets
     clock: StartClock
     record: RecordPublisher | None = None
+    watchdog: Watchdog | None = None
     rehearsal: Rehearsal = field(default_factory=Rehearsal)
 
     @property
@@ -197,6 +200,8 @@ class OpenRun:
         )
         made_of = provenance(job, rows.digests, launch.folder)
         await workers.open_checkpoints(JobCheckpoints(owner_of(job), identity, launch.unpublished, made_of))
+        if launch.watchdog:
+            launch.watchdog.watch(workers.stacks)
         built = await workers.start(model.vocabulary.stop_token_ids, stored.initial_adapter, stored.teacher)
         progress.emit(Noted(f"{plan_title(spec)}\n{built.memory}"))
         with clock.part("resume"):

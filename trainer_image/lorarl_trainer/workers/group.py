@@ -13,7 +13,7 @@ from lorarl_api.v1alpha1 import LoRARLJobSpec
 from lorarl_trainer.checkpoint import Best, Published
 from lorarl_trainer.devices.base import least_memory
 from lorarl_trainer.devices.registry import get_device
-from lorarl_trainer.errors import LorarlError
+from lorarl_trainer.errors import LorarlError, in_one_line
 from lorarl_trainer.lora.config import Probe
 from lorarl_trainer.lora.initial import InitialAdapter
 from lorarl_trainer.planning.execution import may_overlap
@@ -44,6 +44,7 @@ from lorarl_trainer.workers.base_model import fetch_fitting_model
 from lorarl_trainer.workers.checkpoints import CheckpointingWorker
 from lorarl_trainer.workers.failures import Failures
 from lorarl_trainer.workers.nodes import Nodes
+from lorarl_trainer.workers.stacks import stacks_of
 from lorarl_trainer.workers.worker import Rank, Worker
 
 _BESIDE = "beside"
@@ -68,6 +69,7 @@ class WorkerGroup:
         self._trainer_tp = self._rollout_tp = 1  # until `start`, where the workers have chosen them
         self._nodes = Nodes(devices)
         self._folders: list[Path] = []
+        self._processes: list[int] = []
         threads = max(1, len(os.sched_getaffinity(0)) // spec.workers_per_node)
         gpus = spec.cluster.gpus_per_node
         tensor_parallel = (spec.trainer.tensor_parallel_size or 1) > 1
@@ -128,6 +130,7 @@ class WorkerGroup:
         """Build model, adapter and engine in every worker. `fetch_model` comes before."""
         import ray
 
+        self._processes = await self._all("process")
         there = least_memory(await self._all("memory"))
         # One object each, however many workers read it.
         adapter, teaches = (one and ray.put(one) for one in (initial_adapter, teacher))
@@ -259,6 +262,22 @@ class WorkerGroup:
     async def pods(self) -> tuple[str, ...]:
         """Return the names of the workers' pods, sorted."""
         return tuple(sorted(set(await self._all("pod"))))
+
+    def stacks(self, seconds: float = 8.0) -> list[str]:
+        """Return by rank where each worker's process stands, although it answers nothing else. Any thread may ask."""
+        import ray
+
+        left = iter(self._processes)
+        by_node = [[pid for pid, _ in zip(left, bundles, strict=False)] for bundles in self._nodes.bundles]
+        calls = self._nodes.call_each(stacks_of, [(pids,) for pids in by_node])
+        ray.wait(calls, num_returns=len(calls), timeout=seconds)
+        found: list[str] = []
+        for pids, call in zip(by_node, calls, strict=True):
+            try:
+                found += ray.get(call, timeout=0)
+            except ray.exceptions.RayError as error:
+                found += [f"process {pid}: its machine does not answer: {in_one_line(error)}\n" for pid in pids]
+        return found
 
     @property
     def machines(self) -> frozenset[str]:

@@ -24,6 +24,7 @@ from lorarl_trainer.pods.owner import pod_name
 from lorarl_trainer.protocols.workers import Built, CardResults
 from lorarl_trainer.timing import Span, StartClock
 from lorarl_trainer.workers.gpu_memory import MemoryWatch, gpu_memory_explained
+from lorarl_trainer.workers.stacks import write_at_signal
 
 if TYPE_CHECKING:
     import torch
@@ -91,6 +92,7 @@ class Worker:
         os.environ.update(self._device.environment(rank.threads, tensor_parallel=tensor_parallel))
         os.environ.update(RANK=str(rank.rank), WORLD_SIZE=str(rank.world_size), LOCAL_RANK=str(rank.local_rank))
         register(f"worker-{rank.rank}")
+        write_at_signal()
         self._imported = False
         self.engine: ColocatedEngine | None = None
         self._plan: ExecutionPlan | None = None
@@ -257,6 +259,10 @@ class Worker:
     def drain_asked(self) -> bool:
         """Return whether this worker's pod is about to be removed."""
         return drain_asked()
+
+    def process(self) -> int:
+        """Return the id of this process."""
+        return os.getpid()
 
     def pod(self) -> str:
         """Return the name of this worker's pod."""
