@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import yaml
@@ -25,6 +25,7 @@ from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.preparation import UNPUBLISHED, Prepared, look_into_stores, prepare
 from lorarl_trainer.launch.provenance import provenance
 from lorarl_trainer.launch.ray_cluster import RayCluster
+from lorarl_trainer.launch.replay import Rehearsal
 from lorarl_trainer.launch.resumption import STARTS, changes_since_last_start, keep_manifest
 from lorarl_trainer.launch.runtime import Runtime
 from lorarl_trainer.launch.signals import Interruption
@@ -58,9 +59,11 @@ from lorarl_trainer.rewards.source import fetched_sources
 from lorarl_trainer.rollout.evaluation import Evaluation
 from lorarl_trainer.rollout.generation import Generation
 from lorarl_trainer.rollout.lockstep import Lockstep
+from lorarl_trainer.rollout.replay import Replay
+from lorarl_trainer.rollout.taught import InTheWorkers, Taught
 from lorarl_trainer.samples.columns import eval_column
 from lorarl_trainer.schedule import evaluations_due
-from lorarl_trainer.session import FIRST_RESULTS, Session
+from lorarl_trainer.session import FIRST_RESULTS, Session, starting_kl_coefficient
 from lorarl_trainer.storage.base_model import base_model_name, is_remote
 from lorarl_trainer.storage.secrets import Secrets
 from lorarl_trainer.threads import in_background
@@ -81,6 +84,7 @@ class Launch:
         clock: times this process's start.
         record: publishes the run's files to the checkpoints' store; None if they stay in out_dir alone.
         watchdog: records where the run hangs; None outside a cluster, where nothing ends it for that.
+        rehearsal: where rollouts are dumped to, or replayed from.
     """
 
     job: LoRARLJob
@@ -91,6 +95,7 @@ class Launch:
     clock: StartClock
     record: RecordPublisher | None = None
     watchdog: Watchdog | None = None
+    rehearsal: Rehearsal = field(default_factory=Rehearsal)
 
     @property
     def unpublished(self) -> Path:
@@ -197,7 +202,7 @@ class OpenRun:
         await workers.open_checkpoints(JobCheckpoints(owner_of(job), identity, launch.unpublished, made_of))
         if launch.watchdog:
             launch.watchdog.watch(workers.stacks)
-        built = await workers.start(model.vocabulary.stop_token_ids, stored.initial_adapter)
+        built = await workers.start(model.vocabulary.stop_token_ids, stored.initial_adapter, stored.teacher)
         progress.emit(Noted(f"{plan_title(spec)}\n{built.memory}"))
         with clock.part("resume"):
             resumed = await workers.resume()
@@ -228,6 +233,8 @@ class OpenRun:
             tokens_trained_ahead=built.micro_batch_tokens if built.overlapped else None,
             steer=launch.runtime.steering and launch.runtime.steering(workers),
             adapter_uri=resumed.adapter_uri,
+            kl_coefficient=starting_kl_coefficient(spec, resumed),
+            keep=dump.keep if (dump := launch.rehearsal.dumping(job)) else None,
         )
         started = _started(launch, built, resumed, rows)
         if launch.runtime.in_pods:
@@ -261,6 +268,22 @@ def make_rollouts(
         if (scorer := scorers.evals.get(name, reward))
     }
     algorithm = get_algorithm(spec.algorithm, spec.rollout.max_response_tokens)
+    if launch.rehearsal.replay is not None:
+        return Replay(launch.rehearsal.replay, position, algorithm.group_size)
+    if spec.algorithm.type == "distillation":
+        if scorers.teacher is not None:
+            scorers.teacher.knows(vocabulary.token_text)
+        return Taught(
+            spec=spec,
+            rows=stream,
+            evaluations=evaluations,
+            group_size=algorithm.group_size,
+            workers=workers,
+            teacher=scorers.teacher or InTheWorkers(),
+            decode=vocabulary.decode,
+            progress=progress,
+            decode_prompts=vocabulary.decode_prompts,
+        )
     if reward is None:
         decoders = vocabulary.decode, vocabulary.decode_prompts
         generated = Generation(spec, workers, progress, *decoders, evaluations) if evaluations else None

@@ -19,6 +19,7 @@ from lorarl_trainer.launch.preparation import UNPUBLISHED, JudgedModel, prepare
 from lorarl_trainer.launch.reward_trial import printed_lines, trial_lines, try_reward
 from lorarl_trainer.launch.runtime import local_runtime
 from lorarl_trainer.launch.store_outlook import store_lines
+from lorarl_trainer.launch.teacher_trial import try_teacher
 from lorarl_trainer.launch.unusual import unusual_settings
 from lorarl_trainer.lora.config import adapter_kind
 from lorarl_trainer.planning.adapter_size import AdapterSize
@@ -79,6 +80,9 @@ async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
             if scorers.reward:
                 _print(*trial_lines(await try_reward(scorers.reward, data.train[:SCORED_ROWS], model.vocabulary.count)))
                 _print(*long_answers(job, data.train[:SCORED_ROWS], model.vocabulary))
+            if scorers.teacher:
+                scorers.teacher.knows(model.vocabulary.token_text)
+                _print(*await try_teacher(scorers.teacher, data.train[:SCORED_ROWS]))
             for name, scorer in scorers.evals.items():
                 rows = data.evals[name][:SCORED_ROWS]
                 _print(*trial_lines(await try_reward(scorer, rows, model.vocabulary.count), name))

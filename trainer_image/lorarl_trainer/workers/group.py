@@ -30,7 +30,15 @@ from lorarl_trainer.samples.arrays import Floats
 from lorarl_trainer.samples.occupancy import Occupancy
 from lorarl_trainer.samples.packing import split_evenly
 from lorarl_trainer.samples.sampling import Sampling
-from lorarl_trainer.samples.types import CompletionChunk, GradientRequest, Sample, Samples, UpdateRequest, UpdateResult
+from lorarl_trainer.samples.types import (
+    CompletionChunk,
+    GradientRequest,
+    Policy,
+    Sample,
+    Samples,
+    UpdateRequest,
+    UpdateResult,
+)
 from lorarl_trainer.timing import Span
 from lorarl_trainer.workers.base_model import fetch_fitting_model
 from lorarl_trainer.workers.checkpoints import CheckpointingWorker
@@ -113,16 +121,21 @@ class WorkerGroup:
         """
         await self._await([self._actors[0].open_checkpoints.remote(of)])
 
-    async def start(self, stop_token_ids: tuple[int, ...], initial_adapter: InitialAdapter | None) -> Built:
+    async def start(
+        self,
+        stop_token_ids: tuple[int, ...],
+        initial_adapter: InitialAdapter | None,
+        teacher: InitialAdapter | None = None,
+    ) -> Built:
         """Build model, adapter and engine in every worker. `fetch_model` comes before."""
         import ray
 
         self._processes = await self._all("process")
         there = least_memory(await self._all("memory"))
-        # One object, however many workers read it.
-        adapter = initial_adapter if initial_adapter is None else ray.put(initial_adapter)
+        # One object each, however many workers read it.
+        adapter, teaches = (one and ray.put(one) for one in (initial_adapter, teacher))
         calls = [
-            actor.start.remote(folder, stop_token_ids, adapter, there)
+            actor.start.remote(folder, stop_token_ids, adapter, there, teaches)
             for actor, folder in zip(self._actors, self._folders, strict=True)
         ]
         built: Built = (await self._await(calls))[0]
@@ -198,12 +211,12 @@ class WorkerGroup:
         return replace(results[0], warnings=tuple({text: None for result in results for text in result.warnings}))
 
     async def log_probabilities(
-        self, samples: Sequence[Sample], temperature: float, *, reference: bool = False
+        self, samples: Sequence[Sample], temperature: float, of: Policy = "policy"
     ) -> list[Floats]:
-        """Return the trainer's log-probabilities of each sample's response tokens, or those of its reference."""
+        """Return the trainer's log-probabilities of each sample's response tokens."""
         indices, shares = self._dealt(samples)
         calls = [
-            actor.log_probabilities.remote(shares[rank // self._trainer_tp], temperature, reference)
+            actor.log_probabilities.remote(shares[rank // self._trainer_tp], temperature, of)
             for rank, actor in enumerate(self._actors)
         ]
         found: dict[int, Floats] = {}
@@ -215,9 +228,11 @@ class WorkerGroup:
         """Return the spans of the worker that reached its first update last."""
         return max(await self._all("startup_spans"), key=lambda spans: max((span.end for span in spans), default=0.0))
 
-    async def publish(self, step: int, adapter_version: int, position: int, results: CardResults) -> None:
+    async def publish(
+        self, step: int, adapter_version: int, position: int, results: CardResults, kl_coefficient: float | None
+    ) -> None:
         """Take a checkpoint and hand it to the first worker's uploader."""
-        await self._all("publish", step, adapter_version, position, results)
+        await self._all("publish", step, adapter_version, position, results, kl_coefficient)
 
     async def complete(self, step: int, results: CardResults, value: float | None) -> None:
         """Add an evaluation's results to its step's checkpoint."""

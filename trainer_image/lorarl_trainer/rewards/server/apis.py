@@ -34,6 +34,10 @@ class NoScoreError(Exception):
     """The server's answer has no score. The argument says what it has."""
 
 
+class OtherTokenizerError(Exception):
+    """The server has another tokenizer. The argument says what shows that."""
+
+
 def request_body(spec: ServerReward, sample: ToScore) -> dict[str, Any]:
     """Return the body of the request that scores a completion."""
     if spec.api == "chat":
