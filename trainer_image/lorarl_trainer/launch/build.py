@@ -182,7 +182,9 @@ class OpenRun:
         job, spec, secrets = launch.job, launch.job.spec, launch.secrets
         model, rows, stored = self.prepared.model, self.prepared.rows, self.prepared.stored
         if stored is None or stored.fingerprint != self.fingerprint:
-            stored = await in_background(look_into_stores, job, secrets, launch.unpublished, self.fingerprint, clock)
+            stored = await in_background(
+                look_into_stores, job, secrets, launch.unpublished, self.fingerprint, model.sizes, clock
+            )
         identity = training_identity(spec, self.fingerprint)
         progress.emit(
             Noted(

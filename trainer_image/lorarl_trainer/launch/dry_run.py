@@ -13,10 +13,10 @@ from lorarl_api.faults import ManifestError
 from lorarl_api.load import load_job
 from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.data.encoding import EncodedRow
-from lorarl_trainer.errors import LorarlError, StorageError
+from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.preparation import UNPUBLISHED, JudgedModel, prepare
-from lorarl_trainer.launch.reward_trial import printed_lines, trial_lines, try_reward
+from lorarl_trainer.launch.reward_trial import hasty, printed_lines, trial_lines, try_reward
 from lorarl_trainer.launch.runtime import local_runtime
 from lorarl_trainer.launch.store_outlook import store_lines
 from lorarl_trainer.launch.unusual import unusual_settings
@@ -27,9 +27,8 @@ from lorarl_trainer.planning.duration import SHORT, arithmetic_speed, step_time
 from lorarl_trainer.progress import METRICS, duration, read_rows, show_downloads
 from lorarl_trainer.progress.records import step_seconds
 from lorarl_trainer.rewards.output import Output
-from lorarl_trainer.rewards.scorer import open_scorers
+from lorarl_trainer.rewards.scorer import Scorers, open_scorers
 from lorarl_trainer.rewards.source import fetched_sources
-from lorarl_trainer.storage import LocalStore
 from lorarl_trainer.storage.secrets import read_secrets
 from lorarl_trainer.timing import StartClock
 
@@ -43,7 +42,6 @@ def dry_run(path: Path, out_dir: Path | None, overrides: list[str]) -> int:
         job = load_job(path, overrides)
         out_dir = out_dir or Path("out") / job.name
         runtime = local_runtime(job, out_dir)
-        _require_folder(out_dir)
         _print(*(f"warning: {warning}" for warning in runtime.warnings))
         asyncio.run(_look(job, path.parent, out_dir))
     except (LorarlError, ManifestError) as error:
@@ -52,20 +50,13 @@ def dry_run(path: Path, out_dir: Path | None, overrides: list[str]) -> int:
     return 0
 
 
-def _require_folder(out_dir: Path) -> None:
-    try:
-        LocalStore(out_dir).require_writable("")
-    except StorageError as error:
-        raise StorageError(f"--out: {error}") from error
-
-
 async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
     secrets = read_secrets(job.spec)
     with (
         tempfile.TemporaryDirectory(prefix="lorarl-dry-run-") as scratch,
         fetched_sources(job.spec, secrets) as (spec, sources),
         open_scorers(
-            spec, folder, output=Output(Path(scratch) / "rewards.log"), eval_processes=1, sources=sources
+            hasty(spec), folder, output=Output(Path(scratch) / "rewards.log"), eval_processes=1, sources=sources
         ) as scorers,
     ):
         job = job.model_copy(update={"spec": spec})
@@ -76,17 +67,27 @@ async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
             model, data = prepared.model, prepared.rows
             _print(*model_lines(job, model), "", *data_lines(job, data, model.vocabulary), "")
             _print(*(f"warning: {warning}" for warning in unusual_settings(spec)))
+            await _try_rewards(scorers, data, model.vocabulary)
             if scorers.reward:
-                _print(*trial_lines(await try_reward(scorers.reward, data.train[:SCORED_ROWS], model.vocabulary.count)))
                 _print(*long_answers(job, data.train[:SCORED_ROWS], model.vocabulary))
-            for name, scorer in scorers.evals.items():
-                rows = data.evals[name][:SCORED_ROWS]
-                _print(*trial_lines(await try_reward(scorer, rows, model.vocabulary.count), name))
         finally:
             _print(*printed_lines(Path(scratch) / "rewards.log"))
         _print("", *plan_lines(job, model, data, out_dir))
         _print(*store_lines(job, model.sizes, secrets, out_dir, out_dir / UNPUBLISHED))
         print(f"\nEverything that needs no worker is in order. Start it with `lorarl run`: {out_dir} gets its files.")
+
+
+async def _try_rewards(scorers: Scorers, data: inputs.EncodedData, vocabulary: inputs.Vocabulary) -> None:
+    """Try all rewards at once, so that two that hang take no longer than one, and print what came of it."""
+    tried = [("", scorers.reward, data.train)] if scorers.reward else []
+    tried += [(name, scorer, data.evals[name]) for name, scorer in scorers.evals.items()]
+    tries = [
+        asyncio.ensure_future(try_reward(scorer, rows[:SCORED_ROWS], vocabulary.count)) for _, scorer, rows in tried
+    ]
+    if tries:
+        await asyncio.wait(tries)
+    for (name, _, _), done in zip(tried, tries, strict=True):
+        _print(*trial_lines(await done, name))
 
 
 def _print(*lines: str) -> None:

@@ -14,6 +14,7 @@ from lorarl_trainer.devices.host_memory import host_memory
 from lorarl_trainer.devices.nvidia_smi import largest_gpu
 from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.init_from import read_initial_adapter, require_fitting_modules
+from lorarl_trainer.launch.room import require_room
 from lorarl_trainer.lora.initial import InitialAdapter
 from lorarl_trainer.planning.model_sizes import ModelSizes, sizes_of
 from lorarl_trainer.planning.verdict import Verdict, judge
@@ -105,7 +106,7 @@ async def prepare(
     if fetch_model or not is_remote(job.spec):
         fetch = clock.part("base model")(fetch_base_model) if is_remote(job.spec) else fetch_base_model
         base = await in_background(fetch, job.spec, secrets, on_bytes)
-        stored = await in_background(look_into_stores, job, secrets, unpublished, base.fingerprint, clock)
+        stored = await in_background(look_into_stores, job, secrets, unpublished, base.fingerprint, model.sizes, clock)
     return Prepared(model, rows, stored)
 
 
@@ -136,9 +137,11 @@ def _memory(spec: LoRARLJobSpec) -> Gpu | Host | None:
 
 
 def look_into_stores(
-    job: LoRARLJob, secrets: Secrets, unpublished: Path, fingerprint: str, clock: StartClock
+    job: LoRARLJob, secrets: Secrets, unpublished: Path, fingerprint: str, sizes: ModelSizes, clock: StartClock
 ) -> Stored:
     """Check the adapter to start from, and that the job can resume and publish. Claims nothing.
+
+    `fingerprint` and `sizes` are the base model's.
 
     Raises:
         LorarlError: the adapter does not fit, a store cannot be used, or it holds another training.
@@ -146,6 +149,7 @@ def look_into_stores(
     with clock.part("look at checkpoints"):
         initial_adapter = read_initial_adapter(job.spec, secrets, fingerprint)
         if initial_adapter is not None:
-            require_fitting_modules(initial_adapter, sizes_of(fetch_base_config(job.spec, secrets)), job.spec.adapter)
+            require_fitting_modules(initial_adapter, sizes, job.spec.adapter)
+        require_room(job, sizes)
         check_checkpoints(job.spec, owner_of(job), secrets, training_identity(job.spec, fingerprint), unpublished)
         return Stored(fingerprint, initial_adapter)

@@ -10,10 +10,11 @@ from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.checkpoint import CheckpointStore
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.rows import Row
-from lorarl_trainer.launch import store_outlook
+from lorarl_trainer.launch import room
 from lorarl_trainer.launch.dry_run import long_answers
 from lorarl_trainer.launch.inputs import Vocabulary
-from lorarl_trainer.launch.store_outlook import checkpoint_bytes, store_lines
+from lorarl_trainer.launch.room import checkpoint_bytes
+from lorarl_trainer.launch.store_outlook import store_lines
 from lorarl_trainer.launch.unusual import unusual_settings
 from lorarl_trainer.planning.model_sizes import sizes_of
 from lorarl_trainer.storage import LocalStore
@@ -54,7 +55,7 @@ def test_it_says_where_a_run_starts_and_what_room_its_checkpoints_have(
 ) -> None:
     sizes, few = sizes_of(SHAPES["0.5B"]), stored_job(tmp_path, keep=2, every=10)
     size = checkpoint_bytes(few, sizes)
-    monkeypatch.setattr(store_outlook, "free_bytes", lambda _: 3 * size)
+    monkeypatch.setattr(room, "free_bytes", lambda _: 3 * size)
     lines = store_lines(few, sizes, {}, tmp_path / "out", tmp_path / "unpublished")
     assert lines[0] == "start    from the base: there is no checkpoint of this job to resume from"
     assert len(lines) == 2 and lines[1].startswith("disk     3 checkpoints of about ")

@@ -63,6 +63,20 @@ def score_of(spec: ServerReward, answer: Any) -> float:
         raise NoScoreError(f"an answer of another form: {_brief(answer)}") from None
 
 
+def status_hint(spec: ServerReward, status: int, said: str) -> str:
+    """Return what a status says about the manifest, to add to a message; empty if it says nothing."""
+    base = spec.url.rstrip("/")
+    if status == 404 and spec.model in said:
+        return "; reward.server.model names a model that this server has"
+    if status == 404 and spec.api == "chat" and not base.endswith("/v1"):
+        return f"; most servers have it below /v1, so try reward.server.url {base}/v1"
+    if status == 404 and spec.api != "chat" and base.endswith("/v1"):
+        return f"; vLLM has it without /v1, so try reward.server.url {base.removesuffix('/v1')}"
+    if status in (401, 403):
+        return "; reward.server.credentialsSecret names a Secret with its key, OPENAI_API_KEY"
+    return ""
+
+
 def _filled(spec: ServerReward, sample: ToScore) -> str:
     prompt = sample.prompt
     text = prompt if isinstance(prompt, str) else "\n".join(f"{turn['role']}: {turn['content']}" for turn in prompt)

@@ -27,6 +27,7 @@ class Client:
         url: str,
         headers: Mapping[str, str],
         read: Callable[[Any], float],
+        hint: Callable[[int, str], str],
         *,
         timeout_seconds: float,
         retries: int,
@@ -39,12 +40,13 @@ class Client:
             url: of the endpoint.
             headers: of each request, for example with a key.
             read: returns the score in an answer's JSON, or raises NoScoreError.
+            hint: returns what to add to a message about a status and the text that came with it.
             timeout_seconds: of one request.
             retries: how often a request is repeated.
             concurrency: requests at a time.
             first_pause_seconds: before the first repeat; each further one waits twice as long.
         """
-        self._url, self._read, self._retries = url, read, retries
+        self._url, self._read, self._hint, self._retries = url, read, hint, retries
         self._limit, self._pause = timeout_seconds, first_pause_seconds
         self._session = aiohttp.ClientSession(
             headers=dict(headers),
@@ -96,7 +98,8 @@ class Client:
                 if answer.status != 200:
                     worth = answer.status >= 500 or answer.status in _WORTH_A_REPEAT
                     said = " ".join(text.split())[:200]
-                    outcome = Outcome.failed("server", f"{self._url} answers with status {answer.status}: {said}")
+                    message = f"{self._url} answers with status {answer.status}: {said}"
+                    outcome = Outcome.failed("server", message + self._hint(answer.status, said))
                     return outcome, _asked_pause(answer.headers.get("Retry-After")) if worth else None
             return Outcome(self._read(json.loads(text))), None
         except NoScoreError as error:
@@ -104,7 +107,7 @@ class Client:
         except ValueError:
             return Outcome.failed("wrong_type", f"{self._url} gives no JSON: {text[:80]!r}"), 0.0
         except TimeoutError:
-            return Outcome.failed("timeout", f"{self._url} took more than {self._limit:g} s"), 0.0
+            return Outcome.failed("server", f"{self._url} took more than {self._limit:g} s"), 0.0
         except (aiohttp.ClientError, OSError) as error:
             return Outcome.failed("server", f"{self._url} cannot be reached ({type(error).__name__}: {error})"), 0.0
 

@@ -10,11 +10,9 @@ from functools import partial
 from lorarl_api.v1alpha1 import ServerReward
 from lorarl_trainer.errors import InputError
 from lorarl_trainer.rewards.scores import Outcome, ToScore
-from lorarl_trainer.rewards.server.apis import PATHS, request_body, score_of
+from lorarl_trainer.rewards.server.apis import PATHS, request_body, score_of, status_hint
 from lorarl_trainer.rewards.server.client import FIRST_PAUSE_SECONDS, Client
-from lorarl_trainer.storage.secrets import read_secret
-
-KEY = "OPENAI_API_KEY"
+from lorarl_trainer.storage.secrets import JUDGE_KEY, read_secret
 
 
 class ServerScorer:
@@ -41,6 +39,7 @@ class ServerScorer:
             Client,
             f"{spec.url.rstrip('/')}{PATHS[spec.api]}",
             read=partial(score_of, spec),
+            hint=partial(status_hint, spec),
             timeout_seconds=timeout_seconds,
             retries=spec.retries,
             concurrency=spec.concurrency,
@@ -106,6 +105,7 @@ class ServerScorer:
         if (name := self._spec.credentials_secret) is None:
             return {}
         field = f"{self.field}.credentialsSecret"
-        if (key := read_secret(name, field).get(KEY)) is None:
-            raise InputError(field, f"{name!r} without the key {KEY}", f"a Secret with the key {KEY}", f"Add {KEY}.")
+        if (key := read_secret(name, field, JUDGE_KEY).get(JUDGE_KEY)) is None:
+            expected = f"a Secret with the key {JUDGE_KEY}"
+            raise InputError(field, f"{name!r} without the key {JUDGE_KEY}", expected, f"Add {JUDGE_KEY}.")
         return {"Authorization": f"Bearer {key}"}
