@@ -6,9 +6,17 @@ from lorarl_api.templates import Template
 from lorarl_api.v1alpha1 import CLUSTER_TEMPLATE_KIND, TemplateRef
 from lorarl_operator.kube.client import Client
 from lorarl_operator.kube.errors import ApiError
-from lorarl_operator.kube.resources import CLUSTER_TEMPLATES, TEMPLATES
+from lorarl_operator.kube.resources import CLUSTER_TEMPLATES, LORARLJOBS, TEMPLATES
 from lorarl_operator.models import Observed
-from lorarl_operator.templating import kept_template, needs_template, wanted_template, with_template, without_template
+from lorarl_operator.templating import (
+    against_policy,
+    kept_template,
+    needs_template,
+    to_admit,
+    wanted_template,
+    with_template,
+    without_template,
+)
 
 
 async def with_its_template(client: Client, observed: Observed, default: str) -> Observed:
@@ -29,9 +37,25 @@ async def with_its_template(client: Client, observed: Observed, default: str) ->
     if wanted is None or not needs_template(observed):
         return observed
     answer = await _read(client, wanted, observed.job.namespace)
-    return (
-        with_template(observed, answer) if isinstance(answer, Template) else without_template(observed, wanted, answer)
-    )
+    if not isinstance(answer, Template):
+        return without_template(observed, wanted, answer)
+    return await _admitted(client, observed, with_template(observed, answer), answer)
+
+
+async def _admitted(client: Client, observed: Observed, completed: Observed, template: Template) -> Observed:
+    """The completed job; with the reason if the API server would not admit it as a job of a user."""
+    patch = to_admit(observed, completed)
+    if patch is None:
+        return completed
+    job = observed.job
+    try:
+        await client.try_merge(LORARLJOBS, job.namespace, job.name, patch)
+    except ApiError as error:
+        if error.refused:
+            return against_policy(completed, str(template), error.message)
+        if not error.conflict and not error.not_found:
+            raise
+    return completed
 
 
 async def _read(client: Client, wanted: TemplateRef, namespace: str) -> Template | str:

@@ -12,14 +12,17 @@ from typing import Any, cast
 
 from lorarl_api.faults import ManifestError
 from lorarl_api.templates import Template, merged_keys, merged_spec, reference, require_unlocked
-from lorarl_api.v1alpha1 import CLUSTER_TEMPLATE_KIND, TemplateRef
+from lorarl_api.v1alpha1 import CLUSTER_TEMPLATE_KIND, PARTS, TemplateRef
+from lorarl_operator.messages import sentences
 from lorarl_operator.models import Job, Observed, TemplateFault
 from lorarl_operator.names import attempt_of
 from lorarl_operator.parse import passed
-from lorarl_operator.status import FINISHED
+from lorarl_operator.status import FINISHED, PENDING, RESTARTING, SUSPENDED, SUSPENDING
+from lorarl_operator.valid_spec import checked_spec
 
 FORBIDDEN = "TemplateForbids"
 MISSING = "TemplateMissing"
+BREAKS_POLICY = "TemplateBreaksPolicy"
 
 
 def wanted_template(job: Job, default: str) -> TemplateRef | None:
@@ -72,6 +75,35 @@ def without_template(observed: Observed, wanted: TemplateRef, why: str) -> Obser
     if wanted.kind == CLUSTER_TEMPLATE_KIND:
         hint += " An operator that serves a list of namespaces reads only templates of the kind LoRARLJobTemplate."
     return replace(observed, template_fault=TemplateFault(MISSING, f"{wanted.kind} {wanted.name} {why}. {hint}"))
+
+
+def to_admit(observed: Observed, completed: Observed) -> dict[str, Any] | None:
+    """The patch that would put the template's values into the job itself; None if no attempt may follow.
+
+    The API server's policies see only what users apply, and what a job takes from a template must obey them too.
+    """
+    job = observed.job
+    # In other phases the API server lets nothing change, and no attempt is created.
+    idle = job.read_status().get("phase", PENDING) in (PENDING, RESTARTING, SUSPENDING, SUSPENDED)
+    if job.deleted_at or not idle or completed.template_fault or not _is_valid(completed.job):
+        return None
+    parts = {part: value for part, value in completed.job.read_spec().items() if part in PARTS}
+    return {"metadata": {"uid": job.uid}, "spec": parts}
+
+
+def against_policy(completed: Observed, template: str, refusal: str) -> Observed:
+    """What was observed, with the refusal of a policy. `template` names its kind and name."""
+    message = f"The job with the values of {template} is refused: {refusal.split('denied request: ')[-1]}"
+    hint = "Correct the template, or name another in spec.templateRef."
+    return replace(completed, template_fault=TemplateFault(BREAKS_POLICY, sentences(message, hint)))
+
+
+def _is_valid(job: Job) -> bool:
+    try:
+        checked_spec(job)
+    except ManifestError:
+        return False
+    return True
 
 
 def _without_image(template: Template, job: Job, spec: dict[str, Any]) -> Template:

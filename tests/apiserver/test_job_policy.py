@@ -9,7 +9,7 @@ import pytest
 
 from support.cluster.client import ApiError, Object
 from support.cluster.control_plane import Cluster
-from support.cluster.lorarljobs import lorarljob
+from support.cluster.lorarljobs import lorarljob, template
 from support.cluster.processes import until
 from support.helm import rendered
 
@@ -25,6 +25,8 @@ VALUES = {
     "jobPolicy.serviceAccounts": ["trainer"],
     "jobPolicy.secrets": ["s3-keys"],
 }
+OF_TEMPLATES = frozenset({"cluster", "tracking"})
+"""The parts of a job that a template may have."""
 
 
 OTHERS = {"uri": "s3://a/b", "credentialsSecret": "others"}
@@ -72,27 +74,43 @@ def tenancy(cluster: Cluster) -> Iterator[Cluster]:
         cluster.must("delete", one["kind"], one["metadata"]["name"])
 
 
-@pytest.mark.parametrize(
-    ("spec", "told"),
-    [
-        ({"cluster": {"image": "docker.io/any"}}, "spec.cluster.image and the images of podTemplateOverrides"),
-        (ray(image="docker.io/any"), "registry.example.com/ml/"),
-        (worker(initContainers=[{"name": "fetch", "image": "docker.io/any"}]), "registry.example.com/ml/"),
-        ({"cluster": {"serviceAccountName": "admin"}}, "spec.cluster.serviceAccountName must be one of trainer"),
-        (worker(serviceAccountName="trainer"), "spec.cluster.serviceAccountName"),
-        (worker(hostNetwork=True), "the node's network, processes or folders"),
-        (worker(volumes=[{"name": "all", "hostPath": {"path": "/"}}]), "the node's network, processes or folders"),
-        (ray(securityContext={"privileged": True}), "privileges or capabilities"),
-        (ray(securityContext={"capabilities": {"add": ["SYS_PTRACE"]}}), "privileges or capabilities"),
-        *((spec, "credentialsSecret must be one of s3-keys") for spec in NAMING_SECRETS),
-        (worker(volumes=[{"name": "all", "secret": {"secretName": "others"}}]), "may not use Secrets"),
-        (ray(envFrom=[{"secretRef": {"name": "others"}}]), "may not use Secrets"),
-        (ray(env=[{"name": "K", "valueFrom": {"secretKeyRef": {"name": "o", "key": "k"}}}]), "may not use Secrets"),
-    ],
-)
+REFUSED: list[tuple[Object, str]] = [
+    ({"cluster": {"image": "docker.io/any"}}, "spec.cluster.image and the images of podTemplateOverrides"),
+    (ray(image="docker.io/any"), "registry.example.com/ml/"),
+    (worker(initContainers=[{"name": "fetch", "image": "docker.io/any"}]), "registry.example.com/ml/"),
+    ({"cluster": {"serviceAccountName": "admin"}}, "spec.cluster.serviceAccountName must be one of trainer"),
+    (worker(serviceAccountName="trainer"), "spec.cluster.serviceAccountName"),
+    (worker(hostNetwork=True), "the node's network, processes or folders"),
+    (worker(volumes=[{"name": "all", "hostPath": {"path": "/"}}]), "the node's network, processes or folders"),
+    (ray(securityContext={"privileged": True}), "privileges or capabilities"),
+    (ray(securityContext={"capabilities": {"add": ["SYS_PTRACE"]}}), "privileges or capabilities"),
+    *((spec, "credentialsSecret must be one of s3-keys") for spec in NAMING_SECRETS),
+    (worker(volumes=[{"name": "all", "secret": {"secretName": "others"}}]), "may not use Secrets"),
+    (ray(envFrom=[{"secretRef": {"name": "others"}}]), "may not use Secrets"),
+    (ray(env=[{"name": "K", "valueFrom": {"secretKeyRef": {"name": "o", "key": "k"}}}]), "may not use Secrets"),
+]
+
+
+@pytest.mark.parametrize(("spec", "told"), REFUSED)
 def test_what_a_tenant_may_not_ask_for(tenancy: Cluster, spec: Object, told: str) -> None:
     assert told in refusal(tenancy, spec)
     assert refusal(tenancy, spec, ADMIN) == "", "the namespace has no such label"
+
+
+@pytest.mark.parametrize(("spec", "told"), [case for case in REFUSED if case[0].keys() <= OF_TEMPLATES])
+def test_a_template_may_not_ask_for_more_than_a_job(tenancy: Cluster, spec: Object, told: str) -> None:
+    with pytest.raises(ApiError, match="denied request") as refused:
+        tenancy.api.create(template(TENANT, "way-around", **spec))
+    assert told in str(refused.value)
+    tenancy.api.create(template(ADMIN, "way-around", **spec))
+    tenancy.api.delete("LoRARLJobTemplate", "way-around", ADMIN)
+
+
+def test_a_template_may_have_what_a_job_may(tenancy: Cluster) -> None:
+    tenancy.api.create(template(TENANT, "team", labels={"a": "b"}, cluster={"image": f"{IMAGES[0]}trainer:1"}))
+    with pytest.raises(ApiError, match=r"jobPolicy\.images"):
+        tenancy.api.patch("LoRARLJobTemplate", "team", {"spec": {"cluster": {"image": "docker.io/any"}}}, TENANT)
+    tenancy.api.delete("LoRARLJobTemplate", "team", TENANT)
 
 
 @pytest.mark.parametrize(

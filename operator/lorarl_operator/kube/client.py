@@ -200,6 +200,22 @@ class Client:
             "patch", resource, "PATCH", path, body=patch, content_type=content_type, conditional=conditional
         )
 
+    async def try_merge(self, resource: Resource, namespace: str, name: str, patch: Manifest) -> None:
+        """A JSON merge patch that is validated and admitted like any other, and then not stored.
+
+        Raises:
+            ApiError: `refused` if the API server, one of its policies or a webhook would refuse it.
+        """
+        await self._request(
+            "PATCH",
+            resource.path(namespace, name),
+            query={"dryRun": "All"},
+            body=patch,
+            content_type="application/merge-patch+json",
+            conditional=_has_precondition(patch),
+            fence=self._fence,
+        )
+
     async def delete(
         self, resource: Resource, namespace: str, name: str, uid: str, propagation: str = "Background"
     ) -> Manifest | None:

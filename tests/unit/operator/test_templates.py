@@ -28,10 +28,17 @@ REF = {"templateRef": {"kind": "ClusterLoRARLJobTemplate", "name": "pool"}}
 
 
 class Server:
-    """Templates by their paths, or the error for one."""
+    """Templates by their paths, or the error for one, and what a policy says to jobs."""
 
     def __init__(self, **found: Any) -> None:
         self.found, self.asked = found, []
+        self.policy: ApiError | None = None
+        self.tried: list[Any] = []
+
+    async def try_merge(self, resource, namespace, name, patch):
+        self.tried.append((resource.kind, namespace, name, patch))
+        if self.policy:
+            raise self.policy
 
     async def get(self, resource, namespace, name):
         self.asked.append((resource.kind, namespace, name))
@@ -124,6 +131,50 @@ def test_a_job_that_cannot_have_its_template_waits_and_says_why(server: Server, 
     assert message in running["message"]
     assert decision.recheck_seconds == SETTINGS.refused_seconds
     assert not [action for action in decision.actions if isinstance(action, Create)]
+
+
+DENIED = "x is forbidden: ValidatingAdmissionPolicy 'p' with binding 'p' denied request: not here"
+
+
+def test_a_policy_sees_the_job_with_the_templates_values() -> None:
+    server = Server(pool=POOL)
+    applied(server, observed(REF))
+    ((kind, namespace, name, patch),) = server.tried
+    assert (kind, namespace, name) == ("LoRARLJob", "team", "demo")
+    assert patch["metadata"] == {"uid": observed(REF).job.uid}
+    assert patch["spec"]["cluster"]["priorityClassName"] == "low"
+    server.policy = ApiError("patch", 422, "Invalid", DENIED)
+    decision = decide(applied(server, observed(REF)), START, SETTINGS)
+    assert decision.status is not None
+    (running,) = (each for each in decision.status["conditions"] if each["type"] == "Running")
+    assert (running["reason"], running["message"]) == (
+        "TemplateBreaksPolicy",
+        "The job with the values of ClusterLoRARLJobTemplate pool is refused: not here. "
+        "Correct the template, or name another in spec.templateRef.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "metadata", "pool"),
+    [
+        ({"phase": "Running"}, {}, POOL),
+        ({"phase": "Restarting"}, {"deletionTimestamp": "2026-03-01T11:00:00Z"}, POOL),
+        ({"phase": "Pending"}, {}, {"cluster": {"head": {"beams": 1}}}),
+    ],
+)
+def test_no_policy_is_asked_where_no_attempt_may_follow(status, metadata, pool) -> None:
+    server = Server(pool=pool)
+    applied(server, observed(REF, status=status, **metadata))
+    assert server.tried == []
+
+
+def test_an_unanswered_policy_lets_nothing_pass() -> None:
+    server = Server(pool=POOL)
+    server.policy = ApiError("patch", 500, "InternalError", "failed calling webhook")
+    with pytest.raises(ApiError):
+        applied(server, observed(REF, status={"phase": "Restarting"}))
+    server.policy = ApiError("patch", 409, "Conflict", "the uid differs")
+    assert applied(server, observed(REF)).template_fault is None, "the job is gone, which its watch will tell"
 
 
 def test_values_that_make_the_job_invalid_are_named() -> None:
