@@ -10,7 +10,9 @@ from typing import Any
 
 from lorarl_trainer.errors import InputError
 
-_FROM_SHAREGPT = """jq -c '.COLUMN |= map({role: ({human: "user", gpt: "assistant"}[.from] // .from), content: .value})'."""
+_FROM_SHAREGPT = (
+    """jq -c '.COLUMN |= map({role: ({human: "user", gpt: "assistant"}[.from] // .from), content: .value})'."""
+)
 Message = Mapping[str, Any]
 """One turn of a chat: `role` and `content`, both texts. Other keys are passed to the chat template unchanged."""
 Prompt = str | list[Message]

@@ -23,7 +23,7 @@ from lorarl_trainer.launch.unusual import unusual_settings
 from lorarl_trainer.lora.config import adapter_kind
 from lorarl_trainer.planning.adapter_size import AdapterSize
 from lorarl_trainer.planning.choices_table import plan_table, plan_title
-from lorarl_trainer.planning.duration import SHORT, arithmetic_speed, step_time
+from lorarl_trainer.planning.duration import SHORT, StepTime, arithmetic_speed, step_time
 from lorarl_trainer.progress import METRICS, duration, read_rows, show_downloads
 from lorarl_trainer.progress.records import step_seconds
 from lorarl_trainer.rewards.output import Output
@@ -34,6 +34,11 @@ from lorarl_trainer.timing import StartClock
 
 SCORED_ROWS = 4
 _LONGEST = 100
+NOTHING_HELD_OUT = (
+    "warning: no rows are held out, so nothing measures what is learned. Keep some rows apart, and name them in "
+    "spec.data.eval."
+)
+_FIRST_LOOK_SECONDS, _FEWEST_STEPS = 600.0, 5
 
 
 def dry_run(path: Path, out_dir: Path | None, overrides: list[str]) -> int:
@@ -116,6 +121,7 @@ def data_lines(job: LoRARLJob, data: inputs.EncodedData, vocabulary: inputs.Voca
         f"data     {len(data.train):,} rows, {held_out:,} held out; prompts of {lengths[0]} to {lengths[-1]} "
         f"tokens, median {lengths[len(lengths) // 2]}",
         *(f"warning: {warning}" for warning in data.warnings),
+        *([] if data.evals else [NOTHING_HELD_OUT]),
         f"row {first.row.number} as the model sees it, special tokens included{_no_template(job, vocabulary)}:",
         *_quoted(vocabulary.tokenizer.decode(first.prompt_ids)),
         *(
@@ -169,10 +175,24 @@ def _time_lines(job: LoRARLJob, model: JudgedModel, data: inputs.EncodedData, ou
     time = step_time(job.spec, model.sizes, prompt, arithmetic_speed())
     longest = job.spec.rollout.max_response_tokens
     short = max(1, round(SHORT * longest))
+    what = "answers" if job.spec.algorithm.from_data else "completions"
     return [
-        f"time     roughly {_for_all(time.least, steps)}, if completions have {short} token{'s' * (short > 1)},",
+        f"time     roughly {_for_all(time.least, steps)}, if {what} have {short} token{'s' * (short > 1)},",
         f"         to {_for_all(time.most, steps)}, if all have {longest}; and half a minute to start",
+        *shorter(job, time),
     ]
+
+
+def shorter(job: LoRARLJob, time: StepTime) -> list[str]:
+    """Return what makes a long run on a CPU short enough for a first look."""
+    steps, fitting = job.spec.trainer.steps, int(_FIRST_LOOK_SECONDS / time.most)
+    if fitting >= steps:
+        return []
+    if fitting >= _FEWEST_STEPS:
+        return [f"         for a first look within ten minutes: --set spec.trainer.steps={fitting}"]
+    fields = ["spec.rollout.promptsPerStep", "spec.rollout.maxResponseTokens", "spec.algorithm.groupSize"]
+    named = ", ".join(fields[: 2 if job.spec.algorithm.from_data else 3])
+    return [f"         for a first look within ten minutes, lower {named}: half of one is about half the time"]
 
 
 def _for_all(seconds: float, steps: int) -> str:

@@ -42,8 +42,8 @@ def refused(folder: Path, row: dict[str, Any], pairs: bool = False, **fields: st
 
 @pytest.mark.parametrize(("chat", "hint"), FORMS, ids=lambda value: value if isinstance(value, str) else "")
 def test_a_prompt_and_a_conversation_say_how_to_convert(tmp_path: Path, chat: Any, hint: str) -> None:
-    for row, fields in (({"prompt": chat}, {}), ({"messages": chat}, {"messagesField": "messages"})):
-        assert refused(tmp_path, row, **{"messages_field": value for value in fields.values()}).hint.startswith(hint)
+    assert refused(tmp_path, {"prompt": chat}).hint.startswith(hint)
+    assert refused(tmp_path, {"messages": chat}, messages_field="messages").hint.startswith(hint)
 
 
 def test_messages_as_json_in_a_text_are_named(tmp_path: Path) -> None:

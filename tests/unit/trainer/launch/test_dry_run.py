@@ -11,11 +11,12 @@ from lorarl_trainer.checkpoint import CheckpointStore
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.data.rows import Row
 from lorarl_trainer.launch import room
-from lorarl_trainer.launch.dry_run import long_answers
+from lorarl_trainer.launch.dry_run import long_answers, shorter
 from lorarl_trainer.launch.inputs import Vocabulary
 from lorarl_trainer.launch.room import checkpoint_bytes
 from lorarl_trainer.launch.store_outlook import store_lines
 from lorarl_trainer.launch.unusual import unusual_settings
+from lorarl_trainer.planning.duration import StepTime
 from lorarl_trainer.planning.model_sizes import sizes_of
 from lorarl_trainer.storage import LocalStore
 from support.checkpoints import checkpoint
@@ -78,3 +79,13 @@ def test_a_learning_rate_that_ruins_an_adapter_is_a_warning() -> None:
 
     assert unusual_settings(rate(2e-2).spec) == []
     assert unusual_settings(rate(1.0).spec)[0].startswith("spec.trainer.learningRate is 1. LoRA takes 1e-5 to 1e-3")
+
+
+def test_a_long_run_on_a_cpu_says_how_to_look_first() -> None:
+    def said(most: float) -> list[str]:
+        return shorter(LoRARLJob.model_validate(manifest({"spec.trainer.steps": 50})), StepTime(1.0, most))
+
+    assert said(12.0) == []
+    assert said(30.0) == ["         for a first look within ten minutes: --set spec.trainer.steps=20"]
+    (line,) = said(400.0)
+    assert "lower spec.rollout.promptsPerStep, spec.rollout.maxResponseTokens, spec.algorithm.groupSize: half" in line
