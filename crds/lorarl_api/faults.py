@@ -154,8 +154,23 @@ def _change(got: Any, schema: Schema) -> str:
         and (near := difflib.get_close_matches(got.lower(), schema["enum"], n=1))
     ):
         return f"Did you mean {near[0]}?"
+    if isinstance(got, str) and ":" in schema.get("pattern", "") and (hint := _function_hint(got, schema["pattern"])):
+        return hint
     example = example_of(schema)
     return "Correct it." if example is None else f"Use a value such as {_yaml(example)}."
+
+
+def _function_hint(got: str, pattern: str) -> str:
+    """What to do about a name that is almost `package.module:function`; empty where that is not clear."""
+    module, _, function = got.partition(":")
+    named = module.rpartition("/")[2].removesuffix(".py")
+    plain = re.sub(r"[-\s]", "_", named)
+    meant = f"{plain}:{function or 'score'}"
+    if not re.fullmatch(pattern, meant):
+        return ""
+    if plain != named:
+        return f"Rename the file to {plain}.py: a module's name has no dash or space. Then write {meant}."
+    return f"Name its module and its function: {meant}."
 
 
 def _yaml(value: Any) -> str:
