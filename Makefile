@@ -120,13 +120,15 @@ gpu-node: setup tools ## Pack a node for an offline GPU machine, as root: docs/g
 
 ##@ Demos and benchmarks
 
+DEMO_OPTIONS = $(if $(SEED),--seed $(SEED)) $(if $(BACKEND),--backend $(BACKEND))
+
 .PHONY: demo
 demo: setup ## Teach a real language model sums on the CPU, measured by other code
-	$(VENV_PYTHON) scripts/demo.py $(if $(SEED),--seed $(SEED))
+	$(VENV_PYTHON) scripts/demo.py $(DEMO_OPTIONS)
 
 .PHONY: demo-toy
 demo-toy: setup ## The same with a tiny model that is made on the spot, in exact bytes
-	$(VENV_PYTHON) scripts/demo.py --toy $(if $(SEED),--seed $(SEED))
+	$(VENV_PYTHON) scripts/demo.py --toy $(DEMO_OPTIONS)
 
 .PHONY: demo-gpu
 demo-gpu: setup ## The same on a GPU; writes the learning curve into docs/images/

@@ -36,7 +36,7 @@ from side_by_side.ours import command as lorarl_run  # noqa: E402
 from side_by_side.ours import commit  # noqa: E402
 from side_by_side.processes import environment  # noqa: E402
 
-SYSTEMS = ("lorarl", "trl", "trl-corrected")
+SYSTEMS = ("lorarl", "trl", "trl-corrected", "lorarl-fsdp")
 RAW = ROOT / "benchmarks/results/recipes.json"
 
 type Key = tuple[str, int, str]
@@ -157,10 +157,12 @@ class Bench:
         """Train, then measure every adapter; return the figures."""
         rows, out = self.folder / "data" / recipe, self.folder / f"{recipe}-{seed}-{system}"
         measured = range(self.settings.every, self.settings.steps + 1, self.settings.every)
-        if system == "lorarl":
+        own = system.startswith("lorarl")
+        if own:
             arguments = (self.settings, self.model, rows, out, seed, min(self.chosen.gpus, 1))
-            shared = ours.SHARED_GPU if self.chosen.at_once > 1 else []
-            command = lorarl_run(out, ours.manifest(RECIPES[recipe], *arguments), shared)
+            changes = [*ours.SHARED_GPU] if self.chosen.at_once > 1 else []
+            changes += ["spec.trainer.backend=fsdp"] if system == "lorarl-fsdp" else []
+            command = lorarl_run(out, ours.manifest(RECIPES[recipe], *arguments), changes)
             adapters = ours.adapters_of(out, measured)
         else:
             settings = json.dumps(asdict(self.settings))
@@ -181,7 +183,7 @@ class Bench:
         clock = time.monotonic()
         printed = self.process(command, gpu, out)
         seconds = time.monotonic() - clock
-        if system == "lorarl":
+        if own:
             steps = ours.steps_of(out)
         else:
             steps = [json.loads(line)["step"] for line in printed.splitlines() if line.startswith('{"step"')]

@@ -222,6 +222,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--toy", action="store_true", help="teach the tiny model")
     parser.add_argument("--seed", type=int, default=0, help="seed of the training (spec.trainer.seed)")
+    parser.add_argument("--backend", choices=("megatron", "fsdp"), help="the trainer's (spec.trainer.backend)")
     arguments = parser.parse_args()
     started = time.monotonic()
     python, lorarl = Path(sys.executable), Path(sys.executable).with_name("lorarl")
@@ -230,6 +231,8 @@ def main() -> None:
     shutil.rmtree(demo.run, ignore_errors=True)
     # Never, because the demo always trains, whatever an earlier one left.
     settings = ["--set", f"spec.trainer.seed={arguments.seed}", "--set", "spec.checkpoint.resume=Never"]
+    if arguments.backend:
+        settings += ["--set", f"spec.trainer.backend={arguments.backend}"]
     mark = uuid.uuid4().hex
     with PeakMemory(mark) as memory:
         run_step("training", [lorarl, "run", demo.manifest, "--out", demo.run, *settings], {**os.environ, MARK: mark})

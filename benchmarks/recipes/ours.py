@@ -10,7 +10,7 @@ from lorarl_trainer.progress import METRICS, read_rows
 from recipes.tasks import Recipe, Settings
 
 NAME = "recipe"
-SHARED_GPU = ("spec.rollout.gpuMemoryFraction=0.05", "spec.trainer.tokensPerMicroBatch=2048")
+SHARED_GPU = ("spec.rollout.gpuMemoryFraction=0.05", "spec.trainer.tokensPerMicroBatch=4096")
 """Overrides for a run that leaves most of a GPU to others. They change no sample's weight in an update."""
 
 

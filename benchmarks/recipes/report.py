@@ -14,9 +14,14 @@ from recipes.tasks import RECIPES
 DOCUMENT = Path("docs/recipes.md")
 BY_TIME, BY_STEP = Path("docs/images/recipes-time.svg"), Path("docs/images/recipes-steps.svg")
 BEGIN, END = "<!-- figures: written by benchmarks/bench_recipes.py -->", "<!-- end of the figures -->"
-TITLES = {"lorarl": "lorarl", "trl": "TRL", "trl-corrected": "TRL, its defaults"}
-COLOURS = {"lorarl": "#2563eb", "trl": "#ea580c"}
-COMPARED = ("lorarl", "trl")
+TITLES = {
+    "lorarl": "lorarl",
+    "lorarl-fsdp": "lorarl, fsdp backend",
+    "trl": "TRL",
+    "trl-corrected": "TRL, its defaults",
+}
+COLOURS = {"lorarl": "#2563eb", "lorarl-fsdp": "#0d9488", "trl": "#ea580c"}
+COMPARED, BACKENDS = ("lorarl", "trl"), ("lorarl", "lorarl-fsdp")
 
 type Run = Mapping[str, Any]
 type Runs = dict[tuple[str, str], list[Run]]
@@ -65,7 +70,7 @@ def markdown(grouped: Runs, settings: Mapping[str, Any], source: Path) -> str:
             "",
             "| recipe | seeds | base | lorarl | TRL | lorarl - TRL, points |",
             "|---|---|---|---|---|---|",
-            *(score_row(name, grouped) for name in names(grouped)),
+            *(score_row(name, grouped, COMPARED) for name in names(grouped)),
             "",
             "| recipe | score | seconds to it: lorarl | TRL | ratio | a step: lorarl | TRL | start: lorarl | TRL |",
             "|---|---|---|---|---|---|---|---|---|",
@@ -75,6 +80,7 @@ def markdown(grouped: Runs, settings: Mapping[str, Any], source: Path) -> str:
             "|---|---|---|---|",
             *drift_rows(grouped),
             "",
+            *backend_rows(grouped),
             f"![Held-out accuracy over time]({BY_TIME.relative_to('docs')})",
             "",
             f"![Held-out accuracy by step]({BY_STEP.relative_to('docs')})",
@@ -87,16 +93,28 @@ def names(grouped: Runs) -> list[str]:
     return list(dict.fromkeys(name for name, _ in grouped))
 
 
-def score_row(name: str, grouped: Runs) -> str:
-    """Return a recipe's accuracies: the mean over the seeds, and their range."""
-    curves = {system: curve(grouped[name, system]) for system in COMPARED if (name, system) in grouped}
-    first = next(iter(curves.values()))
-    seeds = max(len(grouped[name, system]) for system in curves)
-    ends = [spread(curves[system]) if system in curves else "not run" for system in COMPARED]
-    apart = ""
-    if len(curves) == len(COMPARED):
-        apart = f"{100 * (curves['lorarl'].final - curves['trl'].final):+.1f}"
-    return f"| {RECIPES[name].title} | {seeds} | {first.base:.1%} | {' | '.join(ends)} | {apart} |"
+def score_row(name: str, grouped: Runs, systems: Sequence[str]) -> str:
+    """Return a recipe's accuracies: the mean over the seeds that both systems ran, and their range."""
+    runs = {system: grouped[name, system] for system in systems if (name, system) in grouped}
+    common = set.intersection(*({run["seed"] for run in group} for group in runs.values()))
+    compared = len(runs) == len(systems) and bool(common)
+    if compared:
+        runs = {system: [run for run in group if run["seed"] in common] for system, group in runs.items()}
+    curves = {system: curve(group) for system, group in runs.items()}
+    seeds = ", ".join(str(seed) for seed in sorted({run["seed"] for group in runs.values() for run in group}))
+    ends = [spread(curves[system]) if system in curves else "not run" for system in systems]
+    apart = f"{100 * (curves[systems[0]].final - curves[systems[1]].final):+.1f}" if compared else ""
+    base = next(iter(curves.values())).base
+    return f"| {RECIPES[name].title} | {seeds} | {base:.1%} | {' | '.join(ends)} | {apart} |"
+
+
+def backend_rows(grouped: Runs) -> list[str]:
+    """Return a table of the recipes that both backends ran, or nothing."""
+    shared = [name for name in names(grouped) if all((name, system) in grouped for system in BACKENDS)]
+    if not shared:
+        return []
+    head = ["| recipe | seeds | base | Megatron | fsdp | Megatron - fsdp, points |", "|---|---|---|---|---|---|"]
+    return [*head, *(score_row(name, grouped, BACKENDS) for name in shared), ""]
 
 
 def spread(of: Curve) -> str:
@@ -141,7 +159,7 @@ def draw(grouped: Runs, path: Path, axis: str, label: str) -> None:
         figure = Figure((3.2 * columns, 2.5 * height), layout="constrained")
         grid = figure.subplots(height, columns, squeeze=False)
         for place, name in zip(grid.flat, shown, strict=False):
-            for system in COMPARED:
+            for system in COLOURS:
                 if (name, system) in grouped:
                     of = curve(grouped[name, system])
                     across = getattr(of, axis)
@@ -156,8 +174,10 @@ def draw(grouped: Runs, path: Path, axis: str, label: str) -> None:
             place.grid(color="#e2e8f0")
         for place in list(grid.flat)[len(shown) :]:
             place.set_visible(False)
-        lines = [mpl.lines.Line2D([], [], color=COLOURS[system], marker="o", ms=3) for system in COMPARED]
-        figure.legend(lines, [TITLES[system] for system in COMPARED], loc="outside upper right", ncols=2, frameon=False)
+        drawn = [system for system in COLOURS if any((name, system) in grouped for name in shown)]
+        lines = [mpl.lines.Line2D([], [], color=COLOURS[system], marker="o", ms=3) for system in drawn]
+        titles = [TITLES[system] for system in drawn]
+        figure.legend(lines, titles, loc="outside upper right", ncols=len(drawn), frameon=False)
         figure.supxlabel(label, fontsize=9)
         figure.supylabel("held-out accuracy, %", fontsize=9)
         path.parent.mkdir(parents=True, exist_ok=True)

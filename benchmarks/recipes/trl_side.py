@@ -21,7 +21,7 @@ from recipes.reward import scored
 from recipes.tasks import RECIPES, Recipe, Settings
 
 DRIFT = "sampling/sampling_logp_difference/mean"
-ROWS_ON_CPU, ROWS_ON_SHARED_GPU = 16, 32
+ROWS_ON_CPU, ROWS_ON_SHARED_GPU = 16, 64
 """Rows of a micro-batch there. A GPU of its own takes all rows of a step at once, the fastest."""
 
 

@@ -88,11 +88,26 @@ def test_the_page_has_tables_and_pictures(tmp_path: Path) -> None:
     text = page.read_text()
     assert text.startswith("Before.\n") and text.endswith("After.\n") and "old" not in text
     title = RECIPES["products"].title
-    assert f"| {title} | 2 | 20.0% | 70.0% (60.0 to 80.0) | 60.0% (60.0 to 60.0) | +10.0 |" in text
+    assert f"| {title} | 0, 1 | 20.0% | 70.0% (60.0 to 80.0) | 60.0% (60.0 to 60.0) | +10.0 |" in text
     assert f"| {title} | 56.0% | 10.7 | 74.7 | 0.14 | 1.00 s | 4.00 s | 20 s | 20 s |" in text
     assert f"| {title} | lorarl | 1.0e-02 | 1.0e-02 |" in text
     for picture in (report.BY_TIME, report.BY_STEP):
         assert (tmp_path / picture).read_text().startswith("<?xml")
+
+
+def test_scores_are_compared_on_the_seeds_that_both_systems_ran() -> None:
+    row = report.score_row("products", {("products", "lorarl"): OURS, ("products", "trl"): TRL[1:]}, report.COMPARED)
+    assert row.endswith("| 1 | 20.0% | 80.0% (80.0 to 80.0) | 60.0% (60.0 to 60.0) | +20.0 |")
+    row = report.score_row("products", {("products", "trl"): TRL}, report.COMPARED)
+    assert row.endswith("| not run | 60.0% (60.0 to 60.0) |  |")
+
+
+def test_the_backends_are_compared_where_both_ran() -> None:
+    fsdp = [run((0.2, 0.5, 0.7), "lorarl-fsdp", seed) for seed in (0, 1)]
+    grouped = {("products", "lorarl"): OURS, ("products", "lorarl-fsdp"): fsdp}
+    *_, row, _ = report.backend_rows(grouped)
+    assert row.endswith("| 0, 1 | 20.0% | 70.0% (60.0 to 80.0) | 70.0% (70.0 to 70.0) | +0.0 |")
+    assert report.backend_rows({("products", "lorarl"): OURS}) == []
 
 
 def test_the_repositorys_page_has_a_place_for_figures() -> None:
