@@ -57,6 +57,8 @@ def prompt_of(value: Any, field: str, where: str) -> Prompt:
 
 def messages_hint(value: Any) -> str:
     """Return what to do about a value that should be a list of chat messages. Other tools' forms are in every row."""
+    if isinstance(value, bytes):
+        return "Store the column as text, not as bytes, in every row."
     first = next((one for one in value if not is_message(one)), None) if isinstance(value, list) and value else None
     if isinstance(value, dict) and is_message(value):
         return "Put the message into a list, in every row."

@@ -16,7 +16,7 @@ from lorarl_trainer.launch import inputs
 from lorarl_trainer.launch.init_from import read_initial_adapter, require_fitting_modules
 from lorarl_trainer.launch.room import require_room
 from lorarl_trainer.lora.initial import InitialAdapter
-from lorarl_trainer.planning.model_sizes import ModelSizes, sizes_of
+from lorarl_trainer.planning.model_sizes import ModelSizes, read_model_sizes, sizes_of
 from lorarl_trainer.planning.verdict import Verdict, judge
 from lorarl_trainer.pods.owner import owner_of
 from lorarl_trainer.rewards.scorer import Scorers
@@ -106,6 +106,7 @@ async def prepare(
     if fetch_model or not is_remote(job.spec):
         fetch = clock.part("base model")(fetch_base_model) if is_remote(job.spec) else fetch_base_model
         base = await in_background(fetch, job.spec, secrets, on_bytes)
+        await in_background(read_model_sizes, base.folder)  # refuses weights of another model than config.json's
         stored = await in_background(look_into_stores, job, secrets, unpublished, base.fingerprint, model.sizes, clock)
     return Prepared(model, rows, stored)
 
