@@ -22,6 +22,7 @@ from lorarl_trainer.data.stream import RowStream
 from lorarl_trainer.from_data.dpo import Pairs
 from lorarl_trainer.from_data.sft import Answers
 from lorarl_trainer.launch import inputs
+from lorarl_trainer.launch.init_from import other_base
 from lorarl_trainer.launch.preparation import UNPUBLISHED, Prepared, look_into_stores, prepare
 from lorarl_trainer.launch.provenance import provenance
 from lorarl_trainer.launch.ray_cluster import RayCluster
@@ -202,6 +203,7 @@ class OpenRun:
             progress.emit(Warned(failed))
         for warning in (
             *unusual_settings(spec),
+            *other_base(stored.initial_adapter, spec),
             *model.verdict.slower,
             *rows.warnings,
             *built.warnings,

@@ -15,6 +15,7 @@ from lorarl_api.v1alpha1 import LoRARLJob
 from lorarl_trainer.data.encoding import EncodedRow
 from lorarl_trainer.errors import LorarlError
 from lorarl_trainer.launch import inputs
+from lorarl_trainer.launch.init_from import other_base
 from lorarl_trainer.launch.preparation import UNPUBLISHED, JudgedModel, prepare
 from lorarl_trainer.launch.reward_trial import hasty, printed_lines, trial_lines, try_reward
 from lorarl_trainer.launch.runtime import local_runtime
@@ -71,7 +72,8 @@ async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
                 prepared = await prepare(job, secrets, out_dir / UNPUBLISHED, scorers, clock, on_bytes=on_bytes)
             model, data = prepared.model, prepared.rows
             _print(*model_lines(job, model), "", *data_lines(job, data, model.vocabulary), "")
-            _print(*(f"warning: {warning}" for warning in unusual_settings(spec)))
+            adapter = prepared.stored and prepared.stored.initial_adapter
+            _print(*(f"warning: {warning}" for warning in [*unusual_settings(spec), *other_base(adapter, spec)]))
             await _try_rewards(scorers, data, model.vocabulary)
             if scorers.reward:
                 _print(*long_answers(job, data.train[:SCORED_ROWS], model.vocabulary))
