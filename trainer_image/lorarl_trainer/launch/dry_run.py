@@ -27,9 +27,11 @@ from lorarl_trainer.planning.choices_table import plan_table, plan_title
 from lorarl_trainer.planning.duration import SHORT, StepTime, arithmetic_speed, step_time
 from lorarl_trainer.progress import METRICS, duration, read_rows, show_downloads
 from lorarl_trainer.progress.records import step_seconds
+from lorarl_trainer.progress.trackers import trackers
 from lorarl_trainer.rewards.output import Output
 from lorarl_trainer.rewards.scorer import Scorers, open_scorers
 from lorarl_trainer.rewards.source import fetched_sources
+from lorarl_trainer.storage.retries import hasty_stores
 from lorarl_trainer.storage.secrets import read_secrets
 from lorarl_trainer.timing import StartClock
 
@@ -49,7 +51,8 @@ def dry_run(path: Path, out_dir: Path | None, overrides: list[str]) -> int:
         out_dir = out_dir or Path("out") / job.name
         runtime = local_runtime(job, out_dir)
         _print(*(f"warning: {warning}" for warning in runtime.warnings))
-        asyncio.run(_look(job, path.parent, out_dir))
+        with hasty_stores():
+            asyncio.run(_look(job, path.parent, out_dir))
     except (LorarlError, ManifestError) as error:
         print(f"lorarl: {error}", file=sys.stderr)
         return 1
@@ -58,6 +61,7 @@ def dry_run(path: Path, out_dir: Path | None, overrides: list[str]) -> int:
 
 async def _look(job: LoRARLJob, folder: Path, out_dir: Path) -> None:
     secrets = read_secrets(job.spec)
+    trackers(job.spec.tracking, secrets, out_dir)  # nothing is opened, and what is missing is named
     with (
         tempfile.TemporaryDirectory(prefix="lorarl-dry-run-") as scratch,
         fetched_sources(job.spec, secrets) as (spec, sources),
