@@ -106,6 +106,8 @@ def test_without_a_terminal_output_is_plain_lines(reference: Ended) -> None:
 
 def test_libraries_say_nothing(reference: Ended) -> None:
     assert reference.stderr == ""
+    log = (reference.out / "logs" / "worker-0.log").read_text()
+    assert "Traceback" not in log, "a healthy run has no errors in its log"
 
 
 def test_the_report_stands_alone(reference: Ended) -> None:
